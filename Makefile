@@ -1,0 +1,122 @@
+# Everything a contributor or CI runs. Each target brings .venv up to date first, which costs nothing when it is.
+# Another Python: make PYTHON=python3.12. Another build of PyTorch: make TORCH_BACKEND=cu130.
+
+PYTHON ?= python3
+TORCH_BACKEND ?=
+VENV := .venv
+BIN := $(VENV)/bin
+LOCK := requirements/lock.txt
+PIP := $(BIN)/uv pip
+INTO := --quiet --python $(BIN)/python
+COMPILE := $(PIP) compile --quiet --universal --python-version 3.11 --fork-strategy fewest --no-header \
+	--annotation-style line --all-extras --group dev --output-file $(LOCK)
+SHIPPED := steps workflows datasets
+
+# Console scripts hold the path of the environment, so that a copied checkout would run the original's code.
+ifneq ($(shell cat $(VENV)/home 2>/dev/null),$(CURDIR))
+$(VENV)/home: FORCE
+endif
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test test-slow bench bench-run bench-plan bench-aggregate lint types format install lock upgrade \
+	wheel clean FORCE
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' Makefile
+
+demo: $(VENV)/generate build/linked ## Make the bundled dataset on this machine
+	@$(BIN)/imagekiln demo
+
+test: lint types ## Lint, types and every test but the slow ones: what CI runs
+	@$(BIN)/pytest tests/steps tests/workflows tests/package
+
+test-slow: $(VENV)/dev build/linked ## Tests that take minutes
+	@$(BIN)/pytest tests/slow
+
+bench: ## List the benchmarks
+	@awk -F ':.*## ' '/^bench-[a-z]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' Makefile
+
+bench-run: $(VENV)/dev build/linked ## Benchmark: a whole job, images per second
+	@$(BIN)/python tests/bench/run.py
+
+bench-plan: $(VENV)/dev build/linked ## Benchmark: planning, rows per second and memory
+	@$(BIN)/python tests/bench/plan.py
+
+bench-aggregate: $(VENV)/dev build/linked ## Benchmark: aggregation, images per second and memory
+	@$(BIN)/python tests/bench/aggregate.py
+
+lint: $(VENV)/dev ## Check style and formatting
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet
+
+types: $(VENV)/dev build/linked ## Check types, strictly, through the installed package
+	@$(BIN)/mypy -p imagekiln.steps -p imagekiln.workflows -p tests
+
+format: $(VENV)/dev ## Format the code and mend what ruff can
+	@$(BIN)/ruff check --fix
+	@$(BIN)/ruff format
+
+install: $(VENV)/dev build/linked ## Bring .venv up to date, after adding or removing a file too
+
+lock: $(VENV)/uv ## Lock what pyproject.toml asks for, keeping versions that still do
+	@$(COMPILE) pyproject.toml
+
+upgrade: $(VENV)/uv ## Lock the newest versions
+	@$(COMPILE) --upgrade pyproject.toml
+
+# By way of the source distribution: setuptools would put leftovers of an earlier build/ into the wheel.
+wheel: $(VENV)/uv ## Build the source distribution and the wheel into dist/
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/uv build --quiet --build-constraints $(LOCK)
+
+clean: ## Remove what was built and installed
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	@find $(SHIPPED) tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The package's dependencies, $(1) saying which, at the locked versions.
+# On Linux, PyTorch's own index is tried first: it has a build without CUDA, gigabytes smaller, and one for each CUDA,
+# which bring CUDA libraries of their own versions. Where it does not answer, the default registry's build will do.
+define dependencies
+	@backend="$(TORCH_BACKEND)"; \
+	if [ -z "$$backend" ]; then if nvidia-smi -L >/dev/null 2>&1; then backend=auto; else backend=cpu; fi; fi; \
+	grep -vE '^(cuda|nvidia|triton)' $(LOCK) >$(VENV)/any-cuda.txt; \
+	own="--torch-backend $$backend --constraints $(VENV)/any-cuda.txt"; \
+	wanted="--requirements pyproject.toml $(1)"; \
+	if [ "$$(uname -s)" = Linux ] && echo torch | UV_HTTP_TIMEOUT=5 UV_HTTP_RETRIES=0 \
+		$(PIP) compile --quiet --no-deps $$own --output-file $(VENV)/torch.txt - 2>/dev/null && \
+		echo "PyTorch: its own build for '$$backend'" && $(PIP) install $(INTO) $$own $$wanted; then :; \
+	else \
+		echo "PyTorch: the default registry's build" && \
+		$(PIP) install $(INTO) --constraints $(LOCK) $$wanted; \
+	fi
+endef
+
+$(VENV)/home:
+	@$(PYTHON) -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo >&2 \
+		"Imagekiln needs Python 3.11 or newer with its venv module (Debian: python3-venv); $(PYTHON) is not that," \
+		"so name one that is: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv --clear $(VENV)
+	@echo '$(CURDIR)' >$@
+
+$(VENV)/uv: $(VENV)/home
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint $(LOCK) uv
+	@touch $@
+
+$(VENV)/generate: pyproject.toml $(LOCK) | $(VENV)/uv
+	$(call dependencies,--extra generate)
+	@touch $@
+
+$(VENV)/dev: pyproject.toml $(LOCK) | $(VENV)/uv
+	$(call dependencies,--extra generate --group dev)
+	@touch $(VENV)/generate $@
+
+# Strict mode links each file into build/ under the package's real name, where type checkers find it too. Changes to a
+# file need nothing; a file added or removed needs new links.
+build/linked: pyproject.toml $(VENV)/files $(VENV)/uv
+	@$(PIP) install $(INTO) --no-deps --reinstall --build-constraints $(LOCK) --editable . \
+		--config-settings editable_mode=strict
+	@touch $@
+
+$(VENV)/files: FORCE | $(VENV)/uv
+	@find $(SHIPPED) -type f ! -name '.*' ! -name '*.pyc' | LC_ALL=C sort >$@.new
+	@if cmp -s $@.new $@; then rm $@.new; else mv $@.new $@; fi

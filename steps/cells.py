@@ -1,0 +1,117 @@
+"""Cells of the input, of whatever type they came, as text, integers or numbers. Column by column, never by row."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from imagekiln.steps.errors import BadInput
+
+# Our columns of a prompt row, in the order of the errors that are reported, and what each holds.
+COLUMNS = {
+    "prompt": "text",
+    "id": "text",
+    "negative_prompt": "text",
+    "sampler": "text",
+    "seed": "integer",
+    "width": "integer",
+    "height": "integer",
+    "steps": "integer",
+    "images": "integer",
+    "guidance": "number",
+}
+INTEGER = r"^\s*[+-]?[0-9]{1,18}\s*$"
+NUMBER = r"^\s*[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]?[0-9]{1,3})?\s*$"
+EXACT = float(2**53)
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Values, null where there was none or one of no use; `good` is False for the latter."""
+
+    values: pa.Array
+    good: pa.Array | None = None
+
+    def mark(self, wrong: pa.Array, column: str) -> pa.Array:
+        """`wrong` with `column` written wherever a value was of no use and nothing stood yet."""
+        if self.good is None:
+            return wrong
+        return pc.if_else(pc.or_(self.good, pc.is_valid(wrong)), wrong, pa.scalar(column))
+
+
+def texts(array: pa.Array, where: str) -> Cells:
+    """Text of any Arrow flavour; integers are taken as their digits. Raises BadInput on other types."""
+    array = _plain(array)
+    kind = array.type
+    if pa.types.is_integer(kind) or pa.types.is_null(kind):
+        return Cells(array.cast(pa.string()))
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        raise BadInput(f"{where} is {kind}, not text. Write it as strings.")
+    array = array.cast(pa.string())
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        return _valid_utf8(array)
+    return Cells(array)
+
+
+def integers(array: pa.Array, where: str) -> Cells:
+    """Integers of any width, whole floats (pandas has no other nulls), or digits. Raises BadInput on other types."""
+    array = _plain(array)
+    if pa.types.is_null(array.type) or pa.types.is_signed_integer(array.type):
+        return Cells(array.cast(pa.int64()))
+    if pa.types.is_unsigned_integer(array.type):
+        return _where(array, pc.less(array.cast(pa.uint64()), pa.scalar(2**63, pa.uint64())), pa.int64())
+    if pa.types.is_floating(array.type):
+        array = _without_nan(array.cast(pa.float64()))
+        whole = pc.and_(pc.equal(pc.trunc(array), array), pc.less_equal(pc.abs(array), EXACT))
+        return _where(array, whole, pa.int64())
+    return _parsed(array, INTEGER, pa.int64(), f"{where} is {array.type}, not integers. Write it as integers.")
+
+
+def numbers(array: pa.Array, where: str) -> Cells:
+    """Floats, integers, or their text. Raises BadInput on other types."""
+    array = _plain(array)
+    if pa.types.is_null(array.type) or pa.types.is_integer(array.type):
+        return Cells(array.cast(pa.float64(), safe=False))
+    if pa.types.is_floating(array.type):
+        array = _without_nan(array.cast(pa.float64()))
+        return _where(array, pc.is_finite(array), pa.float64())
+    return _parsed(array, NUMBER, pa.float64(), f"{where} is {array.type}, not numbers. Write it as floats.")
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def _without_nan(array: pa.Array) -> pa.Array:
+    return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
+
+
+def _where(array: pa.Array, good: pa.Array, kind: pa.DataType) -> Cells:
+    kept = pc.if_else(good, array, pa.scalar(None, array.type))
+    return Cells(kept.cast(kind), pc.or_(pc.is_null(array), pc.fill_null(good, True)))
+
+
+def _parsed(array: pa.Array, pattern: str, kind: pa.DataType, sentence: str) -> Cells:
+    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+        raise BadInput(sentence)
+    blank = pc.equal(pc.utf8_trim_whitespace(array), "")
+    array = pc.if_else(pc.fill_null(blank, False), pa.scalar(None, array.type), array)
+    good = pc.match_substring_regex(array, pattern)
+    trimmed = _where(pc.utf8_trim_whitespace(array), good, array.type)
+    return Cells(pc.replace_substring_regex(trimmed.values, r"^\+", "").cast(kind), trimmed.good)
+
+
+def _valid_utf8(array: pa.Array) -> Cells:
+    # Rare, so by row: whoever wrote bytes that are no UTF-8 loses those rows and no others.
+    kept = [_decoded(cell.as_py()) for cell in array.cast(pa.binary())]
+    values = pa.array([text for text, _ in kept], pa.string())
+    return Cells(values, pa.array([good for _, good in kept], pa.bool_()))
+
+
+def _decoded(cell: bytes | None) -> tuple[str | None, bool]:
+    try:
+        return (None if cell is None else cell.decode(), True)
+    except UnicodeDecodeError:
+        return (None, False)

@@ -1,0 +1,46 @@
+"""What an image costs in GPU time, from a table that ships or a figure in the job; never a measurement."""
+
+from dataclasses import dataclass
+
+from imagekiln.steps.job import Job
+from imagekiln.steps.model import ModelFacts
+
+# A bf16 H100 running diffusers uncompiled reaches about this much of its 790 TFLOP/s.
+H100_TFLOPS = 300.0
+VAE_TFLOP_PER_MEGAPIXEL = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Forward:
+    """One forward of a denoiser at its own size: TFLOP, megapixels, and whether guidance doubles it."""
+
+    tflop: float
+    megapixels: float
+    doubled: bool = True
+
+
+# Counted with torch's FlopCounterMode on meta tensors.
+FORWARDS = {
+    "stabilityai/stable-diffusion-xl-base-1.0": Forward(6.76, 1.05),
+    "stable-diffusion-v1-5/stable-diffusion-v1-5": Forward(0.80, 0.26),
+    "stabilityai/stable-diffusion-3.5-medium": Forward(11.3, 1.05),
+    "stabilityai/stable-diffusion-3.5-large": Forward(31.1, 1.05),
+    "black-forest-labs/FLUX.1-dev": Forward(74.4, 1.05, doubled=False),
+    "black-forest-labs/FLUX.1-schnell": Forward(74.4, 1.05, doubled=False),
+    "PixArt-alpha/PixArt-Sigma-XL-2-1024-MS": Forward(6.6, 1.05),
+    "Efficient-Large-Model/Sana_1600M_1024px_diffusers": Forward(3.0, 1.05),
+    "Qwen/Qwen-Image": Forward(69.3, 1.05),
+}
+
+
+def seconds_per_image(job: Job, model: ModelFacts, size: tuple[int, int]) -> float | None:
+    """GPU seconds for an image of the job's default shape; None for a model that the table does not know."""
+    if job.shard.seconds_per_image is not None:
+        return job.shard.seconds_per_image
+    forward = FORWARDS.get(job.model.id)
+    if forward is None:
+        return None
+    megapixels = size[0] * size[1] / 1e6
+    passes = job.defaults.steps * (2 if forward.doubled and job.defaults.guidance > 1 else 1)
+    denoising = passes * forward.tflop * megapixels / forward.megapixels
+    return (denoising + VAE_TFLOP_PER_MEGAPIXEL * megapixels) / H100_TFLOPS

@@ -1,0 +1,81 @@
+"""Where a run is cut: into parts of a fixed number of images, and shards of whole parts."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from imagekiln.steps.catalog import Group
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job import Job
+
+DEFAULT_SHARD_IMAGES = 2000
+MOST_SHARDS = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The number of images in each part (the last of a shard may be short) and in each shard."""
+
+    part_images: int
+    shard_images: tuple[int, ...]
+
+
+def cut(job: Job, groups: tuple[Group, ...], seconds_per_image: float | None) -> Cut:
+    """Cut the images of `groups`, in their order. `seconds_per_image` is that of the job's default shape.
+
+    Raises BadInput where shards are asked for in minutes and nobody knows what an image takes.
+    """
+    part = _rounded_up(job.part.images, job.batch.images)
+    if job.shard.minutes is None:
+        sizes = tuple(_by_count(_total(groups), _rounded_up(job.shard.images or DEFAULT_SHARD_IMAGES, part)))
+    elif seconds_per_image is None:
+        raise BadInput("shard.minutes needs shard.seconds_per_image for this model; write it, or shard.images.")
+    else:
+        sizes = tuple(_by_time(_part_costs(groups, part, seconds_per_image), job.shard.minutes * 60))
+    if len(sizes) > MOST_SHARDS:
+        raise BadInput(f"the job makes {len(sizes)} shards; at most {MOST_SHARDS} fit. Make `shard` larger.")
+    return Cut(part, sizes)
+
+
+def _by_count(images: int, shard: int) -> Iterator[int]:
+    yield from [shard] * (images // shard)
+    if images % shard:
+        yield images % shard
+
+
+def _by_time(parts: Iterator[tuple[int, float]], budget: float) -> Iterator[int]:
+    images, spent = 0, 0.0
+    for count, seconds in parts:
+        if images and spent + seconds > budget:
+            yield images
+            images, spent = 0, 0.0
+        images, spent = images + count, spent + seconds
+    if images:
+        yield images
+
+
+def _part_costs(groups: tuple[Group, ...], part: int, seconds: float) -> Iterator[tuple[int, float]]:
+    """The images and the seconds of each part of `part` images, group after group."""
+    reference = _work(groups[0])
+    images, spent = 0, 0.0
+    for group in groups:
+        left, each = group.images, seconds * _work(group) / reference
+        while left:
+            taken = min(left, part - images)
+            images, spent, left = images + taken, spent + taken * each, left - taken
+            if images == part:
+                yield images, spent
+                images, spent = 0, 0.0
+    if images:
+        yield images, spent
+
+
+def _work(group: Group) -> float:
+    return float(group.width * group.height * group.steps)
+
+
+def _total(groups: tuple[Group, ...]) -> int:
+    return sum(group.images for group in groups)
+
+
+def _rounded_up(number: int, multiple: int) -> int:
+    return -(-number // multiple) * multiple

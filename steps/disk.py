@@ -1,0 +1,88 @@
+"""A run's folder on a local disk: temporary file, fsync, and a link that fails if the name is taken."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from imagekiln.steps.store_errors import told
+
+
+class Disk:
+    """A folder of objects on this machine. Folders are made when something is written."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the folder, which need not be there yet."""
+        self._folder = folder
+        self.uri = str(folder)
+
+    def at(self, key: str) -> str:
+        """The object's path."""
+        return str(self._folder / key)
+
+    def read(self, key: str) -> bytes:
+        """The whole object. Raises Missing."""
+        with told(self.at(key)):
+            return (self._folder / key).read_bytes()
+
+    @contextmanager
+    def open(self, key: str) -> Iterator[BinaryIO]:
+        """The object for reading in pieces. Raises Missing."""
+        with told(self.at(key)), (self._folder / key).open("rb") as file:
+            yield file
+
+    def exists(self, key: str) -> bool:
+        """Whether the object is there."""
+        with told(self.at(key)):
+            return (self._folder / key).exists()
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write the object on condition that its name is free; False where it was taken."""
+        path = self._folder / key
+        with told(str(path)), self._written(path, data) as temporary:
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                return False
+            sync_folder(path.parent)
+            return True
+
+    def replace(self, key: str, data: bytes) -> None:
+        """Write the object whole, over what was there."""
+        path = self._folder / key
+        with told(str(path)), self._written(path, data) as temporary:
+            temporary.replace(path)
+            sync_folder(path.parent)
+
+    def remove(self, key: str) -> None:
+        """Delete the object."""
+        with told(self.at(key)):
+            (self._folder / key).unlink()
+
+    @contextmanager
+    def _written(self, path: Path, data: bytes) -> Iterator[Path]:
+        """A synced temporary file beside `path` with `data` in it, gone afterwards."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                os.fchmod(file.fileno(), 0o644)  # mkstemp's 0600 would hide the dataset from its readers
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            yield temporary
+        finally:
+            with suppress(FileNotFoundError):
+                temporary.unlink()
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a new name in `folder` survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

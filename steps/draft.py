@@ -1,0 +1,76 @@
+"""A plan worked out but not written: what `plan` writes and `estimate` counts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+
+from imagekiln.steps import model, prompts, sources, tables
+from imagekiln.steps.catalog import Catalog
+from imagekiln.steps.cost import seconds_per_image
+from imagekiln.steps.cutting import Cut, cut
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.identity import model_key
+from imagekiln.steps.job import Job
+from imagekiln.steps.plan import Counts, Input
+from imagekiln.steps.rules import rules
+from imagekiln.steps.tokens import PromptLengths
+
+
+class Draft:
+    """The images of a job, counted, refused and cut. Close it after use."""
+
+    def __init__(self, job: Job, found: tuple[sources.Source, ...], spool: Path) -> None:
+        """Read the model's configuration and every prompt row. Raises BadInput, Missing, TryAgain."""
+        self.job = job
+        self.model = model.facts(job.model)
+        self.size = (job.defaults.width or self.model.width, job.defaults.height or self.model.height)
+        self._files = prompts.inspect(found, job.columns, job.carry)
+        self._catalog = Catalog(spool, job, rules(job, self.model), len(job.carry))
+        lengths = PromptLengths(model.configuration(job.model))
+        schema = prompts.schema(self._files).append(pa.field("truncated", pa.bool_()))
+        key = model_key(self.model.digest, job.model.dtype)
+        self._catalog.fill(schema, _measured(self._files, schema, lengths), key, self.size)
+        self.input = Input(len(found), sum(file.rows for file in self._files), sources.fingerprint(found))
+        self.rejected = prompts.locate(self._files, self._catalog.rejected())
+        self._refuse_too_many()
+        self.duplicates = self._catalog.duplicates()
+        self.groups = self._catalog.groups()
+        self.cut: Cut = cut(job, self.groups, seconds_per_image(job, self.model, self.size))
+
+    def close(self) -> None:
+        """Let go of the working files."""
+        self._catalog.close()
+
+    @property
+    def counts(self) -> Counts:
+        """What became of the rows."""
+        images = sum(group.images for group in self.groups)
+        return Counts(self.rejected.num_rows, images, self.duplicates.num_rows, self._catalog.truncated())
+
+    def shards(self) -> Iterator[pa.Table]:
+        """The image rows of each shard in turn."""
+        schema = pa.schema([*tables.IMAGE_ROW, *self._files[0].carried])
+        stream, waiting = iter(self._catalog.images()), pa.Table.from_batches([], schema)
+        for size in self.cut.shard_images:
+            while waiting.num_rows < size:
+                batch = pa.Table.from_batches([next(stream)]).rename_columns(schema.names).cast(schema)
+                waiting = pa.concat_tables([waiting, batch])
+            yield waiting.slice(0, size).combine_chunks()
+            waiting = waiting.slice(size)
+
+    def _refuse_too_many(self) -> None:
+        count, rows, share = self.rejected.num_rows, self.input.rows, self.job.limits.rejected_share
+        if count and (count == rows or count > share * rows):
+            first = self.rejected.slice(0, 1).to_pylist()[0]
+            raise BadInput(
+                f"{first['file']}: {count} of {rows} rows are refused, the first being row {first['row_in_file']}: "
+                f"{first['column']} {first['reason']}. Correct them, or raise limits.rejected_share."
+            )
+
+
+def _measured(
+    files: tuple[prompts.InputFile, ...], schema: pa.Schema, lengths: PromptLengths
+) -> Iterator[pa.RecordBatch]:
+    for batch in prompts.batches(files):
+        yield pa.RecordBatch.from_arrays([*batch.columns, lengths.cut(batch.column("prompt"))], schema=schema)

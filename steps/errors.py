@@ -1,0 +1,31 @@
+"""The ways a step can fail. Each carries one sentence: where, what, what to do."""
+
+from typing import ClassVar
+
+
+class KilnError(Exception):
+    """A failure that the user is told about in one sentence."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class BadInput(KilnError):
+    """The user's input, settings or permissions are wrong; trying again is useless."""
+
+    exit_code = 2
+
+
+class Missing(BadInput):
+    """An object, file or bucket that was named is not there."""
+
+
+class Incomplete(KilnError):
+    """The run lacks images, or more of them failed than the job allows."""
+
+    exit_code = 3
+
+
+class TryAgain(KilnError):
+    """Nothing is wrong with the job: storage, disk, device or time ran out."""
+
+    exit_code = 75

@@ -1,0 +1,56 @@
+"""What makes an image the same image: its id and its seed, in SQL for ten million rows and in Python for one.
+
+Every text is framed by its length in bytes, so that no two different rows join to the same string.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+PIXELS = "concat(strlen(prompt), ':', prompt, '|', strlen(negative_prompt), ':', negative_prompt, '|', {seed}, '|', " \
+    "width, 'x', height, '|', steps, '|', guidance, '|', sampler)"  # fmt: skip
+TEXT_AND_SETTINGS = PIXELS.format(seed="'-'")
+ID_DIGITS = 32  # 128 bits: a collision is not to be expected before 10^19 images
+SEED_DIGITS = 13  # 52 bits, which every reader of JSON holds exactly
+
+
+@dataclass(frozen=True, slots=True)
+class Pixels:
+    """Everything of one image that decides its pixels, but for the model."""
+
+    prompt: str
+    negative_prompt: str
+    seed: int
+    width: int
+    height: int
+    steps: int
+    guidance: float
+    sampler: str
+
+
+def model_key(digest: str, dtype: str) -> str:
+    """What the model adds to every image_id: its files and the precision it computes in."""
+    return hashlib.sha256(json.dumps(["imagekiln-1", digest, dtype]).encode()).hexdigest()
+
+
+def image_id(key: str, pixels: Pixels) -> str:
+    """The id of one image, 32 hexadecimal digits."""
+    texts = "|".join(f"{len(text.encode())}:{text}" for text in (pixels.prompt, pixels.negative_prompt))
+    rest = f"{pixels.seed}|{pixels.width}x{pixels.height}|{pixels.steps}|{pixels.guidance}|{pixels.sampler}"
+    return hashlib.sha256(f"{key}|{texts}|{rest}".encode()).hexdigest()[:ID_DIGITS]
+
+
+def image_id_sql(key: str) -> str:
+    """The id of each image from columns of the names above."""
+    return f"substr(sha256(concat('{key}|', {PIXELS.format(seed='seed')})), 1, {ID_DIGITS})"
+
+
+def seed_sql(job_seed: int) -> str:
+    """The seed of each image: the row's own plus the image's index, or one derived from the row.
+
+    Derived from the row's id, or its text and settings where it has none, so that rows added
+    elsewhere in the input change no other image.
+    """
+    who = f"CASE WHEN id IS NULL THEN concat('text|', {TEXT_AND_SETTINGS}) ELSE concat('id|', id) END"
+    digest = f"sha256(concat({job_seed}, '|', image_index, '|', {who}))"
+    return f"coalesce(row_seed + image_index, CAST('0x' || substr({digest}, 1, {SEED_DIGITS}) AS BIGINT))"

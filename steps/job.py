@@ -1,0 +1,128 @@
+"""What a person asks for: the settings of a job, with their bounds beside them."""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from imagekiln.steps.samplers import Sampler
+
+Share = Annotated[float, Field(ge=0, le=1)]
+Positive = Annotated[int, Field(ge=1)]
+Text = Annotated[str, Field(min_length=1)]
+
+
+class Settings(BaseModel):
+    """Settings that refuse unknown keys and cannot change once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class Columns(Settings):
+    """What the input calls our columns. A column that is not there is taken as all null."""
+
+    prompt: Text = "prompt"
+    id: Text = "id"
+    negative_prompt: Text = "negative_prompt"
+    seed: Text = "seed"
+    width: Text = "width"
+    height: Text = "height"
+    steps: Text = "steps"
+    guidance: Text = "guidance"
+    sampler: Text = "sampler"
+    images: Text = "images"
+
+
+class Model(Settings):
+    """The diffusers pipeline to load."""
+
+    id: Text = Field(description="A local folder, a hub id such as org/name, or bundled:shapes.")
+    revision: str | None = Field(
+        None, pattern=r"^[0-9a-f]{40}$", description="The commit of a hub model: 40 hexadecimal digits."
+    )
+    dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+
+
+class Defaults(Settings):
+    """What a prompt row gets where it says nothing itself."""
+
+    steps: int = Field(30, ge=1, le=1000)
+    guidance: float = Field(5.0, ge=0, le=100)
+    width: Positive | None = Field(None, description="Pixels; the model's own size where absent.")
+    height: Positive | None = Field(None, description="Pixels; the model's own size where absent.")
+    negative_prompt: str = ""
+    sampler: Sampler = "default"
+    images_per_prompt: int = Field(1, ge=1, le=10_000)
+    seed: int = Field(0, ge=0, lt=2**63)
+
+
+class Encoding(Settings):
+    """How an image becomes bytes."""
+
+    kind: Literal["png"] = "png"
+    level: int = Field(1, ge=0, le=9, description="zlib's level: 1 is fast, 9 is small.")
+
+
+class Shard(Settings):
+    """How much one pod does: a number of images, or minutes of work."""
+
+    images: Positive | None = None
+    minutes: float | None = Field(None, gt=0)
+    seconds_per_image: float | None = Field(
+        None, gt=0, description="What an image of the default size and steps takes on one GPU."
+    )
+
+    @model_validator(mode="after")
+    def _one_size(self) -> "Shard":
+        if self.images is not None and self.minutes is not None:
+            raise ValueError("has both images and minutes; keep one of them")
+        return self
+
+
+class Part(Settings):
+    """How much one commit writes: a minute or two of work."""
+
+    images: Positive = Field(64, le=10_000)
+
+
+class Batch(Settings):
+    """How many images one call of the denoiser makes."""
+
+    images: Positive = Field(8, le=1024)
+
+
+class Limits(Settings):
+    """What is refused, and how much of it is too much."""
+
+    prompt_chars: Positive = 4000
+    pixels: Positive = Field(4096 * 4096, description="The most that one image may have.")
+    rejected_share: Share = Field(0.01, description="Planning fails when more rows are rejected.")
+    failed_share: Share = Field(0.0, description="The run fails when more images are not ok.")
+
+
+class Job(Settings):
+    """A batch of images: prompts, model, settings and where the dataset goes."""
+
+    name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")
+    prompts: Text | tuple[Text, ...] = Field(description="Parquet: paths, globs or URIs.")
+    output: Text = Field(description="The folder or URI that holds the runs.")
+    model: Model
+    columns: Columns = Columns()
+    carry: tuple[Text, ...] = Field((), description="Other input columns to keep in the manifest.")
+    defaults: Defaults = Defaults()
+    format: Literal["parquet"] = "parquet"
+    encoding: Encoding = Encoding()
+    shard: Shard = Shard()
+    part: Part = Part()
+    batch: Batch = Batch()
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    threads: Positive | None = Field(None, description="CPU threads; part of what makes bytes equal.")
+    limits: Limits = Limits()
+    run_id: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    unconditional_writes: Literal["refuse", "accept"] = Field(
+        "refuse", description="Accept a store without conditional PUT: two writers may then collide."
+    )
+
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """The places to read prompts from, as a tuple in any case."""
+        return (self.prompts,) if isinstance(self.prompts, str) else self.prompts

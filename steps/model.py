@@ -1,0 +1,120 @@
+"""What a plan must know of a model without loading it: where its files are, and what decides its pixels."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagekiln.steps import bundled, hub
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job import Model
+from imagekiln.steps.store_errors import told
+
+PICKLES = {".bin", ".ckpt", ".pt", ".pth", ".pkl"}
+WITHOUT_PIXELS = {".md", ".txt", ".png", ".jpg", ".jpeg", ".webp", ".gitattributes", ".lock"}
+KEPT_TEXTS = {"merges.txt", "vocab.txt"}
+CHUNK = 8 * 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """The part of a model that the plan freezes. Sizes are in pixels."""
+
+    digest: str
+    pipeline: str
+    width: int
+    height: int
+    size_multiple: int
+
+
+def facts(model: Model) -> ModelFacts:
+    """Read the model's configuration. Raises BadInput where it is no safetensors pipeline, Missing, TryAgain."""
+    folder = configuration(model)
+    index = _json(folder / "model_index.json", model.id)
+    pipeline = index.get("_class_name")
+    if not isinstance(pipeline, str):
+        raise BadInput(f"{model.id}: model_index.json names no pipeline class. Name a diffusers folder.")
+    denoiser = next((name for name in ("unet", "transformer", "prior") if name in index), None)
+    factor = _vae_factor(_optional(folder / "vae" / "config.json"))
+    side, multiple = _sizes(_optional(folder / str(denoiser) / "config.json"), factor)
+    return ModelFacts(digest(model), pipeline, side, side, multiple)
+
+
+def configuration(model: Model) -> Path:
+    """A local folder with at least the model's small files: all of them, or a hub model's configuration."""
+    if is_hub(model.id):
+        return hub.configuration(model)
+    folder = Path(bundled.local(model.id))
+    with told(model.id):
+        if folder.is_file():
+            raise BadInput(f"{model.id}: is a file. Convert it to a diffusers folder with safetensors.")
+        if not folder.is_dir():
+            raise Missing(f"{model.id}: no such model folder. Write a folder, or a hub id as org/name.")
+    if not (folder / "model_index.json").is_file():
+        raise BadInput(f"{model.id}: has no model_index.json, so it is no diffusers pipeline. Name another folder.")
+    _refuse_pickles(model.id, folder)
+    return folder
+
+
+def is_hub(name: str) -> bool:
+    """Whether a model's name is a hub id: org/name, and no such folder here."""
+    plain = not name.startswith((bundled.PREFIX, ".", "/", "~")) and name.count("/") == 1
+    return plain and not Path(name).exists()
+
+
+def digest(model: Model) -> str:
+    """What identifies the weights: a hub model's commit, or the hash of a local folder's files, not its path."""
+    if is_hub(model.id):
+        return f"{model.id}@{model.revision}"
+    folder = Path(bundled.local(model.id))
+    total = hashlib.sha256()
+    with told(model.id):
+        for path in sorted(path for path in folder.rglob("*") if path.is_file() and _decides(path, folder)):
+            total.update(f"{path.relative_to(folder).as_posix()}\0{_file_hash(path)}\n".encode())
+    return f"sha256:{total.hexdigest()}"
+
+
+def _decides(path: Path, folder: Path) -> bool:
+    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+    return not hidden and (path.suffix.lower() not in WITHOUT_PIXELS or path.name in KEPT_TEXTS)
+
+
+def _file_hash(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _refuse_pickles(name: str, folder: Path) -> None:
+    weights = [path for path in folder.rglob("*") if path.suffix in PICKLES]
+    for pickle in weights:
+        if not list(pickle.parent.glob("*.safetensors")):
+            where = pickle.relative_to(folder)
+            raise BadInput(f"{name}: {where} is a pickle, which can run code. Convert it to safetensors.")
+
+
+def _sizes(denoiser: dict[str, object], factor: int) -> tuple[int, int]:
+    sample, patch = denoiser.get("sample_size", 128), denoiser.get("patch_size", 1)
+    latent = sample if isinstance(sample, int) else 128
+    # Pipelines ask for a multiple of 8 whatever the VAE; transformers also cut latents into patches.
+    multiple = max(8, factor * (patch if isinstance(patch, int) else 2))
+    return latent * factor, multiple
+
+
+def _vae_factor(vae: dict[str, object]) -> int:
+    blocks = vae.get("block_out_channels") or vae.get("encoder_block_out_channels")
+    return 2 ** (len(blocks) - 1) if isinstance(blocks, list) else 8
+
+
+def _optional(path: Path) -> dict[str, object]:
+    return _json(path, str(path)) if path.is_file() else {}
+
+
+def _json(path: Path, name: str) -> dict[str, object]:
+    try:
+        with told(str(path)):
+            content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise BadInput(f"{name}: {path.name} is not JSON ({error}). Save the model again.") from error
+    if not isinstance(content, dict):
+        raise BadInput(f"{name}: {path.name} is not a JSON object. Save the model again.")
+    return content

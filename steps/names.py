@@ -1,0 +1,33 @@
+"""The name of every object in a run's folder. Nothing else makes keys, and nothing lists them."""
+
+PLAN = "plan.json"
+REJECTED = "rejected.parquet"
+DUPLICATES = "duplicates.parquet"
+SUMMARY = "summary.json"
+REPORT = "report/index.html"
+SUCCESS = "_SUCCESS"
+
+
+def shard(number: int) -> str:
+    """The image rows of one shard, in the order they are generated."""
+    return f"shards/{number:05d}.parquet"
+
+
+def part(shard_number: int, part_number: int) -> str:
+    """One part: the images of a slice of a shard."""
+    return f"images/{shard_number:05d}-{part_number:04d}.parquet"
+
+
+def stats(shard_number: int) -> str:
+    """What the shard took."""
+    return f"stats/{shard_number:05d}.json"
+
+
+def manifest(shard_number: int) -> str:
+    """One row for each planned image of the shard."""
+    return f"manifest/{shard_number:05d}.parquet"
+
+
+def thumbnail(number: int) -> str:
+    """A picture of the contact sheet."""
+    return f"report/thumbnails/{number:04d}.jpg"

@@ -1,0 +1,108 @@
+"""A part: the images of one slice of a shard, in one Parquet object that is there whole or not at all.
+
+`image` comes first and is neither compressed nor dictionary-encoded, so that each file's bytes lie in one piece:
+the footer tells where, and one ranged read fetches an image without a Parquet reader.
+"""
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from imagekiln.steps import tables
+from imagekiln.steps.encode import Encoded
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.storage import Store
+
+OFFSETS = b"imagekiln.offsets"
+# What Hugging Face datasets reads to show the column as images.
+FEATURES = json.dumps({"info": {"features": {"image": {"_type": "Image"}}}})
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """What a part says of its images, without their bytes: `image_id`, the outcome's columns, and offsets."""
+
+    table: pa.Table
+    offsets: pa.Array
+
+
+def to_bytes(rows: pa.Table, images: Sequence[Encoded]) -> bytes:
+    """The part of these image rows. The same rows and images give the same bytes."""
+    table = _table(rows, images)
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, table.schema, **_options(table.schema)) as writer:
+        writer.write_table(table, row_group_size=max(1, table.num_rows))
+        offsets = list(_offsets(sink.getbuffer(), images))
+        writer.add_key_value_metadata({OFFSETS.decode(): json.dumps(offsets)})
+    return sink.getvalue()
+
+
+def commit(store: Store, key: str, rows: pa.Table, content: bytes) -> None:
+    """Create the part, or find that another pod made it first. Raises BadInput where it holds other images."""
+    if not store.create(key, content):
+        check(store, key, rows)
+
+
+def check(store: Store, key: str, rows: pa.Table) -> None:
+    """Make sure that the part which is there holds the images of these rows. Raises BadInput."""
+    there = outcomes(store, key, ["image_id"]).table["image_id"]
+    if there.combine_chunks() != rows["image_id"].combine_chunks():
+        raise BadInput(f"{store.at(key)}: holds the images of another plan. Choose another run_id or output.")
+
+
+def outcomes(store: Store, key: str, columns: Sequence[str]) -> Outcomes:
+    """Read a part's metadata and none of its images. Raises Missing, or BadInput where it is damaged."""
+    with store.open(key) as file:
+        try:
+            parquet = pq.ParquetFile(file, page_checksum_verification=True)
+            table = parquet.read(columns=list(columns), use_threads=False)
+            offsets = json.loads((parquet.metadata.metadata or {})[OFFSETS])
+        except (*tables.DAMAGED, KeyError) as error:
+            raise tables.damaged(store.at(key), error) from error
+    return Outcomes(table, pa.array(offsets, pa.int64()))
+
+
+def _table(rows: pa.Table, images: Sequence[Encoded]) -> pa.Table:
+    ordered = sorted(images, key=lambda image: image.place)
+    names = rows["image_id"].to_pylist()
+    values = {
+        "status": [image.status for image in ordered],
+        "error": [image.error for image in ordered],
+        "size": [None if image.content is None else len(image.content) for image in ordered],
+        "sha256": [image.sha256 for image in ordered],
+        "pixels_sha256": [image.pixels_sha256 for image in ordered],
+    }
+    files = [
+        None if image.content is None else {"bytes": image.content, "path": f"{name}.png"}
+        for name, image in zip(names, ordered, strict=True)
+    ]
+    outcome = pa.table(values, schema=tables.OUTCOME)
+    schema = pa.schema([tables.IMAGE, *rows.schema, *tables.OUTCOME], metadata={"huggingface": FEATURES})
+    return pa.Table.from_arrays([pa.array(files, tables.IMAGE.type), *rows.columns, *outcome.columns], schema=schema)
+
+
+def _options(schema: pa.Schema) -> dict[str, object]:
+    plain = {"image.bytes", "image.path"}
+    others = [name for name in schema.names if name != tables.IMAGE.name]
+    return {
+        **tables.options(schema),
+        "compression": {**dict.fromkeys(plain, "none"), **dict.fromkeys(others, "zstd")},
+        "write_statistics": others,
+    }
+
+
+def _offsets(written: memoryview, images: Sequence[Encoded]) -> Iterator[int | None]:
+    """Where each image's bytes begin in what was written so far."""
+    with written:
+        content, position = bytes(written), 0
+    for image in sorted(images, key=lambda image: image.place):
+        if image.content is None:
+            yield None
+            continue
+        position = content.index(image.content, position)
+        yield position
+        position += len(image.content)

@@ -1,0 +1,86 @@
+"""The frozen plan of a run: what must exist. Everything after planning reads its settings here."""
+
+from dataclasses import dataclass
+
+from pydantic import TypeAdapter, ValidationError
+
+from imagekiln.steps import names
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job import Job
+from imagekiln.steps.model import ModelFacts
+from imagekiln.steps.storage import Store
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What was read: how many files and rows, and one hash of all their bytes."""
+
+    files: int
+    rows: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What became of the rows. Every accepted row's images are planned once or counted as duplicates."""
+
+    rejected_rows: int
+    images: int
+    duplicate_images: int
+    truncated_prompts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One shard: its images, and the hash of the object that lists them."""
+
+    images: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A planned run. Sizes are in pixels where the job named none, they are the model's."""
+
+    schema_version: int
+    run_id: str
+    job: Job
+    width: int
+    height: int
+    model: ModelFacts
+    input: Input
+    counts: Counts
+    part_images: int
+    shards: tuple[Shard, ...]
+
+    def parts(self, shard: int) -> int:
+        """How many parts a shard has."""
+        return -(-self.shards[shard].images // self.part_images)
+
+
+PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
+
+
+def to_json(plan: Plan) -> bytes:
+    """The plan as the bytes of plan.json: the same plan gives the same bytes."""
+    return PLAN.dump_json(plan, indent=1) + b"\n"
+
+
+def load(store: Store) -> Plan:
+    """Read the plan of the run in `store`. Raises BadInput where there is none, or one of another version."""
+    try:
+        return parse(store.read(names.PLAN), store.at(names.PLAN))
+    except Missing as error:
+        raise Missing(f"{store.uri}: holds no plan. Run `imagekiln plan` first, or check the run's name.") from error
+
+
+def parse(content: bytes, where: str) -> Plan:
+    """The plan in the bytes of a plan.json. Raises BadInput."""
+    try:
+        return PLAN.validate_json(content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        raise BadInput(f"{where}: is no plan that this version reads ({place}: {first['msg']}).") from error

@@ -1,0 +1,112 @@
+"""The plan step: prompt rows become image rows, image rows become shards, and plan.json freezes them."""
+
+import hashlib
+import tempfile
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from imagekiln.steps import commit, names, plan, sources, tables
+from imagekiln.steps.draft import Draft
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job import Job
+from imagekiln.steps.plan import Plan, Shard
+from imagekiln.steps.storage import Store, open_store
+
+WRITERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan, where it lies, and whether it was there before."""
+
+    plan: Plan
+    uri: str
+    adopted: bool
+
+
+def make_plan(job: Job) -> Planned:
+    """Plan the job under its output, or adopt the plan that is there already with equal settings.
+
+    Raises BadInput where the input, the model or the output is not as it must be, TryAgain where storage fails.
+    """
+    if job.run_id is not None and (there := _adopted(job, job.run_id)):
+        return there
+    with tempfile.TemporaryDirectory(prefix="imagekiln-plan-") as folder:
+        spool = Path(folder)
+        found = sources.gather(job.patterns, spool)
+        run_id = job.run_id or derived_run_id(job, sources.fingerprint(found))
+        if there := _adopted(job, run_id):
+            return there
+        with closing(Draft(job, found, spool)) as draft:
+            return _write(draft, run_id)
+
+
+def derived_run_id(job: Job, fingerprint: str) -> str:
+    """The name of a run that was given none: the job's, and a hash of its settings and its input."""
+    settings = job.model_dump_json(exclude={"output"})
+    return f"{job.name}-{hashlib.sha256(f'{settings}{fingerprint}'.encode()).hexdigest()[:12]}"
+
+
+def _adopted(job: Job, run_id: str) -> Planned | None:
+    store = open_store(f"{job.output.rstrip('/')}/{run_id}")
+    try:
+        content = store.read(names.PLAN)
+    except Missing:
+        return None
+    there = plan.parse(content, store.at(names.PLAN))
+    if there.job != job:
+        raise BadInput(f"{store.uri}: holds a plan with {_difference(there.job, job)}. Choose another run_id or output.")
+    return Planned(there, store.uri, adopted=True)
+
+
+def _difference(there: Job, wanted: Job) -> str:
+    old, new = there.model_dump(mode="json"), wanted.model_dump(mode="json")
+    key = next(key for key in new if old[key] != new[key])
+    return f"another `{key}`"
+
+
+def _write(draft: Draft, run_id: str) -> Planned:
+    store = open_store(f"{draft.job.output.rstrip('/')}/{run_id}")
+    with ThreadPoolExecutor(WRITERS) as pool:
+        shards = tuple(_written(store, draft, pool))
+    commit.once(store, names.REJECTED, tables.to_parquet(draft.rejected))
+    commit.once(store, names.DUPLICATES, tables.to_parquet(draft.duplicates))
+    made = Plan(
+        plan.SCHEMA_VERSION,
+        run_id,
+        draft.job,
+        *draft.size,
+        draft.model,
+        draft.input,
+        draft.counts,
+        draft.cut.part_images,
+        shards,
+    )
+    commit.once(store, names.PLAN, plan.to_json(made))
+    return Planned(made, store.uri, adopted=False)
+
+
+def _written(store: Store, draft: Draft, pool: ThreadPoolExecutor) -> Iterator[Shard]:
+    """Write the shards, a few at a time, in the order of their numbers."""
+    careful = draft.job.unconditional_writes == "refuse"
+    pending: deque[Future[Shard]] = deque()
+    for number, rows in enumerate(draft.shards()):
+        pending.append(pool.submit(_write_shard, store, number, rows, careful and number == 0))
+        if len(pending) > WRITERS:
+            yield pending.popleft().result()
+    while pending:
+        yield pending.popleft().result()
+
+
+def _write_shard(store: Store, number: int, rows: pa.Table, check_store: bool) -> Shard:
+    content = tables.to_parquet(rows)
+    commit.once(store, names.shard(number), content)
+    if check_store:
+        commit.require_conditional_writes(store, names.shard(number), content)
+    return Shard(rows.num_rows, hashlib.sha256(content).hexdigest())

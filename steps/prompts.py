@@ -1,0 +1,138 @@
+"""The prompt rows as they come: strangers' Parquet made into batches of one known schema."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from imagekiln.steps.cells import COLUMNS, Cells, integers, numbers, texts
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job import Columns
+from imagekiln.steps.sources import Source
+from imagekiln.steps.tables import RESERVED
+
+BATCH_ROWS = 65_536
+# A row group is decoded whole, so one that claims more than this could end the process instead of failing.
+ROW_GROUP_BYTES = 4 * 2**30
+READERS = {"text": texts, "integer": integers, "number": numbers}
+DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, MemoryError)
+
+
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A source whose footer was read: how many rows it has, and the columns that we take from it."""
+
+    source: Source
+    rows: int
+    names: dict[str, str]
+    carried: pa.Schema
+
+
+def inspect(sources: tuple[Source, ...], columns: Columns, carry: tuple[str, ...]) -> tuple[InputFile, ...]:
+    """Read every footer before any row, so that a wrong file fails early. Raises BadInput."""
+    files = tuple(_inspect(source, columns, carry) for source in sources)
+    if not any(file.rows for file in files):
+        raise BadInput(f"{sources[0].uri}: has no rows. Check `prompts`.")
+    for file in files:
+        if file.carried != files[0].carried:
+            raise BadInput(
+                f"{file.source.uri}: the columns to carry have other types than in {files[0].source.uri}. "
+                "Give them one type in all files."
+            )
+    return files
+
+
+def schema(files: tuple[InputFile, ...]) -> pa.Schema:
+    """The schema of every batch: `row`, our columns, `wrong` (the column whose value is of no use), `carry_0`..."""
+    ours = [pa.field(name, KINDS[kind]) for name, kind in COLUMNS.items()]
+    carried = [pa.field(f"carry_{place}", field.type) for place, field in enumerate(files[0].carried)]
+    return pa.schema([pa.field("row", pa.int64()), *ours, pa.field("wrong", pa.string()), *carried])
+
+
+KINDS = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64()}
+
+
+def batches(files: tuple[InputFile, ...]) -> Iterator[pa.RecordBatch]:
+    """Every row of every file, in order, numbered from 0 over all files. Raises BadInput on damage."""
+    row = 0
+    for file in files:
+        for batch in _raw(file):
+            yield _batch(file, batch, row, schema(files))
+            row += batch.num_rows
+
+
+def locate(files: tuple[InputFile, ...], rejected: pa.Table) -> pa.Table:
+    """Rejected rows with `file` and `row_in_file`, both counted from 0, in place of the row over all files."""
+    starts = np.cumsum([0, *(file.rows for file in files)])
+    rows = rejected["row"].to_numpy()
+    which = np.searchsorted(starts, rows, side="right") - 1
+    uris = pa.DictionaryArray.from_arrays(pa.array(which, pa.int32()), [file.source.uri for file in files])
+    return pa.table(
+        {
+            "row": rejected["row"],
+            "file": uris.cast(pa.string()),
+            "row_in_file": pa.array(rows - starts[which]),
+            "column": rejected["column"],
+            "reason": rejected["reason"],
+        }
+    )
+
+
+def _inspect(source: Source, columns: Columns, carry: tuple[str, ...]) -> InputFile:
+    try:
+        metadata = pq.read_metadata(source.path)
+        there = metadata.schema.to_arrow_schema()
+    except DAMAGED as error:
+        raise _damaged(source, error) from error
+    if columns.prompt not in there.names:
+        has = ", ".join(there.names[:12])
+        raise BadInput(f"{source.uri}: has no column {columns.prompt!r} (it has {has}). Set columns.prompt.")
+    names = {ours: theirs for ours, theirs in columns if theirs in there.names}
+    taken = [name for name in carry if name in RESERVED]
+    if taken:
+        raise BadInput(f"carry: {taken[0]!r} is a column of the dataset itself. Rename it in the input.")
+    missing = [name for name in carry if name not in there.names]
+    if missing:
+        raise BadInput(f"{source.uri}: has no column {missing[0]!r} to carry. Correct `carry`.")
+    for name in (*names.values(), *carry):
+        if there.names.count(name) > 1:
+            raise BadInput(f"{source.uri}: has more than one column {name!r}. Rename one.")
+    for ours, theirs in names.items():
+        READERS[COLUMNS[ours]](pa.array([], there.field(theirs).type), f"{source.uri}: column {theirs!r}")
+    for group in range(metadata.num_row_groups):
+        size = metadata.row_group(group).total_byte_size
+        if not 0 <= size <= ROW_GROUP_BYTES:
+            raise BadInput(f"{source.uri}: row group {group} claims {size} bytes. Write smaller row groups.")
+    carried = pa.schema([pa.field(name, there.field(name).type) for name in carry])
+    return InputFile(source, metadata.num_rows, names, carried)
+
+
+def _raw(file: InputFile) -> Iterator[pa.RecordBatch]:
+    wanted = [*dict.fromkeys([*file.names.values(), *file.carried.names])]
+    try:
+        with pq.ParquetFile(file.source.path, page_checksum_verification=True) as parquet:
+            yield from parquet.iter_batches(BATCH_ROWS, columns=wanted)
+    except DAMAGED as error:
+        raise _damaged(file.source, error) from error
+
+
+def _batch(file: InputFile, batch: pa.RecordBatch, row: int, wanted: pa.Schema) -> pa.RecordBatch:
+    where = f"{file.source.uri}: "
+    wrong = pa.nulls(batch.num_rows, pa.string())
+    arrays: list[pa.Array] = [pa.array(np.arange(row, row + batch.num_rows, dtype=np.int64))]
+    for ours, kind in COLUMNS.items():
+        theirs = file.names.get(ours)
+        if theirs is None:
+            arrays.append(pa.nulls(batch.num_rows, KINDS[kind]))
+            continue
+        cells: Cells = READERS[kind](batch.column(theirs), f"{where}column {theirs!r}")
+        arrays.append(cells.values)
+        wrong = cells.mark(wrong, ours)
+    carried = [batch.column(name) for name in file.carried.names]
+    return pa.RecordBatch.from_arrays([*arrays, wrong, *carried], schema=wanted)
+
+
+def _damaged(source: Source, error: Exception) -> BadInput:
+    return BadInput(f"{source.uri}: is no whole Parquet file ({str(error).splitlines()[0][:160]}). Write it again.")

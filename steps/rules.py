@@ -1,0 +1,59 @@
+"""Why a prompt row is refused. Each rule is one line of SQL, so that ten million rows are judged in a pass."""
+
+from dataclasses import dataclass
+
+from imagekiln.steps.cells import COLUMNS
+from imagekiln.steps.job import Job
+from imagekiln.steps.model import ModelFacts
+from imagekiln.steps.samplers import SAMPLERS
+
+MOST_IMAGES = 10_000
+LARGEST_SEED = 2**63 - 1 - MOST_IMAGES  # seed + image index still fits 64 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A row for which `broken` holds is refused, for this column and reason."""
+
+    column: str
+    broken: str
+    reason: str
+
+
+SAME_ID = Rule("id", "", "another row before it has this id and other content")
+
+
+def rules(job: Job, model: ModelFacts) -> tuple[Rule, ...]:
+    """The rules of a job, in the order in which a row is judged by them."""
+    limits = job.limits
+    wrong = tuple(Rule(name, f"wrong = '{name}'", f"is no {kind}") for name, kind in COLUMNS.items())
+    names = ", ".join(f"'{name}'" for name in SAMPLERS)
+    return (
+        *wrong,
+        Rule("prompt", "prompt IS NULL", "is null"),
+        Rule("prompt", r"NOT regexp_matches(prompt, '\S')", "is blank"),
+        Rule("prompt", f"length(prompt) > {limits.prompt_chars}", f"is over {limits.prompt_chars} characters"),
+        Rule(
+            "negative_prompt",
+            f"length(negative_prompt) > {limits.prompt_chars}",
+            f"is over {limits.prompt_chars} characters",
+        ),
+        *(_side(name, model.size_multiple) for name in ("width", "height")),
+        Rule("width", f"width * height > {limits.pixels}", f"times height is over {limits.pixels} pixels"),
+        Rule("steps", "steps NOT BETWEEN 1 AND 1000", "is not between 1 and 1000"),
+        Rule("guidance", "guidance NOT BETWEEN 0 AND 100", "is not between 0 and 100"),
+        Rule("images", f"images NOT BETWEEN 1 AND {MOST_IMAGES}", f"is not between 1 and {MOST_IMAGES}"),
+        Rule("seed", f"row_seed NOT BETWEEN 0 AND {LARGEST_SEED}", f"is not between 0 and {LARGEST_SEED}"),
+        Rule("sampler", f"sampler NOT IN ({names})", f"is none of {', '.join(SAMPLERS)}"),
+    )
+
+
+def first_broken_sql(all_rules: tuple[Rule, ...]) -> str:
+    """The place of the first rule that a row breaks, or null."""
+    cases = " ".join(f"WHEN {rule.broken} THEN {place}" for place, rule in enumerate(all_rules))
+    return f"CAST(CASE {cases} END AS INTEGER)"
+
+
+def _side(name: str, multiple: int) -> Rule:
+    broken = f"({name} NOT BETWEEN {multiple} AND 65536 OR {name} % {multiple} <> 0)"
+    return Rule(name, broken, f"is not a positive multiple of {multiple}, which this model needs")

@@ -1,0 +1,28 @@
+"""The samplers a row may name, and the diffusers scheduler behind each."""
+
+from typing import Literal, get_args
+
+Sampler = Literal[
+    "default", "ddim", "ddpm", "deis", "dpmpp_2m", "dpmpp_2m_karras", "dpmpp_2m_sde", "dpmpp_sde", "euler",
+    "euler_a", "flow_euler", "heun", "lcm", "lms", "pndm", "unipc",
+]  # fmt: skip
+SAMPLERS: tuple[str, ...] = get_args(Sampler)
+
+# "default" is the scheduler that the model came with, so it stands in no table.
+SCHEDULERS: dict[str, tuple[str, dict[str, bool | str]]] = {
+    "ddim": ("DDIMScheduler", {}),
+    "ddpm": ("DDPMScheduler", {}),
+    "deis": ("DEISMultistepScheduler", {}),
+    "dpmpp_2m": ("DPMSolverMultistepScheduler", {}),
+    "dpmpp_2m_karras": ("DPMSolverMultistepScheduler", {"use_karras_sigmas": True}),
+    "dpmpp_2m_sde": ("DPMSolverMultistepScheduler", {"algorithm_type": "sde-dpmsolver++"}),
+    "dpmpp_sde": ("DPMSolverSinglestepScheduler", {}),
+    "euler": ("EulerDiscreteScheduler", {}),
+    "euler_a": ("EulerAncestralDiscreteScheduler", {}),
+    "flow_euler": ("FlowMatchEulerDiscreteScheduler", {}),
+    "heun": ("HeunDiscreteScheduler", {}),
+    "lcm": ("LCMScheduler", {}),
+    "lms": ("LMSDiscreteScheduler", {}),
+    "pndm": ("PNDMScheduler", {}),
+    "unipc": ("UniPCMultistepScheduler", {}),
+}

@@ -1,0 +1,72 @@
+"""What a failure of a disk or an object store means to the user."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
+WRONG_PLACE = {errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
+STALE_LOGIN = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
+# botocore raises these before it asks the store; no import, so that a local run needs no botocore.
+WRONG_SETTINGS = {
+    "NoCredentialsError": "no credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "PartialCredentialsError": "the credentials are incomplete; set both key and secret",
+    "ProfileNotFound": "the AWS profile does not exist; correct AWS_PROFILE",
+    "ParamValidationError": "the name is not a valid bucket or key; correct the URI",
+    "InvalidRegionError": "the AWS region is not valid; correct AWS_DEFAULT_REGION",
+}
+
+
+@contextmanager
+def told(where: str) -> Iterator[None]:
+    """Turn what storage raises inside into a KilnError that names `where`."""
+    try:
+        yield
+    except KilnError:
+        raise
+    except Exception as error:
+        told_as = explain(where, error)
+        if told_as is None:
+            raise
+        raise told_as from error
+
+
+def explain(where: str, error: Exception) -> KilnError | None:
+    """What to tell the user of `error`; None where it is no failure of storage."""
+    if isinstance(error, PermissionError):
+        if code(error) in STALE_LOGIN:
+            return TryAgain(f"{where}: the credentials have expired. Renew them and run the command again.")
+        return BadInput(f"{where}: access was refused ({reason(error)}). Check credentials and permissions.")
+    if isinstance(error, FileNotFoundError):
+        if code(error) == "NoSuchBucket":
+            return BadInput(f"{where}: no such bucket. Make it, or correct the name.")
+        return Missing(f"{where}: no such file. Check the name.")
+    if isinstance(error, OSError):
+        return _system(where, error)
+    if type(error).__name__ in WRONG_SETTINGS:
+        return BadInput(f"{where}: {WRONG_SETTINGS[type(error).__name__]}.")
+    if type(error).__module__.partition(".")[0] in ("botocore", "aiobotocore", "aiohttp"):
+        return TryAgain(f"{where}: storage did not answer ({reason(error)}). Run the command again.")
+    return None
+
+
+def _system(where: str, error: OSError) -> KilnError:
+    if error.errno in FULL:
+        return TryAgain(f"{where}: the disk is full. Free some space and run the command again.")
+    if error.errno in WRONG_PLACE:
+        return BadInput(f"{where}: {reason(error)}. Name another place.")
+    return TryAgain(f"{where}: storage failed ({reason(error)}). Run the command again.")
+
+
+def code(error: BaseException) -> str:
+    """The object store's own name for the failure, such as NoSuchBucket; empty where it gave none."""
+    response = getattr(error.__cause__ or error, "response", None)
+    return str(response["Error"].get("Code", "")) if isinstance(response, dict) and "Error" in response else ""
+
+
+def reason(error: Exception) -> str:
+    """The first line of the failure's own words."""
+    words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return (words.splitlines() or [type(error).__name__])[0][:200] or type(error).__name__

@@ -1,0 +1,75 @@
+"""The wheel that users install: what it holds, and that its light half works without torch."""
+
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LOCK = ROOT / "requirements" / "lock.txt"
+SHIPPED = ("steps", "workflows", "datasets")
+BIN = Path("Scripts" if sys.platform == "win32" else "bin")
+
+
+def _run(*command: str | Path) -> str:
+    """Run a command away from the sources and return what it printed, errors included."""
+    done = subprocess.run(
+        command, cwd=ROOT.anchor, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def _uv(*arguments: str | Path) -> str:
+    return _run(sys.executable, "-m", "uv", *arguments)
+
+
+def _sources() -> Iterator[str]:
+    """Name each file that ships, as the wheel should name it."""
+    for folder in SHIPPED:
+        for path in (ROOT / folder).rglob("*"):
+            hidden = any(part.startswith((".", "__pycache__")) for part in path.relative_to(ROOT).parts)
+            if path.is_file() and not hidden:
+                yield f"imagekiln/{path.relative_to(ROOT).as_posix()}"
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build the wheel as a release does: from the source distribution."""
+    folder = tmp_path_factory.mktemp("dist")
+    _uv("build", "--quiet", "--build-constraints", LOCK, "--out-dir", folder, ROOT)
+    return next(folder.glob("*.whl"))
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the wheel without extras, at the locked versions, and return the environment's programs."""
+    environment = tmp_path_factory.mktemp("environment") / "venv"
+    _uv("venv", "--quiet", "--python", sys.executable, environment)
+    python = environment / BIN / "python"
+    _uv("pip", "install", "--quiet", "--python", python, "--constraints", LOCK, wheel)
+    return environment / BIN
+
+
+def test_wheel_holds_every_source_and_nothing_else(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name for name in archive.namelist() if ".dist-info/" not in name}
+    assert names == set(_sources())
+    assert {"imagekiln/steps/py.typed", "imagekiln/workflows/py.typed"} <= names
+
+
+def test_wheel_carries_the_licence(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        names = {name.partition("/")[2]: name for name in archive.namelist()}
+        assert archive.read(names["licenses/LICENSE"]) == (ROOT / "LICENSE").read_bytes()
+        metadata = archive.read(names["METADATA"]).decode()
+    assert "License-Expression: Apache-2.0\n" in metadata
+
+
+def test_light_install_has_the_command_line_and_no_torch(installed: Path) -> None:
+    assert "Usage: imagekiln" in _run(installed / "imagekiln", "--help")
+    code = "import imagekiln.workflows, importlib.util as u; print(u.find_spec('torch'))"
+    assert _run(installed / "python", "-c", code).strip() == "None"
