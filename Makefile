@@ -51,11 +51,11 @@ lint: $(VENV)/dev ## Check style and formatting
 	@$(BIN)/ruff format --check --quiet
 
 types: $(VENV)/dev build/linked ## Check types, strictly, through the installed package
-	@$(BIN)/mypy -p imagekiln.steps -p imagekiln.workflows -p tests
+	@bash -o pipefail -c "$(BIN)/mypy -p imagekiln.steps -p imagekiln.workflows -p tests | sed 's|^build/[^/]*/imagekiln/||'"
 
 format: $(VENV)/dev ## Format the code and mend what ruff can
-	@$(BIN)/ruff check --fix
-	@$(BIN)/ruff format
+	@$(BIN)/ruff check --quiet --fix --exit-zero
+	@$(BIN)/ruff format --quiet
 
 install: $(VENV)/dev build/linked ## Bring .venv up to date, after adding or removing a file too
 
@@ -67,7 +67,8 @@ upgrade: $(VENV)/uv ## Lock the newest versions
 
 # By way of the source distribution: setuptools would put leftovers of an earlier build/ into the wheel.
 wheel: $(VENV)/uv ## Build the source distribution and the wheel into dist/
-	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/uv build --quiet --build-constraints $(LOCK)
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
+		$(BIN)/uv build --quiet --python $(BIN)/python --build-constraints $(LOCK)
 
 clean: ## Remove what was built and installed
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache

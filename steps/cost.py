@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 from imagekiln.steps.job import Job
-from imagekiln.steps.model import ModelFacts
 
 # A bf16 H100 running diffusers uncompiled reaches about this much of its 790 TFLOP/s.
 H100_TFLOPS = 300.0
@@ -33,14 +32,18 @@ FORWARDS = {
 }
 
 
-def seconds_per_image(job: Job, model: ModelFacts, size: tuple[int, int]) -> float | None:
-    """GPU seconds for an image of the job's default shape; None for a model that the table does not know."""
+def seconds_per_work(job: Job, size: tuple[int, int]) -> float | None:
+    """GPU seconds for each pixel and step of an image, so that other shapes follow from the default one.
+
+    None for a model that the table does not know, where the job gives no figure either.
+    """
+    work = size[0] * size[1] * job.defaults.steps
     if job.shard.seconds_per_image is not None:
-        return job.shard.seconds_per_image
+        return job.shard.seconds_per_image / work
     forward = FORWARDS.get(job.model.id)
     if forward is None:
         return None
     megapixels = size[0] * size[1] / 1e6
     passes = job.defaults.steps * (2 if forward.doubled and job.defaults.guidance > 1 else 1)
     denoising = passes * forward.tflop * megapixels / forward.megapixels
-    return (denoising + VAE_TFLOP_PER_MEGAPIXEL * megapixels) / H100_TFLOPS
+    return (denoising + VAE_TFLOP_PER_MEGAPIXEL * megapixels) / H100_TFLOPS / work

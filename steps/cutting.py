@@ -19,18 +19,18 @@ class Cut:
     shard_images: tuple[int, ...]
 
 
-def cut(job: Job, groups: tuple[Group, ...], seconds_per_image: float | None) -> Cut:
-    """Cut the images of `groups`, in their order. `seconds_per_image` is that of the job's default shape.
+def cut(job: Job, groups: tuple[Group, ...], seconds_per_work: float | None) -> Cut:
+    """Cut the images of `groups`, in their order. `seconds_per_work` is what a pixel and step takes on one GPU.
 
     Raises BadInput where shards are asked for in minutes and nobody knows what an image takes.
     """
     part = _rounded_up(job.part.images, job.batch.images)
     if job.shard.minutes is None:
         sizes = tuple(_by_count(_total(groups), _rounded_up(job.shard.images or DEFAULT_SHARD_IMAGES, part)))
-    elif seconds_per_image is None:
+    elif seconds_per_work is None:
         raise BadInput("shard.minutes needs shard.seconds_per_image for this model; write it, or shard.images.")
     else:
-        sizes = tuple(_by_time(_part_costs(groups, part, seconds_per_image), job.shard.minutes * 60))
+        sizes = tuple(_by_time(_part_costs(groups, part, seconds_per_work), job.shard.minutes * 60))
     if len(sizes) > MOST_SHARDS:
         raise BadInput(f"the job makes {len(sizes)} shards; at most {MOST_SHARDS} fit. Make `shard` larger.")
     return Cut(part, sizes)
@@ -55,10 +55,9 @@ def _by_time(parts: Iterator[tuple[int, float]], budget: float) -> Iterator[int]
 
 def _part_costs(groups: tuple[Group, ...], part: int, seconds: float) -> Iterator[tuple[int, float]]:
     """The images and the seconds of each part of `part` images, group after group."""
-    reference = _work(groups[0])
     images, spent = 0, 0.0
     for group in groups:
-        left, each = group.images, seconds * _work(group) / reference
+        left, each = group.images, seconds * work(group)
         while left:
             taken = min(left, part - images)
             images, spent, left = images + taken, spent + taken * each, left - taken
@@ -69,7 +68,8 @@ def _part_costs(groups: tuple[Group, ...], part: int, seconds: float) -> Iterato
         yield images, spent
 
 
-def _work(group: Group) -> float:
+def work(group: Group) -> float:
+    """What an image of the group costs, as pixels times steps."""
     return float(group.width * group.height * group.steps)
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from imagekiln.steps import model, prompts, sources, tables
 from imagekiln.steps.catalog import Catalog
-from imagekiln.steps.cost import seconds_per_image
+from imagekiln.steps.cost import seconds_per_work
 from imagekiln.steps.cutting import Cut, cut
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.identity import model_key
@@ -36,7 +36,8 @@ class Draft:
         self._refuse_too_many()
         self.duplicates = self._catalog.duplicates()
         self.groups = self._catalog.groups()
-        self.cut: Cut = cut(job, self.groups, seconds_per_image(job, self.model, self.size))
+        self.seconds_per_work = seconds_per_work(job, self.size)
+        self.cut: Cut = cut(job, self.groups, self.seconds_per_work)
 
     def close(self) -> None:
         """Let go of the working files."""

@@ -36,7 +36,7 @@ def to_bytes(rows: pa.Table, images: Sequence[Encoded]) -> bytes:
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, table.schema, **_options(table.schema)) as writer:
         writer.write_table(table, row_group_size=max(1, table.num_rows))
-        offsets = list(_offsets(sink.getbuffer(), images))
+        offsets = list(_offsets(sink.getvalue(), images))
         writer.add_key_value_metadata({OFFSETS.decode(): json.dumps(offsets)})
     return sink.getvalue()
 
@@ -49,9 +49,13 @@ def commit(store: Store, key: str, rows: pa.Table, content: bytes) -> None:
 
 def check(store: Store, key: str, rows: pa.Table) -> None:
     """Make sure that the part which is there holds the images of these rows. Raises BadInput."""
-    there = outcomes(store, key, ["image_id"]).table["image_id"]
-    if there.combine_chunks() != rows["image_id"].combine_chunks():
-        raise BadInput(f"{store.at(key)}: holds the images of another plan. Choose another run_id or output.")
+    refuse_others(store.at(key), outcomes(store, key, ["image_id"]), rows)
+
+
+def refuse_others(where: str, there: Outcomes, rows: pa.Table) -> None:
+    """Raise BadInput unless the part holds exactly the images of these rows."""
+    if there.table["image_id"].combine_chunks() != rows["image_id"].combine_chunks():
+        raise BadInput(f"{where}: holds the images of another plan. Choose another run_id or output.")
 
 
 def outcomes(store: Store, key: str, columns: Sequence[str]) -> Outcomes:
@@ -60,10 +64,23 @@ def outcomes(store: Store, key: str, columns: Sequence[str]) -> Outcomes:
         try:
             parquet = pq.ParquetFile(file, page_checksum_verification=True)
             table = parquet.read(columns=list(columns), use_threads=False)
-            offsets = json.loads((parquet.metadata.metadata or {})[OFFSETS])
+            there = _offsets_in(parquet)
         except (*tables.DAMAGED, KeyError) as error:
             raise tables.damaged(store.at(key), error) from error
-    return Outcomes(table, pa.array(offsets, pa.int64()))
+    return Outcomes(table, there)
+
+
+def offsets(content: bytes, where: str) -> pa.Array:
+    """Where each image's bytes begin in a part that was read whole; null where there is none. Raises BadInput."""
+    try:
+        with pq.ParquetFile(pa.BufferReader(content)) as parquet:
+            return _offsets_in(parquet)
+    except (*tables.DAMAGED, KeyError) as error:
+        raise tables.damaged(where, error) from error
+
+
+def _offsets_in(parquet: pq.ParquetFile) -> pa.Array:
+    return pa.array(json.loads((parquet.metadata.metadata or {})[OFFSETS]), pa.int64())
 
 
 def _table(rows: pa.Table, images: Sequence[Encoded]) -> pa.Table:
@@ -95,14 +112,13 @@ def _options(schema: pa.Schema) -> dict[str, object]:
     }
 
 
-def _offsets(written: memoryview, images: Sequence[Encoded]) -> Iterator[int | None]:
+def _offsets(written: bytes, images: Sequence[Encoded]) -> Iterator[int | None]:
     """Where each image's bytes begin in what was written so far."""
-    with written:
-        content, position = bytes(written), 0
+    position = 0
     for image in sorted(images, key=lambda image: image.place):
         if image.content is None:
             yield None
             continue
-        position = content.index(image.content, position)
+        position = written.index(image.content, position)
         yield position
         position += len(image.content)

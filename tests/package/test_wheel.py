@@ -11,7 +11,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "requirements" / "lock.txt"
 SHIPPED = ("steps", "workflows", "datasets")
-BIN = Path("Scripts" if sys.platform == "win32" else "bin")
 
 
 def _run(*command: str | Path) -> str:
@@ -40,7 +39,8 @@ def _sources() -> Iterator[str]:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the wheel as a release does: from the source distribution."""
     folder = tmp_path_factory.mktemp("dist")
-    _uv("build", "--quiet", "--build-constraints", LOCK, "--out-dir", folder, ROOT)
+    chosen = ("--python", sys.executable, "--build-constraints", LOCK)
+    _uv("build", "--quiet", *chosen, "--out-dir", folder, ROOT)
     return next(folder.glob("*.whl"))
 
 
@@ -49,9 +49,9 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the wheel without extras, at the locked versions, and return the environment's programs."""
     environment = tmp_path_factory.mktemp("environment") / "venv"
     _uv("venv", "--quiet", "--python", sys.executable, environment)
-    python = environment / BIN / "python"
+    python = environment / "bin" / "python"
     _uv("pip", "install", "--quiet", "--python", python, "--constraints", LOCK, wheel)
-    return environment / BIN
+    return environment / "bin"
 
 
 def test_wheel_holds_every_source_and_nothing_else(wheel: Path) -> None:

@@ -1,0 +1,36 @@
+"""The device that was asked for, and no other."""
+
+import torch
+
+from imagekiln.steps.errors import TryAgain
+
+
+def choose(wanted: str) -> torch.device:
+    """The device of the job's `device`; `auto` takes the best there is. Raises TryAgain where it is not there."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if wanted == "auto":
+        return torch.device(next(name for name, here in there.items() if here))
+    if not there[wanted]:
+        raise TryAgain(f"device {wanted!r} is not there. Run where it is, or set device: auto.")
+    return torch.device(wanted)
+
+
+def describe(device: torch.device) -> str:
+    """The device as people know it."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether a smaller batch may get through where this one did not."""
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+def is_lost(error: Exception) -> bool:
+    """Whether the device itself failed, so that nothing more can be made on it."""
+    return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
+
+
+def free_memory() -> None:
+    """Give back what the allocator holds, after a batch that did not fit."""
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()

@@ -1,0 +1,61 @@
+"""What a job would make and cost, before anything runs or is written."""
+
+import tempfile
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagekiln.steps import sources
+from imagekiln.steps.cutting import work
+from imagekiln.steps.draft import Draft
+from imagekiln.steps.job import Job
+
+BYTES_PER_PIXEL = 1.5  # of a photograph as PNG; flat drawings take a tenth
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a job would make. GPU-hours and cost are None where nobody knows what an image takes."""
+
+    rows: int
+    rejected_rows: int
+    duplicate_images: int
+    truncated_prompts: int
+    images: int
+    shards: int
+    parts: int
+    gigabytes: float
+    gpu_hours: float | None
+    cost: float | None
+
+
+def estimate(job: Job, price_per_gpu_hour: float | None = None) -> Estimate:
+    """Work out the plan without writing it. Raises what planning raises."""
+    with tempfile.TemporaryDirectory(prefix="imagekiln-estimate-") as folder:
+        spool = Path(folder)
+        with closing(Draft(job, sources.gather(job.patterns, spool), spool)) as draft:
+            return _estimate(draft, price_per_gpu_hour)
+
+
+def _estimate(draft: Draft, price: float | None) -> Estimate:
+    counts, hours = draft.counts, _gpu_hours(draft)
+    pixels = sum(group.images * group.width * group.height for group in draft.groups)
+    part = draft.cut.part_images
+    return Estimate(
+        rows=draft.input.rows,
+        rejected_rows=counts.rejected_rows,
+        duplicate_images=counts.duplicate_images,
+        truncated_prompts=counts.truncated_prompts,
+        images=counts.images,
+        shards=len(draft.cut.shard_images),
+        parts=sum(-(-images // part) for images in draft.cut.shard_images),
+        gigabytes=pixels * BYTES_PER_PIXEL / 1e9,
+        gpu_hours=hours,
+        cost=None if hours is None or price is None else hours * price,
+    )
+
+
+def _gpu_hours(draft: Draft) -> float | None:
+    if draft.seconds_per_work is None:
+        return None
+    return draft.seconds_per_work * sum(group.images * work(group) for group in draft.groups) / 3600

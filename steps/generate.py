@@ -1,0 +1,101 @@
+"""The generate step: the parts of one shard that are missing are drawn, encoded and committed.
+
+While a batch is on the device, the one before it is encoded and the part before that is written.
+"""
+
+from collections.abc import Callable
+from functools import cache, partial
+
+from imagekiln.steps import plan as plans
+from imagekiln.steps import shard, stages, stats
+from imagekiln.steps.ahead import Waits, ahead
+from imagekiln.steps.denoise import Denoiser
+from imagekiln.steps.device import describe
+from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.pipeline import load, versions
+from imagekiln.steps.plan import Plan
+from imagekiln.steps.progress import Progress
+from imagekiln.steps.rescue import Rescue
+from imagekiln.steps.shard import Part
+from imagekiln.steps.stats import Seconds, ShardStats, timed
+from imagekiln.steps.stop import Stop, Stopped
+from imagekiln.steps.storage import Store, open_store
+
+BATCHES_AHEAD = 2
+PARTS_AHEAD = 1
+
+
+def generate(uri: str, number: int, progress: Progress, stop: Stop) -> ShardStats | None:
+    """Make what is missing of one shard of the run at `uri`; None where nothing was.
+
+    Raises BadInput where run, shard or model are not as planned, TryAgain where it was stopped or storage failed.
+    """
+    store = open_store(uri)
+    plan = plans.load(store)
+    progress.start(plan.shards[number].images if number < len(plan.shards) else 0)
+    return make_shard(store, plan, number, loader(plan), progress, stop)
+
+
+def loader(plan: Plan) -> Callable[[], Denoiser]:
+    """What loads the plan's model when it is first needed, and gives the same one from then on."""
+    return cache(lambda: Denoiser(load(plan)))
+
+
+def make_shard(
+    store: Store, plan: Plan, number: int, open_denoiser: Callable[[], Denoiser], progress: Progress, stop: Stop
+) -> ShardStats | None:
+    """Make what is missing of one shard with a model that several shards may share."""
+    wanted = shard.read(store, plan, number)
+    missing = shard.missing(store, wanted)
+    progress.found(shard.images(wanted) - shard.images(missing))
+    if not missing:
+        return None
+    work = _Work(store, plan, progress, stop)
+    try:
+        with timed(work.seconds, "total"):
+            with timed(work.seconds, "load"):
+                denoiser = open_denoiser()
+            work.make(missing, denoiser)
+    except Stopped:
+        stats.record(store, work.told(number, denoiser))
+        left = len(missing) - len(work.made)
+        raise TryAgain(f"{store.uri}: shard {number} was stopped with {left} parts left. Run it again.") from None
+    told = work.told(number, denoiser)
+    stats.record(store, told)
+    return told
+
+
+class _Work:
+    """One attempt at a shard: the stages joined, and what they took."""
+
+    def __init__(self, store: Store, plan: Plan, progress: Progress, stop: Stop) -> None:
+        self.seconds = Seconds()
+        self.made: list[Part] = []
+        self._store, self._plan, self._progress, self._stop = store, plan, progress, stop
+        self._batch = plan.job.batch.images
+
+    def make(self, missing: list[Part], denoiser: Denoiser) -> None:
+        """Make these parts, one after the other."""
+        rescue = Rescue(partial(denoiser.draw, check=self._stop.check), self._batch)
+        drawn, encoded = Waits(), Waits()
+        try:
+            pictures = ahead(stages.draw(missing, rescue, self._stop, self.seconds), BATCHES_AHEAD, drawn)
+            content = stages.finish(pictures, self._plan.job.encoding, self._progress, self.seconds)
+            for part in stages.write(ahead(content, PARTS_AHEAD, encoded), self._store, self.seconds):
+                self.made.append(part)
+        finally:
+            self._batch = rescue.size
+            stats.note_waits(self.seconds, drawn, encoded)
+
+    def told(self, number: int, denoiser: Denoiser) -> ShardStats:
+        """The statistics of this attempt."""
+        return ShardStats(
+            number,
+            attempts=1,
+            images=shard.images(self.made),
+            parts=len(self.made),
+            batch=self._batch,
+            device=describe(denoiser.device),
+            seconds=self.seconds,
+            versions=versions(),
+        )

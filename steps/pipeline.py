@@ -1,0 +1,66 @@
+"""Loading a diffusers pipeline: safetensors only, no remote code, on the device and in the dtype of the plan."""
+
+from pathlib import Path
+
+import diffusers
+import torch
+import transformers
+
+from imagekiln.steps import bundled, hub, model
+from imagekiln.steps.device import choose
+from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.plan import Plan
+from imagekiln.steps.samplers import SCHEDULERS
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def load(plan: Plan) -> diffusers.DiffusionPipeline:
+    """The plan's pipeline, ready to run. Raises BadInput where it does not load, TryAgain without its device."""
+    device = choose(plan.job.device)
+    if plan.job.threads is not None:
+        torch.set_num_threads(plan.job.threads)
+    folder = _folder(plan)
+    for library in (diffusers, transformers):  # a pod's log is for what the job does
+        library.utils.logging.set_verbosity_error()
+        library.utils.logging.disable_progress_bar()
+    try:
+        pipe = diffusers.DiffusionPipeline.from_pretrained(
+            folder, dtype=DTYPES[plan.job.model.dtype], use_safetensors=True, local_files_only=True
+        )
+    except KilnError:
+        raise
+    except Exception as error:  # whatever a stranger's folder makes the libraries raise
+        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise BadInput(f"{plan.job.model.id}: does not load as a diffusers pipeline ({first}).") from error
+    pipe.set_progress_bar_config(disable=True)
+    for component in pipe.components.values():
+        if isinstance(component, torch.nn.Module):
+            component.eval()  # a component in train mode drops out at random
+    return pipe.to(device)
+
+
+def scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers.SchedulerMixin:
+    """A scheduler by the sampler's name, with the model's own configuration under it. Raises BadInput."""
+    if sampler == "default":
+        return pipe.scheduler
+    name, settings = SCHEDULERS[sampler]
+    try:
+        return getattr(diffusers, name).from_config(pipe.scheduler.config, **settings)
+    except (ImportError, ValueError, TypeError) as error:
+        raise BadInput(f"sampler {sampler!r} does not fit this model ({error}). Choose another.") from error
+
+
+def versions() -> dict[str, str]:
+    """The libraries that decide pixels and speed."""
+    return {"torch": torch.__version__, "diffusers": diffusers.__version__, "transformers": transformers.__version__}
+
+
+def _folder(plan: Plan) -> Path:
+    wanted = plan.job.model
+    if model.is_hub(wanted.id):
+        return hub.weights(wanted)
+    found = model.digest(wanted)
+    if found != plan.model.digest:
+        raise BadInput(f"{wanted.id}: has other files than when the run was planned. Restore them, or plan anew.")
+    return Path(bundled.local(wanted.id))

@@ -1,0 +1,130 @@
+"""How far the work is: a bar on a terminal, JSON lines in a pod, N/M in the file that Argo watches."""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Protocol, TextIO
+
+from tqdm import tqdm
+
+LINE_EVERY_SECONDS = 10.0
+
+
+class Progress(Protocol):
+    """Is told how many images are done."""
+
+    def start(self, total: int) -> None:
+        """So many images are planned."""
+
+    def found(self, images: int) -> None:
+        """So many of them were there already."""
+
+    def made(self, images: int) -> None:
+        """So many more are made."""
+
+    def close(self) -> None:
+        """No more will be made."""
+
+
+class Bar:
+    """A bar on a terminal."""
+
+    def __init__(self) -> None:
+        """Show nothing until the start."""
+        self._bar: tqdm[None] | None = None
+
+    def start(self, total: int) -> None:
+        """So many images are planned."""
+        self._bar = tqdm(total=total, unit=" images", dynamic_ncols=True)
+
+    def found(self, images: int) -> None:
+        """Begin that much further on, so that the rate is that of images made."""
+        if self._bar is not None and images:
+            self._bar.initial += images
+            self._bar.update(images)
+
+    def made(self, images: int) -> None:
+        """So many more are made."""
+        if self._bar is not None:
+            self._bar.update(images)
+
+    def close(self) -> None:
+        """Leave the bar as it stands."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+class Lines:
+    """A JSON line now and then, and N/M in Argo's file."""
+
+    def __init__(self, out: TextIO, argo_file: Path | None) -> None:
+        """Write lines to `out`, and the progress to `argo_file` where there is one."""
+        self._out = out
+        self._argo_file = argo_file
+        self._total = self._done = self._made = 0
+        self._started = self._told = time.monotonic()
+
+    def start(self, total: int) -> None:
+        """So many images are planned."""
+        self._total = total
+        self._tell()
+
+    def found(self, images: int) -> None:
+        """So many of them were there already."""
+        self._done += images
+        self._tell()
+
+    def made(self, images: int) -> None:
+        """So many more are made."""
+        if not self._made:
+            self._started = time.monotonic()
+        self._done += images
+        self._made += images
+        if self._done == self._total or time.monotonic() - self._told > LINE_EVERY_SECONDS:
+            self._tell()
+
+    def close(self) -> None:
+        """Say where the work stands."""
+        if self._done < self._total:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._told = time.monotonic()
+        elapsed = self._told - self._started
+        rate = round(self._made / elapsed, 3) if self._made and elapsed else None
+        line = {"event": "progress", "done": self._done, "total": self._total, "images_per_second": rate}
+        print(json.dumps(line), file=self._out, flush=True)
+        if self._argo_file is not None:
+            with suppress(OSError):  # progress is for the eye; work goes on without it
+                self._argo_file.write_text(f"{self._done}/{self._total}\n")
+
+
+class Silent:
+    """Shows nothing."""
+
+    def start(self, total: int) -> None:
+        """So many images are planned."""
+
+    def found(self, images: int) -> None:
+        """So many of them were there already."""
+
+    def made(self, images: int) -> None:
+        """So many more are made."""
+
+    def close(self) -> None:
+        """No more will be made."""
+
+
+@contextmanager
+def shown() -> Iterator[Progress]:
+    """The progress that fits where we run."""
+    argo = os.environ.get("ARGO_PROGRESS_FILE")
+    progress: Progress = Bar() if sys.stderr.isatty() else Lines(sys.stderr, Path(argo) if argo else None)
+    try:
+        yield progress
+    finally:
+        progress.close()

@@ -1,0 +1,55 @@
+"""One shard's parts against the plan: every planned image with what became of it. Reads no image."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from imagekiln.steps import parts, shard, tables
+from imagekiln.steps.errors import Missing
+from imagekiln.steps.plan import Plan
+from imagekiln.steps.shard import Part
+from imagekiln.steps.storage import Store
+
+MISSING = "missing"  # the status of an image that is unaccounted for
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """A shard's manifest, one row for each planned image in the plan's order, and the parts that are not there."""
+
+    manifest: pa.Table
+    missing: tuple[str, ...]
+
+
+def reconcile(store: Store, plan: Plan, number: int) -> Reconciled:
+    """Compare one shard with its parts. Raises BadInput where a part is damaged or holds other images."""
+    wanted = shard.read(store, plan, number)
+    found = [(part, _outcomes(store, part)) for part in wanted]
+    columns = [_with_place(part, outcomes) for part, outcomes in found]
+    rows = pa.concat_tables([part.rows for part in wanted])
+    results = pa.concat_tables(columns)
+    manifest = pa.Table.from_arrays(
+        [*rows.columns, *results.columns], schema=pa.schema([*rows.schema, *results.schema])
+    ).combine_chunks()
+    return Reconciled(manifest, tuple(part.key for part, outcomes in found if outcomes is None))
+
+
+def _outcomes(store: Store, part: Part) -> parts.Outcomes | None:
+    try:
+        outcomes = parts.outcomes(store, part.key, ["image_id", *tables.OUTCOME.names])
+    except Missing:
+        return None
+    parts.refuse_others(store.at(part.key), outcomes, part.rows)
+    return outcomes
+
+
+def _with_place(part: Part, outcomes: parts.Outcomes | None) -> pa.Table:
+    count = part.rows.num_rows
+    if outcomes is None:
+        unknown = [pa.nulls(count, field.type) for field in (*list(tables.OUTCOME)[1:], *tables.PLACE)]
+        return pa.Table.from_arrays([pa.array([MISSING] * count), *unknown], schema=MANIFEST_TAIL)
+    place = [pa.array([part.key] * count), outcomes.offsets]
+    return pa.Table.from_arrays([*outcomes.table.drop_columns(["image_id"]).columns, *place], schema=MANIFEST_TAIL)
+
+
+MANIFEST_TAIL = pa.schema([*tables.OUTCOME, *tables.PLACE])

@@ -1,0 +1,40 @@
+"""The whole job on this machine: plan, generate shard by shard with one loaded model, aggregate."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from imagekiln.steps import names
+from imagekiln.steps.aggregate import aggregate
+from imagekiln.steps.job import Job
+from imagekiln.steps.planning import Planned, make_plan
+from imagekiln.steps.progress import Progress
+from imagekiln.steps.stop import Stop
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.summary import SUMMARY, Summary
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A finished run. `before` says that it was finished already, and nothing was done."""
+
+    uri: str
+    summary: Summary
+    before: bool
+
+
+def run(job: Job, progress: Progress, stop: Stop, planned: Callable[[Planned], None] = lambda _: None) -> Ran:
+    """Do what is left of the job. Raises what the steps raise; run again after TryAgain, it resumes."""
+    there = make_plan(job)
+    planned(there)
+    store = open_store(there.uri)
+    if store.exists(names.SUCCESS):
+        return Ran(there.uri, SUMMARY.validate_json(store.read(names.SUMMARY)), before=True)
+    # Only where pixels are made: torch takes seconds to import, and planning needs none of it.
+    from imagekiln.steps.generate import loader, make_shard
+
+    open_denoiser = loader(there.plan)
+    progress.start(there.plan.counts.images)
+    for number in range(len(there.plan.shards)):
+        make_shard(store, there.plan, number, open_denoiser, progress, stop)
+    progress.close()
+    return Ran(there.uri, aggregate(there.uri), before=False)

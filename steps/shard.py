@@ -1,0 +1,49 @@
+"""One shard as the plan lists it: its image rows, its parts, and which of them are missing."""
+
+import hashlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from imagekiln.steps import names, parts, tables
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.plan import Plan
+from imagekiln.steps.storage import Store
+
+CHECKERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part to be: the name of its object and its image rows."""
+
+    key: str
+    rows: pa.Table
+
+
+def read(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
+    """The parts of a shard, in order. Raises BadInput where there is no such shard, or it is not the plan's."""
+    if not 0 <= shard < len(plan.shards):
+        raise BadInput(f"{store.uri}: has shards 0 to {len(plan.shards) - 1}, not {shard}.")
+    content = store.read(names.shard(shard))
+    if hashlib.sha256(content).hexdigest() != plan.shards[shard].sha256:
+        raise BadInput(f"{store.at(names.shard(shard))}: is not what was planned. Restore it, or plan anew.")
+    rows = tables.from_parquet(content, store.at(names.shard(shard)))
+    size = plan.part_images
+    return tuple(Part(names.part(shard, part), rows.slice(part * size, size)) for part in range(plan.parts(shard)))
+
+
+def images(wanted: Sequence[Part]) -> int:
+    """How many images the parts hold."""
+    return sum(part.rows.num_rows for part in wanted)
+
+
+def missing(store: Store, wanted: Sequence[Part]) -> list[Part]:
+    """The parts that are not there. Raises BadInput where one is there and holds other images."""
+    with ThreadPoolExecutor(CHECKERS) as pool:
+        there = list(pool.map(lambda part: store.exists(part.key), wanted))
+        found = [part for part, here in zip(wanted, there, strict=True) if here]
+        list(pool.map(lambda part: parts.check(store, part.key, part.rows), found))
+    return [part for part, here in zip(wanted, there, strict=True) if not here]

@@ -1,0 +1,108 @@
+"""The sums of a run: what was planned, what became of it, and what it took."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import TypeAdapter
+
+from imagekiln.steps.plan import Plan
+from imagekiln.steps.reconcile import MISSING, Reconciled
+from imagekiln.steps.stats import Seconds, ShardStats
+
+MOST_LISTED = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A reason why images are not ok, and how many have it."""
+
+    status: str
+    error: str
+    images: int
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """The sums of a run. `device_hours` are those that its shards told of; `bytes` those of the images."""
+
+    run_id: str
+    rows: int
+    rejected_rows: int
+    duplicate_images: int
+    truncated_prompts: int
+    images: int
+    statuses: dict[str, int]
+    bytes: int
+    failures: tuple[Failure, ...]
+    missing_parts: tuple[str, ...]
+    missing_parts_count: int
+    seconds: Seconds
+    device_hours: float
+    images_per_second: float
+    devices: tuple[str, ...]
+
+    @property
+    def ok(self) -> int:
+        """Images that are as they should be."""
+        return self.statuses.get("ok", 0)
+
+    @property
+    def missing(self) -> int:
+        """Images that are unaccounted for."""
+        return self.statuses.get(MISSING, 0)
+
+
+SUMMARY: TypeAdapter[Summary] = TypeAdapter(Summary)
+
+
+class Sums:
+    """Adds up shard after shard, so that memory does not grow with the run."""
+
+    def __init__(self) -> None:
+        """Begin at nothing."""
+        self._statuses: Counter[str] = Counter()
+        self._failures: Counter[tuple[str, str]] = Counter()
+        self._missing: list[str] = []
+        self._missing_count = self._bytes = 0
+
+    def add(self, shard: Reconciled) -> None:
+        """Add one shard's images."""
+        manifest = shard.manifest
+        self._statuses.update(_counted(manifest["status"]))
+        self._bytes += pc.sum(manifest["size"]).as_py() or 0
+        self._missing_count += len(shard.missing)
+        self._missing += shard.missing[: MOST_LISTED - len(self._missing)]
+        bad = manifest.filter(pc.is_valid(manifest["error"]))
+        pairs = zip(bad["status"].to_pylist(), bad["error"].to_pylist(), strict=True)
+        self._failures.update((status, error.splitlines()[0][:200]) for status, error in pairs)
+
+    def summary(self, plan: Plan, told: Iterable[ShardStats]) -> Summary:
+        """The sums, with what the shards told of themselves."""
+        stats = list(told)
+        seconds = Seconds(*(sum(getattr(each.seconds, name) for each in stats) for name in Seconds.__slots__))
+        made = sum(each.images for each in stats)
+        failures = self._failures.most_common(MOST_LISTED)
+        return Summary(
+            run_id=plan.run_id,
+            rows=plan.input.rows,
+            rejected_rows=plan.counts.rejected_rows,
+            duplicate_images=plan.counts.duplicate_images,
+            truncated_prompts=plan.counts.truncated_prompts,
+            images=plan.counts.images,
+            statuses=dict(sorted(self._statuses.items())),
+            bytes=self._bytes,
+            failures=tuple(Failure(status, error, count) for (status, error), count in failures),
+            missing_parts=tuple(self._missing),
+            missing_parts_count=self._missing_count,
+            seconds=seconds,
+            device_hours=seconds.total / 3600,
+            images_per_second=made / seconds.total if seconds.total else 0.0,
+            devices=tuple(sorted({each.device for each in stats})),
+        )
+
+
+def _counted(column: pa.ChunkedArray) -> dict[str, int]:
+    return {entry["values"]: entry["counts"] for entry in pc.value_counts(column).to_pylist()}

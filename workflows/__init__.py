@@ -1,0 +1,1 @@
+"""What Argo runs, and the command line."""

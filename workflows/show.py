@@ -1,0 +1,75 @@
+"""What the commands print: a result as sentences for people, or as JSON for programs."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import click
+from pydantic import RootModel
+
+from imagekiln.steps import names
+from imagekiln.steps.estimate import Estimate
+from imagekiln.steps.planning import Planned
+from imagekiln.steps.run import Ran
+from imagekiln.steps.stats import ShardStats
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.summary import Summary
+from imagekiln.steps.verify import Verified
+
+T = TypeVar("T")
+
+
+def show(result: T, output: str, text: Callable[[T], str]) -> None:
+    """Print a result, as `text` has it or as JSON."""
+    click.echo(RootModel[type(result)](result).model_dump_json(indent=2) if output == "json" else text(result))
+
+
+def planned(result: Planned) -> str:
+    """A plan, in a line or two."""
+    plan, counts = result.plan, result.plan.counts
+    found = "Found the plan of" if result.adopted else "Planned"
+    rest = [
+        (counts.rejected_rows, "rows refused"),
+        (counts.duplicate_images, "duplicates, made once"),
+        (counts.truncated_prompts, "prompts that the model cuts"),
+    ]
+    extra = "".join(f", {count:,} {what}" for count, what in rest if count)
+    return f"{found} {counts.images:,} images in {len(plan.shards):,} shards{extra}: {result.uri}"
+
+
+def generated(result: ShardStats | None) -> str:
+    """A shard's work, in a line."""
+    if result is None:
+        return "Nothing is missing."
+    return f"Shard {result.shard}: {result.images:,} images, {result.images_per_second:.2f} a second on {result.device}."
+
+
+def summed(result: Summary) -> str:
+    """A run's sums, in a line."""
+    others = "".join(f", {count:,} {status}" for status, count in result.statuses.items() if status != "ok")
+    return f"{result.run_id}: {result.ok:,} of {result.images:,} images are ok{others}."
+
+
+def ran(result: Ran) -> str:
+    """A finished run, and where to look."""
+    before = "Finished before; nothing to do.\n" if result.before else ""
+    report = open_store(result.uri).at(names.REPORT)
+    return f"{before}{summed(result.summary)}\nDataset: {result.uri}\nReport:  {report}"
+
+
+def verified(result: Verified) -> str:
+    """What was read back, in a line."""
+    return f"{result.run}: {result.ok:,} of {result.images:,} images read back as planned, {result.bytes:,} bytes."
+
+
+def estimated(result: Estimate) -> str:
+    """What a job would make and take."""
+    hours = "unknown; set shard.seconds_per_image" if result.gpu_hours is None else f"{result.gpu_hours:,.2f}"
+    lines = {
+        "rows": f"{result.rows:,} ({result.rejected_rows:,} refused)",
+        "images": f"{result.images:,} ({result.duplicate_images:,} duplicates left out)",
+        "prompts cut": f"{result.truncated_prompts:,}",
+        "shards": f"{result.shards:,} of {result.parts:,} parts",
+        "gigabytes": f"{result.gigabytes:,.2f} at most, as PNG",
+        "GPU-hours": hours,
+    } | ({} if result.cost is None else {"cost": f"{result.cost:,.2f}"})
+    return "\n".join(f"{name + ':':<13}{value}" for name, value in lines.items())
