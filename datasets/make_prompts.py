@@ -105,7 +105,7 @@ def places() -> Iterator[Row]:
 
 
 def sides() -> Iterator[Row]:
-    """Pictures that are not square. The model only manages shapes in the middle of them."""
+    """Pictures that are not square; in these the model knows no places."""
     for number in range(8):
         width, height = ((80, 64), (64, 80))[number % 2]
         prompt = sentence(number, shape=1 + number % 3, colour=number, size="small")
@@ -121,10 +121,10 @@ def series() -> Iterator[Row]:
 
 
 def without() -> Iterator[Row]:
-    """Rows that say what to keep away from."""
+    """Large shapes, with a small one of another kind to keep away from."""
     for number in range(6):
         prompt = sentence(number + 3, shape=number, colour=number + 4, size="large")
-        yield Row("without", prompt, negative_prompt="small")
+        yield Row("without", prompt, negative_prompt=f"small {SHAPES[(number + 4) % 6]}")
 
 
 def settings() -> Iterator[Row]:

@@ -11,7 +11,7 @@ from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.reconcile import Reconciled, reconcile
 from imagekiln.steps.storage import Store, open_store
-from imagekiln.steps.summary import SUMMARY, Sums, Summary
+from imagekiln.steps.summary import SUMMARY, Summary, Sums
 
 READERS = 8
 LISTED = 10

@@ -13,8 +13,10 @@ POLL_SECONDS = 0.1
 
 @dataclass(slots=True)
 class Waits:
-    """Seconds that a stage's output queue made others wait. `full` is high where what follows is slow, `empty` where
-    the stage itself is."""
+    """Seconds that a stage's output queue made others wait.
+
+    `full` is high where what follows is slow, `empty` where the stage itself is.
+    """
 
     full: float = 0.0
     empty: float = 0.0

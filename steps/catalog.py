@@ -40,7 +40,11 @@ class Catalog:
         """Open an empty catalog in `folder`, which should have room for twice the input."""
         self._database = duckdb.connect(
             folder / "catalog.duckdb",
-            config={"memory_limit": MEMORY, "temp_directory": str(folder / "spill"), "autoload_known_extensions": False},
+            config={
+                "memory_limit": MEMORY,
+                "temp_directory": str(folder / "spill"),
+                "autoload_known_extensions": False,
+            },
         )
         self._job = job
         self._rules = rules

@@ -87,7 +87,10 @@ class Conditioning:
             return tuple(torch.zeros_like(tensor) for tensor in self._embed(text, negative=False))
         with torch.no_grad():
             encoded = self._pipe.encode_prompt(
-                prompt=[text], device=self._pipe.device, num_images_per_prompt=1, do_classifier_free_guidance=False
+                prompt=[text],
+                device=self._pipe.device,
+                num_images_per_prompt=1,
+                do_classifier_free_guidance=False,
             )
         return tuple(encoded[place] for place in EMBEDS[kind].values())
 

@@ -1,12 +1,13 @@
 """One batch through the denoiser: image rows of one shape in, RGB pixels out."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import diffusers
 import numpy as np
 import torch
 
-from imagekiln.steps.conditioning import Conditioning
+from imagekiln.steps.conditioning import Conditioning, Inputs
 from imagekiln.steps.encode import Picture
 from imagekiln.steps.pipeline import scheduler
 from imagekiln.steps.rows import ImageRow, padded, shape
@@ -30,7 +31,7 @@ class Denoiser:
         batch = padded(rows, size)
         inputs = self._conditioning.text(batch) | self._conditioning.noise(batch) | self._settings(batch[0])
         if self._conditioning.accepts("callback_on_step_end"):
-            inputs["callback_on_step_end"] = lambda _pipe, _step, _time, tensors: (check(), tensors)[1]
+            inputs["callback_on_step_end"] = partial(_after_step, check)
         output = self._pipe(**inputs, output_type="pt")
         images = output.images[: len(rows)].float()
         finite = images.isfinite().flatten(1).all(1).tolist()
@@ -54,13 +55,20 @@ class Denoiser:
         }
 
 
+def _after_step(check: Callable[[], None], _pipe: object, _step: int, _time: object, tensors: Inputs) -> Inputs:
+    check()
+    return tensors
+
+
 def to_uint8(images: torch.Tensor) -> "np.ndarray[tuple[int, int, int, int], np.dtype[np.uint8]]":
     """Images in [0, 1], (batch, 3, height, width), as RGB uint8 (batch, height, width, 3) on the CPU."""
     scaled = images.nan_to_num().mul(255).round().clamp(0, 255).to(torch.uint8)
     return scaled.permute(0, 2, 3, 1).contiguous().cpu().numpy()
 
 
-def _picture(row: ImageRow, rgb: "np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]", good: bool, bad: bool) -> Picture:
+def _picture(
+    row: ImageRow, rgb: "np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]", good: bool, bad: bool
+) -> Picture:
     if not good:
         return Picture(row.place, None, "blank", "the model gave numbers that are not finite")
     if bad:

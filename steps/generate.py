@@ -3,6 +3,7 @@
 While a batch is on the device, the one before it is encoded and the part before that is written.
 """
 
+import time
 from collections.abc import Callable
 from functools import cache, partial
 
@@ -42,7 +43,12 @@ def loader(plan: Plan) -> Callable[[], Denoiser]:
 
 
 def make_shard(
-    store: Store, plan: Plan, number: int, open_denoiser: Callable[[], Denoiser], progress: Progress, stop: Stop
+    store: Store,
+    plan: Plan,
+    number: int,
+    open_denoiser: Callable[[], Denoiser],
+    progress: Progress,
+    stop: Stop,
 ) -> ShardStats | None:
     """Make what is missing of one shard with a model that several shards may share."""
     wanted = shard.read(store, plan, number)
@@ -51,11 +57,10 @@ def make_shard(
     if not missing:
         return None
     work = _Work(store, plan, progress, stop)
+    with timed(work.seconds, "load"):
+        denoiser = open_denoiser()
     try:
-        with timed(work.seconds, "total"):
-            with timed(work.seconds, "load"):
-                denoiser = open_denoiser()
-            work.make(missing, denoiser)
+        work.make(missing, denoiser)
     except Stopped:
         stats.record(store, work.told(number, denoiser))
         left = len(missing) - len(work.made)
@@ -78,6 +83,7 @@ class _Work:
         """Make these parts, one after the other."""
         rescue = Rescue(partial(denoiser.draw, check=self._stop.check), self._batch)
         drawn, encoded = Waits(), Waits()
+        started = time.perf_counter()
         try:
             pictures = ahead(stages.draw(missing, rescue, self._stop, self.seconds), BATCHES_AHEAD, drawn)
             content = stages.finish(pictures, self._plan.job.encoding, self._progress, self.seconds)
@@ -85,6 +91,7 @@ class _Work:
                 self.made.append(part)
         finally:
             self._batch = rescue.size
+            self.seconds.total = self.seconds.load + time.perf_counter() - started
             stats.note_waits(self.seconds, drawn, encoded)
 
     def told(self, number: int, denoiser: Denoiser) -> ShardStats:

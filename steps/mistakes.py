@@ -64,12 +64,11 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
 
 
 def _settings_path(job: type[BaseModel], loc: Place) -> Place:
-    """The path without pydantic's own words for the members of a union."""
+    """The path of a setting, without the words that pydantic adds for the members of a union."""
     path: Place = ()
     for name in loc:
-        if isinstance(name, int) or name in _fields(job, path) or name == loc[-1] and "[" not in name:
-            if not (path and not _fields(job, path) and isinstance(name, str)):
-                path = (*path, name)
+        if isinstance(name, int) or _fields(job, path):
+            path = (*path, name)
     return path
 
 

@@ -53,7 +53,11 @@ def scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers.Sche
 
 def versions() -> dict[str, str]:
     """The libraries that decide pixels and speed."""
-    return {"torch": torch.__version__, "diffusers": diffusers.__version__, "transformers": transformers.__version__}
+    return {
+        "torch": torch.__version__,
+        "diffusers": diffusers.__version__,
+        "transformers": transformers.__version__,
+    }
 
 
 def _folder(plan: Plan) -> Path:

@@ -61,7 +61,9 @@ def _adopted(job: Job, run_id: str) -> Planned | None:
         return None
     there = plan.parse(content, store.at(names.PLAN))
     if there.job != job:
-        raise BadInput(f"{store.uri}: holds a plan with {_difference(there.job, job)}. Choose another run_id or output.")
+        raise BadInput(
+            f"{store.uri}: holds a plan with {_difference(there.job, job)}. Choose another run_id or output."
+        )
     return Planned(there, store.uri, adopted=True)
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol, TextIO
+from typing import Never, Protocol, TextIO
 
 from tqdm import tqdm
 
@@ -35,7 +35,7 @@ class Bar:
 
     def __init__(self) -> None:
         """Show nothing until the start."""
-        self._bar: tqdm[None] | None = None
+        self._bar: tqdm[Never] | None = None
 
     def start(self, total: int) -> None:
         """So many images are planned."""

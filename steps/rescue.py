@@ -41,7 +41,7 @@ class Rescue:
             return self._draw(rows, self.size)
         except (KilnError, Stopped):
             raise
-        except Exception as error:  # a stranger's model and prompts may raise anything
+        except Exception as error:  # noqa: BLE001  # a stranger's model and prompts may raise anything
             _refuse_lost(error)
             if device.is_out_of_memory(error) and self.size > 1:
                 self.size //= 2
@@ -55,7 +55,7 @@ class Rescue:
             return self._draw([row], self.size)[0]
         except (KilnError, Stopped):
             raise
-        except Exception as error:  # see above
+        except Exception as error:  # noqa: BLE001  # as above
             _refuse_lost(error)
             said = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
             return Picture(row.place, None, "failed", said)

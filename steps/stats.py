@@ -94,4 +94,3 @@ def _added(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
         parts=earlier.parts + attempt.parts,
         seconds=seconds,
     )
-

@@ -11,7 +11,7 @@ GRACE_SECONDS = 15.0
 COMMIT_SECONDS = 2.0  # kept back for encoding and writing the part
 
 
-class Stopped(Exception):  # noqa: N818  # it is no error
+class Stopped(Exception):
     """Work was given up because the process was asked to stop."""
 
 

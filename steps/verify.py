@@ -3,8 +3,6 @@
 import hashlib
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from imagekiln.steps import names, parts, plan, shard, tables
 from imagekiln.steps.aggregate import in_order
 from imagekiln.steps.encode import decode, pixels_hash

@@ -1,15 +1,12 @@
 """The command line. A command reads its arguments, calls one function, and prints what it returns."""
 
-import sys
 from collections.abc import Callable
-from functools import wraps
-from pathlib import Path
 from typing import TYPE_CHECKING, ParamSpec
 
 import click
 
 if TYPE_CHECKING:
-    from imagekiln.steps.job import Job
+    pass
 
 P = ParamSpec("P")
 DEMO = "bundled:demo.yaml"

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import click
-from pydantic import RootModel
 
 from imagekiln.steps import names
 from imagekiln.steps.estimate import Estimate
@@ -20,7 +19,7 @@ T = TypeVar("T")
 
 def show(result: T, output: str, text: Callable[[T], str]) -> None:
     """Print a result, as `text` has it or as JSON."""
-    click.echo(RootModel[type(result)](result).model_dump_json(indent=2) if output == "json" else text(result))
+    click.echo(TypeAdapter(type(result)).dump_json(result, indent=2).decode() if output == "json" else text(result))
 
 
 def planned(result: Planned) -> str:
@@ -40,7 +39,9 @@ def generated(result: ShardStats | None) -> str:
     """A shard's work, in a line."""
     if result is None:
         return "Nothing is missing."
-    return f"Shard {result.shard}: {result.images:,} images, {result.images_per_second:.2f} a second on {result.device}."
+    return (
+        f"Shard {result.shard}: {result.images:,} images, {result.images_per_second:.2f} a second on {result.device}."
+    )
 
 
 def summed(result: Summary) -> str:
