@@ -15,7 +15,7 @@ from imagekiln.steps.device import describe
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.pipeline import load, versions
 from imagekiln.steps.plan import Plan
-from imagekiln.steps.progress import Progress
+from imagekiln.steps.progress import Progress, Silent
 from imagekiln.steps.rescue import Rescue
 from imagekiln.steps.shard import Part
 from imagekiln.steps.stats import Seconds, ShardStats, timed
@@ -26,11 +26,12 @@ BATCHES_AHEAD = 2
 PARTS_AHEAD = 1
 
 
-def generate(uri: str, number: int, progress: Progress, stop: Stop) -> ShardStats | None:
+def generate(uri: str, number: int, progress: Progress | None = None, stop: Stop | None = None) -> ShardStats | None:
     """Make what is missing of one shard of the run at `uri`; None where nothing was.
 
     Raises BadInput where run, shard or model are not as planned, TryAgain where it was stopped or storage failed.
     """
+    progress, stop = progress or Silent(), stop or Stop()
     store = open_store(uri)
     plan = plans.load(store)
     progress.start(plan.shards[number].images if number < len(plan.shards) else 0)

@@ -7,7 +7,7 @@ from imagekiln.steps import names
 from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.job import Job
 from imagekiln.steps.planning import Planned, make_plan
-from imagekiln.steps.progress import Progress
+from imagekiln.steps.progress import Progress, Silent
 from imagekiln.steps.stop import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.summary import SUMMARY, Summary
@@ -22,8 +22,17 @@ class Ran:
     before: bool
 
 
-def run(job: Job, progress: Progress, stop: Stop, planned: Callable[[Planned], None] = lambda _: None) -> Ran:
-    """Do what is left of the job. Raises what the steps raise; run again after TryAgain, it resumes."""
+def run(
+    job: Job,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    planned: Callable[[Planned], None] = lambda _: None,
+) -> Ran:
+    """Do what is left of the job. Raises what the steps raise; run again after TryAgain, it resumes.
+
+    `planned` is told of the plan before the first image is made.
+    """
+    progress, stop = progress or Silent(), stop or Stop()
     there = make_plan(job)
     planned(there)
     store = open_store(there.uri)

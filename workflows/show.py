@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import click
+from pydantic import TypeAdapter
 
 from imagekiln.steps import names
 from imagekiln.steps.estimate import Estimate
