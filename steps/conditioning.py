@@ -10,7 +10,7 @@ import torch
 from imagekiln.steps.rows import ImageRow
 
 Inputs = dict[str, object]
-REMEMBERED_TEXTS = 1024
+REMEMBERED_TEXTS = 256  # images of one prompt are neighbours; SDXL takes 0.3 MB a text
 
 
 class TextCache:

@@ -34,13 +34,17 @@ class Stop:
 
 @contextmanager
 def on_signals() -> Iterator[Stop]:
-    """A Stop that SIGTERM and Ctrl-C ask for, while the block runs. A second signal acts as it would have."""
+    """A Stop that SIGTERM and Ctrl-C ask for, while the block runs. A second Ctrl-C acts as it would have.
+
+    A second SIGTERM does not: in a pod, the kubelet and Argo's executor may each send one.
+    """
     stop = Stop()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def asked(number: int, _frame: FrameType | None) -> None:
         stop.ask()
-        signal.signal(number, before[signal.Signals(number)])
+        if number == signal.SIGINT:
+            signal.signal(number, before[signal.SIGINT])
 
     for number in before:
         signal.signal(number, asked)

@@ -1,12 +1,9 @@
 """The command line. A command reads its arguments, calls one function, and prints what it returns."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ParamSpec
+from typing import ParamSpec
 
 import click
-
-if TYPE_CHECKING:
-    pass
 
 P = ParamSpec("P")
 DEMO = "bundled:demo.yaml"
@@ -102,13 +99,14 @@ def generate(run: str, shard: int, output: str) -> None:
 
 @main.command()
 @click.argument("run", metavar="RUN")
+@click.option("--failed-share", type=click.FloatRange(0, 1), help="Accept this share of images that are not ok.")
 @output_option
-def aggregate(run: str, output: str) -> None:
+def aggregate(run: str, failed_share: float | None, output: str) -> None:
     """Account for every planned image; write manifest, summary, report and _SUCCESS."""
     from imagekiln.steps.aggregate import aggregate as aggregate_run
     from imagekiln.workflows.show import show, summed
 
-    show(aggregate_run(run), output, summed)
+    show(aggregate_run(run, failed_share), output, summed)
 
 
 @main.command()
