@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from imagekiln.steps.errors import TryAgain
 
-MEMORY = "384MiB"
+MEMORY = "256MiB"
 STREAM_ROWS = 16_384
 
 

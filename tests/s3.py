@@ -83,7 +83,9 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     ports = _free_ports(PORTS)
     with (folder / "log").open("wb") as log, ExitStack() as after:
         command = ["sh", "-c", SUPERVISOR, "sh", str(program), *_options(folder, ports)]
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=folder)
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=folder, start_new_session=True
+        )
         after.callback(_remove_sockets, ports)
         after.callback(process.communicate, b"\n")
         server = S3Server(f"http://127.0.0.1:{ports[0]}")

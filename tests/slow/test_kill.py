@@ -13,7 +13,7 @@ from tests.kills import Dataset, finished, job, killed, planned, undisturbed
 from tests.processes import Child, aggregate, create, make_plan
 from tests.texts import chance
 
-IMAGES = 240
+IMAGES = 360
 KILLS = 60
 MIB = 2**20
 

@@ -100,12 +100,13 @@ def test_encoding_texts_one_by_one_changes_no_colour_by_more_than_its_rounding(k
     assert all(np.abs(ours.astype(int) - theirs).max() <= 1 for ours, theirs in pairs)
 
 
+@pytest.mark.parametrize("guidance", [1.5, 7.5])
 @pytest.mark.parametrize("kind", ["shapes", "sdxl", "sd3"])
-def test_negative_prompts_are_those_of_diffusers_own_call(kind: Kind) -> None:
-    rows = _rows(kind, negative_prompt="a yellow square")
+def test_negative_prompts_are_those_of_diffusers_own_call(kind: Kind, guidance: float) -> None:
+    rows = _rows(kind, negative_prompt="a yellow square", guidance=guidance)
     drawn = _ours(kind, rows)
     assert _equal(drawn, _diffusers(kind, rows, negative_prompt=["a yellow square"] * len(rows)))
-    assert not _equal(drawn, _ours(kind, _rows(kind)))
+    assert not _equal(drawn, _ours(kind, _rows(kind, guidance=guidance)))
 
 
 @pytest.mark.parametrize("guidance", [0.0, 1.0])
@@ -164,6 +165,14 @@ def _side(kind: Kind) -> dict[str, object]:
 def test_a_batch_that_is_not_full_gives_the_bytes_of_a_full_one(kind: Kind) -> None:
     rows = _rows(kind)
     assert _equal(_ours(kind, rows[:3]), _ours(kind, rows)[:3])
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_the_denoiser_always_gets_a_batch_of_the_full_size(count: int) -> None:
+    pipe, seen = models.pipe("sd"), list[int]()
+    pipe.unet.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    Denoiser(pipe).draw(_rows("sd")[:count], 4, lambda: None)
+    assert seen == [8, 8]  # two steps, each with and without the prompt
 
 
 def test_ancestral_noise_is_an_image_s_own() -> None:
