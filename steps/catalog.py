@@ -13,11 +13,13 @@ import pyarrow as pa
 from imagekiln.steps import repeats
 from imagekiln.steps.database import Database
 from imagekiln.steps.errors import KilnError
+from imagekiln.steps.grouping import by_group
 from imagekiln.steps.identity import image_id_sql, seed_sql
 from imagekiln.steps.job import Job
 from imagekiln.steps.rules import LARGEST_SEED, MOST_IMAGES, SAME_ID, Rule, first_broken_sql
 
 SHAPE = "width, height, steps, guidance, sampler"  # what all images of one batch must have in common
+SHAPE_NAME = f"concat_ws('|', {SHAPE})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class Catalog:
         self._rules = rules
         self._carried = "".join(f", carry_{place}" for place in range(carried))
         self.groups: tuple[Group, ...] = ()
+        self._shape_names: list[str] = []
+        self._folder = folder
 
     def close(self) -> None:
         """Let go of memory and disk."""
@@ -64,7 +68,7 @@ class Catalog:
                 raise failure[0] from None
             raise
         repeats.mark(self._database)
-        self.groups = self._groups()
+        self._find_groups()
 
     def _fill_sql(self, model_key: str, size: tuple[int, int]) -> str:
         given = self._job.defaults
@@ -104,34 +108,36 @@ class Catalog:
         """Every image that is made under an earlier row: `row`, `image_index`, `image_id`, `first_row`."""
         return self._database.table("SELECT * EXCLUDE (place) FROM duplicates ORDER BY row, image_index")
 
-    def _groups(self) -> tuple[Group, ...]:
-        found = self._database.table(f"""
-            SELECT {SHAPE}, count(*) AS images, count(*) FILTER (truncated) AS truncated
-            FROM planned GROUP BY {SHAPE} ORDER BY min(row)""")
-        return tuple(Group(**group) for group in found.to_pylist())
-
     def images(self) -> Iterator[pa.RecordBatch]:
         """Every planned image in the order of groups and rows, as a stream."""
-        columns = f"""images.rowid AS place, image_id, id, image_index, row, prompt, negative_prompt, seed, {SHAPE},
-            truncated {self._carried}"""
-        if len(self.groups) == 1 and self._is_in_order():
-            sql = f"SELECT {columns} FROM images WHERE rule IS NULL"
-        else:
-            sql = f"""
-                WITH shapes AS (SELECT {SHAPE}, min(row) AS shape_row FROM planned GROUP BY {SHAPE})
-                SELECT {columns} FROM images JOIN shapes USING ({SHAPE})
-                WHERE rule IS NULL ORDER BY shape_row, row, image_index"""
-        yield from repeats.without(self._database, self._database.stream(sql))
+        several = len(self.groups) > 1
+        found = self._database.stream(f"""
+            SELECT rowid AS place, image_id, id, image_index, row, prompt, negative_prompt, seed, {SHAPE}, truncated
+                   {self._carried} {f", {SHAPE_NAME} AS shape" if several else ""}
+            FROM images WHERE rule IS NULL""")
+        planned = repeats.without(self._database, _in_order(found))
+        if not several:
+            return planned
+        sizes = {name: group.images for name, group in zip(self._shape_names, self.groups, strict=True)}
+        return by_group(planned, "shape", sizes, self._folder)
 
-    def _is_in_order(self) -> bool:
-        """Whether a plain scan, far cheaper than a sort, gives the images in the order of their rows."""
-        last = -1
-        for batch in self._database.stream("SELECT row, image_index FROM images"):
-            keys = batch["row"].to_numpy() * MOST_IMAGES + batch["image_index"].to_numpy()
-            if (np.diff(keys, prepend=last) <= 0).any():
-                return False
-            last = keys[-1]
-        return True
+    def _find_groups(self) -> None:
+        found = self._database.table(f"""
+            SELECT {SHAPE_NAME} AS shape, {SHAPE}, count(*) AS images, count(*) FILTER (truncated) AS truncated
+            FROM planned GROUP BY {SHAPE} ORDER BY min(row)""")
+        self._shape_names = found["shape"].to_pylist()
+        self.groups = tuple(Group(**group) for group in found.drop_columns(["shape"]).to_pylist())
+
+
+def _in_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches as they are, in the order of insertion, which DuckDB promises to keep: this makes sure."""
+    last = -1
+    for batch in batches:
+        keys = batch["row"].to_numpy() * MOST_IMAGES + batch["image_index"].to_numpy()
+        if (np.diff(keys, prepend=last) <= 0).any():
+            raise RuntimeError("the catalog gives its images in another order than they were put in")
+        yield batch
+        last = keys[-1]
 
 
 def _remembering(batches: Iterator[pa.RecordBatch], failure: list[KilnError]) -> Iterator[pa.RecordBatch]:

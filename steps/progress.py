@@ -124,8 +124,9 @@ class Silent:
 @contextmanager
 def shown() -> Iterator[Progress]:
     """The progress that fits where we run."""
-    argo = os.environ.get("ARGO_PROGRESS_FILE")
-    progress: Progress = Bar() if sys.stderr.isatty() else Lines(sys.stderr, Path(argo) if argo else None)
+    argo = os.environ.get("ARGO_PROGRESS_FILE")  # a pod may have a terminal too
+    person = sys.stderr.isatty() and not argo
+    progress: Progress = Bar() if person else Lines(sys.stderr, Path(argo) if argo else None)
     try:
         yield progress
     finally:

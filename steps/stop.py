@@ -1,5 +1,6 @@
 """Being asked to stop: a pod gets SIGTERM, then half a minute at most."""
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 GRACE_SECONDS = 15.0
+AGAIN = b"Stopping after the part at hand. Ctrl-C again stops at once.\n"
 COMMIT_SECONDS = 2.0  # kept back for encoding and writing the part
 
 
@@ -44,6 +46,7 @@ def on_signals() -> Iterator[Stop]:
     def asked(number: int, _frame: FrameType | None) -> None:
         stop.ask()
         if number == signal.SIGINT:
+            os.write(2, AGAIN)  # print is not for signal handlers
             signal.signal(number, before[signal.SIGINT])
 
     for number in before:

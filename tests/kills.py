@@ -67,17 +67,20 @@ def finished(there: Planned) -> Dataset:
 
 
 def killed(there: Planned, least: int, seed: int) -> Kills:
-    """Make the run with two processes at a time, killed at random moments until `least` kills, or all is made."""
+    """Make the run with two processes at a time, killed at random moments; not any more after `least` kills between.
+
+    Where the run is all but made before that, there are fewer.
+    """
     store, kills, dice = open_store(there.uri), Kills(), chance(seed)
     wanted = shard.read(store, there.plan, 0)
-    left, patience = len(wanted), 1.0  # seconds that an attempt lives, on average
-    while kills.all < least and left > 1:
+    left, patience = len(wanted), 0.15  # seconds that an attempt lives, on average
+    while kills.between < least and left > 1:
         died = _attempt(there.uri, dice, patience)
         before, left = left, len(shard.missing(store, wanted))
         kills.all += died
         kills.between += died if 0 < left < len(wanted) else 0
         # About a part for each attempt, whatever the machine: then kills come at every moment of a part's making.
-        patience *= 1.25 if left == before else 0.8 ** (before - left - 1)
+        patience *= 1.4 if left == before else 0.8 ** (before - left - 1)
     for child in [Child(make_shard, there.uri, 0) for _ in range(AT_ONCE)]:
         if child.join() != 0:
             raise RuntimeError("a process that nobody killed failed")

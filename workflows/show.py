@@ -72,7 +72,7 @@ def estimated(result: Estimate) -> str:
         "images": f"{result.images:,} ({result.duplicate_images:,} duplicates left out)",
         "prompts cut": f"{result.truncated_prompts:,}",
         "shards": f"{result.shards:,} ({result.parts:,} parts in all)",
-        "gigabytes": f"{result.gigabytes:,.2f} at most, as PNG",
+        "gigabytes": f"{result.gigabytes:,.2f} or so, as PNG",
         "GPU-hours": hours,
     } | ({} if result.cost is None else {"cost": f"{result.cost:,.2f}"})
     return "\n".join(f"{name + ':':<13}{value}" for name, value in lines.items())

@@ -29,9 +29,7 @@ def test_run_killed_sixty_times_ends_as_the_dataset_of_an_undisturbed_one(
     store_uri: str, tmp_path: Path, wanted: Dataset
 ) -> None:
     there = planned(tmp_path, store_uri, IMAGES)
-    kills = killed(there, KILLS, seed=7)
-    assert kills.all >= KILLS
-    assert kills.between >= KILLS * 3 // 4  # after the first part and before the last
+    assert killed(there, KILLS, seed=7).between >= KILLS
     found = finished(there)
     assert found.parts == wanted.parts
     assert found.manifest.equals(wanted.manifest, check_metadata=True)

@@ -178,7 +178,7 @@ def test_estimate_says_what_a_job_would_take_and_writes_nothing(job: str, tmp_pa
         "images:      6 (0 duplicates left out)",
         "prompts cut: 0",
         "shards:      2 (2 parts in all)",
-        "gigabytes:   0.00 at most, as PNG",
+        "gigabytes:   0.00 or so, as PNG",
         "GPU-hours:   unknown; set shard.seconds_per_image",
     ]
     assert not (tmp_path / "out").exists()
