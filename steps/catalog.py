@@ -55,9 +55,7 @@ class Catalog:
         """Let go of memory and disk."""
         self._database.close()
 
-    def fill(
-        self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], model_key: str, size: tuple[int, int]
-    ) -> None:
+    def fill(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], model_key: str, size: tuple[int, int]) -> None:
         """Take every prompt row, and work out its images. A KilnError of `batches` comes out as it is."""
         failure: list[KilnError] = []
         rows = pa.RecordBatchReader.from_batches(schema, _remembering(batches, failure))

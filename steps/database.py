@@ -1,5 +1,6 @@
 """A DuckDB that keeps to a bounded share of memory and puts the rest on this disk."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ import pyarrow as pa
 from imagekiln.steps.errors import TryAgain
 
 MEMORY = "256MiB"
+MOST_THREADS = 4  # each holds blocks of its own, and many of them would hold all that there is
 STREAM_ROWS = 16_384
 
 
@@ -22,6 +24,7 @@ class Database:
         self._connection = duckdb.connect(
             config={
                 "memory_limit": MEMORY,
+                "threads": min(MOST_THREADS, os.cpu_count() or 1),
                 "temp_directory": str(folder / "spill"),
                 "autoload_known_extensions": False,
             }
@@ -60,7 +63,5 @@ class Database:
 def _told() -> Iterator[None]:
     try:
         yield
-    except (duckdb.IOException, duckdb.OutOfMemoryException) as error:
-        raise TryAgain(
-            f"planning ran out of disk or memory ({str(error).splitlines()[0]}). Free some."
-        ) from error
+    except (duckdb.IOException, duckdb.OutOfMemoryException, OSError) as error:  # OSError: by way of Arrow
+        raise TryAgain(f"planning ran out of disk or memory ({str(error).splitlines()[0]}). Free some.") from error

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 BUCKET_ROWS = 32_768
-WINDOW_BYTES = 32 * 2**20
+WINDOW_BYTES = 16 * 2**20
 Numbers = npt.NDArray[np.int64]
 
 

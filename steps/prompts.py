@@ -127,8 +127,8 @@ def _batch_rows(file: pq.FileMetaData, columns: list[str]) -> int:
     """Rows to read at a time: fewer where texts are long, so that memory stays the same."""
     groups = [file.row_group(number) for number in range(file.num_row_groups)]
     chunks = (group.column(place) for group in groups for place in range(file.num_columns))
-    size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns)
-    return max(FEWEST_ROWS, min(BATCH_ROWS, BATCH_BYTES * file.num_rows // max(1, size)))
+    size: int = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns)
+    return max(FEWEST_ROWS, min(BATCH_ROWS, BATCH_BYTES * int(file.num_rows) // max(1, size)))
 
 
 def _batch(file: InputFile, batch: pa.RecordBatch, row: int, wanted: pa.Schema) -> pa.RecordBatch:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from imagekiln.steps.database import Database
+from imagekiln.steps.rules import MOST_IMAGES
 
 # `place` is where an image stands in the table of images.
 SAME_ID = """
@@ -23,15 +24,15 @@ SOUND = """
     CREATE VIEW sound AS
     SELECT rowid AS place, images.* FROM images ANTI JOIN same_id ON images.rowid = same_id.place
     WHERE rule IS NULL"""
-DUPLICATES = """
+DUPLICATES = f"""
     CREATE TABLE duplicates AS
-    WITH suspects AS (SELECT hash(image_id) AS mark FROM sound GROUP BY mark HAVING count(*) > 1),
-    ranked AS (
-        SELECT place, row, image_index, image_id,
-               first_value(row) OVER same AS first_row, row_number() OVER same AS rank
-        FROM sound WHERE hash(image_id) IN (SELECT mark FROM suspects)
-        WINDOW same AS (PARTITION BY image_id ORDER BY row, image_index))
-    SELECT place, row, image_index, image_id, first_row FROM ranked WHERE rank > 1"""
+    WITH counted AS (SELECT *, row * {MOST_IMAGES} + image_index AS number FROM sound),
+    suspects AS (SELECT hash(image_id) AS mark FROM counted GROUP BY mark HAVING count(*) > 1),
+    first AS (
+        SELECT image_id, min(number) AS number FROM counted
+        WHERE hash(image_id) IN (SELECT mark FROM suspects) GROUP BY image_id HAVING count(*) > 1)
+    SELECT place, row, image_index, image_id, first.number // {MOST_IMAGES} AS first_row
+    FROM counted JOIN first USING (image_id) WHERE counted.number > first.number"""
 PLANNED = "CREATE VIEW planned AS SELECT * FROM sound ANTI JOIN duplicates USING (place)"
 DROPPED = "SELECT place FROM same_id UNION ALL SELECT place FROM duplicates ORDER BY place"
 

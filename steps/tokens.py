@@ -34,15 +34,14 @@ class PromptLengths:
     def __init__(self, model: Path) -> None:
         """Read the tokenisers of the model in this folder. Raises BadInput on a damaged one."""
         self._words: dict[str, int] = {}
-        self._limit, self._tokenizer = max(
-            (_load(folder) for folder in sorted(model.glob("tokenizer*")) if _readable(folder)),
-            key=lambda found: found[0],
-            default=(0, None),
-        )
+        self._limit: int | None = None
+        self._tokenizer = Tokenizer(BPE())
+        if found := [_load(folder) for folder in sorted(model.glob("tokenizer*")) if _readable(folder)]:
+            self._limit, self._tokenizer = max(found, key=lambda each: each[0])
 
     def cut(self, prompts: pa.Array) -> pa.Array:
         """Whether each prompt will be cut; null where that cannot be known."""
-        if self._tokenizer is None:
+        if self._limit is None:
             return pa.nulls(len(prompts), pa.bool_())
         prompts = pc.fill_null(prompts, "")
         # No token is shorter than a byte, so short prompts need no counting.

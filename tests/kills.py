@@ -11,7 +11,8 @@ from imagekiln.steps import names, shard, tables
 from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.job import Job
 from imagekiln.steps.planning import Planned, make_plan
-from imagekiln.steps.storage import open_store
+from imagekiln.steps.shard import Part
+from imagekiln.steps.storage import Store, open_store
 from imagekiln.steps.verify import Verified, verify
 from tests import jobs
 from tests.processes import Child, make_shard
@@ -19,6 +20,7 @@ from tests.texts import chance
 
 AT_ONCE = 2  # processes on the one shard
 PART = 4
+PART_SECONDS = 0.3  # what a part takes, about
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,28 +75,37 @@ def killed(there: Planned, least: int, seed: int) -> Kills:
     """
     store, kills, dice = open_store(there.uri), Kills(), chance(seed)
     wanted = shard.read(store, there.plan, 0)
-    left, patience = len(wanted), 0.15  # seconds that an attempt lives, on average
-    while kills.between < least and left > 1:
-        died = _attempt(there.uri, dice, patience)
-        before, left = left, len(shard.missing(store, wanted))
+    left = list(wanted)
+    while kills.between < least and len(left) > 1:
+        # An attempt of five dies while it loads the model, the others soon after a part that they made.
+        awaited = left[0] if dice.random() < 0.8 else None
+        died = _attempt(there, awaited, dice)
+        left = shard.missing(store, wanted)
         kills.all += died
-        kills.between += died if 0 < left < len(wanted) else 0
-        # About a part for each attempt, whatever the machine: then kills come at every moment of a part's making.
-        patience *= 1.4 if left == before else 0.8 ** (before - left - 1)
+        kills.between += died if 0 < len(left) < len(wanted) else 0
     for child in [Child(make_shard, there.uri, 0) for _ in range(AT_ONCE)]:
         if child.join() != 0:
             raise RuntimeError("a process that nobody killed failed")
     return kills
 
 
-def _attempt(uri: str, dice: random.Random, patience: float) -> int:
+def _attempt(there: Planned, awaited: Part | None, dice: random.Random) -> int:
     """Start processes on the shard, kill them one after the other; how many were still at work."""
-    children = [Child(make_shard, uri, 0) for _ in range(AT_ONCE)]
+    children = [Child(make_shard, there.uri, 0) for _ in range(AT_ONCE)]
     for child in children:
         child.wait_until_begun()
-    time.sleep(dice.uniform(0, 2 * patience))
+    if awaited is not None:
+        _wait_for(open_store(there.uri), awaited)
     died = 0
     for child in children:
+        time.sleep(dice.choice((0.0, dice.uniform(0, PART_SECONDS))))
         died += child.kill()
-        time.sleep(dice.choice((0.0, dice.uniform(0, 0.3))))
     return died
+
+
+def _wait_for(store: Store, part: Part) -> None:
+    until = time.monotonic() + 60
+    while not store.exists(part.key):
+        if time.monotonic() > until:
+            raise TimeoutError(f"{part.key} is not made")
+        time.sleep(0.01)

@@ -1,6 +1,6 @@
 """How fast and in how much memory a job is planned, beside pyarrow copying the same rows.
 
-    python tests/bench/plan.py --rows 1_000_000 10_000_000 --shapes several
+python tests/bench/plan.py --rows 1_000_000 10_000_000 --shapes several
 """
 
 import argparse

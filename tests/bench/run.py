@@ -37,7 +37,7 @@ def prompts(count: int) -> list[str]:
     ]
 
 
-def run_bare(images: int, batch: int, steps: int, folder: Path) -> float:
+def run_bare(images: int, batch: int, steps: int, _folder: Path) -> float:
     """The loop that everybody writes first: seconds for all images, none of them kept on disk."""
     import torch
     from diffusers import DiffusionPipeline
@@ -122,7 +122,9 @@ def rounds(contenders: tuple[str, ...], count: int, images: int, batch: int, ste
 @click.option("--steps", default=20, show_default=True, help="Denoising steps.")
 @click.option("--rounds", "count", default=3, show_default=True, help="How often each contender runs.")
 @click.option("--ray", is_flag=True, help="Measure Ray Data too.")
-@click.option("--contender", type=click.Choice([*RUNNERS]), help="Run one contender here; used by the benchmark itself.")
+@click.option(
+    "--contender", type=click.Choice([*RUNNERS]), help="Run one contender here; used by the benchmark itself."
+)
 def main(images: int, batch: int, steps: int, count: int, ray: bool, contender: str | None) -> None:
     """Print each contender's median rate, and ours as a share of it."""
     if contender:

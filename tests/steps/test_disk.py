@@ -11,6 +11,7 @@ import pytest
 from imagekiln.steps import names, shard
 from imagekiln.steps.disk import Disk
 from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.planning import make_plan
 from imagekiln.steps.storage import open_store
 from tests import jobs
 from tests.mounts import fill, make_read_only, small_disk
@@ -45,10 +46,10 @@ def test_planning_on_a_full_disk_can_be_run_again(disk: Path, tmp_path: Path) ->
     job = jobs.job(tmp_path, PROMPTS, output=str(disk / "out"), run_id="r", shard={"images": 8}, part={"images": 8})
     ballast = fill(disk, kibibytes_left=32)
     with pytest.raises(TryAgain, match="the disk is full"):
-        jobs.make_plan(job)
+        make_plan(job)
     assert not open_store(str(disk / "out" / "r")).exists(names.PLAN)
     ballast.unlink()
-    assert not jobs.make_plan(job).adopted
+    assert not make_plan(job).adopted
     assert not [name for name in contents(disk) if ".writing" in name]
 
 

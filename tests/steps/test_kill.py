@@ -15,7 +15,7 @@ from imagekiln.steps.storage import open_store
 from tests.kills import Dataset, finished, killed, planned, undisturbed
 from tests.processes import Begun, Child, command
 
-IMAGES = 48
+IMAGES = 40
 KILLS = 6
 
 

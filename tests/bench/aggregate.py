@@ -1,0 +1,123 @@
+"""How fast and in how much memory a run's metadata are aggregated, beside pyarrow copying the same columns.
+
+Example: python tests/bench/aggregate.py --images 1_000_000 10_000_000
+"""
+
+import argparse
+import hashlib
+import sys
+import tempfile
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from imagekiln.steps import names, parts, plan, shard, stats, tables
+from imagekiln.steps.aggregate import aggregate
+from imagekiln.steps.encode import Encoded, png
+from imagekiln.steps.job import Defaults, Job, Limits, Model, Part
+from imagekiln.steps.job import Shard as ShardSize
+from imagekiln.steps.planning import make_plan
+from imagekiln.steps.storage import open_store
+from tests.bench.inputs import write_prompts
+from tests.bench.measure import Measured, machine, measured, table
+
+PART_IMAGES = 256
+SHARD_IMAGES = 20 * PART_IMAGES
+FAILED_EVERY = 1000  # images
+METADATA = [*tables.IMAGE_ROW.names, *tables.OUTCOME.names]
+HEADER = ("images", "shards", "", "seconds", "CPU seconds", "images/s", "share of copy", "peak MiB")
+
+
+def write_run(folder: Path, images: int) -> None:
+    """Plan so many images (a few less: some rows are bad), and write parts as pods would, with tiny pictures."""
+    prompts = folder / "prompts.parquet"
+    write_prompts(prompts, images, several_shapes=False)
+    job = Job(
+        name="bench",
+        run_id="run",
+        prompts=str(prompts),
+        output=str(folder),
+        model=Model(id="bundled:shapes", dtype="float32"),
+        defaults=Defaults(steps=20),
+        part=Part(images=PART_IMAGES),
+        shard=ShardSize(images=SHARD_IMAGES),
+        limits=Limits(failed_share=0.01),
+    )
+    planned = make_plan(job)
+    (folder / "run" / "images").mkdir()
+    with ProcessPoolExecutor() as pool:
+        list(pool.map(write_shard, [planned.uri] * len(planned.plan.shards), range(len(planned.plan.shards))))
+
+
+def write_shard(uri: str, number: int) -> None:
+    """Write the parts and the statistics of one shard, without the syncing that makes pods slow."""
+    store = open_store(uri)
+    frozen = plan.load(store)
+    picture = png(np.random.default_rng(number).integers(0, 256, (4, 4, 3), np.uint8), 1)
+    for part in shard.read(store, frozen, number):
+        made = [_made(place, name, picture) for place, name in enumerate(part.rows["image_id"].to_pylist())]
+        Path(store.at(part.key)).write_bytes(parts.to_bytes(part.rows, made))
+    images, seconds = frozen.shards[number].images, stats.Seconds(total=60.0, denoise=55.0)
+    stats.record(store, stats.ShardStats(number, 1, images, frozen.parts(number), 8, "cuda", seconds))
+
+
+def _made(place: int, name: str, picture: bytes) -> Encoded:
+    if place % FAILED_EVERY == 0:
+        return Encoded(place, "failed", "RuntimeError: a prompt that no model likes")
+    digest = hashlib.sha256(name.encode()).hexdigest()
+    return Encoded(place, "ok", None, picture, digest, digest[::-1])
+
+
+def copy_metadata(run: Path) -> None:
+    """What pyarrow needs to read the same columns of every part, and to write them as one table a shard."""
+    frozen = plan.load(open_store(str(run)))
+    for number in range(len(frozen.shards)):
+        keys = [names.part(number, part) for part in range(frozen.parts(number))]
+        read = [pq.read_table(run / key, columns=METADATA, page_checksum_verification=True) for key in keys]
+        whole = pa.concat_tables(read)
+        pq.write_table(whole, run / f"copy-{number:05d}.parquet", **tables.options(whole.schema))
+
+
+def bench(images: int) -> list[tuple[str, ...]]:
+    """Aggregate so many images, and copy their metadata, each in its own process."""
+    with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as name:
+        folder = Path(name)
+        measured(write_run, folder, images)
+        shards = len(list((folder / "run" / "shards").iterdir()))
+        copied = measured(copy_metadata, folder / "run")
+        aggregated = measured(aggregate, str(folder / "run"))
+        return [
+            _line(images, shards, "copy", copied, copied),
+            _line(images, shards, "aggregate", aggregated, copied),
+        ]
+
+
+def _line(images: int, shards: int, what: str, took: Measured, copied: Measured) -> tuple[str, ...]:
+    return (
+        f"{images:,}",
+        f"{shards:,}",
+        what,
+        f"{took.seconds:.1f}",
+        f"{took.cpu_seconds:.1f}",
+        f"{images / took.seconds:,.0f}",
+        f"{copied.seconds / took.seconds:.2f}",
+        str(took.peak_mib),
+    )
+
+
+def main() -> None:
+    """Print the machine and a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--images", type=int, nargs="+", default=[1_000_000, 3_000_000, 10_000_000])
+    chosen = parser.parse_args()
+    print(machine())
+    print(table(HEADER, [line for images in chosen.images for line in bench(images)]))
+
+
+if __name__ == "__main__":
+    main()
