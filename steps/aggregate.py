@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from imagekiln.steps import names, plan, report, stats, tables
 from imagekiln.steps.contact import Samples
-from imagekiln.steps.errors import Incomplete
+from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.reconcile import Reconciled, reconcile
 from imagekiln.steps.storage import Store, open_store
@@ -27,23 +27,32 @@ def aggregate(uri: str, failed_share: float | None = None) -> Summary:
     """
     store = open_store(uri)
     frozen = plan.load(store)
+    try:
+        summary = _summed(store, frozen, frozen.job.limits.failed_share if failed_share is None else failed_share)
+        refuse_incomplete(store, summary)
+    except (BadInput, Incomplete):
+        if store.exists(names.SUCCESS):
+            store.remove(names.SUCCESS)  # the run was whole once, and is no longer
+        raise
+    store.create(names.SUCCESS, f"{summary.ok} of {summary.images} images\n".encode())
+    return summary
+
+
+def _summed(store: Store, frozen: Plan, failed_share: float) -> Summary:
+    """Reconcile every shard; write manifest, summary and report."""
     sums, samples = Sums(), Samples(len(frozen.shards))
     for number, shard in enumerate(in_order(lambda number: _account(store, frozen, number), len(frozen.shards))):
         sums.add(shard)
         samples.add(number, shard)
     told = in_order(lambda number: stats.load(store, number), len(frozen.shards))
-    summary = sums.summary(frozen, (each for each in told if each is not None))
+    summary = sums.summary(frozen, (each for each in told if each is not None), failed_share)
     store.replace(names.SUMMARY, SUMMARY.dump_json(summary, indent=1) + b"\n")
     report.write(store, frozen, summary, samples)
-    if summary.missing and store.exists(names.SUCCESS):
-        store.remove(names.SUCCESS)  # the run was whole once, and is no longer
-    refuse_incomplete(store, summary, frozen.job.limits.failed_share if failed_share is None else failed_share)
-    store.create(names.SUCCESS, f"{summary.ok} of {summary.images} images\n".encode())
     return summary
 
 
-def refuse_incomplete(store: Store, summary: Summary, failed_share: float) -> None:
-    """Raise Incomplete where an image is unaccounted for, or a larger share is not ok than is allowed."""
+def refuse_incomplete(store: Store, summary: Summary) -> None:
+    """Raise Incomplete where an image is unaccounted for, or a larger share is not ok than is accepted."""
     if summary.missing:
         listed = ", ".join(summary.missing_parts[:LISTED])
         more = f" and {summary.missing_parts_count - LISTED} more" if summary.missing_parts_count > LISTED else ""
@@ -52,7 +61,7 @@ def refuse_incomplete(store: Store, summary: Summary, failed_share: float) -> No
             "Run their shards again."
         )
     bad = summary.images - summary.ok
-    if bad > failed_share * summary.images:
+    if bad > summary.failed_share * summary.images:
         causes = "; ".join(f"{each.images} {each.status} ({each.error})" for each in summary.failures[:LISTED])
         raise Incomplete(
             f"{store.uri}: {bad} of {summary.images} images are not ok: {causes}. "

@@ -7,5 +7,7 @@ FOLDER = Path(__file__).parent.parent / "datasets"
 
 
 def local(name: str) -> str:
-    """The path behind a `bundled:` name; any other name as it is."""
-    return str(FOLDER / name.removeprefix(PREFIX)) if name.startswith(PREFIX) else name
+    """The path behind a `bundled:` name; any other name as it is, but for a leading `~`."""
+    if name.startswith(PREFIX):
+        return str(FOLDER / name.removeprefix(PREFIX))
+    return str(Path(name).expanduser()) if name.startswith("~") else name

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from imagekiln.steps import repeats
 from imagekiln.steps.database import Database
-from imagekiln.steps.errors import KilnError
+from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.grouping import by_group
 from imagekiln.steps.identity import image_id_sql, seed_sql
 from imagekiln.steps.job import Job
@@ -20,6 +20,9 @@ from imagekiln.steps.rules import LARGEST_SEED, MOST_IMAGES, SAME_ID, Rule, firs
 
 SHAPE = "width, height, steps, guidance, sampler"  # what all images of one batch must have in common
 SHAPE_NAME = f"concat_ws('|', {SHAPE})"
+
+
+MOST_SHAPES = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +97,19 @@ class Catalog:
                    {SHAPE}, truncated, rule, content {self._carried}
             FROM seeded"""
 
-    def rejected(self) -> pa.Table:
-        """Every refused row: `row`, `column`, `reason`, in the order of the input."""
+    def rejected_rows(self) -> int:
+        """How many rows are refused."""
+        return self._count("""
+            SELECT (SELECT count(*) FROM images WHERE rule IS NOT NULL) + (SELECT count(DISTINCT row) FROM same_id)""")
+
+    def rejected(self, most: int | None = None) -> pa.Table:
+        """The refused rows, or the first so many: `row`, `column`, `reason`, in the order of the input."""
+        limit = "" if most is None else f"LIMIT {most}"
         labels = " UNION ALL ".join(f"SELECT {place}, '{rule.column}', '{_quoted(rule.reason)}'"
                                     for place, rule in enumerate(self._rules))  # fmt: skip
         return self._database.table(f"""
             SELECT row, "column", reason FROM images JOIN ({labels}) label(rule, "column", reason) USING (rule)
-            UNION ALL SELECT DISTINCT row, '{SAME_ID.column}', '{SAME_ID.reason}' FROM same_id ORDER BY row""")
+            UNION ALL SELECT DISTINCT row, '{SAME_ID.column}', '{SAME_ID.reason}' FROM same_id ORDER BY row {limit}""")
 
     def duplicates(self) -> pa.Table:
         """Every image that is made under an earlier row: `row`, `image_index`, `image_id`, `first_row`."""
@@ -120,11 +129,21 @@ class Catalog:
         return by_group(planned, "shape", sizes, self._folder)
 
     def _find_groups(self) -> None:
+        shapes = self._count(f"SELECT count(*) FROM (SELECT DISTINCT {SHAPE} FROM planned)")
+        if shapes > MOST_SHAPES:
+            raise BadInput(
+                f"the rows have {shapes} combinations of width, height, steps, guidance and sampler; at most "
+                f"{MOST_SHAPES} fit, since images of different ones share no batch. Round the values."
+            )
         found = self._database.table(f"""
             SELECT {SHAPE_NAME} AS shape, {SHAPE}, count(*) AS images, count(*) FILTER (truncated) AS truncated
             FROM planned GROUP BY {SHAPE} ORDER BY min(row)""")
         self._shape_names = found["shape"].to_pylist()
         self.groups = tuple(Group(**group) for group in found.drop_columns(["shape"]).to_pylist())
+
+    def _count(self, sql: str) -> int:
+        (count,) = self._database.table(sql).to_pydict().values()
+        return int(count[0])
 
 
 def _in_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from imagekiln.steps.catalog import Group
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job import Job
+from imagekiln.steps.job import MOST_SHARD_IMAGES, Job
 
 DEFAULT_SHARD_IMAGES = 2000
 MOST_SHARDS = 100_000
@@ -45,7 +45,7 @@ def _by_count(images: int, shard: int) -> Iterator[int]:
 def _by_time(parts: Iterator[tuple[int, float]], budget: float) -> Iterator[int]:
     images, spent = 0, 0.0
     for count, seconds in parts:
-        if images and spent + seconds > budget:
+        if images and (spent + seconds > budget or images + count > MOST_SHARD_IMAGES):
             yield images
             images, spent = 0, 0.0
         images, spent = images + count, spent + seconds

@@ -35,11 +35,11 @@ class Denoiser:
         output = self._pipe(**inputs, output_type="pt")
         images = output.images[: len(rows)].float()
         finite = images.isfinite().flatten(1).all(1).tolist()
-        filtered = getattr(output, "nsfw_content_detected", None) or [False] * len(rows)
+        filtered = (getattr(output, "nsfw_content_detected", None) or [False] * len(rows))[: len(rows)]
         pixels = to_uint8(images)
         return [
             _picture(row, rgb, good, bad)
-            for row, rgb, good, bad in zip(rows, pixels, finite, filtered, strict=False)
+            for row, rgb, good, bad in zip(rows, pixels, finite, filtered, strict=True)
         ]  # fmt: skip
 
     def _settings(self, row: ImageRow) -> dict[str, object]:

@@ -32,8 +32,8 @@ class Draft:
         key = model_key(self.model.digest, job.model.dtype)
         self._catalog.fill(schema, _measured(self._files, schema, lengths), key, self.size)
         self.input = Input(len(found), sum(file.rows for file in self._files), sources.fingerprint(found))
-        self.rejected = prompts.locate(self._files, self._catalog.rejected())
         self._refuse_too_many()
+        self.rejected = prompts.locate(self._files, self._catalog.rejected())
         self.duplicates = self._catalog.duplicates()
         self.groups = self._catalog.groups
         self.seconds_per_work = seconds_per_work(job, self.size)
@@ -62,9 +62,9 @@ class Draft:
             waiting = waiting.slice(size)
 
     def _refuse_too_many(self) -> None:
-        count, rows, share = self.rejected.num_rows, self.input.rows, self.job.limits.rejected_share
+        count, rows, share = self._catalog.rejected_rows(), self.input.rows, self.job.limits.rejected_share
         if count and (count == rows or count > share * rows):
-            first = self.rejected.slice(0, 1).to_pylist()[0]
+            first = prompts.locate(self._files, self._catalog.rejected(most=1)).to_pylist()[0]
             raise BadInput(
                 f"{first['file']}: {count} of {rows} rows are refused, the first being row {first['row_in_file']}: "
                 f"{first['column']} {first['reason']}. Correct them, or raise limits.rejected_share."

@@ -4,7 +4,7 @@ While a batch is on the device, the one before it is encoded and the part before
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cache, partial
 
@@ -64,7 +64,8 @@ def make_shard(
     with timed(work.seconds, "load"):
         denoiser = open_denoiser()
     try:
-        work.make(missing, denoiser)
+        with stop.finishing():
+            work.make(missing, denoiser)
     except Stopped:
         stats.record(store, work.told(number, denoiser))
         raise _stopped(store, number, len(missing) - len(work.made)) from None
@@ -97,11 +98,18 @@ class _Work:
             with closing(ahead(batches, BATCHES_AHEAD, drawn)) as pictures:
                 contents = stages.finish(pictures, self._plan.job.encoding, self._progress, self.seconds)
                 with closing(ahead(contents, PARTS_AHEAD, encoded)) as finished:
-                    self.made.extend(stages.write(finished, self._store, self.seconds))
+                    self.made.extend(self._writes(finished))
         finally:
             self._batch = rescue.size
             self.seconds.total = self.seconds.load + time.perf_counter() - started
             stats.note_waits(self.seconds, drawn, encoded)
+
+    def _writes(self, finished: Iterator[stages.Finished]) -> Iterator[Part]:
+        try:
+            yield from stages.write(finished, self._store, self.seconds)
+        except BaseException:
+            self._stop.drop()  # or the thread that draws would go on to the end of its part
+            raise
 
     def told(self, number: int, denoiser: Denoiser) -> ShardStats:
         """The statistics of this attempt."""

@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from imagekiln.steps.samplers import Sampler
 from imagekiln.steps.values import Number, Positive, Share, Text, Whole
 
+MOST_SHARD_IMAGES = 100_000  # a shard's rows are held in memory
+
 
 class Settings(BaseModel):
     """Settings that refuse unknown keys and cannot change once read."""
@@ -62,7 +64,7 @@ class Encoding(Settings):
 class Shard(Settings):
     """How much one pod does: a number of images, or minutes of work."""
 
-    images: Positive | None = None
+    images: Annotated[Positive, Field(le=MOST_SHARD_IMAGES)] | None = None
     minutes: Number | None = Field(None, gt=0)
     seconds_per_image: Number | None = Field(
         None, gt=0, description="What an image of the default size and steps takes on one GPU."

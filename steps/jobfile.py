@@ -60,7 +60,7 @@ def _parsed(text: str, name: str, places: dict[Place, str]) -> dict[str, object]
             raise BadInput(f"{name}: holds no settings. Write name, prompts, output and model, each as `key: value`.")
         _note_places(node, (), name, places, set())
         return cast("dict[str, object]", yaml.safe_load(text))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that is none, brackets without end
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
@@ -103,7 +103,7 @@ def _value(path: Place, text: str) -> object:
     """What the text means as YAML; where the setting is text, only what is quoted, a list or null means more."""
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError, RecursionError):
         return text
     if not settings.takes(Job, path, str) or isinstance(value, str):
         return value

@@ -13,7 +13,6 @@ from imagekiln.steps.store_errors import told
 PICKLES = {".bin", ".ckpt", ".pt", ".pth", ".pkl"}
 WITHOUT_PIXELS = {".md", ".txt", ".png", ".jpg", ".jpeg", ".webp", ".gitattributes", ".lock"}
 KEPT_TEXTS = {"merges.txt", "vocab.txt"}
-CHUNK = 8 * 2**20
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,11 @@ import torch
 import transformers
 
 from imagekiln.steps import bundled, hub, model
-from imagekiln.steps.device import choose
-from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.device import choose, is_lost, is_out_of_memory
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.samplers import SCHEDULERS
+from imagekiln.steps.store_errors import explain
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -20,24 +21,22 @@ def load(plan: Plan) -> diffusers.DiffusionPipeline:
     device = choose(plan.job.device)
     if plan.job.threads is not None:
         torch.set_num_threads(plan.job.threads)
-    folder = _folder(plan)
     for library in (diffusers, transformers):  # a pod's log is for what the job does
         library.utils.logging.set_verbosity_error()
         library.utils.logging.disable_progress_bar()
     try:
         pipe = diffusers.DiffusionPipeline.from_pretrained(
-            folder, dtype=DTYPES[plan.job.model.dtype], use_safetensors=True, local_files_only=True
-        )
+            _folder(plan), dtype=DTYPES[plan.job.model.dtype], use_safetensors=True, local_files_only=True
+        ).to(device)
     except KilnError:
         raise
     except Exception as error:  # whatever a stranger's folder makes the libraries raise
-        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
-        raise BadInput(f"{plan.job.model.id}: does not load as a diffusers pipeline ({first}).") from error
+        raise _explained(plan.job.model.id, error) from error
     pipe.set_progress_bar_config(disable=True)
     for component in pipe.components.values():
         if isinstance(component, torch.nn.Module):
             component.eval()  # a component in train mode drops out at random
-    return pipe.to(device)
+    return pipe
 
 
 def scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers.SchedulerMixin:
@@ -59,6 +58,15 @@ def scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers.Sche
         raise ValueError(f"sampler {sampler!r} does not fit this model ({str(error).strip()})") from error
 
 
+def _explained(name: str, error: Exception) -> KilnError:
+    first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+    if is_out_of_memory(error) or is_lost(error):
+        return TryAgain(f"{name}: the device has no room for it, or failed ({first}). Run the shard again.")
+    if isinstance(error, OSError) and error.errno is not None:
+        return explain(str(error.filename or name), error) or TryAgain(f"{name}: storage failed ({first}).")
+    return BadInput(f"{name}: does not load as a diffusers pipeline ({first}). Name another model.")
+
+
 def versions() -> dict[str, str]:
     """The libraries that decide pixels and speed."""
     return {
@@ -70,10 +78,10 @@ def versions() -> dict[str, str]:
 
 def _folder(plan: Plan) -> Path:
     wanted = plan.job.model
+    # First of all: what was a folder there may be the name of a stranger's hub model here.
+    if model.digest(wanted) != plan.model.digest:
+        raise BadInput(f"{wanted.id}: is not the model that the run was planned with. Restore it, or plan anew.")
     if model.is_hub(wanted.id):
         with hub.told(wanted):
             return Path(diffusers.DiffusionPipeline.download(wanted.id, revision=wanted.revision, use_safetensors=True))
-    found = model.digest(wanted)
-    if found != plan.model.digest:
-        raise BadInput(f"{wanted.id}: has other files than when the run was planned. Restore them, or plan anew.")
     return Path(bundled.local(wanted.id))

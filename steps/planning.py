@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from imagekiln.steps import commit, names, plan, sources, tables
+from imagekiln.steps import commit, model, names, plan, sources, tables
 from imagekiln.steps.draft import Draft
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job import Job
@@ -35,25 +35,26 @@ def make_plan(job: Job) -> Planned:
 
     Raises BadInput where the input, the model or the output is not as it must be, TryAgain where storage fails.
     """
-    if job.run_id is not None and (there := _adopted(job, job.run_id)):
+    digest = model.digest(job.model)
+    if job.run_id is not None and (there := _adopted(job, job.run_id, digest)):
         return there
     with tempfile.TemporaryDirectory(prefix="imagekiln-plan-") as folder:
         spool = Path(folder)
         found = sources.gather(job.patterns, spool)
-        run_id = job.run_id or derived_run_id(job, sources.fingerprint(found))
-        if there := _adopted(job, run_id):
+        run_id = job.run_id or derived_run_id(job, sources.fingerprint(found), digest)
+        if there := _adopted(job, run_id, digest):
             return there
         with closing(Draft(job, found, spool)) as draft:
             return _write(draft, run_id)
 
 
-def derived_run_id(job: Job, fingerprint: str) -> str:
-    """The name of a run that was given none: the job's, and a hash of its settings and its input."""
+def derived_run_id(job: Job, fingerprint: str, digest: str) -> str:
+    """The name of a run that was given none: the job's, and a hash of its settings, input and model."""
     settings = job.model_dump_json(exclude={"output"})
-    return f"{job.name}-{hashlib.sha256(f'{settings}{fingerprint}'.encode()).hexdigest()[:12]}"
+    return f"{job.name}-{hashlib.sha256(f'{settings}{fingerprint}{digest}'.encode()).hexdigest()[:12]}"
 
 
-def _adopted(job: Job, run_id: str) -> Planned | None:
+def _adopted(job: Job, run_id: str, digest: str) -> Planned | None:
     store = open_store(f"{job.output.rstrip('/')}/{run_id}")
     try:
         content = store.read(names.PLAN)
@@ -64,6 +65,8 @@ def _adopted(job: Job, run_id: str) -> Planned | None:
         raise BadInput(
             f"{store.uri}: holds a plan with {_difference(there.job, job)}. Choose another run_id or output."
         )
+    if there.model.digest != digest:
+        raise BadInput(f"{store.uri}: was planned with other files of {job.model.id}. Choose another run_id or output.")
     return Planned(there, store.uri, adopted=True)
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from imagekiln.steps import parts, shard, tables
-from imagekiln.steps.errors import Missing
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.shard import Part
 from imagekiln.steps.storage import Store
@@ -35,10 +34,9 @@ def reconcile(store: Store, plan: Plan, number: int) -> Reconciled:
 
 
 def _outcomes(store: Store, part: Part) -> parts.Outcomes | None:
-    try:
-        outcomes = parts.outcomes(store, part.key, ["image_id", *tables.OUTCOME.names])
-    except Missing:
+    if not store.exists(part.key):  # opening a name that is not there makes s3fs list
         return None
+    outcomes = parts.outcomes(store, part.key, ["image_id", *tables.OUTCOME.names])
     parts.refuse_others(store.at(part.key), outcomes, part.rows)
     return outcomes
 

@@ -35,6 +35,7 @@ class Rescue:
         """Take what draws a batch, and how large one is."""
         self.size = size
         self._draw = draw
+        self._fitted = False
 
     def batches(self, rows: Sequence[ImageRow]) -> Iterator[list[Picture]]:
         """Pictures of rows of one shape, batch after batch."""
@@ -48,11 +49,14 @@ class Rescue:
         """Pictures of the first rows: of all, unless the batch had to become smaller."""
         drawn = self._tried(rows)
         if not isinstance(drawn, _Failure):
+            self._fitted = True
             return drawn
         if drawn.memory and self.size > 1:
             self.size //= 2
             device.free_memory()
             return self._some(rows[: self.size])
+        if drawn.memory and not self._fitted:  # it is the device that is too full, not the image that is too large
+            raise TryAgain(f"not even one image fits in the device's memory ({drawn.said[:200]}). Run the shard again.")
         if len(rows) == 1:
             return [Picture(rows[0].place, None, "failed", drawn.said)]
         # Alone in a batch of the same shape, a row gives the same bytes as beside its neighbours.

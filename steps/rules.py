@@ -40,7 +40,7 @@ def rules(job: Job, model: ModelFacts) -> tuple[Rule, ...]:
         *wrong,
         Rule(carry.MARK, f"wrong = '{carry.MARK}'", f"{NO_KIND['text']} in one of its columns"),
         Rule("prompt", "prompt IS NULL", "is null"),
-        Rule("prompt", r"NOT regexp_matches(prompt, '\S')", "is blank"),
+        Rule("prompt", r"NOT regexp_matches(prompt, '[^\s\p{Z}]')", "is blank"),
         Rule("prompt", f"length(prompt) > {limits.prompt_chars}", f"is over {limits.prompt_chars} characters"),
         Rule(
             "negative_prompt",

@@ -3,14 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from imagekiln.steps import names
+from imagekiln.steps import names, summary
 from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.job import Job
 from imagekiln.steps.planning import Planned, make_plan
 from imagekiln.steps.progress import Progress, Silent
 from imagekiln.steps.stop import Stop
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.summary import SUMMARY, Summary
+from imagekiln.steps.summary import Summary
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ def run(
     planned(there)
     store = open_store(there.uri)
     if store.exists(names.SUCCESS):
-        return Ran(there.uri, SUMMARY.validate_json(store.read(names.SUMMARY)), before=True)
+        return Ran(there.uri, summary.load(store), before=True)
     # Only where pixels are made: torch takes seconds to import, and planning needs none of it.
     from imagekiln.steps.generate import loader, make_shard
 

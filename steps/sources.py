@@ -52,7 +52,11 @@ def _find_local(pattern: str) -> list[str]:
     with told(pattern):
         if Path(path).is_dir():
             raise BadInput(f"{pattern}: is a folder. Write {path.rstrip('/')}/*.parquet.")
-        return [path] if Path(path).exists() else sorted(glob.glob(path, recursive=True))
+        found = [path] if Path(path).exists() else sorted(glob.glob(path, recursive=True))
+    for name in found:
+        if not name.isprintable():
+            raise BadInput(f"{pattern}: finds a file with an unprintable name, {name!a}. Rename it.")
+    return found
 
 
 def _find_remote(pattern: str) -> list[str]:

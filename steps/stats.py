@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from imagekiln.steps import names
 from imagekiln.steps.ahead import Waits
@@ -79,7 +79,7 @@ def load(store: Store, shard: int) -> ShardStats | None:
     """The statistics of a shard, where it left any."""
     try:
         return STATS.validate_json(store.read(names.stats(shard)))
-    except Missing:
+    except (Missing, ValidationError):  # of another version, or damaged: figures only
         return None
 
 

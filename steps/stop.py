@@ -1,5 +1,6 @@
 """Being asked to stop: a pod gets SIGTERM, then half a minute at most."""
 
+import math
 import os
 import signal
 import time
@@ -13,20 +14,34 @@ AGAIN = b"Stopping after the part at hand. Ctrl-C again stops at once.\n"
 COMMIT_SECONDS = 2.0  # kept back for encoding and writing the part
 
 
-class Stopped(Exception):
-    """Work was given up because the process was asked to stop."""
+class Stopped(BaseException):
+    """Work was given up because the process was asked to stop. No `except Exception` takes it for a failure."""
 
 
 @dataclass(slots=True)
 class Stop:
-    """Whether and when the process was asked to stop."""
+    """Whether and when the process was asked to stop. `at_once`: nothing at hand is worth finishing."""
 
     asked_at: float | None = None
+    at_once: bool = False
 
     def ask(self) -> None:
         """Stop as soon as the part at hand is done, or dropped."""
         if self.asked_at is None:
             self.asked_at = time.monotonic()
+
+    def drop(self) -> None:
+        """Let every check from now on raise: what is at hand is of no use any more."""
+        self.asked_at = -math.inf
+
+    @contextmanager
+    def finishing(self) -> Iterator[None]:
+        """While the block runs, what is at hand is worth finishing."""
+        before, self.at_once = self.at_once, False
+        try:
+            yield
+        finally:
+            self.at_once = before
 
     def check(self, seconds_needed: float = 0.0) -> None:
         """Raise Stopped where a stop was asked for and the time left is under `seconds_needed`."""
@@ -35,19 +50,23 @@ class Stop:
 
 
 @contextmanager
-def on_signals() -> Iterator[Stop]:
+def on_signals(at_once: bool = False) -> Iterator[Stop]:
     """A Stop that SIGTERM and Ctrl-C ask for, while the block runs. A second Ctrl-C acts as it would have.
 
-    A second SIGTERM does not: in a pod, the kubelet and Argo's executor may each send one.
+    With `at_once`, the signal itself raises Stopped, but for where a block is `finishing`. A second SIGTERM changes
+    nothing: in a pod, the kubelet and Argo's executor may each send one.
     """
-    stop = Stop()
+    stop = Stop(at_once=at_once)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def asked(number: int, _frame: FrameType | None) -> None:
         stop.ask()
         if number == signal.SIGINT:
-            os.write(2, AGAIN)  # print is not for signal handlers
             signal.signal(number, before[signal.SIGINT])
+        if stop.at_once:
+            raise Stopped
+        if number == signal.SIGINT:
+            os.write(2, AGAIN)  # print is not for signal handlers
 
     for number in before:
         signal.signal(number, asked)

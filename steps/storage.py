@@ -16,8 +16,7 @@ from imagekiln.steps.disk import Disk
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.store_errors import code, told
 
-# An endpoint that refuses or swallows connections is given up within a minute; one that takes them and then says
-# nothing within three.
+# An endpoint that cannot be reached is given up within a minute.
 S3_OPTIONS = {
     "use_listings_cache": False,
     "config_kwargs": {
@@ -26,11 +25,11 @@ S3_OPTIONS = {
         "retries": {"mode": "standard", "total_max_attempts": 6},  # waits 1, 2, 4, 8, 16 s at most, half on average
     },
 }
-# A write waits without limit to be told to continue, and for a peer that stops reading, so it gets one: seconds, and
-# how many more for each byte.
-WRITE_SECONDS = 60.0
-SLOWEST_WRITE = 1 / 2**20
-S3_ROUNDS = 2  # s3fs tries again on its own after botocore gave up; its five rounds would be a quarter of an hour
+S3_ROUNDS = 2  # s3fs tries again on its own after botocore gave up: five times, and for reading five times five
+# What a call may take in all, retries included. Without it, a write to a peer that says nothing would wait for ever.
+CALL_SECONDS = 60.0
+READ_SECONDS = 180.0
+SLOWEST_WRITE = 1 / 2**20  # seconds a byte
 CONFLICT_TRIES = 5
 TAKEN = {"PreconditionFailed", "412"}
 
@@ -67,7 +66,7 @@ class Store(Protocol):
 def open_store(uri: str) -> Store:
     """The folder at a local path or any URI that fsspec knows. Nothing is asked of it yet."""
     if "://" not in uri or uri.startswith("file://"):
-        return Disk(Path(uri.removeprefix("file://")))
+        return Disk(Path(uri.removeprefix("file://")).expanduser())
     files, path = filesystem(uri)
     return ObjectStore(uri.rstrip("/"), path.rstrip("/"), files)
 
@@ -104,7 +103,7 @@ class ObjectStore:
         """The whole object. Raises Missing."""
         with told(self.at(key)):
             # From byte 0 on: without a start, s3fs asks for the size first, and cannot tell a missing bucket then.
-            return cast("bytes", self._files.cat_file(f"{self._path}/{key}", start=0))
+            return cast("bytes", self._files.cat_file(f"{self._path}/{key}", start=0, **self._limit(READ_SECONDS)))
 
     @contextmanager
     def open(self, key: str) -> Iterator[BinaryIO]:
@@ -116,7 +115,7 @@ class ObjectStore:
         """Whether the object is there: reads its first byte, since asking for its details may list."""
         with told(self.at(key)):
             try:
-                self._files.cat_file(f"{self._path}/{key}", start=0, end=1)
+                self._files.cat_file(f"{self._path}/{key}", start=0, end=1, **self._limit(CALL_SECONDS))
             except FileNotFoundError as error:
                 if code(error) == "NoSuchBucket":
                     raise
@@ -150,14 +149,15 @@ class ObjectStore:
     def remove(self, key: str) -> None:
         """Delete the object."""
         with told(self.at(key)):
-            self._files.rm_file(f"{self._path}/{key}")
+            self._files.rm_file(f"{self._path}/{key}", **self._limit(CALL_SECONDS))
 
     def _write(self, key: str, data: bytes, mode: str) -> None:
-        path = f"{self._path}/{key}"
-        if self._files.async_impl:
-            self._files.pipe_file(path, data, mode=mode, timeout=WRITE_SECONDS + len(data) * SLOWEST_WRITE)
-        elif type(self._files).pipe_file is AbstractFileSystem.pipe_file:
+        if not self._files.async_impl and type(self._files).pipe_file is AbstractFileSystem.pipe_file:
             # Its way to create is to look first and write then. That is no condition and must not pass for one.
-            self._files.pipe_file(path, data)
-        else:
-            self._files.pipe_file(path, data, mode=mode)
+            mode = "overwrite"
+        limit = self._limit(CALL_SECONDS + len(data) * SLOWEST_WRITE)
+        self._files.pipe_file(f"{self._path}/{key}", data, mode=mode, **limit)
+
+    def _limit(self, seconds: float) -> dict[str, float]:
+        """The argument that limits a call's time; only fsspec's asynchronous file systems know it."""
+        return {"timeout": seconds} if self._files.async_impl else {}

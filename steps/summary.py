@@ -6,13 +6,17 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
+from imagekiln.steps import names
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.reconcile import MISSING, Reconciled
 from imagekiln.steps.stats import Seconds, ShardStats
+from imagekiln.steps.storage import Store
 
 MOST_LISTED = 100
+MOST_CAUSES = 10_000  # beyond it, rare ones are forgotten: errors may hold any text
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,7 @@ class Summary:
     device_hours: float
     images_per_second: float
     devices: tuple[str, ...]
+    failed_share: float
 
     @property
     def ok(self) -> int:
@@ -56,6 +61,14 @@ class Summary:
 
 
 SUMMARY: TypeAdapter[Summary] = TypeAdapter(Summary)
+
+
+def load(store: Store) -> Summary:
+    """The sums of a finished run. Raises Missing, or BadInput where they do not read back."""
+    try:
+        return SUMMARY.validate_json(store.read(names.SUMMARY))
+    except ValidationError as error:
+        raise BadInput(f"{store.at(names.SUMMARY)}: cannot be read. Aggregate the run again.") from error
 
 
 class Sums:
@@ -75,12 +88,14 @@ class Sums:
         self._bytes += pc.sum(manifest["size"]).as_py() or 0
         self._missing_count += len(shard.missing)
         self._missing += shard.missing[: MOST_LISTED - len(self._missing)]
+        if len(self._failures) > MOST_CAUSES:
+            self._failures = Counter(dict(self._failures.most_common(MOST_LISTED)))
         bad = manifest.filter(pc.is_valid(manifest["error"]))
         pairs = zip(bad["status"].to_pylist(), bad["error"].to_pylist(), strict=True)
         self._failures.update((status, error.splitlines()[0][:200]) for status, error in pairs)
 
-    def summary(self, plan: Plan, told: Iterable[ShardStats]) -> Summary:
-        """The sums, with what the shards told of themselves."""
+    def summary(self, plan: Plan, told: Iterable[ShardStats], failed_share: float) -> Summary:
+        """The sums, with what the shards told of themselves. `failed_share` is what was accepted."""
         stats = list(told)
         seconds = Seconds(*(sum(getattr(each.seconds, name) for each in stats) for name in Seconds.__slots__))
         made = sum(each.images for each in stats)
@@ -101,6 +116,7 @@ class Sums:
             device_hours=seconds.total / 3600,
             images_per_second=made / seconds.total if seconds.total else 0.0,
             devices=tuple(sorted({each.device for each in stats})),
+            failed_share=failed_share,
         )
 
 

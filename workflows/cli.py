@@ -14,13 +14,18 @@ class Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; end with the failure's sentence and exit code."""
-        from imagekiln.steps.errors import KilnError
+        from imagekiln.steps.errors import KilnError, TryAgain
+        from imagekiln.steps.stop import Stopped, on_signals
 
         try:
-            return super().invoke(ctx)
+            with on_signals(at_once=True) as ctx.obj:
+                return super().invoke(ctx)
         except KilnError as error:
             click.echo(str(error), err=True)
             ctx.exit(error.exit_code)
+        except Stopped:
+            click.echo("Stopped. Run the same command again to go on.", err=True)
+            ctx.exit(TryAgain.exit_code)
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -61,10 +66,10 @@ def _run(job: str, settings: tuple[str, ...], output: str) -> None:
     from imagekiln.steps.jobfile import read_job
     from imagekiln.steps.progress import shown
     from imagekiln.steps.run import run as run_job
-    from imagekiln.steps.stop import on_signals
     from imagekiln.workflows.show import planned, ran, show
 
-    with on_signals() as stop, shown() as progress:
+    stop = click.get_current_context().obj
+    with shown() as progress:
         done = run_job(read_job(job, settings), progress, stop, lambda there: click.echo(planned(there), err=True))
     show(done, output, ran)
 
@@ -89,10 +94,10 @@ def generate(run: str, shard: int, output: str) -> None:
     """Make what is missing of one shard of a planned run."""
     from imagekiln.steps.generate import generate as generate_shard
     from imagekiln.steps.progress import shown
-    from imagekiln.steps.stop import on_signals
     from imagekiln.workflows.show import generated, show
 
-    with on_signals() as stop, shown() as progress:
+    stop = click.get_current_context().obj
+    with shown() as progress:
         stats = generate_shard(run, shard, progress, stop)
     show(stats, output, generated)
 

@@ -52,18 +52,13 @@ def persistently_planned(scratch: Path, output: str) -> Planned:
     raise AssertionError(f"no plan after {TRIES} tries")
 
 
-@pytest.mark.parametrize(("kind", "seconds"), [("refuses", 60), ("swallows", 60), ("silent", 190)])
-def test_endpoint_that_does_not_answer_is_given_up_in_time(
-    monkeypatch: pytest.MonkeyPatch, kind: str, seconds: float
-) -> None:
+@pytest.mark.parametrize("kind", ["refuses", "swallows", "silent"])
+def test_endpoint_that_does_not_answer_is_given_up_within_a_minute(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     with ExitStack() as held:
         log_in(S3Server(f"http://127.0.0.1:{dead_port(kind, held)}"), monkeypatch)
         store = open_store("s3://bucket/run")
-        started = time.monotonic()
-        with pytest.raises(TryAgain):
-            store.create("part", b"x")
-        assert time.monotonic() - started < 70
-        started = time.monotonic()
-        with pytest.raises(TryAgain):
-            store.read("part")
-        assert time.monotonic() - started < seconds
+        for action in (lambda: store.exists("part"), lambda: store.create("part", b"x")):
+            started = time.monotonic()
+            with pytest.raises(TryAgain):
+                action()
+            assert time.monotonic() - started < 65

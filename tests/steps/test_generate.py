@@ -144,7 +144,7 @@ def test_a_model_that_changed_since_planning_makes_nothing(tmp_path: Path) -> No
     there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], model=chosen)
     scheduler = Path(model) / "scheduler" / "scheduler_config.json"
     scheduler.write_text(scheduler.read_text().replace("0.02", "0.03"))
-    with pytest.raises(BadInput, match="has other files than when the run was planned"):
+    with pytest.raises(BadInput, match="is not the model that the run was planned with"):
         generate(there.uri, 0)
     assert not open_store(there.uri).exists(KEYS[0])
 

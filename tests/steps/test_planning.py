@@ -1,5 +1,6 @@
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ import pytest
 
 from imagekiln.steps import names
 from imagekiln.steps import plan as plans
+from imagekiln.steps.bundled import local
+from imagekiln.steps.catalog import MOST_SHAPES
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.jobfile import check_job
 from imagekiln.steps.planning import make_plan
@@ -182,3 +185,28 @@ def test_bundled_demo_is_planned_the_same_everywhere(tmp_path: Path, monkeypatch
     planned = make_plan(check_job(demo))
     assert planned.uri == f"out/{planned.plan.run_id}"
     assert image_rows(planned).num_rows == planned.plan.counts.images > 100
+
+
+def test_another_model_in_the_same_folder_is_another_run(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(local("bundled:shapes"), model)
+    first = plan(tmp_path, {"prompt": ["a red circle"]}, model={"id": str(model), "dtype": "float32"})
+    (model / "scheduler" / "more.json").write_text("{}")
+    second = plan(tmp_path, {"prompt": ["a red circle"]}, model={"id": str(model), "dtype": "float32"})
+    assert (first.plan.run_id != second.plan.run_id, second.adopted) == (True, False)
+
+
+def test_plan_of_another_model_is_not_adopted(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(local("bundled:shapes"), model)
+    settings = {"model": {"id": str(model), "dtype": "float32"}, "run_id": "r"}
+    plan(tmp_path, {"prompt": ["a red circle"]}, **settings)
+    (model / "scheduler" / "more.json").write_text("{}")
+    with pytest.raises(BadInput, match="was planned with other files"):
+        plan(tmp_path, {"prompt": ["a red circle"]}, **settings)
+
+
+def test_too_many_shapes_are_refused(tmp_path: Path) -> None:
+    guidance = [place / 1000 for place in range(MOST_SHAPES + 1)]
+    with pytest.raises(BadInput, match="10001 combinations of width, height"):
+        plan(tmp_path, {"prompt": ["a red circle"] * len(guidance), "guidance": guidance})

@@ -60,11 +60,20 @@ def test_the_smaller_batch_stays() -> None:
     assert {size for _, size in model.calls[before:]} == {2}
 
 
-def test_an_image_that_does_not_fit_alone_is_failed() -> None:
-    drawn = _drawn(Rescue(Model(fits=0), 4), ROWS[:3])
-    assert [(each.place, each.status) for each in drawn] == [(0, "failed"), (1, "failed"), (2, "failed")]
-    assert drawn[0].error is not None
-    assert "out of memory" in drawn[0].error
+def test_an_image_that_does_not_fit_alone_is_failed_where_others_fit() -> None:
+    def draw(rows: Sequence[ImageRow], _size: int) -> list[Picture]:
+        if any(row.place == 1 for row in rows):
+            raise torch.OutOfMemoryError("out of memory")
+        return [picture(row.place) for row in rows]
+
+    drawn = _drawn(Rescue(draw, 1), ROWS[:3])
+    assert [(each.place, each.status) for each in drawn] == [(0, "ok"), (1, "failed"), (2, "ok")]
+    assert drawn[1].error == "OutOfMemoryError: out of memory"
+
+
+def test_a_device_too_full_for_any_image_is_to_be_tried_again() -> None:
+    with pytest.raises(TryAgain, match="not even one image fits"):
+        _drawn(Rescue(Model(fits=0), 4), ROWS[:3])
 
 
 def test_memory_of_a_batch_that_did_not_fit_is_given_back_before_the_next_try() -> None:

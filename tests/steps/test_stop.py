@@ -41,6 +41,26 @@ def test_a_signal_asks_to_stop_and_nothing_else_happens(number: signal.Signals, 
     assert before.seen == []
 
 
+def test_where_nothing_is_worth_finishing_the_signal_itself_stops(before: Before) -> None:
+    with pytest.raises(Stopped), on_signals(at_once=True):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert before.seen == []
+
+
+def test_what_is_worth_finishing_is_finished(before: Before) -> None:
+    with on_signals(at_once=True) as stop, stop.finishing():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.asked_at is not None
+    assert before.seen == []
+
+
+def test_dropped_work_stops_at_its_next_check() -> None:
+    stop = Stop()
+    stop.drop()
+    with pytest.raises(Stopped):
+        stop.check()
+
+
 def test_a_second_ctrl_c_acts_as_it_would_have(before: Before) -> None:
     with on_signals():
         os.kill(os.getpid(), signal.SIGINT)

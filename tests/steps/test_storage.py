@@ -158,7 +158,7 @@ def test_uri_of_no_store_is_bad_input(uri: str) -> None:
 
 
 def test_write_that_no_server_finishes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "WRITE_SECONDS", 1.0)
+    monkeypatch.setattr(storage, "CALL_SECONDS", 1.0)
     with ExitStack() as held:
         log_in(S3Server(f"http://127.0.0.1:{dead_port('silent', held)}"), monkeypatch)
         raised = failure(open_store("s3://bucket/run").create, "a", b"x")
@@ -166,13 +166,12 @@ def test_write_that_no_server_finishes_ends(monkeypatch: pytest.MonkeyPatch) -> 
     assert "did not answer in time" in str(raised)
 
 
-def test_refusing_endpoint_is_tried_for_less_than_a_minute() -> None:
+def test_endpoint_that_cannot_be_reached_is_given_up_within_a_minute() -> None:
     settings = storage.S3_OPTIONS["config_kwargs"]
     assert isinstance(settings, dict)
     attempts = settings["retries"]["total_max_attempts"]
-    waits = sum(min(20, 2**attempt) for attempt in range(attempts - 1))  # botocore's longest
+    waits = sum(2**attempt for attempt in range(attempts - 1))  # botocore's, at their longest
     assert attempts * settings["connect_timeout"] + waits <= 61
-    assert storage.S3_ROUNDS * (attempts * settings["read_timeout"] + waits) <= 182  # for one that says nothing
 
 
 @pytest.mark.usefixtures("impatient")
@@ -193,7 +192,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """One attempt of a second instead of many: how long is another test's business."""
     settings = {"connect_timeout": 0.5, "read_timeout": 0.5, "retries": {"mode": "standard", "total_max_attempts": 1}}
     monkeypatch.setitem(storage.S3_OPTIONS, "config_kwargs", settings)
-    monkeypatch.setattr(storage, "WRITE_SECONDS", 1.0)
+    monkeypatch.setattr(storage, "CALL_SECONDS", 1.0)
     monkeypatch.setattr(storage, "S3_ROUNDS", 1)
 
 

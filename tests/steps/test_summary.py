@@ -24,7 +24,7 @@ def _summary(there: Planned, *told: ShardStats) -> Summary:
     sums, store = Sums(), open_store(there.uri)
     for number in range(len(there.plan.shards)):
         sums.add(reconcile(store, there.plan, number))
-    return sums.summary(there.plan, told)
+    return sums.summary(there.plan, told, failed_share=0.0)
 
 
 def _told(shard: int, images: int, device: str, *seconds: float) -> ShardStats:
