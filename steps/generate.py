@@ -10,7 +10,7 @@ from functools import cache, partial
 
 from imagekiln.steps import plan as plans
 from imagekiln.steps import shard, stages, stats
-from imagekiln.steps.ahead import Waits, ahead
+from imagekiln.steps.ahead import Waits, ahead, feed
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.device import describe
 from imagekiln.steps.errors import TryAgain
@@ -94,22 +94,17 @@ class _Work:
         started = time.perf_counter()
         batches = stages.draw(missing, rescue, self._stop, self.seconds)
         try:
-            # Closed from the last stage to the first, so that a failed write leaves no thread drawing.
-            with closing(ahead(batches, BATCHES_AHEAD, drawn)) as pictures:
-                contents = stages.finish(pictures, self._plan.job.encoding, self._progress, self.seconds)
-                with closing(ahead(contents, PARTS_AHEAD, encoded)) as finished:
-                    self.made.extend(self._writes(finished))
+            feed(batches, partial(self._finish, waits=encoded), BATCHES_AHEAD, drawn)
         finally:
             self._batch = rescue.size
             self.seconds.total = self.seconds.load + time.perf_counter() - started
             stats.note_waits(self.seconds, drawn, encoded)
 
-    def _writes(self, finished: Iterator[stages.Finished]) -> Iterator[Part]:
-        try:
-            yield from stages.write(finished, self._store, self.seconds)
-        except BaseException:
-            self._stop.drop()  # or the thread that draws would go on to the end of its part
-            raise
+    def _finish(self, pictures: Iterator[stages.Drawn], waits: Waits) -> None:
+        """Encode what was drawn and write it, in two threads beside the one that draws."""
+        contents = stages.finish(pictures, self._plan.job.encoding, self._progress, self.seconds)
+        with closing(ahead(contents, PARTS_AHEAD, waits)) as finished:
+            self.made.extend(stages.write(finished, self._store, self.seconds))
 
     def told(self, number: int, denoiser: Denoiser) -> ShardStats:
         """The statistics of this attempt."""

@@ -1,6 +1,5 @@
 """Being asked to stop: a pod gets SIGTERM, then half a minute at most."""
 
-import math
 import os
 import signal
 import time
@@ -30,10 +29,6 @@ class Stop:
         if self.asked_at is None:
             self.asked_at = time.monotonic()
 
-    def drop(self) -> None:
-        """Let every check from now on raise: what is at hand is of no use any more."""
-        self.asked_at = -math.inf
-
     @contextmanager
     def finishing(self) -> Iterator[None]:
         """While the block runs, what is at hand is worth finishing."""
@@ -54,13 +49,17 @@ def on_signals(at_once: bool = False) -> Iterator[Stop]:
     """A Stop that SIGTERM and Ctrl-C ask for, while the block runs. A second Ctrl-C acts as it would have.
 
     With `at_once`, the signal itself raises Stopped, but for where a block is `finishing`. A second SIGTERM changes
-    nothing: in a pod, the kubelet and Argo's executor may each send one.
+    nothing: in a pod, the kubelet and Argo's executor may each send one. It does not even after the block, where it
+    would spoil the exit code of a process that is about to end.
     """
     stop = Stop(at_once=at_once)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    after = dict(before)
 
     def asked(number: int, _frame: FrameType | None) -> None:
         stop.ask()
+        if number == signal.SIGTERM:
+            after[signal.SIGTERM] = signal.SIG_IGN
         if number == signal.SIGINT:
             signal.signal(number, before[signal.SIGINT])
         if stop.at_once:
@@ -73,5 +72,5 @@ def on_signals(at_once: bool = False) -> Iterator[Stop]:
     try:
         yield stop
     finally:
-        for number, handler in before.items():
+        for number, handler in after.items():
             signal.signal(number, handler)

@@ -84,6 +84,17 @@ def test_damaged_part_is_refused(tmp_path: Path, store_uri: str) -> None:
         shard.missing(store, wanted)
 
 
+def test_part_whose_commit_was_never_answered_counts_as_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with stub_s3() as stub:
+        log_in(S3Server(stub.endpoint), monkeypatch)
+        there = planned(tmp_path, "s3://bucket/out")
+        store = open_store(there.uri)
+        wanted = shard.read(store, there.plan, 0)
+        stub.faults.append("lost")
+        make(store, wanted[0])
+        assert [part.key for part in shard.missing(store, wanted)] == [wanted[1].key]
+
+
 def test_part_whose_reading_fails_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with stub_s3() as stub:
         log_in(S3Server(stub.endpoint), monkeypatch)

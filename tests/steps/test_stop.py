@@ -54,13 +54,6 @@ def test_what_is_worth_finishing_is_finished(before: Before) -> None:
     assert before.seen == []
 
 
-def test_dropped_work_stops_at_its_next_check() -> None:
-    stop = Stop()
-    stop.drop()
-    with pytest.raises(Stopped):
-        stop.check()
-
-
 def test_a_second_ctrl_c_acts_as_it_would_have(before: Before) -> None:
     with on_signals():
         os.kill(os.getpid(), signal.SIGINT)
@@ -74,6 +67,13 @@ def test_a_second_sigterm_changes_nothing(before: Before) -> None:
         asked_at = stop.asked_at
         os.kill(os.getpid(), signal.SIGTERM)
         assert stop.asked_at == asked_at
+    assert before.seen == []
+
+
+def test_a_second_sigterm_after_the_block_does_not_spoil_the_exit_code(before: Before) -> None:
+    with on_signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
     assert before.seen == []
 
 

@@ -1,4 +1,3 @@
-import socket
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +9,7 @@ import pytest
 from imagekiln.steps import storage
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.storage import open_store
+from tests.network import dead_port, flaky
 from tests.s3 import READER, S3Server, forget_connections, log_in
 from tests.stub_s3 import CONFLICT, EXPIRED, SLOW_DOWN, StubS3, stub_s3
 
@@ -38,11 +38,10 @@ def test_created_object_is_never_overwritten(store_uri: str) -> None:
 def test_of_many_writers_at_once_one_wins(store_uri: str) -> None:
     stores = [open_store(store_uri) for _ in range(WRITERS)]
     contents = [f"writer {number}".encode() * 10_000 for number in range(WRITERS)]
-    for key in ("a", "b"):
-        with ThreadPoolExecutor(WRITERS) as pool:
-            won = list(pool.map(lambda store, content, key=key: store.create(key, content), stores, contents))
-        assert won.count(True) == 1
-        assert stores[0].read(key) == contents[won.index(True)]
+    with ThreadPoolExecutor(WRITERS) as pool:
+        won = list(pool.map(lambda store, content: store.create("part", content), stores, contents))
+    assert won.count(True) == 1
+    assert stores[0].read("part") == contents[won.index(True)]
 
 
 def test_object_of_many_pieces_is_created_once(s3_bucket: str) -> None:
@@ -196,20 +195,6 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "S3_ROUNDS", 1)
 
 
-def dead_port(kind: str, held: ExitStack) -> int:
-    """A port where nobody listens, where connections are never taken, or where no request is answered."""
-    server = held.enter_context(socket.socket())
-    server.bind(("127.0.0.1", 0))
-    if kind == "refuses":
-        return int(server.getsockname()[1])
-    server.listen(0 if kind == "swallows" else 100)
-    for _ in range(3 if kind == "swallows" else 0):  # fill the queue, so that the next one waits for ever
-        client = held.enter_context(socket.socket())
-        client.setblocking(False)
-        client.connect_ex(server.getsockname())
-    return int(server.getsockname()[1])
-
-
 @pytest.fixture
 def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubS3]:
     """A store that fails on request, in place of the real one."""
@@ -226,8 +211,28 @@ def test_lost_answer_to_a_write_shows_as_taken(stub: StubS3) -> None:
     assert stub.requests[:2] == ["PUT /bucket/run/a"] * 2
 
 
+def test_lost_answer_to_the_end_of_an_upload_in_pieces_shows_as_taken(
+    s3_bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = bytes(101 * MIB)
+    with flaky(s3_server.endpoint, lambda answer: b"CompleteMultipartUploadResult" in answer) as network:
+        log_in(S3Server(network.endpoint), monkeypatch)
+        assert not open_store(s3_bucket).create("large", content)
+        assert network.lost == 1
+        assert open_store(s3_bucket).read("large") == content
+
+
+def test_upload_that_the_store_no_longer_knows_is_done_or_to_be_tried_again(stub: StubS3) -> None:
+    store = open_store("s3://bucket/run")
+    stub.faults.append((404, "NoSuchUpload"))
+    assert type(failure(store.create, "a", b"x")) is TryAgain
+    stub.objects["/bucket/run/a"] = b"x"
+    stub.faults.append((404, "NoSuchUpload"))
+    assert not store.create("a", b"x")
+
+
 def test_request_meeting_slow_down_is_repeated(stub: StubS3) -> None:
-    stub.faults.extend([SLOW_DOWN, (500, "InternalError"), (503, "ServiceUnavailable")])
+    stub.faults.extend([SLOW_DOWN, (500, "InternalError")])
     assert open_store("s3://bucket/run").create("a", b"x")
     assert stub.objects == {"/bucket/run/a": b"x"}
 
@@ -238,7 +243,8 @@ def test_write_meeting_a_conflict_is_repeated(stub: StubS3) -> None:
     assert stub.objects == {"/bucket/run/a": b"x"}
 
 
-def test_lasting_conflict_means_try_again(stub: StubS3) -> None:
+def test_lasting_conflict_means_try_again(stub: StubS3, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "CONFLICT_TRIES", 2)
     stub.faults.extend([CONFLICT] * storage.CONFLICT_TRIES)
     assert type(failure(open_store("s3://bucket/run").create, "a", b"x")) is TryAgain
     assert stub.objects == {}
