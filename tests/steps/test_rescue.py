@@ -61,7 +61,7 @@ def test_the_smaller_batch_stays() -> None:
 
 
 def test_an_image_that_does_not_fit_alone_is_failed_where_others_fit() -> None:
-    def draw(rows: Sequence[ImageRow], _size: int) -> list[Picture]:
+    def draw(rows: Sequence[ImageRow], size: int) -> list[Picture]:  # noqa: ARG001
         if any(row.place == 1 for row in rows):
             raise torch.OutOfMemoryError("out of memory")
         return [picture(row.place) for row in rows]
