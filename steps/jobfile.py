@@ -9,7 +9,7 @@ from typing import cast
 import yaml
 from pydantic import ValidationError
 
-from imagekiln.steps import bundled
+from imagekiln.steps import bundled, remote
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job import Job
 from imagekiln.steps.mistakes import sentence
@@ -20,10 +20,18 @@ Path_ = tuple[str | int, ...]
 YAML_11_FLOAT = re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$")
 
 
-def read_job(name: str, settings: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Job:
-    """The job in the file `name`, with `key=value` settings on top. Raises BadInput with every mistake's place."""
-    with told(name):
-        text = Path(bundled.local(name)).read_text(encoding="utf-8")
+def read_job(
+    name: str,
+    settings: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    text: str | None = None,
+) -> Job:
+    """The job in the file or at the URI `name`, with `key=value` settings on top.
+
+    Where `text` is given, it is the job, and `name` only names it. Raises BadInput with every mistake's place.
+    """
+    if text is None:
+        text = remote.text(name) if remote.is_remote(name) else _text(name)
     places: dict[Path_, str] = {}
     values = _parsed(text, name, places)
     for variable, value in sorted((os.environ if environment is None else environment).items()):
@@ -45,6 +53,11 @@ def check_job(values: object, name: str = "job", places: Mapping[Path_, str] | N
     except ValidationError as error:
         found = [sentence(Job, each, name, places or {}) for each in error.errors()]
         raise BadInput("\n".join(dict.fromkeys(found))) from error
+
+
+def _text(name: str) -> str:
+    with told(name):
+        return Path(bundled.local(name)).read_text(encoding="utf-8")
 
 
 def _parsed(text: str, name: str, places: dict[Path_, str]) -> dict[str, object]:
