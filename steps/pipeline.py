@@ -20,13 +20,13 @@ def load(plan: Plan) -> diffusers.DiffusionPipeline:
     device = choose(plan.job.device)
     if plan.job.threads is not None:
         torch.set_num_threads(plan.job.threads)
-    folder = _folder(plan)
+    files = folder(plan)
     for library in (diffusers, transformers):  # a pod's log is for what the job does
         library.utils.logging.set_verbosity_error()
         library.utils.logging.disable_progress_bar()
     try:
         pipe = diffusers.DiffusionPipeline.from_pretrained(
-            folder, dtype=DTYPES[plan.job.model.dtype], use_safetensors=True, local_files_only=True
+            files, dtype=DTYPES[plan.job.model.dtype], use_safetensors=True, local_files_only=True
         )
     except KilnError:
         raise
@@ -60,7 +60,8 @@ def versions() -> dict[str, str]:
     }
 
 
-def _folder(plan: Plan) -> Path:
+def folder(plan: Plan) -> Path:
+    """The files of the plan's model on this machine, brought here if need be. Raises BadInput, Missing, TryAgain."""
     wanted = plan.job.model
     if model.is_hub(wanted.id):
         return hub.weights(wanted)

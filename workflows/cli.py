@@ -1,14 +1,12 @@
 """The command line. A command reads its arguments, calls one function, and prints what it returns."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, ParamSpec
+from pathlib import Path
 
 import click
 
-if TYPE_CHECKING:
-    pass
+from imagekiln.workflows import cluster_commands, plan_command
+from imagekiln.workflows.options import date_options, job_options, output_option
 
-P = ParamSpec("P")
 DEMO = "bundled:demo.yaml"
 
 
@@ -18,11 +16,13 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; end with the failure's sentence and exit code."""
         from imagekiln.steps.errors import KilnError
+        from imagekiln.workflows import lastword
 
         try:
             return super().invoke(ctx)
         except KilnError as error:
             click.echo(str(error), err=True)
+            lastword.leave(str(error))
             ctx.exit(error.exit_code)
 
 
@@ -32,24 +32,13 @@ def main() -> None:
     """Batch image generation: a Parquet file of prompts in, a verified image dataset out."""
 
 
-def output_option(command: Callable[P, None]) -> Callable[P, None]:
-    """Let the user choose text or JSON."""
-    kinds = click.Choice(["text", "json"])
-    return click.option("--output", type=kinds, default="text", show_default=True, help="How to print.")(command)
-
-
-def job_options(command: Callable[P, None]) -> Callable[P, None]:
-    """Take a JOB and settings on top of it."""
-    setting = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a setting of the job.")
-    return click.argument("job", metavar="JOB")(setting(command))
-
-
 @main.command()
 @job_options
+@date_options
 @output_option
-def run(job: str, settings: tuple[str, ...], output: str) -> None:
+def run(job: str, settings: tuple[str, ...], date: str, timezone: str, output: str) -> None:
     """Do the whole job on this machine. Run again, it resumes."""
-    _run(job, settings, output)
+    _run(job, settings, output, date, timezone)
 
 
 @main.command()
@@ -60,28 +49,17 @@ def demo(settings: tuple[str, ...], output: str) -> None:
     _run(DEMO, settings, output)
 
 
-def _run(job: str, settings: tuple[str, ...], output: str) -> None:
-    from imagekiln.steps.jobfile import read_job
+def _run(job: str, settings: tuple[str, ...], output: str, date: str = "", timezone: str = "") -> None:
     from imagekiln.steps.progress import shown
     from imagekiln.steps.run import run as run_job
     from imagekiln.steps.stop import on_signals
+    from imagekiln.workflows.asking import Asked, asked_job
     from imagekiln.workflows.show import planned, ran, show
 
+    wanted = asked_job(Asked(job, None, settings, "", date, timezone))
     with on_signals() as stop, shown() as progress:
-        done = run_job(read_job(job, settings), progress, stop, lambda there: click.echo(planned(there), err=True))
+        done = run_job(wanted, progress, stop, lambda there: click.echo(planned(there), err=True))
     show(done, output, ran)
-
-
-@main.command()
-@job_options
-@output_option
-def plan(job: str, settings: tuple[str, ...], output: str) -> None:
-    """Plan the job: check its prompts, and freeze what every pod will do."""
-    from imagekiln.steps.jobfile import read_job
-    from imagekiln.steps.planning import make_plan
-    from imagekiln.workflows.show import planned, show
-
-    show(make_plan(read_job(job, settings)), output, planned)
 
 
 @main.command()
@@ -102,13 +80,20 @@ def generate(run: str, shard: int, output: str) -> None:
 
 @main.command()
 @click.argument("run", metavar="RUN")
+@click.option("--outputs", type=click.Path(file_okay=False), help="Leave a copy of the report here, for Argo.")
 @output_option
-def aggregate(run: str, output: str) -> None:
+def aggregate(run: str, outputs: str | None, output: str) -> None:
     """Account for every planned image; write manifest, summary, report and _SUCCESS."""
     from imagekiln.steps.aggregate import aggregate as aggregate_run
+    from imagekiln.workflows.outputs import copy_report
     from imagekiln.workflows.show import show, summed
 
-    show(aggregate_run(run), output, summed)
+    try:
+        done = aggregate_run(run)
+    finally:  # an incomplete run has a report too
+        if outputs:
+            copy_report(Path(outputs), run)
+    show(done, output, summed)
 
 
 @main.command()
@@ -143,3 +128,7 @@ def schema() -> None:
     from imagekiln.steps.job import Job
 
     click.echo(json.dumps(Job.model_json_schema(), indent=2))
+
+
+for command in (plan_command.plan, *cluster_commands.COMMANDS):
+    main.add_command(command)
