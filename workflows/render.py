@@ -1,7 +1,7 @@
 """What `render` prints: a job's template, and what runs it, as YAML that kubectl and GitOps take as it is."""
 
 from imagekiln.steps.job import Job
-from imagekiln.workflows import manifest, profiles, submission, templates
+from imagekiln.workflows import gpu_profiles, manifest, submission, templates
 
 
 def render(job: Job, schedules: tuple[str, ...] = (), zone: str = "UTC", *, event: bool = False) -> str:
@@ -9,7 +9,7 @@ def render(job: Job, schedules: tuple[str, ...] = (), zone: str = "UTC", *, even
 
     With `event`, what waits for a job instead. Raises BadInput where the job or its profile is not as it must be.
     """
-    profile, namespace = profiles.load(job.cluster.profile), job.cluster.namespace
+    profile, namespace = gpu_profiles.load(job.cluster.profile), job.cluster.namespace
     if event:
         runs = submission.event_binding(profile, namespace)
     elif schedules:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from imagekiln.steps.job import Cluster, Defaults, Job, Model
-from imagekiln.workflows import manifest, profiles, submission, templates
+from imagekiln.workflows import gpu_profiles, manifest, submission, templates
 
 FOLDER = Path(__file__).parent / "golden"
 NAMESPACE = "images"
@@ -19,17 +19,19 @@ JOB = Job(
 # Texts that a careless template would take for its own.
 ODD = JOB.model_copy(
     update={
-        "defaults": Defaults(negative_prompt="{{workflow.name}} {{=1}} \"double\" 'single' $(id) `id` %s \\ é\nline two"),
+        "defaults": Defaults(
+            negative_prompt="{{workflow.name}} {{=1}} \"double\" 'single' $(id) `id` %s \\ é\nline two"
+        ),
     }
 )
 
 
 def goldens() -> Iterator[tuple[Path, str]]:
     """Each golden file, and what it should hold: one whole template, the GPU pods of every profile, and what runs."""
-    gpu = profiles.load("gpu")
+    gpu = gpu_profiles.load("gpu")
     for name in ("gpu", "cached-claim"):
-        yield _file(name), manifest.to_yaml(templates.workflow_template(profiles.load(name), NAMESPACE))
-    for name in profiles.bundled():
+        yield _file(name), manifest.to_yaml(templates.workflow_template(gpu_profiles.load(name), NAMESPACE))
+    for name in gpu_profiles.bundled():
         yield FOLDER / "generate" / f"{name}.yaml", manifest.to_yaml(generate(name))
     yield _file("workflow"), manifest.to_yaml(submission.workflow(JOB, gpu, "2026-11-21", "Europe/Berlin"))
     yield _file("workflow-odd"), manifest.to_yaml(submission.workflow(ODD, gpu))
@@ -40,7 +42,7 @@ def goldens() -> Iterator[tuple[Path, str]]:
 
 def generate(profile: str) -> dict[str, object]:
     """The template of a profile's GPU pods."""
-    made = templates.workflow_template(profiles.load(profile), NAMESPACE)
+    made = templates.workflow_template(gpu_profiles.load(profile), NAMESPACE)
     spec = made["spec"]
     assert isinstance(spec, dict)
     return next(each for each in spec["templates"] if each["name"] == "generate")
