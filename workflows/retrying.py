@@ -4,6 +4,7 @@ from hera.workflows import models as m
 
 from imagekiln.workflows.profile import Retries
 
+FEW = 6  # retries, the last of which waits eight minutes
 # By the step's exit code, as text. 2 and 3 say that trying again is useless. 75 asks for it. 137 and 143 are signals:
 # out of memory, or stopped before the step could say so. -1: the pod is gone (its node lost, evicted, deleted) or was
 # never let in. The rest, a bug of ours (1), a crash, or 0 where Argo's own container failed, gets two more tries.
@@ -19,10 +20,17 @@ def strategy(retries: Retries) -> m.RetryStrategy:
         limit=m.IntOrString(retries.limit),
         retry_policy="Always",
         expression=EXPRESSION,
-        backoff=m.Backoff(duration="15s", factor=m.IntOrString(2), cap="5m"),
+        backoff=_backoff(retries.limit),
         # Argo can only require another node, not prefer one.
         affinity=m.RetryAffinity(node_anti_affinity=m.RetryNodeAntiAffinity()) if retries.elsewhere else None,
     )
+
+
+def _backoff(limit: int) -> m.Backoff:
+    # Argo before 3.7 knows no cap: many tries come evenly.
+    if limit > FEW:
+        return m.Backoff(duration="1m", factor=m.IntOrString(1))
+    return m.Backoff(duration="15s", factor=m.IntOrString(2))
 
 
 def memory(base: int, most: int | None) -> str:
