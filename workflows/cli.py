@@ -65,9 +65,15 @@ def _run(job: str, settings: tuple[str, ...], output: str, date: str = "", timez
 @main.command()
 @click.argument("run", metavar="RUN")
 @click.option("--shard", type=int, required=True, help="The shard to make, counted from 0.")
+@click.option("--workers", type=click.IntRange(1), default=1, help="Make a lot of so many shards, a GPU each.")
 @output_option
-def generate(run: str, shard: int, output: str) -> None:
-    """Make what is missing of one shard of a planned run."""
+@click.pass_context
+def generate(ctx: click.Context, run: str, shard: int, workers: int, output: str) -> None:
+    """Make what is missing of one shard of a planned run, or of as many as there are workers."""
+    if workers > 1:
+        from imagekiln.workflows import workers as several
+
+        ctx.exit(several.generate(run, shard, workers))
     from imagekiln.steps.generate import generate as generate_shard
     from imagekiln.steps.progress import shown
     from imagekiln.steps.stop import on_signals

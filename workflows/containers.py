@@ -14,7 +14,7 @@ OUT = f"{pods.TMP}/imagekiln"
 MODELS = "/models"
 MOST_FAILURES = 20_000  # signs of Argo's list of failures that reach the report
 RUN = "{{inputs.parameters.run}}"
-PLAN_GIVES = ("run", "shards", "shards_here", "workflows", "parallelism")
+PLAN_GIVES = ("run", "pods", "pods_here", "workflows", "parallelism")
 
 
 def templates(profile: Profile) -> list[m.Template]:
@@ -26,7 +26,7 @@ def templates(profile: Profile) -> list[m.Template]:
 def _plan(profile: Profile) -> m.Template:
     work = Work(
         "plan",
-        ["plan", "--argo", "--device", profile.gpu.device, "--outputs", OUT],
+        ["plan", "--argo", "--device", profile.gpu.device, *_workers(profile), "--outputs", OUT],
         "{{workflow.parameters.cpu-image}}",
         env=[
             *(_encoded(f"IMAGEKILN_{key}", parameter) for key, parameter in ENCODED.items()),
@@ -54,11 +54,10 @@ def _output(name: str) -> m.Parameter:
 
 def _generate(profile: Profile) -> m.Template:
     gpu, cache = profile.gpu, profile.cache
-    workers = ["--workers", str(gpu.count)] if gpu.count > 1 else []
     offline = [m.EnvVar(name="HF_HUB_OFFLINE", value="1")] if cache and (cache.claim or cache.image) else []
     work = Work(
         "generate",
-        ["generate", "--shard", "{{inputs.parameters.shard}}", *workers, "--", RUN],
+        ["generate", "--shard", "{{inputs.parameters.shard}}", *_workers(profile), "--", RUN],
         "{{workflow.parameters.gpu-image}}",
         inputs=("run", "shard"),
         env=offline,
@@ -70,6 +69,11 @@ def _generate(profile: Profile) -> m.Template:
     lock = m.Synchronization(semaphores=[m.SemaphoreRef(config_map_key_ref=key)]) if key else None
     volume, mount = _models(profile, read_only=bool(offline))
     return pods.template(work, profile.generate, profile.retries, Extras(resources, gpu.claim, volume, mount, lock))
+
+
+def _workers(profile: Profile) -> list[str]:
+    # A shard on each GPU: `shard` then counts lots of as many shards as the pod has GPUs, in plan and generate alike.
+    return ["--workers", str(profile.gpu.count)] if profile.gpu.count > 1 else []
 
 
 def _fetch(profile: Profile) -> m.Template:

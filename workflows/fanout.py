@@ -31,13 +31,13 @@ def _main(profile: Profile) -> m.Template:
             name="generate",
             template="shards",
             depends=filled,
-            arguments=arguments(run, first="0", count=plan.format("shards_here")),
+            arguments=arguments(run, first="0", count=plan.format("pods_here")),
         ),
         m.DAGTask(
             name="generate-further",
             template="further",
             depends=filled,
-            arguments=arguments(run, **{key: plan.format(key) for key in ("shards", "workflows", "parallelism")}),
+            arguments=arguments(run, **{key: plan.format(key) for key in ("pods", "workflows", "parallelism")}),
         ),
         m.DAGTask(
             name="aggregate",

@@ -6,7 +6,7 @@ from imagekiln.workflows import manifest, retrying, security
 from imagekiln.workflows.passing import RUN, arguments, inputs, passed
 from imagekiln.workflows.profile import Profile, Retries
 
-MOST_SHARDS = 2000  # in one workflow, which then fits in its object without a database
+MOST_PODS = 2000  # in one workflow, which then fits in its object without a database
 
 
 def templates(profile: Profile) -> list[m.Template]:
@@ -19,12 +19,12 @@ def _all() -> m.Template:
     task = m.DAGTask(
         name="workflow",
         template="further-one",
-        arguments=arguments(RUN, number="{{item}}", **passed("shards", "parallelism")),
+        arguments=arguments(RUN, number="{{item}}", **passed("pods", "parallelism")),
         with_sequence=m.Sequence(count=m.IntOrString("{{inputs.parameters.workflows}}")),
     )
     return m.Template(
         name="further",
-        inputs=inputs("run", "shards", "workflows", "parallelism"),
+        inputs=inputs("run", "pods", "workflows", "parallelism"),
         parallelism=1,
         dag=m.DAGTemplate(fail_fast=False, tasks=[task]),
     )
@@ -32,8 +32,8 @@ def _all() -> m.Template:
 
 def _one(profile: Profile) -> m.Template:
     """A workflow of this same template that makes up to 2,000 of the shards. Made again, it is the same one."""
-    first = f"sprig.mul(inputs.parameters.number, {MOST_SHARDS})"
-    count = f"sprig.min({MOST_SHARDS}, sprig.sub(inputs.parameters.shards, {first}))"
+    first = f"sprig.mul(inputs.parameters.number, {MOST_PODS})"
+    count = f"sprig.min({MOST_PODS}, sprig.sub(inputs.parameters.pods, {first}))"
     values = {
         "run": "{{=toJson(inputs.parameters.run)}}",
         "first": f'"{{{{={first}}}}}"',
@@ -51,7 +51,7 @@ def _one(profile: Profile) -> m.Template:
     )
     return m.Template(
         name="further-one",
-        inputs=inputs("run", "number", "shards", "parallelism"),
+        inputs=inputs("run", "number", "pods", "parallelism"),
         resource=resource,
         service_account_name="imagekiln-further",
         retry_strategy=retrying.strategy(Retries(limit=profile.retries.limit)),

@@ -7,23 +7,23 @@ from imagekiln.steps.contact import MOST
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.planning import Planned
 from imagekiln.steps.storage import open_store
-from imagekiln.workflows.further import MOST_SHARDS
+from imagekiln.workflows.further import MOST_PODS
 
 
-def write_plan(folder: Path, planned: Planned, parallelism: int) -> None:
-    """Write run, shards, shards_here, workflows and parallelism, a file each.
+def write_plan(folder: Path, planned: Planned, parallelism: int, workers: int = 1) -> None:
+    """Write run, pods, pods_here, workflows and parallelism, a file each; a pod makes a shard for each worker.
 
-    A run that is finished already has no shards left. Raises BadInput where Argo could not carry the run's name.
+    A run that is finished already needs no pods. Raises BadInput where Argo could not carry the run's name.
     """
     _refuse_odd(planned.uri)
     finished = open_store(planned.uri).exists(names.SUCCESS)
-    shards = 0 if finished else len(planned.plan.shards)
-    here = shards <= MOST_SHARDS
+    pods = 0 if finished else -(-len(planned.plan.shards) // workers)
+    here = pods <= MOST_PODS
     texts = {
         "run": planned.uri,
-        "shards": str(shards),
-        "shards_here": str(shards if here else 0),
-        "workflows": str(0 if here else -(-shards // MOST_SHARDS)),
+        "pods": str(pods),
+        "pods_here": str(pods if here else 0),
+        "workflows": str(0 if here else -(-pods // MOST_PODS)),
         "parallelism": str(parallelism),
     }
     folder.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from imagekiln.workflows.options import date_options, output_option
 @date_options
 @click.option("--argo", is_flag=True, help="Take the job from the environment that a workflow's template sets.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="What `device: auto` means: what the pods have.")
+@click.option("--workers", type=click.IntRange(1), default=1, help="How many shards a pod makes at once.")
 @click.option("--outputs", type=click.Path(file_okay=False), help="Leave run and counts here, for Argo.")
 @output_option
 def plan(
@@ -22,6 +23,7 @@ def plan(
     timezone: str,
     argo: bool,
     device: str | None,
+    workers: int,
     outputs: str | None,
     output: str,
 ) -> None:
@@ -39,5 +41,5 @@ def plan(
     wanted = asked_job(asked, device)
     done = make_plan(wanted)
     if outputs:
-        write_plan(Path(outputs), done, wanted.cluster.parallelism)
+        write_plan(Path(outputs), done, wanted.cluster.parallelism, workers)
     show(done, output, planned)

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from imagekiln.workflows.cli import main
-from imagekiln.workflows.further import MOST_SHARDS
+from imagekiln.workflows.further import MOST_PODS
 
 JOB = """
 name: shapes
@@ -50,11 +50,11 @@ def test_pod_plans_and_leaves_what_argo_needs(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     left = _outputs(tmp_path)
     shards = len(_list(_plan_file(left["run"])["shards"]))
-    assert 0 < shards <= MOST_SHARDS
+    assert 0 < shards <= MOST_PODS
     assert left == {
         "run": left["run"],
-        "shards": str(shards),
-        "shards_here": str(shards),
+        "pods": str(shards),
+        "pods_here": str(shards),
         "workflows": "0",
         "parallelism": "3",
     }
@@ -73,7 +73,7 @@ def test_finished_run_has_no_shards_left(tmp_path: Path) -> None:
     assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
     (Path(_outputs(tmp_path)["run"]) / "_SUCCESS").write_text("done\n", encoding="utf-8")
     assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
-    assert (_outputs(tmp_path)["shards"], _outputs(tmp_path)["shards_here"]) == ("0", "0")
+    assert (_outputs(tmp_path)["pods"], _outputs(tmp_path)["pods_here"]) == ("0", "0")
 
 
 def test_date_names_the_run_and_twice_gives_the_same(tmp_path: Path) -> None:
