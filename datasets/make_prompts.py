@@ -17,13 +17,13 @@ BACKGROUNDS = {
     "red": ("white", "blue", "black", "cyan", "yellow", "pink"),
     "green": ("black", "purple", "blue", "pink", "yellow", "white"),
     "blue": ("yellow", "orange", "white", "pink", "cyan", "green"),
-    "yellow": ("purple", "black", "blue", "green", "cyan", "red"),
+    "yellow": ("red", "black", "blue", "green", "cyan", "purple"),
     "orange": ("blue", "green", "black", "white", "cyan", "purple"),
     "purple": ("cyan", "yellow", "pink", "white", "orange", "green"),
     "pink": ("green", "purple", "blue", "red", "yellow", "black"),
     "cyan": ("red", "black", "yellow", "purple", "blue", "green"),
     "white": ("green", "red", "orange", "black", "purple", "blue"),
-    "black": ("pink", "white", "cyan", "orange", "yellow", "red"),
+    "black": ("red", "white", "cyan", "orange", "yellow", "pink"),
 }
 COLOURS = tuple(BACKGROUNDS)
 PLACES = ("on the left", "on the right", "at the top", "at the bottom")

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from math import ceil
 from typing import TypeVar
 
 from imagekiln.steps import names, plan, report, stats, tables
@@ -18,8 +19,8 @@ LISTED = 10
 T = TypeVar("T")
 
 
-def aggregate(uri: str) -> Summary:
-    """Account for every planned image of the run at `uri`.
+def aggregate(uri: str, failed_share: float | None = None) -> Summary:
+    """Account for every planned image of the run at `uri`. `failed_share` replaces the job's, which is frozen.
 
     Raises Incomplete where images are missing or too many are not ok, BadInput on damage, TryAgain where storage
     fails. Whatever is there is in the manifest even then.
@@ -34,13 +35,15 @@ def aggregate(uri: str) -> Summary:
     summary = sums.summary(frozen, (each for each in told if each is not None))
     store.replace(names.SUMMARY, SUMMARY.dump_json(summary, indent=1) + b"\n")
     report.write(store, frozen, summary, samples)
-    refuse_incomplete(store, frozen, summary)
+    if summary.missing and store.exists(names.SUCCESS):
+        store.remove(names.SUCCESS)  # the run was whole once, and is no longer
+    refuse_incomplete(store, summary, frozen.job.limits.failed_share if failed_share is None else failed_share)
     store.create(names.SUCCESS, f"{summary.ok} of {summary.images} images\n".encode())
     return summary
 
 
-def refuse_incomplete(store: Store, frozen: Plan, summary: Summary) -> None:
-    """Raise Incomplete where an image is unaccounted for, or more are not ok than the job allows."""
+def refuse_incomplete(store: Store, summary: Summary, failed_share: float) -> None:
+    """Raise Incomplete where an image is unaccounted for, or a larger share is not ok than is allowed."""
     if summary.missing:
         listed = ", ".join(summary.missing_parts[:LISTED])
         more = f" and {summary.missing_parts_count - LISTED} more" if summary.missing_parts_count > LISTED else ""
@@ -49,11 +52,11 @@ def refuse_incomplete(store: Store, frozen: Plan, summary: Summary) -> None:
             "Run their shards again."
         )
     bad = summary.images - summary.ok
-    if bad > frozen.job.limits.failed_share * summary.images:
+    if bad > failed_share * summary.images:
         causes = "; ".join(f"{each.images} {each.status} ({each.error})" for each in summary.failures[:LISTED])
         raise Incomplete(
             f"{store.uri}: {bad} of {summary.images} images are not ok: {causes}. "
-            "See the manifest, or raise limits.failed_share."
+            f"To accept them: imagekiln aggregate {store.uri} --failed-share {ceil(1000 * bad / summary.images) / 1000}"
         )
 
 

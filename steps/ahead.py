@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from queue import Empty, Full, Queue
 from typing import Generic, TypeVar
@@ -33,11 +33,11 @@ class _Line(Generic[T]):
     closed: threading.Event = field(default_factory=threading.Event)
 
 
-def ahead(items: Iterator[T], depth: int, waits: Waits) -> Iterator[T]:
+def ahead(items: Iterator[T], depth: int, waits: Waits) -> Generator[T]:
     """Yield what `items` yields, made in a thread that is at most `depth` items ahead.
 
-    What `items` raises is raised here, after everything that came before it. A consumer that leaves early
-    stops the thread at its next item.
+    What `items` raises is raised here, after everything that came before it. Closing stops the thread at its
+    next item and waits for it; a consumer that may leave early must close.
     """
     line: _Line[T] = _Line(Queue(depth))
     thread = threading.Thread(target=_produce, args=(items, line, waits), daemon=True)
@@ -60,6 +60,9 @@ def _produce(items: Iterator[T], line: _Line[T], waits: Waits) -> None:
         _put(_End(), line, waits)
     except BaseException as error:  # noqa: BLE001  # raised again where it can be handled: in the consumer
         _put(_End(error), line, waits)
+    finally:
+        if isinstance(items, Generator):
+            items.close()
 
 
 def _put(item: T | _End, line: _Line[T], waits: Waits) -> bool:

@@ -23,6 +23,7 @@ COLUMNS = {
 INTEGER = r"^\s*[+-]?[0-9]{1,18}\s*$"
 NUMBER = r"^\s*[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]?[0-9]{1,3})?\s*$"
 EXACT = float(2**53)
+MOST_BYTES = 2**30  # of text in one batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,11 @@ class Cells:
 
 def texts(array: pa.Array, where: str) -> Cells:
     """Text of any Arrow flavour; integers are taken as their digits. Raises BadInput on other types."""
-    array = _plain(array)
+    array = _plain(array, where)
     kind = array.type
     if pa.types.is_integer(kind) or pa.types.is_null(kind):
         return Cells(array.cast(pa.string()))
-    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+    if not _is_text(kind):
         raise BadInput(f"{where} is {kind}, not text. Write it as strings.")
     array = array.cast(pa.string())
     try:
@@ -57,7 +58,7 @@ def texts(array: pa.Array, where: str) -> Cells:
 
 def integers(array: pa.Array, where: str) -> Cells:
     """Integers of any width, whole floats (pandas has no other nulls), or digits. Raises BadInput on other types."""
-    array = _plain(array)
+    array = _plain(array, where)
     if pa.types.is_null(array.type) or pa.types.is_signed_integer(array.type):
         return Cells(array.cast(pa.int64()))
     if pa.types.is_unsigned_integer(array.type):
@@ -71,7 +72,7 @@ def integers(array: pa.Array, where: str) -> Cells:
 
 def numbers(array: pa.Array, where: str) -> Cells:
     """Floats, integers, or their text. Raises BadInput on other types."""
-    array = _plain(array)
+    array = _plain(array, where)
     if pa.types.is_null(array.type) or pa.types.is_integer(array.type):
         return Cells(array.cast(pa.float64(), safe=False))
     if pa.types.is_floating(array.type):
@@ -80,8 +81,24 @@ def numbers(array: pa.Array, where: str) -> Cells:
     return _parsed(array, NUMBER, pa.float64(), f"{where} is {array.type}, not numbers. Write it as floats.")
 
 
-def _plain(array: pa.Array) -> pa.Array:
-    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+def _plain(array: pa.Array, where: str) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        _refuse_swollen(array, where)
+        array = array.dictionary_decode()
+    return array.cast(pa.string()) if pa.types.is_string_view(array.type) else array
+
+
+def _refuse_swollen(array: pa.DictionaryArray, where: str) -> None:
+    """Raise BadInput where a small dictionary of long texts would fill the memory once each row has its own."""
+    longest = pc.max(pc.binary_length(array.dictionary)).as_py() if _is_text(array.dictionary.type) else None
+    if (longest or 0) * len(array) > MOST_BYTES:
+        size = pc.sum(pc.binary_length(array.dictionary).take(array.indices).cast(pa.int64())).as_py() or 0
+        if size > MOST_BYTES:
+            raise BadInput(f"{where} has {size} bytes of text in {len(array)} rows. Write shorter texts.")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def _without_nan(array: pa.Array) -> pa.Array:
@@ -94,7 +111,7 @@ def _where(array: pa.Array, good: pa.Array, kind: pa.DataType) -> Cells:
 
 
 def _parsed(array: pa.Array, pattern: str, kind: pa.DataType, sentence: str) -> Cells:
-    if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
+    if not _is_text(array.type):
         raise BadInput(sentence)
     blank = pc.equal(pc.utf8_trim_whitespace(array), "")
     array = pc.if_else(pc.fill_null(blank, False), pa.scalar(None, array.type), array)

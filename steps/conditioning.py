@@ -10,7 +10,7 @@ import torch
 from imagekiln.steps.rows import ImageRow
 
 Inputs = dict[str, object]
-REMEMBERED_TEXTS = 1024
+REMEMBERED_TEXTS = 256  # images of one prompt are neighbours; SDXL takes 0.3 MB a text
 
 
 class TextCache:
@@ -67,7 +67,7 @@ class Conditioning:
     def noise(self, rows: Sequence[ImageRow]) -> Inputs:
         """A generator on the CPU for each image, and first noise drawn from it in float32.
 
-        Drawn in bfloat16, the same seed gives another image; drawn for the whole batch, another neighbour would.
+        So neither the device nor the dtype nor a neighbour enters into it.
         """
         generators = [torch.Generator("cpu").manual_seed(row.pixels.seed) for row in rows]
         if not self._embedded:

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow.compute as pc
 from PIL import Image as Pillow
 
+from imagekiln.steps import tables
 from imagekiln.steps.encode import decode
 from imagekiln.steps.reconcile import Reconciled
 from imagekiln.steps.storage import Store
@@ -29,21 +30,18 @@ class Sample:
 
 
 class Samples:
-    """Chooses a few images of each shard, or of every so many shards where there are more shards than pictures."""
+    """Chooses a few images of each shard; where there are more shards than pictures, of some, evenly spaced."""
 
     def __init__(self, shards: int) -> None:
         """Take the number of shards of the run."""
-        self._every = -(-shards // MOST)
-        self._each = -(-MOST * self._every // shards)
+        self._shards = shards
         self.chosen: list[Sample] = []
 
     def add(self, number: int, shard: Reconciled) -> None:
         """Choose among one shard's images that are ok."""
-        room = min(self._each, MOST - len(self.chosen))
-        if number % self._every or not room:
-            return
+        room = (number + 1) * MOST // self._shards - number * MOST // self._shards
         good = shard.manifest.filter(pc.equal(shard.manifest["status"], "ok"))
-        if not good.num_rows:
+        if not room or not good.num_rows:
             return
         places = np.unique(np.linspace(0, good.num_rows - 1, room).astype(int))
         rows = good.select(list(Sample.__slots__)).take(places).to_pylist()
@@ -51,11 +49,17 @@ class Samples:
 
 
 def thumbnail(store: Store, sample: Sample) -> bytes:
-    """The picture as a JPEG of at most 256 pixels a side, read by the manifest's offset alone."""
+    """The picture as a JPEG of at most 256 pixels a side, read by the manifest's offset alone.
+
+    Raises BadInput where it is damaged.
+    """
     with store.open(sample.part) as file:
         file.seek(sample.offset)
         content = file.read(sample.size)
-    picture = Pillow.fromarray(decode(content))
+    try:
+        picture = Pillow.fromarray(decode(content))
+    except tables.DAMAGED as error:
+        raise tables.damaged(store.at(sample.part), error) from error
     picture.thumbnail((SIDE, SIDE))
     sink = io.BytesIO()
     picture.save(sink, "JPEG", quality=85)

@@ -4,6 +4,9 @@ import torch
 
 from imagekiln.steps.errors import TryAgain
 
+# What CUDA and MPS, PyTorch's allocator on the CPU, and cuBLAS say, who have no error class of their own for it.
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
+
 
 def choose(wanted: str) -> torch.device:
     """The device of the job's `device`; `auto` takes the best there is. Raises TryAgain where it is not there."""
@@ -22,7 +25,8 @@ def describe(device: torch.device) -> str:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether a smaller batch may get through where this one did not."""
-    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+    said = isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
+    return said or isinstance(error, torch.OutOfMemoryError | MemoryError)
 
 
 def is_lost(error: Exception) -> bool:
@@ -34,3 +38,5 @@ def free_memory() -> None:
     """Give back what the allocator holds, after a batch that did not fit."""
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+    if torch.backends.mps.is_available():
+        torch.mps.empty_cache()

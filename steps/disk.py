@@ -1,5 +1,6 @@
 """A run's folder on a local disk: temporary file, fsync, and a link that fails if the name is taken."""
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -7,7 +8,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.store_errors import told
+
+NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 class Disk:
@@ -46,6 +50,13 @@ class Disk:
                 os.link(temporary, path)
             except FileExistsError:
                 return False
+            except OSError as error:
+                if error.errno not in NO_LINKS:
+                    raise
+                raise BadInput(
+                    f"{path}: this file system has no hard links, without which two writers could overwrite each "
+                    "other. Name another folder, or s3://."
+                ) from error
             sync_folder(path.parent)
             return True
 

@@ -35,7 +35,7 @@ class Draft:
         self.rejected = prompts.locate(self._files, self._catalog.rejected())
         self._refuse_too_many()
         self.duplicates = self._catalog.duplicates()
-        self.groups = self._catalog.groups()
+        self.groups = self._catalog.groups
         self.seconds_per_work = seconds_per_work(job, self.size)
         self.cut: Cut = cut(job, self.groups, self.seconds_per_work)
 
@@ -47,12 +47,13 @@ class Draft:
     def counts(self) -> Counts:
         """What became of the rows."""
         images = sum(group.images for group in self.groups)
-        return Counts(self.rejected.num_rows, images, self.duplicates.num_rows, self._catalog.truncated())
+        truncated = sum(group.truncated for group in self.groups)
+        return Counts(self.rejected.num_rows, images, self.duplicates.num_rows, truncated)
 
     def shards(self) -> Iterator[pa.Table]:
         """The image rows of each shard in turn."""
         schema = pa.schema([*tables.IMAGE_ROW, *self._files[0].carried])
-        stream, waiting = iter(self._catalog.images()), pa.Table.from_batches([], schema)
+        stream, waiting = self._catalog.images(), pa.Table.from_batches([], schema)
         for size in self.cut.shard_images:
             while waiting.num_rows < size:
                 batch = pa.Table.from_batches([next(stream)]).rename_columns(schema.names).cast(schema)

@@ -5,6 +5,7 @@ While a batch is on the device, the one before it is encoded and the part before
 
 import time
 from collections.abc import Callable
+from contextlib import closing
 from functools import cache, partial
 
 from imagekiln.steps import plan as plans
@@ -34,7 +35,7 @@ def generate(uri: str, number: int, progress: Progress | None = None, stop: Stop
     progress, stop = progress or Silent(), stop or Stop()
     store = open_store(uri)
     plan = plans.load(store)
-    progress.start(plan.shards[number].images if number < len(plan.shards) else 0)
+    progress.start(plan.shards[number].images if 0 <= number < len(plan.shards) else 0)
     return make_shard(store, plan, number, loader(plan), progress, stop)
 
 
@@ -57,6 +58,8 @@ def make_shard(
     progress.found(shard.images(wanted) - shard.images(missing))
     if not missing:
         return None
+    if stop.asked_at is not None:  # a model takes minutes to load
+        raise _stopped(store, number, len(missing))
     work = _Work(store, plan, progress, stop)
     with timed(work.seconds, "load"):
         denoiser = open_denoiser()
@@ -64,11 +67,14 @@ def make_shard(
         work.make(missing, denoiser)
     except Stopped:
         stats.record(store, work.told(number, denoiser))
-        left = len(missing) - len(work.made)
-        raise TryAgain(f"{store.uri}: shard {number} was stopped with {left} parts left. Run it again.") from None
+        raise _stopped(store, number, len(missing) - len(work.made)) from None
     told = work.told(number, denoiser)
     stats.record(store, told)
     return told
+
+
+def _stopped(store: Store, number: int, left: int) -> TryAgain:
+    return TryAgain(f"{store.uri}: shard {number} was stopped with {left} parts left. Run it again.")
 
 
 class _Work:
@@ -85,11 +91,13 @@ class _Work:
         rescue = Rescue(partial(denoiser.draw, check=self._stop.check), self._batch)
         drawn, encoded = Waits(), Waits()
         started = time.perf_counter()
+        batches = stages.draw(missing, rescue, self._stop, self.seconds)
         try:
-            pictures = ahead(stages.draw(missing, rescue, self._stop, self.seconds), BATCHES_AHEAD, drawn)
-            content = stages.finish(pictures, self._plan.job.encoding, self._progress, self.seconds)
-            for part in stages.write(ahead(content, PARTS_AHEAD, encoded), self._store, self.seconds):
-                self.made.append(part)
+            # Closed from the last stage to the first, so that a failed write leaves no thread drawing.
+            with closing(ahead(batches, BATCHES_AHEAD, drawn)) as pictures:
+                contents = stages.finish(pictures, self._plan.job.encoding, self._progress, self.seconds)
+                with closing(ahead(contents, PARTS_AHEAD, encoded)) as finished:
+                    self.made.extend(stages.write(finished, self._store, self.seconds))
         finally:
             self._batch = rescue.size
             self.seconds.total = self.seconds.load + time.perf_counter() - started

@@ -1,49 +1,86 @@
-"""Models on a hub: one pinned commit, safetensors only, each failure as a sentence."""
+"""Models on a hub: one pinned commit, its configuration here, and each failure as a sentence."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from logging import ERROR
 from pathlib import Path
 
-from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job import Model
+from imagekiln.steps.store_errors import explain, reason
 
 SMALL = ["*.json", "*/*.json", "*/merges.txt", "*/spiece.model", "*/tokenizer.model"]
-WEIGHTS = [*SMALL, "*/*.safetensors"]
+REFUSED = {401, 403}
+NO_MODEL = (Missing, "no such model on the hub, or no access. Check model.id and HF_TOKEN.")
+# By the names of the client's errors: it is slow to import.
+TOLD: dict[str, tuple[type[KilnError], str]] = {
+    "GatedRepoError": (BadInput, "is gated. Accept its terms on the hub and set HF_TOKEN."),
+    "RevisionNotFoundError": (Missing, "has no revision {revision}. Correct model.revision."),
+    "RepositoryNotFoundError": NO_MODEL,
+    "HFValidationError": NO_MODEL,
+    "DisabledRepoError": (BadInput, "is disabled on the hub. Name another model."),
+    "OfflineModeIsEnabled": (BadInput, "is not in this machine's cache, and HF_HUB_OFFLINE is set. Unset it."),
+}
 
 
 def configuration(model: Model) -> Path:
-    """The model's small files, in the hub's cache on this machine."""
-    return _snapshot(model, SMALL)
-
-
-def weights(model: Model) -> Path:
-    """All of the model's files, in the hub's cache on this machine."""
-    return _snapshot(model, WEIGHTS)
-
-
-def _snapshot(model: Model, patterns: list[str]) -> Path:
+    """The model's small files, in the hub's cache on this machine. Raises BadInput, Missing, TryAgain."""
     if model.revision is None:
         raise BadInput(f"model.revision is missing: pin {model.id} to a commit, 40 hexadecimal digits.")
     from huggingface_hub import snapshot_download  # slow to import, and a local model needs none of it
 
-    with _told(model):
-        folder = Path(snapshot_download(model.id, revision=model.revision, allow_patterns=patterns))
+    with told(model), _quiet():
+        folder = Path(snapshot_download(model.id, revision=model.revision, allow_patterns=SMALL))
     if not (folder / "model_index.json").is_file():
         raise BadInput(f"{model.id}: has no model_index.json, so it is no diffusers pipeline. Name another model.")
     return folder
 
 
 @contextmanager
-def _told(model: Model) -> Iterator[None]:
-    from huggingface_hub import errors
-
+def told(model: Model) -> Iterator[None]:
+    """Turn what the hub's client raises inside into a sentence about the model."""
     try:
         yield
-    except errors.GatedRepoError as error:
-        raise BadInput(f"{model.id}: is gated. Accept its terms and set HF_TOKEN.") from error
-    except errors.RevisionNotFoundError as error:
-        raise Missing(f"{model.id}: has no revision {model.revision}. Correct model.revision.") from error
-    except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
-        raise Missing(f"{model.id}: no such model on the hub, or no access. Check model.id and HF_TOKEN.") from error
-    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError, OSError) as error:
-        raise TryAgain(f"{model.id}: the hub could not be reached. Run again, or name a local folder.") from error
+    except Exception as error:
+        told_as = _explained(model, error)
+        if told_as is None:
+            raise
+        raise told_as from error
+
+
+def _explained(model: Model, error: Exception) -> KilnError | None:
+    from huggingface_hub import errors
+
+    if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
+        error = error.__cause__  # what kept the client from the hub, before it looked on this disk
+    if known := TOLD.get(type(error).__name__):
+        kind, sentence = known
+        return kind(f"{model.id}: {sentence.format(revision=model.revision)}")
+    if isinstance(error, errors.HfHubHTTPError) and error.response.status_code in REFUSED:
+        return BadInput(f"{model.id}: the hub refused access ({error.response.status_code}). Check HF_TOKEN.")
+    if isinstance(error, OSError) and error.errno is not None:
+        return explain(str(error.filename or model.id), error)
+    if isinstance(error, errors.HfHubHTTPError | errors.LocalEntryNotFoundError) or _is_of_network(error):
+        return TryAgain(f"{model.id}: the hub could not be reached. Run again, or name a local folder.")
+    return BadInput(f"{model.id}: {reason(error)}. Name another model.") if isinstance(error, OSError) else None
+
+
+def _is_of_network(error: Exception) -> bool:
+    return isinstance(error, ConnectionError) or type(error).__module__.startswith("httpx")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the client's progress bars and its warnings at each try off the terminal."""
+    from huggingface_hub.utils import logging
+    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+
+    level, hidden = logging.get_verbosity(), are_progress_bars_disabled()
+    logging.set_verbosity(ERROR)
+    disable_progress_bars()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if not hidden:
+            enable_progress_bars()

@@ -2,13 +2,10 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from imagekiln.steps.samplers import Sampler
-
-Share = Annotated[float, Field(ge=0, le=1)]
-Positive = Annotated[int, Field(ge=1)]
-Text = Annotated[str, Field(min_length=1)]
+from imagekiln.steps.values import Number, Positive, Share, Text, Whole
 
 
 class Settings(BaseModel):
@@ -37,7 +34,7 @@ class Model(Settings):
 
     id: Text = Field(description="A local folder, a hub id such as org/name, or bundled:shapes.")
     revision: str | None = Field(
-        None, pattern=r"^[0-9a-f]{40}$", description="The commit of a hub model: 40 hexadecimal digits."
+        None, pattern=r"^[0-9a-f]{40}$", description="The commit of a hub model, 40 hexadecimal digits."
     )
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
 
@@ -45,29 +42,29 @@ class Model(Settings):
 class Defaults(Settings):
     """What a prompt row gets where it says nothing itself."""
 
-    steps: int = Field(30, ge=1, le=1000)
-    guidance: float = Field(5.0, ge=0, le=100)
+    steps: Whole = Field(30, ge=1, le=1000)
+    guidance: Number = Field(5.0, ge=0, le=100)
     width: Positive | None = Field(None, description="Pixels; the model's own size where absent.")
     height: Positive | None = Field(None, description="Pixels; the model's own size where absent.")
     negative_prompt: str = ""
     sampler: Sampler = "default"
-    images_per_prompt: int = Field(1, ge=1, le=10_000)
-    seed: int = Field(0, ge=0, lt=2**63)
+    images_per_prompt: Whole = Field(1, ge=1, le=10_000)
+    seed: Whole = Field(0, ge=0, lt=2**63)
 
 
 class Encoding(Settings):
     """How an image becomes bytes."""
 
     kind: Literal["png"] = "png"
-    level: int = Field(1, ge=0, le=9, description="zlib's level: 1 is fast, 9 is small.")
+    level: Whole = Field(1, ge=0, le=9, description="zlib's level: 1 is fast, 9 is small.")
 
 
 class Shard(Settings):
     """How much one pod does: a number of images, or minutes of work."""
 
     images: Positive | None = None
-    minutes: float | None = Field(None, gt=0)
-    seconds_per_image: float | None = Field(
+    minutes: Number | None = Field(None, gt=0)
+    seconds_per_image: Number | None = Field(
         None, gt=0, description="What an image of the default size and steps takes on one GPU."
     )
 
@@ -118,8 +115,13 @@ class Cluster(Settings):
 class Job(Settings):
     """A batch of images: prompts, model, settings and where the dataset goes."""
 
-    name: str = Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")
-    prompts: Text | tuple[Text, ...] = Field(description="Parquet: paths, globs or URIs.")
+    name: str = Field(
+        pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$",
+        description="At most 40 lower-case letters, digits and, between them, hyphens.",
+    )
+    prompts: Text | Annotated[tuple[Text, ...], Field(min_length=1)] = Field(
+        description="Parquet: paths, globs or URIs."
+    )
     output: Text = Field(description="The folder or URI that holds the runs.")
     model: Model
     columns: Columns = Columns()
@@ -133,11 +135,22 @@ class Job(Settings):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     threads: Positive | None = Field(None, description="CPU threads; part of what makes bytes equal.")
     limits: Limits = Limits()
-    run_id: str | None = Field(None, pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    run_id: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+        description="At most 100 letters, digits, dots, hyphens and underscores, the first a letter or digit.",
+    )
     unconditional_writes: Literal["refuse", "accept"] = Field(
         "refuse", description="Accept a store without conditional PUT: two writers may then collide."
     )
     cluster: Cluster = Cluster()
+
+    @field_validator("carry")
+    @classmethod
+    def _carried_once(cls, columns: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(columns)) < len(columns):
+            raise ValueError("names a column twice; name it once")
+        return columns
 
     @property
     def patterns(self) -> tuple[str, ...]:

@@ -1,76 +1,126 @@
 """What is wrong in a job, said so that it can be mended: place, setting, and the nearest right one."""
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from typing import get_args
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
-Place = tuple[str | int, ...]
+from imagekiln.steps import settings
+from imagekiln.steps.settings import Place
+
+# What people write for what is meant, where no letters show it.
+MEANT = {"fp16": "float16", "fp32": "float32", "half": "float16", "gpu": "cuda"}
+# How alike two names must be for one to be a misspelling of the other: in its group, and in any other.
+ENOUGH, ELSEWHERE = 0.6, 0.8
+SHOWN = 60
+WRITE = {
+    "finite_number": "write a finite number",
+    "float_parsing": "write a number",
+    "float_type": "write a number",
+    "greater_than": "write more than {gt}",
+    "greater_than_equal": "write {ge} or more",
+    "int_from_float": "write a whole number",
+    "int_parsing": "write a whole number",
+    "int_parsing_size": "write a smaller number",
+    "int_type": "write a whole number",
+    "less_than": "write less than {lt}",
+    "less_than_equal": "write {le} or less",
+    "string_too_short": "write something",
+    "too_short": "write at least one",
+    "tuple_type": "write a list, such as [one, two]",
+}
 
 
-def sentence(job: type[BaseModel], error: ErrorDetails, name: str, places: Mapping[Place, str]) -> str:
-    """One mistake as one sentence. `places` says where each setting stands in the file."""
-    path = _settings_path(job, error["loc"])
+def sentences(
+    job: type[BaseModel], errors: Sequence[ErrorDetails], name: str, places: Mapping[Place, str]
+) -> list[str]:
+    """One sentence for each wrong setting. `places` says where each stands in the file `name`."""
+    paths = [_path(job, error["loc"]) for error in errors]
+    said: dict[Place, str] = {}
+    for path, error in zip(paths, errors, strict=True):
+        # Of a setting that may be one of several kinds, pydantic tells why it is none of them: once is enough.
+        deeper = any(other[: len(path)] == path != other for other in paths)
+        if not deeper and (path not in said or error["type"] == "too_short"):
+            said[path] = _sentence(job, path, error, name, places)
+    return list(said.values())
+
+
+def _sentence(job: type[BaseModel], path: Place, error: ErrorDetails, name: str, places: Mapping[Place, str]) -> str:
     where = next((places[path[:depth]] for depth in range(len(path), -1, -1) if path[:depth] in places), name)
-    setting = ".".join(map(str, path)) or "the job"
-    return f"{where}: {setting} {_problem(job, path, error)}"
+    return f"{where}: {'.'.join(map(str, path)) or 'the job'} {_problem(job, path, error)}."
 
 
 def _problem(job: type[BaseModel], path: Place, error: ErrorDetails) -> str:
-    given = error["input"]
     match error["type"]:
-        case "extra_forbidden":
-            return f"is no setting; {_nearest(str(path[-1]), _fields(job, path[:-1]))}."
+        case "extra_forbidden" | "invalid_key":
+            return f"is no setting; {_nearest_setting(job, path)}"
         case "missing":
-            return "is missing; write it."
-        case "literal_error":
-            wanted = str(error.get("ctx", {}).get("expected", ""))
-            choices = [choice.strip("'") for choice in wanted.replace(" or ", ", ").split(", ")]
-            return f'is "{given}"; {_nearest(str(given), choices)}.'
+            return "is missing; write it"
         case "value_error":
-            return f"{error['msg'].removeprefix('Value error, ')}."
-        case "string_pattern_mismatch":
-            return f'is "{given}"; write what matches {error.get("ctx", {}).get("pattern")}.'
+            return error["msg"].removeprefix("Value error, ")
         case _:
-            message = error["msg"][:1].lower() + error["msg"][1:]
-            return f"is {_shown(given)}; {message.replace('input should', 'it should')}."
+            return f"is {_shown(error['input'])}; {_remedy(job, path, error)}"
+
+
+def _remedy(job: type[BaseModel], path: Place, error: ErrorDetails) -> str:
+    given, context = error["input"], error.get("ctx", {})
+    match error["type"]:
+        case "literal_error":
+            choices = [choice.strip("'") for choice in str(context["expected"]).replace(" or ", ", ").split(", ")]
+            return _nearest(str(given), choices)
+        case "string_pattern_mismatch" if described := settings.description(job, path):
+            return f"write {described[:1].lower()}{described[1:].rstrip('.')}"
+        case "string_type":
+            return "write text" if given is None or isinstance(given, dict | list) else "put it in quotes"
+        case "model_type":
+            return f"write settings in it: {', '.join(settings.names(job, path))}"
+        case kind if kind in WRITE:
+            return WRITE[kind].format(**context)
+        case _:
+            return error["msg"][:1].lower() + error["msg"][1:]
 
 
 def _nearest(given: str, choices: list[str]) -> str:
-    close = get_close_matches(given.lower(), choices, n=1, cutoff=0.45)
-    if not close:
-        containing = [choice for choice in choices if given.lower().strip("s") in choice]
-        close = containing[:1]
+    spelled = MEANT.get(given.lower(), given.lower().replace("+", "p"))
+    close = get_close_matches(spelled, choices, n=1, cutoff=ENOUGH) or (choices if len(choices) == 1 else [])
     return f'write "{close[0]}"' if close else f"write one of {', '.join(choices)}"
 
 
-def _fields(job: type[BaseModel], path: Place) -> list[str]:
-    """The names of the settings at `path`."""
-    model = job
-    for name in path:
-        field = model.model_fields.get(str(name))
-        inner = _model_in(field.annotation) if field else None
-        if inner is None:
-            return []
-        model = inner
-    return list(model.model_fields)
+def _nearest_setting(job: type[BaseModel], path: Place) -> str:
+    """A setting of that group that is spelled much alike, or else those of other groups."""
+    given, here = str(path[-1]).lower() if path else "", settings.names(job, path[:-1])
+    if get_close_matches(given, here, cutoff=ENOUGH):
+        return _nearest(given, here)
+    elsewhere = [place for place in settings.everywhere(job) if len(place) > 1]
+    close = get_close_matches(given, {str(place[-1]) for place in elsewhere}, n=1, cutoff=ELSEWHERE)
+    found = [".".join(map(str, place)) for place in elsewhere if place[-1] in close]
+    return f"write {' or '.join(found)}" if found else _nearest(given, here)
 
 
-def _model_in(annotation: object) -> type[BaseModel] | None:
-    kinds = (annotation, *get_args(annotation))
-    return next((kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)), None)
-
-
-def _settings_path(job: type[BaseModel], loc: Place) -> Place:
+def _path(job: type[BaseModel], loc: Place) -> Place:
     """The path of a setting, without the words that pydantic adds for the members of a union."""
     path: Place = ()
     for name in loc:
-        if isinstance(name, int) or _fields(job, path):
+        if name == "[key]":
+            continue
+        if isinstance(name, int) or settings.names(job, path):
             path = (*path, name)
     return path
 
 
 def _shown(given: object) -> str:
-    return f'"{given}"' if isinstance(given, str) else str(given)[:60]
+    match given:
+        case None:
+            return "empty"
+        case bool():
+            return str(given).lower()
+        case dict():
+            return "a group of settings"
+        case list() | tuple():
+            return "a list" if given else "an empty list"
+        case str():
+            return json.dumps(given[:SHOWN], ensure_ascii=False)
+        case _:
+            return str(given)[:SHOWN]

@@ -35,8 +35,8 @@ def facts(model: Model) -> ModelFacts:
     if not isinstance(pipeline, str):
         raise BadInput(f"{model.id}: model_index.json names no pipeline class. Name a diffusers folder.")
     denoiser = next((name for name in ("unet", "transformer", "prior") if name in index), None)
-    factor = _vae_factor(_optional(folder / "vae" / "config.json"))
-    side, multiple = _sizes(_optional(folder / str(denoiser) / "config.json"), factor)
+    vae = _optional(folder / "vae" / "config.json")
+    side, multiple = _sizes(_optional(folder / str(denoiser) / "config.json"), vae)
     return ModelFacts(digest(model), pipeline, side, side, multiple)
 
 
@@ -85,19 +85,26 @@ def _file_hash(path: Path) -> str:
 
 
 def _refuse_pickles(name: str, folder: Path) -> None:
-    weights = [path for path in folder.rglob("*") if path.suffix in PICKLES]
-    for pickle in weights:
+    weights = [path for path in folder.rglob("*") if path.suffix.lower() in PICKLES]
+    for pickle in sorted(weights):
         if not list(pickle.parent.glob("*.safetensors")):
             where = pickle.relative_to(folder)
             raise BadInput(f"{name}: {where} is a pickle, which can run code. Convert it to safetensors.")
 
 
-def _sizes(denoiser: dict[str, object], factor: int) -> tuple[int, int]:
+def _sizes(denoiser: dict[str, object], vae: dict[str, object]) -> tuple[int, int]:
+    factor = _vae_factor(vae)
     sample, patch = denoiser.get("sample_size", 128), denoiser.get("patch_size", 1)
     latent = sample if isinstance(sample, int) else 128
     # Pipelines ask for a multiple of 8 whatever the VAE; transformers also cut latents into patches.
-    multiple = max(8, factor * (patch if isinstance(patch, int) else 2))
-    return latent * factor, multiple
+    cut = max(patch if isinstance(patch, int) else 2, _packed(denoiser, vae))
+    return latent * factor, max(8, factor * cut)
+
+
+def _packed(denoiser: dict[str, object], vae: dict[str, object]) -> int:
+    """The side of the squares of latents that a pipeline packs into channels: FLUX says nothing of it as a patch."""
+    channels, latents = denoiser.get("in_channels"), vae.get("latent_channels")
+    return 2 if isinstance(latents, int) and channels == 4 * latents else 1
 
 
 def _vae_factor(vae: dict[str, object]) -> int:

@@ -66,6 +66,8 @@ def outcomes(store: Store, key: str, columns: Sequence[str]) -> Outcomes:
             table = parquet.read(columns=list(columns), use_threads=False)
             there = _offsets_in(parquet)
         except (*tables.DAMAGED, KeyError) as error:
+            if tables.is_storage(error):
+                raise
             raise tables.damaged(store.at(key), error) from error
     return Outcomes(table, there)
 

@@ -41,14 +41,22 @@ def load(plan: Plan) -> diffusers.DiffusionPipeline:
 
 
 def scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers.SchedulerMixin:
-    """A scheduler by the sampler's name, with the model's own configuration under it. Raises BadInput."""
+    """A scheduler by the sampler's name, with the model's own configuration under it.
+
+    Raises ValueError where it does not fit the model: the images that asked for it fail, and no others.
+    """
     if sampler == "default":
         return pipe.scheduler
     name, settings = SCHEDULERS[sampler]
+    wanted, given = getattr(diffusers, name), type(pipe.scheduler)
+    kin = {given, *pipe.scheduler.compatibles}
+    # LCM's scheduler names no kin, but runs on what DDIM's runs on.
+    if wanted not in kin and not (sampler == "lcm" and diffusers.DDIMScheduler in kin):
+        raise ValueError(f"sampler {sampler!r} does not fit this model, which came with {given.__name__}")
     try:
-        return getattr(diffusers, name).from_config(pipe.scheduler.config, **settings)
+        return wanted.from_config(pipe.scheduler.config, **settings)
     except (ImportError, ValueError, TypeError) as error:
-        raise BadInput(f"sampler {sampler!r} does not fit this model ({error}). Choose another.") from error
+        raise ValueError(f"sampler {sampler!r} does not fit this model ({str(error).strip()})") from error
 
 
 def versions() -> dict[str, str]:
@@ -64,7 +72,8 @@ def folder(plan: Plan) -> Path:
     """The files of the plan's model on this machine, brought here if need be. Raises BadInput, Missing, TryAgain."""
     wanted = plan.job.model
     if model.is_hub(wanted.id):
-        return hub.weights(wanted)
+        with hub.told(wanted):
+            return Path(diffusers.DiffusionPipeline.download(wanted.id, revision=wanted.revision, use_safetensors=True))
     found = model.digest(wanted)
     if found != plan.model.digest:
         raise BadInput(f"{wanted.id}: has other files than when the run was planned. Restore them, or plan anew.")

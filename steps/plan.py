@@ -49,7 +49,7 @@ def _without_cluster(job: Job, dump: SerializerFunctionWrapHandler) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A planned run. Sizes are in pixels where the job named none, they are the model's."""
+    """A planned run. Sizes are in pixels; where the job named none, they are the model's."""
 
     schema_version: int
     run_id: str
@@ -67,7 +67,15 @@ class Plan:
         return -(-self.shards[shard].images // self.part_images)
 
 
+@dataclass(frozen=True, slots=True)
+class Version:
+    """The part of a plan.json that every version has."""
+
+    schema_version: int
+
+
 PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
+VERSION: TypeAdapter[Version] = TypeAdapter(Version)
 
 
 def to_json(plan: Plan) -> bytes:
@@ -86,8 +94,10 @@ def load(store: Store) -> Plan:
 def parse(content: bytes, where: str) -> Plan:
     """The plan in the bytes of a plan.json. Raises BadInput."""
     try:
+        if (version := VERSION.validate_json(content).schema_version) != SCHEMA_VERSION:
+            raise BadInput(f"{where}: has version {version}, and this Imagekiln reads {SCHEMA_VERSION}. Use its own.")
         return PLAN.validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise BadInput(f"{where}: is no plan that this version reads ({place}: {first['msg']}).") from error
+        place = ".".join(map(str, first["loc"])) or "the whole"
+        raise BadInput(f"{where}: is no plan that can be read ({place}: {first['msg']}). Restore it.") from error

@@ -61,15 +61,20 @@ def _adopted(job: Job, run_id: str) -> Planned | None:
     except Missing:
         return None
     there = plan.parse(content, store.at(names.PLAN))
-    if there.job != job:
+    if _settings(there.job) != _settings(job):
         raise BadInput(
             f"{store.uri}: holds a plan with {_difference(there.job, job)}. Choose another run_id or output."
         )
     return Planned(there, store.uri, adopted=True)
 
 
+def _settings(job: Job) -> dict[str, object]:
+    """What must be equal for a plan to be adopted: all but the folder, which one may write in several ways."""
+    return job.model_dump(mode="json", exclude={"output"})
+
+
 def _difference(there: Job, wanted: Job) -> str:
-    old, new = there.model_dump(mode="json"), wanted.model_dump(mode="json")
+    old, new = _settings(there), _settings(wanted)
     key = next(key for key in new if old[key] != new[key])
     return f"another `{key}`"
 
@@ -101,7 +106,8 @@ def _written(store: Store, draft: Draft, pool: ThreadPoolExecutor) -> Iterator[S
     pending: deque[Future[Shard]] = deque()
     for number, rows in enumerate(draft.shards()):
         pending.append(pool.submit(_write_shard, store, number, rows, careful and number == 0))
-        if len(pending) > WRITERS:
+        # The first shard shows what the store honours, so nothing else is written before it is.
+        if number == 0 or len(pending) > WRITERS:
             yield pending.popleft().result()
     while pending:
         yield pending.popleft().result()

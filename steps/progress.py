@@ -65,8 +65,9 @@ class Lines:
         """Write lines to `out`, and the progress to `argo_file` where there is one."""
         self._out = out
         self._argo_file = argo_file
-        self._total = self._done = self._made = 0
-        self._started = self._told = time.monotonic()
+        self._total = self._done = self._timed = 0
+        self._told = time.monotonic()
+        self._started: float | None = None
 
     def start(self, total: int) -> None:
         """So many images are planned."""
@@ -80,10 +81,11 @@ class Lines:
 
     def made(self, images: int) -> None:
         """So many more are made."""
-        if not self._made:
-            self._started = time.monotonic()
         self._done += images
-        self._made += images
+        if self._started is None:  # before this, the model was loaded
+            self._started = time.monotonic()
+        else:
+            self._timed += images
         if self._done == self._total or time.monotonic() - self._told > LINE_EVERY_SECONDS:
             self._tell()
 
@@ -94,8 +96,8 @@ class Lines:
 
     def _tell(self) -> None:
         self._told = time.monotonic()
-        elapsed = self._told - self._started
-        rate = round(self._made / elapsed, 3) if self._made and elapsed else None
+        elapsed = self._told - (self._started or self._told)
+        rate = round(self._timed / elapsed, 3) if self._timed and elapsed else None
         line = {"event": "progress", "done": self._done, "total": self._total, "images_per_second": rate}
         print(json.dumps(line), file=self._out, flush=True)
         if self._argo_file is not None:
@@ -122,8 +124,9 @@ class Silent:
 @contextmanager
 def shown() -> Iterator[Progress]:
     """The progress that fits where we run."""
-    argo = os.environ.get("ARGO_PROGRESS_FILE")
-    progress: Progress = Bar() if sys.stderr.isatty() else Lines(sys.stderr, Path(argo) if argo else None)
+    argo = os.environ.get("ARGO_PROGRESS_FILE")  # a pod may have a terminal too
+    person = sys.stderr.isatty() and not argo
+    progress: Progress = Bar() if person else Lines(sys.stderr, Path(argo) if argo else None)
     try:
         yield progress
     finally:

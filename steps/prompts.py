@@ -7,13 +7,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from imagekiln.steps import carry as carried_columns
 from imagekiln.steps.cells import COLUMNS, Cells, integers, numbers, texts
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job import Columns
 from imagekiln.steps.sources import Source
-from imagekiln.steps.tables import RESERVED
 
+# Pages are read as they are needed: the default keeps each column chunk that was read until the file's end.
+READ_BYTES = 2**20
 BATCH_ROWS = 65_536
+FEWEST_ROWS = 256
+BATCH_BYTES = 32 * 2**20
 # A row group is decoded whole, so one that claims more than this could end the process instead of failing.
 ROW_GROUP_BYTES = 4 * 2**30
 READERS = {"text": texts, "integer": integers, "number": numbers}
@@ -56,11 +60,15 @@ KINDS = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64()}
 
 def batches(files: tuple[InputFile, ...]) -> Iterator[pa.RecordBatch]:
     """Every row of every file, in order, numbered from 0 over all files. Raises BadInput on damage."""
-    row = 0
+    row, end = 0, 0
     for file in files:
-        for batch in _raw(file):
-            yield _batch(file, batch, row, schema(files))
+        end += file.rows
+        for batch in _read(file, row, schema(files)):
+            yield batch
             row += batch.num_rows
+        if row != end:
+            told = f"its footer says {file.rows} rows, its pages hold {row - end + file.rows}"
+            raise _damaged(file.source, ValueError(told))
 
 
 def locate(files: tuple[InputFile, ...], rejected: pa.Table) -> pa.Table:
@@ -87,35 +95,40 @@ def _inspect(source: Source, columns: Columns, carry: tuple[str, ...]) -> InputF
     except DAMAGED as error:
         raise _damaged(source, error) from error
     if columns.prompt not in there.names:
-        has = ", ".join(there.names[:12])
+        has = ", ".join(there.names[:12]) or "none"
         raise BadInput(f"{source.uri}: has no column {columns.prompt!r} (it has {has}). Set columns.prompt.")
     names = {ours: theirs for ours, theirs in columns if theirs in there.names}
-    taken = [name for name in carry if name in RESERVED]
-    if taken:
-        raise BadInput(f"carry: {taken[0]!r} is a column of the dataset itself. Rename it in the input.")
-    missing = [name for name in carry if name not in there.names]
-    if missing:
-        raise BadInput(f"{source.uri}: has no column {missing[0]!r} to carry. Correct `carry`.")
     for name in (*names.values(), *carry):
         if there.names.count(name) > 1:
             raise BadInput(f"{source.uri}: has more than one column {name!r}. Rename one.")
     for ours, theirs in names.items():
         READERS[COLUMNS[ours]](pa.array([], there.field(theirs).type), f"{source.uri}: column {theirs!r}")
+    carried = carried_columns.schema(there, carry, source.uri)
     for group in range(metadata.num_row_groups):
         size = metadata.row_group(group).total_byte_size
         if not 0 <= size <= ROW_GROUP_BYTES:
             raise BadInput(f"{source.uri}: row group {group} claims {size} bytes. Write smaller row groups.")
-    carried = pa.schema([pa.field(name, there.field(name).type) for name in carry])
     return InputFile(source, metadata.num_rows, names, carried)
 
 
-def _raw(file: InputFile) -> Iterator[pa.RecordBatch]:
-    wanted = [*dict.fromkeys([*file.names.values(), *file.carried.names])]
+def _read(file: InputFile, row: int, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+    columns = [*dict.fromkeys([*file.names.values(), *file.carried.names])]
+    options = {"page_checksum_verification": True, "pre_buffer": False, "buffer_size": READ_BYTES}
     try:
-        with pq.ParquetFile(file.source.path, page_checksum_verification=True) as parquet:
-            yield from parquet.iter_batches(BATCH_ROWS, columns=wanted)
+        with pq.ParquetFile(file.source.path, **options) as parquet:
+            for batch in parquet.iter_batches(_batch_rows(parquet.metadata, columns), columns=columns):
+                yield _batch(file, batch, row, wanted)
+                row += batch.num_rows
     except DAMAGED as error:
         raise _damaged(file.source, error) from error
+
+
+def _batch_rows(file: pq.FileMetaData, columns: list[str]) -> int:
+    """Rows to read at a time: fewer where texts are long, so that memory stays the same."""
+    groups = [file.row_group(number) for number in range(file.num_row_groups)]
+    chunks = (group.column(place) for group in groups for place in range(file.num_columns))
+    size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns)
+    return max(FEWEST_ROWS, min(BATCH_ROWS, BATCH_BYTES * file.num_rows // max(1, size)))
 
 
 def _batch(file: InputFile, batch: pa.RecordBatch, row: int, wanted: pa.Schema) -> pa.RecordBatch:
@@ -130,9 +143,16 @@ def _batch(file: InputFile, batch: pa.RecordBatch, row: int, wanted: pa.Schema) 
         cells: Cells = READERS[kind](batch.column(theirs), f"{where}column {theirs!r}")
         arrays.append(cells.values)
         wrong = cells.mark(wrong, ours)
-    carried = [batch.column(name) for name in file.carried.names]
+    carried: list[pa.Array] = []
+    for name in file.carried.names:
+        kept = carried_columns.cells(batch.column(name), f"{where}column {name!r}")
+        carried.append(kept.values)
+        wrong = kept.mark(wrong, carried_columns.MARK)
     return pa.RecordBatch.from_arrays([*arrays, wrong, *carried], schema=wanted)
 
 
 def _damaged(source: Source, error: Exception) -> BadInput:
-    return BadInput(f"{source.uri}: is no whole Parquet file ({str(error).splitlines()[0][:160]}). Write it again.")
+    told = (str(error).splitlines() or [type(error).__name__])[0][:160]
+    if isinstance(error, MemoryError):
+        return BadInput(f"{source.uri}: needs more memory than there is ({told}). Write it in smaller row groups.")
+    return BadInput(f"{source.uri}: is no whole Parquet file ({told}). Write it again.")

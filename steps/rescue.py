@@ -1,6 +1,7 @@
 """Drawing that survives: a batch too large is halved, and a prompt that fails fails alone."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from imagekiln.steps import device
@@ -19,6 +20,14 @@ class Draw(Protocol):
         """One picture a row."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Failure:
+    """What is kept of an error. The error itself would keep the batch's tensors while the next one is tried."""
+
+    said: str
+    memory: bool
+
+
 class Rescue:
     """Draws every row one way or another. `size` is the batch that fits: it only ever shrinks."""
 
@@ -31,36 +40,32 @@ class Rescue:
         """Pictures of rows of one shape, batch after batch."""
         left = list(rows)
         while left:
-            pictures = self._batch(left[: self.size])
+            pictures = self._some(left[: self.size])
             left = left[len(pictures) :]
             yield pictures
 
-    def _batch(self, rows: list[ImageRow]) -> list[Picture]:
+    def _some(self, rows: list[ImageRow]) -> list[Picture]:
         """Pictures of the first rows: of all, unless the batch had to become smaller."""
+        drawn = self._tried(rows)
+        if not isinstance(drawn, _Failure):
+            return drawn
+        if drawn.memory and self.size > 1:
+            self.size //= 2
+            device.free_memory()
+            return self._some(rows[: self.size])
+        if len(rows) == 1:
+            return [Picture(rows[0].place, None, "failed", drawn.said)]
+        # Alone in a batch of the same shape, a row gives the same bytes as beside its neighbours.
+        return [picture for row in rows for picture in self._some([row])]
+
+    def _tried(self, rows: list[ImageRow]) -> list[Picture] | _Failure:
         try:
             return self._draw(rows, self.size)
         except (KilnError, Stopped):
             raise
-        except Exception as error:  # noqa: BLE001  # a stranger's model and prompts may raise anything
-            _refuse_lost(error)
-            if device.is_out_of_memory(error) and self.size > 1:
-                self.size //= 2
-                device.free_memory()
-                return self._batch(rows[: self.size])
-            return [self._alone(row) for row in rows]
-
-    def _alone(self, row: ImageRow) -> Picture:
-        """One row's picture in a batch of the same shape, which gives the same bytes as beside its neighbours."""
-        try:
-            return self._draw([row], self.size)[0]
-        except (KilnError, Stopped):
-            raise
-        except Exception as error:  # noqa: BLE001  # as above
-            _refuse_lost(error)
+        except Exception as error:  # a stranger's model and prompts may raise anything
+            if device.is_lost(error):
+                raise TryAgain(f"the device failed ({str(error)[:200]}). Run the shard again.") from error
             said = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
-            return Picture(row.place, None, "failed", said)
-
-
-def _refuse_lost(error: Exception) -> None:
-    if device.is_lost(error):
-        raise TryAgain(f"the device failed ({str(error)[:200]}). Run the shard again.") from error
+            # Parquet takes no lone surrogates, which names of files may hold.
+            return _Failure(said.encode(errors="replace").decode(), device.is_out_of_memory(error))

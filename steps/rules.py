@@ -2,12 +2,16 @@
 
 from dataclasses import dataclass
 
+from imagekiln.steps import carry
 from imagekiln.steps.cells import COLUMNS
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job import Job
 from imagekiln.steps.model import ModelFacts
 from imagekiln.steps.samplers import SAMPLERS
 
 MOST_IMAGES = 10_000
+NO_KIND = {"text": "is no UTF-8", "integer": "is no integer of 64 bits", "number": "is no number"}
+LARGEST_SIDE = 65_536
 LARGEST_SEED = 2**63 - 1 - MOST_IMAGES  # seed + image index still fits 64 bits
 
 
@@ -24,12 +28,17 @@ SAME_ID = Rule("id", "", "another row before it has this id and other content")
 
 
 def rules(job: Job, model: ModelFacts) -> tuple[Rule, ...]:
-    """The rules of a job, in the order in which a row is judged by them."""
+    """The rules of a job, in the order in which a row is judged by them.
+
+    Raises BadInput where a default breaks one: that is a mistake of the job, not of all its rows.
+    """
+    _refuse_defaults(job, model)
     limits = job.limits
-    wrong = tuple(Rule(name, f"wrong = '{name}'", f"is no {kind}") for name, kind in COLUMNS.items())
+    wrong = tuple(Rule(name, f"wrong = '{name}'", NO_KIND[kind]) for name, kind in COLUMNS.items())
     names = ", ".join(f"'{name}'" for name in SAMPLERS)
     return (
         *wrong,
+        Rule(carry.MARK, f"wrong = '{carry.MARK}'", f"{NO_KIND['text']} in one of its columns"),
         Rule("prompt", "prompt IS NULL", "is null"),
         Rule("prompt", r"NOT regexp_matches(prompt, '\S')", "is blank"),
         Rule("prompt", f"length(prompt) > {limits.prompt_chars}", f"is over {limits.prompt_chars} characters"),
@@ -44,7 +53,8 @@ def rules(job: Job, model: ModelFacts) -> tuple[Rule, ...]:
         Rule("guidance", "guidance NOT BETWEEN 0 AND 100", "is not between 0 and 100"),
         Rule("images", f"images NOT BETWEEN 1 AND {MOST_IMAGES}", f"is not between 1 and {MOST_IMAGES}"),
         Rule("seed", f"row_seed NOT BETWEEN 0 AND {LARGEST_SEED}", f"is not between 0 and {LARGEST_SEED}"),
-        Rule("sampler", f"sampler NOT IN ({names})", f"is none of {', '.join(SAMPLERS)}"),
+        # NOT IN becomes a join, after which DuckDB keeps rows in no order.
+        Rule("sampler", f"list_position([{names}], sampler) IS NULL", f"is none of {', '.join(SAMPLERS)}"),
     )
 
 
@@ -55,5 +65,23 @@ def first_broken_sql(all_rules: tuple[Rule, ...]) -> str:
 
 
 def _side(name: str, multiple: int) -> Rule:
-    broken = f"({name} NOT BETWEEN {multiple} AND 65536 OR {name} % {multiple} <> 0)"
+    broken = f"({name} NOT BETWEEN {multiple} AND {LARGEST_SIDE} OR {name} % {multiple} <> 0)"
     return Rule(name, broken, f"is not a positive multiple of {multiple}, which this model needs")
+
+
+def _refuse_defaults(job: Job, model: ModelFacts) -> None:
+    given, limits, multiple = job.defaults, job.limits, model.size_multiple
+    for name, side in (("width", given.width), ("height", given.height)):
+        if side is not None and (side % multiple or side > LARGEST_SIDE):
+            near = min(max(1, round(side / multiple)), LARGEST_SIDE // multiple) * multiple
+            raise BadInput(f"defaults.{name} is {side}; this model needs a multiple of {multiple}. Write {near}.")
+    if given.width and given.height and given.width * given.height > limits.pixels:
+        raise BadInput(
+            f"defaults.width times defaults.height is {given.width * given.height}; limits.pixels allows "
+            f"{limits.pixels}. Change one of them."
+        )
+    if len(given.negative_prompt) > limits.prompt_chars:
+        raise BadInput(
+            f"defaults.negative_prompt has {len(given.negative_prompt)} characters; limits.prompt_chars allows "
+            f"{limits.prompt_chars}. Change one of them."
+        )

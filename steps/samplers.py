@@ -4,7 +4,7 @@ from typing import Literal, get_args
 
 Sampler = Literal[
     "default", "ddim", "ddpm", "deis", "dpmpp_2m", "dpmpp_2m_karras", "dpmpp_2m_sde", "dpmpp_sde", "euler",
-    "euler_a", "flow_euler", "heun", "lcm", "lms", "pndm", "unipc",
+    "euler_a", "flow_euler", "heun", "lcm", "pndm", "unipc",
 ]  # fmt: skip
 SAMPLERS: tuple[str, ...] = get_args(Sampler)
 
@@ -22,7 +22,6 @@ SCHEDULERS: dict[str, tuple[str, dict[str, bool | str]]] = {
     "flow_euler": ("FlowMatchEulerDiscreteScheduler", {}),
     "heun": ("HeunDiscreteScheduler", {}),
     "lcm": ("LCMScheduler", {}),
-    "lms": ("LMSDiscreteScheduler", {}),
     "pndm": ("PNDMScheduler", {}),
     "unipc": ("UniPCMultistepScheduler", {}),
 }

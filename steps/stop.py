@@ -1,5 +1,6 @@
 """Being asked to stop: a pod gets SIGTERM, then half a minute at most."""
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -8,6 +9,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 GRACE_SECONDS = 15.0
+AGAIN = b"Stopping after the part at hand. Ctrl-C again stops at once.\n"
 COMMIT_SECONDS = 2.0  # kept back for encoding and writing the part
 
 
@@ -34,13 +36,18 @@ class Stop:
 
 @contextmanager
 def on_signals() -> Iterator[Stop]:
-    """A Stop that SIGTERM and Ctrl-C ask for, while the block runs. A second signal acts as it would have."""
+    """A Stop that SIGTERM and Ctrl-C ask for, while the block runs. A second Ctrl-C acts as it would have.
+
+    A second SIGTERM does not: in a pod, the kubelet and Argo's executor may each send one.
+    """
     stop = Stop()
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
     def asked(number: int, _frame: FrameType | None) -> None:
         stop.ask()
-        signal.signal(number, before[signal.Signals(number)])
+        if number == signal.SIGINT:
+            os.write(2, AGAIN)  # print is not for signal handlers
+            signal.signal(number, before[signal.SIGINT])
 
     for number in before:
         signal.signal(number, asked)

@@ -9,18 +9,30 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
+from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 
 from imagekiln.steps.disk import Disk
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.store_errors import code, told
 
-# Unanswered requests end in a minute or so; s3fs and botocore retry what is worth it before that.
+# An endpoint that refuses or swallows connections is given up within a minute; one that takes them and then says
+# nothing within three.
 S3_OPTIONS = {
     "use_listings_cache": False,
-    "config_kwargs": {"connect_timeout": 5, "read_timeout": 60, "retries": {"max_attempts": 2}},
+    "config_kwargs": {
+        "connect_timeout": 5,
+        "read_timeout": 10,  # between two bytes, not for the whole answer
+        "retries": {"mode": "standard", "total_max_attempts": 6},  # waits 1, 2, 4, 8, 16 s at most, half on average
+    },
 }
+# A write waits without limit to be told to continue, and for a peer that stops reading, so it gets one: seconds, and
+# how many more for each byte.
+WRITE_SECONDS = 60.0
+SLOWEST_WRITE = 1 / 2**20
+S3_ROUNDS = 2  # s3fs tries again on its own after botocore gave up; its five rounds would be a quarter of an hour
 CONFLICT_TRIES = 5
+TAKEN = {"PreconditionFailed", "412"}
 
 
 class Store(Protocol):
@@ -63,11 +75,16 @@ def open_store(uri: str) -> Store:
 def filesystem(uri: str) -> tuple[Any, str]:
     """The fsspec file system of a URI, and the path in it. (fsspec has no types.)"""
     options = S3_OPTIONS if uri.startswith(("s3://", "s3a://")) else {}
+    if options and uri.partition("://")[2][:1] in ("", "/"):
+        raise BadInput(f"{uri}: names no bucket. Write s3://bucket/folder.")
     try:
         with told(uri):
-            return cast("tuple[Any, str]", url_to_fs(uri, **options))
+            files, path = cast("tuple[Any, str]", url_to_fs(uri, **options))
     except (ImportError, ValueError) as error:
         raise BadInput(f"{uri}: {error}. Use a path or s3://, or install what this URI needs.") from error
+    if options:
+        files.retries = S3_ROUNDS
+    return files, path
 
 
 class ObjectStore:
@@ -86,7 +103,8 @@ class ObjectStore:
     def read(self, key: str) -> bytes:
         """The whole object. Raises Missing."""
         with told(self.at(key)):
-            return cast("bytes", self._files.cat_file(f"{self._path}/{key}"))
+            # From byte 0 on: without a start, s3fs asks for the size first, and cannot tell a missing bucket then.
+            return cast("bytes", self._files.cat_file(f"{self._path}/{key}", start=0))
 
     @contextmanager
     def open(self, key: str) -> Iterator[BinaryIO]:
@@ -110,11 +128,12 @@ class ObjectStore:
         with told(self.at(key)):
             for attempt in range(CONFLICT_TRIES):
                 try:
-                    self._files.pipe_file(f"{self._path}/{key}", data, mode="create")
+                    self._write(key, data, mode="create")
                 except FileExistsError:
                     return False
                 except OSError as error:
-                    if code(error) in ("PreconditionFailed", "412"):
+                    # An upload in pieces whose last answer was lost is gone when it is completed again.
+                    if code(error) in TAKEN or (code(error) == "NoSuchUpload" and self.exists(key)):
                         return False
                     if code(error) != "ConditionalRequestConflict" or attempt == CONFLICT_TRIES - 1:
                         raise
@@ -126,9 +145,19 @@ class ObjectStore:
     def replace(self, key: str, data: bytes) -> None:
         """Write the object whole, over what was there."""
         with told(self.at(key)):
-            self._files.pipe_file(f"{self._path}/{key}", data)
+            self._write(key, data, mode="overwrite")
 
     def remove(self, key: str) -> None:
         """Delete the object."""
         with told(self.at(key)):
             self._files.rm_file(f"{self._path}/{key}")
+
+    def _write(self, key: str, data: bytes, mode: str) -> None:
+        path = f"{self._path}/{key}"
+        if self._files.async_impl:
+            self._files.pipe_file(path, data, mode=mode, timeout=WRITE_SECONDS + len(data) * SLOWEST_WRITE)
+        elif type(self._files).pipe_file is AbstractFileSystem.pipe_file:
+            # Its way to create is to look first and write then. That is no condition and must not pass for one.
+            self._files.pipe_file(path, data)
+        else:
+            self._files.pipe_file(path, data, mode=mode)

@@ -7,7 +7,10 @@ from contextlib import contextmanager
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
-WRONG_PLACE = {errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP}
+# EEXIST: a file stands where a folder should be made.
+WRONG_PLACE = {errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
+# Answers of a store that was asked for something it will never give.
+WRONG_REQUEST = {"AuthorizationHeaderMalformed", "InvalidBucketName", "InvalidToken", "PermanentRedirect", "301"}
 STALE_LOGIN = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
 # botocore raises these before it asks the store; no import, so that a local run needs no botocore.
 WRONG_SETTINGS = {
@@ -36,20 +39,34 @@ def told(where: str) -> Iterator[None]:
 def explain(where: str, error: Exception) -> KilnError | None:
     """What to tell the user of `error`; None where it is no failure of storage."""
     if isinstance(error, PermissionError):
-        if code(error) in STALE_LOGIN:
-            return TryAgain(f"{where}: the credentials have expired. Renew them and run the command again.")
-        return BadInput(f"{where}: access was refused ({reason(error)}). Check credentials and permissions.")
+        return _refused(where, error)
     if isinstance(error, FileNotFoundError):
-        if code(error) == "NoSuchBucket":
-            return BadInput(f"{where}: no such bucket. Make it, or correct the name.")
-        return Missing(f"{where}: no such file. Check the name.")
+        return _missing(where, error)
+    if isinstance(error, TimeoutError):
+        return TryAgain(f"{where}: storage did not answer in time. Run the command again.")
     if isinstance(error, OSError):
         return _system(where, error)
     if type(error).__name__ in WRONG_SETTINGS:
         return BadInput(f"{where}: {WRONG_SETTINGS[type(error).__name__]}.")
+    if isinstance(error, ValueError) and str(error).startswith("Invalid endpoint"):
+        return BadInput(f"{where}: the endpoint is not a URL ({reason(error)}). Correct AWS_ENDPOINT_URL.")
     if type(error).__module__.partition(".")[0] in ("botocore", "aiobotocore", "aiohttp"):
         return TryAgain(f"{where}: storage did not answer ({reason(error)}). Run the command again.")
     return None
+
+
+def _refused(where: str, error: PermissionError) -> KilnError:
+    if code(error) in STALE_LOGIN:
+        return TryAgain(f"{where}: the credentials have expired. Renew them and run the command again.")
+    return BadInput(f"{where}: access was refused ({reason(error)}). Check credentials and permissions.")
+
+
+def _missing(where: str, error: FileNotFoundError) -> KilnError:
+    if code(error) == "NoSuchBucket":
+        return BadInput(f"{where}: no such bucket. Make it, or correct the name.")
+    if code(error) == "NoSuchUpload":
+        return TryAgain(f"{where}: the store lost an upload in pieces. Run the command again.")
+    return Missing(f"{where}: no such file. Check the name.")
 
 
 def _system(where: str, error: OSError) -> KilnError:
@@ -57,6 +74,8 @@ def _system(where: str, error: OSError) -> KilnError:
         return TryAgain(f"{where}: the disk is full. Free some space and run the command again.")
     if error.errno in WRONG_PLACE:
         return BadInput(f"{where}: {reason(error)}. Name another place.")
+    if code(error) in WRONG_REQUEST:
+        return BadInput(f"{where}: the store refused the request ({reason(error)}). Check URI, region and credentials.")
     return TryAgain(f"{where}: storage failed ({reason(error)}). Run the command again.")
 
 

@@ -33,7 +33,8 @@ def planned(result: Planned) -> str:
         (counts.truncated_prompts, "prompts that the model cuts"),
     ]
     extra = "".join(f", {count:,} {what}" for count, what in rest if count)
-    return f"{found} {counts.images:,} images in {len(plan.shards):,} shards{extra}: {result.uri}"
+    shards = f"{len(plan.shards):,} shard{'' if len(plan.shards) == 1 else 's'}"
+    return f"{found} {counts.images:,} images in {shards}{extra}: {result.uri}"
 
 
 def generated(result: ShardStats | None) -> str:
@@ -70,8 +71,8 @@ def estimated(result: Estimate) -> str:
         "rows": f"{result.rows:,} ({result.rejected_rows:,} refused)",
         "images": f"{result.images:,} ({result.duplicate_images:,} duplicates left out)",
         "prompts cut": f"{result.truncated_prompts:,}",
-        "shards": f"{result.shards:,} of {result.parts:,} parts",
-        "gigabytes": f"{result.gigabytes:,.2f} at most, as PNG",
+        "shards": f"{result.shards:,} ({result.parts:,} parts in all)",
+        "gigabytes": f"{result.gigabytes:,.2f} or so, as PNG",
         "GPU-hours": hours,
     } | ({} if result.cost is None else {"cost": f"{result.cost:,.2f}"})
     return "\n".join(f"{name + ':':<13}{value}" for name, value in lines.items())

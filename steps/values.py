@@ -1,0 +1,27 @@
+"""What a setting may hold: text, and numbers that are no yes or no."""
+
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+T = TypeVar("T")
+
+
+def _no_truth(value: T) -> T:
+    # Python counts True as 1, and YAML reads `on` and `yes` as True.
+    if isinstance(value, bool):
+        raise ValueError("is true or false; write a number")  # noqa: TRY004  # pydantic wants a ValueError
+    return value
+
+
+def _no_nul(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("has a NUL character; remove it")
+    return text
+
+
+Whole = Annotated[int, BeforeValidator(_no_truth)]
+Number = Annotated[float, BeforeValidator(_no_truth)]
+Share = Annotated[Number, Field(ge=0, le=1)]
+Positive = Annotated[Whole, Field(ge=1)]
+Text = Annotated[str, Field(min_length=1), AfterValidator(_no_nul)]

@@ -1,0 +1,64 @@
+"""What benchmarks share: a piece of work measured in a process of its own, and a table of what came out."""
+
+import os
+import platform
+import resource
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from multiprocessing import get_context
+from pathlib import Path
+
+MIB = 2**20
+LIBRARIES = ("pyarrow", "duckdb", "numpy", "tokenizers")
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a piece of work took: wall seconds, CPU seconds of all its threads, and its process's peak memory."""
+
+    seconds: float
+    cpu_seconds: float
+    peak_mib: int
+
+
+def measured(work: Callable[..., object], *arguments: object) -> Measured:
+    """Do the work in a fresh process, so that its memory is its own. Imports are not timed."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(_measure, work, arguments).result()
+
+
+def machine() -> str:
+    """Where this runs: processor, cores, load, Python and libraries."""
+    cores, load = os.cpu_count(), os.getloadavg()[0]
+    libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
+    return (
+        f"{_processor()}, {cores} cores (load {load:.1f} at the start), {platform.system()} {platform.machine()}, "
+        f"Python {platform.python_version()}, {libraries}"
+    )
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The rows under their header, in columns flush right."""
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    lines = [[cell.rjust(width) for cell, width in zip(row, widths, strict=True)] for row in (header, *rows)]
+    return "\n".join("  ".join(line) for line in lines)
+
+
+def _measure(work: Callable[..., object], arguments: tuple[object, ...]) -> Measured:
+    started, cpu = time.perf_counter(), time.process_time()
+    work(*arguments)
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu
+    unit = 1 if sys.platform == "darwin" else 1024  # what the kernel counts the peak in, in bytes
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return Measured(seconds, cpu_seconds, peak // MIB)
+
+
+def _processor() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, platform.processor())

@@ -1,0 +1,28 @@
+"""Fixtures that every test may ask for."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests import s3
+
+
+@pytest.fixture(scope="session")
+def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3.S3Server]:
+    """An S3 server, started when the first test asks for it."""
+    with s3.s3_server(tmp_path_factory.mktemp("s3")) as server:
+        yield server
+
+
+@pytest.fixture
+def s3_bucket(s3_server: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An empty bucket as s3://test-..., reached by the environment's credentials, here and in subprocesses."""
+    s3.log_in(s3_server, monkeypatch)
+    return f"s3://{s3_server.make_bucket()}"
+
+
+@pytest.fixture(params=["disk", "s3"])
+def store_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty folder: once on this disk, once in an S3 bucket."""
+    return str(tmp_path / "store") if request.param == "disk" else f"{request.getfixturevalue('s3_bucket')}/store"

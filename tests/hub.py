@@ -1,0 +1,102 @@
+"""A model hub on loopback: as much of its API as downloading one commit of one model takes."""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import ClassVar
+from urllib.parse import unquote, urlsplit
+
+MODEL = "kiln/shapes"
+GATED = "kiln/gated"
+FORBIDDEN = "kiln/forbidden"
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """Where the hub listens, and the files that were asked for."""
+
+    endpoint: str
+    asked: list[str]
+
+
+@contextmanager
+def hub(folder: Path) -> Iterator[Hub]:
+    """A hub that has the model in `folder` as MODEL at REVISION, and two models that it refuses to give."""
+    asked: list[str] = []
+    handler = type("Handler", (_Handler,), {"folder": folder, "asked": asked})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield Hub(f"http://127.0.0.1:{server.server_port}", asked)
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    folder: ClassVar[Path]
+    asked: ClassVar[list[str]]
+
+    def do_GET(self) -> None:
+        self._answer()
+
+    def do_HEAD(self) -> None:
+        self._answer()
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def _answer(self) -> None:
+        path = unquote(urlsplit(self.path).path).removeprefix("/api/models").strip("/")
+        name, _, rest = path.partition("/tree/" if "/tree/" in path else "/resolve/")
+        revision, _, file = rest.partition("/")
+        if name == GATED:
+            self._refuse(403, "GatedRepo")
+        elif name == FORBIDDEN:
+            self._refuse(403, None)
+        elif name != MODEL:
+            self._refuse(404, "RepoNotFound")
+        elif revision != REVISION:
+            self._refuse(404, "RevisionNotFound")
+        elif "/tree/" in path:
+            self._send(json.dumps([*map(self._entry, self._files())]).encode(), {"Content-Type": "application/json"})
+        elif (self.folder / file).is_file():
+            self._file(file)
+        else:
+            self._refuse(404, "EntryNotFound")
+
+    def _files(self) -> list[Path]:
+        return sorted(path for path in self.folder.rglob("*") if path.is_file())
+
+    def _entry(self, path: Path) -> dict[str, object]:
+        name, content = path.relative_to(self.folder).as_posix(), path.read_bytes()
+        return {"type": "file", "path": name, "size": len(content), "oid": _blob(content)}
+
+    def _file(self, name: str) -> None:
+        if self.command == "GET":
+            self.asked.append(name)
+        content = (self.folder / name).read_bytes()
+        self._send(content, {"ETag": f'"{_blob(content)}"', "X-Repo-Commit": REVISION})
+
+    def _refuse(self, status: int, code: str | None) -> None:
+        self._send(b"{}", {} if code is None else {"X-Error-Code": code}, status)
+
+    def _send(self, content: bytes, headers: dict[str, str], status: int = 200) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+
+def _blob(content: bytes) -> str:
+    """What git calls these bytes."""
+    return hashlib.sha1(b"blob %d\0%b" % (len(content), content), usedforsecurity=False).hexdigest()

@@ -1,0 +1,184 @@
+"""Diffusers pipelines with random weights: real in every way but size, built once in a session."""
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import diffusers
+import torch
+import transformers
+
+from imagekiln.steps.bundled import FOLDER
+
+Untyped: TypeAlias = Any  # diffusers and transformers have no types to speak of
+Kind = Literal["sd", "sdxl", "sd3", "flux", "shapes"]
+SHAPES = FOLDER / "shapes"
+SIDE = 16  # pixels: the size that the tiny models draw when nothing is said
+WIDE = 32  # channels of text
+# Some of diffusers' schedulers hand tensors to numpy in ways that numpy 2 warns of; not ours to mend.
+DIFFUSERS_WARNS = "ignore:__array_:DeprecationWarning"
+
+# On a busy machine, threads that wait for each other make a batch take ten times as long.
+torch.set_num_threads(1)
+for library in (diffusers, transformers):
+    library.utils.logging.set_verbosity_error()
+    library.utils.logging.disable_progress_bar()
+
+
+@cache
+def folder(kind: Kind) -> Path:
+    """A saved pipeline, as a job names it."""
+    if kind == "shapes":
+        return SHAPES
+    target = Path(tempfile.mkdtemp(prefix=f"imagekiln-{kind}-"))
+    atexit.register(shutil.rmtree, target, ignore_errors=True)
+    torch.manual_seed(7)
+    BUILD[kind]().save_pretrained(target)
+    return target
+
+
+def pipe(kind: Kind) -> Untyped:
+    """A loaded pipeline of its own, on the CPU in float32."""
+    loaded = diffusers.DiffusionPipeline.from_pretrained(folder(kind), dtype=torch.float32)
+    loaded.set_progress_bar_config(disable=True)
+    return loaded
+
+
+def _sd() -> Untyped:
+    return diffusers.StableDiffusionPipeline(
+        vae=_vae(latent_channels=4),
+        text_encoder=transformers.CLIPTextModel(_clip()),
+        tokenizer=_tokenizer(),
+        unet=_unet(WIDE),
+        scheduler=_ddim(),
+        safety_checker=None,
+        feature_extractor=None,
+        requires_safety_checker=False,
+    )
+
+
+def _sdxl() -> Untyped:
+    more = {
+        "addition_embed_type": "text_time",
+        "addition_time_embed_dim": 8,
+        "projection_class_embeddings_input_dim": 6 * 8 + WIDE,
+    }
+    return diffusers.StableDiffusionXLPipeline(
+        vae=_vae(latent_channels=4),
+        text_encoder=transformers.CLIPTextModel(_clip()),
+        text_encoder_2=transformers.CLIPTextModelWithProjection(_clip()),
+        tokenizer=_tokenizer(),
+        tokenizer_2=_tokenizer(),
+        unet=_unet(2 * WIDE, **more),
+        scheduler=diffusers.EulerDiscreteScheduler(beta_schedule="scaled_linear", timestep_spacing="leading"),
+    )
+
+
+def _sd3() -> Untyped:
+    transformer = diffusers.SD3Transformer2DModel(
+        sample_size=SIDE // 2,
+        patch_size=1,
+        in_channels=4,
+        out_channels=4,
+        num_layers=1,
+        attention_head_dim=8,
+        num_attention_heads=4,
+        joint_attention_dim=2 * WIDE,
+        caption_projection_dim=32,
+        pooled_projection_dim=2 * WIDE,
+    )
+    return diffusers.StableDiffusion3Pipeline(
+        transformer=transformer,
+        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
+        vae=_vae(latent_channels=4, shift_factor=0.1),
+        text_encoder=transformers.CLIPTextModelWithProjection(_clip()),
+        text_encoder_2=transformers.CLIPTextModelWithProjection(_clip()),
+        text_encoder_3=_t5(),
+        tokenizer=_tokenizer(),
+        tokenizer_2=_tokenizer(),
+        tokenizer_3=_tokenizer(),
+    )
+
+
+def _flux() -> Untyped:
+    transformer = diffusers.FluxTransformer2DModel(
+        patch_size=1,
+        in_channels=16,
+        num_layers=1,
+        num_single_layers=1,
+        attention_head_dim=16,
+        num_attention_heads=2,
+        joint_attention_dim=2 * WIDE,
+        pooled_projection_dim=WIDE,
+        axes_dims_rope=[4, 4, 8],
+    )
+    return diffusers.FluxPipeline(
+        transformer=transformer,
+        scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
+        vae=_vae(latent_channels=4, shift_factor=0.1),
+        text_encoder=transformers.CLIPTextModel(_clip()),
+        text_encoder_2=_t5(),
+        tokenizer=_tokenizer(),
+        tokenizer_2=_tokenizer(),
+    )
+
+
+BUILD = {"sd": _sd, "sdxl": _sdxl, "sd3": _sd3, "flux": _flux}
+
+
+def _tokenizer() -> Untyped:
+    return transformers.CLIPTokenizer.from_pretrained(SHAPES / "tokenizer")
+
+
+def _clip() -> Untyped:
+    return transformers.CLIPTextConfig(
+        vocab_size=626,
+        hidden_size=WIDE,
+        intermediate_size=4 * WIDE,
+        projection_dim=WIDE,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        max_position_embeddings=24,
+        bos_token_id=624,
+        eos_token_id=625,
+        pad_token_id=625,
+    )
+
+
+def _t5() -> Untyped:
+    config = transformers.T5Config(vocab_size=626, d_model=2 * WIDE, d_ff=4 * WIDE, d_kv=16, num_layers=1, num_heads=4)
+    return transformers.T5EncoderModel(config)
+
+
+def _unet(text: int, **more: object) -> Untyped:
+    return diffusers.UNet2DConditionModel(
+        sample_size=SIDE // 2,
+        block_out_channels=(8, 16),
+        layers_per_block=1,
+        norm_num_groups=4,
+        attention_head_dim=4,
+        cross_attention_dim=text,
+        down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"),
+        up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"),
+        **more,
+    )
+
+
+def _vae(**more: object) -> Untyped:
+    return diffusers.AutoencoderKL(
+        block_out_channels=(8, 16),
+        norm_num_groups=4,
+        down_block_types=("DownEncoderBlock2D",) * 2,
+        up_block_types=("UpDecoderBlock2D",) * 2,
+        scaling_factor=0.5,
+        **more,
+    )
+
+
+def _ddim() -> Untyped:
+    return diffusers.DDIMScheduler(
+        beta_schedule="scaled_linear", clip_sample=False, set_alpha_to_one=False, steps_offset=1
+    )

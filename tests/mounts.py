@@ -1,0 +1,40 @@
+"""A disk of any size, for what only a real file system says."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+
+@contextmanager
+def small_disk(folder: Path, kibibytes: int) -> Iterator[Path]:
+    """A file system in memory, mounted on `folder` while the block runs. Skips where mounting is impossible."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        pytest.skip("only root on Linux can mount a small disk")
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={kibibytes}k", "tmpfs", str(folder)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"this machine lets nobody mount a small disk ({done.stderr.strip()})")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def make_read_only(folder: Path) -> None:
+    """Let nothing be written to a mounted disk any more."""
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+
+
+def fill(folder: Path, kibibytes_left: int) -> Path:
+    """Fill a disk up to the last of so many kibibytes with one file, and return it."""
+    free = os.statvfs(folder)
+    size = free.f_bavail * free.f_frsize - kibibytes_left * 1024
+    ballast = folder / "ballast"
+    ballast.write_bytes(bytes(size))
+    return ballast

@@ -1,0 +1,135 @@
+"""Work in processes of its own, which may be killed: each begins with torch already imported."""
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Mapping
+from functools import cache, partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+
+from tqdm import tqdm
+
+from imagekiln.steps.job import Job
+from imagekiln.steps.progress import Silent
+
+# What a child would otherwise spend seconds on. pytest, because children import the main module again.
+PRELOAD = [
+    "diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion",
+    "imagekiln.steps.aggregate",
+    "imagekiln.steps.generate",
+    "imagekiln.workflows.cli",
+    "pytest",
+    "s3fs",
+    "tests.processes",
+    "transformers.models.clip.modeling_clip",
+    "transformers.models.clip.tokenization_clip",
+]
+
+
+Begun = Callable[[], None]
+
+
+class Child:
+    """A process that does one piece of work, which is given a way to say that it has begun."""
+
+    def __init__(self, work: Callable[..., None], *arguments: object) -> None:
+        """Start it. It sees this process's environment as it is now."""
+        self._hears, says = _context().Pipe(duplex=False)
+        everything = (dict(os.environ), says, work, arguments)
+        self._process: ForkServerProcess = _context().Process(target=_run, args=everything)
+        self._process.start()
+        says.close()
+
+    def wait_until_begun(self) -> None:
+        """Wait until it says so. Raises EOFError where it ends instead."""
+        self._hears.recv_bytes()
+
+    def kill(self) -> bool:
+        """End it by SIGKILL; whether it was still at work."""
+        self._process.kill()
+        return self.join() == -signal.SIGKILL
+
+    def terminate(self) -> None:
+        """Ask it to end, by SIGTERM."""
+        self._process.terminate()
+
+    def join(self, seconds: float = 120) -> int:
+        """Wait for its end, and return its exit code or, negative, the signal that ended it."""
+        self._process.join(seconds)
+        if self._process.exitcode is None:
+            self._process.kill()
+            raise TimeoutError(f"the process did not end in {seconds} s")
+        self._hears.close()
+        return self._process.exitcode
+
+
+class Telling(Silent):
+    """Says when it is known what is missing: just before the model is loaded."""
+
+    def __init__(self, begun: Begun) -> None:
+        """Take what to call then."""
+        self._begun = begun
+
+    def found(self, images: int) -> None:  # noqa: ARG002  # how many does not matter here
+        """Say that work begins."""
+        self._begun()
+
+
+def make_shard(begun: Begun, uri: str, number: int) -> None:
+    """Make a shard of a run."""
+    from imagekiln.steps.generate import generate
+
+    generate(uri, number, Telling(begun))
+
+
+def make_plan(begun: Begun, job: Job) -> None:
+    """Plan a job."""
+    from imagekiln.steps import planning
+
+    begun()
+    planning.make_plan(job)
+
+
+def aggregate(begun: Begun, uri: str) -> None:
+    """Aggregate a run."""
+    from imagekiln.steps.aggregate import aggregate
+
+    begun()
+    aggregate(uri)
+
+
+def create(begun: Begun, uri: str, key: str, size: int) -> None:
+    """Create an object of so many bytes."""
+    from imagekiln.steps.storage import open_store
+
+    store, content = open_store(uri), bytes(size)
+    store.exists(key)  # connects
+    begun()
+    store.create(key, content)
+
+
+def command(_begun: Begun, *arguments: str) -> None:
+    """Run a command of the command line, with its exit code. It tells its progress after each batch."""
+    from imagekiln.steps import progress
+    from imagekiln.workflows.cli import main
+
+    progress.LINE_EVERY_SECONDS = 0.0
+    main(arguments)
+
+
+@cache
+def _context() -> ForkServerContext:
+    context = get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
+
+
+def _run(
+    environment: Mapping[str, str], says: Connection, work: Callable[..., None], arguments: tuple[object, ...]
+) -> None:
+    os.environ.clear()
+    os.environ.update(environment)
+    tqdm.set_lock(threading.RLock())  # its own is shared by processes, and would outlive this one
+    work(partial(says.send_bytes, b"begun"), *arguments)

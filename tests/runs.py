@@ -1,0 +1,128 @@
+"""Small runs of a tiny random model: planned, finished, or with parts of any outcome."""
+
+import atexit
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from imagekiln.steps import parts, shard
+from imagekiln.steps.encode import Encoded, Picture, encode
+from imagekiln.steps.identity import Pixels
+from imagekiln.steps.job import Encoding, Job
+from imagekiln.steps.jobfile import check_job
+from imagekiln.steps.planning import Planned, make_plan
+from imagekiln.steps.progress import Silent
+from imagekiln.steps.rows import ImageRow
+from imagekiln.steps.run import run
+from imagekiln.steps.shard import Part
+from imagekiln.steps.stop import Stop
+from imagekiln.steps.storage import Store, open_store
+from tests.models import SIDE, folder
+
+Rows = Iterable[Mapping[str, object]]
+IMAGES = 20  # of the finished run: shards of 8, 8 and 4, in parts of 4
+PROMPTS = tuple({"prompt": f"a red circle number {place}", "id": f"row-{place}"} for place in range(IMAGES))
+
+
+def image_row(prompt: str = "a red circle", place: int = 0, **settings: object) -> ImageRow:
+    """One image to draw, with the settings of the tiny models unless others are given."""
+    plain: dict[str, object] = {
+        "negative_prompt": "",
+        "seed": place,
+        "width": SIDE,
+        "height": SIDE,
+        "steps": 2,
+        "guidance": 3.0,
+        "sampler": "default",
+    }
+    pixels = Pixels(prompt, **{**plain, **settings})  # type: ignore[arg-type]  # checked by what the tests then draw
+    return ImageRow(place, f"{place:032x}", pixels)
+
+
+def write_prompts(path: Path, rows: Rows = PROMPTS) -> Path:
+    """Prompt rows as Parquet."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist([dict(row) for row in rows]), path)
+    return path
+
+
+def settings(prompts: Path, output: str, **changes: object) -> dict[str, object]:
+    """The settings of a small job, as a job file has them."""
+    plain: dict[str, object] = {
+        "name": "tiny",
+        "prompts": str(prompts),
+        "output": output,
+        "model": {"id": str(folder("sd")), "dtype": "float32"},
+        "defaults": {"steps": 2, "guidance": 3.0, "seed": 7},
+        "batch": {"images": 4},
+        "part": {"images": 4},
+        "shard": {"images": 8},
+        "device": "cpu",
+        "threads": 1,
+    }
+    return plain | changes
+
+
+def job(prompts: Path, output: str, **changes: object) -> Job:
+    """A small job on the CPU."""
+    return check_job(settings(prompts, output, **changes))
+
+
+def planned(scratch: Path, output: str, rows: Rows = PROMPTS, **changes: object) -> Planned:
+    """A planned run under `output`, its prompts being written to `scratch`."""
+    return make_plan(job(write_prompts(scratch / "prompts.parquet", rows), output, **changes))
+
+
+def finished(target: Path) -> Store:
+    """A finished run in a folder of its own: a copy of one that was made for all tests."""
+    shutil.copytree(_finished(), target)
+    return open_store(str(target))
+
+
+@cache
+def _finished() -> Path:
+    scratch = Path(tempfile.mkdtemp(prefix="imagekiln-finished-"))
+    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    prompts = write_prompts(scratch / "prompts.parquet")
+    return Path(run(job(prompts, str(scratch / "out")), Silent(), Stop()).uri)
+
+
+def picture(place: int = 0, side: int = SIDE) -> Picture:
+    """A picture of noise, another one for each place."""
+    rgb = np.random.default_rng(place).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    return Picture(place, rgb)
+
+
+def encoded(place: int = 0) -> Encoded:
+    """A picture of noise as it is stored."""
+    return encode(picture(place), Encoding())
+
+
+def not_ok(place: int, status: str = "failed", error: str = "ValueError: a fault") -> Encoded:
+    """An image that did not become one."""
+    return encode(Picture(place, None, status, error), Encoding())  # type: ignore[arg-type]  # any status will do
+
+
+def fill(there: Planned, outcomes: Mapping[int, Encoded] | None = None) -> list[Part]:
+    """Write every part of a planned run with pictures of noise; `outcomes` are of images by their place in the run."""
+    store, made, start = open_store(there.uri), list[Part](), 0
+    for number in range(len(there.plan.shards)):
+        for part in shard.read(store, there.plan, number):
+            each = [(outcomes or {}).get(start + place) or encoded(place) for place in range(part.rows.num_rows)]
+            parts.commit(store, part.key, part.rows, parts.to_bytes(part.rows, _renumbered(each)))
+            made.append(part)
+            start += part.rows.num_rows
+    return made
+
+
+def _renumbered(images: list[Encoded]) -> list[Encoded]:
+    return [
+        Encoded(place, image.status, image.error, image.content, image.sha256, image.pixels_sha256)
+        for place, image in enumerate(images)
+    ]

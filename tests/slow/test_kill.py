@@ -1,0 +1,87 @@
+"""Processes killed by SIGKILL at random moments, many times over: nothing is lost and nothing is spoilt."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps import names
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.verify import verify
+from tests.jobs import files
+from tests.kills import Dataset, finished, job, killed, planned, undisturbed
+from tests.processes import Child, aggregate, create, make_plan
+from tests.texts import chance
+
+IMAGES = 360
+KILLS = 60
+MIB = 2**20
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """What the run is when nobody disturbs it."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return undisturbed(planned(folder, str(folder / "out"), IMAGES))
+
+
+def test_run_killed_sixty_times_ends_as_the_dataset_of_an_undisturbed_one(
+    store_uri: str, tmp_path: Path, wanted: Dataset
+) -> None:
+    there = planned(tmp_path, store_uri, IMAGES)
+    assert killed(there, KILLS, seed=7).between >= KILLS
+    found = finished(there)
+    assert found.parts == wanted.parts
+    assert found.manifest.equals(wanted.manifest, check_metadata=True)
+    assert found.verified.ok == wanted.verified.ok == IMAGES
+
+
+def test_killed_planning_ends_as_the_plan_of_an_undisturbed_one(store_uri: str, tmp_path: Path) -> None:
+    settings = {"shard": {"images": 16}}
+    planned(tmp_path, str(tmp_path / "undisturbed"), 600, **settings)
+    wanted = files(tmp_path / "undisturbed/run")
+    killed_job, dice, store = job(tmp_path, store_uri, 600, **settings), chance(7), open_store(f"{store_uri}/run")
+    killed_between = 0
+    while not store.exists(names.PLAN) and killed_between < 10:
+        child = Child(make_plan, killed_job)
+        child.wait_until_begun()
+        time.sleep(dice.uniform(0, 1))
+        killed_between += child.kill() and store.exists(names.shard(0))
+    assert killed_between
+    assert Child(make_plan, killed_job).join() == 0
+    plan = wanted.pop(names.PLAN).replace(str(tmp_path / "undisturbed").encode(), store_uri.encode())
+    assert store.read(names.PLAN) == plan
+    assert {name: store.read(name) for name in wanted} == wanted
+
+
+def test_run_whose_aggregation_was_killed_never_looks_finished_before_it_is(
+    store_uri: str, tmp_path: Path, wanted: Dataset
+) -> None:
+    there, dice, killed_at_work = planned(tmp_path, store_uri, IMAGES), chance(7), 0
+    store = open_store(there.uri)
+    for key, content in wanted.parts.items():
+        store.create(key, content)
+    while not store.exists(names.SUCCESS) and killed_at_work < 20:
+        child = Child(aggregate, there.uri)
+        child.wait_until_begun()
+        time.sleep(dice.uniform(0, 0.3))
+        killed_at_work += child.kill()
+    if store.exists(names.SUCCESS):
+        assert verify(there.uri).ok == IMAGES
+    assert killed_at_work
+    assert finished(there).manifest.equals(wanted.manifest, check_metadata=True)
+
+
+@pytest.mark.parametrize("size", [32 * MIB, 101 * MIB], ids=["at once", "in pieces"])
+def test_object_whose_writer_is_killed_is_there_whole_or_not_at_all(store_uri: str, size: int) -> None:
+    store, dice, whole, content = open_store(store_uri), chance(7), [], bytes(size)
+    for number in range(12):
+        child = Child(create, store_uri, f"object-{number}", size)
+        child.wait_until_begun()
+        time.sleep(dice.uniform(0, 0.8) * (2 if size > 50 * MIB else 1))
+        child.kill()
+        whole.append(store.exists(f"object-{number}"))
+        if whole[-1]:
+            assert store.read(f"object-{number}") == content
+            store.remove(f"object-{number}")
+    assert not all(whole)

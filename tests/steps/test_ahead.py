@@ -1,0 +1,108 @@
+"""Stages that run ahead of their consumers."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from imagekiln.steps.ahead import Waits, ahead
+
+SOON = 5.0  # seconds in which what must happen at once has happened even on a busy machine
+
+
+class Counter:
+    """Counts up to `end`, and knows how far it got and whether it was closed."""
+
+    def __init__(self, end: int, pause: float = 0.0, fault: Exception | None = None) -> None:
+        self.made, self.closed = 0, False
+        self._end, self._pause, self._fault = end, pause, fault
+
+    def items(self) -> Iterator[int]:
+        try:
+            for number in range(self._end):
+                time.sleep(self._pause)
+                self.made += 1
+                yield number
+            if self._fault:
+                raise self._fault
+        finally:
+            self.closed = True
+
+
+def _until(true: Callable[[], bool]) -> bool:
+    end = time.monotonic() + SOON
+    while not true() and time.monotonic() < end:
+        time.sleep(0.01)
+    return true()
+
+
+def test_items_come_in_order() -> None:
+    assert list(ahead(Counter(50).items(), 2, Waits())) == list(range(50))
+
+
+def test_an_error_comes_after_every_item_before_it() -> None:
+    stage = ahead(Counter(3, fault=LookupError("lost")).items(), 1, Waits())
+    assert [next(stage), next(stage), next(stage)] == [0, 1, 2]
+    with pytest.raises(LookupError, match="lost"):
+        next(stage)
+
+
+def test_producer_goes_no_further_ahead_than_its_queue_and_one_in_hand() -> None:
+    counter = Counter(50)
+    with closing(ahead(counter.items(), 2, Waits())) as stage:
+        assert next(stage) == 0
+        assert _until(lambda: counter.made == 4)  # one taken, two in the queue, one in hand
+        time.sleep(0.3)
+        assert counter.made == 4
+
+
+def test_consumer_that_leaves_early_stops_the_producer_and_leaves_no_thread() -> None:
+    before = set(threading.enumerate())
+    counter = Counter(1000)
+    with closing(ahead(counter.items(), 2, Waits())) as stage:
+        next(stage)
+        assert set(threading.enumerate()) > before
+    assert counter.closed
+    assert counter.made < 1000
+    assert set(threading.enumerate()) == before
+
+
+def test_consumer_that_fails_closes_every_stage_before_it() -> None:
+    before = set(threading.enumerate())
+    first = Counter(1000)
+
+    def fails_at_the_third() -> None:
+        with closing(ahead(first.items(), 1, Waits())) as one:
+            doubled = (2 * number for number in one)
+            with closing(ahead(doubled, 1, Waits())) as two:
+                for number in two:
+                    if number == 4:
+                        raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        fails_at_the_third()
+    assert first.closed
+    assert set(threading.enumerate()) == before
+
+
+def test_threads_are_gone_after_the_last_item() -> None:
+    before = set(threading.enumerate())
+    list(ahead(Counter(3).items(), 1, Waits()))
+    assert set(threading.enumerate()) == before
+
+
+def test_slow_consumer_shows_as_a_full_queue() -> None:
+    waits = Waits()
+    for _ in ahead(Counter(6).items(), 1, waits):
+        time.sleep(0.05)
+    assert waits.full > 0.1
+    assert waits.empty < waits.full
+
+
+def test_slow_producer_shows_as_an_empty_queue() -> None:
+    waits = Waits()
+    list(ahead(Counter(6, pause=0.05).items(), 1, waits))
+    assert waits.empty > 0.2
+    assert waits.full < waits.empty

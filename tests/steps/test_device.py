@@ -1,0 +1,63 @@
+"""The device that was asked for, and no other."""
+
+import pytest
+import torch
+
+from imagekiln.steps import device
+from imagekiln.steps.errors import TryAgain
+
+THERE = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+ABSENT = next(name for name, here in THERE.items() if not here)  # no machine has both kinds of GPU
+
+
+def test_cpu_is_the_cpu_even_beside_a_gpu() -> None:
+    assert device.choose("cpu").type == "cpu"
+
+
+def test_auto_takes_the_best_device_there_is() -> None:
+    assert device.choose("auto").type == next(name for name, here in THERE.items() if here)
+
+
+def test_a_device_that_is_not_there_is_never_replaced_by_another() -> None:
+    with pytest.raises(TryAgain, match=f"device '{ABSENT}' is not there. Run where it is"):
+        device.choose(ABSENT)
+
+
+def test_the_cpu_is_called_cpu() -> None:
+    assert device.describe(torch.device("cpu")) == "cpu"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB."),
+        RuntimeError("MPS backend out of memory (MPS allocated: 8.00 GB)"),
+        torch.AcceleratorError("CUDA error: out of memory"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        MemoryError(),
+    ],
+    ids=repr,
+)
+def test_memory_that_ran_out_is_known_as_such_and_is_no_lost_device(error: Exception) -> None:
+    assert device.is_out_of_memory(error)
+    assert not device.is_lost(error)
+
+
+def test_the_allocator_of_the_cpu_is_understood() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    assert device.is_out_of_memory(caught.value)
+
+
+def test_a_prompt_that_speaks_of_memory_is_no_lack_of_it() -> None:
+    assert not device.is_out_of_memory(ValueError("a robot that is out of memory"))
+
+
+def test_an_error_of_the_device_itself_loses_it() -> None:
+    assert device.is_lost(torch.AcceleratorError("CUDA error: device-side assert triggered"))
+    assert not device.is_lost(RuntimeError("shapes cannot be multiplied"))
+
+
+def test_freeing_memory_works_on_every_device() -> None:
+    device.free_memory()
+    assert torch.empty(1).device.type == "cpu"

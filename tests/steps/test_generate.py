@@ -1,0 +1,294 @@
+"""One shard, from its plan to its parts, with a real model."""
+
+import io
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from imagekiln.steps import names, shard, stats
+from imagekiln.steps.denoise import Denoiser
+from imagekiln.steps.disk import Disk
+from imagekiln.steps.encode import Picture, decode
+from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.generate import generate, loader, make_shard
+from imagekiln.steps.planning import Planned
+from imagekiln.steps.progress import Lines, Silent
+from imagekiln.steps.rows import ImageRow, image_rows
+from imagekiln.steps.stop import GRACE_SECONDS, Stop
+from imagekiln.steps.storage import Store, open_store
+from tests import models
+from tests.runs import PROMPTS, encoded, fill, planned
+from tests.steps.test_device import ABSENT
+
+KEYS = [names.part(0, number) for number in range(3)]
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Planned:
+    """A planned run of one shard with parts of 4, 4 and 2 images."""
+    return planned(tmp_path, str(tmp_path / "out"), PROMPTS[:10], shard={"images": 100})
+
+
+def _pixels(store: Store, keys: Sequence[str]) -> dict[str, str]:
+    tables = [pq.read_table(store.at(key), columns=["image_id", "pixels_sha256"]) for key in keys]
+    return {row["image_id"]: row["pixels_sha256"] for table in tables for row in table.to_pylist()}
+
+
+def _no_model() -> Denoiser:
+    raise AssertionError("the model was loaded")
+
+
+def test_every_part_of_the_shard_is_made_with_the_pixels_that_the_model_draws(there: Planned) -> None:
+    done = generate(there.uri, 0)
+    assert done is not None
+    assert (done.shard, done.images, done.parts, done.attempts, done.batch, done.device) == (0, 10, 3, 1, 4, "cpu")
+    store, denoiser = open_store(there.uri), Denoiser(models.pipe("sd"))
+    for part in shard.read(store, there.plan, 0):
+        table = pq.read_table(store.at(part.key))
+        wanted = denoiser.draw(image_rows(part.rows), 4, lambda: None)
+        assert table["status"].to_pylist() == ["ok"] * part.rows.num_rows
+        for image, drawn in zip(table["image"].to_pylist(), wanted, strict=True):
+            assert np.array_equal(decode(image["bytes"]), drawn.rgb)  # type: ignore[arg-type]  # there, as it is ok
+
+
+@pytest.mark.parametrize("gone", [[0], [1], [2], [0, 2], [0, 1, 2]], ids=str)
+def test_only_missing_parts_are_made_wherever_the_gaps_are(gone: list[int], there: Planned) -> None:
+    generate(there.uri, 0)
+    store = open_store(there.uri)
+    first = {key: (store.read(key), Path(store.at(key)).stat().st_mtime_ns) for key in KEYS}
+    for number in gone:
+        store.remove(KEYS[number])
+    done = generate(there.uri, 0)
+    assert done is not None
+    assert done.parts == len(gone)
+    for number, key in enumerate(KEYS):
+        content, written_at = first[key]
+        assert store.read(key) == content
+        assert (Path(store.at(key)).stat().st_mtime_ns == written_at) == (number not in gone)
+
+
+def test_where_nothing_is_missing_the_model_is_not_loaded(there: Planned) -> None:
+    fill(there)
+    assert make_shard(open_store(there.uri), there.plan, 0, _no_model, Silent(), Stop()) is None
+
+
+def test_a_part_that_is_damaged_or_of_another_plan_is_never_taken_for_done(there: Planned) -> None:
+    fill(there)
+    store = open_store(there.uri)
+    store.replace(KEYS[1], store.read(KEYS[0]))
+    with pytest.raises(BadInput, match=r"00000-0001.parquet: holds the images of another plan"):
+        generate(there.uri, 0)
+    store.replace(KEYS[1], b"PAR1")
+    with pytest.raises(BadInput, match=r"00000-0001.parquet: is damaged"):
+        generate(there.uri, 0)
+
+
+def test_pixels_do_not_depend_on_how_a_run_is_cut_or_on_the_order_of_its_shards(tmp_path: Path) -> None:
+    one = planned(tmp_path, str(tmp_path / "one"), PROMPTS[:10], shard={"images": 100}, part={"images": 100})
+    many = planned(tmp_path, str(tmp_path / "many"), PROMPTS[:10], shard={"images": 4}, part={"images": 4})
+    generate(one.uri, 0)
+    for number in (2, 0, 1):
+        generate(many.uri, number)
+    keys = [names.part(number, 0) for number in range(3)]
+    assert _pixels(open_store(one.uri), [names.part(0, 0)]) == _pixels(open_store(many.uri), keys)
+
+
+def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
+    runs = [planned(tmp_path, str(tmp_path / name), PROMPTS[:6]) for name in ("one", "other")]
+    for each in runs:
+        generate(each.uri, 0)
+    one, other = (open_store(each.uri) for each in runs)
+    assert [one.read(names.part(0, number)) for number in (0, 1)] == [other.read(KEYS[0]), other.read(KEYS[1])]
+
+
+def test_a_prompt_that_the_pipeline_refuses_is_a_failed_image_among_good_ones(tmp_path: Path) -> None:
+    samplers = [None, "flow_euler", None]
+    rows = [{**row, "sampler": sampler} for row, sampler in zip(PROMPTS, samplers, strict=False)]
+    there = planned(tmp_path, str(tmp_path / "out"), rows)
+    generate(there.uri, 0)
+    found = pq.read_table(open_store(there.uri).at(KEYS[0]))
+    errors = dict(zip(found["id"].to_pylist(), found["error"].to_pylist(), strict=True))
+    assert errors["row-0"] is errors["row-2"] is None
+    assert errors["row-1"] == (
+        "ValueError: sampler 'flow_euler' does not fit this model, which came with DDIMScheduler"
+    )
+
+
+@pytest.mark.parametrize("number", [-1, 1, 99999])
+def test_a_shard_that_the_plan_does_not_have_is_bad_input(number: int, there: Planned) -> None:
+    with pytest.raises(BadInput, match=f"has shards 0 to 0, not {number}"):
+        generate(there.uri, number)
+
+
+def test_a_shard_s_list_that_is_not_the_plan_s_is_bad_input(there: Planned) -> None:
+    store = open_store(there.uri)
+    store.replace(names.shard(0), store.read(names.shard(0))[:-1] + b"!")
+    with pytest.raises(BadInput, match=r"shards/00000.parquet: is not what was planned. Restore it, or plan anew"):
+        generate(there.uri, 0)
+
+
+def test_a_run_without_a_plan_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(Missing, match=r"holds no plan\. Run `imagekiln plan` first"):
+        generate(str(tmp_path / "nowhere"), 0)
+
+
+def test_a_model_that_changed_since_planning_makes_nothing(tmp_path: Path) -> None:
+    model = shutil.copytree(models.folder("sd"), tmp_path / "model")
+    chosen = {"id": str(model), "dtype": "float32"}
+    there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], model=chosen)
+    scheduler = Path(model) / "scheduler" / "scheduler_config.json"
+    scheduler.write_text(scheduler.read_text().replace("0.02", "0.03"))
+    with pytest.raises(BadInput, match="has other files than when the run was planned"):
+        generate(there.uri, 0)
+    assert not open_store(there.uri).exists(KEYS[0])
+
+
+def test_a_device_that_is_not_there_makes_nothing_and_is_to_be_tried_again(tmp_path: Path) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], device=ABSENT)
+    with pytest.raises(TryAgain, match=f"device '{ABSENT}' is not there"):
+        generate(there.uri, 0)
+    assert not open_store(there.uri).exists(KEYS[0])
+
+
+class Counting(Silent):
+    """Calls `then` when so many images are made."""
+
+    def __init__(self, images: int, then: Callable[[], None]) -> None:
+        self._left, self._then = images, then
+
+    def made(self, images: int) -> None:
+        self._left -= images
+        if self._left == 0:
+            self._then()
+
+
+def test_a_shard_that_was_stopped_keeps_its_parts_and_resumes_at_the_first_missing_one(there: Planned) -> None:
+    stop, store = Stop(), open_store(there.uri)
+    slow = Slow(models.pipe("sd"))
+    with pytest.raises(TryAgain, match=r"shard 0 was stopped with \d parts left. Run it again"):
+        make_shard(store, there.plan, 0, lambda: slow, Counting(4, stop.ask), stop)
+    made = [store.exists(key) for key in KEYS]
+    assert made[0]
+    assert not made[2]
+    first = store.read(KEYS[0])
+    generate(there.uri, 0)
+    told = stats.load(store, 0)
+    assert told is not None
+    assert (told.attempts, told.images, told.parts) == (2, 10, 3)
+    assert store.read(KEYS[0]) == first
+    assert all(store.exists(key) for key in KEYS)
+
+
+class Slow(Denoiser):
+    """Takes a while for a batch, so that what follows keeps up."""
+
+    def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
+        threading.Event().wait(0.3)
+        return super().draw(rows, size, check)
+
+
+def test_who_is_asked_to_stop_before_the_model_is_loaded_does_not_load_it(there: Planned) -> None:
+    stop = Stop()
+    stop.ask()
+    with pytest.raises(TryAgain, match="shard 0 was stopped with 3 parts left"):
+        make_shard(open_store(there.uri), there.plan, 0, _no_model, Silent(), stop)
+
+
+def test_a_batch_in_the_denoiser_is_given_up_when_the_time_is_over(there: Planned) -> None:
+    stop = Stop()
+
+    class Endless(Denoiser):
+        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
+            stop.asked_at = -GRACE_SECONDS
+            return super().draw(rows, size, check)
+
+    with pytest.raises(TryAgain, match="shard 0 was stopped with 3 parts left"):
+        make_shard(open_store(there.uri), there.plan, 0, lambda: Endless(models.pipe("sd")), Silent(), stop)
+
+
+class Full(Disk):
+    """A disk that has room for one part and no more."""
+
+    def create(self, key: str, data: bytes) -> bool:
+        if key != KEYS[0]:
+            raise TryAgain(f"{key}: the disk is full.")
+        return super().create(key, data)
+
+
+def test_a_write_that_fails_ends_the_shard_and_leaves_no_thread_behind(there: Planned) -> None:
+    before, store = set(threading.enumerate()), Full(Path(there.uri))
+    with pytest.raises(TryAgain, match=r"00000-0001.parquet: the disk is full") as caught:
+        make_shard(store, there.plan, 0, lambda: Denoiser(models.pipe("sd")), Silent(), Stop())
+    assert caught.tb is not None  # while it is held, so are the frames of all stages
+    assert set(threading.enumerate()) == before
+    assert [store.exists(key) for key in KEYS] == [True, False, False]
+
+
+def test_a_model_that_fits_fewer_images_finishes_with_smaller_batches(there: Planned) -> None:
+    class Small(Denoiser):
+        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
+            if size > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().draw(rows, size, check)
+
+    store = open_store(there.uri)
+    done = make_shard(store, there.plan, 0, lambda: Small(models.pipe("sd")), Silent(), Stop())
+    assert done is not None
+    assert (done.images, done.batch) == (10, 2)
+    assert all(pq.read_table(store.at(key))["status"].to_pylist().count("ok") in (4, 2) for key in KEYS)
+
+
+def test_shards_of_one_run_share_a_loaded_model(tmp_path: Path) -> None:
+    plan = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4]).plan
+    open_denoiser = loader(plan)
+    assert open_denoiser() is open_denoiser()
+
+
+def test_time_is_told_by_stage_and_overlaps(there: Planned) -> None:
+    done = generate(there.uri, 0)
+    assert done is not None
+    took = done.seconds
+    assert 0 < took.load < took.total
+    assert 0 < took.denoise < took.total
+    assert took.encode > 0
+    assert took.write > 0
+    assert done == stats.load(open_store(there.uri), 0)
+    assert done.versions["torch"] == torch.__version__
+
+
+def test_argo_s_file_rises_from_what_was_there_to_all(there: Planned, tmp_path: Path) -> None:
+    fill(there)
+    open_store(there.uri).remove(KEYS[1])
+    file, seen = tmp_path / "progress", list[str]()
+
+    class Watched(Lines):
+        def found(self, images: int) -> None:
+            super().found(images)
+            seen.append(file.read_text())
+
+        def made(self, images: int) -> None:
+            super().made(images)
+            seen.append(file.read_text())
+
+    generate(there.uri, 0, Watched(io.StringIO(), file))
+    assert seen == ["6/10\n", "10/10\n"]
+
+
+def test_a_part_made_meanwhile_by_another_pod_is_kept(there: Planned) -> None:
+    store = open_store(there.uri)
+
+    class Overtaken(Denoiser):
+        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
+            if not store.exists(KEYS[0]):
+                fill(there)
+            return super().draw(rows, size, check)
+
+    done = make_shard(store, there.plan, 0, lambda: Overtaken(models.pipe("sd")), Silent(), Stop())
+    assert done is not None
+    assert pq.read_table(store.at(KEYS[0]))["sha256"].to_pylist()[0] == encoded(0).sha256

@@ -1,0 +1,119 @@
+"""The short form of tests/slow/test_kill.py: processes that are ended lose nothing and spoil nothing."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps import names, shard, stats
+from imagekiln.steps.disk import Disk
+from imagekiln.steps.planning import Planned
+from imagekiln.steps.stop import GRACE_SECONDS
+from imagekiln.steps.storage import open_store
+from tests.kills import Dataset, finished, killed, planned, undisturbed
+from tests.processes import Begun, Child, command
+
+IMAGES = 48
+KILLS = 6
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """What a run is that nobody disturbs."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return undisturbed(planned(folder, str(folder / "out"), IMAGES))
+
+
+def same(found: Dataset, wanted: Dataset) -> None:
+    """Compare all that a finished run promises to be."""
+    assert found.parts == wanted.parts
+    assert found.manifest.equals(wanted.manifest, check_metadata=True)
+    assert found.verified.ok == wanted.verified.ok == IMAGES
+
+
+def test_killed_run_ends_as_the_dataset_of_an_undisturbed_one(store_uri: str, tmp_path: Path, wanted: Dataset) -> None:
+    there = planned(tmp_path, store_uri, IMAGES)
+    assert killed(there, KILLS, seed=7).between >= KILLS
+    same(finished(there), wanted)
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_writer_killed_around_its_commit_leaves_a_whole_object_or_none(tmp_path: Path, moment: str) -> None:
+    assert Child(die_linking, str(tmp_path), moment).join() == -signal.SIGKILL
+    store = Disk(tmp_path)
+    assert store.exists("part") == (moment == "after")
+    assert store.create("part", b"whole") == (moment == "before")
+    assert store.read("part") == b"whole"
+
+
+def die_linking(_begun: Begun, folder: str, moment: str) -> None:
+    """Write an object, and be killed just before or after it gets its name."""
+    link = os.link
+
+    def deadly(source: Path, target: Path) -> None:
+        if moment == "after":
+            link(source, target)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    os.link = deadly  # type: ignore[assignment]  # no signal from outside comes at such a moment
+    Disk(Path(folder)).create("part", b"whole")
+
+
+def generating(there: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Child:
+    """The command that makes the run's shard, when it has drawn its first batch."""
+    progress = tmp_path / "progress"
+    monkeypatch.setenv("ARGO_PROGRESS_FILE", str(progress))
+    child = Child(command, "generate", there.uri, "--shard", "0")
+    until = time.monotonic() + 60
+    while not progress.exists() or progress.read_text().partition("/")[0] in ("", "0"):
+        assert time.monotonic() < until, "it draws nothing"
+        time.sleep(0.02)
+    return child
+
+
+def test_terminated_shard_exits_75_and_a_rerun_completes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: Dataset
+) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"), IMAGES)
+    store, parts = open_store(there.uri), shard.read(open_store(there.uri), there.plan, 0)
+    child = generating(there, tmp_path, monkeypatch)
+    child.terminate()
+    assert child.join(GRACE_SECONDS) == 75
+    left = shard.missing(store, parts)
+    told = stats.load(store, 0)
+    assert told is not None
+    assert (told.attempts, told.parts, told.images) == (1, len(parts) - len(left), IMAGES - shard.images(left))
+    assert 0 < len(left) < len(parts)
+    assert left == list(parts[-len(left) :])
+    assert Child(command, "generate", there.uri, "--shard", "0").join() == 0
+    told = stats.load(store, 0)
+    assert told is not None
+    assert (told.attempts, told.parts, told.images) == (2, len(parts), IMAGES)
+    same(finished(there), wanted)
+
+
+def test_terminated_shard_finishes_the_part_at_hand_where_that_is_quick(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"), 12, part={"images": 12}, batch={"images": 2})
+    child = generating(there, tmp_path, monkeypatch)
+    assert not open_store(there.uri).exists(names.part(0, 0))
+    child.terminate()
+    assert child.join(GRACE_SECONDS) == 0
+    assert open_store(there.uri).exists(names.part(0, 0))
+
+
+def test_terminated_shard_drops_the_part_at_hand_where_that_would_take_too_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = {"defaults": {"steps": 40}, "part": {"images": 100}, "batch": {"images": 1}}
+    there = planned(tmp_path, str(tmp_path / "out"), 100, **slow)
+    child = generating(there, tmp_path, monkeypatch)
+    child.terminate()
+    assert child.join(GRACE_SECONDS) == 75
+    assert not open_store(there.uri).exists(names.part(0, 0))
+    told = stats.load(open_store(there.uri), 0)
+    assert told is not None
+    assert (told.attempts, told.parts, told.images) == (1, 0, 0)

@@ -1,0 +1,194 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps import model
+from imagekiln.steps.bundled import FOLDER
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job import Model
+from tests.jobs import files
+
+SHAPES = FOLDER / "shapes"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the bundled model."""
+    return Path(shutil.copytree(SHAPES, tmp_path / "model"))
+
+
+def _model(name: object) -> Model:
+    return Model(id=str(name))
+
+
+def _told(name: object) -> str:
+    with pytest.raises(BadInput) as caught:
+        model.facts(_model(name))
+    return str(caught.value)
+
+
+def _configured(target: Path, **configurations: dict[str, object]) -> Path:
+    """A model of nothing but its configuration."""
+    components = {name: ["diffusers", "Any"] for name in configurations}
+    _write(target / "model_index.json", {"_class_name": "AnyPipeline", **components})
+    for name, configuration in configurations.items():
+        _write(target / name / "config.json", configuration)
+    return target
+
+
+def _write(path: Path, content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def test_bundled_model_is_64_pixels_wide() -> None:
+    found = model.facts(_model("bundled:shapes"))
+    assert (found.pipeline, found.width, found.height, found.size_multiple) == ("StableDiffusionPipeline", 64, 64, 8)
+
+
+def test_digest_follows_from_the_files_and_not_from_where_they_lie(folder: Path, tmp_path: Path) -> None:
+    elsewhere = Path(shutil.copytree(folder, tmp_path / "deep" / "other name"))
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    digests = {model.digest(_model(name)) for name in (folder, f"{folder}/", elsewhere, link, "bundled:shapes")}
+    assert len(digests) == 1
+
+
+def test_every_file_that_decides_pixels_changes_the_digest(folder: Path) -> None:
+    seen = {model.digest(_model(folder))}
+    deciding = [name for name in files(folder) if not name.endswith(".md")]
+    assert len(deciding) >= 10
+    for name in deciding:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        seen.add(model.digest(_model(folder)))
+        (folder / name).write_bytes(content)
+    assert len(seen) == 1 + len(deciding)
+
+
+def test_weight_file_that_is_added_or_renamed_changes_the_digest(folder: Path) -> None:
+    seen = {model.digest(_model(folder))}
+    weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    shutil.copy(weights, weights.with_name("more.safetensors"))
+    seen.add(model.digest(_model(folder)))
+    weights.unlink()
+    seen.add(model.digest(_model(folder)))
+    assert len(seen) == 3
+
+
+def test_files_that_decide_no_pixels_do_not_change_the_digest(folder: Path) -> None:
+    before = model.digest(_model(folder))
+    for name in ("README.md", "sample.png", ".gitattributes", ".cache/x.json", "notes.txt"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"new")
+    assert model.digest(_model(folder)) == before
+
+
+def test_merges_of_a_tokeniser_decide_pixels_although_they_are_text(folder: Path) -> None:
+    before = model.digest(_model(folder))
+    (folder / "tokenizer" / "merges.txt").write_bytes(b"new")
+    assert model.digest(_model(folder)) != before
+
+
+def test_hub_model_is_its_commit() -> None:
+    assert model.digest(Model(id="org/name", revision="0" * 40)) == f"org/name@{'0' * 40}"
+
+
+@pytest.mark.parametrize(
+    ("name", "hub"),
+    [("org/name", True), ("name", False), ("./org/name", False), ("/org/name", False), ("~/name", False),
+     ("a/b/c", False), ("bundled:a/b", False)],
+)  # fmt: skip
+def test_hub_id_is_an_organisation_and_a_name(name: str, hub: bool) -> None:
+    assert model.is_hub(name) is hub
+
+
+def test_folder_that_is_here_goes_before_a_hub_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(SHAPES, tmp_path / "org" / "name")
+    monkeypatch.chdir(tmp_path)
+    assert model.facts(_model("org/name")) == model.facts(_model("bundled:shapes"))
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".ckpt", ".pt", ".pth", ".pkl", ".BIN"])
+def test_pickled_weights_are_refused(folder: Path, suffix: str) -> None:
+    weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    weights.rename(weights.with_suffix(suffix))
+    assert _told(folder) == (
+        f"{folder}: unet/diffusion_pytorch_model{suffix} is a pickle, which can run code. Convert it to safetensors."
+    )
+
+
+def test_pickles_beside_safetensors_are_not_read_so_they_may_stay(folder: Path) -> None:
+    (folder / "unet" / "diffusion_pytorch_model.bin").write_bytes(b"a second copy of the weights")
+    assert model.facts(_model(folder)).pipeline == "StableDiffusionPipeline"
+
+
+def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+    for name in ("model.ckpt", "model.safetensors"):
+        (tmp_path / name).write_bytes(b"x")
+        assert _told(tmp_path / name) == (
+            f"{tmp_path}/{name}: is a file. Convert it to a diffusers folder with safetensors."
+        )
+
+
+def test_folder_without_a_pipeline_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert _told(tmp_path) == (
+        f"{tmp_path}: has no model_index.json, so it is no diffusers pipeline. Name another folder."
+    )
+
+
+@pytest.mark.parametrize("name", ["nowhere", "/nowhere/at/all", "bundled:nothing", "./a/b"])
+def test_model_that_is_nowhere_is_told_so(name: str) -> None:
+    with pytest.raises(Missing) as caught:
+        model.facts(_model(name))
+    assert str(caught.value) == f"{name}: no such model folder. Write a folder, or a hub id as org/name."
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"{", "model_index.json is not JSON ("),
+        (b"\xff", "model_index.json is not JSON ("),
+        (b"[]", "model_index.json is not a JSON object. Save the model again."),
+        (b"{}", "model_index.json names no pipeline class. Name a diffusers folder."),
+        (b'{"_class_name": 3}', "model_index.json names no pipeline class. Name a diffusers folder."),
+    ],
+)
+def test_damaged_index_is_told_in_one_sentence(folder: Path, content: bytes, told: str) -> None:
+    (folder / "model_index.json").write_bytes(content)
+    assert _told(folder).startswith(f"{folder}: {told}")
+    assert "\n" not in _told(folder)
+
+
+VAE8: dict[str, object] = {"block_out_channels": [1, 2, 3, 4], "latent_channels": 4}
+
+
+@pytest.mark.parametrize(
+    ("configurations", "side", "multiple"),
+    [
+        ({"unet": {"sample_size": 128, "in_channels": 4}, "vae": VAE8}, 1024, 8),
+        ({"unet": {"sample_size": 64}, "vae": VAE8}, 512, 8),
+        ({"transformer": {"sample_size": 128, "patch_size": 2, "in_channels": 16}, "vae": VAE8}, 1024, 16),
+        ({"transformer": {"patch_size": 1, "in_channels": 64}, "vae": {**VAE8, "latent_channels": 16}}, 1024, 16),
+        ({"transformer": {"patch_size": 2, "in_channels": 64}, "vae": {"z_dim": 16}}, 1024, 16),
+        (
+            {
+                "transformer": {"sample_size": 32, "patch_size": 1, "in_channels": 32},
+                "vae": {"encoder_block_out_channels": [1, 2, 3, 4, 5, 6], "latent_channels": 32},
+            },
+            1024,
+            32,
+        ),
+        ({"unet": {"sample_size": [64, 64]}, "vae": {}}, 1024, 8),
+        ({}, 1024, 8),
+    ],
+    ids=["SDXL", "SD 1.5", "SD 3.5", "FLUX", "Qwen-Image", "Sana", "a size for each side", "nothing known"],
+)
+def test_sizes_are_read_from_the_configuration(
+    tmp_path: Path, configurations: dict[str, dict[str, object]], side: int, multiple: int
+) -> None:
+    found = model.facts(_model(_configured(tmp_path, **configurations)))
+    assert (found.width, found.height, found.size_multiple) == (side, side, multiple)

@@ -1,0 +1,127 @@
+"""The whole job, end to end, on this disk and in an object store."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pytest
+
+from imagekiln.steps import names, tables
+from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
+from imagekiln.steps.planning import Planned
+from imagekiln.steps.progress import Silent
+from imagekiln.steps.run import run
+from imagekiln.steps.stop import Stop
+from imagekiln.steps.storage import Store, open_store
+from imagekiln.steps.verify import verify
+from tests.runs import PROMPTS, job, write_prompts
+
+ROWS = PROMPTS[:10]  # shards of 8 and 2 images, in parts of 4
+
+
+class Told(Silent):
+    """Remembers what it was told."""
+
+    def __init__(self, then: Callable[[], None] = lambda: None) -> None:
+        self.total = self.found_images = self.made_images = 0
+        self._then = then
+
+    def start(self, total: int) -> None:
+        self.total = total
+
+    def found(self, images: int) -> None:
+        self.found_images += images
+
+    def made(self, images: int) -> None:
+        self.made_images += images
+        self._then()
+
+
+def _objects(uri: str) -> dict[str, str]:
+    """Every object of a run and the hash of its bytes."""
+    files, path = fsspec.core.url_to_fs(uri)
+    found = {name.removeprefix(path).lstrip("/"): files.cat_file(name) for name in files.find(path)}
+    return {name: hashlib.sha256(content).hexdigest() for name, content in found.items()}
+
+
+def _manifest(store: Store) -> pa.Table:
+    return pa.concat_tables([tables.read(store, names.manifest(number)) for number in range(2)])
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Path:
+    return write_prompts(tmp_path / "prompts.parquet", ROWS)
+
+
+def test_a_job_becomes_a_dataset_that_reads_back(prompts: Path, store_uri: str) -> None:
+    told, plans = Told(), list[Planned]()
+    done = run(job(prompts, store_uri), told, Stop(), plans.append)
+    assert not done.before
+    assert (done.summary.images, done.summary.ok) == (10, 10)
+    assert (told.total, told.found_images, told.made_images) == (10, 0, 10)
+    assert [each.uri for each in plans] == [done.uri]
+    found = verify(done.uri)
+    assert (found.ok, found.bytes) == (10, done.summary.bytes)
+
+
+def test_again_it_does_nothing_and_says_so(prompts: Path, store_uri: str) -> None:
+    first = run(job(prompts, store_uri), Silent(), Stop())
+    before, told = _objects(first.uri), Told()
+    again = run(job(prompts, store_uri), told, Stop())
+    assert again.before
+    assert (again.uri, again.summary) == (first.uri, first.summary)
+    assert (told.total, told.made_images) == (0, 0)
+    assert _objects(first.uri) == before
+
+
+def test_it_resumes_with_the_missing_part_and_ends_with_the_same_images(prompts: Path, store_uri: str) -> None:
+    first = run(job(prompts, store_uri), Silent(), Stop())
+    store, before, told = open_store(first.uri), _objects(first.uri), Told()
+    store.remove(names.part(0, 1))
+    store.remove(names.SUCCESS)
+    again = run(job(prompts, store_uri), told, Stop())
+    assert not again.before
+    assert (told.found_images, told.made_images) == (6, 4)
+    after = _objects(first.uri)
+    changed = {name for name in before if after[name] != before[name]}
+    assert set(after) == set(before)
+    assert changed <= {"stats/00000.json", "summary.json", "report/index.html"}
+
+
+def test_disk_and_object_store_hold_the_same_dataset(prompts: Path, tmp_path: Path, s3_bucket: str) -> None:
+    here = run(job(prompts, str(tmp_path / "out")), Silent(), Stop())
+    there = run(job(prompts, f"{s3_bucket}/out"), Silent(), Stop())
+    assert _manifest(open_store(here.uri)).equals(_manifest(open_store(there.uri)))
+    one, other = _objects(here.uri), _objects(there.uri)
+    assert one.keys() == other.keys()
+    differing = {name for name in one if one[name] != other[name]}
+    assert differing <= {"plan.json", "stats/00000.json", "stats/00001.json", "summary.json", "report/index.html"}
+
+
+def test_a_run_that_was_stopped_resumes(prompts: Path, tmp_path: Path) -> None:
+    stop = Stop()
+    with pytest.raises(TryAgain, match="was stopped with"):
+        run(job(prompts, str(tmp_path / "out")), Told(then=stop.ask), stop)
+    told = Told()
+    done = run(job(prompts, str(tmp_path / "out")), told, Stop())
+    assert told.found_images >= 4
+    assert told.found_images + told.made_images == 10
+    assert done.summary.ok == 10
+
+
+def test_a_shard_whose_images_fail_does_not_keep_the_others_from_being_made(tmp_path: Path) -> None:
+    rows = [{**row, "sampler": "flow_euler" if place < 8 else None} for place, row in enumerate(ROWS)]
+    prompts = write_prompts(tmp_path / "prompts.parquet", rows)
+    told = Told()
+    with pytest.raises(Incomplete, match=r"8 of 10 images are not ok: 8 failed \(ValueError: sampler 'flow_euler'"):
+        run(job(prompts, str(tmp_path / "out")), told, Stop())
+    assert told.made_images == 10
+
+
+def test_a_job_whose_prompts_are_wrong_makes_nothing(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path / "prompts.parquet", [{"prompt": " "}])
+    with pytest.raises(BadInput, match="1 of 1 rows are refused"):
+        run(job(prompts, str(tmp_path / "out")), Silent(), Stop())
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,30 @@
+from imagekiln.steps import settings
+from imagekiln.steps.job import Job
+
+
+def test_groups_are_found_by_path_and_other_settings_are_no_group() -> None:
+    assert settings.names(Job, ("shard",)) == ["images", "minutes", "seconds_per_image"]
+    assert settings.names(Job, ("name",)) == settings.names(Job, ("nowhere",)) == []
+
+
+def test_every_setting_is_listed_once() -> None:
+    found = [*settings.everywhere(Job)]
+    assert len(found) == len(set(found))
+    assert {("name",), ("model", "dtype"), ("limits", "pixels")} <= {*found}
+    assert ("model",) not in found
+
+
+def test_what_a_setting_takes_is_read_from_its_type() -> None:
+    texts = [("name",), ("prompts",), ("run_id",), ("device",), ("model", "id"), ("defaults", "sampler")]
+    assert all(settings.takes(Job, place, str) for place in texts)
+    assert not any(settings.takes(Job, place, str) for place in [("threads",), ("model",), ("carry",), ("nowhere",)])
+    assert [place for place in [("prompts",), ("carry",), ("name",)] if settings.takes(Job, place, tuple)] == [
+        ("prompts",),
+        ("carry",),
+    ]
+
+
+def test_description_is_what_the_setting_says_of_itself() -> None:
+    assert settings.description(Job, ("output",)) == "The folder or URI that holds the runs."
+    assert settings.description(Job, ("defaults", "steps")) is None
+    assert settings.description(Job, ()) is None

@@ -1,0 +1,166 @@
+"""The three stages of a shard, each without threads of its own or a model: draw, encode, write."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from imagekiln.steps import parts, shard, stages
+from imagekiln.steps.encode import Picture, encode
+from imagekiln.steps.job import Encoding
+from imagekiln.steps.progress import Silent
+from imagekiln.steps.rescue import Rescue
+from imagekiln.steps.rows import ImageRow
+from imagekiln.steps.shard import Part
+from imagekiln.steps.stages import Drawn, Finished
+from imagekiln.steps.stats import Seconds
+from imagekiln.steps.stop import COMMIT_SECONDS, GRACE_SECONDS, Stop, Stopped
+from imagekiln.steps.storage import Store, open_store
+from tests.runs import PROMPTS, picture, planned
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Part, ...]:
+    """A planned shard: parts of 4, 4, 4 and 2 images, the last of which has another shape."""
+    scratch = tmp_path_factory.mktemp("stages")
+    rows = [dict(row) | {"steps": 3 if place == 5 else 2, "seed": place} for place, row in enumerate(PROMPTS[:14])]
+    there = planned(scratch, str(scratch / "out"), rows, shard={"images": 100})
+    return shard.read(open_store(there.uri), there.plan, 0)
+
+
+class Model:
+    """Draws noise, taking a while; `then` is called after each batch."""
+
+    def __init__(self, seconds: float = 0.0, then: Callable[[], None] = lambda: None) -> None:
+        self.batches: list[list[int]] = []
+        self._seconds, self._then = seconds, then
+
+    def __call__(self, rows: Sequence[ImageRow], size: int) -> list[Picture]:
+        assert len(rows) <= size
+        time.sleep(self._seconds)
+        self.batches.append([row.place for row in rows])
+        self._then()
+        return [picture(row.place) for row in rows]
+
+
+def _draw(wanted: Sequence[Part], model: Model, stop: Stop | None = None, size: int = 2) -> Iterator[Drawn]:
+    return stages.draw(wanted, Rescue(model, size), stop or Stop(), Seconds())
+
+
+def _names(drawn: Iterator[Drawn]) -> list[tuple[str, list[int]]]:
+    return [(batch.part.key, [each.place for each in batch.pictures]) for batch in drawn]
+
+
+def test_parts_are_drawn_in_order_and_no_batch_crosses_a_part_or_a_shape(wanted: tuple[Part, ...]) -> None:
+    full = [(part.key, batch) for part in wanted[:3] for batch in ([0, 1], [2, 3])]
+    assert _names(_draw(wanted, Model())) == [*full, (wanted[3].key, [0]), (wanted[3].key, [1])]
+
+
+def test_seconds_are_those_of_the_denoiser(wanted: tuple[Part, ...]) -> None:
+    seconds = Seconds()
+    for _ in stages.draw(wanted[:1], Rescue(Model(0.05), 2), Stop(), seconds):
+        time.sleep(0.05)  # what follows is not counted
+    assert 0.1 <= seconds.denoise < 0.2
+
+
+def test_no_new_part_is_begun_once_asked_to_stop(wanted: tuple[Part, ...]) -> None:
+    stop = Stop()
+    model = Model(then=stop.ask)
+    drawn = _draw(wanted, model, stop, size=4)
+    assert next(drawn).part is wanted[0]
+    with pytest.raises(Stopped):
+        next(drawn)
+    assert model.batches == [[0, 1, 2, 3]]
+
+
+def test_a_part_at_hand_is_finished_where_the_time_suffices(wanted: tuple[Part, ...]) -> None:
+    stop = Stop()
+    drawn = _draw(wanted, Model(then=stop.ask), stop, size=1)
+    assert [next(drawn).pictures[0].place for _ in range(4)] == [0, 1, 2, 3]
+    with pytest.raises(Stopped):
+        next(drawn)
+
+
+def test_a_part_at_hand_is_dropped_where_the_time_does_not_suffice(wanted: tuple[Part, ...]) -> None:
+    stop = Stop()
+
+    def asked_long_ago() -> None:
+        stop.asked_at = time.monotonic() - GRACE_SECONDS + COMMIT_SECONDS + 0.2
+
+    drawn = _draw(wanted, Model(0.1, asked_long_ago), stop, size=1)
+    next(drawn)  # 3 images at 0.1 s are left, and 0.2 s
+    with pytest.raises(Stopped):
+        next(drawn)
+
+
+def test_pictures_become_the_bytes_of_their_parts(wanted: tuple[Part, ...]) -> None:
+    told = Told()
+    found = list(stages.finish(_draw(wanted, Model()), Encoding(), told, Seconds()))
+    assert [each.part.key for each in found] == [part.key for part in wanted]
+    assert sum(told.images) == 14
+    for each in found:
+        count = each.part.rows.num_rows
+        same = [encode(picture(place), Encoding()) for place in range(count)]
+        assert each.content == parts.to_bytes(each.part.rows, same)
+
+
+class Told(Silent):
+    """Remembers the batches it was told of."""
+
+    def __init__(self) -> None:
+        self.images: list[int] = []
+
+    def made(self, images: int) -> None:
+        self.images.append(images)
+
+
+def test_a_part_that_was_dropped_is_never_put_together(wanted: tuple[Part, ...]) -> None:
+    def broken() -> Iterator[Drawn]:
+        yield from _draw(wanted[:1], Model())
+        yield next(_draw(wanted[1:], Model()))
+        raise Stopped
+
+    finished = stages.finish(broken(), Encoding(), Silent(), Seconds())
+    assert next(finished).part is wanted[0]
+    with pytest.raises(Stopped):
+        next(finished)
+
+
+def test_encoders_are_gone_when_the_consumer_leaves(wanted: tuple[Part, ...]) -> None:
+    before = set(threading.enumerate())
+    with closing(stages.finish(_draw(wanted, Model()), Encoding(), Silent(), Seconds())) as finished:  # type: ignore[type-var]  # a generator
+        next(finished)
+    assert set(threading.enumerate()) == before
+
+
+def _finished(part: Part, places: Sequence[int]) -> Finished:
+    images = [encode(Picture(place, picture(noise).rgb), Encoding()) for place, noise in enumerate(places)]
+    return Finished(part, parts.to_bytes(part.rows, images))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "run"))
+
+
+def test_a_part_is_yielded_once_it_is_there(wanted: tuple[Part, ...], store: Store) -> None:
+    finished = [_finished(part, range(part.rows.num_rows)) for part in wanted]
+    for place, part in enumerate(stages.write(iter(finished), store, Seconds())):
+        assert part is wanted[place]
+        assert store.read(part.key) == finished[place].content
+        assert not any(store.exists(later.key) for later in wanted[place + 1 :])
+
+
+def test_a_part_that_another_pod_made_first_is_left_as_it_is(wanted: tuple[Part, ...], store: Store) -> None:
+    first, second = _finished(wanted[0], [0, 1, 2, 3]), _finished(wanted[0], [9, 8, 7, 6])
+    assert list(stages.write(iter([first, second]), store, Seconds())) == [wanted[0], wanted[0]]
+    assert store.read(wanted[0].key) == first.content
+
+
+def test_rows_of_parts_are_those_of_the_shard(wanted: tuple[Part, ...]) -> None:
+    assert [part.rows.num_rows for part in wanted] == [4, 4, 4, 2]
+    assert len(set(pa.concat_tables([part.rows for part in wanted])["image_id"].to_pylist())) == 14

@@ -1,0 +1,71 @@
+"""What a shard took."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps import names, stats
+from imagekiln.steps.ahead import Waits
+from imagekiln.steps.stats import Seconds, ShardStats, timed
+from imagekiln.steps.storage import Store, open_store
+
+
+def _attempt(images: int = 4, batch: int = 8) -> ShardStats:
+    seconds = Seconds(total=2.0, load=0.5, denoise=1.0, encode=0.25, write=0.125)
+    return ShardStats(3, 1, images, 1, batch, "cpu", seconds, {"torch": "2"})
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return open_store(str(tmp_path / "run"))
+
+
+def test_a_stage_s_time_is_added_up_however_the_block_ends() -> None:
+    seconds = Seconds(encode=10.0)
+
+    def work(fault: Exception | None) -> None:
+        with timed(seconds, "encode"):
+            time.sleep(0.02)
+            if fault:
+                raise fault
+
+    work(None)
+    with pytest.raises(LookupError):
+        work(LookupError())
+    assert 10.04 <= seconds.encode < 11
+    assert seconds.denoise == 0
+
+
+def test_what_is_recorded_comes_back(store: Store) -> None:
+    stats.record(store, _attempt())
+    assert stats.load(store, 3) == _attempt()
+
+
+def test_a_shard_that_told_nothing_has_no_statistics(store: Store) -> None:
+    assert stats.load(store, 3) is None
+
+
+def test_attempts_add_up_and_the_last_batch_size_stands(store: Store) -> None:
+    for attempt in (_attempt(4, 8), _attempt(2, 4), _attempt(1, 4)):
+        stats.record(store, attempt)
+    found = stats.load(store, 3)
+    assert found is not None
+    assert (found.attempts, found.images, found.parts, found.batch) == (3, 7, 3, 4)
+    assert found.seconds == Seconds(total=6.0, load=1.5, denoise=3.0, encode=0.75, write=0.375)
+
+
+def test_statistics_lie_where_the_plan_says(store: Store) -> None:
+    stats.record(store, _attempt())
+    assert store.exists(names.stats(3))
+
+
+def test_images_per_second_counts_the_loading() -> None:
+    assert _attempt().images_per_second == 2.0
+    assert ShardStats(0, 1, 0, 0, 8, "cpu", Seconds()).images_per_second == 0.0
+
+
+def test_waits_are_told_by_who_waited() -> None:
+    seconds = Seconds(denoise_waits=1.0)
+    stats.note_waits(seconds, drawn=Waits(full=2.0, empty=4.0), encoded=Waits(full=8.0, empty=16.0))
+    assert (seconds.denoise_waits, seconds.encode_waits, seconds.write_waits) == (3.0, 4.0, 16.0)

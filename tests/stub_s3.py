@@ -1,0 +1,115 @@
+"""An S3 store in memory that fails on request, for what a real server cannot be made to do."""
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Literal
+
+# What the next requests meet: an error code of S3's with its HTTP status, an answer that never arrives although the
+# request was carried out, an answer cut off in its middle, or nothing unusual.
+Fault = tuple[int, str] | Literal["lost", "cut", "none"]
+SLOW_DOWN: Fault = (503, "SlowDown")
+CONFLICT: Fault = (409, "ConditionalRequestConflict")
+EXPIRED: Fault = (400, "ExpiredToken")
+
+
+@dataclass(slots=True)
+class StubS3:
+    """The store: its objects by path, the faults still to come, and the method and path of each request."""
+
+    conditional: bool = True
+    objects: dict[str, bytes] = field(default_factory=dict)
+    faults: deque[Fault] = field(default_factory=deque)
+    requests: list[str] = field(default_factory=list)
+    endpoint: str = ""
+
+
+@contextmanager
+def stub_s3(conditional: bool = True) -> Iterator[StubS3]:
+    """A store that listens on loopback while the block runs; without `conditional` it ignores If-None-Match."""
+    store = StubS3(conditional)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(store)) as server:
+        server.daemon_threads = True
+        store.endpoint = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield store
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _handler(store: StubS3) -> type[BaseHTTPRequestHandler]:
+    lock = threading.Lock()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def handle_one(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            with lock:
+                store.requests.append(f"{self.command} {self.path}")
+                fault = store.faults.popleft() if store.faults else "none"
+                answer = _error(*fault) if isinstance(fault, tuple) else ANSWERS[self.command](store, self, body)
+            self.answer(*answer, fault)
+
+        do_GET = do_HEAD = do_PUT = do_DELETE = handle_one  # noqa: N815  # names of the standard library
+
+        def answer(self, status: int, body: bytes, fault: Fault) -> None:
+            if fault == "lost":
+                self.close_connection = True
+                return
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Type", "application/xml" if status >= 300 else "application/octet-stream")
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body[: len(body) // 2] if fault == "cut" else body)
+            self.close_connection = fault == "cut"
+
+        def log_message(self, *_: object) -> None:
+            """Keep the test's output clean."""
+
+    return Handler
+
+
+Answer = tuple[int, bytes]
+
+
+def _error(status: int, code: str, extra: str = "") -> Answer:
+    return status, f"<Error><Code>{code}</Code><Message>{code}, says the stub</Message>{extra}</Error>".encode()
+
+
+def _get(store: StubS3, request: BaseHTTPRequestHandler, _body: bytes) -> Answer:
+    content = store.objects.get(request.path)
+    if content is None:
+        return _error(404, "NoSuchKey")
+    wanted = request.headers.get("Range")
+    if wanted is None:
+        return 200, content
+    first, _, last = wanted.removeprefix("bytes=").partition("-")
+    return 206, content[int(first) : int(last) + 1 if last else None]
+
+
+def _put(store: StubS3, request: BaseHTTPRequestHandler, body: bytes) -> Answer:
+    if store.conditional and request.headers.get("If-None-Match") == "*" and request.path in store.objects:
+        return _error(412, "PreconditionFailed", "<Condition>If-None-Match</Condition>")
+    store.objects[request.path] = body
+    return 200, b""
+
+
+def _delete(store: StubS3, request: BaseHTTPRequestHandler, _body: bytes) -> Answer:
+    store.objects.pop(request.path, None)
+    return 204, b""
+
+
+ANSWERS: dict[str, Callable[[StubS3, BaseHTTPRequestHandler, bytes], Answer]] = {
+    "GET": _get,
+    "HEAD": _get,
+    "PUT": _put,
+    "DELETE": _delete,
+}
