@@ -10,19 +10,18 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from imagekiln.steps import repeats
+from imagekiln.steps import repeats, spool
 from imagekiln.steps.database import Database
-from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.grouping import by_group
-from imagekiln.steps.identity import image_id_sql, seed_sql
 from imagekiln.steps.job import Job
-from imagekiln.steps.rules import LARGEST_SEED, MOST_IMAGES, SAME_ID, Rule, first_broken_sql
-
-SHAPE = "width, height, steps, guidance, sampler"  # what all images of one batch must have in common
-SHAPE_NAME = f"concat_ws('|', {SHAPE})"
-
+from imagekiln.steps.rules import SAME_ID, Rule
+from imagekiln.steps.spread import SHAPE, images_sql, quoted
+from imagekiln.steps.tables import IMAGE_ROW
 
 MOST_SHAPES = 10_000
+# What SQL needs to know of an image. Its texts stay where they are.
+NARROW = ("number", "row", "image_index", "image_id", "id", "content", "rule", "truncated", *SHAPE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,57 +44,35 @@ class Catalog:
     """
 
     def __init__(self, folder: Path, job: Job, rules: tuple[Rule, ...], carried: int) -> None:
-        """Open an empty catalog that spills into `folder`, which should have room for every image's texts."""
+        """Open an empty catalog in `folder`, which should have room for every image's texts, twice."""
         self._database = Database(folder)
+        self._folder = folder
+        self._file = folder / "images.arrow"
         self._job = job
         self._rules = rules
-        self._carried = "".join(f", carry_{place}" for place in range(carried))
+        self._carried = tuple(f"carry_{place}" for place in range(carried))
         self.groups: tuple[Group, ...] = ()
-        self._shape_names: list[str] = []
-        self._folder = folder
 
     def close(self) -> None:
         """Let go of memory and disk."""
         self._database.close()
 
     def fill(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], model_key: str, size: tuple[int, int]) -> None:
-        """Take every prompt row, and work out its images. A KilnError of `batches` comes out as it is."""
-        failure: list[KilnError] = []
+        """Take every prompt row, and work out its images. What `batches` raises comes out as it is."""
+        failure: list[Exception] = []
         rows = pa.RecordBatchReader.from_batches(schema, _remembering(batches, failure))
+        self._database.register("input", rows)
+        sql = images_sql(self._job, self._rules, model_key, size, self._carried)
         try:
-            self._database.take(rows, self._fill_sql(model_key, size))
+            spool.write(self._file, _in_order(self._database.stream(sql)))
         except Exception:
             if failure:
                 raise failure[0] from None
             raise
+        self._database.register("spooled", spool.reader(self._file, NARROW))
+        self._database.run("CREATE TABLE images AS FROM spooled")
         repeats.mark(self._database)
         self._find_groups()
-
-    def _fill_sql(self, model_key: str, size: tuple[int, int]) -> str:
-        given = self._job.defaults
-        negative = _quoted(given.negative_prompt)
-        return f"""
-            CREATE TABLE images AS
-            WITH filled AS (
-                SELECT row, wrong, truncated, id, prompt,
-                       CASE WHEN seed > {LARGEST_SEED} THEN {LARGEST_SEED + 1} ELSE seed END AS row_seed,
-                       coalesce(negative_prompt, '{negative}') AS negative_prompt,
-                       coalesce(width, {size[0]}) AS width, coalesce(height, {size[1]}) AS height,
-                       coalesce(steps, {given.steps}) AS steps,
-                       coalesce(guidance, CAST({given.guidance} AS DOUBLE)) AS guidance,
-                       coalesce(sampler, '{given.sampler}') AS sampler,
-                       coalesce(images, {given.images_per_prompt}) AS images {self._carried}
-                FROM input),
-            judged AS (SELECT *, {first_broken_sql(self._rules)} AS rule FROM filled),
-            spread AS (
-                SELECT *, unnest(range(CASE WHEN rule IS NULL THEN images ELSE 1 END)) AS image_index,
-                       CASE WHEN id IS NOT NULL
-                            THEN hash(prompt, negative_prompt, row_seed, {SHAPE}, images) END AS content
-                FROM judged),
-            seeded AS (SELECT *, {seed_sql(given.seed)} AS seed FROM spread)
-            SELECT row, image_index, {image_id_sql(model_key)} AS image_id, id, prompt, negative_prompt, seed,
-                   {SHAPE}, truncated, rule, content {self._carried}
-            FROM seeded"""
 
     def rejected_rows(self) -> int:
         """How many rows are refused."""
@@ -105,7 +82,7 @@ class Catalog:
     def rejected(self, most: int | None = None) -> pa.Table:
         """The refused rows, or the first so many: `row`, `column`, `reason`, in the order of the input."""
         limit = "" if most is None else f"LIMIT {most}"
-        labels = " UNION ALL ".join(f"SELECT {place}, '{rule.column}', '{_quoted(rule.reason)}'"
+        labels = " UNION ALL ".join(f"SELECT {place}, '{rule.column}', {quoted(rule.reason)}"
                                     for place, rule in enumerate(self._rules))  # fmt: skip
         return self._database.table(f"""
             SELECT row, "column", reason FROM images JOIN ({labels}) label(rule, "column", reason) USING (rule)
@@ -113,33 +90,41 @@ class Catalog:
 
     def duplicates(self) -> pa.Table:
         """Every image that is made under an earlier row: `row`, `image_index`, `image_id`, `first_row`."""
-        return self._database.table("SELECT * EXCLUDE (place) FROM duplicates ORDER BY row, image_index")
+        return self._database.table("SELECT * EXCLUDE (number) FROM duplicates ORDER BY row, image_index")
 
     def images(self) -> Iterator[pa.RecordBatch]:
         """Every planned image in the order of groups and rows, as a stream."""
-        several = len(self.groups) > 1
-        found = self._database.stream(f"""
-            SELECT rowid AS place, image_id, id, image_index, row, prompt, negative_prompt, seed, {SHAPE}, truncated
-                   {self._carried} {f", {SHAPE_NAME} AS shape" if several else ""}
-            FROM images WHERE rule IS NULL""")
-        planned = repeats.without(self._database, _in_order(found))
-        if not several:
+        planned = self._planned()
+        if len(self.groups) == 1:
             return planned
-        sizes = {name: group.images for name, group in zip(self._shape_names, self.groups, strict=True)}
-        return by_group(planned, "shape", sizes, self._folder)
+        sizes = {tuple(getattr(group, name) for name in SHAPE): group.images for group in self.groups}
+        return by_group(planned, SHAPE, sizes, self._folder)
+
+    def _planned(self) -> Iterator[pa.RecordBatch]:
+        """Every planned image in the order of rows. No join does it: that would lose the order."""
+        left_out = self._database.table("""
+            SELECT number FROM images WHERE rule IS NOT NULL UNION ALL SELECT number FROM same_id
+            UNION ALL SELECT number FROM duplicates ORDER BY number""")
+        numbers = np.append(left_out["number"].to_numpy(), np.iinfo(np.int64).max)
+        for batch in spool.read(self._file):
+            each = batch["number"].to_numpy()
+            kept = pa.array(numbers[np.searchsorted(numbers, each)] != each)
+            yield batch.select([*IMAGE_ROW.names, *self._carried]).filter(kept)
 
     def _find_groups(self) -> None:
-        shapes = self._count(f"SELECT count(*) FROM (SELECT DISTINCT {SHAPE} FROM planned)")
+        shape = ", ".join(SHAPE)
+        self._database.run(f"""
+            CREATE TABLE shapes AS
+            SELECT {shape}, count(*) AS images, count(*) FILTER (truncated) AS truncated, min(row) AS first_row
+            FROM planned GROUP BY {shape}""")
+        shapes = self._count("SELECT count(*) FROM shapes")
         if shapes > MOST_SHAPES:
             raise BadInput(
                 f"the rows have {shapes} combinations of width, height, steps, guidance and sampler; at most "
                 f"{MOST_SHAPES} fit, since images of different ones share no batch. Round the values."
             )
-        found = self._database.table(f"""
-            SELECT {SHAPE_NAME} AS shape, {SHAPE}, count(*) AS images, count(*) FILTER (truncated) AS truncated
-            FROM planned GROUP BY {SHAPE} ORDER BY min(row)""")
-        self._shape_names = found["shape"].to_pylist()
-        self.groups = tuple(Group(**group) for group in found.drop_columns(["shape"]).to_pylist())
+        found = self._database.table("SELECT * EXCLUDE (first_row) FROM shapes ORDER BY first_row")
+        self.groups = tuple(Group(**group) for group in found.to_pylist())
 
     def _count(self, sql: str) -> int:
         (count,) = self._database.table(sql).to_pydict().values()
@@ -147,23 +132,20 @@ class Catalog:
 
 
 def _in_order(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches as they are, in the order of insertion, which DuckDB promises to keep: this makes sure."""
+    """The batches as they are: in the order of the input, which DuckDB promises to keep, and this makes sure."""
     last = -1
     for batch in batches:
-        keys = batch["row"].to_numpy() * MOST_IMAGES + batch["image_index"].to_numpy()
-        if (np.diff(keys, prepend=last) <= 0).any():
-            raise RuntimeError("the catalog gives its images in another order than they were put in")
+        numbers = batch["number"].to_numpy()
+        if (np.diff(numbers, prepend=last) <= 0).any():
+            raise RuntimeError("the images came in another order than the prompt rows")
         yield batch
-        last = keys[-1]
+        last = numbers[-1]
 
 
-def _remembering(batches: Iterator[pa.RecordBatch], failure: list[KilnError]) -> Iterator[pa.RecordBatch]:
+def _remembering(batches: Iterator[pa.RecordBatch], failure: list[Exception]) -> Iterator[pa.RecordBatch]:
+    # DuckDB passes on what its input raises as a text only.
     try:
         yield from batches
-    except KilnError as error:
+    except Exception as error:
         failure.append(error)
         raise
-
-
-def _quoted(text: str) -> str:
-    return text.replace("'", "''")

@@ -1,4 +1,4 @@
-"""A DuckDB that keeps to a bounded share of memory and puts the rest on this disk."""
+"""SQL over files on this disk, by a DuckDB that keeps to a bounded share of memory and spills the rest."""
 
 import os
 from collections.abc import Iterator
@@ -10,9 +10,11 @@ import pyarrow as pa
 
 from imagekiln.steps.errors import TryAgain
 
-MEMORY = "256MiB"
-MOST_THREADS = 4  # each holds blocks of its own, and many of them would hold all that there is
+MEMORY = "192MiB"
+STREAM_MEMORY = "64MiB"  # less, and threads wait for one another where rows must stay in order
 STREAM_ROWS = 16_384
+MOST_THREADS = 4  # each holds blocks of its own, and many of them would hold all that there is
+SPENT = ("Out of Memory Error", "IO Error")
 
 
 class Database:
@@ -20,7 +22,6 @@ class Database:
 
     def __init__(self, folder: Path) -> None:
         """Open an empty database that spills into `folder`."""
-        # In memory, so that what does not fit is spilled as it is: a database file would be compressed and checked.
         self._connection = duckdb.connect(
             config={
                 "memory_limit": MEMORY,
@@ -30,23 +31,20 @@ class Database:
             }
         )
         self.run("SET enable_progress_bar = false")
+        self.run(f"SET streaming_buffer_size = '{STREAM_MEMORY}'")
 
     def close(self) -> None:
         """Let go of memory and disk."""
         self._connection.close()
 
+    def register(self, name: str, rows: pa.RecordBatchReader) -> None:
+        """Let SQL read a stream, once, by this name."""
+        self._connection.register(name, rows)
+
     def run(self, sql: str) -> None:
         """Do what gives no rows."""
         with _told():
             self._connection.execute(sql).fetchall()
-
-    def take(self, rows: pa.RecordBatchReader, sql: str) -> None:
-        """Do what reads the stream `rows`, under the name of `input`."""
-        self._connection.register("input", rows)
-        try:
-            self.run(sql)
-        finally:
-            self._connection.unregister("input")
 
     def table(self, sql: str) -> pa.Table:
         """Rows that fit in memory."""
@@ -63,5 +61,8 @@ class Database:
 def _told() -> Iterator[None]:
     try:
         yield
-    except (duckdb.IOException, duckdb.OutOfMemoryException, OSError) as error:  # OSError: by way of Arrow
-        raise TryAgain(f"planning ran out of disk or memory ({str(error).splitlines()[0]}). Free some.") from error
+    except (duckdb.Error, OSError) as error:  # OSError: by way of Arrow
+        said = str(error).partition("\n")[0]
+        if said.startswith(SPENT):
+            raise TryAgain(f"planning ran out of disk or memory ({said}). Free some.") from error
+        raise RuntimeError(said) from error

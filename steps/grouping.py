@@ -4,34 +4,43 @@ The memory is that of one bucket, whatever the number of rows and groups; a sort
 by giving up, does not get through long texts.
 """
 
-from collections.abc import Iterator, Mapping
-from itertools import chain
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from imagekiln.steps import spool
+from imagekiln.steps.ahead import Waits, ahead
+
 BUCKET_ROWS = 32_768
 WINDOW_BYTES = 16 * 2**20
+PIECES_AHEAD = 4
 Numbers = npt.NDArray[np.int64]
+Key = tuple[object, ...]
 
 
 def by_group(
-    batches: Iterator[pa.RecordBatch], column: str, groups: Mapping[str, int], folder: Path
+    batches: Iterator[pa.RecordBatch], columns: Sequence[str], groups: Mapping[Key, int], folder: Path
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one group after the other, each group's in the order they come in, without `column`, its name.
+    """The rows of one group after the other, each group's in the order they come in.
 
-    `groups` tells the number of rows of each, in the order wanted. `folder` needs room for all rows.
+    A group is what its rows have in `columns`. `groups` tells the number of rows of each, in the order wanted.
+    `folder` needs room for all rows.
     """
-    path = str(folder / "by-group.arrow")
+    path = folder / "by-group.arrow"
     bucket_of = _bucket_of([*groups.values()])
-    numbers = {name: number for number, name in enumerate(groups)}
-    runs = _distribute(path, (_numbered(window, column, numbers) for window in _windows(batches)), bucket_of)
-    with pa.OSFile(path) as file, pa.ipc.open_file(file) as spool:
+    numbers = {key: number for number, key in enumerate(groups)}
+    runs: list[list[int]] = [[] for _ in range(bucket_of[-1] + 1)]
+    numbered = (_numbered(window, columns, numbers) for window in _windows(batches))
+    with closing(ahead(_distributed(numbered, bucket_of, runs), PIECES_AHEAD, Waits())) as pieces:
+        spool.write(path, pieces)
+    with spool.opened(path) as file:
         for run, groups_in_it in zip(runs, np.bincount(bucket_of), strict=True):
-            pieces = (spool.get_batch(number) for number in run)
-            for piece in pieces if groups_in_it == 1 else [_sorted(_joined([*pieces]))]:
+            there = (file.get_batch(number) for number in run)
+            for piece in there if groups_in_it == 1 else [_sorted(_joined([*there]))]:
                 yield piece.drop_columns(["group"])
 
 
@@ -46,21 +55,20 @@ def _bucket_of(sizes: list[int]) -> Numbers:
     return np.array(buckets)
 
 
-def _distribute(path: str, windows: Iterator[pa.RecordBatch], bucket_of: Numbers) -> list[list[int]]:
-    """Write the rows, and tell for each bucket the numbers of the batches that hold its rows, in order."""
-    runs: list[list[int]] = [[] for _ in range(bucket_of[-1] + 1)]
-    first, written = next(windows), 0
-    with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, first.schema) as spool:
-        for window in chain([first], windows):
-            buckets = bucket_of[window["group"].to_numpy()]
-            order = np.argsort(buckets, kind="stable")
-            window = window.take(pa.array(order))
-            there, starts = np.unique(buckets[order], return_index=True)
-            for bucket, start, end in zip(there, starts, [*starts[1:], len(order)], strict=True):
-                spool.write_batch(window.slice(start, end - start))
-                runs[bucket].append(written)
-                written += 1
-    return runs
+def _distributed(
+    windows: Iterator[pa.RecordBatch], bucket_of: Numbers, runs: list[list[int]]
+) -> Iterator[pa.RecordBatch]:
+    """Each window cut up by bucket. `runs` is told which of the pieces are whose."""
+    made = 0
+    for window in windows:
+        buckets = bucket_of[window["group"].to_numpy()]
+        order = np.argsort(buckets, kind="stable")
+        there, starts = np.unique(buckets[order], return_index=True)
+        ordered = window.take(pa.array(order))
+        for bucket, start, end in zip(there, starts, [*starts[1:], len(order)], strict=True):
+            runs[bucket].append(made)
+            made += 1
+            yield ordered.slice(start, end - start)
 
 
 def _windows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -75,11 +83,18 @@ def _windows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield _joined(held)
 
 
-def _numbered(window: pa.RecordBatch, column: str, numbers: Mapping[str, int]) -> pa.RecordBatch:
-    """The window with each row's group as a number, in place of its name."""
-    names = window[column].dictionary_encode()
-    known = np.array([numbers[name] for name in names.dictionary.to_pylist()], dtype=np.int64)
-    return window.drop_columns([column]).append_column("group", pa.array(known[names.indices.to_numpy()]))
+def _numbered(window: pa.RecordBatch, columns: Sequence[str], numbers: Mapping[Key, int]) -> pa.RecordBatch:
+    """The window with the number of each row's group."""
+    codes = np.zeros(len(window), np.int64)
+    for name in columns:
+        values = window[name].dictionary_encode()
+        both = pa.array(codes * len(values.dictionary) + values.indices.to_numpy())
+        codes = both.dictionary_encode().indices.to_numpy()
+    # Codes are given in the order in which their groups appear.
+    first = np.flatnonzero(np.diff(np.maximum.accumulate(codes), prepend=-1))
+    keys = window.select([*columns]).take(pa.array(first)).to_pylist()
+    known = np.array([numbers[tuple(key.values())] for key in keys], dtype=np.int64)
+    return window.append_column("group", pa.array(known[codes]))
 
 
 def _sorted(rows: pa.RecordBatch) -> pa.RecordBatch:

@@ -17,7 +17,7 @@ from imagekiln.steps.sources import Source
 READ_BYTES = 2**20
 BATCH_ROWS = 65_536
 FEWEST_ROWS = 256
-BATCH_BYTES = 32 * 2**20
+BATCH_BYTES = 16 * 2**20
 # A row group is decoded whole, so one that claims more than this could end the process instead of failing.
 ROW_GROUP_BYTES = 4 * 2**30
 READERS = {"text": texts, "integer": integers, "number": numbers}

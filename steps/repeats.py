@@ -3,50 +3,28 @@
 Both are found by a narrow hash first and settled by the text itself, so that ten million rows fit in little memory.
 """
 
-from collections.abc import Iterator
-
-import numpy as np
-import pyarrow as pa
-
 from imagekiln.steps.database import Database
-from imagekiln.steps.rules import MOST_IMAGES
 
-# `place` is where an image stands in the table of images.
 SAME_ID = """
     CREATE TABLE same_id AS
-    WITH named AS (SELECT rowid AS place, row, id, content FROM images WHERE rule IS NULL AND id IS NOT NULL),
-    suspects AS (SELECT hash(id) AS mark FROM named GROUP BY mark HAVING min(content) <> max(content)),
-    first AS (
-        SELECT id, arg_min(content, row) AS content FROM named
-        WHERE hash(id) IN (SELECT mark FROM suspects) GROUP BY id)
-    SELECT place, row FROM named JOIN first USING (id) WHERE named.content <> first.content"""
-SOUND = """
-    CREATE VIEW sound AS
-    SELECT rowid AS place, images.* FROM images ANTI JOIN same_id ON images.rowid = same_id.place
-    WHERE rule IS NULL"""
-DUPLICATES = f"""
+    WITH named AS (SELECT number, row, id, content FROM images WHERE rule IS NULL AND id IS NOT NULL),
+    marks AS (SELECT hash(id) AS mark FROM named GROUP BY mark HAVING min(content) <> max(content)),
+    suspects AS MATERIALIZED (SELECT * FROM named WHERE hash(id) IN (SELECT mark FROM marks)),
+    first AS (SELECT id, arg_min(content, number) AS content FROM suspects GROUP BY id)
+    SELECT number, row FROM suspects JOIN first USING (id) WHERE suspects.content <> first.content"""
+SOUND = "CREATE VIEW sound AS SELECT * FROM images ANTI JOIN same_id USING (number) WHERE rule IS NULL"
+DUPLICATES = """
     CREATE TABLE duplicates AS
-    WITH counted AS (SELECT *, row * {MOST_IMAGES} + image_index AS number FROM sound),
-    suspects AS (SELECT hash(image_id) AS mark FROM counted GROUP BY mark HAVING count(*) > 1),
-    first AS (
-        SELECT image_id, min(number) AS number FROM counted
-        WHERE hash(image_id) IN (SELECT mark FROM suspects) GROUP BY image_id HAVING count(*) > 1)
-    SELECT place, row, image_index, image_id, first.number // {MOST_IMAGES} AS first_row
-    FROM counted JOIN first USING (image_id) WHERE counted.number > first.number"""
-PLANNED = "CREATE VIEW planned AS SELECT * FROM sound ANTI JOIN duplicates USING (place)"
-DROPPED = "SELECT place FROM same_id UNION ALL SELECT place FROM duplicates ORDER BY place"
+    WITH made AS (SELECT number, row, image_index, image_id FROM sound),
+    marks AS (SELECT hash(image_id) AS mark FROM made GROUP BY mark HAVING count(*) > 1),
+    suspects AS MATERIALIZED (SELECT * FROM made WHERE hash(image_id) IN (SELECT mark FROM marks)),
+    first AS (SELECT image_id, min(number) AS number, min(row) AS first_row FROM suspects GROUP BY image_id)
+    SELECT suspects.number, row, image_index, image_id, first_row
+    FROM suspects JOIN first USING (image_id) WHERE suspects.number > first.number"""
+PLANNED = "CREATE VIEW planned AS SELECT * FROM sound ANTI JOIN duplicates USING (number)"
 
 
 def mark(database: Database) -> None:
-    """Work out the tables `same_id` and `duplicates`, and the view `planned` of the images that neither holds."""
+    """From `images`, make the tables `same_id` and `duplicates`, and the view `planned` of what neither holds."""
     for sql in (SAME_ID, SOUND, DUPLICATES, PLANNED):
         database.run(sql)
-
-
-def without(database: Database, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Batches of images in any order, without `place` and without those marked. A join would lose their order."""
-    dropped = np.append(database.table(DROPPED)["place"].to_numpy(), np.iinfo(np.int64).max)
-    for batch in batches:
-        places = batch.column("place").to_numpy()
-        kept = dropped[np.searchsorted(dropped, places)] != places
-        yield batch.filter(pa.array(kept)).drop_columns(["place"])

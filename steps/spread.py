@@ -1,0 +1,43 @@
+"""The SQL by which a prompt row becomes its images: filled, judged, spread, seeded and named."""
+
+from imagekiln.steps.identity import image_id_sql, seed_sql
+from imagekiln.steps.job import Job
+from imagekiln.steps.rules import LARGEST_SEED, MOST_IMAGES, Rule, first_broken_sql
+
+SHAPE = ("width", "height", "steps", "guidance", "sampler")  # what all images of one batch must have in common
+
+
+def images_sql(
+    job: Job, rules: tuple[Rule, ...], model_key: str, size: tuple[int, int], carried: tuple[str, ...]
+) -> str:
+    """The images of the rows of `input`, in their order, and each refused row once, with the `rule` it breaks.
+
+    `number` counts images over the whole input, with room for the most that a row may have.
+    """
+    given, shape, kept = job.defaults, ", ".join(SHAPE), "".join(f", {name}" for name in carried)
+    return f"""
+        WITH filled AS (
+            SELECT row, wrong, truncated, id, prompt,
+                   CASE WHEN seed > {LARGEST_SEED} THEN {LARGEST_SEED + 1} ELSE seed END AS row_seed,
+                   coalesce(negative_prompt, {quoted(given.negative_prompt)}) AS negative_prompt,
+                   coalesce(width, {size[0]}) AS width, coalesce(height, {size[1]}) AS height,
+                   coalesce(steps, {given.steps}) AS steps,
+                   coalesce(guidance, CAST({given.guidance} AS DOUBLE)) AS guidance,
+                   coalesce(sampler, {quoted(given.sampler)}) AS sampler,
+                   coalesce(images, {given.images_per_prompt}) AS images {kept}
+            FROM input),
+        judged AS (SELECT *, {first_broken_sql(rules)} AS rule FROM filled),
+        spread AS (
+            SELECT *, unnest(range(CASE WHEN rule IS NULL THEN images ELSE 1 END)) AS image_index,
+                   CASE WHEN id IS NOT NULL
+                        THEN hash(prompt, negative_prompt, row_seed, {shape}, images) END AS content
+            FROM judged),
+        seeded AS (SELECT *, {seed_sql(given.seed)} AS seed FROM spread)
+        SELECT {image_id_sql(model_key)} AS image_id, id, image_index, row, prompt, negative_prompt, seed,
+               {shape}, truncated {kept}, row * {MOST_IMAGES} + image_index AS number, rule, content
+        FROM seeded"""
+
+
+def quoted(text: str) -> str:
+    """The text as a literal of SQL."""
+    return "'" + text.replace("'", "''") + "'"
