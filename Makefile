@@ -19,7 +19,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow bench bench-run bench-plan bench-aggregate lint types format install lock upgrade \
+.PHONY: help demo test test-slow golden bench bench-run bench-plan bench-aggregate lint types format install lock upgrade \
 	wheel clean FORCE
 
 help: ## List the targets
@@ -33,6 +33,9 @@ test: lint types ## Lint, types and every test but the slow ones: what CI runs
 
 test-slow: $(VENV)/dev build/linked ## Tests that take minutes
 	@$(BIN)/pytest tests/slow
+
+golden: $(VENV)/dev build/linked ## Write the YAML that render is compared with, after a change that was meant
+	@$(BIN)/python -m tests.workflows.goldens
 
 bench: ## List the benchmarks
 	@awk -F ':.*## ' '/^bench-[a-z]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' Makefile

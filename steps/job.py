@@ -98,6 +98,22 @@ class Limits(Settings):
     failed_share: Share = Field(0.0, description="The run fails when more images are not ok.")
 
 
+class Cluster(Settings):
+    """Where and how the job runs on a cluster. It decides no pixels, so no plan holds it."""
+
+    namespace: str = Field(
+        "imagekiln",
+        pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
+        description="At most 63 lower-case letters, digits and, between them, hyphens.",
+    )
+    profile: Text = Field("gpu", description="What a pod asks for a GPU: a bundled profile, or the path of your own.")
+    parallelism: Positive = Field(16, le=1000, description="The most pods at once.")
+    priority: int = Field(0, description="Among workflows that wait for the controller, higher goes first.")
+    priority_class: Text | None = Field(None, description="The pods' PriorityClass, where the profile has none.")
+    cpu_image: Text | None = Field(None, description="The image of plan and aggregate, not the profile's.")
+    gpu_image: Text | None = Field(None, description="The image of generate, not the profile's.")
+
+
 class Job(Settings):
     """A batch of images: prompts, model, settings and where the dataset goes."""
 
@@ -129,6 +145,7 @@ class Job(Settings):
     unconditional_writes: Literal["refuse", "accept"] = Field(
         "refuse", description="Accept a store without conditional PUT: two writers may then collide."
     )
+    cluster: Cluster = Cluster()
 
     @field_validator("carry")
     @classmethod
@@ -141,3 +158,7 @@ class Job(Settings):
     def patterns(self) -> tuple[str, ...]:
         """The places to read prompts from, as a tuple in any case."""
         return (self.prompts,) if isinstance(self.prompts, str) else self.prompts
+
+    def without_cluster(self) -> "Job":
+        """The job as a plan holds it: the same wherever it runs."""
+        return self.model_copy(update={"cluster": Cluster()})

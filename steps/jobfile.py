@@ -8,7 +8,7 @@ from typing import cast
 import yaml
 from pydantic import ValidationError
 
-from imagekiln.steps import bundled, settings
+from imagekiln.steps import bundled, remote, settings
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job import Job
 from imagekiln.steps.mistakes import sentences
@@ -18,10 +18,20 @@ from imagekiln.steps.store_errors import told
 ENVIRONMENT = "IMAGEKILN__"  # IMAGEKILN__MODEL__DTYPE=float32 sets model.dtype
 
 
-def read_job(name: str, changes: Sequence[str] = (), environment: Mapping[str, str] | None = None) -> Job:
-    """The job in the file `name`, with `key=value` changes on top. Raises BadInput with every mistake's place."""
+def read_job(
+    name: str,
+    changes: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+    text: str | None = None,
+) -> Job:
+    """The job in the file or at the URI `name`, with `key=value` changes on top.
+
+    Where `text` is given, it is the job, and `name` only names it. Raises BadInput with every mistake's place.
+    """
+    if text is None:
+        text = remote.text(name) if remote.is_remote(name) else _text(name)
     places: dict[Place, str] = {}
-    values = _parsed(_text(name), name, places)
+    values = _parsed(text, name, places)
     for variable, value in sorted((os.environ if environment is None else environment).items()):
         if variable.startswith(ENVIRONMENT):
             _change(values, variable.removeprefix(ENVIRONMENT).lower().split("__"), value, variable, places)

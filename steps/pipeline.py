@@ -21,12 +21,13 @@ def load(plan: Plan) -> diffusers.DiffusionPipeline:
     device = choose(plan.job.device)
     if plan.job.threads is not None:
         torch.set_num_threads(plan.job.threads)
+    files = folder(plan)
     for library in (diffusers, transformers):  # a pod's log is for what the job does
         library.utils.logging.set_verbosity_error()
         library.utils.logging.disable_progress_bar()
     try:
         pipe = diffusers.DiffusionPipeline.from_pretrained(
-            _folder(plan), dtype=DTYPES[plan.job.model.dtype], use_safetensors=True, local_files_only=True
+            files, dtype=DTYPES[plan.job.model.dtype], use_safetensors=True, local_files_only=True
         ).to(device)
     except KilnError:
         raise
@@ -76,7 +77,8 @@ def versions() -> dict[str, str]:
     }
 
 
-def _folder(plan: Plan) -> Path:
+def folder(plan: Plan) -> Path:
+    """The files of the plan's model on this machine, brought here if need be. Raises BadInput, Missing, TryAgain."""
     wanted = plan.job.model
     # First of all: what was a folder there may be the name of a stranger's hub model here.
     if model.digest(wanted) != plan.model.digest:

@@ -1,8 +1,9 @@
 """The frozen plan of a run: what must exist. Everything after planning reads its settings here."""
 
 from dataclasses import dataclass
+from typing import Annotated, cast
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import SerializerFunctionWrapHandler, TypeAdapter, ValidationError, WrapSerializer
 
 from imagekiln.steps import names
 from imagekiln.steps.errors import BadInput, Missing
@@ -40,13 +41,19 @@ class Shard:
     sha256: str
 
 
+def _without_cluster(job: Job, dump: SerializerFunctionWrapHandler) -> dict[str, object]:
+    # Where a job runs decides nothing of what it makes.
+    values = cast("dict[str, object]", dump(job))
+    return {key: value for key, value in values.items() if key != "cluster"}
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """A planned run. Sizes are in pixels; where the job named none, they are the model's."""
 
     schema_version: int
     run_id: str
-    job: Job
+    job: Annotated[Job, WrapSerializer(_without_cluster)]
     width: int
     height: int
     model: ModelFacts

@@ -35,6 +35,7 @@ def make_plan(job: Job) -> Planned:
 
     Raises BadInput where the input, the model or the output is not as it must be, TryAgain where storage fails.
     """
+    job = job.without_cluster()
     digest = model.digest(job.model)
     if job.run_id is not None and (there := _adopted(job, job.run_id, digest)):
         return there
@@ -50,7 +51,7 @@ def make_plan(job: Job) -> Planned:
 
 def derived_run_id(job: Job, fingerprint: str, digest: str) -> str:
     """The name of a run that was given none: the job's, and a hash of its settings, input and model."""
-    settings = job.model_dump_json(exclude={"output"})
+    settings = job.model_dump_json(exclude={"output", "cluster"})
     return f"{job.name}-{hashlib.sha256(f'{settings}{fingerprint}{digest}'.encode()).hexdigest()[:12]}"
 
 

@@ -1,11 +1,12 @@
 """The command line. A command reads its arguments, calls one function, and prints what it returns."""
 
-from collections.abc import Callable
-from typing import ParamSpec
+from pathlib import Path
 
 import click
 
-P = ParamSpec("P")
+from imagekiln.workflows import cluster_commands, plan_command
+from imagekiln.workflows.options import date_options, job_options, output_option
+
 DEMO = "bundled:demo.yaml"
 
 
@@ -16,12 +17,14 @@ class Commands(click.Group):
         """Run the command; end with the failure's sentence and exit code."""
         from imagekiln.steps.errors import KilnError, TryAgain
         from imagekiln.steps.stop import Stopped, on_signals
+        from imagekiln.workflows import lastword
 
         try:
             with on_signals(at_once=True) as ctx.obj:
                 return super().invoke(ctx)
         except KilnError as error:
             click.echo(str(error), err=True)
+            lastword.leave(str(error))
             ctx.exit(error.exit_code)
         except Stopped:
             click.echo("Stopped. Run the same command again to go on.", err=True)
@@ -34,24 +37,13 @@ def main() -> None:
     """Batch image generation: a Parquet file of prompts in, a verified image dataset out."""
 
 
-def output_option(command: Callable[P, None]) -> Callable[P, None]:
-    """Let the user choose text or JSON."""
-    kinds = click.Choice(["text", "json"])
-    return click.option("--output", type=kinds, default="text", show_default=True, help="How to print.")(command)
-
-
-def job_options(command: Callable[P, None]) -> Callable[P, None]:
-    """Take a JOB and settings on top of it."""
-    setting = click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a setting of the job.")
-    return click.argument("job", metavar="JOB")(setting(command))
-
-
 @main.command()
 @job_options
+@date_options
 @output_option
-def run(job: str, settings: tuple[str, ...], output: str) -> None:
+def run(job: str, settings: tuple[str, ...], date: str, timezone: str, output: str) -> None:
     """Do the whole job on this machine. Run again, it resumes."""
-    _run(job, settings, output)
+    _run(job, settings, output, date, timezone)
 
 
 @main.command()
@@ -62,36 +54,31 @@ def demo(settings: tuple[str, ...], output: str) -> None:
     _run(DEMO, settings, output)
 
 
-def _run(job: str, settings: tuple[str, ...], output: str) -> None:
-    from imagekiln.steps.jobfile import read_job
+def _run(job: str, settings: tuple[str, ...], output: str, date: str = "", timezone: str = "") -> None:
     from imagekiln.steps.progress import shown
     from imagekiln.steps.run import run as run_job
+    from imagekiln.workflows.asking import Asked, asked_job
     from imagekiln.workflows.show import planned, ran, show
 
+    wanted = asked_job(Asked(job, None, settings, "", date, timezone))
     stop = click.get_current_context().obj
     with shown() as progress:
-        done = run_job(read_job(job, settings), progress, stop, lambda there: click.echo(planned(there), err=True))
+        done = run_job(wanted, progress, stop, lambda there: click.echo(planned(there), err=True))
     show(done, output, ran)
-
-
-@main.command()
-@job_options
-@output_option
-def plan(job: str, settings: tuple[str, ...], output: str) -> None:
-    """Plan the job: check its prompts, and freeze what every pod will do."""
-    from imagekiln.steps.jobfile import read_job
-    from imagekiln.steps.planning import make_plan
-    from imagekiln.workflows.show import planned, show
-
-    show(make_plan(read_job(job, settings)), output, planned)
 
 
 @main.command()
 @click.argument("run", metavar="RUN")
 @click.option("--shard", type=int, required=True, help="The shard to make, counted from 0.")
+@click.option("--workers", type=click.IntRange(1), default=1, help="Make a lot of so many shards, a GPU each.")
 @output_option
-def generate(run: str, shard: int, output: str) -> None:
-    """Make what is missing of one shard of a planned run."""
+@click.pass_context
+def generate(ctx: click.Context, run: str, shard: int, workers: int, output: str) -> None:
+    """Make what is missing of one shard of a planned run, or of as many as there are workers."""
+    if workers > 1:
+        from imagekiln.workflows import workers as several
+
+        ctx.exit(several.generate(run, shard, workers))
     from imagekiln.steps.generate import generate as generate_shard
     from imagekiln.steps.progress import shown
     from imagekiln.workflows.show import generated, show
@@ -105,13 +92,20 @@ def generate(run: str, shard: int, output: str) -> None:
 @main.command()
 @click.argument("run", metavar="RUN")
 @click.option("--failed-share", type=click.FloatRange(0, 1), help="Accept this share of images that are not ok.")
+@click.option("--outputs", type=click.Path(file_okay=False), help="Leave a copy of the report here, for Argo.")
 @output_option
-def aggregate(run: str, failed_share: float | None, output: str) -> None:
+def aggregate(run: str, failed_share: float | None, outputs: str | None, output: str) -> None:
     """Account for every planned image; write manifest, summary, report and _SUCCESS."""
     from imagekiln.steps.aggregate import aggregate as aggregate_run
+    from imagekiln.workflows.outputs import copy_report
     from imagekiln.workflows.show import show, summed
 
-    show(aggregate_run(run, failed_share), output, summed)
+    try:
+        done = aggregate_run(run, failed_share)
+    finally:  # an incomplete run has a report too
+        if outputs:
+            copy_report(Path(outputs), run)
+    show(done, output, summed)
 
 
 @main.command()
@@ -146,3 +140,7 @@ def schema() -> None:
     from imagekiln.steps.job import Job
 
     click.echo(json.dumps(Job.model_json_schema(), indent=2))
+
+
+for command in (plan_command.plan, *cluster_commands.COMMANDS):
+    main.add_command(command)

@@ -25,7 +25,19 @@ from tests.runs import PROMPTS, encoded, fill, finished, not_ok, settings, write
 from tests.steps.test_device import ABSENT
 
 ROWS = PROMPTS[:6]  # shards of 4 and 2 images
-COMMANDS = ["aggregate", "demo", "estimate", "generate", "plan", "run", "schema", "verify"]
+COMMANDS = [
+    "aggregate",
+    "demo",
+    "estimate",
+    "fetch",
+    "generate",
+    "outcome",
+    "plan",
+    "render",
+    "run",
+    "schema",
+    "verify",
+]
 
 
 def kiln(*arguments: str) -> Result:

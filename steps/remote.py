@@ -1,0 +1,23 @@
+"""A small text that lies elsewhere: a job file in a bucket."""
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.storage import open_store
+
+MOST_BYTES = 2**20
+
+
+def is_remote(name: str) -> bool:
+    """Whether the name is a URI of another place than this disk."""
+    return "://" in name and not name.startswith("file://")
+
+
+def text(uri: str) -> str:
+    """The text at a URI. Raises Missing, BadInput where it is no text, TryAgain where storage fails."""
+    folder, _, name = uri.rpartition("/")
+    content = open_store(folder).read(name)
+    if len(content) > MOST_BYTES:
+        raise BadInput(f"{uri}: has {len(content)} bytes; at most {MOST_BYTES} are read. Name a job file.")
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{uri}: is no UTF-8 text. Name a job file.") from error

@@ -1,0 +1,76 @@
+"""Profiles: the bundled ones, and a user's own."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.workflows import gpu_profiles
+
+ROOT = Path(__file__).parents[2]
+
+
+def _own(folder: Path, text: str) -> str:
+    path = folder / "ours.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("name", gpu_profiles.bundled())
+def test_bundled_profile_reads_and_says_what_it_is(name: str) -> None:
+    profile = gpu_profiles.load(name)
+    assert profile.name == name
+    assert profile.description
+
+
+def test_bundled_images_are_of_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["version"]
+    gpu = gpu_profiles.load("gpu")
+    assert (gpu.generate.image, gpu.steps.image) == (f"imagekiln-gpu:{version}", f"imagekiln-cpu:{version}")
+
+
+def test_only_the_test_profile_draws_on_the_cpu() -> None:
+    assert [name for name in gpu_profiles.bundled() if gpu_profiles.load(name).gpu.device == "cpu"] == ["test"]
+
+
+def test_own_profile_is_like_the_one_it_names_but_for_what_it_says(tmp_path: Path) -> None:
+    ours = gpu_profiles.load(_own(tmp_path, "description: Ours\nlike: h100\ngenerate: {memory: 100}\n"))
+    h100 = gpu_profiles.load("h100")
+    assert ours.name == "ours"
+    assert ours.generate == h100.generate.model_copy(update={"memory": 100.0})
+    assert ours.retries == h100.retries
+
+
+def test_own_profile_that_names_none_is_like_gpu(tmp_path: Path) -> None:
+    assert gpu_profiles.load(_own(tmp_path, "description: Ours\n")).generate == gpu_profiles.load("gpu").generate
+
+
+def test_unknown_profile_is_refused_with_the_nearest() -> None:
+    with pytest.raises(Missing, match='"h100"'):
+        gpu_profiles.load("h10")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("description: x\ngenerate: {memry: 3}\n", "generate.memry"),
+        ("description: x\ngpu: {count: 0}\n", "gpu.count"),
+        ("description: x\ncache: {claim: a, host_path: /b}\n", "needs one of claim, host_path and image"),
+        ("description: x\ngenerate: {labels: [{key: a, operator: Exists, values: [b]}]}\n", "goes without values"),
+        ("description: x\nlike: [h100]\n", "like must name a profile"),
+        ("just text", "holds no settings"),
+        ("a: [", "can be read"),
+    ],
+)
+def test_mistake_in_own_profile_is_named_with_its_place(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=said) as raised:
+        gpu_profiles.load(_own(tmp_path, text))
+    assert "ours.yaml" in str(raised.value)
+
+
+def test_profile_like_itself_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ours.yaml"
+    path.write_text(f"description: x\nlike: {path}\n", encoding="utf-8")
+    with pytest.raises(BadInput, match="like"):
+        gpu_profiles.load(str(path))

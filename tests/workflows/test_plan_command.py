@@ -1,0 +1,152 @@
+"""The plan command as a pod runs it: the job out of the environment, and short texts for Argo."""
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from imagekiln.workflows.cli import main
+from imagekiln.workflows.further import MOST_PODS
+
+JOB = """
+name: shapes
+prompts: bundled:prompts.parquet
+output: {output}
+model: {{id: "bundled:shapes", dtype: float32}}
+shard: {{images: 64}}
+{more}
+"""
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _plan(tmp_path: Path, job: str, *options: str, **variables: str) -> Result:
+    environment = {"IMAGEKILN_JOB": _encoded(job)} | variables
+    return CliRunner(env=environment).invoke(
+        main, ["plan", "--argo", "--device", "cpu", "--outputs", str(tmp_path / "out"), *options]
+    )
+
+
+def _job(tmp_path: Path, more: str = "") -> str:
+    return JOB.format(output=json.dumps(str(tmp_path / "runs")), more=more)
+
+
+def _outputs(tmp_path: Path) -> dict[str, str]:
+    return {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "out").iterdir()}
+
+
+def _plan_file(run: str) -> dict[str, object]:
+    content = json.loads((Path(run) / "plan.json").read_bytes())
+    assert isinstance(content, dict)
+    return content
+
+
+def test_pod_plans_and_leaves_what_argo_needs(tmp_path: Path) -> None:
+    done = _plan(tmp_path, _job(tmp_path, "cluster: {parallelism: 3}"))
+    assert done.exit_code == 0, done.output
+    left = _outputs(tmp_path)
+    shards = len(_list(_plan_file(left["run"])["shards"]))
+    assert 0 < shards <= MOST_PODS
+    assert left == {
+        "run": left["run"],
+        "pods": str(shards),
+        "pods_here": str(shards),
+        "workflows": "0",
+        "parallelism": "3",
+    }
+
+
+def test_run_is_the_same_whatever_the_cluster_settings_and_the_plan_holds_none(tmp_path: Path) -> None:
+    runs = set()
+    for more in ("", "cluster: {profile: h100, parallelism: 3, priority: 7}"):
+        assert _plan(tmp_path, _job(tmp_path, more)).exit_code == 0
+        runs.add(_outputs(tmp_path)["run"])
+    assert len(runs) == 1
+    assert "cluster" not in _dict(_plan_file(runs.pop())["job"])
+
+
+def test_finished_run_has_no_shards_left(tmp_path: Path) -> None:
+    assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
+    (Path(_outputs(tmp_path)["run"]) / "_SUCCESS").write_text("done\n", encoding="utf-8")
+    assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
+    assert (_outputs(tmp_path)["pods"], _outputs(tmp_path)["pods_here"]) == ("0", "0")
+
+
+def test_date_names_the_run_and_twice_gives_the_same(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert _plan(tmp_path, _job(tmp_path), IMAGEKILN_LOGICAL_DATE="2026-11-21T00:30:00Z").exit_code == 0
+        assert Path(_outputs(tmp_path)["run"]).name == "shapes-20261121T003000Z"
+
+
+def test_date_fills_the_prompts_places_in_the_time_zone(tmp_path: Path) -> None:
+    job = _job(tmp_path).replace("bundled:prompts.parquet", f"{tmp_path}/{{date}}/*.parquet")
+    done = _plan(
+        tmp_path, job, IMAGEKILN_LOGICAL_DATE="2026-11-20T23:30:00Z", IMAGEKILN_TIMEZONE=_encoded("Asia/Tokyo")
+    )
+    assert done.exit_code == 2
+    assert f"{tmp_path}/2026-11-21/*.parquet" in done.output
+
+
+def test_parameters_go_on_top_of_the_job(tmp_path: Path) -> None:
+    settings = _encoded("batch.images=2\n\n defaults.negative_prompt={{a}} 'b' \"c\" $(d)\n")
+    done = _plan(tmp_path, _job(tmp_path), IMAGEKILN_SETTINGS=settings, IMAGEKILN_RUN_ID=_encoded(" mine "))
+    assert done.exit_code == 0, done.output
+    run = _outputs(tmp_path)["run"]
+    job = _dict(_plan_file(run)["job"])
+    assert Path(run).name == job["run_id"] == "mine"
+    assert _dict(job["batch"])["images"] == 2
+    assert _dict(job["defaults"])["negative_prompt"] == "{{a}} 'b' \"c\" $(d)"
+    assert job["device"] == "cpu"
+
+
+def test_job_is_read_from_where_job_uri_says(tmp_path: Path, s3_bucket: str) -> None:
+    from imagekiln.steps.storage import open_store
+
+    open_store(s3_bucket).create("jobs/shapes.yaml", _job(tmp_path).encode())
+    done = _plan(tmp_path, "", IMAGEKILN_JOB_URI=_encoded(f"{s3_bucket}/jobs/shapes.yaml"))
+    assert done.exit_code == 0, done.output
+    missing = _plan(tmp_path, "", IMAGEKILN_JOB_URI=_encoded(f"{s3_bucket}/jobs/none.yaml"))
+    assert missing.exit_code == 2
+    assert "jobs/none.yaml" in missing.output
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"IMAGEKILN_JOB": ""}, "Neither of job and job-uri"),
+        ({"IMAGEKILN_JOB_URI": _encoded("s3://jobs/a.yaml")}, "Both of job and job-uri"),
+        ({"IMAGEKILN_JOB": "{{=sprig.b64enc(x)}}"}, "IMAGEKILN_JOB"),
+        ({"IMAGEKILN_LOGICAL_DATE": "{{workflow.scheduledTime}}"}, "is no date"),
+        ({"IMAGEKILN_LOGICAL_DATE": "2026-11-21", "IMAGEKILN_TIMEZONE": _encoded("Mars/Phobos")}, "Mars/Phobos"),
+        ({"IMAGEKILN_RUN_ID": _encoded("a b")}, "run_id"),
+        ({"IMAGEKILN_SETTINGS": _encoded("device=mps")}, "device"),
+        ({"IMAGEKILN_SETTINGS": _encoded("prompts=x/{date}.parquet")}, "needs a date"),
+    ],
+)
+def test_parameter_that_cannot_be_is_said_and_never_retried(
+    variables: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    done = _plan(tmp_path, _job(tmp_path), **variables)
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+@pytest.mark.parametrize("sign", ["{{", "}}", "$("])
+def test_output_that_argo_would_read_as_its_own_is_refused(sign: str, tmp_path: Path) -> None:
+    done = _plan(tmp_path, JOB.format(output=json.dumps(str(tmp_path / f"a{sign}b")), more=""))
+    assert done.exit_code == 2
+    assert "no workflow can carry" in done.output
+
+
+def _list(value: object) -> list[object]:
+    assert isinstance(value, list)
+    return value
+
+
+def _dict(value: object) -> dict[str, object]:
+    assert isinstance(value, dict)
+    return value

@@ -1,0 +1,171 @@
+"""What is rendered: compared whole with golden files, checked against Argo's schemas, and read back as written."""
+
+import gzip
+import json
+import shutil
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job import Job
+from imagekiln.workflows import gpu_profiles, manifest, submission, templates
+from imagekiln.workflows.render import render
+from tests.workflows.goldens import FOLDER, JOB, NAMESPACE, ODD, goldens
+
+SCHEMAS = Path(__file__).parents[3] / "shared" / "argo"
+GOLDEN = dict(goldens())
+
+
+@cache
+def _schema(kind: str) -> Draft202012Validator:
+    path = SCHEMAS / f"{kind}.schema.json.gz"
+    if not path.is_file():
+        pytest.skip(f"Argo's strict schemas are not beside this checkout: {path}")
+    return Draft202012Validator(json.loads(gzip.decompress(path.read_bytes())))
+
+
+def _mistakes(made: dict[str, object]) -> list[str]:
+    return [f"{error.json_path}: {error.message}" for error in _schema(str(made["kind"])).iter_errors(made)]
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.relative_to(FOLDER).as_posix())
+def test_rendered_yaml_is_the_golden_file(path: Path) -> None:
+    assert path.is_file(), "run make golden, and read what it wrote"
+    assert path.read_text(encoding="utf-8") == GOLDEN[path]
+
+
+def test_no_golden_file_is_left_over() -> None:
+    assert set(FOLDER.rglob("*.yaml")) == set(GOLDEN)
+
+
+@pytest.mark.parametrize("name", gpu_profiles.bundled())
+def test_every_profiles_template_fits_argos_schema(name: str) -> None:
+    assert _mistakes(templates.workflow_template(gpu_profiles.load(name), NAMESPACE)) == []
+
+
+def test_runs_of_a_job_fit_argos_schemas() -> None:
+    gpu = gpu_profiles.load("gpu")
+    assert _mistakes(submission.workflow(ODD, gpu)) == []
+    assert _mistakes(submission.cron_workflow(ODD, gpu, ("30 1 * * *",), "Europe/Berlin")) == []
+
+
+def test_schemas_refuse_a_field_that_argo_does_not_know() -> None:
+    made = templates.workflow_template(gpu_profiles.load("gpu"), NAMESPACE)
+    made["spec"] = {**_dict(made["spec"]), "paralelism": 3}
+    assert len(_mistakes(made)) == 1
+
+
+@pytest.mark.parametrize("name", gpu_profiles.bundled())
+def test_yaml_reads_back_as_what_was_rendered(name: str) -> None:
+    made = templates.workflow_template(gpu_profiles.load(name), NAMESPACE)
+    assert yaml.safe_load(manifest.to_yaml(made)) == made
+
+
+@pytest.mark.parametrize(
+    "text", ["1e3", "0x1f", "yes", "null", " a: b ", "a\n\nb\n", "\t", "é", "#", "{{a}}", "", "1_000", "-"]
+)
+def test_odd_texts_read_back_as_texts(text: str) -> None:
+    assert yaml.safe_load(manifest.to_yaml({"text": text, "list": [text]})) == {"text": text, "list": [text]}
+
+
+def test_number_like_text_is_quoted_for_readers_of_newer_yaml() -> None:
+    assert manifest.to_yaml({"text": "1e3"}) == 'text: "1e3"\n'
+
+
+def test_job_text_holds_no_double_braces_and_reads_back() -> None:
+    text = submission.job_text(ODD)
+    assert "{{" not in text
+    assert "}}" not in text
+    assert Job.model_validate(yaml.safe_load(text)) == ODD
+
+
+def test_same_job_renders_the_same_workflow_name_and_another_another() -> None:
+    gpu = gpu_profiles.load("gpu")
+    names = [_dict(submission.workflow(job, gpu)["metadata"])["name"] for job in (JOB, JOB, ODD)]
+    assert names[0] == names[1] != names[2]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"prompts": "./a.parquet"}, {"output": "/data"}, {"output": "file:///data"}, {"model": {"id": "./model"}}],
+)
+def test_job_that_names_this_machine_is_refused(change: dict[str, object]) -> None:
+    job = Job.model_validate(JOB.model_dump() | change)
+    with pytest.raises(BadInput, match="machine"):
+        render(job)
+
+
+def test_rendered_job_is_the_template_and_what_runs_it() -> None:
+    kinds = [each["kind"] for each in yaml.safe_load_all(render(JOB, ("30 1 * * *",), "Europe/Berlin"))]
+    assert kinds == ["WorkflowTemplate", "CronWorkflow"]
+
+
+def test_no_text_of_a_user_is_pasted_into_a_command() -> None:
+    for name in ("gpu", "cached-claim", "gpu-4"):
+        for template in _containers(name):
+            pasted = [each for each in template["container"]["args"] if "{{" in each]
+            assert set(pasted) <= {"{{inputs.parameters.run}}", "{{inputs.parameters.shard}}"}
+
+
+@pytest.mark.parametrize("name", gpu_profiles.bundled())
+def test_every_container_passes_pod_security_restricted_with_a_read_only_root(name: str) -> None:
+    for template in _containers(name):
+        patch = yaml.safe_load(template["podSpecPatch"])
+        own = {each["name"]: each for each in [*patch["initContainers"], *patch["containers"]]}
+        for context in (
+            template["container"]["securityContext"],
+            own["init"]["securityContext"],
+            own["wait"]["securityContext"],
+        ):
+            assert context["readOnlyRootFilesystem"]
+            assert context["runAsNonRoot"]
+            assert not context["allowPrivilegeEscalation"]
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+def test_cpu_steps_keep_off_gpu_nodes_and_ask_for_no_gpu() -> None:
+    for template in _containers("cached-claim"):
+        if template["name"] == "generate":
+            continue
+        terms = template["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert {"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"} in terms["nodeSelectorTerms"][0][
+            "matchExpressions"
+        ]
+        assert list(template["container"]["resources"]["requests"]) == ["cpu"]
+        assert "tolerations" not in template
+
+
+@pytest.mark.parametrize("overlay", ["whole-cluster", "own-namespace"])
+def test_manifests_of_the_cluster_are_what_kubernetes_takes(overlay: str, tmp_path: Path) -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl, which puts the manifests together, is not installed")
+    folder = Path(str(submission.__file__)).resolve().parent / "cluster" / "overlays" / overlay
+    built = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=True).stdout
+    file = tmp_path / "built.yaml"
+    file.write_text(built, encoding="utf-8")
+    done = subprocess.run(
+        [Path(sys.executable).with_name("kubernetes-validate"), "--strict", file],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _containers(profile: str) -> list[dict[str, Any]]:
+    made = templates.workflow_template(gpu_profiles.load(profile), NAMESPACE)
+    return [each for each in _dict(made["spec"])["templates"] if "container" in each]
+
+
+def _dict(value: object) -> dict[str, Any]:
+    assert isinstance(value, dict)
+    return value

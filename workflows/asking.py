@@ -1,0 +1,61 @@
+"""What was asked for: a job by name or as text, and what goes on top of it. On a cluster, the environment says it."""
+
+import base64
+import binascii
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from imagekiln.steps.dated import dated, moment, refuse_undated, time_zone
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job import Job
+from imagekiln.steps.jobfile import check_job, read_job
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A job's name, its text where it is in no file, and changes; empty is absent."""
+
+    name: str
+    text: str | None = None
+    settings: tuple[str, ...] = ()
+    run_id: str = ""
+    date: str = ""
+    timezone: str = ""
+
+
+def in_environment(environment: Mapping[str, str]) -> Asked:
+    """What the parameters of a workflow say, as its template puts them into the environment. Raises BadInput."""
+    text, uri, run_id, timezone, settings = (
+        _decoded(environment, f"IMAGEKILN_{name}") for name in ("JOB", "JOB_URI", "RUN_ID", "TIMEZONE", "SETTINGS")
+    )
+    if bool(text.strip()) == bool(uri.strip()):
+        raise BadInput(f"{'Both of' if text.strip() else 'Neither of'} job and job-uri are given. Give one of them.")
+    lines = tuple(line for line in map(str.strip, settings.splitlines()) if line)
+    date = environment.get("IMAGEKILN_LOGICAL_DATE", "").strip()
+    return Asked(uri.strip() or "job", text if text.strip() else None, lines, run_id.strip(), date, timezone.strip())
+
+
+def asked_job(asked: Asked, device: str | None = None) -> Job:
+    """The job that was asked for, on the device that the pods have. Raises BadInput, Missing, TryAgain."""
+    job = read_job(asked.name, asked.settings, text=asked.text)
+    if asked.run_id:
+        job = check_job(job.model_dump() | {"run_id": asked.run_id}, "run-id")
+    if asked.date:
+        zone = time_zone(asked.timezone)
+        job = dated(job, moment(asked.date, zone), zone)
+    return _on(device, refuse_undated(job))
+
+
+def _on(device: str | None, job: Job) -> Job:
+    if device is None or job.device == device:
+        return job
+    if job.device != "auto":
+        raise BadInput(f"the job asks for device {job.device!r}, and these pods have {device!r}. Write device: auto.")
+    return check_job(job.model_dump() | {"device": device}, "--device")
+
+
+def _decoded(environment: Mapping[str, str], variable: str) -> str:
+    try:
+        return base64.b64decode(environment.get(variable, ""), validate=True).decode()
+    except (binascii.Error, UnicodeDecodeError) as error:
+        raise BadInput(f"{variable}: is no base64 of a text ({error}). Render the template again.") from error

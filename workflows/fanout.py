@@ -1,0 +1,84 @@
+"""How one plan becomes many pods: in groups, so that two thousand stay light, and in further workflows beyond that.
+
+Only integers fan out, and shards give nothing back: a workflow of 2,000 shards fits in its object without a database.
+"""
+
+from hera.workflows import models as m
+
+from imagekiln.workflows import further
+from imagekiln.workflows.passing import RUN, arguments, inputs, passed
+from imagekiln.workflows.profile import Profile
+
+GROUP = 50  # shards that one node of Argo's page unfolds to
+ENDED = "({0}.Succeeded || {0}.Failed || {0}.Errored || {0}.Skipped || {0}.Omitted)"
+
+
+def templates(profile: Profile) -> list[m.Template]:
+    """The templates that hold no container of ours, the entry point first."""
+    return [_main(profile), _shards(profile), _group(), *further.templates(profile)]
+
+
+def _main(profile: Profile) -> m.Template:
+    """Aggregate runs whatever became of the shards: it says itself what is missing, and fails if anything is."""
+    plan = "{{{{tasks.plan.outputs.parameters.{}}}}}"
+    run = m.Parameter(name="run", value=plan.format("run"))
+    filled = "fetch" if profile.cache and profile.cache.claim else "plan"
+    tasks = [m.DAGTask(name="plan", template="plan")]
+    if filled == "fetch":
+        tasks.append(m.DAGTask(name="fetch", template="fetch", depends="plan", arguments=m.Arguments(parameters=[run])))
+    tasks += [
+        m.DAGTask(
+            name="generate",
+            template="shards",
+            depends=filled,
+            arguments=arguments(run, first="0", count=plan.format("pods_here")),
+        ),
+        m.DAGTask(
+            name="generate-further",
+            template="further",
+            depends=filled,
+            arguments=arguments(run, **{key: plan.format(key) for key in ("pods", "workflows", "parallelism")}),
+        ),
+        m.DAGTask(
+            name="aggregate",
+            template="aggregate",
+            depends=f"plan.Succeeded && {ENDED.format('generate')} && {ENDED.format('generate-further')}",
+            arguments=m.Arguments(parameters=[run]),
+        ),
+    ]
+    return m.Template(name="main", dag=m.DAGTemplate(fail_fast=False, tasks=tasks))
+
+
+def _shards(profile: Profile) -> m.Template:
+    """`count` shards from `first` on, in groups. Also the entry point of the further workflows."""
+    task = m.DAGTask(
+        name="group",
+        template="group",
+        arguments=arguments(RUN, number="{{item}}", **passed("first", "count")),
+        with_sequence=m.Sequence(
+            count=m.IntOrString(f"{{{{=sprig.div(sprig.add(inputs.parameters.count, {GROUP - 1}), {GROUP})}}}}")
+        ),
+    )
+    mutex = profile.sharing.mutex
+    return m.Template(
+        name="shards",
+        inputs=inputs("run", "first", "count"),
+        dag=m.DAGTemplate(fail_fast=False, tasks=[task]),
+        # Here and not on the whole workflow, whose further workflows would wait for it for ever.
+        synchronization=m.Synchronization(mutexes=[m.Mutex(name=mutex)]) if mutex else None,
+    )
+
+
+def _group() -> m.Template:
+    """The group's own shards, worked out here: an expression sees inputs and items at different times."""
+    before = f"sprig.mul(inputs.parameters.number, {GROUP})"
+    start = f"{{{{=sprig.add(inputs.parameters.first, {before})}}}}"
+    count = f"{{{{=sprig.min({GROUP}, sprig.sub(inputs.parameters.count, {before}))}}}}"
+    task = m.DAGTask(
+        name="shard",
+        template="generate",
+        arguments=arguments(RUN, shard="{{item}}"),
+        with_sequence=m.Sequence(start=m.IntOrString(start), count=m.IntOrString(count)),
+    )
+    dag = m.DAGTemplate(fail_fast=False, tasks=[task])
+    return m.Template(name="group", inputs=inputs("run", "number", "first", "count"), dag=dag)

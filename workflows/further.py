@@ -1,0 +1,74 @@
+"""Shards beyond what one workflow holds: further workflows of the same template, made and awaited by the first."""
+
+from hera.workflows import models as m
+
+from imagekiln.workflows import manifest, retrying, security
+from imagekiln.workflows.passing import RUN, arguments, inputs, passed
+from imagekiln.workflows.profile import Profile, Retries
+
+MOST_PODS = 2000  # in one workflow, which then fits in its object without a database
+
+
+def templates(profile: Profile) -> list[m.Template]:
+    """The template that counts the workflows, and the one that makes one."""
+    return [_all(), _one(profile)]
+
+
+def _all() -> m.Template:
+    """Further workflows, one after the other: each has as many pods at once as the job asks for."""
+    task = m.DAGTask(
+        name="workflow",
+        template="further-one",
+        arguments=arguments(RUN, number="{{item}}", **passed("pods", "parallelism")),
+        with_sequence=m.Sequence(count=m.IntOrString("{{inputs.parameters.workflows}}")),
+    )
+    return m.Template(
+        name="further",
+        inputs=inputs("run", "pods", "workflows", "parallelism"),
+        parallelism=1,
+        dag=m.DAGTemplate(fail_fast=False, tasks=[task]),
+    )
+
+
+def _one(profile: Profile) -> m.Template:
+    """A workflow of this same template that makes up to 2,000 of the shards. Made again, it is the same one."""
+    first = f"sprig.mul(inputs.parameters.number, {MOST_PODS})"
+    count = f"sprig.min({MOST_PODS}, sprig.sub(inputs.parameters.pods, {first}))"
+    values = {
+        "run": "{{=toJson(inputs.parameters.run)}}",
+        "first": f'"{{{{={first}}}}}"',
+        "count": f'"{{{{={count}}}}}"',
+    }
+    resource = m.ResourceTemplate(
+        action="apply",  # a pod that is retried finds the workflow that it made
+        set_owner_reference=True,
+        success_condition="status.phase == Succeeded",
+        failure_condition="status.phase in (Failed, Error)",
+        manifest=FURTHER.format(
+            template=f"imagekiln-{profile.name}",
+            parameters="".join(f"\n    - name: {name}\n      value: {value}" for name, value in values.items()),
+        ),
+    )
+    return m.Template(
+        name="further-one",
+        inputs=inputs("run", "number", "pods", "parallelism"),
+        resource=resource,
+        service_account_name="imagekiln-further",
+        retry_strategy=retrying.strategy(Retries(limit=profile.retries.limit)),
+        pod_spec_patch=manifest.to_yaml({"containers": [{"name": "main", "resources": security.ARGO_RESOURCES}]}),
+    )
+
+
+FURTHER = """\
+apiVersion: argoproj.io/v1alpha1
+kind: Workflow
+metadata:
+  name: {{{{workflow.name}}}}-{{{{inputs.parameters.number}}}}
+  labels: {{imagekiln/part-of: "{{{{workflow.name}}}}"}}
+spec:
+  workflowTemplateRef: {{name: {template}}}
+  entrypoint: shards
+  parallelism: {{{{inputs.parameters.parallelism}}}}
+  arguments:
+    parameters:{parameters}
+"""

@@ -1,0 +1,49 @@
+"""What the steps leave in a folder for Argo to pick up: a few short texts, and the report."""
+
+from pathlib import Path
+
+from imagekiln.steps import names
+from imagekiln.steps.contact import MOST
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.planning import Planned
+from imagekiln.steps.storage import open_store
+from imagekiln.workflows.further import MOST_PODS
+
+
+def write_plan(folder: Path, planned: Planned, parallelism: int, workers: int = 1) -> None:
+    """Write run, pods, pods_here, workflows and parallelism, a file each; a pod makes a shard for each worker.
+
+    A run that is finished already needs no pods. Raises BadInput where Argo could not carry the run's name.
+    """
+    _refuse_odd(planned.uri)
+    finished = open_store(planned.uri).exists(names.SUCCESS)
+    pods = 0 if finished else -(-len(planned.plan.shards) // workers)
+    here = pods <= MOST_PODS
+    texts = {
+        "run": planned.uri,
+        "pods": str(pods),
+        "pods_here": str(pods if here else 0),
+        "workflows": str(0 if here else -(-pods // MOST_PODS)),
+        "parallelism": str(parallelism),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def copy_report(folder: Path, uri: str) -> None:
+    """Copy the run's report, its page and its pictures, into `folder`/report. Without a report, do nothing."""
+    store = open_store(uri)
+    for name in [names.REPORT, *map(names.thumbnail, range(MOST))]:
+        if not store.exists(name):
+            return
+        copy = folder / name
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(store.read(name))
+
+
+def _refuse_odd(uri: str) -> None:
+    # Argo would take double braces for a variable of its own, and Kubernetes $(...) for one of the container's; signs
+    # that do not print break Argo's templates.
+    if any(sign in uri for sign in ("{{", "}}", "$(")) or not uri.isprintable():
+        raise BadInput(f"{uri!r}: no workflow can carry this name. Choose an output without {{{{, }}}} and $(.")

@@ -1,0 +1,45 @@
+"""The command that plans: a person's job from a file, a pod's from its environment."""
+
+from pathlib import Path
+
+import click
+
+from imagekiln.workflows.options import date_options, output_option
+
+
+@click.command()
+@click.argument("job", metavar="[JOB]", required=False)
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a setting of the job.")
+@date_options
+@click.option("--argo", is_flag=True, help="Take the job from the environment that a workflow's template sets.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="What `device: auto` means: what the pods have.")
+@click.option("--workers", type=click.IntRange(1), default=1, help="How many shards a pod makes at once.")
+@click.option("--outputs", type=click.Path(file_okay=False), help="Leave run and counts here, for Argo.")
+@output_option
+def plan(
+    job: str | None,
+    settings: tuple[str, ...],
+    date: str,
+    timezone: str,
+    argo: bool,
+    device: str | None,
+    workers: int,
+    outputs: str | None,
+    output: str,
+) -> None:
+    """Plan the job: check its prompts, and freeze what every pod will do."""
+    import os
+
+    from imagekiln.steps.planning import make_plan
+    from imagekiln.workflows.asking import Asked, asked_job, in_environment
+    from imagekiln.workflows.outputs import write_plan
+    from imagekiln.workflows.show import planned, show
+
+    if argo == (job is not None):
+        raise click.UsageError("Name a JOB, or say --argo.")
+    asked = Asked(job, None, settings, "", date, timezone) if job else in_environment(os.environ)
+    wanted = asked_job(asked, device)
+    done = make_plan(wanted)
+    if outputs:
+        write_plan(Path(outputs), done, wanted.cluster.parallelism, workers)
+    show(done, output, planned)

@@ -1,0 +1,137 @@
+"""A template of one container: our command, where the profile puts it, and locked down."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hera.workflows import models as m
+
+from imagekiln.workflows import manifest, placing, retrying, security
+from imagekiln.workflows.profile import Pod, Retries
+
+TMP = "/tmp"  # noqa: S108  # an emptyDir of the pod's own: the root is read-only
+DEFAULTS = "imagekiln-defaults"
+# By variable: the Secret, and its key.
+STORAGE = {
+    "AWS_ACCESS_KEY_ID": ("s3-credentials", "accesskey"),
+    "AWS_SECRET_ACCESS_KEY": ("s3-credentials", "secretkey"),
+}
+MODELS = STORAGE | {"HF_TOKEN": ("huggingface", "token")}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a pod does: the command's arguments, each one text, and what goes in and out."""
+
+    name: str
+    arguments: Sequence[str]
+    image: str
+    inputs: Sequence[str] = ()
+    env: Sequence[m.EnvVar] = ()
+    secrets: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    outputs: m.Outputs | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """What only some pods have: resources beyond CPU and memory, claims, and a folder of models."""
+
+    resources: dict[str, str] | None = None
+    claim: str | None = None
+    volume: m.Volume | None = None
+    mount: m.VolumeMount | None = None
+    synchronization: m.Synchronization | None = None
+
+
+def template(work: Work, pod: Pod, retries: Retries, extras: Extras | None = None) -> m.Template:
+    """The template of a pod that does `work`."""
+    extras = extras or Extras()
+    mounts = [m.VolumeMount(name="tmp", mount_path=TMP)]
+    volumes = [m.Volume(name="tmp", empty_dir=m.EmptyDirVolumeSource(size_limit=_gib(pod.disk)))]
+    if pod.shared_memory is not None:
+        mounts.append(m.VolumeMount(name="shared-memory", mount_path="/dev/shm"))  # noqa: S108  # as above
+        memory = m.EmptyDirVolumeSource(medium="Memory", size_limit=_gib(pod.shared_memory))
+        volumes.append(m.Volume(name="shared-memory", empty_dir=memory))
+    if extras.volume is not None and extras.mount is not None:
+        mounts.append(extras.mount)
+        volumes.append(extras.volume)
+    return m.Template(
+        name=work.name,
+        metadata=m.Metadata(labels={"imagekiln/step": work.name}, annotations=pod.annotations or None),
+        inputs=m.Inputs(parameters=[m.Parameter(name=name) for name in work.inputs]) if work.inputs else None,
+        outputs=work.outputs,
+        container=_container(work, pod, extras, mounts),
+        volumes=volumes,
+        node_selector=pod.node_selector or None,
+        affinity=placing.affinity(pod),
+        tolerations=placing.tolerations(pod),
+        priority_class_name=pod.priority_class,
+        active_deadline_seconds=m.IntOrString(round(pod.hours * 3600)),
+        retry_strategy=retrying.strategy(retries),
+        synchronization=extras.synchronization,
+        pod_spec_patch=manifest.to_yaml(_patch(pod, extras)),
+    )
+
+
+def _container(work: Work, pod: Pod, extras: Extras, mounts: list[m.VolumeMount]) -> m.Container:
+    resources = {"cpu": m.Quantity(_cores(pod.cpu))} | {
+        name: m.Quantity(count) for name, count in (extras.resources or {}).items()
+    }
+    return m.Container(
+        image=work.image,
+        image_pull_policy="IfNotPresent",
+        command=["imagekiln"],
+        args=list(work.arguments),
+        env=[m.EnvVar(name=name, value=value) for name, value in _environment(pod, extras).items()]
+        + [_secret(variable, *place) for variable, place in work.secrets.items()]
+        + list(work.env),
+        env_from=[m.EnvFromSource(config_map_ref=m.ConfigMapEnvSource(name=DEFAULTS, optional=True))],
+        resources=m.ResourceRequirements(requests=resources, limits=_limits(extras)),
+        security_context=security.container(),
+        volume_mounts=mounts,
+    )
+
+
+def _environment(pod: Pod, extras: Extras) -> dict[str, str]:
+    models = extras.mount.mount_path if extras.mount else f"{TMP}/models"
+    return {"HOME": TMP, "HF_HOME": models} | pod.env
+
+
+def _limits(extras: Extras) -> dict[str, m.Quantity] | None:
+    return {name: m.Quantity(count) for name, count in extras.resources.items()} if extras.resources else None
+
+
+def _patch(pod: Pod, extras: Extras) -> dict[str, object]:
+    """What templates of Argo have no field for. Memory is here because a quantity takes no expression."""
+    memory = retrying.memory(_mib(pod.memory), _mib(pod.most_memory) if pod.most_memory else None)
+    resources: dict[str, object] = {"requests": {"memory": memory}, "limits": {"memory": memory}}
+    if extras.claim:
+        resources["claims"] = [{"name": "gpu"}]
+    patch = security.argo_containers()
+    patch["containers"] = [*_list(patch["containers"]), {"name": "main", "resources": resources}]
+    if pod.runtime_class:
+        patch["runtimeClassName"] = pod.runtime_class
+    if extras.claim:
+        patch["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": extras.claim}]
+    return patch
+
+
+def _list(value: object) -> list[object]:
+    return value if isinstance(value, list) else []
+
+
+def _secret(variable: str, name: str, key: str) -> m.EnvVar:
+    # Optional: with workload identity, or a model that is open to all, there is none.
+    source = m.EnvVarSource(secret_key_ref=m.SecretKeySelector(name=name, key=key, optional=True))
+    return m.EnvVar(name=variable, value_from=source)
+
+
+def _cores(cores: float) -> str:
+    return f"{round(cores * 1000)}m"
+
+
+def _mib(gib: float) -> int:
+    return round(gib * 1024)
+
+
+def _gib(gib: float | None) -> m.Quantity | None:
+    return None if gib is None else m.Quantity(f"{_mib(gib)}Mi")

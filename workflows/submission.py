@@ -1,0 +1,132 @@
+"""A job as Kubernetes objects that run it: once, on a schedule, or when an event comes in."""
+
+import hashlib
+import json
+
+import yaml
+from hera.workflows import models as m
+
+from imagekiln.steps import bundled
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job import Job
+from imagekiln.steps.model import is_hub
+from imagekiln.steps.remote import is_remote
+from imagekiln.workflows import templates
+from imagekiln.workflows.profile import Profile
+
+API = "argoproj.io/v1alpha1"
+SHOWN = {"app.kubernetes.io/part-of": "imagekiln"}
+
+
+def job_text(job: Job) -> str:
+    """The job as the text of a parameter: YAML, without a sign that Argo would take for a variable."""
+    values = job.model_dump(mode="json", exclude_defaults=True)
+    text = yaml.safe_dump(values, sort_keys=False, width=2**31)
+    if "{{" not in text and "}}" not in text:
+        return text
+    # JSON is YAML too. Written one to a line, its own braces never meet; those inside texts are escaped.
+    return json.dumps(values, indent=1).replace("{{", "{\\u007b").replace("}}", "}\\u007d")
+
+
+def arguments(job: Job, **more: str) -> m.Arguments:
+    """The parameters of a run of the job: only those that differ from the template's."""
+    values = {"job": job_text(job), "cpu-image": job.cluster.cpu_image, "gpu-image": job.cluster.gpu_image, **more}
+    return m.Arguments(parameters=[m.Parameter(name=name, value=value) for name, value in values.items() if value])
+
+
+def workflow(job: Job, profile: Profile, date: str = "", timezone: str = "") -> dict[str, object]:
+    """The workflow that runs the job. Its name follows from the job, so that applying it twice runs it once."""
+    refuse_out_of_reach(job)
+    more = {"logical-date": date, "timezone": timezone} if date else {}
+    digest = hashlib.sha256(json.dumps([job.model_dump(mode="json"), more]).encode()).hexdigest()[:10]
+    made = m.Workflow(
+        api_version=API,
+        kind="Workflow",
+        metadata=m.ObjectMeta(
+            name=f"{job.name}-{digest}",
+            namespace=job.cluster.namespace,
+            labels=SHOWN | {"imagekiln/job": job.name},
+            annotations={"workflows.argoproj.io/title": job.name + (f" {date}" if date else "")},
+        ),
+        spec=_spec(job, profile, arguments(job, **more)),
+    )
+    return templates.as_object(made)
+
+
+def _spec(job: Job, profile: Profile, given: m.Arguments) -> m.WorkflowSpec:
+    return m.WorkflowSpec(
+        workflow_template_ref=m.WorkflowTemplateRef(name=templates.name(profile)),
+        arguments=given,
+        parallelism=job.cluster.parallelism,
+        priority=job.cluster.priority or None,
+        pod_priority_class_name=job.cluster.priority_class,
+    )
+
+
+def cron_workflow(job: Job, profile: Profile, schedules: tuple[str, ...], zone: str) -> dict[str, object]:
+    """The job on a schedule. A firing's date names its run: one that comes twice, or late, makes nothing twice."""
+    refuse_out_of_reach(job)
+    given = arguments(job, timezone=zone)
+    given.parameters = [*(given.parameters or []), m.Parameter(name="logical-date", value="{{workflow.scheduledTime}}")]
+    labels = SHOWN | {"imagekiln/job": job.name}
+    made = m.CronWorkflow(
+        api_version=API,
+        kind="CronWorkflow",
+        metadata=m.ObjectMeta(
+            name=f"imagekiln-{job.name}",
+            namespace=job.cluster.namespace,
+            labels=labels,
+            annotations={"workflows.argoproj.io/title": f"{job.name}, scheduled"},
+        ),
+        spec=m.CronWorkflowSpec(
+            schedules=list(schedules),
+            timezone=zone,
+            concurrency_policy="Allow",  # each firing is a run of its own; `parallelism` and quotas share the GPUs
+            starting_deadline_seconds=6 * 3600,  # how late a missed firing is caught up with
+            successful_jobs_history_limit=7,
+            failed_jobs_history_limit=7,
+            suspend=False,
+            workflow_metadata=m.ObjectMeta(labels=labels),
+            workflow_spec=_spec(job, profile, given),
+        ),
+    )
+    return templates.as_object(made)
+
+
+def event_binding(profile: Profile, namespace: str) -> dict[str, object]:
+    """What starts a run when its job is posted to /api/v1/events/NAMESPACE/imagekiln-PROFILE.
+
+    The body is JSON: job (its text) or job-uri, and optionally run-id, logical-date, timezone, settings. With
+    `request`, a word of the sender's, a body that comes twice starts one workflow.
+    """
+    name = templates.name(profile)
+    made = m.WorkflowEventBinding(
+        api_version=API,
+        kind="WorkflowEventBinding",
+        metadata=m.ObjectMeta(name=name, namespace=namespace, labels=templates.labels(profile)),
+        spec=m.WorkflowEventBindingSpec(
+            event=m.Event(selector=f'discriminator == "{name}"'),
+            submit=m.Submit(
+                workflow_template_ref=m.WorkflowTemplateRef(name=name),
+                metadata=m.ObjectMeta(name=f'payload["request"] == nil ? "" : "{name}-" + payload["request"]'),
+                arguments=m.Arguments(
+                    parameters=[
+                        m.Parameter(name=key, value_from=m.ValueFrom(event=f'payload["{key}"] ?? ""'))
+                        for key in templates.PARAMETERS
+                    ]
+                ),
+            ),
+        ),
+    )
+    return templates.as_object(made)
+
+
+def refuse_out_of_reach(job: Job) -> None:
+    """Raise BadInput where the job names a place on this machine, which no pod can read."""
+    places = {"prompts": job.patterns, "output": (job.output,)}
+    for key, names in places.items():
+        for name in names:
+            if not is_remote(name) and not name.startswith(bundled.PREFIX):
+                raise BadInput(f"{key} is {name!r}, a place on this machine. Write a URI, such as s3://bucket/folder.")
+    if not (is_hub(job.model.id) or job.model.id.startswith((bundled.PREFIX, "/"))):
+        raise BadInput(f"model.id is {job.model.id!r}, a folder of this machine. Write a hub id or bundled:shapes.")

@@ -1,0 +1,74 @@
+"""The WorkflowTemplate of a profile: registered once, run many times. Argo's own form is enough to start a run."""
+
+from typing import cast
+
+from hera.workflows import models as m
+
+from imagekiln.workflows import containers, fanout, security
+from imagekiln.workflows.profile import Profile
+
+PARAMETERS = {
+    "job": "The job, as YAML. Or leave it empty and give job-uri.",
+    "job-uri": "Where the job file is, such as s3://jobs/postcards.yaml.",
+    "run-id": "The run's folder. Empty: by the date, or by the job's settings and input.",
+    "logical-date": "Whose batch it is, such as 2026-11-21. Fills {date} in the prompts' places, and names the run.",
+    "timezone": "The time zone of {date}, such as Europe/Berlin.",
+    "settings": "Changes of the job, one KEY=VALUE a line.",
+}
+DAYS_KEPT = 7
+
+
+def name(profile: Profile) -> str:
+    """What the template is called on the cluster."""
+    return f"imagekiln-{profile.name}"
+
+
+def workflow_template(profile: Profile, namespace: str) -> dict[str, object]:
+    """The template as a Kubernetes object."""
+    made = m.WorkflowTemplate(
+        api_version="argoproj.io/v1alpha1",
+        kind="WorkflowTemplate",
+        metadata=m.ObjectMeta(
+            name=name(profile),
+            namespace=namespace,
+            labels=labels(profile),
+            annotations={
+                "workflows.argoproj.io/title": f"Imagekiln: {profile.name}",
+                "workflows.argoproj.io/description": f"{profile.description}. Plan, generate, aggregate.",
+            },
+        ),
+        spec=_spec(profile),
+    )
+    return as_object(made)
+
+
+def as_object(made: m.WorkflowTemplate | m.Workflow | m.CronWorkflow | m.WorkflowEventBinding) -> dict[str, object]:
+    """A Hera model as the plain values that Kubernetes takes."""
+    return cast("dict[str, object]", made.model_dump(mode="json", by_alias=True, exclude_none=True))
+
+
+def labels(profile: Profile) -> dict[str, str]:
+    """What our objects are found by."""
+    return {"app.kubernetes.io/part-of": "imagekiln", "imagekiln/profile": profile.name}
+
+
+def _spec(profile: Profile) -> m.WorkflowSpec:
+    images = {"cpu-image": profile.steps.image, "gpu-image": profile.generate.image}
+    parameters = [m.Parameter(name=key, value="", description=text) for key, text in PARAMETERS.items()]
+    parameters += [m.Parameter(name=key, value=image) for key, image in images.items()]
+    return m.WorkflowSpec(
+        entrypoint="main",
+        on_exit="report",
+        arguments=m.Arguments(parameters=parameters),
+        service_account_name="imagekiln",
+        security_context=security.pod(),
+        parallelism=profile.parallelism,
+        active_deadline_seconds=round(profile.days * 86400),
+        workflow_metadata=m.WorkflowMetadata(labels=labels(profile)),
+        pod_metadata=m.Metadata(labels={"app.kubernetes.io/part-of": "imagekiln"}),
+        pod_gc=m.PodGC(strategy="OnPodSuccess"),  # failed ones stay, for their logs
+        ttl_strategy=m.TTLStrategy(seconds_after_completion=DAYS_KEPT * 86400),
+        # More than there can be pods: a node is not drained while a shard runs on it.
+        pod_disruption_budget=m.PodDisruptionBudgetSpec(min_available=m.IntOrString(9999)),
+        templates=[*fanout.templates(profile), *containers.templates(profile)],
+    )

@@ -1,0 +1,95 @@
+"""Several GPUs in one pod: a process for each, on a shard of its own, so that they share nothing but the pod."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from types import FrameType
+
+from imagekiln.steps import plan as plans
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.storage import open_store
+
+PROGRESS = "ARGO_PROGRESS_FILE"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
+EVERY_SECONDS = 2.0
+TRY_AGAIN = 75
+
+
+def generate(run: str, lot: int, workers: int) -> int:
+    """Make the lot-th of the lots of `workers` shards that the run falls into; give the exit code of them together."""
+    shards = len(plans.load(open_store(run)).shards)
+    mine = range(lot * workers, min((lot + 1) * workers, shards))
+    if lot < 0 or not mine:
+        raise BadInput(f"{run}: has {shards} shards, none of them in lot {lot} of {workers}. Count from 0.")
+    command = (sys.executable, "-c", "from imagekiln.workflows.cli import main; main()", "generate", "--shard")
+    return together([(*command, str(shard), "--", run) for shard in mine], os.environ)
+
+
+def together(commands: Sequence[Sequence[str]], environment: Mapping[str, str]) -> int:
+    """Run the commands at once, each with one GPU, and wait for all. SIGTERM goes on to each of them, once.
+
+    75 where any may be tried again or was killed, else the first that is not 0.
+    """
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="imagekiln-workers-")))
+        started: list[subprocess.Popen[bytes]] = []
+        _pass_on(started, stack)
+        for place, command in enumerate(commands):
+            # Of a session of its own: a signal to ours reaches it only from here, so that it never counts two.
+            own = _environment(environment, place, folder)
+            started.append(subprocess.Popen(command, env=own, start_new_session=True))
+        if PROGRESS in environment:
+            stack.enter_context(_Told(folder, len(commands), Path(environment[PROGRESS])))
+        codes = [process.wait() for process in started]
+    if any(code == TRY_AGAIN or code < 0 for code in codes):
+        return TRY_AGAIN
+    return next((code for code in codes if code), 0)
+
+
+def _environment(environment: Mapping[str, str], place: int, folder: Path) -> dict[str, str]:
+    devices = [each for each in environment.get(VISIBLE, "").split(",") if each]
+    own = {VISIBLE: devices[place] if place < len(devices) else str(place)}
+    return {**environment, **own} | ({PROGRESS: str(folder / str(place))} if PROGRESS in environment else {})
+
+
+def _pass_on(started: Sequence[subprocess.Popen[bytes]], stack: ExitStack) -> None:
+    def asked(number: int, _frame: FrameType | None) -> None:
+        for process in started:
+            process.send_signal(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        stack.callback(signal.signal, number, signal.signal(number, asked))
+
+
+class _Told:
+    """While entered, the sum of the workers' progress is written where Argo looks."""
+
+    def __init__(self, folder: Path, workers: int, file: Path) -> None:
+        self._files = [folder / str(place) for place in range(workers)]
+        self._file = file
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        self._thread.join()
+        self._tell()
+
+    def _watch(self) -> None:
+        while not self._done.wait(EVERY_SECONDS):
+            self._tell()
+
+    def _tell(self) -> None:
+        # Progress is for the eye: a file that is not there yet, or half written, is looked at again.
+        with suppress(OSError, ValueError):
+            pairs = [file.read_text(encoding="utf-8").split("/") for file in self._files]
+            self._file.write_text("/".join(str(sum(int(pair[side]) for pair in pairs)) for side in (0, 1)) + "\n")
