@@ -4,22 +4,26 @@
 #   docker run --rm --gpus all --read-only --tmpfs /tmp --volume "$PWD:/work" --workdir /work imagekiln-gpu:0.1.0 run job.yaml
 ARG PYTHON=python:3.11-slim
 
-FROM ${PYTHON} AS built
+# Gigabytes that change less often than we do: a layer of its own, which nodes that have it do not pull again.
+# Compiled here, since the root is read-only later.
+FROM ${PYTHON} AS dependencies
 WORKDIR /source
 COPY pyproject.toml ./
 COPY requirements/lock.txt requirements/lock.txt
-# First what we depend on: gigabytes that change less often than we do. Compiled here, since the root is read-only later.
-RUN python -m venv /opt/imagekiln \
-    && /opt/imagekiln/bin/pip install --no-cache-dir --disable-pip-version-check --constraint requirements/lock.txt uv \
-    && /opt/imagekiln/bin/uv pip install --no-cache --compile-bytecode --python /opt/imagekiln/bin/python \
+RUN python -m pip install --no-cache-dir --disable-pip-version-check --constraint requirements/lock.txt uv \
+    && python -m venv --without-pip /opt/imagekiln \
+    && uv pip install --no-cache --compile-bytecode --python /opt/imagekiln/bin/python \
         --constraints requirements/lock.txt --requirements pyproject.toml --extra generate
+
+FROM dependencies AS ours
 COPY . .
-RUN /opt/imagekiln/bin/uv pip install --no-cache --compile-bytecode --python /opt/imagekiln/bin/python \
-        --no-deps --build-constraints requirements/lock.txt . \
-    && /opt/imagekiln/bin/uv pip uninstall --python /opt/imagekiln/bin/python uv pip
+RUN uv build --wheel --no-cache --build-constraints requirements/lock.txt --out-dir /wheel
 
 FROM ${PYTHON}
-COPY --from=built /opt/imagekiln /opt/imagekiln
+COPY --from=dependencies /opt/imagekiln /opt/imagekiln
+RUN --mount=type=bind,from=ours,source=/wheel,target=/wheel \
+    python -m pip --python /opt/imagekiln/bin/python install --no-cache-dir --disable-pip-version-check --no-deps \
+        --no-index /wheel/*.whl
 # What of the driver NVIDIA's runtime puts in. Not which GPUs: an image that says "all" gets them in pods that asked for
 # none, wherever that runtime is the default.
 ENV PATH=/opt/imagekiln/bin:$PATH HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \

@@ -1,1 +1,38 @@
-"""What Argo runs, and the command line."""
+"""What Argo runs, the client of a cluster, and the command line.
+
+From Python, a job is submitted and looked after by the functions named here; they are loaded when they are used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from imagekiln.steps.job import Job
+    from imagekiln.steps.jobfile import read_job
+    from imagekiln.workflows.argo import connect
+    from imagekiln.workflows.client import apply, logs, result, retry, runs, state, stop, submit, wait, watch
+    from imagekiln.workflows.schedules import backfill, resume, schedule, suspend
+    from imagekiln.workflows.status import Status
+
+_HOMES = {
+    "imagekiln.steps.job": ("Job",),
+    "imagekiln.steps.jobfile": ("read_job",),
+    "imagekiln.workflows.argo": ("connect",),
+    "imagekiln.workflows.client": (
+        "apply", "logs", "result", "retry", "runs", "state", "stop", "submit", "wait", "watch",
+    ),
+    "imagekiln.workflows.schedules": ("backfill", "resume", "schedule", "suspend"),
+    "imagekiln.workflows.status": ("Status",),
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Job", "Status", "apply", "backfill", "connect", "logs", "read_job", "result", "resume", "retry", "runs",
+    "schedule", "state", "stop", "submit", "suspend", "wait", "watch",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from imagekiln.workflows import cluster_commands, plan_command
+from imagekiln.workflows import cluster_commands, plan_command, schedule_commands, workflow_commands
 from imagekiln.workflows.options import date_options, job_options, output_option
 
 DEMO = "bundled:demo.yaml"
@@ -142,5 +142,10 @@ def schema() -> None:
     click.echo(json.dumps(Job.model_json_schema(), indent=2))
 
 
-for command in (plan_command.plan, *cluster_commands.COMMANDS):
+for command in (
+    plan_command.plan,
+    *workflow_commands.COMMANDS,
+    *schedule_commands.COMMANDS,
+    *cluster_commands.COMMANDS,
+):
     main.add_command(command)

@@ -14,7 +14,7 @@ OUT = f"{pods.TMP}/imagekiln"
 MODELS = "/models"
 MOST_FAILURES = 20_000  # signs of Argo's list of failures that reach the report
 RUN = "{{inputs.parameters.run}}"
-PLAN_GIVES = ("run", "pods", "pods_here", "workflows", "parallelism")
+PLAN_GIVES = ("run", "pods", "pods_here", "workflows", "parallelism", "images")
 
 
 def templates(profile: Profile) -> list[m.Template]:

@@ -6,6 +6,7 @@ from imagekiln.workflows import manifest, retrying, security
 from imagekiln.workflows.passing import RUN, arguments, inputs, passed
 from imagekiln.workflows.profile import Profile, Retries
 
+PART_OF = "imagekiln/part-of"  # the label of a further workflow: the name of the first
 MOST_PODS = 2000  # in one workflow, which then fits in its object without a database
 
 
@@ -45,6 +46,7 @@ def _one(profile: Profile) -> m.Template:
         success_condition="status.phase == Succeeded",
         failure_condition="status.phase in (Failed, Error)",
         manifest=FURTHER.format(
+            part_of=PART_OF,
             template=f"imagekiln-{profile.name}",
             parameters="".join(f"\n    - name: {name}\n      value: {value}" for name, value in values.items()),
         ),
@@ -64,7 +66,7 @@ apiVersion: argoproj.io/v1alpha1
 kind: Workflow
 metadata:
   name: {{{{workflow.name}}}}-{{{{inputs.parameters.number}}}}
-  labels: {{imagekiln/part-of: "{{{{workflow.name}}}}"}}
+  labels: {{{part_of}: "{{{{workflow.name}}}}"}}
 spec:
   workflowTemplateRef: {{name: {template}}}
   entrypoint: shards

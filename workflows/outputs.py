@@ -11,7 +11,7 @@ from imagekiln.workflows.further import MOST_PODS
 
 
 def write_plan(folder: Path, planned: Planned, parallelism: int, workers: int = 1) -> None:
-    """Write run, pods, pods_here, workflows and parallelism, a file each; a pod makes a shard for each worker.
+    """Write run, pods, pods_here, workflows, parallelism and images, a file each; a pod makes a shard for each worker.
 
     A run that is finished already needs no pods. Raises BadInput where Argo could not carry the run's name.
     """
@@ -25,6 +25,7 @@ def write_plan(folder: Path, planned: Planned, parallelism: int, workers: int = 
         "pods_here": str(pods if here else 0),
         "workflows": str(0 if here else -(-pods // MOST_PODS)),
         "parallelism": str(parallelism),
+        "images": str(planned.plan.counts.images),
     }
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in texts.items():

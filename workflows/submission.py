@@ -63,6 +63,11 @@ def _spec(job: Job, profile: Profile, given: m.Arguments) -> m.WorkflowSpec:
     )
 
 
+def cron_name(job: Job) -> str:
+    """What the job's schedule is called."""
+    return f"imagekiln-{job.name}"
+
+
 def cron_workflow(job: Job, profile: Profile, schedules: tuple[str, ...], zone: str) -> dict[str, object]:
     """The job on a schedule. A firing's date names its run: one that comes twice, or late, makes nothing twice."""
     refuse_out_of_reach(job)
@@ -73,7 +78,7 @@ def cron_workflow(job: Job, profile: Profile, schedules: tuple[str, ...], zone: 
         api_version=API,
         kind="CronWorkflow",
         metadata=m.ObjectMeta(
-            name=f"imagekiln-{job.name}",
+            name=cron_name(job),
             namespace=job.cluster.namespace,
             labels=labels,
             annotations={"workflows.argoproj.io/title": f"{job.name}, scheduled"},

@@ -1,0 +1,78 @@
+"""Argo's objects on a cluster: one set of verbs, whichever API they go by."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from imagekiln.workflows.connection import Json
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of object: its plural at the Kubernetes API; at Argo's server its path, and its name in a body."""
+
+    plural: str
+    path: str
+    body: str
+
+
+KINDS = {
+    "Workflow": Kind("workflows", "workflows", "workflow"),
+    "WorkflowTemplate": Kind("workflowtemplates", "workflow-templates", "template"),
+    "CronWorkflow": Kind("cronworkflows", "cron-workflows", "cronWorkflow"),
+    "WorkflowEventBinding": Kind("workfloweventbindings", "", ""),  # the server takes none
+}
+
+
+class Argo(Protocol):
+    """What is asked of a cluster. Every verb raises Missing, BadInput and TryAgain."""
+
+    url: str
+
+    def create(self, made: Json) -> Json:
+        """Make an object. Raises Taken where one has its name."""
+
+    def apply(self, made: Json) -> Json:
+        """Make an object, or bring the one of its name up to date."""
+
+    def get(self, kind: str, namespace: str, name: str) -> Json:
+        """An object by its name."""
+
+    def find(self, kind: str, namespace: str, labels: str) -> list[Json]:
+        """The objects that a label selector finds."""
+
+    def delete(self, kind: str, namespace: str, name: str) -> None:
+        """Remove an object."""
+
+    def stop(self, namespace: str, name: str) -> None:
+        """End a workflow early; its exit handler still runs."""
+
+    def suspend(self, namespace: str, name: str, *, suspended: bool) -> None:
+        """Suspend a schedule, or let it go on."""
+
+    def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:
+        """The lines that a pod of a workflow has logged."""
+
+
+def connect(server: str | None = None, context: str | None = None) -> Argo:
+    """Argo's server where one is named, here or by ARGO_SERVER, else the Kubernetes API. Raises BadInput."""
+    from imagekiln.workflows import access
+    from imagekiln.workflows.argo_server import ArgoServer
+    from imagekiln.workflows.connection import Connection
+    from imagekiln.workflows.kubernetes_api import KubernetesApi
+
+    named = server or (None if context else access.named_server())
+    if named:
+        return ArgoServer(Connection(access.argo_server(named)))
+    return KubernetesApi(Connection(access.kubernetes(context)))
+
+
+def metadata(made: Json) -> Json:
+    """An object's metadata."""
+    return cast("Json", made["metadata"])
+
+
+def identity(made: Json) -> tuple[str, str, str]:
+    """An object's kind, namespace and name."""
+    about = cast("Mapping[str, str]", made["metadata"])
+    return str(made["kind"]), about["namespace"], about["name"]

@@ -1,0 +1,90 @@
+"""The commands that leave something on a cluster: templates and schedules."""
+
+from datetime import datetime
+
+import click
+
+from imagekiln.workflows.options import job_options, named_options, output_option
+from imagekiln.workflows.options import reach_options as reach
+
+DAY = click.DateTime(["%Y-%m-%d"])
+
+
+@click.command()
+@job_options
+@reach
+def apply(job: str, settings: tuple[str, ...], server: str | None, context: str | None) -> None:
+    """Register the template of the job's profile, or bring it up to date."""
+    from imagekiln.steps.jobfile import read_job
+    from imagekiln.workflows import client
+    from imagekiln.workflows.argo import connect
+
+    click.echo(f"Applied WorkflowTemplate {client.apply(read_job(job, settings), connect(server, context))}.")
+
+
+@click.command()
+@job_options
+@click.option("--cron", required=True, help='When: minute, hour, day, month and weekday, such as "30 1 * * *".')
+@click.option("--timezone", default="UTC", show_default=True, help="The time zone of the schedule and of {date}.")
+@reach
+def schedule(
+    job: str, settings: tuple[str, ...], cron: str, timezone: str, server: str | None, context: str | None
+) -> None:
+    """Have a cluster do the job again and again, each time for the date."""
+    from imagekiln.steps.jobfile import read_job
+    from imagekiln.workflows import schedules
+    from imagekiln.workflows.argo import connect
+
+    name = schedules.schedule(read_job(job, settings), cron, timezone, connect(server, context))
+    click.echo(f"Applied CronWorkflow {name}. `imagekiln suspend {name}` lets it rest.")
+
+
+@click.command()
+@named_options
+def suspend(name: str, namespace: str, server: str | None, context: str | None) -> None:
+    """Let a schedule rest."""
+    from imagekiln.workflows import schedules
+    from imagekiln.workflows.argo import connect
+
+    schedules.suspend(name, namespace, connect(server, context))
+    click.echo(f"{name} rests. `imagekiln resume {name}` lets it go on.")
+
+
+@click.command()
+@named_options
+def resume(name: str, namespace: str, server: str | None, context: str | None) -> None:
+    """Let a schedule go on."""
+    from imagekiln.workflows import schedules
+    from imagekiln.workflows.argo import connect
+
+    schedules.resume(name, namespace, connect(server, context))
+    click.echo(f"{name} goes on.")
+
+
+@click.command()
+@job_options
+@click.option("--from", "first", type=DAY, required=True, help="The first day.")
+@click.option("--to", "last", type=DAY, required=True, help="The last day.")
+@reach
+@output_option
+def backfill(
+    job: str,
+    settings: tuple[str, ...],
+    first: datetime,
+    last: datetime,
+    server: str | None,
+    context: str | None,
+    output: str,
+) -> None:
+    """Submit what the job's schedule would have fired on days that have passed."""
+    from imagekiln.steps.jobfile import read_job
+    from imagekiln.workflows import schedules
+    from imagekiln.workflows.argo import connect
+    from imagekiln.workflows.show import show
+    from imagekiln.workflows.standing import table
+
+    argo = connect(server, context)
+    show(schedules.backfill(read_job(job, settings), first.date(), last.date(), argo), output, table)
+
+
+COMMANDS = (apply, schedule, suspend, resume, backfill)

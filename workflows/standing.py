@@ -1,0 +1,81 @@
+"""How a workflow's status is printed, and what exit code it stands for."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+
+import click
+
+from imagekiln.workflows.show import show
+from imagekiln.workflows.status import Failure, Status
+
+INCOMPLETE = 3
+MOST_FAILURES = 10
+
+
+def show_status(status: Status, output: str) -> None:
+    """Print a status, as text or as JSON."""
+    show(status, output, text)
+
+
+def watch_status(stream: Iterable[Status], output: str) -> None:
+    """Print what changes, on a terminal in one line; in the end how it ended. Leave with its exit code."""
+    before = ""
+    for now in stream:
+        line = standing(now)
+        if now.ended:
+            _wipe(before, output)
+            show_status(now, output)
+            leave(now)
+        elif line != before:
+            _wipe(before, output)
+            click.echo(line, err=output == "json", nl=not sys.stdout.isatty())
+            before = line
+
+
+def leave(status: Status) -> None:
+    """End the command as the workflow has ended: 0, or 2 where its input was refused, else 3."""
+    if status.phase != "Succeeded":
+        refused = any(failure.exit_code == 2 for failure in status.failures)
+        click.get_current_context().exit(2 if refused else INCOMPLETE)
+
+
+def text(status: Status) -> str:
+    """A status in full: where it stands, where the dataset is, and what failed."""
+    lines = [standing(status)]
+    if status.run:
+        lines.append(f"Dataset: {status.run}")
+    lines += [_failure(each) for each in status.failures[:MOST_FAILURES]]
+    if (more := len(status.failures) - MOST_FAILURES) > 0:
+        lines.append(f"... and {more} more")
+    return "\n".join(lines)
+
+
+def standing(status: Status) -> str:
+    """A status in a line."""
+    pods, parts = status.pods, [f"{status.namespace}/{status.name}: {status.phase}"]
+    if status.images is not None:
+        counts = {"running": pods.running, "waiting": pods.waiting, "done": pods.done, "failed": pods.failed}
+        parts.append("pods " + ", ".join(f"{count} {name}" for name, count in counts.items() if count))
+        parts.append(f"{status.made:,} of {status.images:,} images")
+    if status.rate is not None and not status.ended:
+        parts.append(f"{status.rate:.2f} a second")
+    if status.seconds_left and not status.ended:
+        parts.append(f"{timedelta(seconds=round(status.seconds_left))} left")
+    return "; ".join(part for part in parts if part != "pods ")
+
+
+def table(found: Sequence[Status]) -> str:
+    """Workflows, a line each."""
+    return "\n".join(map(standing, found)) or "No workflows."
+
+
+def _failure(failure: Failure) -> str:
+    where = failure.step if failure.shard is None else f"{failure.step} of shard {failure.shard}"
+    tries = f" after {failure.attempts} attempts" if failure.attempts > 1 else ""
+    return f"{where} failed{tries}: {failure.message}"
+
+
+def _wipe(line: str, output: str) -> None:
+    if line and output == "text" and sys.stdout.isatty():
+        click.echo("\r" + " " * len(line) + "\r", nl=False)

@@ -1,0 +1,124 @@
+"""Where a workflow stands: what a person looks at, and a program waits for."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import cast
+
+from imagekiln.workflows import nodes
+from imagekiln.workflows.argo import metadata
+from imagekiln.workflows.connection import Json
+from imagekiln.workflows.nodes import Attempt
+
+ENDED = ("Succeeded", "Failed", "Error")
+FAILED = ("Failed", "Error")
+EXIT_CODE = re.compile(r"exit code (\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Pods:
+    """How many pods of `generate` wait, run, are done or have failed, of those that are known so far."""
+
+    waiting: int
+    running: int
+    done: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A step that failed for good, and what its last pod said."""
+
+    step: str
+    shard: int | None
+    attempts: int
+    message: str
+
+    @property
+    def exit_code(self) -> int | None:
+        """The pod's exit code, where Argo's message names one."""
+        found = EXIT_CODE.search(self.message)
+        return int(found[1]) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A workflow at one moment.
+
+    `run` and `images` are None until it is planned, `rate` (images a second) and `seconds_left` until images are made.
+    """
+
+    name: str
+    namespace: str
+    phase: str
+    message: str
+    run: str | None
+    images: int | None
+    made: int
+    pods: Pods
+    rate: float | None
+    seconds_left: float | None
+    started: str | None
+    finished: str | None
+    failures: tuple[Failure, ...]
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen."""
+        return self.phase in ENDED
+
+
+def status(workflow: Json, further: Sequence[Json] = ()) -> Status:
+    """The status of a workflow, and of the further ones that it has made."""
+    about, state = metadata(workflow), cast("Json", workflow.get("status") or {})
+    tried = [each for one in (workflow, *further) for each in nodes.attempts(one)]
+    shards = [each for each in tried if each[-1].step == "generate"]
+    given = nodes.outputs(workflow)
+    images = int(given["images"]) if "images" in given else None
+    made = sum(_best(each) for each in shards)
+    rate = _rate(made, shards, cast("str | None", state.get("finishedAt")))
+    return Status(
+        name=str(about["name"]),
+        namespace=str(about["namespace"]),
+        phase=str(state.get("phase") or "Pending"),
+        message=str(state.get("message") or ""),
+        run=given.get("run"),
+        images=images,
+        made=made,
+        pods=_pods(shards),
+        rate=rate,
+        seconds_left=(images - made) / rate if rate and images is not None else None,
+        started=cast("str | None", state.get("startedAt")),
+        finished=cast("str | None", state.get("finishedAt")),
+        failures=tuple(_failure(each) for each in tried if each[-1].phase in FAILED),
+    )
+
+
+def _best(tried: Sequence[Attempt]) -> int:
+    """What a shard has: its last pod counts what those before it made, once it has looked."""
+    return max(each.done for each in tried)
+
+
+def _pods(shards: Sequence[Sequence[Attempt]]) -> Pods:
+    phases = Counter(each[-1].phase for each in shards)
+    return Pods(
+        waiting=phases["Pending"],
+        running=phases["Running"],
+        done=phases["Succeeded"],
+        failed=sum(phases[phase] for phase in FAILED),
+    )
+
+
+def _rate(made: int, shards: Sequence[Sequence[Attempt]], finished: str | None) -> float | None:
+    began = min((each[0].started for each in shards if each[0].started), default=None)
+    if not made or began is None:
+        return None
+    end = datetime.fromisoformat(finished) if finished else datetime.now(UTC)
+    return made / max(1.0, (end - datetime.fromisoformat(began)).total_seconds())
+
+
+def _failure(tried: Sequence[Attempt]) -> Failure:
+    last = tried[-1]
+    return Failure(last.step, last.shard, len(tried), last.message)

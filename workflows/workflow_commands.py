@@ -1,0 +1,113 @@
+"""The commands for a job on a cluster. Each calls one function of the client, and prints what it gives."""
+
+import click
+
+from imagekiln.workflows.options import date_options, job_options, named_options, output_option, place_options
+from imagekiln.workflows.options import reach_options as reach
+
+
+@click.command()
+@job_options
+@date_options
+@reach
+@click.option("--watch", "watched", is_flag=True, help="Stay until it has ended; the exit code then says how.")
+@output_option
+def submit(
+    job: str,
+    settings: tuple[str, ...],
+    date: str,
+    timezone: str,
+    server: str | None,
+    context: str | None,
+    watched: bool,
+    output: str,
+) -> None:
+    """Have a cluster do the job. Submitted twice, it is done once."""
+    from imagekiln.steps.jobfile import read_job
+    from imagekiln.workflows import client
+    from imagekiln.workflows.argo import connect
+    from imagekiln.workflows.standing import show_status, watch_status
+
+    argo = connect(server, context)
+    begun = client.submit(read_job(job, settings), date, timezone, argo)
+    show_status(begun, output)
+    if watched:
+        watch_status(client.watch(begun.name, begun.namespace, argo), output)
+
+
+@click.command()
+@named_options
+@output_option
+def watch(name: str, namespace: str, server: str | None, context: str | None, output: str) -> None:
+    """Show a workflow's pods, images, rate and time left until it has ended; the exit code says how."""
+    from imagekiln.workflows import client
+    from imagekiln.workflows.argo import connect
+    from imagekiln.workflows.standing import watch_status
+
+    watch_status(client.watch(name, namespace, connect(server, context)), output)
+
+
+@click.command()
+@named_options
+@output_option
+def result(name: str, namespace: str, server: str | None, context: str | None, output: str) -> None:
+    """Say how a workflow ended; the exit code says so too, and 75 that it has not."""
+    from imagekiln.workflows import client
+    from imagekiln.workflows.argo import connect
+    from imagekiln.workflows.standing import leave, show_status
+
+    ended = client.result(name, namespace, connect(server, context))
+    show_status(ended, output)
+    leave(ended)
+
+
+@click.command("list")
+@place_options
+@output_option
+def list_(namespace: str, server: str | None, context: str | None, output: str) -> None:
+    """List the workflows of a namespace, the newest first."""
+    from imagekiln.workflows import client
+    from imagekiln.workflows.argo import connect
+    from imagekiln.workflows.show import show
+    from imagekiln.workflows.standing import table
+
+    show(client.runs(namespace, connect(server, context)), output, table)
+
+
+@click.command()
+@named_options
+@click.option("--shard", type=click.IntRange(0), help="Only what this shard's pods say.")
+@click.option("-f", "--follow", is_flag=True, help="Stay, and print what comes.")
+def logs(name: str, namespace: str, server: str | None, context: str | None, shard: int | None, follow: bool) -> None:
+    """Print what a workflow's pods have logged."""
+    from imagekiln.workflows import client
+    from imagekiln.workflows.argo import connect
+
+    for line in client.logs(name, namespace, shard, connect(server, context), follow=follow):
+        click.echo(line)
+
+
+@click.command()
+@named_options
+def stop(name: str, namespace: str, server: str | None, context: str | None) -> None:
+    """End a workflow early. What it has made stays."""
+    from imagekiln.workflows import client
+    from imagekiln.workflows.argo import connect
+
+    client.stop(name, namespace, connect(server, context))
+    click.echo(f"{name} is stopping. `imagekiln retry {name}` goes on from there.")
+
+
+@click.command()
+@named_options
+@output_option
+def retry(name: str, namespace: str, server: str | None, context: str | None, output: str) -> None:
+    """Run a workflow that has ended again: what is there stays, what is missing is made."""
+    from imagekiln.workflows import client
+    from imagekiln.workflows.argo import connect
+    from imagekiln.workflows.standing import show_status
+
+    show_status(client.retry(name, namespace, connect(server, context)), output)
+
+
+COMMANDS = (submit, watch, result, list_, logs, stop, retry)
