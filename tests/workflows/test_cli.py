@@ -25,10 +25,31 @@ from tests.runs import PROMPTS, encoded, fill, finished, not_ok, settings, write
 from tests.steps.test_device import ABSENT
 
 ROWS = PROMPTS[:6]  # shards of 4 and 2 images
-COMMANDS = (
-    "aggregate apply backfill demo estimate fetch generate list logs outcome plan render result resume retry run schedule "
-    "schema stop submit suspend verify watch"
-).split()
+COMMANDS = [
+    "aggregate",
+    "apply",
+    "backfill",
+    "demo",
+    "estimate",
+    "fetch",
+    "generate",
+    "list",
+    "logs",
+    "outcome",
+    "plan",
+    "render",
+    "result",
+    "resume",
+    "retry",
+    "run",
+    "schedule",
+    "schema",
+    "stop",
+    "submit",
+    "suspend",
+    "verify",
+    "watch",
+]
 
 
 def kiln(*arguments: str) -> Result:
