@@ -77,7 +77,8 @@ def status(workflow: Json, further: Sequence[Json] = ()) -> Status:
     shards = [each for each in tried if each[-1].step == "generate"]
     given = nodes.outputs(workflow)
     images = int(given["images"]) if "images" in given else None
-    made = sum(_best(each) for each in shards)
+    share = (images or 0) / max(1, int(given.get("pods", "1")))
+    made = round(sum(_made(each, share) for each in shards))
     rate = _rate(made, shards, cast("str | None", state.get("finishedAt")))
     return Status(
         name=str(about["name"]),
@@ -96,8 +97,13 @@ def status(workflow: Json, further: Sequence[Json] = ()) -> Status:
     )
 
 
-def _best(tried: Sequence[Attempt]) -> int:
-    """What a shard has: its last pod counts what those before it made, once it has looked."""
+def _made(tried: Sequence[Attempt], share: float) -> float:
+    """How many images a pod has made: what it said, and once it is done the share of the run that a pod has.
+
+    Argo's own word of a pod that said nothing yet is 0/1, and 1/1 of one that ended soon after it had.
+    """
+    if tried[-1].phase == "Succeeded":
+        return share
     return max(each.done for each in tried)
 
 
