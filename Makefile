@@ -19,8 +19,8 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow golden bench bench-run bench-plan bench-aggregate lint types format install lock upgrade \
-	wheel clean FORCE
+.PHONY: help demo test test-slow test-cluster golden bench bench-run bench-plan bench-aggregate lint types format \
+	install lock upgrade wheel clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' Makefile
@@ -33,6 +33,9 @@ test: lint types ## Lint, types and every test but the slow ones: what CI runs
 
 test-slow: $(VENV)/dev build/linked ## Tests that take minutes
 	@$(BIN)/pytest tests/slow
+
+test-cluster: $(VENV)/dev build/linked ## Tests on the cluster that KUBECONFIG names, with the images loaded
+	@$(BIN)/pytest tests/cluster
 
 golden: $(VENV)/dev build/linked ## Write the YAML that render is compared with, after a change that was meant
 	@$(BIN)/python -m tests.workflows.goldens

@@ -1,0 +1,44 @@
+"""The namespace of the shipped manifests, on the cluster that KUBECONFIG names, before the first test."""
+
+import os
+import shutil
+from contextlib import suppress
+
+import fsspec
+import pytest
+
+from imagekiln.workflows import access
+from imagekiln.workflows.argo import Argo
+from imagekiln.workflows.argo_server import ArgoServer
+from imagekiln.workflows.connection import Connection
+from imagekiln.workflows.kubernetes_api import KubernetesApi
+from tests.cluster import jobs, kube
+
+NEEDED = ("KUBECONFIG", "AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _namespace() -> None:
+    missing = [name for name in NEEDED if name not in os.environ] + ([] if shutil.which("kubectl") else ["kubectl"])
+    if missing:
+        pytest.fail(f"a cluster and its object store are named by the environment: {', '.join(missing)} missing")
+    kube.apply(kube.manifests())
+    files = fsspec.filesystem("s3")
+    for bucket in (jobs.BUCKET, "s3://imagekiln-reports"):
+        with suppress(FileExistsError):
+            files.mkdir(bucket)
+
+
+@pytest.fixture(scope="session")
+def argo() -> Argo:
+    """The cluster by way of the Kubernetes API."""
+    return KubernetesApi(Connection(access.kubernetes()))
+
+
+@pytest.fixture(scope="session")
+def server() -> ArgoServer:
+    """The cluster by way of Argo's server, which the environment names as for Argo's own command line."""
+    named = access.named_server()
+    if named is None:
+        pytest.fail("ARGO_SERVER and ARGO_TOKEN name no server of Argo's")
+    return ArgoServer(Connection(access.argo_server(named)))

@@ -1,0 +1,37 @@
+"""Waiting for workflows of tests, and for their pods."""
+
+from imagekiln.steps.job import Job
+from imagekiln.workflows import client
+from imagekiln.workflows.argo import Argo
+from imagekiln.workflows.status import Status
+from tests.cluster import kube
+
+SECONDS = 900.0
+
+
+def ended(name: str, argo: Argo) -> Status:
+    """A workflow's status once it has ended."""
+    return client.wait(name, kube.NAMESPACE, SECONDS, argo, every=1)
+
+
+def succeeded(name: str, argo: Argo) -> str:
+    """The run of a workflow that has to succeed."""
+    status = ended(name, argo)
+    assert (status.phase, status.failures) == ("Succeeded", ())
+    assert status.run is not None
+    return status.run
+
+
+def submitted(job: Job, argo: Argo) -> str:
+    """The name of the workflow of a job."""
+    return client.submit(job, argo=argo).name
+
+
+def running(name: str, step: str, seconds: float = 300) -> kube.Object:
+    """A pod of this step, once it runs."""
+
+    def look() -> kube.Object | None:
+        found = (each for each in kube.pods(name, step) if kube.at(each, "status", "phase") == "Running")
+        return next(found, None)
+
+    return kube.until(seconds, f"a pod of {name} that runs {step}", look)

@@ -1,0 +1,54 @@
+"""What a person got wrong is said where they look, and costs no second try."""
+
+from imagekiln.workflows.argo import Argo
+from tests.cluster import jobs, kube
+from tests.cluster.ending import ended, submitted, succeeded
+
+
+def test_bad_input_is_told_at_once_and_not_tried_again(argo: Argo) -> None:
+    status = ended(submitted(jobs.job(prompts=f"{jobs.BUCKET}/nothing/*.parquet"), argo), argo)
+    assert status.phase == "Failed"
+    (failure,) = status.failures
+    assert (failure.step, failure.exit_code, failure.attempts) == ("plan", 2, 1)
+    assert "nothing/*.parquet" in failure.message, "the reason is not in what Argo's page shows"
+
+
+def test_poisoned_prompts_fail_alone_and_end_the_run_with_3(argo: Argo) -> None:
+    samplers = ["flow_euler" if place in (2, 7) else "default" for place in range(len(jobs.TEXTS))]
+    poisoned = jobs.prompts({"prompt": list(jobs.TEXTS), "sampler": list(samplers)})
+    status = ended(submitted(jobs.job(prompts=poisoned), argo), argo)
+    (failure,) = status.failures
+    assert (status.phase, failure.step, failure.exit_code, failure.attempts) == ("Failed", "aggregate", 3, 1)
+    assert "2 of 12 images are not ok" in failure.message
+    assert status.run is not None
+    rows = jobs.manifest(status.run)
+    assert dict(zip(rows["row"].to_pylist(), rows["status"].to_pylist(), strict=True)) == {
+        place: "failed" if place in (2, 7) else "ok" for place in range(len(jobs.TEXTS))
+    }
+
+
+def test_odd_texts_and_names_do_no_harm(argo: Argo) -> None:
+    odd = [
+        "{{workflow.name}}",
+        "{{=1+1}}",
+        'it\'s "quoted" \\ $(id) `id` $HOME',
+        "two\nlines\t;&|<>",
+        "%s {0} \u202e☃ 'x",
+    ]
+    key = "odd {{inputs.parameters.run}} it's $(id) ☃.parquet"
+    carried = [f"{{{{{place}}}}}" for place in range(len(odd))]
+    uri = jobs.prompts({"prompt": list(odd), "te'xt {{x}}": list(carried)}, key)
+    wanted = jobs.job(
+        prompts=uri, carry=["te'xt {{x}}"], defaults={"steps": 2, "negative_prompt": "{{workflow.uid}} '\"\n$(id)"}
+    )
+    rows = jobs.manifest(succeeded(submitted(wanted, argo), argo))
+    assert rows["prompt"].to_pylist() == odd
+    assert set(rows["negative_prompt"].to_pylist()) == {"{{workflow.uid}} '\"\n$(id)"}
+    assert rows["te'xt {{x}}"].to_pylist() == carried
+
+
+def test_a_name_that_argo_would_take_for_a_variable_is_refused(argo: Argo) -> None:
+    status = ended(submitted(jobs.job(output=f"{jobs.BUCKET}/{{{{workflow.name}}}}"), argo), argo)
+    (failure,) = status.failures
+    assert (failure.step, failure.exit_code, failure.attempts) == ("plan", 2, 1)
+    assert kube.at(kube.get("workflow", status.name), "status", "phase") == "Failed"

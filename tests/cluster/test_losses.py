@@ -1,0 +1,114 @@
+"""A shard that loses its pod goes on with what is missing, and makes nothing twice."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.job import Job
+from imagekiln.steps.verify import verify
+from imagekiln.workflows import client
+from imagekiln.workflows.argo import Argo
+from tests.cluster import jobs, kube
+from tests.cluster.ending import running, submitted, succeeded
+
+IMAGES = 48
+
+
+def slow(**more: object) -> Job:
+    """A job of one shard that takes a while, in parts of two images."""
+    texts = [jobs.TEXTS[place % len(jobs.TEXTS)] for place in range(IMAGES)]
+    uri = jobs.prompts({"prompt": [*texts], "seed": list(range(IMAGES))})
+    return jobs.job(prompts=uri, shard={"images": IMAGES}, defaults={"steps": 25}, **more)
+
+
+def some_parts(job: Job) -> dict[str, object]:
+    """The parts of a run, once there are a few."""
+    uri = f"{job.output}/{job.run_id}"
+
+    def look() -> dict[str, object] | None:
+        found = jobs.written(uri)
+        return found if len(found) > 2 else None
+
+    return kube.until(300, "the first parts", look)
+
+
+def check(name: str, before: dict[str, object], argo: Argo) -> None:
+    """The run is whole, nothing that was there was written again, and the pod after the first made what was missing."""
+    run = succeeded(name, argo)
+    assert verify(run).ok == IMAGES
+    after = jobs.written(run)
+    assert {key: after[key] for key in before} == before
+    assert client.state(name, kube.NAMESPACE, argo).images == IMAGES
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _mended() -> Iterator[None]:
+    yield
+    if kube.FAULTS.exists():
+        for node in ("gpu-0", "gpu-1"):
+            if not [each for each in kube.items("nodes") if kube.name(each) == node]:
+                kube.fault("node-start", node)
+
+
+def test_pod_deleted(argo: Argo) -> None:
+    job = slow()
+    name = submitted(job, argo)
+    before = some_parts(job)
+    pod = kube.name(running(name, "generate"))
+    kube.kubectl("delete", "pod", pod, "--grace-period", "0", "--force")
+    check(name, before, argo)
+
+
+def test_evicted_through_the_api(argo: Argo) -> None:
+    job = slow()
+    name = submitted(job, argo)
+    before = some_parts(job)
+    pod = kube.name(running(name, "generate"))
+    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": kube.NAMESPACE}}
+    path = f"/api/v1/namespaces/{kube.NAMESPACE}/pods/{pod}/eviction"
+    with pytest.raises(AssertionError, match="disruption budget"):
+        kube.kubectl("create", "--raw", path, "--filename", "-", stdin=json.dumps(body))
+    kube.kubectl("delete", "poddisruptionbudget", name)
+    kube.kubectl("create", "--raw", path, "--filename", "-", stdin=json.dumps(body))
+    check(name, before, argo)
+
+
+def test_out_of_memory_is_tried_again_with_more(tmp_path: Path, argo: Argo) -> None:
+    profile = tmp_path / "little.yaml"
+    profile.write_text(
+        "like: test\ndescription: for a test\ngenerate: {memory: 0.2, most_memory: 3, shared_memory: 0.0625}\n"
+    )
+    job = slow(cluster={"namespace": kube.NAMESPACE, "profile": str(profile)})
+    name = submitted(job, argo)
+    asked: dict[str, str] = {}
+    for _ in client.watch(name, kube.NAMESPACE, argo, every=1):
+        for pod in kube.pods(name, "generate"):
+            asked[kube.name(pod)] = str(kube.at(pod, "spec", "containers", 1, "resources", "limits", "memory"))
+    assert len(set(asked.values())) > 1, "no attempt had more memory than the first"
+    check(name, {}, argo)
+
+
+def test_node_lost(argo: Argo) -> None:
+    job = slow()
+    name = submitted(job, argo)
+    before = some_parts(job)
+    node = str(kube.at(running(name, "generate"), "spec", "nodeName"))
+    kube.fault("node-stop", node)
+    try:
+        check(name, before, argo)
+    finally:
+        kube.fault("node-start", node)
+
+
+def test_controller_restarted_and_store_away_for_a_minute(argo: Argo) -> None:
+    job = slow()
+    name = submitted(job, argo)
+    before = some_parts(job)
+    kube.fault("argo-restart")
+    kube.fault("s3-stop")
+    time.sleep(60)
+    kube.fault("s3-start")
+    check(name, before, argo)

@@ -1,0 +1,52 @@
+"""A job on a schedule makes each date once, whoever asks for it, and how often."""
+
+from datetime import UTC, date, datetime
+
+from imagekiln.steps.verify import verify
+from imagekiln.workflows import client, schedules
+from imagekiln.workflows.argo import Argo, metadata
+from tests.cluster import jobs, kube
+from tests.cluster.ending import ended, succeeded
+
+DAYS = (date(2026, 3, 1), date(2026, 3, 2), date(2026, 3, 3))
+
+
+def test_firing_makes_its_date_once(argo: Argo) -> None:
+    job = jobs.job(name=f"minutely-{datetime.now(UTC):%H%M%S}", run_id=None, shard={"images": 12})
+    cron = schedules.schedule(job, "* * * * *", argo=argo)
+    labels = f"workflows.argoproj.io/cron-workflow={cron}"
+    fired = kube.until(150, "a firing", lambda: argo.find("Workflow", kube.NAMESPACE, labels))[0]
+    schedules.suspend(cron, kube.NAMESPACE, argo)
+    run = succeeded(str(metadata(fired)["name"]), argo)
+    assert verify(run).ok == len(jobs.TEXTS)
+    before = jobs.written(run)
+
+    at = metadata(fired)["annotations"]["workflows.argoproj.io/scheduled-time"]  # type: ignore[index]
+    again = ended(client.submit(job, at, "UTC", argo).name, argo)
+    assert (again.phase, again.run, again.pods.done) == ("Succeeded", run, 0), "the same date made something again"
+    assert jobs.written(run) == before
+    schedules.resume(cron, kube.NAMESPACE, argo)
+    assert kube.at(argo.get("CronWorkflow", kube.NAMESPACE, cron), "spec", "suspend") is False
+    argo.delete("CronWorkflow", kube.NAMESPACE, cron)
+
+
+def test_backfill_makes_each_date_of_its_own_prompts(argo: Argo) -> None:
+    for place, day in enumerate(DAYS):
+        jobs.prompts({"prompt": list(jobs.TEXTS[place : place + 2])}, f"nightly/{day}/prompts.parquet")
+    job = jobs.job(
+        name="nightly",
+        prompts=f"{jobs.BUCKET}/nightly/{{date}}/*.parquet",
+        run_id=None,
+        output=f"{jobs.BUCKET}/nightly-{datetime.now(UTC):%H%M%S}",
+    )
+    cron = schedules.schedule(job, "30 1 * * *", "Europe/Berlin", argo)
+    schedules.suspend(cron, kube.NAMESPACE, argo)
+    names = [each.name for each in schedules.backfill(job, DAYS[0], DAYS[-1], argo)]
+    runs = [succeeded(name, argo) for name in names]
+    assert [run.rpartition("/")[2] for run in runs] == [
+        "nightly-20260301T003000Z", "nightly-20260302T003000Z", "nightly-20260303T003000Z",
+    ]  # fmt: skip
+    for place, run in enumerate(runs):
+        assert sorted(jobs.manifest(run)["prompt"].to_pylist()) == sorted(jobs.TEXTS[place : place + 2])
+    assert [each.name for each in schedules.backfill(job, DAYS[0], DAYS[-1], argo)] == names
+    argo.delete("CronWorkflow", kube.NAMESPACE, cron)

@@ -1,0 +1,63 @@
+"""Every pod of a run is locked down, Argo's own containers too."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from imagekiln.workflows import client
+from imagekiln.workflows.argo import Argo
+from tests.cluster import jobs, kube
+from tests.cluster.ending import submitted
+
+LOCKED = {
+    "allowPrivilegeEscalation": False,
+    "capabilities": {"drop": ["ALL"]},
+    "readOnlyRootFilesystem": True,
+    "runAsNonRoot": True,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
+
+
+@pytest.fixture(scope="module")
+def pods(argo: Argo) -> dict[str, kube.Object]:
+    """Every pod that a run has had, by its name."""
+    found: dict[str, kube.Object] = {}
+    name = submitted(jobs.job(), argo)
+    for _ in client.watch(name, kube.NAMESPACE, argo, every=0.5):
+        found |= {kube.name(each): each for each in kube.pods(name)}
+    return found
+
+
+def containers(pods: dict[str, kube.Object]) -> Iterator[tuple[str, object]]:
+    """Every container of every pod, and who it is."""
+    for name, pod in pods.items():
+        for kind in ("initContainers", "containers"):
+            for each in kube.at(pod, "spec", kind) or []:  # type: ignore[attr-defined]
+                yield f"{name}/{kube.at(each, 'name')}", each
+
+
+def test_the_namespace_enforces_restricted() -> None:
+    labels = kube.at(kube.get("namespace", kube.NAMESPACE), "metadata", "labels")
+    assert kube.at(labels, "pod-security.kubernetes.io/enforce") == "restricted"
+
+
+def test_every_container_is_locked_down(pods: dict[str, kube.Object]) -> None:
+    found = {name: kube.at(each, "securityContext") for name, each in containers(pods)}
+    assert len(found) >= 4 * 2, "plan, two shards and aggregate, each with Argo's own"
+    assert {name: each for name, each in found.items() if each != LOCKED} == {}
+
+
+def test_steps_are_where_their_profile_puts_them(pods: dict[str, kube.Object]) -> None:
+    nodes = {
+        kube.name(each): kube.at(each, "metadata", "labels", "nvidia.com/gpu.present") for each in kube.items("nodes")
+    }
+    for pod in pods.values():
+        step = kube.at(pod, "metadata", "labels", "imagekiln/step")
+        on_gpu = nodes[str(kube.at(pod, "spec", "nodeName"))] == "true"
+        assert on_gpu == (step == "generate"), f"{kube.name(pod)} is on {kube.at(pod, 'spec', 'nodeName')}"
+
+
+def test_only_generate_asks_for_a_gpu_and_for_one(pods: dict[str, kube.Object]) -> None:
+    asked = {name: kube.at(each, "resources", "limits", "nvidia.com/gpu") for name, each in containers(pods)}
+    wanted = {name: "1" if "-generate-" in name and name.endswith("/main") else None for name in asked}
+    assert asked == wanted

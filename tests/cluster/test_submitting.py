@@ -1,0 +1,88 @@
+"""A job that is submitted, from wherever, gives the dataset that the same job gives on one machine."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.verify import verify
+from imagekiln.workflows import client, gpu_profiles, submission
+from imagekiln.workflows.argo import Argo
+from imagekiln.workflows.argo_server import ArgoServer
+from imagekiln.workflows.connection import Json
+from tests.cluster import jobs, kube
+from tests.cluster.ending import succeeded
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    """The prompts of every job here."""
+    return jobs.prompts()
+
+
+@pytest.fixture(scope="module")
+def expected(text: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What one machine makes of them."""
+    return jobs.made(jobs.here(jobs.job(prompts=text), tmp_path_factory.mktemp("here")))
+
+
+def check(run: str, expected: dict[str, str]) -> None:
+    """The run is whole, and its bytes are those of one machine."""
+    assert verify(run).ok == len(expected)
+    assert jobs.made(run) == expected
+
+
+def test_from_python(argo: Argo, text: str, expected: dict[str, str]) -> None:
+    wanted = jobs.job(prompts=text)
+    begun = client.submit(wanted, argo=argo)
+    check(succeeded(begun.name, argo), expected)
+    assert client.submit(wanted, argo=argo).name == begun.name, "submitted twice, it ran twice"
+
+
+def test_from_the_shell(tmp_path: Path, text: str, expected: dict[str, str]) -> None:
+    wanted = jobs.job(prompts=text)
+    (tmp_path / "job.yaml").write_text(submission.job_text(wanted))
+    done = shell("submit", str(tmp_path / "job.yaml"), "--watch", "--output", "json")
+    assert done.returncode == 0, done.stderr
+    _, _, last = done.stdout.strip().rpartition("\n}\n")
+    check(json.loads(last)["run"], expected)
+
+
+def test_by_the_form_of_argos_page(argo: Argo, server: ArgoServer, text: str, expected: dict[str, str]) -> None:
+    client.register(jobs.job(), argo)
+    body: Json = {
+        "resourceKind": "WorkflowTemplate",
+        "resourceName": "imagekiln-test",
+        "submitOptions": {"parameters": [f"job={submission.job_text(jobs.job(prompts=text))}"]},
+    }
+    made = server.connection.ask("POST", f"api/v1/workflows/{kube.NAMESPACE}/submit", body=body)
+    check(succeeded(kube.name(made), argo), expected)
+
+
+def test_by_an_event(argo: Argo, server: ArgoServer, text: str, expected: dict[str, str]) -> None:
+    wanted = jobs.job(prompts=text)
+    client.register(wanted, argo)
+    argo.apply(submission.event_binding(gpu_profiles.load("test"), kube.NAMESPACE))
+    body: Json = {"job": submission.job_text(wanted), "request": wanted.run_id}
+    path = f"api/v1/events/{kube.NAMESPACE}/imagekiln-test"
+    server.connection.ask("POST", path, body=body)
+    found = kube.until(30, "a workflow of the event", lambda: _of_event(str(wanted.run_id)))
+    with pytest.raises(TryAgain, match="already exists"):
+        server.connection.ask("POST", path, body=body)
+    check(succeeded(found[0], argo), expected)
+
+
+def _of_event(request: str) -> list[str]:
+    return [name for name in map(kube.name, kube.items("workflows")) if request in name]
+
+
+def shell(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    """Our command, by the Kubernetes API unless the environment says otherwise."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("ARGO_")}
+    code = "from imagekiln.workflows.cli import main; main()"
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=kept | environment)

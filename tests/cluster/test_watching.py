@@ -1,0 +1,51 @@
+"""What a person sees of a run: its progress while it lasts, its logs, and its report in Argo's page."""
+
+import os
+import re
+import urllib.request
+
+import pytest
+
+from imagekiln.workflows import client
+from imagekiln.workflows.argo import Argo
+from imagekiln.workflows.argo_server import ArgoServer
+from imagekiln.workflows.status import Status
+from tests.cluster import jobs, kube
+from tests.cluster.ending import running, submitted
+from tests.cluster.test_losses import IMAGES, slow
+
+
+@pytest.fixture(scope="module")
+def watched(argo: Argo) -> list[Status]:
+    """A run's statuses, from its beginning to its end."""
+    job = slow(encoding={"kind": "png"}, part={"images": 2})
+    texts = [jobs.TEXTS[place % len(jobs.TEXTS)] for place in range(4 * IMAGES)]
+    uri = jobs.prompts({"prompt": [*texts], "seed": list(range(4 * IMAGES))})
+    job = job.model_copy(update={"prompts": uri, "shard": job.shard.model_copy(update={"images": 4 * IMAGES})})
+    name = submitted(job, argo)
+    pod = kube.name(running(name, "generate"))
+    lines = client.logs(name, kube.NAMESPACE, 0, argo, follow=True)
+    assert "images" in next(lines), f"{pod} says nothing of what it does"
+    return list(client.watch(name, kube.NAMESPACE, argo, every=1))
+
+
+def test_progress_rises_while_a_shard_runs(watched: list[Status]) -> None:
+    seen = sorted({each.made for each in watched if each.pods.running})
+    assert len(seen) > 1, "no progress was seen between the beginning and the end"
+    assert any(each.rate and each.seconds_left for each in watched)
+    assert (watched[-1].phase, watched[-1].made) == ("Succeeded", 4 * IMAGES)
+
+
+def test_report_is_served_with_its_pictures(watched: list[Status], server: ArgoServer) -> None:
+    name = watched[-1].name
+    nodes = kube.at(kube.get("workflow", name), "status", "nodes")
+    node = next(key for key, each in nodes.items() if kube.at(each, "outputs", "artifacts"))  # type: ignore[attr-defined]
+    path = f"artifact-files/{kube.NAMESPACE}/workflows/{name}/{node}/outputs/report"
+    page = "\n".join(server.connection.lines(f"{path}/index.html"))
+    pictures = re.findall(r'<img[^>]+src="([^"]+)"', page)
+    assert pictures
+    request = urllib.request.Request(  # noqa: S310  # the cluster's own server
+        f"{server.url}/{path}/{pictures[0]}", headers={"Authorization": os.environ["ARGO_TOKEN"]}
+    )
+    with urllib.request.urlopen(request, timeout=30) as answer:  # noqa: S310  # as above
+        assert answer.read(3) == b"\xff\xd8\xff", "no JPEG"
