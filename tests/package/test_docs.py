@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from imagekiln.steps.jobfile import check_job
+from imagekiln.workflows import gpu_profiles
 from imagekiln.workflows.cli import main
 
 ROOT = Path(__file__).parents[2]
@@ -51,8 +52,12 @@ def test_shown_make_targets_are_there() -> None:
 
 
 @pytest.mark.parametrize("text", list(blocks("yaml")))
-def test_shown_job_is_one(text: str) -> None:
-    assert check_job(yaml.safe_load(text)).name
+def test_shown_job_or_profile_is_one(text: str, tmp_path: Path) -> None:
+    if "prompts" in yaml.safe_load(text):
+        assert check_job(yaml.safe_load(text)).name
+    else:
+        (tmp_path / "own.yaml").write_text(text)
+        assert gpu_profiles.load(str(tmp_path / "own.yaml")).name == "own"
 
 
 def test_shown_python_parses() -> None:
