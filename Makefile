@@ -19,8 +19,8 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-cluster golden bench bench-run bench-plan bench-aggregate lint types format \
-	install lock upgrade wheel clean FORCE
+.PHONY: help demo test test-slow test-cluster test-cluster-scale golden bench bench-run bench-plan bench-aggregate \
+	lint types format install lock upgrade wheel clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' Makefile
@@ -36,6 +36,9 @@ test-slow: $(VENV)/dev build/linked ## Tests that take minutes
 
 test-cluster: $(VENV)/dev build/linked ## Tests on the cluster that KUBECONFIG names, with the images loaded
 	@$(BIN)/pytest tests/cluster
+
+test-cluster-scale: $(VENV)/dev build/linked ## Workflows of 500 and 2,000 pods there, with a stub in place of the GPU image
+	@$(BIN)/pytest -s tests/cluster/scale.py
 
 golden: $(VENV)/dev build/linked ## Write the YAML that render is compared with, after a change that was meant
 	@$(BIN)/python -m tests.workflows.goldens

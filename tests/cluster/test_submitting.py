@@ -67,7 +67,7 @@ def test_by_an_event(argo: Argo, server: ArgoServer, text: str, expected: dict[s
     wanted = jobs.job(prompts=text)
     client.register(wanted, argo)
     argo.apply(submission.event_binding(gpu_profiles.load("test"), kube.NAMESPACE))
-    body: Json = {"job": submission.job_text(wanted), "request": wanted.run_id}
+    body: Json = {"job": wanted.model_dump(mode="json", exclude_defaults=True), "request": wanted.run_id}
     path = f"api/v1/events/{kube.NAMESPACE}/imagekiln-test"
     server.connection.ask("POST", path, body=body)
     found = kube.until(30, "a workflow of the event", lambda: _of_event(str(wanted.run_id)))

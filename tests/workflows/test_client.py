@@ -1,0 +1,162 @@
+"""A job on a cluster, from Python: what is started when, and what goes on where."""
+
+from datetime import date
+
+import pytest
+
+from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.job import Job
+from imagekiln.steps.jobfile import check_job
+from imagekiln.workflows import client, schedules
+from imagekiln.workflows.argo import metadata
+from tests.workflows.memory import Memory
+
+NAMESPACE = "images"
+
+
+@pytest.fixture
+def argo() -> Memory:
+    return Memory()
+
+
+def job(**changes: object) -> Job:
+    values: dict[str, object] = {
+        "name": "postcards",
+        "prompts": "s3://prompts/{date}/*.parquet",
+        "output": "s3://datasets",
+        "model": {"id": "bundled:shapes"},
+        "cluster": {"namespace": NAMESPACE, "profile": "gpu"},
+    }
+    return check_job(values | changes)
+
+
+def workflows(argo: Memory) -> list[str]:
+    return [name for kind, _, name in argo.objects if kind == "Workflow"]
+
+
+def test_submitting_registers_the_template_first(argo: Memory) -> None:
+    client.submit(job(), argo=argo)
+    assert [kind for kind, _, _ in argo.objects] == ["WorkflowTemplate", "Workflow"]
+
+
+def test_template_that_is_there_is_left_alone_until_it_is_applied(argo: Memory) -> None:
+    client.submit(job(), argo=argo)
+    template = argo.get("WorkflowTemplate", NAMESPACE, "imagekiln-gpu")
+    template["spec"] = {"mine": True}
+    client.submit(job(name="others"), argo=argo)
+    assert template["spec"] == {"mine": True}
+    client.apply(job(), argo)
+    assert argo.get("WorkflowTemplate", NAMESPACE, "imagekiln-gpu")["spec"] != {"mine": True}
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+def test_job_submitted_twice_runs_once(argo: Memory, phase: str) -> None:
+    first = client.submit(job(), argo=argo)
+    argo.end(first.name, phase)
+    assert client.submit(job(), argo=argo).name == first.name
+    assert workflows(argo) == [first.name]
+
+
+def test_job_submitted_after_a_failure_goes_on_under_another_name(argo: Memory) -> None:
+    first = client.submit(job(), argo=argo)
+    argo.end(first.name, "Failed")
+    second = client.submit(job(), argo=argo)
+    assert second.name == f"{first.name}-again-2"
+    spec = {name: argo.get("Workflow", NAMESPACE, name)["spec"] for name in (first.name, second.name)}
+    assert spec[first.name] == spec[second.name]
+    argo.end(second.name, "Succeeded")
+    assert client.submit(job(), argo=argo).name == second.name
+
+
+def test_other_dates_are_other_workflows(argo: Memory) -> None:
+    names = {client.submit(job(), day, "UTC", argo).name for day in ("2026-11-20", "2026-11-21")}
+    assert len(names) == 2
+
+
+def test_stopped_workflow_goes_on_when_it_is_retried(argo: Memory) -> None:
+    first = client.submit(job(), argo=argo).name
+    client.stop(first, NAMESPACE, argo)
+    argo.end(first, "Failed")
+    again = argo.get("Workflow", NAMESPACE, client.retry(first, NAMESPACE, argo).name)
+    assert "shutdown" not in again["spec"]  # type: ignore[operator]
+
+
+def test_retried_workflow_has_our_labels_and_none_of_argos_state(argo: Memory) -> None:
+    first = client.submit(job(), argo=argo).name
+    argo.end(first, "Failed")
+    about = metadata(argo.get("Workflow", NAMESPACE, first))
+    ours = dict(about["labels"])  # type: ignore[call-overload]
+    about["labels"] = ours | {"workflows.argoproj.io/completed": "true", "workflows.argoproj.io/phase": "Failed"}
+    again = client.retry(first, NAMESPACE, argo).name
+    assert metadata(argo.get("Workflow", NAMESPACE, again))["labels"] == ours
+
+
+def test_running_workflow_is_not_retried(argo: Memory) -> None:
+    first = client.submit(job(), argo=argo).name
+    with pytest.raises(BadInput, match="still running"):
+        client.retry(first, NAMESPACE, argo)
+
+
+def test_waiting_ends_with_the_workflow_or_with_the_time(argo: Memory) -> None:
+    name = client.submit(job(), argo=argo).name
+    with pytest.raises(TryAgain, match="still Pending"):
+        client.wait(name, NAMESPACE, 0.01, argo, every=0.01)
+    argo.end(name, "Succeeded")
+    assert client.wait(name, NAMESPACE, 5, argo, every=0.01).phase == "Succeeded"
+
+
+def test_result_of_a_running_workflow_is_to_be_asked_for_again(argo: Memory) -> None:
+    name = client.submit(job(), argo=argo).name
+    with pytest.raises(TryAgain):
+        client.result(name, NAMESPACE, argo)
+
+
+def test_runs_are_ours_newest_first_without_further_ones(argo: Memory) -> None:
+    names = [client.submit(job(name=name), argo=argo).name for name in ("one", "two")]
+    argo.end(names[0], "Running", startedAt="2026-11-21T01:00:00Z")
+    argo.end(names[1], "Running", startedAt="2026-11-21T02:00:00Z")
+    labels = {"app.kubernetes.io/part-of": "imagekiln", "imagekiln/part-of": names[0]}
+    argo.create({"kind": "Workflow", "metadata": {"name": "child", "namespace": NAMESPACE, "labels": labels}})
+    argo.create({"kind": "Workflow", "metadata": {"name": "a-stranger's", "namespace": NAMESPACE}})
+    assert [each.name for each in client.runs(NAMESPACE, argo)] == names[::-1]
+
+
+def shard_node(name: str, number: int) -> dict[str, object]:
+    parameters = [{"name": "shard", "value": str(number)}]
+    return {"id": f"{name}-{number}", "type": "Pod", "templateName": "generate", "inputs": {"parameters": parameters}}
+
+
+def test_logs_are_of_all_pods_or_of_one_shards(argo: Memory) -> None:
+    name = client.submit(job(), argo=argo).name
+    argo.end(name, "Running", nodes={str(number): shard_node(name, number) for number in (0, 1)})
+    argo.logged = {f"{name}-generate-1": ["drawn"]}
+    everything = list(client.logs(name, NAMESPACE, argo=argo))
+    assert everything[0].startswith("generate 0: no log: ")
+    assert everything[1] == "generate 1: drawn"
+    assert list(client.logs(name, NAMESPACE, 1, argo)) == ["drawn"]
+    with pytest.raises(Missing, match="no pod of shard 7"):
+        list(client.logs(name, NAMESPACE, 7, argo))
+
+
+def test_backfill_submits_what_the_schedule_would_have_fired(argo: Memory) -> None:
+    schedules.schedule(job(), "30 1 * * *", "Europe/Berlin", argo)
+    found = schedules.backfill(job(), date(2026, 11, 1), date(2026, 11, 2), argo)
+    dates = [
+        parameter["value"]
+        for each in found
+        for parameter in argo.get("Workflow", NAMESPACE, each.name)["spec"]["arguments"]["parameters"]  # type: ignore[index]
+        if parameter["name"] == "logical-date"
+    ]
+    assert dates == ["2026-11-01T00:30:00+00:00", "2026-11-02T00:30:00+00:00"]
+
+
+def test_backfill_without_a_schedule_is_refused(argo: Memory) -> None:
+    with pytest.raises(Missing):
+        schedules.backfill(job(), date(2026, 11, 1), date(2026, 11, 2), argo)
+
+
+def test_schedule_rests_and_goes_on(argo: Memory) -> None:
+    name = schedules.schedule(job(), "30 1 * * *", argo=argo)
+    for asked, expected in ((schedules.suspend, True), (schedules.resume, False)):
+        asked(name, NAMESPACE, argo)
+        assert argo.get("CronWorkflow", NAMESPACE, name)["spec"]["suspend"] is expected  # type: ignore[index]
