@@ -28,7 +28,8 @@ def submit(job: Job, date: str = "", timezone: str = "", argo: Argo | None = Non
     """Start the job, registering its template if need be.
 
     A job that is submitted twice runs once: where its workflow runs or has succeeded, that one is given back; where
-    it has failed, a new one goes on with what is missing. Raises BadInput, Missing and TryAgain.
+    it has failed, a new one goes on with what is missing. A template that is another profile's, or another version's,
+    is not used: BadInput says so. Raises Missing and TryAgain too.
     """
     argo = argo or connect()
     made = submission.workflow(job, gpu_profiles.load(job.cluster.profile), date, timezone)
@@ -120,12 +121,18 @@ def result(name: str, namespace: str, argo: Argo | None = None) -> Status:
 
 
 def register(job: Job, argo: Argo) -> None:
-    """Register the template of the job's profile where it is not. One that is there stays as it is."""
+    """Register the template of the job's profile where there is none. Raises BadInput where there is another one."""
     made = templates.workflow_template(gpu_profiles.load(job.cluster.profile), job.cluster.namespace)
     try:
-        argo.get(*identity(made))
+        there = argo.get(*identity(made))
     except Missing:
         argo.apply(made)
+        return
+    if templates.digest(there) != templates.digest(made):
+        raise BadInput(
+            f"WorkflowTemplate {identity(made)[2]}: is that of another profile, or of another version of Imagekiln. "
+            "Bring it up to date with `imagekiln apply JOB`, or give your profile another name."
+        )
 
 
 def _again(there: Json, argo: Argo) -> Status:

@@ -101,9 +101,9 @@ def cron_workflow(job: Job, profile: Profile, schedules: tuple[str, ...], zone: 
 def event_binding(profile: Profile, namespace: str) -> dict[str, object]:
     """What starts a run when its job is posted to /api/v1/events/NAMESPACE/imagekiln-PROFILE.
 
-    The body is JSON: job (an object, since Argo would hand on a text of several lines as one) or job-uri, and optionally
-    run-id, logical-date, timezone, settings. With `request`, a word of the sender's, a body that comes twice starts one
-    workflow.
+    The body is JSON: job (an object, since Argo would hand on a text of several lines as one line) or job-uri, and
+    optionally run-id, logical-date, timezone, settings. With `request`, a word of the sender's, a body that comes twice
+    starts one workflow.
     """
     name = templates.name(profile)
     made = m.WorkflowEventBinding(

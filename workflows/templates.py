@@ -1,10 +1,13 @@
 """The WorkflowTemplate of a profile: registered once, run many times. Argo's own form is enough to start a run."""
 
+import hashlib
 from typing import cast
 
 from hera.workflows import models as m
 
 from imagekiln.workflows import containers, fanout, security
+from imagekiln.workflows.argo import metadata
+from imagekiln.workflows.connection import Json
 from imagekiln.workflows.profile import Profile
 
 PARAMETERS = {
@@ -16,6 +19,7 @@ PARAMETERS = {
     "settings": "Changes of the job, one KEY=VALUE a line.",
 }
 DAYS_KEPT = 7
+DIGEST = "imagekiln/digest"
 
 
 def name(profile: Profile) -> str:
@@ -24,7 +28,8 @@ def name(profile: Profile) -> str:
 
 
 def workflow_template(profile: Profile, namespace: str) -> dict[str, object]:
-    """The template as a Kubernetes object."""
+    """The template as a Kubernetes object. Its digest tells it from that of another profile or version."""
+    spec = _spec(profile)
     made = m.WorkflowTemplate(
         api_version="argoproj.io/v1alpha1",
         kind="WorkflowTemplate",
@@ -35,11 +40,18 @@ def workflow_template(profile: Profile, namespace: str) -> dict[str, object]:
             annotations={
                 "workflows.argoproj.io/title": f"Imagekiln: {profile.name}",
                 "workflows.argoproj.io/description": f"{profile.description}. Plan, generate, aggregate.",
+                DIGEST: hashlib.sha256(spec.model_dump_json(exclude_none=True).encode()).hexdigest()[:12],
             },
         ),
-        spec=_spec(profile),
+        spec=spec,
     )
     return as_object(made)
+
+
+def digest(template: Json) -> str:
+    """What a template was made from, as its annotation says; empty where it is not ours."""
+    given = cast("dict[str, str]", metadata(template).get("annotations") or {})
+    return given.get(DIGEST, "")
 
 
 def as_object(made: m.WorkflowTemplate | m.Workflow | m.CronWorkflow | m.WorkflowEventBinding) -> dict[str, object]:

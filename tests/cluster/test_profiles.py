@@ -39,7 +39,12 @@ def with_profile(folder: Path, name: str, settings: str, **more: object) -> Job:
 
 @pytest.mark.parametrize("resource", ["nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared"])
 def test_a_slice_or_a_replica_lands_where_it_is_advertised(tmp_path: Path, argo: Argo, resource: str) -> None:
-    wanted = with_profile(tmp_path, "slices", f"gpu: {{resource: {resource}, device: cpu}}", shard={"images": 12})
+    wanted = with_profile(
+        tmp_path,
+        resource.rpartition("/")[2].replace(".", "-"),
+        f"gpu: {{resource: {resource}, device: cpu}}",
+        shard={"images": 12},
+    )
     with advertised(resource, 2):
         name = submitted(wanted, argo)
         pod = running(name, "generate")

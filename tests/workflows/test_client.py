@@ -1,6 +1,7 @@
 """A job on a cluster, from Python: what is started when, and what goes on where."""
 
 from datetime import date
+from pathlib import Path
 
 import pytest
 
@@ -39,7 +40,7 @@ def test_submitting_registers_the_template_first(argo: Memory) -> None:
     assert [kind for kind, _, _ in argo.objects] == ["WorkflowTemplate", "Workflow"]
 
 
-def test_template_that_is_there_is_left_alone_until_it_is_applied(argo: Memory) -> None:
+def test_template_that_somebody_has_changed_by_hand_is_left_alone(argo: Memory) -> None:
     client.submit(job(), argo=argo)
     template = argo.get("WorkflowTemplate", NAMESPACE, "imagekiln-gpu")
     template["spec"] = {"mine": True}
@@ -47,6 +48,18 @@ def test_template_that_is_there_is_left_alone_until_it_is_applied(argo: Memory) 
     assert template["spec"] == {"mine": True}
     client.apply(job(), argo)
     assert argo.get("WorkflowTemplate", NAMESPACE, "imagekiln-gpu")["spec"] != {"mine": True}
+
+
+def test_profile_that_was_changed_is_not_run_as_it_was_before(argo: Memory, tmp_path: Path) -> None:
+    profile = tmp_path / "mine.yaml"
+    wanted = job(cluster={"namespace": NAMESPACE, "profile": str(profile)})
+    profile.write_text("description: one GPU\ngpu: {count: 1}\n")
+    client.submit(wanted, argo=argo)
+    profile.write_text("description: two GPUs\ngpu: {count: 2}\n")
+    with pytest.raises(BadInput, match="imagekiln apply JOB"):
+        client.submit(wanted, argo=argo)
+    client.apply(wanted, argo)
+    client.submit(wanted, argo=argo)
 
 
 @pytest.mark.parametrize("phase", ["Running", "Succeeded"])
