@@ -69,4 +69,4 @@ def manifest(uri: str) -> pa.Table:
 def written(uri: str) -> dict[str, object]:
     """When each object of a run's images was written."""
     files = fsspec.filesystem("s3", skip_instance_cache=True)
-    return {each["Key"]: each["LastModified"] for each in files.ls(f"{uri}/images", detail=True)}
+    return {name: each["LastModified"] for name, each in files.find(f"{uri}/images", detail=True).items()}
