@@ -35,10 +35,10 @@ test-slow: $(VENV)/dev build/linked ## Tests that take minutes
 	@$(BIN)/pytest tests/slow
 
 test-cluster: $(VENV)/dev build/linked ## Tests on the cluster that KUBECONFIG names, with the images loaded
-	@$(BIN)/pytest tests/cluster
+	@$(BIN)/pytest -o faulthandler_timeout=1800 tests/cluster
 
 test-cluster-scale: $(VENV)/dev build/linked ## Workflows of 500 and 2,000 pods there, with a stub in place of the GPU image
-	@$(BIN)/pytest -s tests/cluster/scale.py
+	@$(BIN)/pytest -o faulthandler_timeout=7200 -s tests/cluster/scale.py
 
 golden: $(VENV)/dev build/linked ## Write the YAML that render is compared with, after a change that was meant
 	@$(BIN)/python -m tests.workflows.goldens

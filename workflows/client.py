@@ -15,6 +15,7 @@ from imagekiln.workflows.status import FAILED, Status
 EVERY_SECONDS = 5.0
 MOST_TRIES = 100  # of one job, after failures
 AGAIN = "-again-"
+ARGOS_OWN = " argo=true"  # what its executor says of itself in our container's log
 
 
 def apply(job: Job, argo: Argo | None = None) -> str:
@@ -96,7 +97,8 @@ def logs(
         label = each.step if each.shard is None else f"{each.step} {each.shard}"
         try:
             for line in argo.logs(namespace, name, each.pod, follow=follow):
-                yield line if shard is not None else f"{label}: {line}"
+                if ARGOS_OWN not in line:
+                    yield line if shard is not None else f"{label}: {line}"
         except (Missing, BadInput) as error:
             yield f"{label}: no log: {error}"
 

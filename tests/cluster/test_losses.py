@@ -79,7 +79,7 @@ def test_evicted_through_the_api(argo: Argo) -> None:
 def test_out_of_memory_is_tried_again_with_more(tmp_path: Path, argo: Argo) -> None:
     profile = tmp_path / "little.yaml"
     profile.write_text(
-        "like: test\ndescription: for a test\ngenerate: {memory: 0.2, most_memory: 3, shared_memory: 0.0625}\n"
+        "like: test\ndescription: for a test\ngenerate: {memory: 0.45, most_memory: 3, shared_memory: 0.0625}\n"
     )
     job = slow(cluster={"namespace": kube.NAMESPACE, "profile": str(profile)})
     name = submitted(job, argo)

@@ -25,7 +25,7 @@ def watched(argo: Argo) -> list[Status]:
     name = submitted(job, argo)
     pod = kube.name(running(name, "generate"))
     lines = client.logs(name, kube.NAMESPACE, 0, argo, follow=True)
-    assert "images" in next(lines), f"{pod} says nothing of what it does"
+    assert '"total": 192' in next(lines), f"{pod} says nothing of what it does"
     return list(client.watch(name, kube.NAMESPACE, argo, every=1))
 
 

@@ -142,7 +142,7 @@ def shard_node(name: str, number: int) -> dict[str, object]:
 def test_logs_are_of_all_pods_or_of_one_shards(argo: Memory) -> None:
     name = client.submit(job(), argo=argo).name
     argo.end(name, "Running", nodes={str(number): shard_node(name, number) for number in (0, 1)})
-    argo.logged = {f"{name}-generate-1": ["drawn"]}
+    argo.logged = {f"{name}-generate-1": ['time=1 level=INFO msg="exited" argo=true', "drawn"]}
     everything = list(client.logs(name, NAMESPACE, argo=argo))
     assert everything[0].startswith("generate 0: no log: ")
     assert everything[1] == "generate 1: drawn"
