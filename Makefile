@@ -58,6 +58,7 @@ bench-aggregate: $(VENV)/dev build/linked ## Benchmark: aggregation, images per 
 lint: $(VENV)/dev ## Check style and formatting
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet
+	@$(BIN)/hadolint images/*.Dockerfile
 
 types: $(VENV)/dev build/linked ## Check types, strictly, through the installed package
 	@bash -o pipefail -c "$(BIN)/mypy -p imagekiln.steps -p imagekiln.workflows -p tests | sed 's|^build/[^/]*/imagekiln/||'"
