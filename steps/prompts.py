@@ -9,9 +9,10 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps import carry as carried_columns
 from imagekiln.steps.cells import COLUMNS, Cells, integers, numbers, texts
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job import Columns
 from imagekiln.steps.sources import Source
+from imagekiln.steps.store_errors import explain, is_storage
 
 # Pages are read as they are needed: the default keeps each column chunk that was read until the file's end.
 READ_BYTES = 2**20
@@ -35,7 +36,7 @@ class InputFile:
 
 
 def inspect(sources: tuple[Source, ...], columns: Columns, carry: tuple[str, ...]) -> tuple[InputFile, ...]:
-    """Read every footer before any row, so that a wrong file fails early. Raises BadInput."""
+    """Read every footer before any row, so that a wrong file fails early. Raises BadInput, TryAgain."""
     files = tuple(_inspect(source, columns, carry) for source in sources)
     if not any(file.rows for file in files):
         raise BadInput(f"{sources[0].uri}: has no rows. Check `prompts`.")
@@ -59,7 +60,7 @@ KINDS = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64()}
 
 
 def batches(files: tuple[InputFile, ...]) -> Iterator[pa.RecordBatch]:
-    """Every row of every file, in order, numbered from 0 over all files. Raises BadInput on damage."""
+    """Every row of every file, in order, numbered from 0 over all files. Raises BadInput on damage, TryAgain."""
     row, end = 0, 0
     for file in files:
         end += file.rows
@@ -68,7 +69,7 @@ def batches(files: tuple[InputFile, ...]) -> Iterator[pa.RecordBatch]:
             row += batch.num_rows
         if row != end:
             told = f"its footer says {file.rows} rows, its pages hold {row - end + file.rows}"
-            raise _damaged(file.source, ValueError(told))
+            raise _unreadable(file.source, ValueError(told))
 
 
 def locate(files: tuple[InputFile, ...], rejected: pa.Table) -> pa.Table:
@@ -93,7 +94,7 @@ def _inspect(source: Source, columns: Columns, carry: tuple[str, ...]) -> InputF
         metadata = pq.read_metadata(source.path)
         there = metadata.schema.to_arrow_schema()
     except DAMAGED as error:
-        raise _damaged(source, error) from error
+        raise _unreadable(source, error) from error
     if columns.prompt not in there.names:
         has = ", ".join(there.names[:12]) or "none"
         raise BadInput(f"{source.uri}: has no column {columns.prompt!r} (it has {has}). Set columns.prompt.")
@@ -120,7 +121,7 @@ def _read(file: InputFile, row: int, wanted: pa.Schema) -> Iterator[pa.RecordBat
                 yield _batch(file, batch, row, wanted)
                 row += batch.num_rows
     except DAMAGED as error:
-        raise _damaged(file.source, error) from error
+        raise _unreadable(file.source, error) from error
 
 
 def _batch_rows(file: pq.FileMetaData, columns: list[str]) -> int:
@@ -151,7 +152,9 @@ def _batch(file: InputFile, batch: pa.RecordBatch, row: int, wanted: pa.Schema) 
     return pa.RecordBatch.from_arrays([*arrays, wrong, *carried], schema=wanted)
 
 
-def _damaged(source: Source, error: Exception) -> BadInput:
+def _unreadable(source: Source, error: Exception) -> KilnError:
+    if is_storage(error) and (failure := explain(source.uri, error)):
+        return failure
     told = (str(error).splitlines() or [type(error).__name__])[0][:160]
     if isinstance(error, MemoryError):
         return BadInput(f"{source.uri}: needs more memory than there is ({told}). Write it in smaller row groups.")

@@ -55,6 +55,11 @@ def explain(where: str, error: Exception) -> KilnError | None:
     return None
 
 
+def is_storage(error: Exception) -> bool:
+    """Whether reading failed because storage did. Arrow's complaint of what it read is a plain OSError, unnumbered."""
+    return isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None)
+
+
 def _refused(where: str, error: PermissionError) -> KilnError:
     if code(error) in STALE_LOGIN:
         return TryAgain(f"{where}: the credentials have expired. Renew them and run the command again.")

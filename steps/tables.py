@@ -70,11 +70,6 @@ def read(store: Store, key: str) -> pa.Table:
     return from_parquet(store.read(key), store.at(key))
 
 
-def is_storage(error: Exception) -> bool:
-    """Whether reading failed because storage did. Arrow's complaint of what it read is a plain OSError, unnumbered."""
-    return isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None)
-
-
 def damaged(where: str, error: Exception) -> BadInput:
     """What to say of an object of ours that does not read back."""
     return BadInput(f"{where}: is damaged ({(str(error).splitlines() or [''])[0][:160]}). Restore or delete it.")
