@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage import Store
+from imagekiln.steps.store_errors import is_storage
 
 IMAGE_ROW = pa.schema(
     [
@@ -68,6 +69,18 @@ def from_parquet(content: bytes, where: str, columns: Sequence[str] | None = Non
 def read(store: Store, key: str) -> pa.Table:
     """A whole table of ours. Raises Missing, or BadInput where it is damaged."""
     return from_parquet(store.read(key), store.at(key))
+
+
+def count(store: Store, key: str) -> int:
+    """How many rows a table of ours has, all of them read but never held. Raises Missing, or BadInput on damage."""
+    with store.open(key) as file:
+        try:
+            with pq.ParquetFile(file, page_checksum_verification=True, pre_buffer=False) as parquet:
+                return sum(batch.num_rows for batch in parquet.iter_batches(use_threads=False))
+        except DAMAGED as error:
+            if is_storage(error):
+                raise
+            raise damaged(store.at(key), error) from error
 
 
 def damaged(where: str, error: Exception) -> BadInput:
