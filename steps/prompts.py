@@ -12,7 +12,7 @@ from imagekiln.steps.cells import COLUMNS, Cells, integers, numbers, texts
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job import Columns
 from imagekiln.steps.sources import Source
-from imagekiln.steps.store_errors import explain, is_storage
+from imagekiln.steps.store_errors import explain, is_storage, reason
 
 # Pages are read as they are needed: the default keeps each column chunk that was read until the file's end.
 READ_BYTES = 2**20
@@ -155,7 +155,8 @@ def _batch(file: InputFile, batch: pa.RecordBatch, row: int, wanted: pa.Schema) 
 def _unreadable(source: Source, error: Exception) -> KilnError:
     if is_storage(error) and (failure := explain(source.uri, error)):
         return failure
-    told = (str(error).splitlines() or [type(error).__name__])[0][:160]
     if isinstance(error, MemoryError):
-        return BadInput(f"{source.uri}: needs more memory than there is ({told}). Write it in smaller row groups.")
-    return BadInput(f"{source.uri}: is no whole Parquet file ({told}). Write it again.")
+        return BadInput(
+            f"{source.uri}: needs more memory than there is ({reason(error)}). Write it in smaller row groups."
+        )
+    return BadInput(f"{source.uri}: is no whole Parquet file ({reason(error)}). Write it again.")

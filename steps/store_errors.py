@@ -4,7 +4,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first_line
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 # EEXIST: a file stands where a folder should be made.
@@ -93,4 +93,4 @@ def code(error: BaseException) -> str:
 def reason(error: Exception) -> str:
     """The first line of the failure's own words."""
     words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return (words.splitlines() or [type(error).__name__])[0][:200] or type(error).__name__
+    return first_line(words) or type(error).__name__

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage import Store
-from imagekiln.steps.store_errors import is_storage
+from imagekiln.steps.store_errors import is_storage, reason
 
 IMAGE_ROW = pa.schema(
     [
@@ -85,4 +85,4 @@ def count(store: Store, key: str) -> int:
 
 def damaged(where: str, error: Exception) -> BadInput:
     """What to say of an object of ours that does not read back."""
-    return BadInput(f"{where}: is damaged ({(str(error).splitlines() or [''])[0][:160]}). Restore or delete it.")
+    return BadInput(f"{where}: is damaged ({reason(error)}). Restore or delete it.")
