@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps import carry as carried_columns
+from imagekiln.steps import tables
 from imagekiln.steps.cells import COLUMNS, Cells, integers, numbers, texts
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job import Columns
@@ -72,21 +73,15 @@ def batches(files: tuple[InputFile, ...]) -> Iterator[pa.RecordBatch]:
             raise _unreadable(file.source, ValueError(told))
 
 
-def locate(files: tuple[InputFile, ...], rejected: pa.Table) -> pa.Table:
+def locate(files: tuple[InputFile, ...], rejected: pa.RecordBatch) -> pa.RecordBatch:
     """Rejected rows with `file` and `row_in_file`, both counted from 0, in place of the row over all files."""
     starts = np.cumsum([0, *(file.rows for file in files)])
     rows = rejected["row"].to_numpy()
     which = np.searchsorted(starts, rows, side="right") - 1
     uris = pa.DictionaryArray.from_arrays(pa.array(which, pa.int32()), [file.source.uri for file in files])
-    return pa.table(
-        {
-            "row": rejected["row"],
-            "file": uris.cast(pa.string()),
-            "row_in_file": pa.array(rows - starts[which]),
-            "column": rejected["column"],
-            "reason": rejected["reason"],
-        }
-    )
+    in_file = pa.array(rows - starts[which])
+    columns = [rejected["row"], uris.cast(pa.string()), in_file, rejected["column"], rejected["reason"]]
+    return pa.RecordBatch.from_arrays(columns, schema=tables.REJECTED)
 
 
 def _inspect(source: Source, columns: Columns, carry: tuple[str, ...]) -> InputFile:
