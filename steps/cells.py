@@ -82,6 +82,9 @@ def numbers(array: pa.Array, where: str) -> Cells:
     return _parsed(array, NUMBER, pa.float64(), f"{where} is {array.type}, not numbers. Write it as floats.")
 
 
+READERS = {"text": texts, "integer": integers, "number": numbers}
+
+
 def _plain(array: pa.Array, where: str) -> pa.Array:
     if pa.types.is_dictionary(array.type):
         _refuse_swollen(array, where)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from imagekiln.steps import model, prompts, sources, tables
+from imagekiln.steps import footers, model, prompts, sources, tables
 from imagekiln.steps.catalog import Catalog
 from imagekiln.steps.cost import seconds_per_work
 from imagekiln.steps.cutting import Cut, cut
@@ -25,7 +25,7 @@ class Draft:
         self.job = job
         self.model = model.facts(job.model)
         self.size = (job.defaults.width or self.model.width, job.defaults.height or self.model.height)
-        self._files = prompts.inspect(found, job.columns, job.carry)
+        self._files = footers.inspect(found, job.columns, job.carry)
         self._catalog = Catalog(spool, job, rules(job, self.model), len(job.carry))
         lengths = PromptLengths(model.configuration(job.model))
         schema = prompts.schema(self._files).append(pa.field("truncated", pa.bool_()))
@@ -78,7 +78,7 @@ class Draft:
 
 
 def _measured(
-    files: tuple[prompts.InputFile, ...], schema: pa.Schema, lengths: PromptLengths
+    files: tuple[footers.InputFile, ...], schema: pa.Schema, lengths: PromptLengths
 ) -> Iterator[pa.RecordBatch]:
     for batch in prompts.batches(files):
         yield pa.RecordBatch.from_arrays([*batch.columns, lengths.cut(batch.column("prompt"))], schema=schema)

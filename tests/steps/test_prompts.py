@@ -9,8 +9,9 @@ import pytest
 
 from imagekiln.steps import sources
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
+from imagekiln.steps.footers import inspect
 from imagekiln.steps.job import Columns
-from imagekiln.steps.prompts import batches, inspect
+from imagekiln.steps.prompts import batches
 from tests.jobs import image_rows, job, plan, rejected, write
 from tests.texts import HOSTILE
 
