@@ -79,18 +79,22 @@ class Catalog:
         return self._count("""
             SELECT (SELECT count(*) FROM images WHERE rule IS NOT NULL) + (SELECT count(DISTINCT row) FROM same_id)""")
 
-    def rejected(self, most: int | None = None) -> pa.Table:
+    def duplicate_images(self) -> int:
+        """How many images are made under an earlier row."""
+        return self._count("SELECT count(*) FROM duplicates")
+
+    def rejected(self, most: int | None = None) -> Iterator[pa.RecordBatch]:
         """The refused rows, or the first so many: `row`, `column`, `reason`, in the order of the input."""
         limit = "" if most is None else f"LIMIT {most}"
         labels = " UNION ALL ".join(f"SELECT {place}, '{rule.column}', {quoted(rule.reason)}"
                                     for place, rule in enumerate(self._rules))  # fmt: skip
-        return self._database.table(f"""
+        return self._database.stream(f"""
             SELECT row, "column", reason FROM images JOIN ({labels}) label(rule, "column", reason) USING (rule)
             UNION ALL SELECT DISTINCT row, '{SAME_ID.column}', '{SAME_ID.reason}' FROM same_id ORDER BY row {limit}""")
 
-    def duplicates(self) -> pa.Table:
+    def duplicates(self) -> Iterator[pa.RecordBatch]:
         """Every image that is made under an earlier row: `row`, `image_index`, `image_id`, `first_row`."""
-        return self._database.table("SELECT * EXCLUDE (number) FROM duplicates ORDER BY row, image_index")
+        return self._database.stream("SELECT * EXCLUDE (number) FROM duplicates ORDER BY row, image_index")
 
     def images(self) -> Iterator[pa.RecordBatch]:
         """Every planned image in the order of groups and rows, as a stream."""

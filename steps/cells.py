@@ -20,7 +20,7 @@ COLUMNS = {
     "images": "integer",
     "guidance": "number",
 }
-INTEGER = r"^\s*[+-]?[0-9]{1,18}\s*$"
+INTEGER = r"^\s*[+-]?0*[0-9]{1,19}\s*$"  # what 64 bits hold, and a little more
 NUMBER = r"^\s*[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]?[0-9]{1,3})?\s*$"
 EXACT = float(2**53)
 MOST_BYTES = 2**30  # of text in one batch
@@ -67,7 +67,8 @@ def integers(array: pa.Array, where: str) -> Cells:
         array = _without_nan(array.cast(pa.float64()))
         whole = pc.and_(pc.equal(pc.trunc(array), array), pc.less_equal(pc.abs(array), EXACT))
         return _where(array, whole, pa.int64())
-    return _parsed(array, INTEGER, pa.int64(), f"{where} is {array.type}, not integers. Write it as integers.")
+    digits = _parsed(array, INTEGER, pa.string(), f"{where} is {array.type}, not integers. Write it as integers.")
+    return _signed(digits)
 
 
 def numbers(array: pa.Array, where: str) -> Cells:
@@ -79,6 +80,9 @@ def numbers(array: pa.Array, where: str) -> Cells:
         array = _without_nan(array.cast(pa.float64()))
         return _where(array, pc.is_finite(array), pa.float64())
     return _parsed(array, NUMBER, pa.float64(), f"{where} is {array.type}, not numbers. Write it as floats.")
+
+
+READERS = {"text": texts, "integer": integers, "number": numbers}
 
 
 def _plain(array: pa.Array, where: str) -> pa.Array:
@@ -118,6 +122,15 @@ def _parsed(array: pa.Array, pattern: str, kind: pa.DataType, sentence: str) -> 
     good = pc.match_substring_regex(array, pattern)
     trimmed = _where(pc.utf8_trim_whitespace(array), good, array.type)
     return Cells(pc.replace_substring_regex(trimmed.values, r"^\+", "").cast(kind), trimmed.good)
+
+
+def _signed(digits: Cells) -> Cells:
+    """Digits of at most 19 places with their sign as integers, of no use where they are beyond 64 bits."""
+    sizes = pc.replace_substring_regex(digits.values, "^-?0*([0-9]+)$", r"\1").cast(pa.uint64())
+    fitting = _where(sizes, pc.less(sizes, pa.scalar(2**63, pa.uint64())), pa.int64())
+    negative = pc.starts_with(digits.values, "-")
+    values = pc.if_else(negative, pc.negate(fitting.values), fitting.values)
+    return Cells(values, pc.and_(digits.good, fitting.good))
 
 
 def _valid_utf8(array: pa.Array) -> Cells:

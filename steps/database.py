@@ -8,7 +8,7 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
-from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.errors import TryAgain, first_line
 
 MEMORY = "192MiB"
 STREAM_MEMORY = "64MiB"  # less, and threads wait for one another where rows must stay in order
@@ -62,7 +62,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except (duckdb.Error, OSError) as error:  # OSError: by way of Arrow
-        said = str(error).partition("\n")[0]
+        said = first_line(str(error))
         if said.startswith(SPENT):
             raise TryAgain(f"planning ran out of disk or memory ({said}). Free some.") from error
         raise RuntimeError(said) from error

@@ -75,7 +75,7 @@ class Disk:
     @contextmanager
     def _written(self, path: Path, data: bytes) -> Iterator[Path]:
         """A synced temporary file beside `path` with `data` in it, gone afterwards."""
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make(path.parent)
         handle, name = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
         temporary = Path(name)
         try:
@@ -88,6 +88,16 @@ class Disk:
         finally:
             with suppress(FileNotFoundError):
                 temporary.unlink()
+
+
+def _make(folder: Path) -> None:
+    """Make a folder and those above it, each to survive a power cut."""
+    if folder.is_dir():
+        return
+    _make(folder.parent)
+    with suppress(FileExistsError):  # another writer was faster, or a file is there: then the next one fails
+        folder.mkdir()
+    sync_folder(folder.parent)
 
 
 def sync_folder(folder: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from imagekiln.steps import model, prompts, sources, tables
+from imagekiln.steps import footers, model, prompts, sources, tables
 from imagekiln.steps.catalog import Catalog
 from imagekiln.steps.cost import seconds_per_work
 from imagekiln.steps.cutting import Cut, cut
@@ -25,7 +25,7 @@ class Draft:
         self.job = job
         self.model = model.facts(job.model)
         self.size = (job.defaults.width or self.model.width, job.defaults.height or self.model.height)
-        self._files = prompts.inspect(found, job.columns, job.carry)
+        self._files = footers.inspect(found, job.columns, job.carry)
         self._catalog = Catalog(spool, job, rules(job, self.model), len(job.carry))
         lengths = PromptLengths(model.configuration(job.model))
         schema = prompts.schema(self._files).append(pa.field("truncated", pa.bool_()))
@@ -33,8 +33,6 @@ class Draft:
         self._catalog.fill(schema, _measured(self._files, schema, lengths), key, self.size)
         self.input = Input(len(found), sum(file.rows for file in self._files), sources.fingerprint(found))
         self._refuse_too_many()
-        self.rejected = prompts.locate(self._files, self._catalog.rejected())
-        self.duplicates = self._catalog.duplicates()
         self.groups = self._catalog.groups
         self.seconds_per_work = seconds_per_work(job, self.size)
         self.cut: Cut = cut(job, self.groups, self.seconds_per_work)
@@ -48,7 +46,15 @@ class Draft:
         """What became of the rows."""
         images = sum(group.images for group in self.groups)
         truncated = sum(group.truncated for group in self.groups)
-        return Counts(self.rejected.num_rows, images, self.duplicates.num_rows, truncated)
+        return Counts(self._catalog.rejected_rows(), images, self._catalog.duplicate_images(), truncated)
+
+    def rejected(self) -> Iterator[pa.RecordBatch]:
+        """The refused rows, as `tables.REJECTED`."""
+        return (prompts.locate(self._files, batch) for batch in self._catalog.rejected())
+
+    def duplicates(self) -> Iterator[pa.RecordBatch]:
+        """The images that are made under an earlier row, as `tables.DUPLICATE`."""
+        return self._catalog.duplicates()
 
     def shards(self) -> Iterator[pa.Table]:
         """The image rows of each shard in turn."""
@@ -64,7 +70,7 @@ class Draft:
     def _refuse_too_many(self) -> None:
         count, rows, share = self._catalog.rejected_rows(), self.input.rows, self.job.limits.rejected_share
         if count and (count == rows or count > share * rows):
-            first = prompts.locate(self._files, self._catalog.rejected(most=1)).to_pylist()[0]
+            first = prompts.locate(self._files, next(self._catalog.rejected(most=1))).to_pylist()[0]
             raise BadInput(
                 f"{first['file']}: {count} of {rows} rows are refused, the first being row {first['row_in_file']}: "
                 f"{first['column']} {first['reason']}. Correct them, or raise limits.rejected_share."
@@ -72,7 +78,7 @@ class Draft:
 
 
 def _measured(
-    files: tuple[prompts.InputFile, ...], schema: pa.Schema, lengths: PromptLengths
+    files: tuple[footers.InputFile, ...], schema: pa.Schema, lengths: PromptLengths
 ) -> Iterator[pa.RecordBatch]:
     for batch in prompts.batches(files):
         yield pa.RecordBatch.from_arrays([*batch.columns, lengths.cut(batch.column("prompt"))], schema=schema)

@@ -2,6 +2,8 @@
 
 from typing import ClassVar
 
+MOST_SAID = 200
+
 
 class KilnError(Exception):
     """A failure that the user is told about in one sentence."""
@@ -29,3 +31,8 @@ class TryAgain(KilnError):
     """Nothing is wrong with the job: storage, disk, device or time ran out."""
 
     exit_code = 75
+
+
+def first_line(said: str) -> str:
+    """As much of a long message as a sentence has room for; empty where nothing was said."""
+    return next(iter(said.splitlines()), "")[:MOST_SAID]

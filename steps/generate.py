@@ -104,7 +104,7 @@ class _Work:
         """Encode what was drawn and write it, in two threads beside the one that draws."""
         contents = stages.finish(pictures, self._plan.job.encoding, self._progress, self.seconds)
         with closing(ahead(contents, PARTS_AHEAD, waits)) as finished:
-            self.made.extend(stages.write(finished, self._store, self.seconds))
+            self.made.extend(stages.write(finished, self._store, self._progress, self.seconds))
 
     def told(self, number: int, denoiser: Denoiser) -> ShardStats:
         """The statistics of this attempt."""

@@ -1,7 +1,7 @@
 """Models on a hub: one pinned commit, its configuration here, and each failure as a sentence."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from logging import ERROR
 from pathlib import Path
 
@@ -34,6 +34,15 @@ def configuration(model: Model) -> Path:
     if not (folder / "model_index.json").is_file():
         raise BadInput(f"{model.id}: has no model_index.json, so it is no diffusers pipeline. Name another model.")
     return folder
+
+
+def files(model: Model) -> tuple[str, ...]:
+    """The names of the model's files, weights and all; none where the hub cannot be asked."""
+    from huggingface_hub import HfApi
+
+    with suppress(KilnError), told(model):  # a model in the cache needs no hub
+        return tuple(HfApi().list_repo_files(model.id, revision=model.revision))
+    return ()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from imagekiln.steps import bundled, remote, settings
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, first_line
 from imagekiln.steps.job import Job
 from imagekiln.steps.mistakes import sentences
 from imagekiln.steps.settings import Place
@@ -73,7 +73,7 @@ def _parsed(text: str, name: str, places: dict[Place, str]) -> dict[str, object]
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that is none, brackets without end
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        problem = getattr(error, "problem", None) or first_line(str(error))
         raise BadInput(f"{name}{line}: is not YAML ({problem.removeprefix('but ')}). Correct it.") from error
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from imagekiln.steps import bundled, hub
 from imagekiln.steps.errors import BadInput, Missing
@@ -33,6 +33,7 @@ def facts(model: Model) -> ModelFacts:
     pipeline = index.get("_class_name")
     if not isinstance(pipeline, str):
         raise BadInput(f"{model.id}: model_index.json names no pipeline class. Name a diffusers folder.")
+    _refuse_pickles(model, folder, index)
     denoiser = next((name for name in ("unet", "transformer", "prior") if name in index), None)
     vae = _optional(folder / "vae" / "config.json")
     side, multiple = _sizes(_optional(folder / str(denoiser) / "config.json"), vae)
@@ -51,7 +52,6 @@ def configuration(model: Model) -> Path:
             raise Missing(f"{model.id}: no such model folder. Write a folder, or a hub id as org/name.")
     if not (folder / "model_index.json").is_file():
         raise BadInput(f"{model.id}: has no model_index.json, so it is no diffusers pipeline. Name another folder.")
-    _refuse_pickles(model.id, folder)
     return folder
 
 
@@ -83,12 +83,14 @@ def _file_hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _refuse_pickles(name: str, folder: Path) -> None:
-    weights = [path for path in folder.rglob("*") if path.suffix.lower() in PICKLES]
-    for pickle in sorted(weights):
-        if not list(pickle.parent.glob("*.safetensors")):
-            where = pickle.relative_to(folder)
-            raise BadInput(f"{name}: {where} is a pickle, which can run code. Convert it to safetensors.")
+def _refuse_pickles(model: Model, folder: Path, index: dict[str, object]) -> None:
+    """Raise BadInput where a component has pickles and no safetensors. The pipeline reads nothing of other folders."""
+    names = hub.files(model) if is_hub(model.id) else [each.relative_to(folder) for each in folder.rglob("*")]
+    paths = [path for path in map(PurePosixPath, names) if isinstance(index.get(path.parts[0]), list)]
+    safe = {path.parent for path in paths if path.suffix == ".safetensors"}
+    for path in sorted(paths):
+        if path.suffix.lower() in PICKLES and path.parent not in safe:
+            raise BadInput(f"{model.id}: {path} is a pickle, which can run code. Convert it to safetensors.")
 
 
 def _sizes(denoiser: dict[str, object], vae: dict[str, object]) -> tuple[int, int]:

@@ -16,6 +16,7 @@ from imagekiln.steps import tables
 from imagekiln.steps.encode import Encoded
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage import Store
+from imagekiln.steps.store_errors import is_storage
 
 OFFSETS = b"imagekiln.offsets"
 # What Hugging Face datasets reads to show the column as images.
@@ -66,7 +67,7 @@ def outcomes(store: Store, key: str, columns: Sequence[str]) -> Outcomes:
             table = parquet.read(columns=list(columns), use_threads=False)
             there = _offsets_in(parquet)
         except (*tables.DAMAGED, KeyError) as error:
-            if tables.is_storage(error):
+            if is_storage(error):
                 raise
             raise tables.damaged(store.at(key), error) from error
     return Outcomes(table, there)

@@ -11,7 +11,7 @@ from imagekiln.steps.device import choose, is_lost, is_out_of_memory
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.samplers import SCHEDULERS
-from imagekiln.steps.store_errors import explain
+from imagekiln.steps.store_errors import explain, reason
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -60,7 +60,7 @@ def scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers.Sche
 
 
 def _explained(name: str, error: Exception) -> KilnError:
-    first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+    first = reason(error)
     if is_out_of_memory(error) or is_lost(error):
         return TryAgain(f"{name}: the device has no room for it, or failed ({first}). Run the shard again.")
     if isinstance(error, OSError) and error.errno is not None:

@@ -46,7 +46,7 @@ def make_plan(job: Job) -> Planned:
         if there := _adopted(job, run_id, digest):
             return there
         with closing(Draft(job, found, spool)) as draft:
-            return _write(draft, run_id)
+            return _write(draft, run_id, spool)
 
 
 def derived_run_id(job: Job, fingerprint: str, digest: str) -> str:
@@ -82,12 +82,17 @@ def _difference(there: Job, wanted: Job) -> str:
     return f"another `{key}`"
 
 
-def _write(draft: Draft, run_id: str) -> Planned:
+def _write(draft: Draft, run_id: str, spool: Path) -> Planned:
     store = open_store(f"{draft.job.output.rstrip('/')}/{run_id}")
     with ThreadPoolExecutor(WRITERS) as pool:
         shards = tuple(_written(store, draft, pool))
-    commit.once(store, names.REJECTED, tables.to_parquet(draft.rejected))
-    commit.once(store, names.DUPLICATES, tables.to_parquet(draft.duplicates))
+    for key, schema, rows in (
+        (names.REJECTED, tables.REJECTED, draft.rejected()),
+        (names.DUPLICATES, tables.DUPLICATE, draft.duplicates()),
+    ):
+        # There may be as many of them as input rows: by way of the disk, memory holds them in small groups, and packed.
+        tables.write(spool / key, schema, rows)
+        commit.once(store, key, (spool / key).read_bytes())
     made = Plan(
         plan.SCHEMA_VERSION,
         run_id,

@@ -15,7 +15,7 @@ LINE_EVERY_SECONDS = 10.0
 
 
 class Progress(Protocol):
-    """Is told how many images are done."""
+    """Is told how many images are made, and how many of them are there for good."""
 
     def start(self, total: int) -> None:
         """So many images are planned."""
@@ -24,7 +24,10 @@ class Progress(Protocol):
         """So many of them were there already."""
 
     def made(self, images: int) -> None:
-        """So many more are made."""
+        """So many more are made. A kill would still lose them."""
+
+    def kept(self, images: int) -> None:
+        """So many of them are committed."""
 
     def close(self) -> None:
         """No more will be made."""
@@ -51,6 +54,9 @@ class Bar:
         """So many more are made."""
         if self._bar is not None:
             self._bar.update(images)
+
+    def kept(self, images: int) -> None:
+        """Nothing new to the eye."""
 
     def close(self) -> None:
         """Leave the bar as it stands."""
@@ -80,12 +86,15 @@ class Lines:
         self._tell()
 
     def made(self, images: int) -> None:
-        """So many more are made."""
-        self._done += images
+        """So many more are made: they count for the rate."""
         if self._started is None:  # before this, the model was loaded
             self._started = time.monotonic()
         else:
             self._timed += images
+
+    def kept(self, images: int) -> None:
+        """So many of them are committed: what is told as done stays done, whoever is killed."""
+        self._done += images
         if self._done == self._total or time.monotonic() - self._told > LINE_EVERY_SECONDS:
             self._tell()
 
@@ -115,7 +124,10 @@ class Silent:
         """So many of them were there already."""
 
     def made(self, images: int) -> None:
-        """So many more are made."""
+        """So many more are made. A kill would still lose them."""
+
+    def kept(self, images: int) -> None:
+        """So many of them are committed."""
 
     def close(self) -> None:
         """No more will be made."""

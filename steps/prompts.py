@@ -1,51 +1,21 @@
 """The prompt rows as they come: strangers' Parquet made into batches of one known schema."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps import carry as carried_columns
-from imagekiln.steps.cells import COLUMNS, Cells, integers, numbers, texts
-from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job import Columns
-from imagekiln.steps.sources import Source
+from imagekiln.steps import tables
+from imagekiln.steps.cells import COLUMNS, READERS, Cells
+from imagekiln.steps.footers import DAMAGED, InputFile, unreadable
 
 # Pages are read as they are needed: the default keeps each column chunk that was read until the file's end.
 READ_BYTES = 2**20
 BATCH_ROWS = 65_536
 FEWEST_ROWS = 256
 BATCH_BYTES = 16 * 2**20
-# A row group is decoded whole, so one that claims more than this could end the process instead of failing.
-ROW_GROUP_BYTES = 4 * 2**30
-READERS = {"text": texts, "integer": integers, "number": numbers}
-DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, MemoryError)
-
-
-@dataclass(frozen=True, slots=True)
-class InputFile:
-    """A source whose footer was read: how many rows it has, and the columns that we take from it."""
-
-    source: Source
-    rows: int
-    names: dict[str, str]
-    carried: pa.Schema
-
-
-def inspect(sources: tuple[Source, ...], columns: Columns, carry: tuple[str, ...]) -> tuple[InputFile, ...]:
-    """Read every footer before any row, so that a wrong file fails early. Raises BadInput."""
-    files = tuple(_inspect(source, columns, carry) for source in sources)
-    if not any(file.rows for file in files):
-        raise BadInput(f"{sources[0].uri}: has no rows. Check `prompts`.")
-    for file in files:
-        if file.carried != files[0].carried:
-            raise BadInput(
-                f"{file.source.uri}: the columns to carry have other types than in {files[0].source.uri}. "
-                "Give them one type in all files."
-            )
-    return files
 
 
 def schema(files: tuple[InputFile, ...]) -> pa.Schema:
@@ -59,7 +29,7 @@ KINDS = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64()}
 
 
 def batches(files: tuple[InputFile, ...]) -> Iterator[pa.RecordBatch]:
-    """Every row of every file, in order, numbered from 0 over all files. Raises BadInput on damage."""
+    """Every row of every file, in order, numbered from 0 over all files. Raises BadInput on damage, TryAgain."""
     row, end = 0, 0
     for file in files:
         end += file.rows
@@ -68,47 +38,18 @@ def batches(files: tuple[InputFile, ...]) -> Iterator[pa.RecordBatch]:
             row += batch.num_rows
         if row != end:
             told = f"its footer says {file.rows} rows, its pages hold {row - end + file.rows}"
-            raise _damaged(file.source, ValueError(told))
+            raise unreadable(file.source, ValueError(told))
 
 
-def locate(files: tuple[InputFile, ...], rejected: pa.Table) -> pa.Table:
+def locate(files: tuple[InputFile, ...], rejected: pa.RecordBatch) -> pa.RecordBatch:
     """Rejected rows with `file` and `row_in_file`, both counted from 0, in place of the row over all files."""
     starts = np.cumsum([0, *(file.rows for file in files)])
     rows = rejected["row"].to_numpy()
     which = np.searchsorted(starts, rows, side="right") - 1
     uris = pa.DictionaryArray.from_arrays(pa.array(which, pa.int32()), [file.source.uri for file in files])
-    return pa.table(
-        {
-            "row": rejected["row"],
-            "file": uris.cast(pa.string()),
-            "row_in_file": pa.array(rows - starts[which]),
-            "column": rejected["column"],
-            "reason": rejected["reason"],
-        }
-    )
-
-
-def _inspect(source: Source, columns: Columns, carry: tuple[str, ...]) -> InputFile:
-    try:
-        metadata = pq.read_metadata(source.path)
-        there = metadata.schema.to_arrow_schema()
-    except DAMAGED as error:
-        raise _damaged(source, error) from error
-    if columns.prompt not in there.names:
-        has = ", ".join(there.names[:12]) or "none"
-        raise BadInput(f"{source.uri}: has no column {columns.prompt!r} (it has {has}). Set columns.prompt.")
-    names = {ours: theirs for ours, theirs in columns if theirs in there.names}
-    for name in (*names.values(), *carry):
-        if there.names.count(name) > 1:
-            raise BadInput(f"{source.uri}: has more than one column {name!r}. Rename one.")
-    for ours, theirs in names.items():
-        READERS[COLUMNS[ours]](pa.array([], there.field(theirs).type), f"{source.uri}: column {theirs!r}")
-    carried = carried_columns.schema(there, carry, source.uri)
-    for group in range(metadata.num_row_groups):
-        size = metadata.row_group(group).total_byte_size
-        if not 0 <= size <= ROW_GROUP_BYTES:
-            raise BadInput(f"{source.uri}: row group {group} claims {size} bytes. Write smaller row groups.")
-    return InputFile(source, metadata.num_rows, names, carried)
+    in_file = pa.array(rows - starts[which])
+    columns = [rejected["row"], uris.cast(pa.string()), in_file, rejected["column"], rejected["reason"]]
+    return pa.RecordBatch.from_arrays(columns, schema=tables.REJECTED)
 
 
 def _read(file: InputFile, row: int, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -120,7 +61,7 @@ def _read(file: InputFile, row: int, wanted: pa.Schema) -> Iterator[pa.RecordBat
                 yield _batch(file, batch, row, wanted)
                 row += batch.num_rows
     except DAMAGED as error:
-        raise _damaged(file.source, error) from error
+        raise unreadable(file.source, error) from error
 
 
 def _batch_rows(file: pq.FileMetaData, columns: list[str]) -> int:
@@ -149,10 +90,3 @@ def _batch(file: InputFile, batch: pa.RecordBatch, row: int, wanted: pa.Schema) 
         carried.append(kept.values)
         wrong = kept.mark(wrong, carried_columns.MARK)
     return pa.RecordBatch.from_arrays([*arrays, wrong, *carried], schema=wanted)
-
-
-def _damaged(source: Source, error: Exception) -> BadInput:
-    told = (str(error).splitlines() or [type(error).__name__])[0][:160]
-    if isinstance(error, MemoryError):
-        return BadInput(f"{source.uri}: needs more memory than there is ({told}). Write it in smaller row groups.")
-    return BadInput(f"{source.uri}: is no whole Parquet file ({told}). Write it again.")

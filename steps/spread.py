@@ -22,7 +22,7 @@ def images_sql(
                    coalesce(negative_prompt, {quoted(given.negative_prompt)}) AS negative_prompt,
                    coalesce(width, {size[0]}) AS width, coalesce(height, {size[1]}) AS height,
                    coalesce(steps, {given.steps}) AS steps,
-                   coalesce(guidance, CAST({given.guidance} AS DOUBLE)) AS guidance,
+                   coalesce(guidance, CAST({given.guidance} AS DOUBLE)) + 0.0::DOUBLE AS guidance, -- never -0.0
                    coalesce(sampler, {quoted(given.sampler)}) AS sampler,
                    coalesce(images, {given.images_per_prompt}) AS images {kept}
             FROM input),

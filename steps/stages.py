@@ -67,9 +67,10 @@ def finish(drawn: Iterator[Drawn], encoding: Encoding, progress: Progress, secon
                 done = []
 
 
-def write(finished: Iterator[Finished], store: Store, seconds: Seconds) -> Iterator[Part]:
+def write(finished: Iterator[Finished], store: Store, progress: Progress, seconds: Seconds) -> Iterator[Part]:
     """Commit each part; yields it once it is there for good."""
     for each in finished:
         with timed(seconds, "write"):
             parts.commit(store, each.part.key, each.part.rows, each.content)
+        progress.kept(each.part.rows.num_rows)
         yield each.part

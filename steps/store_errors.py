@@ -4,7 +4,7 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first_line
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 # EEXIST: a file stands where a folder should be made.
@@ -55,6 +55,11 @@ def explain(where: str, error: Exception) -> KilnError | None:
     return None
 
 
+def is_storage(error: Exception) -> bool:
+    """Whether reading failed because storage did. Arrow's complaint of what it read is a plain OSError, unnumbered."""
+    return isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None)
+
+
 def _refused(where: str, error: PermissionError) -> KilnError:
     if code(error) in STALE_LOGIN:
         return TryAgain(f"{where}: the credentials have expired. Renew them and run the command again.")
@@ -88,4 +93,4 @@ def code(error: BaseException) -> str:
 def reason(error: Exception) -> str:
     """The first line of the failure's own words."""
     words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return (words.splitlines() or [type(error).__name__])[0][:200] or type(error).__name__
+    return first_line(words) or type(error).__name__

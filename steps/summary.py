@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from pydantic import TypeAdapter, ValidationError
 
 from imagekiln.steps import names
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, first_line
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.reconcile import MISSING, Reconciled
 from imagekiln.steps.stats import Seconds, ShardStats
@@ -92,7 +92,7 @@ class Sums:
             self._failures = Counter(dict(self._failures.most_common(MOST_LISTED)))
         bad = manifest.filter(pc.is_valid(manifest["error"]))
         pairs = zip(bad["status"].to_pylist(), bad["error"].to_pylist(), strict=True)
-        self._failures.update((status, error.splitlines()[0][:200]) for status, error in pairs)
+        self._failures.update((status, first_line(error)) for status, error in pairs)
 
     def summary(self, plan: Plan, told: Iterable[ShardStats], failed_share: float) -> Summary:
         """The sums, with what the shards told of themselves. `failed_share` is what was accepted."""

@@ -1,13 +1,15 @@
 """Parquet that we own: the schema of each kind of object, and reading and writing it whole."""
 
 import io
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage import Store
+from imagekiln.steps.store_errors import is_storage, reason, told
 
 IMAGE_ROW = pa.schema(
     [
@@ -37,9 +39,27 @@ OUTCOME = pa.schema(
 )
 PLACE = pa.schema([pa.field("part", pa.string()), pa.field("offset", pa.int64())])
 IMAGE = pa.field("image", pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())]))
+REJECTED = pa.schema(
+    [
+        pa.field("row", pa.int64()),
+        pa.field("file", pa.string()),
+        pa.field("row_in_file", pa.int64()),
+        pa.field("column", pa.string()),
+        pa.field("reason", pa.string()),
+    ]
+)
+DUPLICATE = pa.schema(
+    [
+        pa.field("row", pa.int64()),
+        pa.field("image_index", pa.int64()),
+        pa.field("image_id", pa.string()),
+        pa.field("first_row", pa.int64()),
+    ]
+)
 RESERVED = {*IMAGE_ROW.names, *OUTCOME.names, *PLACE.names, IMAGE.name}
 # What repeats within an object is worth a dictionary; ids, prompts and hashes do not.
 REPEATING = ["negative_prompt", "width", "height", "steps", "guidance", "sampler", "status", "error", "part"]
+GROUP_ROWS = 131_072  # of what is written as a stream
 DAMAGED = (pa.ArrowException, OSError, ValueError)
 
 
@@ -48,6 +68,26 @@ def to_parquet(table: pa.Table) -> bytes:
     sink = io.BytesIO()
     pq.write_table(table, sink, **options(table.schema))
     return sink.getvalue()
+
+
+def write(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+    """Any number of rows as a Parquet file. The same rows give the same bytes, in whatever batches they come.
+
+    Raises TryAgain where the disk is full.
+    """
+    with told(str(path)), pq.ParquetWriter(path, schema, **options(schema)) as writer:
+        for group in _groups(schema, batches):
+            writer.write_table(group)
+
+
+def _groups(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    waiting = pa.Table.from_batches([], schema)
+    for batch in batches:
+        waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch]).cast(schema)])
+        while waiting.num_rows >= GROUP_ROWS:
+            yield waiting.slice(0, GROUP_ROWS).combine_chunks()  # where pages end would follow the chunks
+            waiting = waiting.slice(GROUP_ROWS)
+    yield waiting.combine_chunks()
 
 
 def options(schema: pa.Schema) -> dict[str, object]:
@@ -70,11 +110,18 @@ def read(store: Store, key: str) -> pa.Table:
     return from_parquet(store.read(key), store.at(key))
 
 
-def is_storage(error: Exception) -> bool:
-    """Whether reading failed because storage did. Arrow's complaint of what it read is a plain OSError, unnumbered."""
-    return isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None)
+def count(store: Store, key: str) -> int:
+    """How many rows a table of ours has, all of them read but never held. Raises Missing, or BadInput on damage."""
+    with store.open(key) as file:
+        try:
+            with pq.ParquetFile(file, page_checksum_verification=True, pre_buffer=False) as parquet:
+                return sum(batch.num_rows for batch in parquet.iter_batches(use_threads=False))
+        except DAMAGED as error:
+            if is_storage(error):
+                raise
+            raise damaged(store.at(key), error) from error
 
 
 def damaged(where: str, error: Exception) -> BadInput:
     """What to say of an object of ours that does not read back."""
-    return BadInput(f"{where}: is damaged ({(str(error).splitlines() or [''])[0][:160]}). Restore or delete it.")
+    return BadInput(f"{where}: is damaged ({reason(error)}). Restore or delete it.")

@@ -110,12 +110,17 @@ def create(begun: Begun, uri: str, key: str, size: int) -> None:
     store.create(key, content)
 
 
-def command(_begun: Begun, *arguments: str) -> None:
-    """Run a command of the command line, with its exit code. It tells its progress after each batch."""
+def command(begun: Begun, *arguments: str) -> None:
+    """Run a command of the command line, with its exit code. It has begun when a batch is drawn."""
     from imagekiln.steps import progress
     from imagekiln.workflows.cli import main
 
-    progress.LINE_EVERY_SECONDS = 0.0
+    class Lines(progress.Lines):
+        def made(self, images: int) -> None:
+            super().made(images)
+            begun()
+
+    progress.Lines = Lines  # type: ignore[misc]  # nothing of this is to be seen from outside
     main(arguments)
 
 

@@ -116,6 +116,13 @@ def test_default_written_out_is_the_same_image(tmp_path: Path) -> None:
     assert plan(tmp_path, columns).plan.counts.duplicate_images == 1
 
 
+def test_zero_is_the_same_guidance_with_either_sign(tmp_path: Path) -> None:
+    columns = {"prompt": ["a"] * 3, "seed": [1] * 3, "guidance": [-0.0, 0.0, None]}
+    planned = plan(tmp_path, columns, defaults={"guidance": -0.0})
+    assert planned.plan.counts.duplicate_images == 2
+    assert [str(value) for value in image_rows(planned)["guidance"].to_pylist()] == ["0.0"]
+
+
 def test_rows_that_differ_in_any_setting_are_no_duplicates(tmp_path: Path) -> None:
     changes: list[Row] = [{}, {"seed": 2}, {"width": 72}, {"height": 72}, {"steps": 31}, {"guidance": 5.5},
                           {"sampler": "ddim"}, {"negative_prompt": "x"}, {"prompt": "b"}]  # fmt: skip

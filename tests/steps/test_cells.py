@@ -96,6 +96,15 @@ def test_integers_beyond_64_bits_are_of_no_use() -> None:
     assert (_values(cells), _marked(cells)) == ([2**63 - 1, None, None], [False, True, True])
 
 
+@pytest.mark.parametrize("kind", TEXT_TYPES, ids=str)
+def test_digits_are_taken_as_far_as_64_bits_go(kind: pa.DataType) -> None:
+    most = 2**63 - 1
+    written = [most, most + 1, -most, -most - 1, 10**19 - 1, 10**19, f"+{'0' * 30}{most}", "-0", "0" * 30]
+    cells = integers(pa.array(map(str, written), kind), "it")
+    assert _values(cells) == [most, None, -most, None, None, None, most, 0, 0]
+    assert _marked(cells) == [False, True, False, True, True, True, False, False, False]
+
+
 def test_floats_that_stand_for_several_integers_are_of_no_use() -> None:
     cells = integers(pa.array([2.0**53, 2.0**53 + 2, 1e300]), "it")
     assert (_values(cells), _marked(cells)) == ([2**53, None, None], [False, True, True])

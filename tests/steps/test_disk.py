@@ -145,6 +145,30 @@ def test_disk_without_hard_links_is_bad_input(tmp_path: Path, monkeypatch: pytes
     assert contents(tmp_path) == []
 
 
+def test_every_folder_that_was_made_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr("imagekiln.steps.disk.sync_folder", synced.append)
+    store = Disk(tmp_path / "datasets" / "postcards")
+    store.create("images/a", b"x")
+    above = [tmp_path, tmp_path / "datasets", tmp_path / "datasets" / "postcards"]
+    assert synced == [*above, above[-1] / "images"]
+    synced.clear()
+    store.replace("images/b", b"x")
+    assert synced == [above[-1] / "images"]
+
+
+def test_folder_that_another_made_meanwhile_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Path.mkdir
+
+    def too_late(folder: Path) -> None:
+        make(folder)
+        make(folder)
+
+    monkeypatch.setattr(Path, "mkdir", too_late)
+    Disk(tmp_path / "a").create("b/c", b"x")
+    assert contents(tmp_path) == ["a/b/c"]
+
+
 def test_others_may_read_what_was_written(tmp_path: Path) -> None:
     store = Disk(tmp_path)
     store.create("a", b"x")

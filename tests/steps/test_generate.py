@@ -272,8 +272,8 @@ def test_argo_s_file_rises_from_what_was_there_to_all(there: Planned, tmp_path: 
             super().found(images)
             seen.append(file.read_text())
 
-        def made(self, images: int) -> None:
-            super().made(images)
+        def kept(self, images: int) -> None:
+            super().kept(images)
             seen.append(file.read_text())
 
     generate(there.uri, 0, Watched(io.StringIO(), file))

@@ -1,4 +1,6 @@
+import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,9 +20,15 @@ URLS = "{repo_id}/resolve/{revision}/{filename}"
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub with the bundled model, and an empty cache, as HF_ENDPOINT and HF_HUB_CACHE set them at start."""
+    with _serving(FOLDER / "shapes", tmp_path, monkeypatch) as there:
+        yield there
+
+
+@contextmanager
+def _serving(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     from huggingface_hub import constants
 
-    with loopback_hub(FOLDER / "shapes") as there:
+    with loopback_hub(folder) as there:
         monkeypatch.setattr(constants, "ENDPOINT", there.endpoint)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{there.endpoint}/{URLS}")
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
@@ -55,6 +63,24 @@ def test_job_with_a_pinned_model_is_planned(tmp_path: Path) -> None:
     assert image_rows(planned)["truncated"].to_pylist() == [True, False]
 
 
+def test_pinned_model_that_has_only_pickles_is_refused_at_planning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(FOLDER / "shapes", tmp_path / "repository")
+    weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    (folder / "v1.ckpt").write_bytes(b"what no pipeline reads")
+    (folder / "vae" / "diffusion_pytorch_model.bin").write_bytes(b"a second copy of the weights")
+    wanted = Model(id=MODEL, revision=REVISION)
+    with _serving(folder, tmp_path, monkeypatch):
+        assert model.facts(wanted).pipeline == "StableDiffusionPipeline"
+        weights.rename(weights.with_suffix(".bin"))
+        with pytest.raises(BadInput) as caught:
+            model.facts(wanted)
+    assert str(caught.value) == (
+        f"{MODEL}: unet/diffusion_pytorch_model.bin is a pickle, which can run code. Convert it to safetensors."
+    )
+
+
 def test_model_in_the_cache_is_not_fetched_again(server: Hub) -> None:
     hub.configuration(Model(id=MODEL, revision=REVISION))
     asked = len(server.asked)
@@ -69,6 +95,7 @@ def test_model_in_the_cache_needs_no_hub(server: Hub, monkeypatch: pytest.Monkey
     assert server.asked
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert hub.configuration(Model(id=MODEL, revision=REVISION)) == folder
+    assert model.facts(Model(id=MODEL, revision=REVISION)).pipeline == "StableDiffusionPipeline"
 
 
 def test_hub_model_without_a_revision_is_refused() -> None:
@@ -131,14 +158,9 @@ def test_cache_that_cannot_be_written_is_told_with_its_place(tmp_path: Path, mon
 
 
 def test_repository_that_is_no_pipeline_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from huggingface_hub import constants
-
     (tmp_path / "repository").mkdir()
     (tmp_path / "repository" / "config.json").write_text("{}")
-    with loopback_hub(tmp_path / "repository") as there:
-        monkeypatch.setattr(constants, "ENDPOINT", there.endpoint)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{there.endpoint}/{URLS}")
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    with _serving(tmp_path / "repository", tmp_path, monkeypatch):
         assert _told(BadInput, MODEL, REVISION) == (
             f"{MODEL}: has no model_index.json, so it is no diffusers pipeline. Name another model."
         )

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from pathlib import Path
 
 import pytest
@@ -61,24 +60,17 @@ def die_linking(_begun: Begun, folder: str, moment: str) -> None:
     Disk(Path(folder)).create("part", b"whole")
 
 
-def generating(there: Planned, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Child:
+def generating(there: Planned) -> Child:
     """The command that makes the run's shard, when it has drawn its first batch."""
-    progress = tmp_path / "progress"
-    monkeypatch.setenv("ARGO_PROGRESS_FILE", str(progress))
     child = Child(command, "generate", there.uri, "--shard", "0")
-    until = time.monotonic() + 60
-    while not progress.exists() or progress.read_text().partition("/")[0] in ("", "0"):
-        assert time.monotonic() < until, "it draws nothing"
-        time.sleep(0.02)
+    child.wait_until_begun()
     return child
 
 
-def test_terminated_shard_exits_75_and_a_rerun_completes_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: Dataset
-) -> None:
+def test_terminated_shard_exits_75_and_a_rerun_completes_it(tmp_path: Path, wanted: Dataset) -> None:
     there = planned(tmp_path, str(tmp_path / "out"), IMAGES)
     store, parts = open_store(there.uri), shard.read(open_store(there.uri), there.plan, 0)
-    child = generating(there, tmp_path, monkeypatch)
+    child = generating(there)
     child.terminate()
     assert child.join(GRACE_SECONDS) == 75
     left = shard.missing(store, parts)
@@ -94,23 +86,19 @@ def test_terminated_shard_exits_75_and_a_rerun_completes_it(
     same(finished(there), wanted)
 
 
-def test_terminated_shard_finishes_the_part_at_hand_where_that_is_quick(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_terminated_shard_finishes_the_part_at_hand_where_that_is_quick(tmp_path: Path) -> None:
     there = planned(tmp_path, str(tmp_path / "out"), 12, part={"images": 12}, batch={"images": 2})
-    child = generating(there, tmp_path, monkeypatch)
+    child = generating(there)
     assert not open_store(there.uri).exists(names.part(0, 0))
     child.terminate()
     assert child.join(GRACE_SECONDS) == 0
     assert open_store(there.uri).exists(names.part(0, 0))
 
 
-def test_terminated_shard_drops_the_part_at_hand_where_that_would_take_too_long(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_terminated_shard_drops_the_part_at_hand_where_that_would_take_too_long(tmp_path: Path) -> None:
     slow = {"defaults": {"steps": 40}, "part": {"images": 100}, "batch": {"images": 1}}
     there = planned(tmp_path, str(tmp_path / "out"), 100, **slow)
-    child = generating(there, tmp_path, monkeypatch)
+    child = generating(there)
     child.terminate()
     assert child.join(GRACE_SECONDS) == 75
     assert not open_store(there.uri).exists(names.part(0, 0))

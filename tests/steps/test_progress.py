@@ -26,6 +26,7 @@ def test_lines_are_json_with_what_is_done_and_what_is_planned() -> None:
     lines.start(8)
     lines.found(4)
     lines.made(4)
+    lines.kept(4)
     lines.close()
     assert [(each["event"], each["done"], each["total"]) for each in _events(out)] == [
         ("progress", 0, 8),
@@ -34,15 +35,15 @@ def test_lines_are_json_with_what_is_done_and_what_is_planned() -> None:
     ]
 
 
-def test_lines_come_now_and_then_not_with_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_come_now_and_then_not_with_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
     lines = Lines(out, None)
     lines.start(1000)
     for _ in range(100):
-        lines.made(1)
+        lines.kept(1)
     assert len(_events(out)) == 1
     monkeypatch.setattr(progress, "LINE_EVERY_SECONDS", 0.0)
-    lines.made(1)
+    lines.kept(1)
     assert _events(out)[-1]["done"] == 101
 
 
@@ -50,24 +51,37 @@ def test_work_that_ends_early_says_where_it_stands() -> None:
     out = io.StringIO()
     lines = Lines(out, None)
     lines.start(1000)
-    lines.made(3)
+    lines.kept(3)
     lines.close()
     assert _events(out)[-1]["done"] == 3
 
 
 def test_rate_leaves_out_the_first_batch_and_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = iter([0.0, 1.0, 2.0, 60.0, 61.0, 65.0, 65.0, 65.0])
+    clock = iter([0.0, 1.0, 2.0, 60.0, 65.0])
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     out = io.StringIO()
     lines = Lines(out, None)  # 0 s
     lines.start(100)  # 1 s
     lines.found(50)  # 2 s
     lines.made(10)  # 60 s: the model was loaded meanwhile, and the first batch took who knows how long
-    lines.made(40)  # 65 s
+    lines.made(40)
+    lines.kept(50)  # 65 s
     assert _events(out)[-1]["done"] == 100
     rates = [each["images_per_second"] for each in _events(out)]
     assert rates[:2] == [None, None]
     assert rates[-1] == 8.0
+
+
+def test_images_that_a_kill_would_lose_are_not_told_as_done(tmp_path: Path) -> None:
+    out, file = io.StringIO(), tmp_path / "progress"
+    lines = Lines(out, file)
+    lines.start(8)
+    lines.made(4)
+    lines.kept(4)
+    lines.made(3)
+    lines.close()
+    assert _events(out)[-1]["done"] == 4
+    assert file.read_text() == "4/8\n"
 
 
 def test_argo_s_file_holds_n_of_m_and_rises(tmp_path: Path) -> None:
@@ -78,7 +92,7 @@ def test_argo_s_file_holds_n_of_m_and_rises(tmp_path: Path) -> None:
     seen.append(file.read_text())
     lines.found(4)
     seen.append(file.read_text())
-    lines.made(4)
+    lines.kept(4)
     seen.append(file.read_text())
     assert seen == ["0/8\n", "4/8\n", "8/8\n"]
 
@@ -96,7 +110,7 @@ def test_a_pod_gets_lines_and_argo_s_file(
     monkeypatch.setenv("ARGO_PROGRESS_FILE", str(tmp_path / "progress"))
     with shown() as there:
         there.start(3)
-        there.made(2)
+        there.kept(2)
     printed = capsys.readouterr()
     assert printed.out == ""
     assert [json.loads(line)["done"] for line in printed.err.splitlines()] == [0, 2]
@@ -161,5 +175,6 @@ def test_silence_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
     silent.start(3)
     silent.found(1)
     silent.made(2)
+    silent.kept(2)
     silent.close()
     assert capsys.readouterr() == ("", "")

@@ -1,9 +1,17 @@
+import errno
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps import sources
+from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
+from imagekiln.steps.footers import inspect
+from imagekiln.steps.job import Columns
+from imagekiln.steps.prompts import batches
 from tests.jobs import image_rows, job, plan, rejected, write
 from tests.texts import HOSTILE
 
@@ -265,3 +273,39 @@ def test_prompts_in_a_bucket_are_read_like_those_on_disk(tmp_path: Path, s3_buck
 
 def test_job_of_several_patterns_remembers_them(tmp_path: Path) -> None:
     assert job(tmp_path, prompts=["a", "b"]).patterns == ("a", "b")
+
+
+def _failing(number: int) -> Callable[..., object]:
+    """What a disk does that fails, as it can be made to do by no file."""
+
+    def fails(*_: object, **__: object) -> Iterator[pa.RecordBatch]:
+        raise OSError(number, os.strerror(number))
+
+    return fails
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "told"),
+    [
+        (errno.EIO, TryAgain, "storage failed (Input/output error). Run the command again."),
+        (errno.EACCES, BadInput, "access was refused (Permission denied). Check credentials and permissions."),
+        (errno.ENOENT, Missing, "no such file. Check the name."),
+    ],
+)
+@pytest.mark.parametrize("place", ["footer", "pages"])
+def test_disk_that_fails_is_not_taken_for_a_damaged_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, number: int, kind: type[KilnError], told: str
+) -> None:
+    name = write(tmp_path / "prompts.parquet", {"prompt": ["a"]})
+    found = sources.gather((name,), tmp_path)
+    if place == "pages":
+        files = inspect(found, Columns(), ())
+        monkeypatch.setattr(pq.ParquetFile, "iter_batches", _failing(number))
+        with pytest.raises(kind) as caught:
+            list(batches(files))
+    else:
+        monkeypatch.setattr(pq, "read_metadata", _failing(number))
+        with pytest.raises(kind) as caught:
+            inspect(found, Columns(), ())
+    assert caught.type is kind
+    assert str(caught.value) == f"{name}: {told}"

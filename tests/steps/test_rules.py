@@ -72,6 +72,13 @@ def test_value_of_another_kind_costs_its_row_only(tmp_path: Path, column: str, v
     assert image_rows(planned)["prompt"].to_pylist() == ["b"]
 
 
+def test_seed_written_as_text_reaches_as_far_as_one_that_is_a_number(tmp_path: Path) -> None:
+    columns = {"prompt": ["a", "b"], "seed": [str(LARGEST_SEED), str(LARGEST_SEED + 1)]}
+    planned = plan(tmp_path, columns, limits={"rejected_share": 1})
+    assert image_rows(planned)["seed"].to_pylist() == [LARGEST_SEED]
+    assert [(row["row"], row["reason"]) for row in rejected(planned)] == [(1, f"is not between 0 and {LARGEST_SEED}")]
+
+
 def test_row_that_breaks_several_rules_is_refused_once_for_the_first(tmp_path: Path) -> None:
     columns = {"prompt": ["a", None], "steps": [1, 0], "seed": ["1", "x"]}
     (refused,) = rejected(plan(tmp_path, columns, limits={"rejected_share": 1}))

@@ -102,6 +102,7 @@ def test_pictures_become_the_bytes_of_their_parts(wanted: tuple[Part, ...]) -> N
     found = list(stages.finish(_draw(wanted, Model()), Encoding(), told, Seconds()))
     assert [each.part.key for each in found] == [part.key for part in wanted]
     assert sum(told.images) == 14
+    assert told.parts == [], "what is not committed is not kept"
     for each in found:
         count = each.part.rows.num_rows
         same = [encode(picture(place), Encoding()) for place in range(count)]
@@ -109,13 +110,17 @@ def test_pictures_become_the_bytes_of_their_parts(wanted: tuple[Part, ...]) -> N
 
 
 class Told(Silent):
-    """Remembers the batches it was told of."""
+    """Remembers the batches and the parts it was told of."""
 
     def __init__(self) -> None:
         self.images: list[int] = []
+        self.parts: list[int] = []
 
     def made(self, images: int) -> None:
         self.images.append(images)
+
+    def kept(self, images: int) -> None:
+        self.parts.append(images)
 
 
 def test_a_part_that_was_dropped_is_never_put_together(wanted: tuple[Part, ...]) -> None:
@@ -149,7 +154,9 @@ def store(tmp_path: Path) -> Store:
 
 def test_a_part_is_yielded_once_it_is_there(wanted: tuple[Part, ...], store: Store) -> None:
     finished = [_finished(part, range(part.rows.num_rows)) for part in wanted]
-    for place, part in enumerate(stages.write(iter(finished), store, Seconds())):
+    told = Told()
+    for place, part in enumerate(stages.write(iter(finished), store, told, Seconds())):
+        assert told.parts == [4, 4, 4, 2][: place + 1]
         assert part is wanted[place]
         assert store.read(part.key) == finished[place].content
         assert not any(store.exists(later.key) for later in wanted[place + 1 :])
@@ -157,7 +164,7 @@ def test_a_part_is_yielded_once_it_is_there(wanted: tuple[Part, ...], store: Sto
 
 def test_a_part_that_another_pod_made_first_is_left_as_it_is(wanted: tuple[Part, ...], store: Store) -> None:
     first, second = _finished(wanted[0], [0, 1, 2, 3]), _finished(wanted[0], [9, 8, 7, 6])
-    assert list(stages.write(iter([first, second]), store, Seconds())) == [wanted[0], wanted[0]]
+    assert list(stages.write(iter([first, second]), store, Silent(), Seconds())) == [wanted[0], wanted[0]]
     assert store.read(wanted[0].key) == first.content
 
 

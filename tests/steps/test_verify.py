@@ -8,11 +8,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps import names, parts, plan, shard, tables
+from imagekiln.steps import names, parts, plan, shard, summary, tables
 from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.encode import Encoded, encode
 from imagekiln.steps.errors import Incomplete, Missing
 from imagekiln.steps.job import Encoding
+from imagekiln.steps.readback import LISTED, Checked, bad
 from imagekiln.steps.shard import Part
 from imagekiln.steps.storage import Store, open_store
 from imagekiln.steps.verify import verify
@@ -126,6 +127,50 @@ def test_a_damaged_object_is_found(key: str, store: Store) -> None:
     store.replace(key, b"PAR1" + store.read(key)[4:-20])
     with pytest.raises(Incomplete, match=key):
         verify(store.uri)
+
+
+@pytest.mark.parametrize("key", [names.REJECTED, names.DUPLICATES, names.SUMMARY, names.REPORT])
+def test_a_finished_run_has_its_lists_its_summary_and_its_report(key: str, store: Store) -> None:
+    content = store.read(key)
+    store.replace(key, content[: len(content) // 2])
+    with pytest.raises(Incomplete, match=f"{key}: "):
+        verify(store.uri)
+    store.remove(key)
+    with pytest.raises(Incomplete, match=f"{key}: no such file"):
+        verify(store.uri)
+
+
+@pytest.mark.parametrize("key", [names.REJECTED, names.DUPLICATES])
+def test_a_list_of_another_plan_is_found(key: str, store: Store) -> None:
+    store.replace(key, tables.to_parquet(pa.table({"row": [0, 1]})))
+    with pytest.raises(Incomplete, match=f"{key}: has 2 rows and not 0, as planned"):
+        verify(store.uri)
+
+
+def test_summary_of_another_plan_is_found(store: Store) -> None:
+    other = replace(summary.load(store), images=21)
+    store.replace(names.SUMMARY, summary.SUMMARY.dump_json(other))
+    with pytest.raises(Incomplete, match=r"summary.json: is of another plan"):
+        verify(store.uri)
+
+
+def test_a_run_in_which_nothing_is_right_takes_no_memory_for_saying_so(store: Store) -> None:
+    for number, count in enumerate((2, 2, 1)):
+        for place in range(count):
+            rows = shard.read(store, plan.load(store), number)[place].rows
+            wrong = [replace(encoded(each), sha256="0" * 64) for each in range(4)]
+            store.replace(names.part(number, place), parts.to_bytes(rows, wrong))
+    with pytest.raises(Incomplete, match=r" and 13 more\. Restore") as caught:  # 20 images, 3 manifests
+        verify(store.uri)
+    assert str(caught.value).count("; ") == LISTED - 1
+    assert len(sum([bad("a sentence")] * 1000, Checked()).wrong) == LISTED
+
+
+def test_a_part_larger_than_the_memory_for_parts_is_read_all_the_same(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagekiln.steps.verify.IN_FLIGHT", 1)
+    assert verify(store.uri).ok == 20
 
 
 def test_everything_that_is_wrong_is_listed_not_only_the_first(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Writes `prompts.parquet`, the sample prompts beside it: `python datasets/make_prompts.py`.
+"""Writes `prompts.parquet`, the sample prompts: `python datasets/scripts/make_prompts.py`.
 
 Nothing here is random: with the same pyarrow, running it again gives the same bytes.
 """
@@ -147,7 +147,7 @@ def table() -> pa.Table:
 if __name__ == "__main__":
     pq.write_table(
         table(),
-        Path(__file__).with_name("prompts.parquet"),
+        Path(__file__).parents[1] / "prompts.parquet",
         compression="zstd",
         write_page_checksum=True,
         store_schema=False,
