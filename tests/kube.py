@@ -46,6 +46,7 @@ class Kube:
     version: str = "v1.34.4"
     argo: str | None = None  # the version that Argo's server says
     down: bool = False
+    invalid: str = ""  # what is wrong with every object that is applied
     page: int = 1000
     requests: list[str] = field(default_factory=list)
     url: str = ""
@@ -136,6 +137,8 @@ def _answer(kube: Kube, verb: str, path: str, query: dict[str, str], body: Json)
         return 201, {"status": {"allowed": _right(body) not in kube.refused}}
     if verb == "PATCH":
         assert query.get("dryRun") == "All", "doctor must change nothing"
+        if kube.invalid:
+            return 422, {"message": kube.invalid}
         there = kube.objects[path]
         return 200, {**there, **body, "metadata": {**part(there, "metadata"), **part(body, "metadata")}}
     if path == "version":

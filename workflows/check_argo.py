@@ -57,6 +57,16 @@ def controller(view: KubernetesView) -> Finding:
     return unknown("No workflow of the last day shows one.", "Submit one; if it stays without a phase, none runs.")
 
 
+@check("argo-server")
+def answering(server: Connection) -> Finding:
+    """The server that the job would be submitted to answers, and knows who asks."""
+    try:
+        server.ask("GET", "api/v1/version")
+    except KilnError as error:
+        return wrong(str(error), "Correct ARGO_SERVER and ARGO_TOKEN; without them, commands go by kubeconfig.")
+    return ok(f"{server.url} answers.")
+
+
 @check("argo-version")
 def version(view: KubernetesView, server: Connection | None) -> Finding:
     """Argo is not older than what our templates need."""

@@ -1,8 +1,11 @@
 """Whether what a profile and a job name in the namespace, or in the cluster, is there."""
 
+import re
+
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job import Job
 from imagekiln.workflows import templates
-from imagekiln.workflows.check import Finding, check, ok, unknown, wrong
+from imagekiln.workflows.check import Finding, Unseen, check, ok, unknown, wrong
 from imagekiln.workflows.fields import part, texts
 from imagekiln.workflows.kubernetes_api import GROUP
 from imagekiln.workflows.kubernetes_view import Kind, KubernetesView
@@ -15,6 +18,7 @@ RUNTIMES = Kind("apis/node.k8s.io/v1", "runtimeclasses")
 PRIORITIES = Kind("apis/scheduling.k8s.io/v1", "priorityclasses")
 REPOSITORIES = "artifact-repositories"
 DEFAULT = "workflows.argoproj.io/default-artifact-repository"
+IMAGE_VOLUMES = (1, 33)
 MANY = {"ReadWriteMany", "ReadOnlyMany"}
 
 
@@ -25,7 +29,12 @@ def template(view: KubernetesView, profile: Profile) -> Finding:
     there, called = view.get(TEMPLATES, templates.name(profile)), templates.name(profile)
     if there is None:
         return ok(f"{called} is not registered yet; `imagekiln submit` registers it.")
-    would = view.would_be(made)
+    try:
+        would = view.would_be(made)
+    except Unseen:
+        raise
+    except BadInput as error:
+        return wrong(f"The cluster would not take {called}: {error}", "See whether Argo's version is one we know.")
     same = all(_meant(there, key) == _meant(would, key) for key in ("labels", "annotations", "spec"))
     if not same:
         return wrong(f"{called} is not what this version would register.", "Run `imagekiln apply JOB`.")
@@ -70,6 +79,16 @@ def claim(view: KubernetesView, name: str) -> Finding:
     if not MANY & set(modes if isinstance(modes, list) else ()):
         return wrong(f"Claim {name} mounts on one node only.", "Use a storage class with ReadWriteMany.")
     return ok(f"Claim {name} is bound.")
+
+
+@check("model-image")
+def image_volume(view: KubernetesView) -> Finding:
+    """Kubernetes can mount an image, which the profile keeps model files in."""
+    version = view.version()
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    if found and (int(found[1]), int(found[2])) < IMAGE_VOLUMES:
+        return wrong(f"Kubernetes {version} mounts no images.", "Update it to 1.33, or keep models in cache.claim.")
+    return ok(f"Kubernetes {version} mounts images.")
 
 
 @check("semaphore")

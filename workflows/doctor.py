@@ -57,6 +57,8 @@ def diagnosis(job: Job, checks: Iterable[Check]) -> Diagnosis:
 def _argo(view: KubernetesView, server: Connection | None) -> Iterator[Check]:
     yield check_argo.definitions(view)
     yield check_argo.controller(view)
+    if server:
+        yield check_argo.answering(server)
     yield check_argo.version(view, server)
 
 
@@ -74,6 +76,8 @@ def _namespace(view: KubernetesView, job: Job, profile: Profile) -> Iterator[Che
         yield check_namespace.semaphore(view, profile.sharing.semaphore)
     if profile.cache and profile.cache.claim:
         yield check_namespace.claim(view, profile.cache.claim)
+    if profile.cache and profile.cache.image:
+        yield check_namespace.image_volume(view)
     if profile.report_artifact:
         yield check_namespace.artifacts(view)
 

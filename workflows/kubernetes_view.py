@@ -51,12 +51,12 @@ class KubernetesView:
 
     def version(self) -> str:
         """The API's version, such as v1.34.4."""
-        return str(self._connection.ask("GET", "version")["gitVersion"])
+        return str(self._public("version")["gitVersion"])
 
     def served(self, api: str) -> frozenset[str]:
         """The plurals that an API, such as apis/apps/v1, has. None where it is not there."""
         try:
-            found = self._connection.ask("GET", api)
+            found = self._public(api)
         except Missing:
             return frozenset()
         return frozenset(str(each["name"]) for each in cast("list[Json]", found["resources"]))
@@ -111,6 +111,12 @@ class KubernetesView:
             return self._connection.ask("PATCH", path, query, made, "application/apply-patch+yaml")
         except Denied as error:
             raise Unseen(f"You may not apply a {kind}, not even to see what it would change.", SUBMITTER) from error
+
+    def _public(self, path: str) -> Json:
+        try:
+            return self._connection.ask("GET", path)
+        except Denied as error:
+            raise Unseen(f"You may not read /{path}.", "Ask for the ClusterRole system:discovery.") from error
 
     def _pages(self, path: str, query: str, accept: str = "application/json") -> list[Json]:
         key, _, value = query.partition("=")

@@ -86,6 +86,12 @@ def test_a_workflow_of_last_week_shows_nothing(kube: Kube) -> None:
     assert check_argo.controller(kube.view()).verdict == "unknown"
 
 
+def test_a_server_that_is_named_must_answer(kube: Kube) -> None:
+    assert check_argo.answering(kube.connection()).verdict == "wrong"
+    kube.argo = "v4.1.2"
+    assert check_argo.answering(kube.connection()).says == f"{kube.url} answers."
+
+
 @pytest.mark.parametrize(("version", "verdict"), [("v3.5.13", "wrong"), ("v3.6.0", "ok"), ("v4.1.2+abc", "ok")])
 def test_argo_before_3_6_is_wrong(kube: Kube, version: str, verdict: str) -> None:
     kube.argo = version

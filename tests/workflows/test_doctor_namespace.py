@@ -32,6 +32,20 @@ def test_a_template_of_another_version_is_wrong(kube: Kube) -> None:
     assert (found.verdict, found.remedy) == ("wrong", "Run `imagekiln apply JOB`.")
 
 
+def test_a_template_that_the_cluster_would_refuse_is_wrong(kube: Kube) -> None:
+    kube.objects[TEMPLATE] = templates.workflow_template(GPU, "imagekiln")
+    kube.invalid = "spec.templates: unknown field"
+    found = check_namespace.template(kube.view(), GPU)
+    assert found.verdict == "wrong"
+    assert "spec.templates: unknown field" in found.says
+
+
+@pytest.mark.parametrize(("version", "verdict"), [("v1.32.9", "wrong"), ("v1.33.0-gke.1", "ok")])
+def test_models_in_an_image_need_kubernetes_1_33(kube: Kube, version: str, verdict: str) -> None:
+    kube.version = version
+    assert check_namespace.image_volume(kube.view()).verdict == verdict
+
+
 @pytest.mark.parametrize("name", ["imagekiln-batch", "imagekiln-urgent"])
 def test_our_own_priority_classes_are_found(kube: Kube, name: str) -> None:
     assert check_namespace.priority_class(kube.view(), name).verdict == "ok"

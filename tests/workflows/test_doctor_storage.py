@@ -36,6 +36,14 @@ def test_a_store_that_ignores_conditional_writes_is_wrong_unless_the_job_accepts
         assert store.objects == {}
 
 
+def test_a_probe_that_may_not_be_removed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with stub_s3() as store:
+        s3.log_in(s3.S3Server(store.endpoint), monkeypatch)
+        store.faults.extend(["none", "none", (403, "AccessDenied")])
+        found = check_storage.output(_job("s3://bucket"))
+        assert (found.verdict, list(store.objects)) == ("ok", [found.says.rpartition("s3:/")[2].rstrip(".")])
+
+
 def test_a_bucket_that_is_not_there_is_wrong(s3_bucket: str) -> None:
     found = check_storage.output(_job(f"{s3_bucket}-not"))
     assert found.verdict == "wrong"
