@@ -161,7 +161,8 @@ def _read(kube: Kube, path: str, query: dict[str, str]) -> Answer:
     start = int(query.get("continue", "0"))
     end = start + min(kube.page, int(query["limit"]))
     more = {"continue": str(end)} if end < len(found) else {}
-    return 200, {"items": found[start:end], "metadata": more}
+    # As custom resources have it: null for none.
+    return 200, {"items": found[start:end] or None, "metadata": more}
 
 
 def _in(at: str, folder: str) -> bool:

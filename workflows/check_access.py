@@ -67,11 +67,14 @@ def pod_rights(view: KubernetesView) -> Finding:
 
 
 @check("store-credentials")
-def credentials(view: KubernetesView) -> Finding:
+def credentials(view: KubernetesView, output: str) -> Finding:
     """Pods have a key to the object store, or an identity that stands for one. No value is looked at."""
     account = texts(view.get(SERVICE_ACCOUNTS, "imagekiln"), "metadata", "annotations")
     if found := [key for key in IDENTITIES if account.get(key)]:
         return ok(f"Service account imagekiln has an identity: {found[0]}.")
+    if not output.startswith(("s3://", "s3a://")):
+        remedy = "Annotate it as your cloud says, or bind its identity to the account in another way."
+        return unknown(f"Service account imagekiln shows no identity for {output}.", remedy)
     secret, keys = next(iter(STORAGE.values()))[0], [key for _, key in STORAGE.values()]
     if not view.may(Right("get", "secrets")):
         remedy = f"Ask who may: Secret {secret} needs {' and '.join(keys)}, or the account imagekiln an identity."

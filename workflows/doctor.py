@@ -67,11 +67,16 @@ def _namespace(view: KubernetesView, job: Job, profile: Profile) -> Iterator[Che
     yield check_access.rights(view)
     yield check_access.accounts(view)
     yield check_access.pod_rights(view)
-    yield check_access.credentials(view)
+    yield check_access.credentials(view, job.output)
     yield check_namespace.template(view, profile)
     yield check_quota.quota(view, profile, job.cluster.parallelism, priorities)
     yield check_quota.limit_range(view, profile)
     yield from (check_namespace.priority_class(view, name) for name in priorities)
+    yield from _named(view, profile)
+
+
+def _named(view: KubernetesView, profile: Profile) -> Iterator[Check]:
+    """What only some profiles name."""
     if profile.sharing.semaphore:
         yield check_namespace.semaphore(view, profile.sharing.semaphore)
     if profile.cache and profile.cache.claim:

@@ -8,6 +8,7 @@ from imagekiln.steps.errors import Missing
 from imagekiln.workflows.argo import KINDS, identity
 from imagekiln.workflows.check import Unseen
 from imagekiln.workflows.connection import Connection, Denied, Json
+from imagekiln.workflows.fields import parts
 from imagekiln.workflows.kubernetes_api import GROUP, MANAGER
 
 PAGE = "500"
@@ -123,7 +124,7 @@ class KubernetesView:
         asked, found = {"limit": PAGE} | ({key: value} if key else {}), list[Json]()
         while True:
             page = self._connection.ask("GET", path, asked, accept=accept)
-            found += cast("list[Json]", page["items"])
+            found += parts(page, "items")  # null where custom resources are none
             following = cast("Mapping[str, str]", page["metadata"]).get("continue")
             if not following:
                 return found

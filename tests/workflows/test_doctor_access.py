@@ -78,7 +78,7 @@ def test_pods_may_hand_in_their_results(kube: Kube) -> None:
 
 
 def test_a_secret_that_may_not_be_read_is_unknown_and_is_not_asked_for(kube: Kube) -> None:
-    found = check_access.credentials(kube.view())
+    found = check_access.credentials(kube.view(), "s3://datasets/a")
     assert found.verdict == "unknown"
     assert not any("secrets" in request for request in kube.requests)
 
@@ -86,14 +86,19 @@ def test_a_secret_that_may_not_be_read_is_unknown_and_is_not_asked_for(kube: Kub
 def test_an_identity_of_the_cloud_stands_for_a_secret(kube: Kube) -> None:
     about = {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/images"}}
     kube.put(f"{CORE}/serviceaccounts", "imagekiln", metadata=about)
-    assert check_access.credentials(kube.view()).verdict == "ok"
+    assert check_access.credentials(kube.view(), "s3://datasets/a").verdict == "ok"
+
+
+def test_a_store_that_is_no_s3_needs_no_key_of_s3(kube: Kube) -> None:
+    kube.refused.clear()
+    assert check_access.credentials(kube.view(), "gs://datasets/a").verdict == "unknown"
 
 
 @pytest.mark.parametrize("values", [{}, {"accesskey": "key"}, {"accesskey": "key", "secretkey": ""}])
 def test_a_secret_without_its_keys_is_wrong_where_it_may_be_read(kube: Kube, values: dict[str, str]) -> None:
     kube.refused.clear()
     kube.put(f"{CORE}/secrets", "s3-credentials", data=_encoded(values))
-    found = check_access.credentials(kube.view())
+    found = check_access.credentials(kube.view(), "s3://datasets/a")
     assert found.verdict == "wrong"
     assert "secretkey" in found.says
 
@@ -101,7 +106,7 @@ def test_a_secret_without_its_keys_is_wrong_where_it_may_be_read(kube: Kube, val
 def test_a_secret_with_its_keys_is_ok_and_its_values_are_not_said(kube: Kube) -> None:
     kube.refused.clear()
     kube.put(f"{CORE}/secrets", "s3-credentials", data=_encoded({"accesskey": "hush", "secretkey": "hush"}))
-    found = check_access.credentials(kube.view())
+    found = check_access.credentials(kube.view(), "s3://datasets/a")
     assert (found.verdict, found.says) == ("ok", "Secret s3-credentials has accesskey and secretkey.")
 
 
