@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from imagekiln.workflows import check_gpus, node_fit
 from imagekiln.workflows.check import Finding, check, ok, unknown, wrong
 from imagekiln.workflows.connection import Json
-from imagekiln.workflows.fields import part, parts
+from imagekiln.workflows.fields import count, part, parts
 from imagekiln.workflows.kubernetes_view import Kind, KubernetesView
 from imagekiln.workflows.node_fit import Node
 from imagekiln.workflows.profile import Profile
@@ -37,7 +37,7 @@ def claim(view: KubernetesView, name: str) -> Finding:
         devices[str(part(each, "spec").get("driver"))] += len(parts(each, "spec", "devices"))
     if not devices.total():
         return wrong("No driver publishes a device (there is none in any ResourceSlice).", INSTALL)
-    said = ", ".join(f"{count} devices of {driver}" for driver, count in sorted(devices.items()))
+    said = ", ".join(f"{count(number, 'device')} of {driver}" for driver, number in sorted(devices.items()))
     return ok(f"{name} asks for {', '.join(classes)}; the cluster has {said}.")
 
 
@@ -72,7 +72,7 @@ def _version(node: Node) -> str | None:
 
 def _silent(nodes: Sequence[Node], versions: dict[str, str]) -> str:
     silent = len(nodes) - len(versions)
-    return f" ({silent} nodes do not say)" if silent else ""
+    return f" ({count(silent, 'node')} without that label)" if silent else ""
 
 
 @check("gpu-metrics")

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from imagekiln.workflows import gpu_profiles, needs, node_fit
 from imagekiln.workflows.check import Finding, check, ok, unknown, wrong
+from imagekiln.workflows.fields import count
 from imagekiln.workflows.kubernetes_view import KubernetesView
 from imagekiln.workflows.node_fit import Fit, Node
 from imagekiln.workflows.profile import Pod, Profile
@@ -23,7 +24,8 @@ def gpus(view: KubernetesView, profile: Profile) -> Finding:
     found = fitting(node_fit.nodes(view), profile)
     if found.nodes:
         total = sum(int(node.has(resource)) for node in found.nodes)
-        return ok(f"{_count(found.nodes)} with {total} {resource}{_products(found.nodes)}.{_shares(found, resource)}")
+        has = f"{count(len(found.nodes), 'node')} with {total} {resource}"
+        return ok(f"{has}{_products(found.nodes)}.{_shares(found, resource)}")
     return _none(found, profile)
 
 
@@ -31,7 +33,7 @@ def gpus(view: KubernetesView, profile: Profile) -> Finding:
 def claim_nodes(view: KubernetesView, profile: Profile) -> Finding:
     """A node lets in pods that claim their GPU: which one has it, only the scheduler can tell."""
     found = fitting(node_fit.nodes(view), profile)
-    return ok(f"{_count(found.nodes)} let the pods in.") if found.nodes else _none(found, profile)
+    return ok(f"{count(len(found.nodes), 'node')} for pods that claim a GPU.") if found.nodes else _none(found, profile)
 
 
 @check("cpu-nodes")
@@ -41,7 +43,7 @@ def cpus(view: KubernetesView, profile: Profile) -> Finding:
     placed = node_fit.fit(nodes, pod, {})
     found = node_fit.fit(nodes, pod, needs.whole(pod).requests)
     if found.nodes:
-        return ok(f"{_count(found.nodes)} for plan and aggregate.")
+        return ok(f"{count(len(found.nodes), 'node')} for plan and aggregate.")
     remedy = "Add a CPU node; or, where every node has a GPU, set steps: {labels: []} in a profile of your own."
     return _missing(found.why, found.remedy if placed.nodes else remedy, pod)
 
@@ -71,13 +73,16 @@ def _unadvertised(nodes: Sequence[Node], resource: str) -> tuple[str, str]:
     """No node advertises the resource: why that may be, and what to do."""
     others = sorted({key for node in nodes for key in node.allocatable if "/" in key and node.has(key) > 0})
     fits = [name for name in gpu_profiles.bundled() if gpu_profiles.load(name).gpu.resource in others]
-    says = f"None of {len(nodes)} nodes advertises {resource}"
+    says = f"None of {count(len(nodes), 'node')} advertises {resource}"
     if others:
         hint = f"Use a profile for those, such as {fits[0]}; or: " if fits else ""
         return f"{says}; they advertise {', '.join(others)}.", hint + _maker(resource)
     labelled = sum(node.labels.get(PRESENT) == "true" for node in nodes)
     if labelled:
-        return f"{says}, though {labelled} have a GPU by label {PRESENT}.", "See why its device plugin does not run."
+        return (
+            f"{says}, though label {PRESENT} is true on {labelled} of them.",
+            "See why its device plugin does not run.",
+        )
     return f"{says}.", _maker(resource)
 
 
@@ -97,13 +102,10 @@ def _shares(found: Fit, resource: str) -> str:
     if resource != WHOLE or not shared:
         return ""
     replicas = shared[0].labels[REPLICAS]
-    return f" But on {_count(shared)} {replicas} pods share each GPU and its memory ({REPLICAS} is {replicas})."
+    where = f"on {count(len(shared), 'node')} {replicas} pods"
+    return f" But {where} share each GPU and its memory ({REPLICAS} is {replicas})."
 
 
 def _products(nodes: Sequence[Node]) -> str:
     products = sorted({node.labels[PRODUCT] for node in nodes if PRODUCT in node.labels})
     return f" ({', '.join(products)})" if products else ""
-
-
-def _count(nodes: Sequence[Node]) -> str:
-    return f"{len(nodes)} node{'' if len(nodes) == 1 else 's'}"

@@ -4,7 +4,7 @@ from imagekiln.steps.job import Job
 from imagekiln.workflows import check_gpus, node_fit
 from imagekiln.workflows.check import Check, Finding, Unseen, check, ok, unknown, wrong
 from imagekiln.workflows.check_argo import PODS
-from imagekiln.workflows.fields import name, part, parts
+from imagekiln.workflows.fields import count, name, part, parts
 from imagekiln.workflows.kubernetes_view import KubernetesView
 from imagekiln.workflows.node_fit import Node
 from imagekiln.workflows.profile import Profile
@@ -49,7 +49,7 @@ def _image(view: KubernetesView, image: str, nodes: tuple[Node, ...]) -> Finding
         return unknown("There is no node to look at.", "See gpu-nodes and cpu-nodes.")
     there = sum(full_name(image) in node.images for node in nodes)
     if there:
-        return ok(f"{image} is there on {there} of {len(nodes)} nodes.")
+        return ok(f"{image} is there on {there} of {count(len(nodes), 'node')}.")
     says = f"The nodes have not pulled {image} yet."
     if full_name(image).startswith(f"{HUB}/library/"):
         return unknown(

@@ -6,7 +6,7 @@ from decimal import Decimal
 from imagekiln.workflows import needs
 from imagekiln.workflows.check import Finding, check, ok, wrong
 from imagekiln.workflows.connection import Json
-from imagekiln.workflows.fields import amount, name, part, parts, quantities
+from imagekiln.workflows.fields import amount, count, name, part, parts, quantities
 from imagekiln.workflows.kubernetes_view import Kind, KubernetesView
 from imagekiln.workflows.needs import Needs
 from imagekiln.workflows.profile import Profile
@@ -30,8 +30,10 @@ def quota(view: KubernetesView, profile: Profile, parallelism: int, priorities: 
     rooms = {key: room for each in quotas for key, room in _rooms(_hard(each), _asked(profile)["generate"])}
     if rooms and min(rooms.values()) < parallelism:
         tight = min(rooms, key=lambda key: rooms[key])
-        return ok(f"{rooms[tight]} GPU pods at once fit, by {tight}; the job's parallelism is {parallelism}.")
-    return ok(f"{parallelism} GPU pods at once fit." if quotas else "No quota is set.")
+        return ok(
+            f"Room for {count(rooms[tight], 'GPU pod')} at once, by {tight}; the job's parallelism is {parallelism}."
+        )
+    return ok(f"Room for {count(parallelism, 'GPU pod')} at once." if quotas else "No quota is set.")
 
 
 @check("limit-range")

@@ -42,6 +42,11 @@ def name(made: Mapping[str, object]) -> str:
     return str(part(made, "metadata").get("name", ""))
 
 
+def count(number: int, what: str) -> str:
+    """So many of something."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 def amount(resource: str, value: Decimal) -> str:
     """So much of a resource, as people say it."""
     if resource.endswith("memory"):

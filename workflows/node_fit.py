@@ -116,8 +116,8 @@ def _no_label(among: Sequence[Node], wanted: Sequence[Label]) -> str:
     """Each label that none of the nodes has as it is asked for, with the values that are there."""
     unmet = [label for label in wanted if not any(meets(node, label) for node in among)]
     if not unmet:
-        return f"None of {_nodes(among)} has all of the labels {', '.join(label.key for label in wanted)} as asked for."
-    return " ".join(f"None of {_nodes(among)} has {_asked(label)}: {_values(among, label.key)}." for label in unmet)
+        return f"{_none_has(among)} all of the labels {', '.join(label.key for label in wanted)} as asked for."
+    return " ".join(f"{_none_has(among)} {_asked(label)}: {_values(among, label.key)}." for label in unmet)
 
 
 def _asked(label: Label) -> str:
@@ -133,9 +133,7 @@ def _too_large(among: Sequence[Node], requests: Mapping[str, Decimal]) -> str:
     most = {key: max(node.has(key) for node in among) for key in requests}
     short = [key for key, value in requests.items() if value > most[key]]
     if not short:
-        return (
-            f"None of {_nodes(among)} has all at once: {', '.join(f'{amount(k, v)} {k}' for k, v in requests.items())}."
-        )
+        return f"{_none_has(among)} all at once: {', '.join(f'{amount(k, v)} {k}' for k, v in requests.items())}."
     said = (
         f"{amount(key, requests[key])} of {key}, and no node has more than {amount(key, most[key])}" for key in short
     )
@@ -143,7 +141,11 @@ def _too_large(among: Sequence[Node], requests: Mapping[str, Decimal]) -> str:
 
 
 def _nodes(among: Sequence[Node]) -> str:
-    return f"node {among[0].name}" if len(among) == 1 else f"{len(among)} nodes"
+    return f"Node {among[0].name}" if len(among) == 1 else f"{len(among)} nodes"
+
+
+def _none_has(among: Sequence[Node]) -> str:
+    return f"Node {among[0].name} does not have" if len(among) == 1 else f"None of {len(among)} nodes has"
 
 
 def _shown(texts: Sequence[str]) -> str:

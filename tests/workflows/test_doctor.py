@@ -69,7 +69,7 @@ def test_a_prerequisite_that_is_missing_is_said_with_its_remedy_and_ends_with_2(
     done = _doctor(job)
     assert done.exit_code == 2
     assert (
-        "wrong    gpu-nodes: None of 1 nodes advertises nvidia.com/gpu.\n"
+        "wrong    gpu-nodes: None of 1 node advertises nvidia.com/gpu.\n"
         "         -> Install NVIDIA's GPU Operator, or its device plugin, and add nodes with GPUs.\n"
     ) in done.stdout
     assert "1 wrong" in done.stdout

@@ -62,7 +62,8 @@ def test_a_node_with_a_gpu_that_nothing_advertises_lacks_a_device_plugin(kube: K
     _only(kube)
     found = check_gpus.gpus(kube.view(), GPU)
     assert (
-        found.says == "None of 2 nodes advertises nvidia.com/gpu, though 1 have a GPU by label nvidia.com/gpu.present."
+        found.says
+        == "None of 2 nodes advertises nvidia.com/gpu, though label nvidia.com/gpu.present is true on 1 of them."
     )
     assert "device plugin" in _remedy(found)
 
@@ -84,14 +85,14 @@ def test_a_slice_or_share_that_nobody_makes_has_its_own_remedy(kube: Kube, profi
 def test_a_label_that_no_node_has_is_named(kube: Kube) -> None:
     found = check_gpus.gpus(kube.view(), gpu_profiles.load("tainted-pool"))
     assert found.verdict == "wrong"
-    assert found.says == "None of node gpu-0 has label pool In images: none has that label."
+    assert found.says == "Node gpu-0 does not have label pool In images: none has that label."
 
 
 def test_a_label_with_other_values_is_said_with_them(kube: Kube, tmp_path: Path) -> None:
     text = "generate: {labels: [{key: nvidia.com/gpu.product, values: [NVIDIA-L4]}]}"
     found = check_gpus.gpus(kube.view(), _own(tmp_path, text))
     assert found.says == (
-        "None of node gpu-0 has label nvidia.com/gpu.product In NVIDIA-L4: its values are NVIDIA-H100-80GB-HBM3."
+        "Node gpu-0 does not have label nvidia.com/gpu.product In NVIDIA-L4: its values are NVIDIA-H100-80GB-HBM3."
     )
 
 
@@ -116,7 +117,7 @@ def test_a_taint_that_is_not_tolerated_is_named(kube: Kube) -> None:
     _only(kube, taint="dedicated", has={WHOLE: "2"})
     found = check_gpus.gpus(kube.view(), GPU)
     assert found.verdict == "wrong"
-    assert found.says == "node gpu-0 would do, but the profile does not tolerate taint dedicated=present:NoSchedule."
+    assert found.says == "Node gpu-0 would do, but the profile does not tolerate taint dedicated=present:NoSchedule."
 
 
 @pytest.mark.parametrize(("value", "verdict"), [("present", "ok"), ("other", "wrong")])

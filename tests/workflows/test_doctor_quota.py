@@ -33,7 +33,7 @@ def _range(kube: Kube, kind: str, **bounds: dict[str, str]) -> Check:
 
 def test_our_own_quota_has_room_for_the_default_parallelism(kube: Kube) -> None:
     found = check_quota.quota(kube.view(), GPU, 16, [])
-    assert (found.verdict, found.says) == ("ok", "16 GPU pods at once fit.")
+    assert (found.verdict, found.says) == ("ok", "Room for 16 GPU pods at once.")
 
 
 @pytest.mark.parametrize(
@@ -57,18 +57,18 @@ def test_a_quota_that_no_pod_fits_into_is_wrong(kube: Kube, key: str, hard: str)
 def test_a_quota_with_room_for_a_pod_and_argos_container_is_enough(kube: Kube) -> None:
     hard = {"requests.cpu": "4020m", "requests.memory": "24640Mi", "limits.memory": "24832Mi"}
     found = _quota(kube, hard, parallelism=1)
-    assert (found.verdict, found.says) == ("ok", "1 GPU pods at once fit.")
+    assert (found.verdict, found.says) == ("ok", "Room for 1 GPU pod at once.")
 
 
 def test_fewer_pods_at_once_than_asked_for_are_said_and_not_wrong(kube: Kube) -> None:
     found = _quota(kube, {"requests.nvidia.com/gpu": "5", "pods": "100"})
     assert found.verdict == "ok"
-    assert found.says == "5 GPU pods at once fit, by requests.nvidia.com/gpu; the job's parallelism is 16."
+    assert found.says == "Room for 5 GPU pods at once, by requests.nvidia.com/gpu; the job's parallelism is 16."
 
 
 def test_pods_of_several_gpus_count_for_as_many(kube: Kube) -> None:
     found = _quota(kube, {"requests.nvidia.com/gpu": "10"}, gpu_profiles.load("gpu-4"))
-    assert found.says.startswith("2 GPU pods at once fit")
+    assert found.says.startswith("Room for 2 GPU pods at once")
 
 
 def test_a_quota_of_cpu_limits_refuses_pods_that_have_none(kube: Kube) -> None:
