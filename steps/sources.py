@@ -9,6 +9,7 @@ from typing import BinaryIO
 
 from imagekiln.steps import bundled
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.remote import is_remote
 from imagekiln.steps.storage import filesystem
 from imagekiln.steps.store_errors import told
 
@@ -32,14 +33,18 @@ def gather(patterns: tuple[str, ...], spool: Path) -> tuple[Source, ...]:
     """
     sources: list[Source] = []
     for pattern in patterns:
-        remote = "://" in pattern and not pattern.startswith("file://")
-        found = _find_remote(pattern) if remote else _find_local(pattern)
+        remote, found = is_remote(pattern), find(pattern)
         if not found:
             raise Missing(f"{pattern}: no such file or bucket. Check `prompts`.")
         for uri in found:
             number = len(sources)
             sources.append(_fetched(uri, spool / f"{number:05d}.parquet") if remote else _hashed(uri))
     return tuple(sources)
+
+
+def find(pattern: str) -> list[str]:
+    """The names that a pattern stands for, sorted. One that is elsewhere and has no `*` is not looked up."""
+    return _find_remote(pattern) if is_remote(pattern) else _find_local(pattern)
 
 
 def fingerprint(sources: tuple[Source, ...]) -> str:

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from imagekiln.workflows import connection
+from tests import kube as kubes
 from tests import s3
 
 
@@ -26,3 +28,11 @@ def s3_bucket(s3_server: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
 def store_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty folder: once on this disk, once in an S3 bucket."""
     return str(tmp_path / "store") if request.param == "disk" else f"{request.getfixturevalue('s3_bucket')}/store"
+
+
+@pytest.fixture
+def kube(monkeypatch: pytest.MonkeyPatch) -> Iterator[kubes.Kube]:
+    """A stand-in for a cluster that lacks nothing for the profile `gpu`. One that fails is not asked again."""
+    monkeypatch.setattr(connection, "TRIES", 0)
+    with kubes.serving(kubes.healthy()) as serving:
+        yield serving

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from imagekiln.workflows import cluster_commands, plan_command, schedule_commands, workflow_commands
+from imagekiln.workflows import cluster_commands, doctor_command, plan_command, schedule_commands, workflow_commands
 from imagekiln.workflows.options import date_options, job_options, output_option
 
 DEMO = "bundled:demo.yaml"
@@ -147,5 +147,6 @@ for command in (
     *workflow_commands.COMMANDS,
     *schedule_commands.COMMANDS,
     *cluster_commands.COMMANDS,
+    *doctor_command.COMMANDS,
 ):
     main.add_command(command)

@@ -22,6 +22,10 @@ class Taken(BadInput):
     """An object of this name is there already."""
 
 
+class Denied(BadInput):
+    """Who asks is known, and may not."""
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """Where an API is, and how it knows who asks. `token` is called for each request, since tokens expire."""
@@ -33,7 +37,7 @@ class Access:
 
 
 class Connection:
-    """A session with one API. Raises Missing, Taken, BadInput and TryAgain."""
+    """A session with one API. Raises Missing, Taken, Denied, BadInput and TryAgain."""
 
     def __init__(self, access: Access) -> None:
         """Take note of the access; nothing is asked yet."""
@@ -55,9 +59,10 @@ class Connection:
         query: Mapping[str, str] | None = None,
         body: Json | None = None,
         kind: str = "application/json",
+        accept: str = "application/json",
     ) -> Json:
         """The answer to one request."""
-        answer = self._send(method, path, query, body, kind, stream=False)
+        answer = self._send(method, path, query, body, {"Content-Type": kind, "Accept": accept}, stream=False)
         try:
             return cast("Json", answer.json())
         except ValueError as error:
@@ -65,7 +70,7 @@ class Connection:
 
     def lines(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[str]:
         """The lines of an answer, as they come."""
-        with self._send("GET", path, query, None, "application/json", stream=True) as answer:
+        with self._send("GET", path, query, None, {}, stream=True) as answer:
             try:
                 for line in answer.iter_lines(chunk_size=1):
                     yield line.decode(errors="replace")
@@ -73,10 +78,17 @@ class Connection:
                 raise TryAgain(f"{self.url}: broke off ({_brief(error)}). Run again.") from error
 
     def _send(
-        self, method: str, path: str, query: Mapping[str, str] | None, body: Json | None, kind: str, *, stream: bool
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str] | None,
+        body: Json | None,
+        headers: dict[str, str],
+        *,
+        stream: bool,
     ) -> requests.Response:
         token = self._access.token()
-        headers = {"Content-Type": kind} | ({"Authorization": token} if token else {})
+        headers |= {"Authorization": token} if token else {}
         times = (CONNECT_SECONDS, QUIET_SECONDS if stream else ANSWER_SECONDS)
         url = f"{self.url}/{path}"
         try:
@@ -98,7 +110,7 @@ def _refusal(answer: requests.Response, url: str) -> KilnError:
     if answer.status_code == 401:
         return BadInput(f"{url}: does not know you ({said}). Log in again, or renew the token.")
     if answer.status_code == 403:
-        return BadInput(f"{url}: you may not do this ({said}). Ask for the role imagekiln-submitter.")
+        return Denied(f"{url}: you may not do this ({said}). Ask for the role imagekiln-submitter.")
     if answer.status_code == 404:
         return Missing(f"{url}: {said}.")
     if answer.status_code == 409:

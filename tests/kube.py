@@ -1,0 +1,186 @@
+"""A stand-in for the Kubernetes API on loopback: it serves a dictionary of objects, and refuses what it is told to."""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import yaml
+
+from imagekiln.workflows.connection import Access, Connection, Json
+from imagekiln.workflows.fields import name, part, texts
+from imagekiln.workflows.kubernetes_view import KubernetesView
+
+BASE = Path(__file__).parents[1] / "workflows/cluster/base"
+SPACE = "namespaces/imagekiln"
+ARGO = f"apis/argoproj.io/v1alpha1/{SPACE}"
+CORE = f"api/v1/{SPACE}"
+PLACES = {
+    "Namespace": "api/v1/namespaces",
+    "ServiceAccount": f"{CORE}/serviceaccounts",
+    "ResourceQuota": f"{CORE}/resourcequotas",
+    "LimitRange": f"{CORE}/limitranges",
+    "ConfigMap": f"{CORE}/configmaps",
+    "PriorityClass": "apis/scheduling.k8s.io/v1/priorityclasses",
+}
+KINDS = ("workflows", "workflowtemplates", "cronworkflows", "workfloweventbindings")
+H100 = {
+    "nvidia.com/gpu.present": "true",
+    "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
+    "nvidia.com/cuda.driver-version.full": "580.65.06",
+}
+
+
+@dataclass(slots=True)
+class Kube:
+    """A cluster: its objects by path, and what who asks may not do there."""
+
+    objects: dict[str, Json] = field(default_factory=dict)
+    served: tuple[str, ...] = KINDS
+    unreadable: set[str] = field(default_factory=set)  # plurals
+    refused: set[str] = field(default_factory=lambda: {"get secrets"})  # rights; of an account: "name: verb resource"
+    version: str = "v1.34.4"
+    argo: str | None = None  # the version that Argo's server says
+    down: bool = False
+    invalid: str = ""  # what is wrong with every object that is applied
+    page: int = 1000
+    requests: list[str] = field(default_factory=list)
+    url: str = ""
+
+    def put(self, folder: str, called: str, **values: object) -> None:
+        """Put an object there, with a name in its metadata."""
+        about = {"name": called, **part(values, "metadata")}
+        self.objects[f"{folder}/{called}"] = {**values, "metadata": about}
+
+    def node(
+        self,
+        called: str,
+        labels: Mapping[str, str] | None = None,
+        taint: str = "",
+        image: str = "",
+        has: Mapping[str, str] | None = None,
+    ) -> None:
+        """Put a node of 32 cores and 256 GiB there, and what else it has."""
+        taints = [{"key": taint, "value": "present", "effect": "NoSchedule"}] if taint else []
+        resources = {"cpu": "32", "memory": "256Gi", "pods": "110"} | dict(has or {})
+        status = {"allocatable": resources, "images": [{"names": [image]}] if image else []}
+        about = {"labels": dict(labels or {})}
+        self.put("api/v1/nodes", called, metadata=about, spec={"taints": taints}, status=status)
+
+    def connection(self) -> Connection:
+        """A way to it."""
+        return Connection(Access(self.url, lambda: None))
+
+    def view(self) -> KubernetesView:
+        """What doctor sees of it."""
+        return KubernetesView(self.connection(), "imagekiln")
+
+
+def healthy() -> Kube:
+    """A cluster that lacks nothing for the profile `gpu`: our own manifests, a CPU node and one with two H100s."""
+    made = Kube()
+    for file in sorted(BASE.glob("*.yaml")):
+        for each in yaml.safe_load_all(file.read_text(encoding="utf-8")):
+            if each.get("kind") in PLACES:
+                made.objects[f"{PLACES[each['kind']]}/{name(each)}"] = each
+    made.node("cpu-0")
+    made.node("gpu-0", H100, taint="nvidia.com/gpu", has={"nvidia.com/gpu": "2"})
+    return made
+
+
+@contextmanager
+def serving(kube: Kube) -> Iterator[Kube]:
+    """The cluster, listening on loopback while the block runs."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(kube)) as server:
+        server.daemon_threads = True
+        kube.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield kube
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+Answer = tuple[int, Json]
+
+
+def _handler(kube: Kube) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def handle_one(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            kube.requests.append(f"{self.command} {self.path}")
+            path = urlsplit(self.path)
+            query = {key: values[0] for key, values in parse_qs(path.query).items()}
+            status, said = _answer(kube, self.command, path.path.strip("/"), query, json.loads(body or b"{}"))
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(said).encode())
+
+        do_GET = do_POST = do_PATCH = handle_one  # noqa: N815  # names of the standard library
+
+        def log_message(self, *_: object) -> None:
+            """Keep the test's output clean."""
+
+    return Handler
+
+
+def _answer(kube: Kube, verb: str, path: str, query: dict[str, str], body: Json) -> Answer:
+    if kube.down:
+        return 503, {"message": "down"}
+    if "accessreviews" in path:
+        return 201, {"status": {"allowed": _right(body) not in kube.refused}}
+    if verb == "PATCH":
+        assert query.get("dryRun") == "All", "doctor must change nothing"
+        if kube.invalid:
+            return 422, {"message": kube.invalid}
+        there = kube.objects[path]
+        return 200, {**there, **body, "metadata": {**part(there, "metadata"), **part(body, "metadata")}}
+    if path == "version":
+        return 200, {"gitVersion": kube.version}
+    if path == "api/v1/version":
+        return (200, {"version": kube.argo}) if kube.argo else (404, {"message": "not found"})
+    if path == "apis/argoproj.io/v1alpha1":
+        return (200, {"resources": [{"name": each} for each in kube.served]}) if kube.served else (404, {})
+    return _read(kube, path, query)
+
+
+def _read(kube: Kube, path: str, query: dict[str, str]) -> Answer:
+    if kube.unreadable & set(path.replace(f"{SPACE}/", "").split("/")):
+        return 403, {"message": "forbidden"}
+    if path in kube.objects:
+        return 200, kube.objects[path]
+    found = [each for at, each in kube.objects.items() if _in(at, path) and _selected(each, query)]
+    if not found and "limit" not in query:
+        return 404, {"message": f"{path} not found"}
+    start = int(query.get("continue", "0"))
+    end = start + min(kube.page, int(query["limit"]))
+    more = {"continue": str(end)} if end < len(found) else {}
+    # As custom resources have it: null for none.
+    return 200, {"items": found[start:end] or None, "metadata": more}
+
+
+def _in(at: str, folder: str) -> bool:
+    """Whether an object's path is of the folder; one without a namespace holds those of all."""
+    parent = at.rpartition("/")[0]
+    return parent == folder or parent.replace(f"/{SPACE}/", "/") == folder
+
+
+def _selected(made: Json, query: dict[str, str]) -> bool:
+    label, _, value = query.get("labelSelector", "").partition("=")
+    if label and texts(made, "metadata", "labels").get(label) != value:
+        return False
+    wanted = query.get("fieldSelector", "").removeprefix("metadata.name=")
+    return not wanted or name(made) == wanted
+
+
+def _right(body: Json) -> str:
+    asked = texts(body, "spec", "resourceAttributes")
+    resource = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
+    account = str(part(body, "spec").get("user", "")).rpartition(":")[2]
+    return f"{account}: {asked['verb']} {resource}" if account else f"{asked['verb']} {resource}"

@@ -1,0 +1,114 @@
+"""Whether what a profile and a job name is there."""
+
+import pytest
+
+from imagekiln.steps.jobfile import check_job
+from imagekiln.workflows import check_namespace, gpu_profiles, templates
+from imagekiln.workflows.fields import part
+from tests.jobs import SHAPES
+from tests.kube import ARGO, CORE, Kube
+
+GPU = gpu_profiles.load("gpu")
+CONFIG = f"{CORE}/configmaps"
+TEMPLATE = f"{ARGO}/workflowtemplates/imagekiln-gpu"
+CLAIMS = f"{CORE}/persistentvolumeclaims"
+
+
+def test_a_template_that_is_not_registered_will_be(kube: Kube) -> None:
+    found = check_namespace.template(kube.view(), GPU)
+    assert found.verdict == "ok"
+    assert "not registered yet" in found.says
+
+
+def test_a_template_of_this_version_is_up_to_date(kube: Kube) -> None:
+    kube.objects[TEMPLATE] = templates.workflow_template(GPU, "imagekiln")
+    assert check_namespace.template(kube.view(), GPU).says == "imagekiln-gpu is registered and up to date."
+
+
+def test_a_template_of_another_version_is_wrong(kube: Kube) -> None:
+    made = templates.workflow_template(GPU, "imagekiln")
+    kube.objects[TEMPLATE] = made | {"spec": part(made, "spec") | {"parallelism": 3}}
+    found = check_namespace.template(kube.view(), GPU)
+    assert (found.verdict, found.remedy) == ("wrong", "Run `imagekiln apply JOB`.")
+
+
+def test_a_template_that_the_cluster_would_refuse_is_wrong(kube: Kube) -> None:
+    kube.objects[TEMPLATE] = templates.workflow_template(GPU, "imagekiln")
+    kube.invalid = "spec.templates: unknown field"
+    found = check_namespace.template(kube.view(), GPU)
+    assert found.verdict == "wrong"
+    assert "spec.templates: unknown field" in found.says
+
+
+@pytest.mark.parametrize(("version", "verdict"), [("v1.32.9", "wrong"), ("v1.33.0-gke.1", "ok")])
+def test_models_in_an_image_need_kubernetes_1_33(kube: Kube, version: str, verdict: str) -> None:
+    kube.version = version
+    assert check_namespace.image_volume(kube.view()).verdict == verdict
+
+
+@pytest.mark.parametrize("name", ["imagekiln-batch", "imagekiln-urgent"])
+def test_our_own_priority_classes_are_found(kube: Kube, name: str) -> None:
+    assert check_namespace.priority_class(kube.view(), name).verdict == "ok"
+
+
+def test_a_priority_class_that_is_not_there_is_wrong(kube: Kube) -> None:
+    assert check_namespace.priority_class(kube.view(), "first").says == "There is no PriorityClass first."
+
+
+def test_a_priority_class_of_the_job_is_asked_for() -> None:
+    values = {"name": "a", "prompts": "s3://p/*.parquet", "output": "s3://o", "model": SHAPES}
+    job = check_job(values | {"cluster": {"priority_class": "imagekiln-batch"}})
+    assert check_namespace.priority_classes(job, GPU) == ["imagekiln-batch"]
+
+
+def test_a_runtime_class_that_is_not_there_is_wrong(kube: Kube) -> None:
+    assert check_namespace.runtime_class(kube.view(), "nvidia").verdict == "wrong"
+    kube.put("apis/node.k8s.io/v1/runtimeclasses", "nvidia")
+    assert check_namespace.runtime_class(kube.view(), "nvidia").verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("phase", "mode", "verdict"),
+    [
+        ("Bound", "ReadWriteMany", "ok"),
+        ("Bound", "ReadWriteOnce", "wrong"),
+        ("Pending", "ReadWriteMany", "unknown"),
+        ("Lost", "ReadWriteMany", "wrong"),
+    ],
+)
+def test_a_model_cache_must_be_bound_and_shared(kube: Kube, phase: str, mode: str, verdict: str) -> None:
+    kube.put(CLAIMS, "imagekiln-models", spec={"accessModes": [mode]}, status={"phase": phase})
+    assert check_namespace.claim(kube.view(), "imagekiln-models").verdict == verdict
+
+
+def test_a_model_cache_that_is_not_there_is_wrong(kube: Kube) -> None:
+    assert check_namespace.claim(kube.view(), "imagekiln-models").says == "There is no claim imagekiln-models."
+
+
+def test_the_semaphore_of_our_own_manifests_has_a_number(kube: Kube) -> None:
+    assert check_namespace.semaphore(kube.view(), "gpu").says == "16 pods at once, over all batches."
+
+
+@pytest.mark.parametrize("data", [{}, {"gpu": "many"}, {"gpu": "0"}])
+def test_a_semaphore_without_a_number_is_wrong(kube: Kube, data: dict[str, str]) -> None:
+    kube.put(CONFIG, "imagekiln-gpus", data=data)
+    found = check_namespace.semaphore(kube.view(), "gpu")
+    assert (found.verdict, found.says) == ("wrong", "ConfigMap imagekiln-gpus has no number in gpu.")
+
+
+def test_our_own_manifests_give_reports_a_place(kube: Kube) -> None:
+    assert check_namespace.artifacts(kube.view()).says == "Argo keeps reports by artifact-repositories/s3."
+
+
+def test_reports_without_a_place_are_wrong(kube: Kube) -> None:
+    del kube.objects[f"{CONFIG}/artifact-repositories"]
+    found = check_namespace.artifacts(kube.view())
+    assert found.verdict == "wrong"
+    assert found.remedy is not None
+    assert "report_artifact: false" in found.remedy
+
+
+def test_a_default_place_that_is_not_among_them_is_wrong(kube: Kube) -> None:
+    about = {"annotations": {check_namespace.DEFAULT: "gcs"}}
+    kube.put(CONFIG, "artifact-repositories", metadata=about, data={"s3": ""})
+    assert check_namespace.artifacts(kube.view()).verdict == "wrong"

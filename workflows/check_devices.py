@@ -1,0 +1,86 @@
+"""Whether GPUs can be claimed, their driver is new enough, and somebody measures them."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from imagekiln.workflows import check_gpus, node_fit
+from imagekiln.workflows.check import Finding, check, ok, unknown, wrong
+from imagekiln.workflows.connection import Json
+from imagekiln.workflows.fields import count, part, parts
+from imagekiln.workflows.kubernetes_view import Kind, KubernetesView
+from imagekiln.workflows.node_fit import Node
+from imagekiln.workflows.profile import Profile
+
+DRIVER = 580  # what CUDA 13 needs, which PyPI's wheels of torch 2.15 are built for
+LABELS = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.major")
+CLAIM_TEMPLATES = Kind("apis/resource.k8s.io/v1", "resourceclaimtemplates", namespaced=True)
+CLASSES = Kind("apis/resource.k8s.io/v1", "deviceclasses")
+SLICES = Kind("apis/resource.k8s.io/v1", "resourceslices")
+DAEMONS = Kind("apis/apps/v1", "daemonsets", namespaced=True)
+EXPORTERS = ("app.kubernetes.io/name=dcgm-exporter", "app=nvidia-dcgm-exporter")
+INSTALL = "Install the DRA driver of your GPUs; Kubernetes must be 1.34 or later."
+
+
+@check("gpu-claim")
+def claim(view: KubernetesView, name: str) -> Finding:
+    """The claim template is there, its device classes too, and a driver publishes devices."""
+    if view.get(CLAIM_TEMPLATES, name) is None:
+        remedy = "Make it: workflows/cluster/gpus/resource-claim-template.yaml is one."
+        return wrong(f"There is no ResourceClaimTemplate {name}.", remedy)
+    requests = parts(view.get(CLAIM_TEMPLATES, name), "spec", "spec", "devices", "requests")
+    classes = sorted({found for each in requests for found in _classes(each)})
+    missing = [each for each in classes if view.get(CLASSES, each) is None]
+    if missing:
+        return wrong(f"{name} asks for device class {', '.join(missing)}, which is not there.", INSTALL)
+    devices = Counter({str(part(each, "spec").get("driver")): 0 for each in view.find(SLICES)})
+    for each in view.find(SLICES):
+        devices[str(part(each, "spec").get("driver"))] += len(parts(each, "spec", "devices"))
+    if not devices.total():
+        return wrong("No driver publishes a device (there is none in any ResourceSlice).", INSTALL)
+    said = ", ".join(f"{count(number, 'device')} of {driver}" for driver, number in sorted(devices.items()))
+    return ok(f"{name} asks for {', '.join(classes)}; the cluster has {said}.")
+
+
+def _classes(request: Json) -> list[str]:
+    """A request names its class, or a list of requests of which the first that fits is taken."""
+    either = [part(request, "exactly"), *parts(request, "firstAvailable")]
+    return [str(each["deviceClassName"]) for each in either if each.get("deviceClassName")]
+
+
+@check("driver")
+def driver(view: KubernetesView, profile: Profile) -> Finding:
+    """The GPUs' driver runs the CUDA that the image brings."""
+    nodes = check_gpus.fitting(node_fit.nodes(view), profile, sized=False).nodes
+    if not nodes:
+        return unknown("There is no node to look at.", "See gpu-nodes.")
+    versions = {node.name: version for node in nodes if (version := _version(node))}
+    old = {name: version for name, version in versions.items() if int(version.partition(".")[0]) < DRIVER}
+    if old:
+        names = ", ".join(f"{name} has {version}" for name, version in list(old.items())[: node_fit.MOST_SHOWN])
+        says = f"The image's CUDA 13 needs driver {DRIVER} or later; {names}."
+        return wrong(says, "Update the driver, or keep the job off these nodes by a label in a profile of your own.")
+    if not versions:
+        remedy = f"Install GPU feature discovery, or see nvidia-smi on a node: {DRIVER} or later is needed."
+        return unknown("No node with GPUs says its driver's version.", remedy)
+    return ok(f"{', '.join(sorted(set(versions.values())))}{_silent(nodes, versions)}; CUDA 13 needs {DRIVER}.")
+
+
+def _version(node: Node) -> str | None:
+    found = [node.labels[key] for key in LABELS if node.labels.get(key, "").partition(".")[0].isdecimal()]
+    return found[0] if found else None
+
+
+def _silent(nodes: Sequence[Node], versions: dict[str, str]) -> str:
+    silent = len(nodes) - len(versions)
+    return f" ({count(silent, 'node')} without that label)" if silent else ""
+
+
+@check("gpu-metrics")
+def metrics(view: KubernetesView) -> Finding:
+    """Somebody measures the GPUs. The job does not need it."""
+    remedy = "Without DCGM exporter, the dashboards show no GPU: install it, or NVIDIA's GPU Operator."
+    found = [each for labels in EXPORTERS for each in view.find(DAEMONS, f"labelSelector={labels}", everywhere=True)]
+    if not found:
+        return unknown("No DCGM exporter is to be seen.", remedy)
+    where = ", ".join(sorted({str(part(each, "metadata").get("namespace")) for each in found}))
+    return ok(f"DCGM exporter is in namespace {where}.")

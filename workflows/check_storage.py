@@ -1,0 +1,84 @@
+"""Whether the job's storage does what the job needs, as far as this machine can tell with its own credentials."""
+
+from contextlib import suppress
+from uuid import uuid4
+
+from imagekiln.steps import bundled, commit, sources
+from imagekiln.steps.dated import DATE
+from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
+from imagekiln.steps.job import Job
+from imagekiln.steps.remote import is_remote
+from imagekiln.steps.storage import Store, open_store
+from imagekiln.workflows import submission
+from imagekiln.workflows.check import Finding, check, ok, unknown, wrong
+
+PROBE = b"imagekiln doctor writes this, and removes it\n"
+NO_LOGIN = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
+HERE = "Pods may reach it all the same. Set this machine's credentials and endpoint, and run doctor again."
+
+
+@check("places")
+def places(job: Job) -> Finding:
+    """Pods can reach what the job names: nothing of it lies on this machine."""
+    try:
+        submission.refuse_out_of_reach(job)
+    except BadInput as error:
+        return wrong(str(error), "Pods see no disk of this machine: use a bucket.")
+    return ok("Nothing lies on this machine only.")
+
+
+@check("output")
+def output(job: Job) -> Finding:
+    """The store takes an object, refuses to write it twice, and lets it be removed."""
+    if not is_remote(job.output):
+        return unknown(f"{job.output} is a place on this machine.", "Write a URI, such as s3://bucket/folder.")
+    try:
+        return _probed(open_store(job.output), careful=job.unconditional_writes == "refuse")
+    except KilnError as error:
+        return _failure(error)
+
+
+@check("prompts")
+def prompts(job: Job) -> Finding:
+    """The first object that each of the job's patterns names can be read."""
+    undated = [pattern for pattern in job.patterns if not DATE.search(pattern)]
+    try:
+        for pattern in undated:
+            _read(pattern)
+    except KilnError as error:
+        return _failure(error)
+    if len(undated) < len(job.patterns):
+        return unknown("Whose prompts there are depends on the date.", "See `imagekiln plan --date` for one.")
+    return ok(f"{', '.join(undated)} can be read.")
+
+
+def _probed(store: Store, *, careful: bool) -> Finding:
+    key = f".imagekiln-doctor-{uuid4().hex}"
+    store.create(key, PROBE)
+    kept = f" The probe stays, as {store.at(key)}."
+    try:
+        if careful:
+            commit.require_conditional_writes(store, key, PROBE)
+    finally:
+        with suppress(KilnError):  # a store may let nobody delete, and nothing of ours needs to
+            store.remove(key)
+            kept = ""
+    return ok(f"{store.uri} takes new objects{', each once' if careful else ''}.{kept}")
+
+
+def _read(pattern: str) -> None:
+    found = sources.find(pattern)
+    if not found:
+        raise Missing(f"{pattern}: no such file or bucket.")
+    if pattern.startswith(bundled.PREFIX):
+        return
+    folder, _, name = found[0].rpartition("/")
+    if not open_store(folder).exists(name):
+        raise Missing(f"{found[0]}: no such file.")
+
+
+def _failure(error: KilnError) -> Finding:
+    """Away or without a login, a store says nothing of what pods may do; one that refuses does."""
+    if isinstance(error, TryAgain) or type(error.__cause__).__name__ in NO_LOGIN:
+        return unknown(str(error), HERE)
+    return wrong(str(error), "Correct the job, or the rights of its key.")
