@@ -57,6 +57,7 @@ def test_pod_plans_and_leaves_what_argo_needs(tmp_path: Path) -> None:
         "pods_here": str(shards),
         "workflows": "0",
         "parallelism": "3",
+        "images": "135",
     }
 
 
