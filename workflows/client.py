@@ -145,7 +145,8 @@ def _again(there: Json, argo: Argo) -> Status:
     kept = {"namespace": about["namespace"]} | {key: _ours(about.get(key)) for key in ("labels", "annotations")}
     for number in range(2, MOST_TRIES):
         name = f"{first}{AGAIN}{number}"
-        made = {key: there[key] for key in ("apiVersion", "kind")} | {"metadata": kept | {"name": name}, "spec": spec}
+        # Argo's server does not say of what kind its answer is.
+        made: Json = {"apiVersion": submission.API, "kind": "Workflow", "metadata": kept | {"name": name}, "spec": spec}
         try:
             return status.status(argo.create(made))
         except Taken:

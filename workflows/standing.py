@@ -45,6 +45,8 @@ def text(status: Status) -> str:
     lines = [standing(status)]
     if status.run:
         lines.append(f"Dataset: {status.run}")
+    if status.message and not status.failures:
+        lines.append(status.message)
     lines += [_failure(each) for each in status.failures[:MOST_FAILURES]]
     if (more := len(status.failures) - MOST_FAILURES) > 0:
         lines.append(f"... and {more} more")

@@ -23,7 +23,8 @@ def succeeded(name: str, argo: Argo) -> str:
 
 
 def submitted(job: Job, argo: Argo) -> str:
-    """The name of the workflow of a job."""
+    """The name of the workflow of a job, whose template is brought up to date first."""
+    client.apply(job, argo)
     return client.submit(job, argo=argo).name
 
 

@@ -11,8 +11,9 @@ from imagekiln.steps.job import Job
 from imagekiln.steps.verify import verify
 from imagekiln.workflows import client
 from imagekiln.workflows.argo import Argo
+from imagekiln.workflows.argo_server import ArgoServer
 from tests.cluster import jobs, kube
-from tests.cluster.ending import running, submitted, succeeded
+from tests.cluster.ending import ended, running, submitted, succeeded
 
 IMAGES = 48
 
@@ -89,6 +90,16 @@ def test_out_of_memory_is_tried_again_with_more(tmp_path: Path, argo: Argo) -> N
             asked[kube.name(pod)] = str(kube.at(pod, "spec", "containers", 1, "resources", "limits", "memory"))
     assert len(set(asked.values())) > 1, "no attempt had more memory than the first"
     check(name, {}, argo)
+
+
+def test_stopped_run_goes_on_when_it_is_retried(server: ArgoServer) -> None:
+    job = slow()
+    name = submitted(job, server)
+    before = some_parts(job)
+    client.stop(name, kube.NAMESPACE, server)
+    assert ended(name, server).phase == "Failed"
+    assert len(jobs.written(f"{job.output}/{job.run_id}")) < IMAGES // 2, "nothing was left to do"
+    check(client.retry(name, kube.NAMESPACE, server).name, before, server)
 
 
 def test_node_lost(argo: Argo) -> None:

@@ -31,9 +31,10 @@ class Memory:
         return self.objects[identity(made)]
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
-        """What was kept."""
+        """What was kept, without saying of what kind it is: Argo's server says as little."""
         try:
-            return self.objects[kind, namespace, name]
+            found = self.objects[kind, namespace, name]
+            return {key: value for key, value in found.items() if key not in ("apiVersion", "kind")}
         except KeyError as error:
             raise Missing(f"{name}: not found.") from error
 
