@@ -46,6 +46,10 @@ class Child:
         """Wait until it says so. Raises EOFError where it ends instead."""
         self._hears.recv_bytes()
 
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return self._process.is_alive()
+
     def kill(self) -> bool:
         """End it by SIGKILL; whether it was still at work."""
         self._process.kill()
