@@ -12,8 +12,8 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 from imagekiln.workflows.connection import Access, Connection, Json
-from imagekiln.workflows.fields import name, part, texts
-from imagekiln.workflows.kubernetes_view import KubernetesView
+from imagekiln.workflows.doctor.fields import name, part, texts
+from imagekiln.workflows.doctor.kubernetes_view import KubernetesView
 
 BASE = Path(__file__).parents[1] / "workflows/cluster/base"
 SPACE = "namespaces/imagekiln"

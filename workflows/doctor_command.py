@@ -8,7 +8,7 @@ import click
 from imagekiln.workflows.options import job_options, output_option, reach_options
 
 if TYPE_CHECKING:
-    from imagekiln.workflows.check import Check
+    from imagekiln.workflows.doctor.check import Check
 
 WRONG = 2
 WIDTH = 9
@@ -24,15 +24,16 @@ def doctor(job: str, settings: tuple[str, ...], server: str | None, context: str
     Goes by kubeconfig; changes nothing but for a probe that it writes to the job's output, and removes.
     """
     from imagekiln.steps.jobfile import read_job
-    from imagekiln.workflows import access, doctor
+    from imagekiln.workflows import access
     from imagekiln.workflows.connection import Connection
+    from imagekiln.workflows.doctor import diagnosis
     from imagekiln.workflows.show import show
 
     wanted = read_job(job, settings)
     named = server or (None if context else access.named_server())
     argo = Connection(access.argo_server(named)) if named else None
-    checks = doctor.diagnose(wanted, Connection(access.kubernetes(context)), argo)
-    found = doctor.diagnosis(wanted, _told(checks) if output == "text" else checks)
+    checks = diagnosis.diagnose(wanted, Connection(access.kubernetes(context)), argo)
+    found = diagnosis.diagnosis(wanted, _told(checks) if output == "text" else checks)
     show(found, output, lambda _: _sum(found.checks))
     if not found.healthy:
         click.get_current_context().exit(WRONG)

@@ -9,10 +9,11 @@ from typing import cast
 import pytest
 
 from imagekiln.steps.job import Job
-from imagekiln.workflows import access, client, doctor
+from imagekiln.workflows import access, client
 from imagekiln.workflows.argo import Argo
-from imagekiln.workflows.check import Check
 from imagekiln.workflows.connection import Access, Connection
+from imagekiln.workflows.doctor import diagnosis
+from imagekiln.workflows.doctor.check import Check
 from tests.cluster import jobs, kube
 
 GPU_NODES = ("gpu-0", "gpu-1")
@@ -24,8 +25,8 @@ def job(**changes: object) -> Job:
 
 def diagnosed(wanted: Job) -> dict[str, Check]:
     """What doctor says, by the prerequisite's name."""
-    checks = doctor.diagnose(wanted, Connection(access.kubernetes()))
-    return {each.name: each for each in doctor.diagnosis(wanted, checks).checks}
+    checks = diagnosis.diagnose(wanted, Connection(access.kubernetes()))
+    return {each.name: each for each in diagnosis.diagnosis(wanted, checks).checks}
 
 
 def wrong(wanted: Job) -> dict[str, str]:
@@ -182,7 +183,7 @@ def test_right_that_a_submitter_lacks_is_named() -> None:
     token = kube.kubectl("create", "token", "imagekiln-sender").strip()
     reached = access.kubernetes()
     stranger = Access(reached.url, lambda: f"Bearer {token}", reached.verify)
-    found = {each.name: each for each in doctor.diagnose(job(), Connection(stranger))}
+    found = {each.name: each for each in diagnosis.diagnose(job(), Connection(stranger))}
     assert found["your-rights"].verdict == "wrong"
     assert "imagekiln-submitter" in str(found["your-rights"].remedy)
 
@@ -191,6 +192,6 @@ def test_submitters_rights_are_enough_to_find_nothing_wrong() -> None:
     token = kube.kubectl("create", "token", "imagekiln-submitter").strip()
     reached = access.kubernetes()
     submitter = Access(reached.url, lambda: f"Bearer {token}", reached.verify)
-    found = [each for each in doctor.diagnose(job(), Connection(submitter)) if each.verdict != "ok"]
+    found = [each for each in diagnosis.diagnose(job(), Connection(submitter)) if each.verdict != "ok"]
     assert {each.name for each in found if each.verdict == "wrong"} == set()
     assert {each.name for each in found} <= {"store-credentials", "gpu-metrics", "argo-version"}

@@ -4,7 +4,8 @@ import base64
 
 import pytest
 
-from imagekiln.workflows import check_access, gpu_profiles
+from imagekiln.workflows import gpu_profiles
+from imagekiln.workflows.doctor import check_access
 from tests.kube import CORE, Kube
 
 GPU = gpu_profiles.load("gpu")

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from imagekiln.steps.errors import TryAgain
-from imagekiln.workflows import check_argo
+from imagekiln.workflows.doctor import check_argo
 from tests.kube import ARGO, CORE, Kube
 
 DEPLOYMENTS = "apis/apps/v1/namespaces/imagekiln/deployments"

@@ -3,8 +3,9 @@
 import pytest
 
 from imagekiln.steps.jobfile import check_job
-from imagekiln.workflows import check_namespace, gpu_profiles, templates
-from imagekiln.workflows.fields import part
+from imagekiln.workflows import gpu_profiles, templates
+from imagekiln.workflows.doctor import check_namespace
+from imagekiln.workflows.doctor.fields import part
 from tests.jobs import SHAPES
 from tests.kube import ARGO, CORE, Kube
 

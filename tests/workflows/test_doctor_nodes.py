@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.jobfile import check_job
-from imagekiln.workflows import check_devices, check_gpus, check_images, gpu_profiles
-from imagekiln.workflows.check import Check
+from imagekiln.workflows import gpu_profiles
+from imagekiln.workflows.doctor import check_devices, check_gpus, check_images
+from imagekiln.workflows.doctor.check import Check
 from imagekiln.workflows.profile import Profile
 from tests.jobs import SHAPES
 from tests.kube import CORE, H100, Kube

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.workflows import check_quota, gpu_profiles
-from imagekiln.workflows.check import Check
+from imagekiln.workflows import gpu_profiles
+from imagekiln.workflows.doctor import check_quota
+from imagekiln.workflows.doctor.check import Check
 from imagekiln.workflows.profile import Profile
 from tests.kube import CORE, Kube
 

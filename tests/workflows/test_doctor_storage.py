@@ -7,7 +7,7 @@ from imagekiln.steps import storage
 from imagekiln.steps.job import Job
 from imagekiln.steps.jobfile import check_job
 from imagekiln.steps.storage import open_store
-from imagekiln.workflows import check_storage
+from imagekiln.workflows.doctor import check_storage
 from tests import s3
 from tests.jobs import SHAPES
 from tests.stub_s3 import stub_s3

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from imagekiln.workflows.connection import Json
-from imagekiln.workflows.fields import amount, name, parts, quantities, texts
-from imagekiln.workflows.kubernetes_view import Kind, KubernetesView
+from imagekiln.workflows.doctor.fields import amount, name, parts, quantities, texts
+from imagekiln.workflows.doctor.kubernetes_view import Kind, KubernetesView
 from imagekiln.workflows.profile import Label, Pod, Toleration
 
 NODES = Kind("api/v1", "nodes")

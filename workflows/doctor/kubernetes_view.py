@@ -6,9 +6,9 @@ from typing import cast
 
 from imagekiln.steps.errors import Missing
 from imagekiln.workflows.argo import KINDS, identity
-from imagekiln.workflows.check import Unseen
 from imagekiln.workflows.connection import Connection, Denied, Json
-from imagekiln.workflows.fields import parts
+from imagekiln.workflows.doctor.check import Unseen
+from imagekiln.workflows.doctor.fields import parts
 from imagekiln.workflows.kubernetes_api import GROUP, MANAGER
 
 PAGE = "500"

@@ -6,11 +6,11 @@ from datetime import UTC, datetime, timedelta
 
 from imagekiln.steps.errors import KilnError
 from imagekiln.workflows.argo import KINDS
-from imagekiln.workflows.check import Finding, Unseen, check, ok, unknown, wrong
 from imagekiln.workflows.connection import Connection, Json
-from imagekiln.workflows.fields import name, part, parts, texts
+from imagekiln.workflows.doctor.check import Finding, Unseen, check, ok, unknown, wrong
+from imagekiln.workflows.doctor.fields import name, part, parts, texts
+from imagekiln.workflows.doctor.kubernetes_view import Kind, KubernetesView
 from imagekiln.workflows.kubernetes_api import GROUP
-from imagekiln.workflows.kubernetes_view import Kind, KubernetesView
 
 OLDEST = (3, 6)
 PHASE = "workflows.argoproj.io/phase"  # the controller's label on what it has taken up

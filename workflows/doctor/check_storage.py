@@ -10,7 +10,7 @@ from imagekiln.steps.job import Job
 from imagekiln.steps.remote import is_remote
 from imagekiln.steps.storage import Store, open_store
 from imagekiln.workflows import submission
-from imagekiln.workflows.check import Finding, check, ok, unknown, wrong
+from imagekiln.workflows.doctor.check import Finding, check, ok, unknown, wrong
 
 PROBE = b"imagekiln doctor writes this, and removes it\n"
 NO_LOGIN = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")

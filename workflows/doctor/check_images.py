@@ -1,12 +1,12 @@
 """Whether the nodes have, or could not get, the container images."""
 
 from imagekiln.steps.job import Job
-from imagekiln.workflows import check_gpus, node_fit
-from imagekiln.workflows.check import Check, Finding, Unseen, check, ok, unknown, wrong
-from imagekiln.workflows.check_argo import PODS
-from imagekiln.workflows.fields import count, name, part, parts
-from imagekiln.workflows.kubernetes_view import KubernetesView
-from imagekiln.workflows.node_fit import Node
+from imagekiln.workflows.doctor import check_gpus, node_fit
+from imagekiln.workflows.doctor.check import Check, Finding, Unseen, check, ok, unknown, wrong
+from imagekiln.workflows.doctor.check_argo import PODS
+from imagekiln.workflows.doctor.fields import count, name, part, parts
+from imagekiln.workflows.doctor.kubernetes_view import KubernetesView
+from imagekiln.workflows.doctor.node_fit import Node
 from imagekiln.workflows.profile import Profile
 
 HUB = "docker.io"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from imagekiln.workflows.fields import quantities
+from imagekiln.workflows.doctor.fields import quantities
 from imagekiln.workflows.profile import Gpu, Pod, Profile
 from imagekiln.workflows.security import ARGO_RESOURCES
 

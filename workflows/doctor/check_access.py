@@ -1,8 +1,8 @@
 """Whether the namespace is there, and people and pods may do there what they must."""
 
-from imagekiln.workflows.check import Finding, check, ok, unknown, wrong
-from imagekiln.workflows.fields import part, texts
-from imagekiln.workflows.kubernetes_view import SUBMITTER, Kind, KubernetesView, Right
+from imagekiln.workflows.doctor.check import Finding, check, ok, unknown, wrong
+from imagekiln.workflows.doctor.fields import part, texts
+from imagekiln.workflows.doctor.kubernetes_view import SUBMITTER, Kind, KubernetesView, Right
 from imagekiln.workflows.pods import STORAGE
 from imagekiln.workflows.profile import Profile
 

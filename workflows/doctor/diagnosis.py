@@ -4,7 +4,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from imagekiln.steps.job import Job
-from imagekiln.workflows import (
+from imagekiln.workflows import gpu_profiles
+from imagekiln.workflows.connection import Connection
+from imagekiln.workflows.doctor import (
     check_access,
     check_argo,
     check_devices,
@@ -13,11 +15,9 @@ from imagekiln.workflows import (
     check_namespace,
     check_quota,
     check_storage,
-    gpu_profiles,
 )
-from imagekiln.workflows.check import Check
-from imagekiln.workflows.connection import Connection
-from imagekiln.workflows.kubernetes_view import KubernetesView
+from imagekiln.workflows.doctor.check import Check
+from imagekiln.workflows.doctor.kubernetes_view import KubernetesView
 from imagekiln.workflows.profile import Profile
 
 

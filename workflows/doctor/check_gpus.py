@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 
-from imagekiln.workflows import gpu_profiles, needs, node_fit
-from imagekiln.workflows.check import Finding, check, ok, unknown, wrong
-from imagekiln.workflows.fields import count
-from imagekiln.workflows.kubernetes_view import KubernetesView
-from imagekiln.workflows.node_fit import Fit, Node
+from imagekiln.workflows import gpu_profiles
+from imagekiln.workflows.doctor import needs, node_fit
+from imagekiln.workflows.doctor.check import Finding, check, ok, unknown, wrong
+from imagekiln.workflows.doctor.fields import count
+from imagekiln.workflows.doctor.kubernetes_view import KubernetesView
+from imagekiln.workflows.doctor.node_fit import Fit, Node
 from imagekiln.workflows.profile import Pod, Profile
 
 WHOLE = "nvidia.com/gpu"

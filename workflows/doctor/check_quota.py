@@ -3,12 +3,12 @@
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 
-from imagekiln.workflows import needs
-from imagekiln.workflows.check import Finding, check, ok, wrong
 from imagekiln.workflows.connection import Json
-from imagekiln.workflows.fields import amount, count, name, part, parts, quantities
-from imagekiln.workflows.kubernetes_view import Kind, KubernetesView
-from imagekiln.workflows.needs import Needs
+from imagekiln.workflows.doctor import needs
+from imagekiln.workflows.doctor.check import Finding, check, ok, wrong
+from imagekiln.workflows.doctor.fields import amount, count, name, part, parts, quantities
+from imagekiln.workflows.doctor.kubernetes_view import Kind, KubernetesView
+from imagekiln.workflows.doctor.needs import Needs
 from imagekiln.workflows.profile import Profile
 
 QUOTAS = Kind("api/v1", "resourcequotas", namespaced=True)

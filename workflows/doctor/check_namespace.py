@@ -5,10 +5,10 @@ import re
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job import Job
 from imagekiln.workflows import templates
-from imagekiln.workflows.check import Finding, Unseen, check, ok, unknown, wrong
-from imagekiln.workflows.fields import part, texts
+from imagekiln.workflows.doctor.check import Finding, Unseen, check, ok, unknown, wrong
+from imagekiln.workflows.doctor.fields import part, texts
+from imagekiln.workflows.doctor.kubernetes_view import Kind, KubernetesView
 from imagekiln.workflows.kubernetes_api import GROUP
-from imagekiln.workflows.kubernetes_view import Kind, KubernetesView
 from imagekiln.workflows.profile import Profile
 
 TEMPLATES = Kind(GROUP, "workflowtemplates", namespaced=True)

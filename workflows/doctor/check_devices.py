@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from imagekiln.workflows import check_gpus, node_fit
-from imagekiln.workflows.check import Finding, check, ok, unknown, wrong
 from imagekiln.workflows.connection import Json
-from imagekiln.workflows.fields import count, part, parts
-from imagekiln.workflows.kubernetes_view import Kind, KubernetesView
-from imagekiln.workflows.node_fit import Node
+from imagekiln.workflows.doctor import check_gpus, node_fit
+from imagekiln.workflows.doctor.check import Finding, check, ok, unknown, wrong
+from imagekiln.workflows.doctor.fields import count, part, parts
+from imagekiln.workflows.doctor.kubernetes_view import Kind, KubernetesView
+from imagekiln.workflows.doctor.node_fit import Node
 from imagekiln.workflows.profile import Profile
 
 DRIVER = 580  # what CUDA 13 needs, which PyPI's wheels of torch 2.15 are built for

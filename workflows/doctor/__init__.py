@@ -1,0 +1,1 @@
+"""What a job needs of a cluster, looked at one by one."""
