@@ -2,17 +2,20 @@
 
 from hera.workflows import models as m
 
-from imagekiln.workflows import manifest, retrying, security
+from imagekiln.workflows import manifest, placing, retrying, security
 from imagekiln.workflows.passing import RUN, arguments, inputs, passed
 from imagekiln.workflows.profile import Profile, Retries
 
 PART_OF = "imagekiln/part-of"  # the label of a further workflow: the name of the first
+NOTHING = "nothing"
 MOST_PODS = 2000  # in one workflow, which then fits in its object without a database
 
 
 def templates(profile: Profile) -> list[m.Template]:
-    """The template that counts the workflows, and the one that makes one."""
-    return [_all(), _one(profile)]
+    """The template that counts the workflows, the one that makes one, and their exit handler, which does nothing."""
+    # The first workflow's own handler reports, and names a run that only the plan step knows.
+    nothing = m.Template(name=NOTHING, suspend=m.SuspendTemplate(duration="0"))
+    return [_all(), _one(profile), nothing]
 
 
 def _all() -> m.Template:
@@ -47,6 +50,7 @@ def _one(profile: Profile) -> m.Template:
         failure_condition="status.phase in (Failed, Error)",
         manifest=FURTHER.format(
             part_of=PART_OF,
+            nothing=NOTHING,
             template=f"imagekiln-{profile.name}",
             parameters="".join(f"\n    - name: {name}\n      value: {value}" for name, value in values.items()),
         ),
@@ -56,8 +60,12 @@ def _one(profile: Profile) -> m.Template:
         inputs=inputs("run", "number", "pods", "parallelism"),
         resource=resource,
         service_account_name="imagekiln-further",
+        volumes=[m.Volume(name="tmp", empty_dir=m.EmptyDirVolumeSource())],
+        node_selector=profile.steps.node_selector or None,
+        affinity=placing.affinity(profile.steps),
+        tolerations=placing.tolerations(profile.steps),
         retry_strategy=retrying.strategy(Retries(limit=profile.retries.limit)),
-        pod_spec_patch=manifest.to_yaml({"containers": [{"name": "main", "resources": security.ARGO_RESOURCES}]}),
+        pod_spec_patch=manifest.to_yaml(security.resource_containers()),
     )
 
 
@@ -70,6 +78,7 @@ metadata:
 spec:
   workflowTemplateRef: {{name: {template}}}
   entrypoint: shards
+  onExit: {nothing}
   parallelism: {{{{inputs.parameters.parallelism}}}}
   arguments:
     parameters:{parameters}

@@ -32,6 +32,16 @@ def container() -> m.SecurityContext:
     return m.SecurityContext.model_validate(CONTAINER)
 
 
+def resource_containers() -> dict[str, object]:
+    """A patch for a pod of Argo's own containers. The first writes to /tmp, and gets a volume named tmp there."""
+    container: dict[str, object] = {"securityContext": CONTAINER, "resources": ARGO_RESOURCES}
+    mount = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108  # an emptyDir of the pod's own
+    return {
+        "initContainers": [{"name": "init", "volumeMounts": [mount]} | container],
+        "containers": [{"name": "main"} | container],
+    }
+
+
 def argo_containers() -> dict[str, object]:
     """A patch for the two containers that Argo adds to a pod: without it, "restricted" refuses them."""
     return {

@@ -9,12 +9,13 @@ from typing import cast
 import pytest
 
 from imagekiln.steps.job import Job
-from imagekiln.workflows import access, client
+from imagekiln.workflows import access, client, submission
 from imagekiln.workflows.argo import Argo
 from imagekiln.workflows.connection import Access, Connection
 from imagekiln.workflows.doctor import diagnosis
 from imagekiln.workflows.doctor.check import Check
 from tests.cluster import jobs, kube
+from tests.cluster.shell import shell
 
 GPU_NODES = ("gpu-0", "gpu-1")
 
@@ -150,7 +151,7 @@ def test_cpu_steps_without_a_node_are_named(tmp_path: Path) -> None:
         ("generate: {runtime_class: nvidia}", "runtime-class", "nvidia"),
         ("generate: {priority_class: nightly}", "priority-class", "nightly"),
         ("cache: {claim: models}", "model-cache", "models"),
-        ("cache: {host_path: /models}", "namespace", "hostPath"),
+        ("cache: {host_path: /models}", "namespace", "host_path"),
         ("sharing: {semaphore: nights}", "semaphore", "nights"),
         ("gpu: {claim: a-gpu}", "gpu-claim", "a-gpu"),
     ],
@@ -165,18 +166,20 @@ def test_template_of_another_profile_is_named(tmp_path: Path, argo: Argo) -> Non
     assert "apply" in wrong(profile(tmp_path, "gpu: {count: 2}"))["template"]
 
 
-def test_bucket_that_is_missing_is_named() -> None:
-    assert "no-such-bucket" in wrong(job(output="s3://no-such-bucket/out"))["output"]
+def test_bucket_that_cannot_be_is_named() -> None:
+    assert "No_Bucket" in wrong(job(output="s3://No_Bucket/out"))["output"]
 
 
 def test_prompts_that_are_missing_are_named() -> None:
     assert "nothing" in wrong(job(prompts=f"{jobs.BUCKET}/nothing/*.parquet"))["prompts"]
 
 
-def test_store_that_refuses_our_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = job()
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "another")
-    assert {"output", "prompts"} <= {*wrong(wanted)}
+def test_store_that_refuses_our_key_is_named(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(submission.job_text(job()))
+    other = {"AWS_SECRET_ACCESS_KEY": "another"}
+    done = shell("doctor", str(tmp_path / "job.yaml"), "--output", "json", environment=other)
+    found = {each["name"] for each in json.loads(done.stdout)["checks"] if each["verdict"] == "wrong"}
+    assert (done.returncode, found) == (2, {"output", "prompts"})
 
 
 def test_right_that_a_submitter_lacks_is_named() -> None:
@@ -194,4 +197,4 @@ def test_submitters_rights_are_enough_to_find_nothing_wrong() -> None:
     submitter = Access(reached.url, lambda: f"Bearer {token}", reached.verify)
     found = [each for each in diagnosis.diagnose(job(), Connection(submitter)) if each.verdict != "ok"]
     assert {each.name for each in found if each.verdict == "wrong"} == set()
-    assert {each.name for each in found} <= {"store-credentials", "gpu-metrics", "argo-version"}
+    assert {each.name for each in found} <= {"store-credentials", "gpu-metrics", "argo-version", "argo-controller"}

@@ -17,7 +17,7 @@ def test_shards_that_do_not_fit_are_made_by_further_workflows(argo: Argo, monkey
     profile = gpu_profiles.load("test").model_copy(update={"name": "few"})
     template = templates.workflow_template(profile, kube.NAMESPACE)
     argo.apply(template)
-    wanted = jobs.job(shard={"images": 3}, part={"images": 3}, device="cpu")
+    wanted = jobs.job(shard={"images": 2}, device="cpu")
     planned = make_plan(wanted)
     shards = len(planned.plan.shards)
     assert shards > IN_ONE
@@ -30,12 +30,13 @@ def test_shards_that_do_not_fit_are_made_by_further_workflows(argo: Argo, monkey
         "metadata": {"name": name, "namespace": kube.NAMESPACE},
         "spec": {
             "entrypoint": "further",
+            "onExit": further.NOTHING,
             "workflowTemplateRef": {"name": templates.name(profile)},
             "arguments": {"parameters": parameters},
         },
     }
     argo.create(made)
-    status = client.wait(name, kube.NAMESPACE, 600, argo, every=1)
+    status = client.wait(name, kube.NAMESPACE, 240, argo, every=1)
     assert (status.phase, status.failures) == ("Succeeded", ())
     assert client.state(name, kube.NAMESPACE, argo).pods.done == shards
     assert aggregate(planned.uri).ok == len(jobs.TEXTS)

@@ -1,9 +1,6 @@
 """A job that is submitted, from wherever, gives the dataset that the same job gives on one machine."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +13,7 @@ from imagekiln.workflows.argo_server import ArgoServer
 from imagekiln.workflows.connection import Json
 from tests.cluster import jobs, kube
 from tests.cluster.ending import succeeded
+from tests.cluster.shell import shell
 
 
 @pytest.fixture(scope="module")
@@ -78,11 +76,3 @@ def test_by_an_event(argo: Argo, server: ArgoServer, text: str, expected: dict[s
 
 def _of_event(request: str) -> list[str]:
     return [name for name in map(kube.name, kube.items("workflows")) if request in name]
-
-
-def shell(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Our command, by the Kubernetes API unless the environment says otherwise."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("ARGO_")}
-    code = "from imagekiln.workflows.cli import main; main()"
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=kept | environment)
