@@ -33,6 +33,8 @@ def test_workflow_fits_in_its_object(shards: int, tmp_path: Path, argo: Argo) ->
     job = jobs.job(
         prompts=jobs.prompts({"prompt": [*texts], "seed": list(range(shards))}),
         shard={"images": 1},
+        part={"images": 1},
+        batch={"images": 1},
         cluster={"namespace": kube.NAMESPACE, "profile": str(tmp_path / "stub.yaml"), "parallelism": AT_ONCE},
     )
     with _advertised():

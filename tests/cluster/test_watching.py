@@ -12,20 +12,22 @@ from imagekiln.workflows.argo_server import ArgoServer
 from imagekiln.workflows.status import Status
 from tests.cluster import jobs, kube
 from tests.cluster.ending import running, submitted
-from tests.cluster.test_losses import IMAGES, slow
+from tests.cluster.test_losses import slow
+
+SHOWN = 480  # images: minutes of work, since Argo shows progress once a minute
 
 
 @pytest.fixture(scope="module")
 def watched(argo: Argo) -> list[Status]:
     """A run's statuses, from its beginning to its end."""
     job = slow(encoding={"kind": "png"}, part={"images": 2})
-    texts = [jobs.TEXTS[place % len(jobs.TEXTS)] for place in range(4 * IMAGES)]
-    uri = jobs.prompts({"prompt": [*texts], "seed": list(range(4 * IMAGES))})
-    job = job.model_copy(update={"prompts": uri, "shard": job.shard.model_copy(update={"images": 4 * IMAGES})})
+    texts = [jobs.TEXTS[place % len(jobs.TEXTS)] for place in range(SHOWN)]
+    uri = jobs.prompts({"prompt": [*texts], "seed": list(range(SHOWN))})
+    job = job.model_copy(update={"prompts": uri, "shard": job.shard.model_copy(update={"images": SHOWN})})
     name = submitted(job, argo)
     pod = kube.name(running(name, "generate"))
     lines = client.logs(name, kube.NAMESPACE, 0, argo, follow=True)
-    assert '"total": 192' in next(lines), f"{pod} says nothing of what it does"
+    assert f'"total": {SHOWN}' in next(lines), f"{pod} says nothing of what it does"
     return list(client.watch(name, kube.NAMESPACE, argo, every=1))
 
 
@@ -33,7 +35,7 @@ def test_progress_rises_while_a_shard_runs(watched: list[Status]) -> None:
     seen = sorted({each.made for each in watched if each.pods.running})
     assert len(seen) > 1, "no progress was seen between the beginning and the end"
     assert any(each.rate and each.seconds_left for each in watched)
-    assert (watched[-1].phase, watched[-1].made) == ("Succeeded", 4 * IMAGES)
+    assert (watched[-1].phase, watched[-1].made) == ("Succeeded", SHOWN)
 
 
 def test_report_is_served_with_its_pictures(watched: list[Status], server: ArgoServer) -> None:
