@@ -20,7 +20,7 @@ ARGOS_OWN = " argo=true"  # what its executor says of itself in our container's 
 
 def apply(job: Job, argo: Argo | None = None) -> str:
     """Register the template of the job's profile, or bring it up to date; give its name."""
-    made = templates.workflow_template(gpu_profiles.load(job.cluster.profile), job.cluster.namespace)
+    made = _template(job)
     (argo or connect()).apply(made)
     return identity(made)[2]
 
@@ -124,7 +124,7 @@ def result(name: str, namespace: str, argo: Argo | None = None) -> Status:
 
 def register(job: Job, argo: Argo) -> None:
     """Register the template of the job's profile where there is none. Raises BadInput where there is another one."""
-    made = templates.workflow_template(gpu_profiles.load(job.cluster.profile), job.cluster.namespace)
+    made = _template(job)
     try:
         there = argo.get(*identity(made))
     except Missing:
@@ -135,6 +135,10 @@ def register(job: Job, argo: Argo) -> None:
             f"WorkflowTemplate {identity(made)[2]}: is that of another profile, or of another version of Imagekiln. "
             "Bring it up to date with `imagekiln apply JOB`, or give your profile another name."
         )
+
+
+def _template(job: Job) -> Json:
+    return templates.workflow_template(gpu_profiles.load(job.cluster.profile), job.cluster.namespace)
 
 
 def _again(there: Json, argo: Argo) -> Status:

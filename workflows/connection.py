@@ -68,6 +68,17 @@ class Connection:
         except ValueError as error:
             raise BadInput(f"{self.url}: answers with something that is not JSON. Is it the right address?") from error
 
+    def pages(self, path: str, query: Mapping[str, str], accept: str = "application/json") -> Iterator[Json]:
+        """The items of a list of Kubernetes', asked for in pages of `query`'s limit."""
+        asked = dict(query)
+        while True:
+            page = self.ask("GET", path, asked, accept=accept)
+            yield from cast("list[Json] | None", page["items"]) or ()  # null where custom resources are none
+            following = cast("Mapping[str, str]", page["metadata"]).get("continue")
+            if not following:
+                return
+            asked["continue"] = following
+
     def lines(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[str]:
         """The lines of an answer, as they come."""
         with self._send("GET", path, query, None, {}, stream=True) as answer:

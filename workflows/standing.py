@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import click
 
+from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.workflows.show import show
 from imagekiln.workflows.status import Failure, Status
 
-INCOMPLETE = 3
 MOST_FAILURES = 10
 
 
@@ -36,8 +36,8 @@ def watch_status(stream: Iterable[Status], output: str) -> None:
 def leave(status: Status) -> None:
     """End the command as the workflow has ended: 0, or 2 where its input was refused, else 3."""
     if status.phase != "Succeeded":
-        refused = any(failure.exit_code == 2 for failure in status.failures)
-        click.get_current_context().exit(2 if refused else INCOMPLETE)
+        refused = any(failure.exit_code == BadInput.exit_code for failure in status.failures)
+        click.get_current_context().exit(BadInput.exit_code if refused else Incomplete.exit_code)
 
 
 def text(status: Status) -> str:

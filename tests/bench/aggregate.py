@@ -24,7 +24,7 @@ from imagekiln.steps.job import Shard as ShardSize
 from imagekiln.steps.planning import make_plan
 from imagekiln.steps.storage import open_store
 from tests.bench.inputs import write_prompts
-from tests.bench.measure import Measured, machine, measured, table
+from tests.bench.measure import Measured, beside, machine, measured, table
 
 PART_IMAGES = 256
 SHARD_IMAGES = 20 * PART_IMAGES
@@ -102,11 +102,7 @@ def _line(images: int, shards: int, what: str, took: Measured, copied: Measured)
         f"{images:,}",
         f"{shards:,}",
         what,
-        f"{took.seconds:.1f}",
-        f"{took.cpu_seconds:.1f}",
-        f"{images / took.seconds:,.0f}",
-        f"{copied.seconds / took.seconds:.2f}",
-        str(took.peak_mib),
+        *beside(images, took, copied),
     )
 
 

@@ -25,6 +25,17 @@ class Measured:
     peak_mib: int
 
 
+def beside(count: int, took: Measured, peer: Measured) -> tuple[str, ...]:
+    """Seconds, CPU seconds, pieces a second, share of the peer's speed, and peak memory, for a table."""
+    return (
+        f"{took.seconds:.1f}",
+        f"{took.cpu_seconds:.1f}",
+        f"{count / took.seconds:,.0f}",
+        f"{peer.seconds / took.seconds:.2f}",
+        str(took.peak_mib),
+    )
+
+
 def measured(work: Callable[..., object], *arguments: object) -> Measured:
     """Do the work in a fresh process, so that its memory is its own. Imports are not timed."""
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:

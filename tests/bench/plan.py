@@ -16,7 +16,7 @@ from imagekiln.steps.job import Defaults, Job, Model
 from imagekiln.steps.job import Shard as ShardSize
 from imagekiln.steps.planning import make_plan
 from tests.bench.inputs import write_prompts
-from tests.bench.measure import Measured, machine, measured, table
+from tests.bench.measure import Measured, beside, machine, measured, table
 
 SHARD_IMAGES = 5000
 BATCH_ROWS = 65_536
@@ -66,11 +66,7 @@ def _line(rows: int, shapes: str, what: str, took: Measured, copied: Measured) -
         f"{rows:,}",
         shapes,
         what,
-        f"{took.seconds:.1f}",
-        f"{took.cpu_seconds:.1f}",
-        f"{rows / took.seconds:,.0f}",
-        f"{copied.seconds / took.seconds:.2f}",
-        str(took.peak_mib),
+        *beside(rows, took, copied),
     )
 
 

@@ -24,10 +24,11 @@ INSTALL = "Install the DRA driver of your GPUs; Kubernetes must be 1.34 or later
 @check("gpu-claim")
 def claim(view: KubernetesView, name: str) -> Finding:
     """The claim template is there, its device classes too, and a driver publishes devices."""
-    if view.get(CLAIM_TEMPLATES, name) is None:
+    there = view.get(CLAIM_TEMPLATES, name)
+    if there is None:
         remedy = "Make it: workflows/cluster/gpus/resource-claim-template.yaml is one."
         return wrong(f"There is no ResourceClaimTemplate {name}.", remedy)
-    requests = parts(view.get(CLAIM_TEMPLATES, name), "spec", "spec", "devices", "requests")
+    requests = parts(there, "spec", "spec", "devices", "requests")
     classes = sorted({found for each in requests for found in _classes(each)})
     missing = [each for each in classes if view.get(CLASSES, each) is None]
     if missing:

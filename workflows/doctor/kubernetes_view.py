@@ -1,15 +1,12 @@
 """What the Kubernetes API tells of a cluster: read only, and asked for once."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
 from imagekiln.steps.errors import Missing
-from imagekiln.workflows.argo import KINDS, identity
 from imagekiln.workflows.connection import Connection, Denied, Json
 from imagekiln.workflows.doctor.check import Unseen
-from imagekiln.workflows.doctor.fields import parts
-from imagekiln.workflows.kubernetes_api import GROUP, MANAGER
+from imagekiln.workflows.kubernetes_api import KubernetesApi
 
 PAGE = "500"
 OUTLINES = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -105,13 +102,12 @@ class KubernetesView:
 
     def would_be(self, made: Json) -> Json:
         """What an object of Argo's would be if it were applied. Nothing is written."""
-        kind, namespace, name = identity(made)
-        query = {"fieldManager": MANAGER, "force": "true", "dryRun": "All"}
-        path = f"{GROUP}/namespaces/{namespace}/{KINDS[kind].plural}/{name}"
         try:
-            return self._connection.ask("PATCH", path, query, made, "application/apply-patch+yaml")
+            return KubernetesApi(self._connection).apply(made, dry_run=True)
         except Denied as error:
-            raise Unseen(f"You may not apply a {kind}, not even to see what it would change.", SUBMITTER) from error
+            raise Unseen(
+                f"You may not apply a {made['kind']}, not even to see what it would change.", SUBMITTER
+            ) from error
 
     def _public(self, path: str) -> Json:
         try:
@@ -121,14 +117,7 @@ class KubernetesView:
 
     def _pages(self, path: str, query: str, accept: str = "application/json") -> list[Json]:
         key, _, value = query.partition("=")
-        asked, found = {"limit": PAGE} | ({key: value} if key else {}), list[Json]()
-        while True:
-            page = self._connection.ask("GET", path, asked, accept=accept)
-            found += parts(page, "items")  # null where custom resources are none
-            following = cast("Mapping[str, str]", page["metadata"]).get("continue")
-            if not following:
-                return found
-            asked["continue"] = following
+        return list(self._connection.pages(path, {"limit": PAGE} | ({key: value} if key else {}), accept))
 
     def _asked(self, right: Right) -> Json:
         resource, _, part = right.resource.partition("/")
