@@ -7,12 +7,10 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from imagekiln.steps import generate, names, run, tables
+from imagekiln.steps import names, run, tables
 from imagekiln.steps.job import Job
 from imagekiln.steps.jobfile import check_job
 from imagekiln.steps.plan import load
-from imagekiln.steps.progress import Silent
-from imagekiln.steps.stop import Stop
 from imagekiln.steps.storage import open_store
 from tests.cluster.kube import NAMESPACE
 
@@ -48,9 +46,8 @@ def job(**settings: object) -> Job:
 
 def here(wanted: Job, folder: Path) -> str:
     """The same job done on this machine."""
-    _ = generate
     local = wanted.model_copy(update={"output": str(folder), "device": "cpu"})
-    return run.run(local, Silent(), Stop(), lambda _: None).uri
+    return run.run(local).uri
 
 
 def made(uri: str) -> dict[str, str]:

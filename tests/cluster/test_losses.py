@@ -15,14 +15,14 @@ from imagekiln.workflows.argo_server import ArgoServer
 from tests.cluster import jobs, kube
 from tests.cluster.ending import ended, running, submitted, succeeded
 
-IMAGES = 48
+IMAGES = 120  # on a fast machine too, there is something left to do when its pod goes
 
 
-def slow(**more: object) -> Job:
+def slow(images: int = IMAGES, **more: object) -> Job:
     """A job of one shard that takes a while, in parts of two images."""
-    texts = [jobs.TEXTS[place % len(jobs.TEXTS)] for place in range(IMAGES)]
-    uri = jobs.prompts({"prompt": [*texts], "seed": list(range(IMAGES))})
-    return jobs.job(prompts=uri, shard={"images": IMAGES}, defaults={"steps": 25}, **more)
+    texts = [jobs.TEXTS[place % len(jobs.TEXTS)] for place in range(images)]
+    uri = jobs.prompts({"prompt": [*texts], "seed": list(range(images))})
+    return jobs.job(prompts=uri, shard={"images": images}, defaults={"steps": 25}, **more)
 
 
 def some_parts(job: Job) -> dict[str, object]:

@@ -10,7 +10,7 @@ from imagekiln.workflows import client
 from imagekiln.workflows.argo import Argo
 from imagekiln.workflows.argo_server import ArgoServer
 from imagekiln.workflows.status import Status
-from tests.cluster import jobs, kube
+from tests.cluster import kube
 from tests.cluster.ending import running, submitted
 from tests.cluster.test_losses import slow
 
@@ -20,11 +20,7 @@ SHOWN = 480  # images: minutes of work, since Argo shows progress once a minute
 @pytest.fixture(scope="module")
 def watched(argo: Argo) -> list[Status]:
     """A run's statuses, from its beginning to its end."""
-    job = slow(encoding={"kind": "png"}, part={"images": 2})
-    texts = [jobs.TEXTS[place % len(jobs.TEXTS)] for place in range(SHOWN)]
-    uri = jobs.prompts({"prompt": [*texts], "seed": list(range(SHOWN))})
-    job = job.model_copy(update={"prompts": uri, "shard": job.shard.model_copy(update={"images": SHOWN})})
-    name = submitted(job, argo)
+    name = submitted(slow(SHOWN), argo)
     pod = kube.name(running(name, "generate"))
     lines = client.logs(name, kube.NAMESPACE, 0, argo, follow=True)
     assert f'"total": {SHOWN}' in next(lines), f"{pod} says nothing of what it does"
