@@ -40,7 +40,9 @@ class Jxl(Settings):
     """JPEG XL, the smallest of all. Needs the extra `jxl`."""
 
     kind: Literal["jxl"] = "jxl"
-    quality: Quality = Field(90, description="1 is small, 100 is near to what was drawn; of no use when lossless.")
+    quality: Whole = Field(
+        90, ge=1, le=99, description="1 is small, 99 is near to what was drawn; of no use when lossless."
+    )
     lossless: bool = Field(False, description="Every pixel as it was drawn.")
     effort: Whole = Field(4, ge=1, le=9, description="1 is fast, 9 is small.")
 
