@@ -1,6 +1,6 @@
 """JPEG XL by way of Pillow's plugin, which decodes as it opens: so the size is read here, before it gets the file.
 
-A file is a bare codestream, or boxes (ISO/IEC 18181-2) among which it may lie in pieces.
+A file of ours is boxes (ISO/IEC 18181-2), among which the codestream may lie in pieces. Bare ones hold no signature.
 """
 
 import io
@@ -26,7 +26,7 @@ def written(picture: Pillow.Image, encoding: Jxl, notes: dict[str, bytes]) -> by
     _plug_in()
     sink = io.BytesIO()
     how = {"lossless": encoding.lossless, "quality": encoding.quality, "effort": encoding.effort, "num_threads": 0}
-    picture.save(sink, "JXL", use_container=bool(notes), **how, **notes)
+    picture.save(sink, "JXL", use_container=True, **how, **notes)
     return sink.getvalue()
 
 
@@ -42,7 +42,7 @@ def decode(content: bytes) -> npt.NDArray[np.uint8]:
 
 def is_jxl(content: bytes) -> bool:
     """Whether it begins as JPEG XL does."""
-    return content.startswith((CODESTREAM, CONTAINER))
+    return content.startswith(CONTAINER)
 
 
 def size(content: bytes) -> tuple[int, int]:
@@ -64,9 +64,6 @@ def _plug_in() -> None:
 
 def _codestream(content: bytes) -> Iterator[bytes]:
     """The beginnings of the codestream's pieces, in order."""
-    if content.startswith(CODESTREAM):
-        yield content[:HEADER]
-        return
     for kind, start in _boxes(content):
         if kind == b"jbrd":  # the plugin would hand such a file's JPEG to whatever reads it
             raise ValueError("it is a JPEG in JPEG XL")

@@ -14,7 +14,7 @@ NOTES = Notes("a prompt", b"<x/>")
 SIDES = [1, 7, 8, 12, 16, 20, 24, 248, 256, 264, 300, 512, 520]
 
 
-@pytest.mark.parametrize("notes", [Notes(), NOTES], ids=["bare", "in boxes"])
+@pytest.mark.parametrize("notes", [Notes(), NOTES], ids=["alone", "with notes"])
 @pytest.mark.parametrize("height", SIDES)
 def test_size_is_read_without_decoding(height: int, notes: Notes) -> None:
     for width in (1, 8, 16, 24, 320, height, 2 * height, height * 3 // 2 or 1, height * 16 // 9 or 1):
@@ -25,7 +25,9 @@ def test_size_is_read_without_decoding(height: int, notes: Notes) -> None:
 
 def test_sides_up_to_a_thousand_million_are_read() -> None:
     sides = 0 | 3 << 1 | (2**30 - 1) << 3 | 0 << 33 | 3 << 36 | (2**30 - 2) << 38  # large, ratio 0
-    assert jxl.size(jxl.CODESTREAM + sides.to_bytes(12, "little")) == (2**30 - 1, 2**30)
+    codestream = jxl.CODESTREAM + sides.to_bytes(12, "little")
+    box = struct.pack(">I4s", 8 + len(codestream), b"jxlc") + codestream
+    assert jxl.size(jxl.CONTAINER + box) == (2**30 - 1, 2**30)
 
 
 def test_a_jpeg_in_disguise_is_refused() -> None:
@@ -42,7 +44,7 @@ def test_a_box_that_leads_nowhere_is_no_endless_loop() -> None:
         jxl.size(jxl.CONTAINER + struct.pack(">I4sQ", 1, b"free", 3))
 
 
-@pytest.mark.parametrize("notes", [Notes(), NOTES], ids=["bare", "in boxes"])
+@pytest.mark.parametrize("notes", [Notes(), NOTES], ids=["alone", "with notes"])
 def test_damage_ends_in_an_error_or_in_an_image_of_the_same_size(notes: Notes) -> None:
     content, random = written(noise(32, 32), Jxl(), notes), chance(7)
     refused = 0
