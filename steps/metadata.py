@@ -26,9 +26,13 @@ class C2pa(Settings):
     """Where the certificate and the key lie that sign each image. Needs the extra `c2pa`."""
 
     certificate: Named = Field(
-        description="A PEM file with the chain, the signer's first; or env:NAME, the variable that holds it."
+        "env:IMAGEKILN_C2PA_CERTIFICATE",
+        description="A PEM file with the chain, the signer's first; or env:NAME, the variable that holds it.",
     )
-    key: Named = Field(description="A PEM file with the private key; or env:NAME, the variable that holds it.")
+    key: Named = Field(
+        "env:IMAGEKILN_C2PA_KEY",
+        description="A PEM file with the private key; or env:NAME, the variable that holds it.",
+    )
     algorithm: Literal["es256", "es384", "es512", "ps256", "ps384", "ps512", "ed25519"] = Field(
         "es256", description="As the key's kind asks for."
     )

@@ -60,8 +60,9 @@ def test_other_readers_know_the_file_by_its_kind(encoding: Encoding, name: str) 
 
 
 def test_subsampling_is_as_asked_for() -> None:
-    for wanted, lines in ((444, (1, 1)), (422, (2, 1)), (420, (2, 2))):
-        with Image.open(io.BytesIO(written(noise(16, 16), Jpeg(subsampling=wanted)))) as image:
+    wanted = {(1, 1): Jpeg(subsampling=444), (2, 1): Jpeg(subsampling=422), (2, 2): Jpeg(subsampling=420)}
+    for lines, encoding in wanted.items():
+        with Image.open(io.BytesIO(written(noise(16, 16), encoding))) as image:
             assert image.layer[0][1:3] == lines  # type: ignore[attr-defined]  # of a JPEG
 
 

@@ -98,8 +98,9 @@ def test_images_too_wide_for_the_file_are_refused_at_planning(encoding: Encoding
 
 
 def test_the_encoding_is_no_part_of_an_images_id(tmp_path: Path) -> None:
+    kinds: dict[str, Encoding] = {"all": Png(), "mark": Jpeg(), "none": Jxl()}
     ids = [
-        jobs.image_rows(jobs.plan(tmp_path / each.kind, {"prompt": ["a"]}, encoding=each.model_dump(), metadata=said))
-        for each, said in zip((Png(), Jpeg(), Jxl()), ("all", "mark", "none"), strict=True)
+        jobs.image_rows(jobs.plan(tmp_path / each.kind, {"prompt": ["a"]}, encoding=each.model_dump(), metadata=notes))
+        for notes, each in kinds.items()
     ]
     assert len({rows["image_id"][0].as_py() for rows in ids}) == 1
