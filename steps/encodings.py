@@ -3,7 +3,7 @@
 from importlib.util import find_spec
 from typing import Annotated, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.values import Settings, Whole
@@ -18,7 +18,13 @@ class Png(Settings):
     level: Whole = Field(1, ge=0, le=9, description="zlib's level: 1 is fast, 9 is small.")
 
 
-class Jpeg(Settings):
+class Other(Settings):
+    """A kind that must be named, since PNG is what is meant where none is: for the schema, which tells them apart."""
+
+    model_config = ConfigDict(json_schema_extra={"required": ["kind"]})
+
+
+class Jpeg(Other):
     """Small, fast and read everywhere; near to what was drawn."""
 
     kind: Literal["jpeg"] = "jpeg"
@@ -27,8 +33,8 @@ class Jpeg(Settings):
     progressive: bool = Field(False, description="A tenth smaller, and takes half as long again.")
 
 
-class Webp(Settings):
-    """Smaller than JPEG or PNG, and slower to write."""
+class Webp(Other):
+    """Smaller than JPEG, and slower to write."""
 
     kind: Literal["webp"] = "webp"
     quality: Quality = Field(90, description="1 is small, 100 is near to what was drawn; of no use when lossless.")
@@ -36,7 +42,7 @@ class Webp(Settings):
     method: Whole = Field(4, ge=0, le=6, description="0 is fast, 6 is small.")
 
 
-class Jxl(Settings):
+class Jxl(Other):
     """JPEG XL, the smallest of all. Needs the extra `jxl`."""
 
     kind: Literal["jxl"] = "jxl"

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import jsonschema
 import pytest
 
 from imagekiln.steps import encodings
@@ -60,6 +61,17 @@ def test_wrong_settings_are_told_with_what_to_write(values: dict[str, object], t
 def test_an_encoding_that_is_no_group_is_told_with_its_settings() -> None:
     with pytest.raises(BadInput, match=r"encoding is 3; write settings in it: kind, level, quality, "):
         check_job({**SMALLEST, "encoding": 3})
+
+
+@pytest.mark.parametrize("values", [{}, {"level": 9}, {"kind": "png"}, {"kind": "jpeg"}, {"kind": "webp", "method": 1}])
+def test_editors_are_told_what_is_right(values: dict[str, object]) -> None:
+    jsonschema.validate({**SMALLEST, "encoding": values}, Job.model_json_schema())
+
+
+@pytest.mark.parametrize("values", [{"kind": "gif"}, {"quality": 9}, {"kind": "jpeg", "level": 1}, {"level": 10}])
+def test_editors_are_told_what_is_wrong(values: dict[str, object]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**SMALLEST, "encoding": values}, Job.model_json_schema())
 
 
 def test_the_command_line_changes_kind_and_settings(tmp_path: Path) -> None:
