@@ -71,21 +71,24 @@ def _png_info(notes: Notes) -> PngInfo:
     return info
 
 
-def decode(content: bytes, size: tuple[int, int] | None = None) -> RGB:
-    """The pixels of a stored image. `size` is the width and height that it must have, in pixels.
+def decode(content: bytes, size: tuple[int, int] | None = None, most: int = MOST_PIXELS) -> RGB:
+    """The pixels of a stored image of this width and height, or else of at most so many pixels.
 
     Raises OSError or ValueError where it is none of ours or has another size, before it takes memory for pixels.
     """
     if jxl.is_jxl(content):
-        _refuse(jxl.size(content), size)
+        _refuse(jxl.size(content), size, most)
         return jxl.decode(content)
-    with Pillow.open(io.BytesIO(content), formats=["PNG", "JPEG", "WEBP"]) as image:
-        _refuse(image.size, size)
-        return np.asarray(image.convert("RGB"))
+    try:
+        with Pillow.open(io.BytesIO(content), formats=["PNG", "JPEG", "WEBP"]) as image:
+            _refuse(image.size, size, most)
+            return np.asarray(image.convert("RGB"))
+    except Pillow.DecompressionBombError as error:
+        raise ValueError(str(error)) from error
 
 
-def _refuse(found: tuple[int, int], wanted: tuple[int, int] | None) -> None:
+def _refuse(found: tuple[int, int], wanted: tuple[int, int] | None, most: int) -> None:
     if wanted is not None and found != wanted:
         raise ValueError(f"it has {found[0]} x {found[1]} pixels and not {wanted[0]} x {wanted[1]}")
-    if wanted is None and found[0] * found[1] > MOST_PIXELS:
+    if wanted is None and found[0] * found[1] > most:
         raise ValueError(f"it has {found[0]} x {found[1]} pixels, too many to look at")

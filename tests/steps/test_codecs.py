@@ -1,6 +1,8 @@
 """Pixels to files and back, in each kind of encoding."""
 
 import io
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -86,6 +88,15 @@ def test_an_image_too_large_to_look_at_is_refused_by_its_header() -> None:
     Image.new("1", (40_000, 2000)).save(sink, "PNG")
     with pytest.raises(ValueError, match="it has 40000 x 2000 pixels, too many to look at"):
         decode(sink.getvalue())
+
+
+def test_an_image_that_claims_to_be_enormous_is_an_error_like_any_other() -> None:
+    content = bytearray(written(noise(8, 8), Png()))
+    content[16:24] = struct.pack(">II", 60_000, 60_000)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    for size in (None, (60_000, 60_000)):
+        with pytest.raises(ValueError, match="exceeds limit"):
+            decode(bytes(content), size)
 
 
 @pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO"])
