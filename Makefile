@@ -118,7 +118,7 @@ $(VENV)/generate: pyproject.toml $(LOCK) | $(VENV)/uv
 	@touch $@
 
 $(VENV)/dev: pyproject.toml $(LOCK) | $(VENV)/uv
-	$(call dependencies,--extra generate --group dev)
+	$(call dependencies,--all-extras --group dev)
 	@touch $(VENV)/generate $@
 
 # Strict mode links each file into build/ under the package's real name, where type checkers find it too. Changes to a

@@ -13,7 +13,8 @@ COPY requirements/lock.txt requirements/lock.txt
 RUN python -m pip install --no-cache-dir --disable-pip-version-check --constraint requirements/lock.txt uv \
     && python -m venv --without-pip /opt/imagekiln \
     && uv pip install --no-cache --compile-bytecode --python /opt/imagekiln/bin/python \
-        --constraints requirements/lock.txt --requirements pyproject.toml --extra generate
+        --constraints requirements/lock.txt --requirements pyproject.toml \
+        --extra generate --extra jxl --extra c2pa
 
 FROM dependencies AS ours
 COPY . .

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 from PIL import Image as Pillow
 
 from imagekiln.steps import tables
-from imagekiln.steps.encode import decode
+from imagekiln.steps.codecs import MOST_PIXELS, decode
 from imagekiln.steps.reconcile import Reconciled
 from imagekiln.steps.storage import Store
 
@@ -57,7 +57,7 @@ def thumbnail(store: Store, sample: Sample) -> bytes:
         file.seek(sample.offset)
         content = file.read(sample.size)
     try:
-        picture = Pillow.fromarray(decode(content))
+        picture = Pillow.fromarray(decode(content, most=max(MOST_PIXELS, sample.width * sample.height)))
     except tables.DAMAGED as error:
         raise tables.damaged(store.at(sample.part), error) from error
     picture.thumbnail((SIDE, SIDE))

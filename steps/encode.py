@@ -1,18 +1,16 @@
 """Pixels become bytes, with the hashes by which anybody can check them later."""
 
 import hashlib
-import io
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
-from PIL import Image as Pillow
 
-from imagekiln.steps.job import Encoding
+from imagekiln.steps.codecs import NOTHING, RGB, Notes, written
+from imagekiln.steps.encodings import Encoding, suffix
 
 Status = Literal["ok", "blank", "filtered", "failed"]
-RGB = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +25,10 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One image as it will be stored. Bytes and hashes are there where the status is ok."""
+    """One image as it will be stored. Bytes and hashes are there where the status is ok.
+
+    `pixels_sha256` is of the pixels as they were drawn, and `suffix` ends the name of such a file.
+    """
 
     place: int
     status: Status
@@ -35,30 +36,21 @@ class Encoded:
     content: bytes | None = None
     sha256: str | None = None
     pixels_sha256: str | None = None
+    suffix: str = ""
 
 
-def encode(picture: Picture, encoding: Encoding) -> Encoded:
+def encode(
+    picture: Picture, encoding: Encoding, notes: Notes = NOTHING, sign: Callable[[bytes], bytes] | None = None
+) -> Encoded:
     """Encode and hash one picture. One flat colour is `blank`: no model was asked for it."""
     if picture.rgb is None or picture.status != "ok":
         return Encoded(picture.place, picture.status, picture.error)
     if not np.ptp(picture.rgb.reshape(-1, 3), axis=0).any():
         return Encoded(picture.place, "blank", "every pixel has the same colour")
-    content = png(picture.rgb, encoding.level)
+    content = written(picture.rgb, encoding, notes)
+    content = sign(content) if sign else content
     digest = hashlib.sha256(content).hexdigest()
-    return Encoded(picture.place, "ok", None, content, digest, pixels_hash(picture.rgb))
-
-
-def png(rgb: RGB, level: int) -> bytes:
-    """RGB uint8 (height, width, 3) as PNG, by zlib's `level` from 0 to 9."""
-    sink = io.BytesIO()
-    Pillow.fromarray(rgb).save(sink, "PNG", compress_level=level)
-    return sink.getvalue()
-
-
-def decode(content: bytes) -> RGB:
-    """The pixels of a stored image. Raises OSError or ValueError where it is none of ours."""
-    with Pillow.open(io.BytesIO(content), formats=["PNG"]) as image:
-        return np.asarray(image.convert("RGB"))
+    return Encoded(picture.place, "ok", None, content, digest, pixels_hash(picture.rgb), suffix(encoding))
 
 
 def pixels_hash(rgb: RGB) -> str:

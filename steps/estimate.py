@@ -8,9 +8,12 @@ from pathlib import Path
 from imagekiln.steps import sources
 from imagekiln.steps.cutting import work
 from imagekiln.steps.draft import Draft
+from imagekiln.steps.encodings import Encoding, is_lossless
 from imagekiln.steps.job import Job
 
-BYTES_PER_PIXEL = 1.5  # of a photograph as PNG; flat drawings take a tenth
+# Of a photograph, at the quality that is the default; flat drawings take a tenth.
+BYTES_PER_PIXEL = {"png": 1.5, "jpeg": 0.3, "webp": 0.1, "jxl": 0.1}
+LOSSLESS_BYTES = 1.2  # a pixel, where WebP or JPEG XL keeps every pixel
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +52,15 @@ def _estimate(draft: Draft, price: float | None) -> Estimate:
         images=counts.images,
         shards=len(draft.cut.shard_images),
         parts=sum(-(-images // part) for images in draft.cut.shard_images),
-        gigabytes=pixels * BYTES_PER_PIXEL / 1e9,
+        gigabytes=pixels * _bytes_per_pixel(draft.job.encoding) / 1e9,
         gpu_hours=hours,
         cost=None if hours is None or price is None else hours * price,
     )
+
+
+def _bytes_per_pixel(encoding: Encoding) -> float:
+    small = is_lossless(encoding) and encoding.kind != "png"
+    return LOSSLESS_BYTES if small else BYTES_PER_PIXEL[encoding.kind]
 
 
 def _gpu_hours(draft: Draft) -> float | None:

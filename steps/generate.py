@@ -13,6 +13,7 @@ from imagekiln.steps import shard, stages, stats
 from imagekiln.steps.ahead import Waits, ahead, feed
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.device import describe
+from imagekiln.steps.encoder import Encoder
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.pipeline import load, versions
 from imagekiln.steps.plan import Plan
@@ -60,7 +61,7 @@ def make_shard(
         return None
     if stop.asked_at is not None:  # a model takes minutes to load
         raise _stopped(store, number, len(missing))
-    work = _Work(store, plan, progress, stop)
+    work = _Work(store, plan, Encoder(plan), progress, stop)
     with timed(work.seconds, "load"):
         denoiser = open_denoiser()
     try:
@@ -81,10 +82,10 @@ def _stopped(store: Store, number: int, left: int) -> TryAgain:
 class _Work:
     """One attempt at a shard: the stages joined, and what they took."""
 
-    def __init__(self, store: Store, plan: Plan, progress: Progress, stop: Stop) -> None:
+    def __init__(self, store: Store, plan: Plan, encoder: Encoder, progress: Progress, stop: Stop) -> None:
         self.seconds = Seconds()
         self.made: list[Part] = []
-        self._store, self._plan, self._progress, self._stop = store, plan, progress, stop
+        self._store, self._encoder, self._progress, self._stop = store, encoder, progress, stop
         self._batch = plan.job.batch.images
 
     def make(self, missing: list[Part], denoiser: Denoiser) -> None:
@@ -102,7 +103,7 @@ class _Work:
 
     def _finish(self, pictures: Iterator[stages.Drawn], waits: Waits) -> None:
         """Encode what was drawn and write it, in two threads beside the one that draws."""
-        contents = stages.finish(pictures, self._plan.job.encoding, self._progress, self.seconds)
+        contents = stages.finish(pictures, self._encoder, self._progress, self.seconds)
         with closing(ahead(contents, PARTS_AHEAD, waits)) as finished:
             self.made.extend(stages.write(finished, self._store, self._progress, self.seconds))
 

@@ -2,18 +2,14 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from imagekiln.steps.encodings import Encoding, Png
+from imagekiln.steps.metadata import C2pa, Metadata
 from imagekiln.steps.samplers import Sampler
-from imagekiln.steps.values import Number, Positive, Share, Text, Whole
+from imagekiln.steps.values import Number, Positive, Settings, Share, Text, Whole
 
 MOST_SHARD_IMAGES = 100_000  # a shard's rows are held in memory
-
-
-class Settings(BaseModel):
-    """Settings that refuse unknown keys and cannot change once read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Columns(Settings):
@@ -52,13 +48,6 @@ class Defaults(Settings):
     sampler: Sampler = "default"
     images_per_prompt: Whole = Field(1, ge=1, le=10_000)
     seed: Whole = Field(0, ge=0, lt=2**63)
-
-
-class Encoding(Settings):
-    """How an image becomes bytes."""
-
-    kind: Literal["png"] = "png"
-    level: Whole = Field(1, ge=0, le=9, description="zlib's level: 1 is fast, 9 is small.")
 
 
 class Shard(Settings):
@@ -130,7 +119,9 @@ class Job(Settings):
     carry: tuple[Text, ...] = Field((), description="Other input columns to keep in the manifest.")
     defaults: Defaults = Defaults()
     format: Literal["parquet"] = "parquet"
-    encoding: Encoding = Encoding()
+    encoding: Encoding = Png()
+    metadata: Metadata = "all"
+    c2pa: C2pa | None = Field(None, description="Sign each image, so that its origin can be checked.")
     shard: Shard = Shard()
     part: Part = Part()
     batch: Batch = Batch()
@@ -153,6 +144,12 @@ class Job(Settings):
         if len(set(columns)) < len(columns):
             raise ValueError("names a column twice; name it once")
         return columns
+
+    @model_validator(mode="after")
+    def _nothing_signed(self) -> "Job":
+        if self.c2pa is not None and self.metadata == "none":
+            raise ValueError("has c2pa, which marks each image, and metadata: none; remove one of them")
+        return self
 
     @property
     def patterns(self) -> tuple[str, ...]:

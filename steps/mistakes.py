@@ -11,7 +11,7 @@ from imagekiln.steps import settings
 from imagekiln.steps.settings import Place
 
 # What people write for what is meant, where no letters show it.
-MEANT = {"fp16": "float16", "fp32": "float32", "half": "float16", "gpu": "cuda"}
+MEANT = {"fp16": "float16", "fp32": "float32", "half": "float16", "gpu": "cuda", "jpg": "jpeg", "jpegxl": "jxl"}
 # How alike two names must be for one to be a misspelling of the other: in its group, and in any other.
 ENOUGH, ELSEWHERE = 0.6, 0.8
 SHOWN = 60
@@ -37,7 +37,7 @@ def sentences(
     job: type[BaseModel], errors: Sequence[ErrorDetails], name: str, places: Mapping[Place, str]
 ) -> list[str]:
     """One sentence for each wrong setting. `places` says where each stands in the file `name`."""
-    paths = [_path(job, error["loc"]) for error in errors]
+    paths = [_path(job, error) for error in errors]
     said: dict[Place, str] = {}
     for path, error in zip(paths, errors, strict=True):
         # Of a setting that may be one of several kinds, pydantic tells why it is none of them: once is enough.
@@ -60,6 +60,9 @@ def _problem(job: type[BaseModel], path: Place, error: ErrorDetails) -> str:
             return "is missing; write it"
         case "value_error":
             return error["msg"].removeprefix("Value error, ")
+        case "union_tag_invalid":
+            given = str(error["ctx"]["tag"])
+            return f"is {_shown(given)}; {_nearest(given, _choices(error['ctx']['expected_tags']))}"
         case _:
             return f"is {_shown(error['input'])}; {_remedy(job, path, error)}"
 
@@ -68,8 +71,7 @@ def _remedy(job: type[BaseModel], path: Place, error: ErrorDetails) -> str:
     given, context = error["input"], error.get("ctx", {})
     match error["type"]:
         case "literal_error":
-            choices = [choice.strip("'") for choice in str(context["expected"]).replace(" or ", ", ").split(", ")]
-            return _nearest(str(given), choices)
+            return _nearest(str(given), _choices(context["expected"]))
         case "string_pattern_mismatch" if described := settings.description(job, path):
             return f"write {described[:1].lower()}{described[1:].rstrip('.')}"
         case "string_type":
@@ -82,6 +84,10 @@ def _remedy(job: type[BaseModel], path: Place, error: ErrorDetails) -> str:
             return error["msg"][:1].lower() + error["msg"][1:]
 
 
+def _choices(listed: object) -> list[str]:
+    return [choice.strip("'") for choice in str(listed).replace(" or ", ", ").split(", ")]
+
+
 def _nearest(given: str, choices: list[str]) -> str:
     spelled = MEANT.get(given.lower(), given.lower().replace("+", "p"))
     close = get_close_matches(spelled, choices, n=1, cutoff=ENOUGH) or (choices if len(choices) == 1 else [])
@@ -91,6 +97,8 @@ def _nearest(given: str, choices: list[str]) -> str:
 def _nearest_setting(job: type[BaseModel], path: Place) -> str:
     """A setting of that group that is spelled much alike, or else those of other groups."""
     given, here = str(path[-1]).lower() if path else "", settings.names(job, path[:-1])
+    if given in here:
+        return "it is one of another kind, so remove it or change kind"
     if get_close_matches(given, here, cutoff=ENOUGH):
         return _nearest(given, here)
     elsewhere = [place for place in settings.everywhere(job) if len(place) > 1]
@@ -99,15 +107,18 @@ def _nearest_setting(job: type[BaseModel], path: Place) -> str:
     return f"write {' or '.join(found)}" if found else _nearest(given, here)
 
 
-def _path(job: type[BaseModel], loc: Place) -> Place:
+def _path(job: type[BaseModel], error: ErrorDetails) -> Place:
     """The path of a setting, without the words that pydantic adds for the members of a union."""
     path: Place = ()
-    for name in loc:
+    told = False  # of a group that has kinds, pydantic tells the kind first
+    for name in error["loc"]:
         if name == "[key]":
             continue
-        if isinstance(name, int) or settings.names(job, path):
-            path = (*path, name)
-    return path
+        if settings.has_kinds(job, path) and not told:
+            told = True
+        elif isinstance(name, int) or settings.names(job, path):
+            path, told = (*path, name), False
+    return (*path, "kind") if error["type"] == "union_tag_invalid" else path
 
 
 def _shown(given: object) -> str:

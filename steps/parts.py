@@ -97,7 +97,7 @@ def _table(rows: pa.Table, images: Sequence[Encoded]) -> pa.Table:
         "pixels_sha256": [image.pixels_sha256 for image in ordered],
     }
     files = [
-        None if image.content is None else {"bytes": image.content, "path": f"{name}.png"}
+        None if image.content is None else {"bytes": image.content, "path": f"{name}{image.suffix}"}
         for name, image in zip(names, ordered, strict=True)
     ]
     outcome = pa.table(values, schema=tables.OUTCOME)

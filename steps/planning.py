@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from imagekiln.steps import commit, model, names, plan, sources, tables
+from imagekiln.steps import commit, encodings, model, names, plan, sources, tables
 from imagekiln.steps.draft import Draft
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job import Job
@@ -36,6 +36,7 @@ def make_plan(job: Job) -> Planned:
     Raises BadInput where the input, the model or the output is not as it must be, TryAgain where storage fails.
     """
     job = job.without_cluster()
+    encodings.require(job.encoding)  # aggregate reads images back, where this installation will run too
     digest = model.digest(job.model)
     if job.run_id is not None and (there := _adopted(job, job.run_id, digest)):
         return there

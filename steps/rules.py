@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from imagekiln.steps import carry
 from imagekiln.steps.cells import COLUMNS
+from imagekiln.steps.encodings import LARGEST_SIDES, Encoding
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job import Job
 from imagekiln.steps.model import ModelFacts
@@ -48,6 +49,7 @@ def rules(job: Job, model: ModelFacts) -> tuple[Rule, ...]:
             f"is over {limits.prompt_chars} characters",
         ),
         *(_side(name, model.size_multiple) for name in ("width", "height")),
+        *_file_sides(job.encoding),
         Rule("width", f"width * height > {limits.pixels}", f"times height is over {limits.pixels} pixels"),
         Rule("steps", "steps NOT BETWEEN 1 AND 1000", "is not between 1 and 1000"),
         Rule("guidance", "guidance NOT BETWEEN 0 AND 100", "is not between 0 and 100"),
@@ -67,6 +69,12 @@ def first_broken_sql(all_rules: tuple[Rule, ...]) -> str:
 def _side(name: str, multiple: int) -> Rule:
     broken = f"({name} NOT BETWEEN {multiple} AND {LARGEST_SIDE} OR {name} % {multiple} <> 0)"
     return Rule(name, broken, f"is not a positive multiple of {multiple}, which this model needs")
+
+
+def _file_sides(encoding: Encoding) -> tuple[Rule, ...]:
+    most = LARGEST_SIDES.get(encoding.kind, LARGEST_SIDE)
+    said = f"is over {most} pixels, the most that {encoding.kind} holds"
+    return tuple(Rule(name, f"{name} > {most}", said) for name in ("width", "height")) if most < LARGEST_SIDE else ()
 
 
 def _refuse_defaults(job: Job, model: ModelFacts) -> None:

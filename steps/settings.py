@@ -4,28 +4,29 @@ from collections.abc import Iterator
 from typing import Annotated, Literal, get_args, get_origin
 
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 Place = tuple[str | int, ...]
 
 
 def names(job: type[BaseModel], path: Place) -> list[str]:
-    """The settings in the group at `path`; none where that is no group."""
-    group = _group(job, path)
-    return [] if group is None else list(group.model_fields)
+    """The settings in the group at `path`, of every kind that it may be; none where that is no group."""
+    return list(dict.fromkeys(name for group in _groups(job, path) for name in group.model_fields))
+
+
+def has_kinds(job: type[BaseModel], path: Place) -> bool:
+    """Whether the group at `path` has other settings for each `kind`."""
+    return len(_groups(job, path)) > 1
 
 
 def description(job: type[BaseModel], path: Place) -> str | None:
     """What the setting at `path` says of itself."""
-    group = _group(job, path[:-1])
-    field = group.model_fields.get(str(path[-1])) if group and path else None
-    return field.description if field else None
+    return next((field.description for field in _fields(job, path)), None)
 
 
 def takes(job: type[BaseModel], path: Place, kind: type) -> bool:
     """Whether the setting at `path` may be a `kind`, such as str or list."""
-    group = _group(job, path[:-1])
-    field = group.model_fields.get(str(path[-1])) if group else None
-    return field is not None and kind in _kinds(field.annotation)
+    return any(kind in _kinds(field.annotation) for field in _fields(job, path))
 
 
 def everywhere(job: type[BaseModel], above: Place = ()) -> Iterator[Place]:
@@ -38,16 +39,18 @@ def everywhere(job: type[BaseModel], above: Place = ()) -> Iterator[Place]:
             yield path
 
 
-def _group(job: type[BaseModel], path: Place) -> type[BaseModel] | None:
-    group = job
-    for name in path:
-        field = group.model_fields.get(str(name))
-        kinds = _kinds(field.annotation) if field else []
-        inner = next((kind for kind in kinds if issubclass(kind, BaseModel)), None)
-        if inner is None:
-            return None
-        group = inner
-    return group
+def _fields(job: type[BaseModel], path: Place) -> list[FieldInfo]:
+    """The setting at `path`, once for each kind of group that has it."""
+    groups = _groups(job, path[:-1]) if path else []
+    return [group.model_fields[str(path[-1])] for group in groups if str(path[-1]) in group.model_fields]
+
+
+def _groups(job: type[BaseModel], path: Place) -> list[type[BaseModel]]:
+    """The kinds of group that `path` may be; none where it is no group."""
+    if not path:
+        return [job]
+    kinds = [kind for field in _fields(job, path) for kind in _kinds(field.annotation)]
+    return [kind for kind in kinds if issubclass(kind, BaseModel)]
 
 
 def _kinds(annotation: object) -> list[type]:

@@ -1,31 +1,31 @@
 """The three stages of a shard, each a plain iterator: draw, encode, write. `generate` joins them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 
 from imagekiln.steps import parts
-from imagekiln.steps.encode import Encoded, Picture, encode
-from imagekiln.steps.job import Encoding
+from imagekiln.steps.encode import Encoded, Picture
 from imagekiln.steps.progress import Progress
 from imagekiln.steps.rescue import Rescue
-from imagekiln.steps.rows import image_rows, same_shape
+from imagekiln.steps.rows import ImageRow, image_rows, same_shape
 from imagekiln.steps.shard import Part
 from imagekiln.steps.stats import Seconds, timed
 from imagekiln.steps.stop import COMMIT_SECONDS, Stop
 from imagekiln.steps.storage import Store
 
 ENCODERS = 4
+Encode = Callable[[Picture, ImageRow], Encoded]
 
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A batch of pictures, and the part that they belong to."""
+    """A batch of pictures with the row of each, and the part that they belong to."""
 
     part: Part
     pictures: list[Picture]
+    rows: list[ImageRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,23 +42,24 @@ def draw(missing: Sequence[Part], rescue: Rescue, stop: Stop, seconds: Seconds) 
     for part in missing:
         stop.check(math.inf)  # no new part once asked to stop
         left = part.rows.num_rows
-        batches = (batch for rows in same_shape(image_rows(part.rows)) for batch in rescue.batches(rows))
+        all_rows = image_rows(part.rows)
+        batches = (batch for rows in same_shape(all_rows) for batch in rescue.batches(rows))
         while left:
             stop.check(COMMIT_SECONDS + left * pace)
             with timed(seconds, "denoise"):
                 pictures = next(batches)
             left, made = left - len(pictures), made + len(pictures)
             pace = seconds.denoise / made
-            yield Drawn(part, pictures)
+            yield Drawn(part, pictures, [all_rows[picture.place] for picture in pictures])
 
 
-def finish(drawn: Iterator[Drawn], encoding: Encoding, progress: Progress, seconds: Seconds) -> Iterator[Finished]:
+def finish(drawn: Iterator[Drawn], encode: Encode, progress: Progress, seconds: Seconds) -> Iterator[Finished]:
     """Encode pictures, several at a time, and put them together to parts."""
     done: list[Encoded] = []
     with ThreadPoolExecutor(ENCODERS) as pool:
         for batch in drawn:
             with timed(seconds, "encode"):
-                done += pool.map(partial(encode, encoding=encoding), batch.pictures)
+                done += pool.map(encode, batch.pictures, batch.rows)
             progress.made(len(batch.pictures))
             if len(done) == batch.part.rows.num_rows:
                 with timed(seconds, "encode"):

@@ -1,10 +1,16 @@
-"""What a setting may hold: text, and numbers that are no yes or no."""
+"""What a setting may hold: text, numbers that are no yes or no, and groups of settings."""
 
 from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 T = TypeVar("T")
+
+
+class Settings(BaseModel):
+    """Settings that refuse unknown keys and cannot change once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def _no_truth(value: T) -> T:

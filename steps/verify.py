@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 
 from imagekiln.steps import names, plan, readback, shard, summary, tables
 from imagekiln.steps.aggregate import in_order
+from imagekiln.steps.encodings import is_lossless
 from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.readback import Checked, bad
@@ -49,13 +50,14 @@ def _shard(store: Store, frozen: Plan, number: int, room: Room) -> Checked:
     except BadInput as error:
         return bad(error)
     manifest = _told(lambda: _manifest(store, frozen, number))
-    return sum((_part(store, part, room) for part in wanted), manifest)
+    exact = is_lossless(frozen.job.encoding)
+    return sum((_part(store, part, room, exact) for part in wanted), manifest)
 
 
-def _part(store: Store, part: Part, room: Room) -> Checked:
-    # A PNG is no larger than its pixels, but for a few bytes.
+def _part(store: Store, part: Part, room: Room, exact: bool) -> Checked:
+    # An image is no larger than its pixels, but for a few bytes.
     with room.taken(3 * pc.sum(pc.multiply(part.rows["width"], part.rows["height"])).as_py()):
-        return readback.check(store, part)
+        return readback.check(store, part, exact)
 
 
 def _told(check: Callable[[], str | None]) -> Checked:

@@ -4,6 +4,7 @@ import atexit
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -13,8 +14,9 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps import parts, shard
 from imagekiln.steps.encode import Encoded, Picture, encode
+from imagekiln.steps.encodings import Png
 from imagekiln.steps.identity import Pixels
-from imagekiln.steps.job import Encoding, Job
+from imagekiln.steps.job import Job
 from imagekiln.steps.jobfile import check_job
 from imagekiln.steps.planning import Planned, make_plan
 from imagekiln.steps.progress import Silent
@@ -101,12 +103,12 @@ def picture(place: int = 0, side: int = SIDE) -> Picture:
 
 def encoded(place: int = 0) -> Encoded:
     """A picture of noise as it is stored."""
-    return encode(picture(place), Encoding())
+    return encode(picture(place), Png())
 
 
 def not_ok(place: int, status: str = "failed", error: str = "ValueError: a fault") -> Encoded:
     """An image that did not become one."""
-    return encode(Picture(place, None, status, error), Encoding())  # type: ignore[arg-type]  # any status will do
+    return encode(Picture(place, None, status, error), Png())  # type: ignore[arg-type]  # any status will do
 
 
 def fill(there: Planned, outcomes: Mapping[int, Encoded] | None = None) -> list[Part]:
@@ -122,7 +124,4 @@ def fill(there: Planned, outcomes: Mapping[int, Encoded] | None = None) -> list[
 
 
 def _renumbered(images: list[Encoded]) -> list[Encoded]:
-    return [
-        Encoded(place, image.status, image.error, image.content, image.sha256, image.pixels_sha256)
-        for place, image in enumerate(images)
-    ]
+    return [replace(image, place=place) for place, image in enumerate(images)]

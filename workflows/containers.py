@@ -61,7 +61,7 @@ def _generate(profile: Profile) -> m.Template:
         "{{workflow.parameters.gpu-image}}",
         inputs=("run", "shard"),
         env=offline,
-        secrets=pods.MODELS,
+        secrets=pods.MODELS | pods.SIGNING,
     )
     resources = None if gpu.claim else {gpu.resource: str(gpu.count)}
     semaphore = profile.sharing.semaphore

@@ -16,6 +16,10 @@ STORAGE = {
     "AWS_SECRET_ACCESS_KEY": ("s3-credentials", "secretkey"),
 }
 MODELS = STORAGE | {"HF_TOKEN": ("huggingface", "token")}
+SIGNING = {
+    "IMAGEKILN_C2PA_CERTIFICATE": ("imagekiln-c2pa", "certificate"),
+    "IMAGEKILN_C2PA_KEY": ("imagekiln-c2pa", "key"),
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,9 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from imagekiln.steps import names, parts, plan, shard, stats, tables
 from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.encode import Encoded, png
+from imagekiln.steps.codecs import written
+from imagekiln.steps.encode import Encoded
+from imagekiln.steps.encodings import Png
 from imagekiln.steps.job import Defaults, Job, Limits, Model, Part
 from imagekiln.steps.job import Shard as ShardSize
 from imagekiln.steps.planning import make_plan
@@ -58,7 +60,7 @@ def write_shard(uri: str, number: int) -> None:
     """Write the parts and the statistics of one shard, without the syncing that makes pods slow."""
     store = open_store(uri)
     frozen = plan.load(store)
-    picture = png(np.random.default_rng(number).integers(0, 256, (4, 4, 3), np.uint8), 1)
+    picture = written(np.random.default_rng(number).integers(0, 256, (4, 4, 3), np.uint8), Png())
     for part in shard.read(store, frozen, number):
         made = [_made(place, name, picture) for place, name in enumerate(part.rows["image_id"].to_pylist())]
         Path(store.at(part.key)).write_bytes(parts.to_bytes(part.rows, made))

@@ -12,8 +12,8 @@ from imagekiln.steps import contact, names
 from imagekiln.steps.aggregate import READERS, aggregate, in_order
 from imagekiln.steps.disk import Disk
 from imagekiln.steps.encode import encode
+from imagekiln.steps.encodings import Png
 from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
-from imagekiln.steps.job import Encoding
 from imagekiln.steps.planning import Planned
 from imagekiln.steps.storage import Store, open_store
 from imagekiln.steps.summary import SUMMARY
@@ -169,7 +169,7 @@ def test_the_same_parts_give_the_same_manifest_again(there: Planned) -> None:
 
 
 def test_no_image_is_read_but_those_of_the_contact_sheet(there: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill(there, {place: encode(picture(place, side=256), Encoding()) for place in range(20)})
+    fill(there, {place: encode(picture(place, side=256), Png()) for place in range(20)})
     store = Reading(Path(there.uri))
     monkeypatch.setattr(aggregating, "open_store", lambda _: store)
     monkeypatch.setattr(contact, "MOST", 1)

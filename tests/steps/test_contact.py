@@ -11,10 +11,11 @@ import pytest
 from PIL import Image
 
 from imagekiln.steps import names
+from imagekiln.steps.codecs import written
 from imagekiln.steps.contact import MOST, SIDE, Sample, Samples, thumbnail
-from imagekiln.steps.encode import encode, png
+from imagekiln.steps.encode import encode
+from imagekiln.steps.encodings import Png
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job import Encoding
 from imagekiln.steps.reconcile import Reconciled
 from imagekiln.steps.storage import open_store
 from tests.runs import encoded, picture
@@ -74,7 +75,7 @@ def test_a_shard_without_any_good_image_shows_none() -> None:
 
 @pytest.mark.parametrize(("side", "shown"), [(16, 16), (600, SIDE)])
 def test_a_thumbnail_is_a_small_jpeg_of_its_picture(side: int, shown: int, tmp_path: Path) -> None:
-    image = encode(picture(1, side), Encoding())
+    image = encode(picture(1, side), Png())
     assert image.content is not None
     store = open_store(str(tmp_path))
     store.create("part", b"before" + image.content + b"after")
@@ -86,7 +87,7 @@ def test_a_thumbnail_is_a_small_jpeg_of_its_picture(side: int, shown: int, tmp_p
 
 
 def test_a_wide_picture_keeps_its_shape(tmp_path: Path) -> None:
-    content = png(np.zeros((100, 1000, 3), dtype=np.uint8), 1)
+    content = written(np.zeros((100, 1000, 3), dtype=np.uint8), Png())
     store = open_store(str(tmp_path))
     store.create("part", content)
     with Image.open(io.BytesIO(thumbnail(store, Sample("part", 0, len(content), "a", 1, 1000, 100)))) as small:

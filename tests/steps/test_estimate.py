@@ -43,6 +43,14 @@ def test_gigabytes_follow_pixels(tmp_path: Path) -> None:
     assert estimate(job(tmp_path, COLUMNS, **SETTINGS)).gigabytes == pytest.approx(34 * 64 * 64 * 1.5 / 1e9)
 
 
+@pytest.mark.parametrize(
+    ("encoding", "each"), [({"kind": "jpeg"}, 0.3), ({"kind": "webp"}, 0.1), ({"kind": "jxl", "lossless": True}, 1.2)]
+)
+def test_gigabytes_follow_the_encoding(encoding: dict[str, object], each: float, tmp_path: Path) -> None:
+    found = estimate(job(tmp_path, COLUMNS, **SETTINGS, encoding=encoding))
+    assert found.gigabytes == pytest.approx(34 * 64 * 64 * each / 1e9)
+
+
 def test_model_that_nobody_knows_has_no_hours_and_no_cost(tmp_path: Path) -> None:
     found = estimate(job(tmp_path, {"prompt": ["a"]}), price_per_gpu_hour=3.0)
     assert (found.gpu_hours, found.cost) == (None, None)

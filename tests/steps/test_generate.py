@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from imagekiln.steps import names, shard, stats
+from imagekiln.steps.codecs import decode
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.disk import Disk
-from imagekiln.steps.encode import Picture, decode
+from imagekiln.steps.encode import Picture
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.generate import generate, loader, make_shard
 from imagekiln.steps.planning import Planned

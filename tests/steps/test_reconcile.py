@@ -11,8 +11,8 @@ import pytest
 from imagekiln.steps import names, tables
 from imagekiln.steps.disk import Disk
 from imagekiln.steps.encode import encode
+from imagekiln.steps.encodings import Png
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job import Encoding
 from imagekiln.steps.planning import Planned
 from imagekiln.steps.reconcile import reconcile
 from imagekiln.steps.storage import Store, open_store
@@ -130,7 +130,7 @@ def test_what_is_not_of_this_plan_is_refused(damage: object, sentence: str, ther
 
 
 def test_no_image_is_read(there: Planned) -> None:
-    large = {place: encode(picture(place, side=256), Encoding()) for place in range(10)}
+    large = {place: encode(picture(place, side=256), Png()) for place in range(10)}
     fill(there, large)
     store = Reading(Path(there.uri))
     found = reconcile(store, there.plan, 0)

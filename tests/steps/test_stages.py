@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps import parts, shard, stages
-from imagekiln.steps.encode import Picture, encode
-from imagekiln.steps.job import Encoding
+from imagekiln.steps.encode import Encoded, Picture, encode
+from imagekiln.steps.encodings import Png
 from imagekiln.steps.progress import Silent
 from imagekiln.steps.rescue import Rescue
 from imagekiln.steps.rows import ImageRow
@@ -49,6 +49,11 @@ class Model:
 
 def _draw(wanted: Sequence[Part], model: Model, stop: Stop | None = None, size: int = 2) -> Iterator[Drawn]:
     return stages.draw(wanted, Rescue(model, size), stop or Stop(), Seconds())
+
+
+def _encode(picture: Picture, row: ImageRow) -> Encoded:
+    assert picture.place == row.place
+    return encode(picture, Png())
 
 
 def _names(drawn: Iterator[Drawn]) -> list[tuple[str, list[int]]]:
@@ -99,13 +104,13 @@ def test_a_part_at_hand_is_dropped_where_the_time_does_not_suffice(wanted: tuple
 
 def test_pictures_become_the_bytes_of_their_parts(wanted: tuple[Part, ...]) -> None:
     told = Told()
-    found = list(stages.finish(_draw(wanted, Model()), Encoding(), told, Seconds()))
+    found = list(stages.finish(_draw(wanted, Model()), _encode, told, Seconds()))
     assert [each.part.key for each in found] == [part.key for part in wanted]
     assert sum(told.images) == 14
     assert told.parts == [], "what is not committed is not kept"
     for each in found:
         count = each.part.rows.num_rows
-        same = [encode(picture(place), Encoding()) for place in range(count)]
+        same = [encode(picture(place), Png()) for place in range(count)]
         assert each.content == parts.to_bytes(each.part.rows, same)
 
 
@@ -129,7 +134,7 @@ def test_a_part_that_was_dropped_is_never_put_together(wanted: tuple[Part, ...])
         yield next(_draw(wanted[1:], Model()))
         raise Stopped
 
-    finished = stages.finish(broken(), Encoding(), Silent(), Seconds())
+    finished = stages.finish(broken(), _encode, Silent(), Seconds())
     assert next(finished).part is wanted[0]
     with pytest.raises(Stopped):
         next(finished)
@@ -137,13 +142,13 @@ def test_a_part_that_was_dropped_is_never_put_together(wanted: tuple[Part, ...])
 
 def test_encoders_are_gone_when_the_consumer_leaves(wanted: tuple[Part, ...]) -> None:
     before = set(threading.enumerate())
-    with closing(stages.finish(_draw(wanted, Model()), Encoding(), Silent(), Seconds())) as finished:  # type: ignore[type-var]  # a generator
+    with closing(stages.finish(_draw(wanted, Model()), _encode, Silent(), Seconds())) as finished:  # type: ignore[type-var]  # a generator
         next(finished)
     assert set(threading.enumerate()) == before
 
 
 def _finished(part: Part, places: Sequence[int]) -> Finished:
-    images = [encode(Picture(place, picture(noise).rgb), Encoding()) for place, noise in enumerate(places)]
+    images = [encode(Picture(place, picture(noise).rgb), Png()) for place, noise in enumerate(places)]
     return Finished(part, parts.to_bytes(part.rows, images))
 
 

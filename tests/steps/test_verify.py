@@ -11,8 +11,8 @@ import pytest
 from imagekiln.steps import names, parts, plan, shard, summary, tables
 from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.encode import Encoded, encode
+from imagekiln.steps.encodings import Png
 from imagekiln.steps.errors import Incomplete, Missing
-from imagekiln.steps.job import Encoding
 from imagekiln.steps.readback import LISTED, Checked, bad
 from imagekiln.steps.shard import Part
 from imagekiln.steps.storage import Store, open_store
@@ -75,8 +75,8 @@ def test_an_image_that_is_not_what_its_hashes_say_is_named(image: Encoded, sente
 
 
 def test_an_image_of_another_size_is_named(store: Store) -> None:
-    _with(store, encode(picture(0, side=24), Encoding()))
-    with pytest.raises(Incomplete, match=r"image \w+ has another size than was planned"):
+    _with(store, encode(picture(0, side=24), Png()))
+    with pytest.raises(Incomplete, match=r"image \w+ does not decode \(it has 24 x 24 pixels and not 16 x 16\)"):
         verify(store.uri)
 
 

@@ -1,0 +1,94 @@
+"""Pixels to files and back, for each kind of encoding. The same pixels and notes give the same bytes."""
+
+import io
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image as Pillow
+from PIL.PngImagePlugin import PngInfo
+
+from imagekiln.steps import exif, jxl
+from imagekiln.steps.encodings import Encoding, Jpeg, Jxl, Png, Webp
+
+RGB = npt.NDArray[np.uint8]
+PARAMETERS, XMP = "parameters", "XML:com.adobe.xmp"
+SUBSAMPLING = {444: 0, 422: 1, 420: 2}  # as Pillow numbers them
+LOSSLESS_QUALITY = 75  # of a lossless WebP: how hard it tries
+MOST_PIXELS = 4096 * 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Notes:
+    """What goes into a file beside the pixels: the text `parameters`, and an XMP packet."""
+
+    parameters: str | None = None
+    xmp: bytes | None = None
+
+
+NOTHING = Notes()
+
+
+def written(rgb: RGB, encoding: Encoding, notes: Notes = NOTHING) -> bytes:
+    """RGB uint8 (height, width, 3) as a file of that kind."""
+    picture, sink = Pillow.fromarray(rgb), io.BytesIO()
+    match encoding:
+        case Png():
+            picture.save(sink, "PNG", compress_level=encoding.level, pnginfo=_png_info(notes))
+        case Jpeg():
+            _save_jpeg(picture, sink, encoding, notes)
+        case Webp():
+            quality = LOSSLESS_QUALITY if encoding.lossless else encoding.quality
+            how = {"quality": quality, "lossless": encoding.lossless, "method": encoding.method}
+            picture.save(sink, "WEBP", **how, **_exif_and_xmp(notes))
+        case Jxl():
+            return jxl.written(picture, encoding, _exif_and_xmp(notes))
+    return sink.getvalue()
+
+
+def _save_jpeg(picture: Pillow.Image, sink: io.BytesIO, encoding: Jpeg, notes: Notes) -> None:
+    picture.save(
+        sink,
+        "JPEG",
+        quality=encoding.quality,
+        subsampling=SUBSAMPLING[encoding.subsampling],
+        progressive=encoding.progressive,
+        **_exif_and_xmp(notes),
+    )
+
+
+def _exif_and_xmp(notes: Notes) -> dict[str, bytes]:
+    found = {"exif": None if notes.parameters is None else exif.comment(notes.parameters), "xmp": notes.xmp}
+    return {name: content for name, content in found.items() if content is not None}
+
+
+def _png_info(notes: Notes) -> PngInfo:
+    info = PngInfo()
+    if notes.parameters is not None:
+        info.add_text(PARAMETERS, notes.parameters)  # as Latin-1 where that has all the letters, else as UTF-8
+    if notes.xmp is not None:
+        info.add_itxt(XMP, notes.xmp.decode())
+    return info
+
+
+def decode(content: bytes, size: tuple[int, int] | None = None, most: int = MOST_PIXELS) -> RGB:
+    """The pixels of a stored image of this width and height, or else of at most so many pixels.
+
+    Raises OSError or ValueError where it is none of ours or has another size, before it takes memory for pixels.
+    """
+    if jxl.is_jxl(content):
+        _refuse(jxl.size(content), size, most)
+        return jxl.decode(content)
+    try:
+        with Pillow.open(io.BytesIO(content), formats=["PNG", "JPEG", "WEBP"]) as image:
+            _refuse(image.size, size, most)
+            return np.asarray(image.convert("RGB"))
+    except Pillow.DecompressionBombError as error:
+        raise ValueError(str(error)) from error
+
+
+def _refuse(found: tuple[int, int], wanted: tuple[int, int] | None, most: int) -> None:
+    if wanted is not None and found != wanted:
+        raise ValueError(f"it has {found[0]} x {found[1]} pixels and not {wanted[0]} x {wanted[1]}")
+    if wanted is None and found[0] * found[1] > most:
+        raise ValueError(f"it has {found[0]} x {found[1]} pixels, too many to look at")

@@ -1,0 +1,34 @@
+"""What a run's plan wants of every image file: its encoding, what it says of itself, and who signs it."""
+
+from imagekiln.steps import encodings, exif, parameters, xmp
+from imagekiln.steps.codecs import Notes
+from imagekiln.steps.encode import Encoded, Picture, encode
+from imagekiln.steps.encodings import Encoding
+from imagekiln.steps.metadata import Metadata
+from imagekiln.steps.parameters import Model
+from imagekiln.steps.plan import Plan
+from imagekiln.steps.rows import ImageRow
+from imagekiln.steps.signature import Signer
+
+
+class Encoder:
+    """Encodes pictures as a plan wants them. May be called from several threads at once."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Raises BadInput where what the encoding or the signature needs is not there."""
+        job = plan.job
+        encodings.require(job.encoding)
+        self._encoding, self._metadata = job.encoding, job.metadata
+        self._model = Model(job.model.id, plan.model.digest)
+        self._sign = None if job.c2pa is None else Signer(job.c2pa, job.encoding)
+
+    def __call__(self, picture: Picture, row: ImageRow) -> Encoded:
+        """The picture of this row, as it will be stored."""
+        return encode(picture, self._encoding, notes(row, self._model, self._encoding, self._metadata), self._sign)
+
+
+def notes(row: ImageRow, model: Model, encoding: Encoding, metadata: Metadata) -> Notes:
+    """What an image of this row says of itself. In a JPEG, prompts too long for its one segment are cut."""
+    most = exif.MOST_UNITS if encoding.kind == "jpeg" else None
+    text = parameters.text(row.pixels, model, most) if metadata == "all" else None
+    return Notes(text, None if metadata == "none" else xmp.PACKET)

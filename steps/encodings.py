@@ -1,0 +1,90 @@
+"""The kinds of file that an image may become, each with its settings of quality and speed."""
+
+from importlib.util import find_spec
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Discriminator, Field, Tag
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.values import Settings, Whole
+
+Quality = Annotated[Whole, Field(ge=1, le=100)]
+
+
+class Png(Settings):
+    """Every pixel as it was drawn; read everywhere."""
+
+    kind: Literal["png"] = "png"
+    level: Whole = Field(1, ge=0, le=9, description="zlib's level: 1 is fast, 9 is small.")
+
+
+class Other(Settings):
+    """A kind that must be named, since PNG is what is meant where none is: for the schema, which tells them apart."""
+
+    model_config = ConfigDict(json_schema_extra={"required": ["kind"]})
+
+
+class Jpeg(Other):
+    """Small, fast and read everywhere; near to what was drawn."""
+
+    kind: Literal["jpeg"] = "jpeg"
+    quality: Quality = Field(92, description="1 is small, 100 is near to what was drawn.")
+    subsampling: Literal[444, 422, 420] = Field(444, description="444 keeps colours sharp, 420 is smaller.")
+    progressive: bool = Field(False, description="A tenth smaller, and takes half as long again.")
+
+
+class Webp(Other):
+    """Smaller than JPEG, and slower to write."""
+
+    kind: Literal["webp"] = "webp"
+    quality: Quality = Field(90, description="1 is small, 100 is near to what was drawn; of no use when lossless.")
+    lossless: bool = Field(False, description="Every pixel as it was drawn.")
+    method: Whole = Field(4, ge=0, le=6, description="0 is fast, 6 is small.")
+
+
+class Jxl(Other):
+    """JPEG XL, the smallest of all. Needs the extra `jxl`."""
+
+    kind: Literal["jxl"] = "jxl"
+    quality: Whole = Field(
+        90, ge=1, le=99, description="1 is small, 99 is near to what was drawn; of no use when lossless."
+    )
+    lossless: bool = Field(False, description="Every pixel as it was drawn.")
+    effort: Whole = Field(4, ge=1, le=9, description="1 is fast, 9 is small.")
+
+
+def _kind(value: object) -> str:
+    """The kind of an encoding: PNG where none is named."""
+    return str(value.get("kind", "png") if isinstance(value, dict) else getattr(value, "kind", "png"))
+
+
+Encoding = Annotated[
+    Annotated[Png, Tag("png")]
+    | Annotated[Jpeg, Tag("jpeg")]
+    | Annotated[Webp, Tag("webp")]
+    | Annotated[Jxl, Tag("jxl")],
+    Discriminator(_kind),
+]
+SUFFIXES = {"png": ".png", "jpeg": ".jpg", "webp": ".webp", "jxl": ".jxl"}
+LARGEST_SIDES = {"jpeg": 65_535, "webp": 16_383}  # pixels, where the file has no more room for them
+
+
+def suffix(encoding: Encoding) -> str:
+    """How the name of such a file ends, with its dot."""
+    return SUFFIXES[encoding.kind]
+
+
+def mime(encoding: Encoding) -> str:
+    """What such a file is called in MIME."""
+    return f"image/{encoding.kind}"
+
+
+def is_lossless(encoding: Encoding) -> bool:
+    """Whether what is decoded is, pixel by pixel, what was drawn."""
+    return isinstance(encoding, Png) or (isinstance(encoding, Webp | Jxl) and encoding.lossless)
+
+
+def require(encoding: Encoding) -> None:
+    """Raise BadInput where this installation cannot write or read such files."""
+    if isinstance(encoding, Jxl) and find_spec("pillow_jxl") is None:
+        raise BadInput("encoding.kind is jxl, which needs an extra. Install imagekiln[jxl], or write another kind.")

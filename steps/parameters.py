@@ -1,0 +1,102 @@
+"""What made an image, as the text `parameters` that Stable Diffusion web UIs write and read back.
+
+Readers take the last line for settings, a line that begins with `Negative prompt:` for the end of the prompt, and
+drop white space around lines. What is quoted there is JSON.
+"""
+
+import json
+import re
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import PurePath
+
+from imagekiln.steps.identity import Pixels
+
+NEGATIVE = "Negative prompt:"
+# Without it, such a line of a prompt would be taken for the negative prompt. It is seen by none and stripped by none.
+GUARD = "\N{ZERO WIDTH SPACE}"
+GUARDED = re.compile(rf"^([^\S\n]*)(?={NEGATIVE})", re.MULTILINE)
+HASH_DIGITS = 10
+CUT = "\N{HORIZONTAL ELLIPSIS}"
+# Ours, and what web UIs call sampler and schedule. "default" is not here: which it is, the model alone knows.
+SAMPLERS = {
+    "ddim": "DDIM",
+    "ddpm": "DDPM",
+    "deis": "DEIS",
+    "dpmpp_2m": "DPM++ 2M",
+    "dpmpp_2m_karras": "DPM++ 2M",
+    "dpmpp_2m_sde": "DPM++ 2M SDE",
+    "dpmpp_sde": "DPM++ SDE",
+    "euler": "Euler",
+    "euler_a": "Euler a",
+    "flow_euler": "Euler",
+    "heun": "Heun",
+    "lcm": "LCM",
+    "pndm": "PLMS",
+    "unipc": "UniPC",
+}
+SCHEDULES = {"dpmpp_2m_karras": "Karras"}
+
+
+class Model:
+    """What the text says of the model, and of the program."""
+
+    def __init__(self, name: str, digest: str) -> None:
+        """Take the model's id and what identifies its files. Of a local folder, only the last name is told."""
+        kind, _, digits = digest.rpartition("@" if "@" in digest else ":")
+        self.name = PurePath(name).name if kind == "sha256" else name
+        self.hash = digits[:HASH_DIGITS]
+
+
+def text(pixels: Pixels, model: Model, most: int | None = None) -> str:
+    """The whole text. With `most`, the prompts are cut so that it is no longer in units of UTF-16."""
+    settings = _settings(pixels, model)
+    prompt, negative = _clean(pixels.prompt), _clean(pixels.negative_prompt)
+    if most is not None:
+        room = most - _units(settings) - len(NEGATIVE) - 3  # two ends of line and a space
+        kept = _cut(negative, max(room // 2, room - _units(prompt)))
+        prompt, negative = _cut(prompt, room - _units(kept)), kept
+    return "\n".join([prompt, *([f"{NEGATIVE} {negative}"] if negative else []), settings])
+
+
+def _settings(pixels: Pixels, model: Model) -> str:
+    values = {
+        "Steps": str(pixels.steps),
+        "Sampler": SAMPLERS.get(pixels.sampler),
+        "Schedule type": SCHEDULES.get(pixels.sampler),
+        "CFG scale": str(pixels.guidance),
+        "Seed": str(pixels.seed),
+        "Size": f"{pixels.width}x{pixels.height}",
+        "Model hash": model.hash,
+        "Model": model.name,
+        "Version": program(),
+    }
+    return ", ".join(f"{name}: {_quoted(value)}" for name, value in values.items() if value is not None)
+
+
+@cache
+def program() -> str:
+    """Imagekiln, with its version where it is installed."""
+    try:
+        return f"Imagekiln {version('imagekiln')}"
+    except PackageNotFoundError:
+        return "Imagekiln"
+
+
+def _quoted(value: str) -> str:
+    return json.dumps(value, ensure_ascii=False) if re.search(r'[,:\n"]', value) else value
+
+
+def _clean(prompt: str) -> str:
+    """A prompt that reads back as itself. NUL ends texts in PNG, and lone surrogates are in no text at all."""
+    text = prompt.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
+    return GUARDED.sub(rf"\1{GUARD}", text)
+
+
+def _units(text: str) -> int:
+    return len(text.encode("utf-16-be")) // 2
+
+
+def _cut(text: str, most: int) -> str:
+    whole = text.encode("utf-16-be")
+    return text if len(whole) <= 2 * most else whole[: 2 * (most - 1)].decode("utf-16-be", "ignore") + CUT

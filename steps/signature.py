@@ -1,0 +1,83 @@
+"""C2PA: a signature in each image by which anybody can check who made it, and that a model did.
+
+Nothing is asked of a network. No two signatures are alike, so the same image signed twice has other bytes.
+"""
+
+import io
+import json
+import os
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from imagekiln.steps.codecs import written
+from imagekiln.steps.encodings import Encoding, mime
+from imagekiln.steps.errors import BadInput, Missing, first_line
+from imagekiln.steps.metadata import C2pa
+from imagekiln.steps.parameters import program
+from imagekiln.steps.store_errors import told
+from imagekiln.steps.xmp import MADE_BY_AI
+
+VARIABLE = "env:"
+
+
+class Signer:
+    """Signs the bytes of images. May be called from several threads at once."""
+
+    def __init__(self, wanted: C2pa, encoding: Encoding) -> None:
+        """Read certificate and key, and try them on a small picture. Raises BadInput where they do not sign."""
+        if find_spec("c2pa") is None:
+            raise BadInput("c2pa is set, which needs an extra. Install imagekiln[c2pa], or remove c2pa.")
+        self._c2pa, self._wanted, self._mime = import_module("c2pa"), wanted, mime(encoding)
+        chain, key = _secret("certificate", wanted.certificate), _secret("key", wanted.key)
+        small = written(np.zeros((8, 8, 3), dtype=np.uint8), encoding)
+        self._context = self._opened(chain, key, check=True)
+        self(small)
+        self._context = self._opened(chain, key, check=False)
+
+    def __call__(self, content: bytes) -> bytes:
+        """The image with its signature in it. Raises BadInput where the certificate no longer signs."""
+        signed = io.BytesIO()
+        try:
+            with self._c2pa.Builder(_manifest(), self._context) as builder:
+                builder.sign(self._mime, io.BytesIO(content), signed)
+        except self._c2pa.C2paError as error:
+            raise self._refused(error) from error
+        return signed.getvalue()
+
+    def _opened(self, chain: bytes, key: bytes, check: bool) -> Any:  # noqa: ANN401  # c2pa has no types to speak of
+        """What signs. Whether each signature is checked at once makes as much work again."""
+        settings = {"builder": {"thumbnail": {"enabled": False}}, "verify": {"verify_after_sign": check}}
+        try:
+            info = self._c2pa.C2paSignerInfo(self._wanted.algorithm.encode(), chain, key, None)
+            return self._c2pa.Context.from_dict(settings, self._c2pa.Signer.from_info(info))
+        except self._c2pa.C2paError as error:
+            raise self._refused(error) from error
+
+    def _refused(self, error: Exception) -> BadInput:
+        said, wanted = first_line(str(error)), self._wanted
+        return BadInput(
+            f"c2pa: {wanted.certificate} and {wanted.key} do not sign by {wanted.algorithm} ({said}). Correct them."
+        )
+
+
+def _secret(setting: str, name: str) -> bytes:
+    if not name.startswith(VARIABLE):
+        with told(f"c2pa.{setting}: {name}"):
+            return Path(name).read_bytes()
+    variable = name.removeprefix(VARIABLE)
+    if not (content := os.environ.get(variable)):
+        raise Missing(f"c2pa.{setting}: there is no variable {variable} in the environment. Set it.")
+    return content.encode()
+
+
+def _manifest() -> str:
+    """What is signed beside the pixels: made by a model, with Imagekiln. No prompt, no model's name."""
+    name, _, version = program().partition(" ")
+    generator = {"name": name, "version": version} if version else {"name": name}
+    made = {"action": "c2pa.created", "digitalSourceType": MADE_BY_AI}
+    assertions = [{"label": "c2pa.actions.v2", "data": {"actions": [made]}}]
+    return json.dumps({"claim_generator_info": [generator], "assertions": assertions})

@@ -1,0 +1,35 @@
+"""Each kind of encoding with settings that differ most, and pictures to encode."""
+
+import numpy as np
+
+from imagekiln.steps.codecs import RGB
+from imagekiln.steps.encodings import Encoding, Jpeg, Jxl, Png, Webp
+
+LOSSLESS: tuple[Encoding, ...] = (Png(level=0), Png(), Webp(lossless=True), Jxl(lossless=True))
+LOSSY: tuple[Encoding, ...] = (
+    Jpeg(),
+    Jpeg(quality=100, progressive=True),
+    Jpeg(quality=1, subsampling=420),
+    Webp(),
+    Webp(quality=100, method=0),
+    Jxl(),
+    Jxl(quality=99, effort=1),
+)
+ALL = (*LOSSLESS, *LOSSY)
+KINDS: tuple[Encoding, ...] = (Png(), Jpeg(), Webp(), Jxl())
+
+
+def said(encoding: Encoding) -> str:
+    """The encoding in a few words, for a test's name."""
+    return "-".join(str(value) for value in encoding.model_dump().values())
+
+
+def noise(height: int, width: int) -> RGB:
+    """RGB uint8 (height, width, 3) that no encoding makes small."""
+    return np.random.default_rng(7).integers(0, 256, (height, width, 3), dtype=np.uint8)
+
+
+def smooth(height: int, width: int) -> RGB:
+    """RGB uint8 (height, width, 3) that any encoding comes near to."""
+    down, across = np.linspace(0, 200, height)[:, None], np.linspace(0, 50, width)
+    return np.stack([down + across] * 3, axis=2).astype(np.uint8)

@@ -1,0 +1,73 @@
+"""What an image file says of itself, read as other programs read it: by exiv2, by Pillow, and as web UIs do."""
+
+import io
+import json
+import re
+from dataclasses import dataclass, field
+
+import exiv2
+from PIL import Image
+
+COMMENT = "Exif.Photo.UserComment"
+SOURCE = "Xmp.iptcExt.DigitalSourceType"
+PAIR = re.compile(r'\s*(\w[\w /-]+):\s*("(?:[^"\\]|\\.)+"|[^,]*)(?:,|$)')
+NEGATIVE = "Negative prompt:"
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What was found: the text `parameters`, and every XMP property."""
+
+    parameters: str | None
+    xmp: dict[str, str]
+
+
+def read(content: bytes) -> Read:
+    """The notes of a file of any kind. In PNG, the text is a chunk of its own, which exiv2 does not know."""
+    exiv2.LogMsg.setLevel(exiv2.LogMsg.Level.error)
+    image = exiv2.ImageFactory.open(content)
+    image.readMetadata()
+    comments = [bytes(each.value().data()) for each in image.exifData() if each.key() == COMMENT]
+    xmp = {each.key(): str(each.value()) for each in image.xmpData()}
+    with Image.open(io.BytesIO(content)) as opened:
+        text = opened.info.get("parameters")
+    for comment in comments:
+        assert comment.startswith(b"UNICODE\0")
+        text = comment[8:].decode("utf-16-be")
+    return Read(text, xmp)
+
+
+@dataclass(slots=True)
+class WebUi:
+    """What a web UI makes of the text: see parse_generation_parameters of AUTOMATIC1111."""
+
+    prompt: list[str] = field(default_factory=list)
+    negative: list[str] = field(default_factory=list)
+    settings: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def prompts(self) -> tuple[str, str]:
+        """Prompt and negative prompt."""
+        return "\n".join(self.prompt).lstrip("\n"), "\n".join(self.negative).lstrip("\n")
+
+
+def parse(text: str) -> WebUi:
+    """The last line is of settings where it has three; the negative prompt begins where a line says so."""
+    found = WebUi()
+    *lines, last = text.strip().split("\n")
+    pairs = PAIR.findall(last)
+    if len(pairs) < 3:
+        lines, pairs = [*lines, last], []
+    found.settings = {name: _plain(value) for name, value in pairs}
+    to = found.prompt
+    for line in map(str.strip, lines):
+        if line.startswith(NEGATIVE):
+            to = found.negative
+            to.append(line.removeprefix(NEGATIVE).strip())
+        else:
+            to.append(line)
+    return found
+
+
+def _plain(value: str) -> str:
+    return str(json.loads(value)) if value.startswith('"') and value.endswith('"') else value
