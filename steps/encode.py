@@ -48,6 +48,11 @@ def encode(picture: Picture, encoding: Encoding) -> Encoded:
     return Encoded(picture.place, "ok", None, content, digest, pixels_hash(picture.rgb))
 
 
+def suffix(encoding: Encoding) -> str:
+    """How the name of such a file ends, with its dot."""
+    return f".{encoding.kind}"
+
+
 def png(rgb: RGB, level: int) -> bytes:
     """RGB uint8 (height, width, 3) as PNG, by zlib's `level` from 0 to 9."""
     sink = io.BytesIO()

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cache, partial
 
+from imagekiln.steps import formats, shard, stages, stats
 from imagekiln.steps import plan as plans
-from imagekiln.steps import shard, stages, stats
 from imagekiln.steps.ahead import Waits, ahead, feed
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.device import describe
@@ -54,7 +54,7 @@ def make_shard(
 ) -> ShardStats | None:
     """Make what is missing of one shard with a model that several shards may share."""
     wanted = shard.read(store, plan, number)
-    missing = shard.missing(store, wanted)
+    missing = formats.unmade(store, formats.chosen(plan.job), shard.missing(store, wanted))
     progress.found(shard.images(wanted) - shard.images(missing))
     if not missing:
         return None
@@ -102,7 +102,8 @@ class _Work:
 
     def _finish(self, pictures: Iterator[stages.Drawn], waits: Waits) -> None:
         """Encode what was drawn and write it, in two threads beside the one that draws."""
-        contents = stages.finish(pictures, self._plan.job.encoding, self._progress, self.seconds)
+        job = self._plan.job
+        contents = stages.finish(pictures, job.encoding, formats.chosen(job), self._progress, self.seconds)
         with closing(ahead(contents, PARTS_AHEAD, waits)) as finished:
             self.made.extend(stages.write(finished, self._store, self._progress, self.seconds))
 

@@ -61,6 +61,12 @@ class Encoding(Settings):
     level: Whole = Field(1, ge=0, le=9, description="zlib's level: 1 is fast, 9 is small.")
 
 
+class Card(Settings):
+    """What the dataset's card says beside what the run knows."""
+
+    license: Text | None = Field(None, description="A licence as the hub names it, such as cc0-1.0.")
+
+
 class Shard(Settings):
     """How much one pod does: a number of images, or minutes of work."""
 
@@ -129,7 +135,10 @@ class Job(Settings):
     columns: Columns = Columns()
     carry: tuple[Text, ...] = Field((), description="Other input columns to keep in the manifest.")
     defaults: Defaults = Defaults()
-    format: Literal["parquet"] = "parquet"
+    format: Literal["parquet", "webdataset", "files"] = Field(
+        "parquet", description="Images in Parquet, in a tar for each part, or each in a file of its own."
+    )
+    card: Card = Card()
     encoding: Encoding = Encoding()
     shard: Shard = Shard()
     part: Part = Part()

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from imagekiln.steps import names, plan, readback, shard, summary, tables
+from imagekiln.steps import formats, names, plan, shard, summary, tables
 from imagekiln.steps.aggregate import in_order
 from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.formats import Format
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.readback import Checked, bad
 from imagekiln.steps.reconcile import reconcile
@@ -49,13 +50,14 @@ def _shard(store: Store, frozen: Plan, number: int, room: Room) -> Checked:
     except BadInput as error:
         return bad(error)
     manifest = _told(lambda: _manifest(store, frozen, number))
-    return sum((_part(store, part, room) for part in wanted), manifest)
+    layout = formats.chosen(frozen.job)
+    return sum((_part(store, part, layout, room) for part in wanted), manifest)
 
 
-def _part(store: Store, part: Part, room: Room) -> Checked:
+def _part(store: Store, part: Part, layout: Format, room: Room) -> Checked:
     # A PNG is no larger than its pixels, but for a few bytes.
     with room.taken(3 * pc.sum(pc.multiply(part.rows["width"], part.rows["height"])).as_py()):
-        return readback.check(store, part)
+        return layout.check(store, part)
 
 
 def _told(check: Callable[[], str | None]) -> Checked:
