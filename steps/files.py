@@ -6,11 +6,13 @@ it: two pods that made different bytes of one image, or one that was killed in b
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from imagekiln.steps import indexes, names, parts, readback, sidecar, tables
 from imagekiln.steps.encode import Encoded, decode, pixels_hash, suffix
@@ -22,6 +24,7 @@ from imagekiln.steps.storage import Store
 
 AT_ONCE = 8
 JSON = ".json"
+FILE_NAME = "file_name"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,19 @@ class Files:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             checked = pool.map(lambda each: _image(store, part, *each), files)
             return sum(checked, Checked(images))
+
+
+def listings(manifest: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """What Hugging Face's `imagefolder` reads beside images: for each folder, its images that are ok, by file name."""
+    ok = manifest.filter(pc.equal(manifest["status"], "ok"))
+    files = [PurePosixPath(part) for part in ok["part"].to_pylist()]
+    # It takes every text whose name ends so for an image to open, even one that a row carries.
+    kept = ok.select([field.name for field in ok.schema if FILE_NAME not in str(field)]).drop_columns(
+        tables.PLACE.names
+    )
+    named = kept.add_column(0, FILE_NAME, pa.array([file.name for file in files], pa.string()))
+    for folder in dict.fromkeys(file.parent for file in files):
+        yield names.listing(str(folder)), named.filter(pa.array([file.parent == folder for file in files]))
 
 
 def _image(store: Store, part: Part, place: int, row: readback.Row, key: str, line: bytes) -> Checked:

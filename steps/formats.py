@@ -1,9 +1,12 @@
 """The formats that a job chooses from: how the images of a part are laid down, found and read back."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
+import pyarrow as pa
+
+from imagekiln.steps import files
 from imagekiln.steps.encode import Encoded
 from imagekiln.steps.files import Files
 from imagekiln.steps.job import Job
@@ -56,6 +59,11 @@ def unmade(store: Store, layout: Format, missing: Sequence[Part]) -> list[Part]:
     with ThreadPoolExecutor(CHECKERS) as pool:
         adopted = list(pool.map(lambda part: layout.adopt(store, part), missing))
     return [part for part, made in zip(missing, adopted, strict=True) if not made]
+
+
+def listings(job: Job, manifest: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Tables beside the images of a shard that readers of the format want, each with its key, from its manifest."""
+    return files.listings(manifest) if job.format == "files" else iter(())
 
 
 def chosen(job: Job) -> Format:

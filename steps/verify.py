@@ -70,8 +70,13 @@ def _told(check: Callable[[], str | None]) -> Checked:
 
 def _manifest(store: Store, frozen: Plan, number: int) -> str | None:
     key = names.manifest(number)
-    same = tables.read(store, key).equals(reconcile(store, frozen, number).manifest)
-    return None if same else f"{store.at(key)}: differs from the parts"
+    manifest = reconcile(store, frozen, number).manifest
+    if not tables.read(store, key).equals(manifest):
+        return f"{store.at(key)}: differs from the parts"
+    for listing, table in formats.listings(frozen.job, manifest):
+        if not tables.read(store, listing).equals(table):
+            return f"{store.at(listing)}: differs from the manifest"
+    return None
 
 
 def _beside(store: Store, frozen: Plan) -> Checked:
@@ -80,6 +85,7 @@ def _beside(store: Store, frozen: Plan) -> Checked:
         lambda: _list(store, names.REJECTED, frozen.counts.rejected_rows),
         lambda: _list(store, names.DUPLICATES, frozen.counts.duplicate_images),
         lambda: _summary(store, frozen),
+        lambda: _card(store),
         lambda: _report(store),
     ]
     return sum(map(_told, checks), Checked())
@@ -93,6 +99,11 @@ def _list(store: Store, key: str, wanted: int) -> str | None:
 def _summary(store: Store, frozen: Plan) -> str | None:
     same = summary.load(store).images == frozen.counts.images
     return None if same else f"{store.at(names.SUMMARY)}: is of another plan"
+
+
+def _card(store: Store) -> str | None:
+    whole = store.read(names.CARD).startswith(b"---\n")
+    return None if whole else f"{store.at(names.CARD)}: is no card of a dataset"
 
 
 def _report(store: Store) -> str | None:
