@@ -3,10 +3,11 @@
 import re
 import unicodedata
 
+import pyarrow as pa
 import yaml
 from jinja2 import Environment, PackageLoader
 
-from imagekiln.steps import names
+from imagekiln.steps import features, names, tables
 from imagekiln.steps.encode import suffix
 from imagekiln.steps.job import Job
 from imagekiln.steps.plan import Plan
@@ -19,16 +20,17 @@ UNSEEN = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, marks that reorder text, li
 
 def write(store: Store, plan: Plan, summary: Summary) -> None:
     """Write the card into the run."""
-    store.replace(names.CARD, card(plan, summary).encode(errors="replace"))
+    rows = tables.read(store, names.shard(0)).schema if plan.shards else tables.IMAGE_ROW
+    store.replace(names.CARD, card(plan, rows, summary).encode(errors="replace"))
 
 
-def card(plan: Plan, summary: Summary) -> str:
-    """The card as Markdown. Texts of the user's stand in it as YAML's or Markdown's data."""
+def card(plan: Plan, rows: pa.Schema, summary: Summary) -> str:
+    """The card of a run with these image rows, as Markdown. Texts of the user's stand in it as data."""
     environment = Environment(  # noqa: S701  # Markdown: what is not ours goes through `code`
         loader=PackageLoader("imagekiln.steps", "."), trim_blocks=True, keep_trailing_newline=True
     )
     environment.filters["code"] = code
-    front = yaml.safe_dump(_front(plan.job, summary), sort_keys=False)
+    front = yaml.safe_dump(_front(plan.job, rows, summary), sort_keys=False)
     return environment.get_template("card.md.j2").render(
         plan=plan, summary=summary, front=front, name=plan.job.name, run_id=plan.run_id
     )
@@ -41,7 +43,9 @@ def code(text: str) -> str:
     return f"{fence} {seen} {fence}".replace("|", "\\|")  # the cell of a table ends at a bar, even within code
 
 
-def _front(job: Job, summary: Summary) -> dict[str, object]:
+def _front(job: Job, rows: pa.Schema, summary: Summary) -> dict[str, object]:
+    known = job.format == "webdataset"  # the other formats have types
+    info = {"dataset_info": {"features": features.sample(rows, job.encoding)}} if known else {}
     licence = {} if job.card.license is None else {"license": job.card.license}
     return {
         **licence,
@@ -49,16 +53,10 @@ def _front(job: Job, summary: Summary) -> dict[str, object]:
         "task_categories": ["text-to-image"],
         "tags": ["synthetic", "imagekiln"],
         "size_categories": [SIZES[min(max(len(str(summary.ok)) - 3, 0), len(SIZES) - 1)]],
-        "configs": [
-            _config("images", _patterns(job), default=True),
-            _config("manifest", ["manifest/*.parquet"], default=False),
-        ],
+        # Not the manifest: `datasets` takes all that a card names for one format.
+        "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": _patterns(job)}]}],
+        **info,
     }
-
-
-def _config(name: str, patterns: list[str], *, default: bool) -> dict[str, object]:
-    first = {"default": True} if default else {}
-    return {"config_name": name, **first, "data_files": [{"split": "train", "path": patterns}]}
 
 
 def _patterns(job: Job) -> list[str]:
