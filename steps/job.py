@@ -64,7 +64,11 @@ class Encoding(Settings):
 class Card(Settings):
     """What the dataset's card says beside what the run knows."""
 
-    license: Text | None = Field(None, description="A licence as the hub names it, such as cc0-1.0.")
+    license: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9][a-z0-9.+-]{0,63}$",
+        description="A licence as Hugging Face names it, such as cc0-1.0.",
+    )
 
 
 class Shard(Settings):
