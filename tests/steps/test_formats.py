@@ -12,12 +12,13 @@ import pytest
 
 from imagekiln.steps import files, formats, names, plan, shard, tables, webdataset
 from imagekiln.steps.aggregate import aggregate
+from imagekiln.steps.disk import Disk
 from imagekiln.steps.encode import Encoded
 from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.planning import Planned
 from imagekiln.steps.run import run
 from imagekiln.steps.shard import Part
-from imagekiln.steps.storage import Store, open_store
+from imagekiln.steps.storage import open_store
 from imagekiln.steps.verify import verify
 from tests.jobs import files as files_of
 from tests.runs import PROMPTS, encoded, fill, job, not_ok, planned, write_prompts
@@ -50,20 +51,19 @@ def images_of(there: Planned) -> dict[str, bytes]:
     return {key: content for key, content in found.items() if key.startswith(("images/", "index/"))}
 
 
-class Dying:
-    """A store that fails for good after so many objects were written, as if the process were killed."""
+class Dying(Disk):
+    """A run's folder that fails for good after so many objects were written, as if the process were killed."""
 
-    def __init__(self, store: Store, writes: int) -> None:
-        self.uri, self._store, self.left = store.uri, store, writes
+    def __init__(self, there: Planned, writes: int) -> None:
+        super().__init__(Path(there.uri))
+        self.left, self.written = writes, list[str]()
 
     def create(self, key: str, data: bytes) -> bool:
         self.left -= 1
         if self.left < 0:
             raise KeyboardInterrupt
-        return self._store.create(key, data)
-
-    def __getattr__(self, name: str) -> Callable[..., object]:
-        return getattr(self._store, name)  # type: ignore[no-any-return]  # whatever a store has
+        self.written.append(key)
+        return super().create(key, data)
 
 
 @pytest.mark.parametrize("layout", BYTES_FIRST)
@@ -101,17 +101,11 @@ def test_same_images_give_the_same_objects(tmp_path: Path, layout: str) -> None:
 
 
 def test_commit_comes_last(tmp_path: Path, layout: str) -> None:
-    there, written = plan_of(tmp_path, layout), list[str]()
-
-    class Telling(Dying):
-        def create(self, key: str, data: bytes) -> bool:
-            written.append(key)
-            return super().create(key, data)
-
-    store = Telling(open_store(there.uri), 100)
+    there = plan_of(tmp_path, layout)
+    store = Dying(there, 100)
     formats.chosen(there.plan.job).pack(first_part(there), IMAGES).commit(store)
-    assert written[-1] == "index/00000-0000.parquet"
-    ends = [Path(key).suffix for key in written]
+    assert store.written[-1] == "index/00000-0000.parquet"
+    ends = [Path(key).suffix for key in store.written]
     assert ends == ([".tar", ".parquet"] if layout == "webdataset" else [".png"] * 3 + [".json"] * 4 + [".parquet"])
 
 
@@ -121,7 +115,7 @@ def test_writer_that_died_at_any_moment_leaves_what_the_next_one_completes(
 ) -> None:
     for writes in range(8):
         there = plan_of(tmp_path / str(writes), layout, rows=4)
-        store = Dying(open_store(there.uri), writes)
+        store = Dying(there, writes)
         format_, part = formats.chosen(there.plan.job), first_part(there)
         try:
             format_.pack(part, IMAGES).commit(store)

@@ -107,7 +107,7 @@ def test_pictures_become_the_bytes_of_their_parts(wanted: tuple[Part, ...]) -> N
     for each in found:
         count = each.part.rows.num_rows
         same = [encode(picture(place), Encoding()) for place in range(count)]
-        assert each.content == parts.to_bytes(each.part.rows, same)
+        assert each == Packed(each.part, parts.to_bytes(each.part.rows, same))
 
 
 class Told(Silent):
