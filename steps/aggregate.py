@@ -6,7 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from math import ceil
 from typing import TypeVar
 
-from imagekiln.steps import names, plan, report, stats, tables
+from imagekiln.steps import card, formats, names, plan, report, stats, tables
 from imagekiln.steps.contact import Samples
 from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.plan import Plan
@@ -39,7 +39,7 @@ def aggregate(uri: str, failed_share: float | None = None) -> Summary:
 
 
 def _summed(store: Store, frozen: Plan, failed_share: float) -> Summary:
-    """Reconcile every shard; write manifest, summary and report."""
+    """Reconcile every shard; write manifest, summary, card and report."""
     sums, samples = Sums(), Samples(len(frozen.shards))
     for number, shard in enumerate(in_order(lambda number: _account(store, frozen, number), len(frozen.shards))):
         sums.add(shard)
@@ -47,6 +47,7 @@ def _summed(store: Store, frozen: Plan, failed_share: float) -> Summary:
     told = in_order(lambda number: stats.load(store, number), len(frozen.shards))
     summary = sums.summary(frozen, (each for each in told if each is not None), failed_share)
     store.replace(names.SUMMARY, SUMMARY.dump_json(summary, indent=1) + b"\n")
+    card.write(store, frozen, summary)
     report.write(store, frozen, summary, samples)
     return summary
 
@@ -84,4 +85,6 @@ def in_order(work: Callable[[int], T], count: int) -> Iterator[T]:
 def _account(store: Store, frozen: Plan, number: int) -> Reconciled:
     shard = reconcile(store, frozen, number)
     store.replace(names.manifest(number), tables.to_parquet(shard.manifest))
+    for key, table in formats.listings(frozen.job, shard.manifest):
+        store.replace(key, tables.to_parquet(table))
     return shard

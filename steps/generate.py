@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cache, partial
 
+from imagekiln.steps import formats, shard, stages, stats
 from imagekiln.steps import plan as plans
-from imagekiln.steps import shard, stages, stats
 from imagekiln.steps.ahead import Waits, ahead, feed
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.device import describe
@@ -55,7 +55,7 @@ def make_shard(
 ) -> ShardStats | None:
     """Make what is missing of one shard with a model that several shards may share."""
     wanted = shard.read(store, plan, number)
-    missing = shard.missing(store, wanted)
+    missing = formats.unmade(store, formats.chosen(plan.job), shard.missing(store, wanted))
     progress.found(shard.images(wanted) - shard.images(missing))
     if not missing:
         return None
@@ -86,6 +86,7 @@ class _Work:
         self.seconds = Seconds()
         self.made: list[Part] = []
         self._store, self._encoder, self._progress, self._stop = store, encoder, progress, stop
+        self._layout = formats.chosen(plan.job)
         self._batch = plan.job.batch.images
 
     def make(self, missing: list[Part], denoiser: Denoiser) -> None:
@@ -103,7 +104,7 @@ class _Work:
 
     def _finish(self, pictures: Iterator[stages.Drawn], waits: Waits) -> None:
         """Encode what was drawn and write it, in two threads beside the one that draws."""
-        contents = stages.finish(pictures, self._encoder, self._progress, self.seconds)
+        contents = stages.finish(pictures, self._encoder, self._layout, self._progress, self.seconds)
         with closing(ahead(contents, PARTS_AHEAD, waits)) as finished:
             self.made.extend(stages.write(finished, self._store, self._progress, self.seconds))
 

@@ -50,6 +50,16 @@ class Defaults(Settings):
     seed: Whole = Field(0, ge=0, lt=2**63)
 
 
+class Card(Settings):
+    """What the dataset's card says beside what the run knows."""
+
+    license: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9][a-z0-9.+-]{0,63}$",
+        description="A licence as Hugging Face names it, such as cc0-1.0.",
+    )
+
+
 class Shard(Settings):
     """How much one pod does: a number of images, or minutes of work."""
 
@@ -118,7 +128,10 @@ class Job(Settings):
     columns: Columns = Columns()
     carry: tuple[Text, ...] = Field((), description="Other input columns to keep in the manifest.")
     defaults: Defaults = Defaults()
-    format: Literal["parquet"] = "parquet"
+    format: Literal["parquet", "webdataset", "files"] = Field(
+        "parquet", description="Images in Parquet, in a tar for each part, or each in a file of its own."
+    )
+    card: Card = Card()
     encoding: Encoding = Png()
     metadata: Metadata = "all"
     c2pa: C2pa | None = Field(None, description="Sign each image, so that its origin can be checked.")

@@ -1,7 +1,8 @@
-"""A part: the images of one slice of a shard, in one Parquet object that is there whole or not at all.
+"""A part: the images of one slice of a shard, whose commit is one Parquet object that is there whole or not at all.
 
-`image` comes first and is neither compressed nor dictionary-encoded, so that each file's bytes lie in one piece:
-the footer tells where, and one ranged read fetches an image without a Parquet reader.
+In the format `parquet` it holds the images too. Then `image` comes first and is neither compressed nor
+dictionary-encoded, so that each file's bytes lie in one piece: the footer tells where, and one ranged read fetches an
+image without a Parquet reader. In other formats it is the index of images that lie elsewhere.
 """
 
 import io
@@ -32,7 +33,7 @@ class Outcomes:
 
 
 def to_bytes(rows: pa.Table, images: Sequence[Encoded]) -> bytes:
-    """The part of these image rows. The same rows and images give the same bytes."""
+    """The part of these image rows with their images. The same rows and images give the same bytes."""
     table = _table(rows, images)
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, table.schema, **_options(table.schema)) as writer:
@@ -40,6 +41,30 @@ def to_bytes(rows: pa.Table, images: Sequence[Encoded]) -> bytes:
         offsets = list(_offsets(sink.getvalue(), images))
         writer.add_key_value_metadata({OFFSETS.decode(): json.dumps(offsets)})
     return sink.getvalue()
+
+
+def index(rows: pa.Table, outcome: pa.Table, offsets: Sequence[int | None]) -> bytes:
+    """The part of these image rows without their images, which begin at `offsets` in objects of their own."""
+    table = told(rows, outcome).replace_schema_metadata({OFFSETS.decode(): json.dumps(list(offsets))})
+    return tables.to_parquet(table)
+
+
+def told(rows: pa.Table, outcome: pa.Table) -> pa.Table:
+    """All that there is to say of images: their rows and, in the same order, what became of them."""
+    return pa.Table.from_arrays([*rows.columns, *outcome.columns], schema=pa.schema([*rows.schema, *outcome.schema]))
+
+
+def outcome(images: Sequence[Encoded]) -> pa.Table:
+    """What became of the images, in the order of their rows."""
+    ordered = sorted(images, key=lambda image: image.place)
+    values = {
+        "status": [image.status for image in ordered],
+        "error": [image.error for image in ordered],
+        "size": [None if image.content is None else len(image.content) for image in ordered],
+        "sha256": [image.sha256 for image in ordered],
+        "pixels_sha256": [image.pixels_sha256 for image in ordered],
+    }
+    return pa.table(values, schema=tables.OUTCOME)
 
 
 def commit(store: Store, key: str, rows: pa.Table, content: bytes) -> None:
@@ -89,20 +114,13 @@ def _offsets_in(parquet: pq.ParquetFile) -> pa.Array:
 def _table(rows: pa.Table, images: Sequence[Encoded]) -> pa.Table:
     ordered = sorted(images, key=lambda image: image.place)
     names = rows["image_id"].to_pylist()
-    values = {
-        "status": [image.status for image in ordered],
-        "error": [image.error for image in ordered],
-        "size": [None if image.content is None else len(image.content) for image in ordered],
-        "sha256": [image.sha256 for image in ordered],
-        "pixels_sha256": [image.pixels_sha256 for image in ordered],
-    }
     files = [
         None if image.content is None else {"bytes": image.content, "path": f"{name}{image.suffix}"}
         for name, image in zip(names, ordered, strict=True)
     ]
-    outcome = pa.table(values, schema=tables.OUTCOME)
-    schema = pa.schema([tables.IMAGE, *rows.schema, *tables.OUTCOME], metadata={"huggingface": FEATURES})
-    return pa.Table.from_arrays([pa.array(files, tables.IMAGE.type), *rows.columns, *outcome.columns], schema=schema)
+    said = told(rows, outcome(images))
+    schema = pa.schema([tables.IMAGE, *said.schema], metadata={"huggingface": FEATURES})
+    return pa.Table.from_arrays([pa.array(files, tables.IMAGE.type), *said.columns], schema=schema)
 
 
 def _options(schema: pa.Schema) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""One part read back: its images against the plan's rows and against their own hashes, a few images at a time."""
+"""What was read back, and what is wrong with it: images against the plan's rows and against their own hashes."""
 
 import hashlib
 from collections.abc import Iterator
@@ -7,15 +7,14 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from imagekiln.steps import parts, tables
+from imagekiln.steps import tables
 from imagekiln.steps.codecs import decode
 from imagekiln.steps.encode import pixels_hash
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.shard import Part
-from imagekiln.steps.storage import Store
 
 LISTED = 10
 AT_ONCE = 4
+Row = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,52 +46,30 @@ def bad(told: str | BadInput, images: int = 0) -> Checked:
     return Checked(images, wrong=(str(told).rstrip("."),), wrongs=1)
 
 
-def check(store: Store, part: Part, exact: bool = True) -> Checked:
-    """Read a part whole, and decode each of its images. Raises TryAgain where storage fails.
-
-    `exact` says that the encoding is lossless, so that what is decoded must be what was drawn.
-    """
-    where, images = store.at(part.key), part.rows.num_rows
-    try:
-        content = store.read(part.key)
-        offsets = parts.offsets(content, where)
-        with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as parquet:
-            if len(offsets) != images or not _is_of(parquet, part.rows):
-                return bad(f"{where}: holds other images than were planned", images)
-            rows = zip(_rows(parquet), offsets.to_pylist(), strict=True)
-            return sum((_image(row, content, offset, where, exact) for row, offset in rows), Checked(images))
-    except BadInput as error:
-        return bad(error, images)
-    except tables.DAMAGED as error:
-        return bad(tables.damaged(where, error), images)
-
-
-def _is_of(parquet: pq.ParquetFile, rows: pa.Table) -> bool:
-    """Whether a part says of its images what the plan says of these rows."""
-    if parquet.schema_arrow.names != [tables.IMAGE.name, *rows.column_names, *tables.OUTCOME.names]:
+def is_of(parquet: pq.ParquetFile, rows: pa.Table, before: tuple[str, ...] = ()) -> bool:
+    """Whether a part says of its images what the plan says of these rows. Columns `before` these are not compared."""
+    if parquet.schema_arrow.names != [*before, *rows.column_names, *tables.OUTCOME.names]:
         return False
     return bool(parquet.read(columns=rows.column_names, use_threads=False).equals(rows))
 
 
-def _rows(parquet: pq.ParquetFile) -> Iterator[dict[str, object]]:
+def rows(parquet: pq.ParquetFile, before: tuple[str, ...] = ()) -> Iterator[Row]:
     """Each image with what the part says of it, so that few are held beside the part's own bytes."""
-    columns = [tables.IMAGE.name, "image_id", "width", "height", *tables.OUTCOME.names]
+    columns = [*before, "image_id", "width", "height", *tables.OUTCOME.names]
     for batch in parquet.iter_batches(AT_ONCE, columns=columns, use_threads=False):
         yield from batch.to_pylist()
 
 
-def _image(row: dict[str, object], part: bytes, offset: int | None, where: str, exact: bool) -> Checked:
-    if row["status"] != "ok":
-        return Checked()
-    image, size = row["image"], row["size"]
-    content = image["bytes"] if isinstance(image, dict) else b""
-    if offset is None or not isinstance(size, int) or content != part[offset : offset + size]:
-        return bad(f"{where}: image {row['image_id']} is not where the footer says")
+def image(row: Row, content: bytes, where: str, exact: bool) -> Checked:
+    """Compare the bytes of an image with what its row says of them.
+
+    `exact` says that the encoding is lossless, so that what is decoded must be what was drawn.
+    """
     problem = _problem(row, content, exact)
-    return bad(f"{where}: image {row['image_id']} {problem}") if problem else Checked(ok=1, bytes=size)
+    return bad(f"{where}: image {row['image_id']} {problem}") if problem else Checked(ok=1, bytes=len(content))
 
 
-def _problem(row: dict[str, object], content: bytes, exact: bool) -> str | None:
+def _problem(row: Row, content: bytes, exact: bool) -> str | None:
     if hashlib.sha256(content).hexdigest() != row["sha256"]:
         return "has other bytes than were written"
     width, height = row["width"], row["height"]

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from imagekiln.steps import parts, shard, tables
+from imagekiln.steps import formats, parts, shard, tables
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.shard import Part
 from imagekiln.steps.storage import Store
@@ -24,7 +25,8 @@ def reconcile(store: Store, plan: Plan, number: int) -> Reconciled:
     """Compare one shard with its parts. Raises BadInput where a part is damaged or holds other images."""
     wanted = shard.read(store, plan, number)
     found = [(part, _outcomes(store, part)) for part in wanted]
-    columns = [_with_place(part, outcomes) for part, outcomes in found]
+    layout = formats.chosen(plan.job)
+    columns = [_with_place(part, layout.places(part), outcomes) for part, outcomes in found]
     rows = pa.concat_tables([part.rows for part in wanted])
     results = pa.concat_tables(columns)
     manifest = pa.Table.from_arrays(
@@ -41,12 +43,13 @@ def _outcomes(store: Store, part: Part) -> parts.Outcomes | None:
     return outcomes
 
 
-def _with_place(part: Part, outcomes: parts.Outcomes | None) -> pa.Table:
+def _with_place(part: Part, places: list[str], outcomes: parts.Outcomes | None) -> pa.Table:
     count = part.rows.num_rows
     if outcomes is None:
         unknown = [pa.nulls(count, field.type) for field in (*list(tables.OUTCOME)[1:], *tables.PLACE)]
         return pa.Table.from_arrays([pa.array([MISSING] * count), *unknown], schema=MANIFEST_TAIL)
-    place = [pa.array([part.key] * count), outcomes.offsets]
+    # An image that is not there lies nowhere: what says so is named instead.
+    place = [pc.if_else(pc.is_valid(outcomes.offsets), pa.array(places), part.key), outcomes.offsets]
     return pa.Table.from_arrays([*outcomes.table.drop_columns(["image_id"]).columns, *place], schema=MANIFEST_TAIL)
 
 

@@ -17,7 +17,7 @@ CHECKERS = 8
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part to be: the name of its object and its image rows."""
+    """A part to be: the name of the object whose presence says that it is there, and its image rows."""
 
     key: str
     rows: pa.Table
@@ -32,7 +32,8 @@ def read(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
         raise BadInput(f"{store.at(names.shard(shard))}: is not what was planned. Restore it, or plan anew.")
     rows = tables.from_parquet(content, store.at(names.shard(shard)))
     size = plan.part_images
-    return tuple(Part(names.part(shard, part), rows.slice(part * size, size)) for part in range(plan.parts(shard)))
+    name = names.part if plan.job.format == "parquet" else names.index
+    return tuple(Part(name(shard, part), rows.slice(part * size, size)) for part in range(plan.parts(shard)))
 
 
 def images(wanted: Sequence[Part]) -> int:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-from imagekiln.steps import parts
 from imagekiln.steps.encode import Encoded, Picture
+from imagekiln.steps.formats import Format, Packed
 from imagekiln.steps.progress import Progress
 from imagekiln.steps.rescue import Rescue
 from imagekiln.steps.rows import ImageRow, image_rows, same_shape
@@ -28,14 +28,6 @@ class Drawn:
     rows: list[ImageRow]
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A part's bytes, ready to be committed."""
-
-    part: Part
-    content: bytes
-
-
 def draw(missing: Sequence[Part], rescue: Rescue, stop: Stop, seconds: Seconds) -> Iterator[Drawn]:
     """Draw every missing part, batch by batch. Raises Stopped where the part cannot be finished in time."""
     made, pace = 0, 0.0
@@ -53,7 +45,9 @@ def draw(missing: Sequence[Part], rescue: Rescue, stop: Stop, seconds: Seconds) 
             yield Drawn(part, pictures, [all_rows[picture.place] for picture in pictures])
 
 
-def finish(drawn: Iterator[Drawn], encode: Encode, progress: Progress, seconds: Seconds) -> Iterator[Finished]:
+def finish(
+    drawn: Iterator[Drawn], encode: Encode, layout: Format, progress: Progress, seconds: Seconds
+) -> Iterator[Packed]:
     """Encode pictures, several at a time, and put them together to parts."""
     done: list[Encoded] = []
     with ThreadPoolExecutor(ENCODERS) as pool:
@@ -63,15 +57,15 @@ def finish(drawn: Iterator[Drawn], encode: Encode, progress: Progress, seconds: 
             progress.made(len(batch.pictures))
             if len(done) == batch.part.rows.num_rows:
                 with timed(seconds, "encode"):
-                    content = parts.to_bytes(batch.part.rows, done)
-                yield Finished(batch.part, content)
+                    packed = layout.pack(batch.part, done)
+                yield packed
                 done = []
 
 
-def write(finished: Iterator[Finished], store: Store, progress: Progress, seconds: Seconds) -> Iterator[Part]:
+def write(finished: Iterator[Packed], store: Store, progress: Progress, seconds: Seconds) -> Iterator[Part]:
     """Commit each part; yields it once it is there for good."""
     for each in finished:
         with timed(seconds, "write"):
-            parts.commit(store, each.part.key, each.part.rows, each.content)
+            each.commit(store)
         progress.kept(each.part.rows.num_rows)
         yield each.part

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from imagekiln.steps import names, plan, readback, shard, summary, tables
+from imagekiln.steps import formats, names, plan, shard, summary, tables
 from imagekiln.steps.aggregate import in_order
-from imagekiln.steps.encodings import is_lossless
 from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.formats import Format
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.readback import Checked, bad
 from imagekiln.steps.reconcile import reconcile
@@ -50,14 +50,14 @@ def _shard(store: Store, frozen: Plan, number: int, room: Room) -> Checked:
     except BadInput as error:
         return bad(error)
     manifest = _told(lambda: _manifest(store, frozen, number))
-    exact = is_lossless(frozen.job.encoding)
-    return sum((_part(store, part, room, exact) for part in wanted), manifest)
+    layout = formats.chosen(frozen.job)
+    return sum((_part(store, part, layout, room) for part in wanted), manifest)
 
 
-def _part(store: Store, part: Part, room: Room, exact: bool) -> Checked:
+def _part(store: Store, part: Part, layout: Format, room: Room) -> Checked:
     # An image is no larger than its pixels, but for a few bytes.
     with room.taken(3 * pc.sum(pc.multiply(part.rows["width"], part.rows["height"])).as_py()):
-        return readback.check(store, part, exact)
+        return layout.check(store, part)
 
 
 def _told(check: Callable[[], str | None]) -> Checked:
@@ -70,8 +70,13 @@ def _told(check: Callable[[], str | None]) -> Checked:
 
 def _manifest(store: Store, frozen: Plan, number: int) -> str | None:
     key = names.manifest(number)
-    same = tables.read(store, key).equals(reconcile(store, frozen, number).manifest)
-    return None if same else f"{store.at(key)}: differs from the parts"
+    manifest = reconcile(store, frozen, number).manifest
+    if not tables.read(store, key).equals(manifest):
+        return f"{store.at(key)}: differs from the parts"
+    for listing, table in formats.listings(frozen.job, manifest):
+        if not tables.read(store, listing).equals(table):
+            return f"{store.at(listing)}: differs from the manifest"
+    return None
 
 
 def _beside(store: Store, frozen: Plan) -> Checked:
@@ -80,6 +85,7 @@ def _beside(store: Store, frozen: Plan) -> Checked:
         lambda: _list(store, names.REJECTED, frozen.counts.rejected_rows),
         lambda: _list(store, names.DUPLICATES, frozen.counts.duplicate_images),
         lambda: _summary(store, frozen),
+        lambda: _card(store),
         lambda: _report(store),
     ]
     return sum(map(_told, checks), Checked())
@@ -93,6 +99,11 @@ def _list(store: Store, key: str, wanted: int) -> str | None:
 def _summary(store: Store, frozen: Plan) -> str | None:
     same = summary.load(store).images == frozen.counts.images
     return None if same else f"{store.at(names.SUMMARY)}: is of another plan"
+
+
+def _card(store: Store) -> str | None:
+    whole = store.read(names.CARD).startswith(b"---\n")
+    return None if whole else f"{store.at(names.CARD)}: is no card of a dataset"
 
 
 def _report(store: Store) -> str | None:

@@ -3,13 +3,14 @@
 import random
 import time
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
-from imagekiln.steps import names, shard, tables
+from imagekiln.steps import formats, names, shard, tables
 from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.job import Job
+from imagekiln.steps.plan import Plan
 from imagekiln.steps.planning import Planned, make_plan
 from imagekiln.steps.shard import Part
 from imagekiln.steps.storage import Store, open_store
@@ -25,7 +26,7 @@ PART_SECONDS = 0.3  # what a part takes, about
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """All that a finished run promises to be: each part's bytes, each image's row, and what `verify` read."""
+    """All that a finished run promises to be: the bytes of its parts, each image's row, and what `verify` read."""
 
     parts: dict[str, bytes]
     manifest: pa.Table
@@ -63,9 +64,16 @@ def finished(there: Planned) -> Dataset:
     """Aggregate and verify the run, and read all of it. Raises where anything is missing or wrong."""
     aggregate(there.uri)
     store = open_store(there.uri)
-    parts = {part.key: store.read(part.key) for part in shard.read(store, there.plan, 0)}
+    parts = {key: store.read(key) for part in shard.read(store, there.plan, 0) for key in _objects(there.plan, part)}
     manifest = tables.read(store, names.manifest(0))
     return Dataset(parts, manifest, verify(there.uri))
+
+
+def _objects(plan: Plan, part: Part) -> list[str]:
+    """The names of all that a part is made of, its commit last."""
+    places = [key for key in formats.chosen(plan.job).places(part) if key != part.key]
+    beside = [str(PurePosixPath(key).with_suffix(".json")) for key in places] if plan.job.format == "files" else []
+    return [*dict.fromkeys(places), *beside, part.key]
 
 
 def killed(there: Planned, least: int, seed: int) -> Kills:

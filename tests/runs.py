@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from imagekiln.steps import parts, shard
+from imagekiln.steps import formats, shard
 from imagekiln.steps.encode import Encoded, Picture, encode
 from imagekiln.steps.encodings import Png
 from imagekiln.steps.identity import Pixels
@@ -113,15 +113,16 @@ def not_ok(place: int, status: str = "failed", error: str = "ValueError: a fault
 
 def fill(there: Planned, outcomes: Mapping[int, Encoded] | None = None) -> list[Part]:
     """Write every part of a planned run with pictures of noise; `outcomes` are of images by their place in the run."""
-    store, made, start = open_store(there.uri), list[Part](), 0
+    store, layout, made, start = open_store(there.uri), formats.chosen(there.plan.job), list[Part](), 0
     for number in range(len(there.plan.shards)):
         for part in shard.read(store, there.plan, number):
             each = [(outcomes or {}).get(start + place) or encoded(place) for place in range(part.rows.num_rows)]
-            parts.commit(store, part.key, part.rows, parts.to_bytes(part.rows, _renumbered(each)))
+            layout.pack(part, renumbered(each)).commit(store)
             made.append(part)
             start += part.rows.num_rows
     return made
 
 
-def _renumbered(images: list[Encoded]) -> list[Encoded]:
+def renumbered(images: list[Encoded]) -> list[Encoded]:
+    """The images as those of one part."""
     return [replace(image, place=place) for place, image in enumerate(images)]

@@ -25,10 +25,18 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
     return undisturbed(planned(folder, str(folder / "out"), IMAGES))
 
 
+@pytest.fixture(scope="module", params=["parquet", "webdataset", "files"])
+def wanted_format(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Dataset]:
+    """A format, and what the run is in it."""
+    folder = tmp_path_factory.mktemp("undisturbed")
+    return request.param, undisturbed(planned(folder, str(folder / "out"), IMAGES, format=request.param))
+
+
 def test_run_killed_sixty_times_ends_as_the_dataset_of_an_undisturbed_one(
-    store_uri: str, tmp_path: Path, wanted: Dataset
+    store_uri: str, tmp_path: Path, wanted_format: tuple[str, Dataset]
 ) -> None:
-    there = planned(tmp_path, store_uri, IMAGES)
+    layout, wanted = wanted_format
+    there = planned(tmp_path, store_uri, IMAGES, format=layout)
     assert killed(there, KILLS, seed=7).between >= KILLS
     found = finished(there)
     assert found.parts == wanted.parts

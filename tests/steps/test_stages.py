@@ -12,11 +12,12 @@ import pytest
 from imagekiln.steps import parts, shard, stages
 from imagekiln.steps.encode import Encoded, Picture, encode
 from imagekiln.steps.encodings import Png
+from imagekiln.steps.parquet_part import Packed, Parquet
 from imagekiln.steps.progress import Silent
 from imagekiln.steps.rescue import Rescue
 from imagekiln.steps.rows import ImageRow
 from imagekiln.steps.shard import Part
-from imagekiln.steps.stages import Drawn, Finished
+from imagekiln.steps.stages import Drawn
 from imagekiln.steps.stats import Seconds
 from imagekiln.steps.stop import COMMIT_SECONDS, GRACE_SECONDS, Stop, Stopped
 from imagekiln.steps.storage import Store, open_store
@@ -104,14 +105,14 @@ def test_a_part_at_hand_is_dropped_where_the_time_does_not_suffice(wanted: tuple
 
 def test_pictures_become_the_bytes_of_their_parts(wanted: tuple[Part, ...]) -> None:
     told = Told()
-    found = list(stages.finish(_draw(wanted, Model()), _encode, told, Seconds()))
+    found = list(stages.finish(_draw(wanted, Model()), _encode, Parquet(Png()), told, Seconds()))
     assert [each.part.key for each in found] == [part.key for part in wanted]
     assert sum(told.images) == 14
     assert told.parts == [], "what is not committed is not kept"
     for each in found:
         count = each.part.rows.num_rows
         same = [encode(picture(place), Png()) for place in range(count)]
-        assert each.content == parts.to_bytes(each.part.rows, same)
+        assert each == Packed(each.part, parts.to_bytes(each.part.rows, same))
 
 
 class Told(Silent):
@@ -134,7 +135,7 @@ def test_a_part_that_was_dropped_is_never_put_together(wanted: tuple[Part, ...])
         yield next(_draw(wanted[1:], Model()))
         raise Stopped
 
-    finished = stages.finish(broken(), _encode, Silent(), Seconds())
+    finished = stages.finish(broken(), _encode, Parquet(Png()), Silent(), Seconds())
     assert next(finished).part is wanted[0]
     with pytest.raises(Stopped):
         next(finished)
@@ -142,14 +143,14 @@ def test_a_part_that_was_dropped_is_never_put_together(wanted: tuple[Part, ...])
 
 def test_encoders_are_gone_when_the_consumer_leaves(wanted: tuple[Part, ...]) -> None:
     before = set(threading.enumerate())
-    with closing(stages.finish(_draw(wanted, Model()), _encode, Silent(), Seconds())) as finished:  # type: ignore[type-var]  # a generator
+    with closing(stages.finish(_draw(wanted, Model()), _encode, Parquet(Png()), Silent(), Seconds())) as finished:  # type: ignore[type-var]  # a generator
         next(finished)
     assert set(threading.enumerate()) == before
 
 
-def _finished(part: Part, places: Sequence[int]) -> Finished:
+def _finished(part: Part, places: Sequence[int]) -> Packed:
     images = [encode(Picture(place, picture(noise).rgb), Png()) for place, noise in enumerate(places)]
-    return Finished(part, parts.to_bytes(part.rows, images))
+    return Packed(part, parts.to_bytes(part.rows, images))
 
 
 @pytest.fixture

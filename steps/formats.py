@@ -1,0 +1,71 @@
+"""The formats that a job chooses from: how the images of a part are laid down, found and read back."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import pyarrow as pa
+
+from imagekiln.steps import files
+from imagekiln.steps.encode import Encoded
+from imagekiln.steps.files import Files
+from imagekiln.steps.job import Job
+from imagekiln.steps.parquet_part import Parquet
+from imagekiln.steps.readback import Checked
+from imagekiln.steps.shard import CHECKERS, Part
+from imagekiln.steps.storage import Store
+from imagekiln.steps.webdataset import WebDataset
+
+
+class Packed(Protocol):
+    """A part ready to be committed."""
+
+    @property
+    def part(self) -> Part:
+        """The part as it was planned."""
+
+    def commit(self, store: Store) -> None:
+        """Write what the part is made of, its commit last; the first writer of each object wins.
+
+        Raises BadInput where an object is there that is of another plan, or damaged.
+        """
+
+
+class Format(Protocol):
+    """A layout of parts. In each, one Parquet object, the part's `key`, says that the part is there, and of what."""
+
+    def pack(self, part: Part, images: Sequence[Encoded]) -> Packed:
+        """The part with these images, which may come in any order. The same images give the same bytes."""
+
+    def adopt(self, store: Store, part: Part) -> bool:
+        """Commit a part whose images are all there already; False where any is not. Raises as commit does."""
+
+    def places(self, part: Part) -> list[str]:
+        """The object in which the bytes of each image lie, in the order of the rows."""
+
+    def check(self, store: Store, part: Part) -> Checked:
+        """Read the part whole, and decode each of its images. Raises TryAgain where storage fails."""
+
+
+FORMATS: dict[str, type[Parquet | WebDataset | Files]] = {
+    "parquet": Parquet,
+    "webdataset": WebDataset,
+    "files": Files,
+}
+
+
+def unmade(store: Store, layout: Format, missing: Sequence[Part]) -> list[Part]:
+    """Those of the missing parts that must be made: where nothing but the commit was, it is there now."""
+    with ThreadPoolExecutor(CHECKERS) as pool:
+        adopted = list(pool.map(lambda part: layout.adopt(store, part), missing))
+    return [part for part, made in zip(missing, adopted, strict=True) if not made]
+
+
+def listings(job: Job, manifest: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """Tables beside the images of a shard that readers of the format want, each with its key, from its manifest."""
+    return files.listings(manifest) if job.format == "files" else iter(())
+
+
+def chosen(job: Job) -> Format:
+    """The format of a job's parts."""
+    return FORMATS[job.format](job.encoding)
