@@ -10,6 +10,7 @@ import numpy.typing as npt
 from PIL import Image as Pillow
 
 from imagekiln.steps.job import Encoding
+from imagekiln.steps.quality import Quality
 
 Status = Literal["ok", "blank", "filtered", "failed"]
 RGB = npt.NDArray[np.uint8]
@@ -27,7 +28,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One image as it will be stored. Bytes and hashes are there where the status is ok."""
+    """One image as it will be stored. Bytes, hashes and what the gates found are there where the status is ok."""
 
     place: int
     status: Status
@@ -35,6 +36,7 @@ class Encoded:
     content: bytes | None = None
     sha256: str | None = None
     pixels_sha256: str | None = None
+    quality: Quality | None = None
 
 
 def encode(picture: Picture, encoding: Encoding) -> Encoded:

@@ -14,6 +14,7 @@ from imagekiln.steps.ahead import Waits, ahead, feed
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.device import describe
 from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.judge import Judge
 from imagekiln.steps.pipeline import load, versions
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.progress import Progress, Silent
@@ -85,6 +86,7 @@ class _Work:
         self.seconds = Seconds()
         self.made: list[Part] = []
         self._store, self._plan, self._progress, self._stop = store, plan, progress, stop
+        self._judge = Judge(plan.job.gates)
         self._batch = plan.job.batch.images
 
     def make(self, missing: list[Part], denoiser: Denoiser) -> None:
@@ -102,7 +104,7 @@ class _Work:
 
     def _finish(self, pictures: Iterator[stages.Drawn], waits: Waits) -> None:
         """Encode what was drawn and write it, in two threads beside the one that draws."""
-        contents = stages.finish(pictures, self._plan.job.encoding, self._progress, self.seconds)
+        contents = stages.finish(pictures, self._plan.job.encoding, self._progress, self.seconds, self._judge)
         with closing(ahead(contents, PARTS_AHEAD, waits)) as finished:
             self.made.extend(stages.write(finished, self._store, self._progress, self.seconds))
 

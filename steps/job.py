@@ -2,18 +2,13 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
+from imagekiln.steps.gate_settings import Gates
 from imagekiln.steps.samplers import Sampler
-from imagekiln.steps.values import Number, Positive, Share, Text, Whole
+from imagekiln.steps.values import Number, Positive, Settings, Share, Text, Whole
 
 MOST_SHARD_IMAGES = 100_000  # a shard's rows are held in memory
-
-
-class Settings(BaseModel):
-    """Settings that refuse unknown keys and cannot change once read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Columns(Settings):
@@ -137,6 +132,7 @@ class Job(Settings):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     threads: Positive | None = Field(None, description="CPU threads; part of what makes bytes equal.")
     limits: Limits = Limits()
+    gates: Gates = Gates()
     run_id: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",

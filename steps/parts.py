@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from imagekiln.steps import tables
+from imagekiln.steps import quality, tables
 from imagekiln.steps.encode import Encoded
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage import Store
@@ -95,6 +95,7 @@ def _table(rows: pa.Table, images: Sequence[Encoded]) -> pa.Table:
         "size": [None if image.content is None else len(image.content) for image in ordered],
         "sha256": [image.sha256 for image in ordered],
         "pixels_sha256": [image.pixels_sha256 for image in ordered],
+        **quality.columns([image.quality for image in ordered]),
     }
     files = [
         None if image.content is None else {"bytes": image.content, "path": f"{name}.png"}

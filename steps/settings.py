@@ -41,13 +41,23 @@ def everywhere(job: type[BaseModel], above: Place = ()) -> Iterator[Place]:
 def _group(job: type[BaseModel], path: Place) -> type[BaseModel] | None:
     group = job
     for name in path:
-        field = group.model_fields.get(str(name))
-        kinds = _kinds(field.annotation) if field else []
+        if isinstance(name, int):  # in a list, whose groups are all alike
+            continue
+        field = group.model_fields.get(name)
+        kinds = [*_kinds(field.annotation), *_listed(field.annotation)] if field else []
         inner = next((kind for kind in kinds if issubclass(kind, BaseModel)), None)
         if inner is None:
             return None
         group = inner
     return group
+
+
+def _listed(annotation: object) -> list[type]:
+    """The plain types of the members of a list."""
+    members = get_args(annotation)
+    if get_origin(annotation) is Annotated:
+        return _listed(members[0])
+    return _kinds(members[0]) if get_origin(annotation) is tuple else []
 
 
 def _kinds(annotation: object) -> list[type]:

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
-from imagekiln.steps import parts
+from imagekiln.steps import checks, parts
 from imagekiln.steps.encode import Encoded, Picture, encode
 from imagekiln.steps.job import Encoding
+from imagekiln.steps.judge import Judge
 from imagekiln.steps.progress import Progress
 from imagekiln.steps.rescue import Rescue
 from imagekiln.steps.rows import image_rows, same_shape
@@ -52,19 +53,28 @@ def draw(missing: Sequence[Part], rescue: Rescue, stop: Stop, seconds: Seconds) 
             yield Drawn(part, pictures)
 
 
-def finish(drawn: Iterator[Drawn], encoding: Encoding, progress: Progress, seconds: Seconds) -> Iterator[Finished]:
-    """Encode pictures, several at a time, and put them together to parts."""
+def finish(
+    drawn: Iterator[Drawn], encoding: Encoding, progress: Progress, seconds: Seconds, judge: Judge
+) -> Iterator[Finished]:
+    """Encode and judge pictures, several at a time, and put them together to parts."""
     done: list[Encoded] = []
     with ThreadPoolExecutor(ENCODERS) as pool:
         for batch in drawn:
             with timed(seconds, "encode"):
-                done += pool.map(partial(encode, encoding=encoding), batch.pictures)
+                done += pool.map(partial(_encoded, batch.part, encoding, judge), batch.pictures)
             progress.made(len(batch.pictures))
             if len(done) == batch.part.rows.num_rows:
                 with timed(seconds, "encode"):
                     content = parts.to_bytes(batch.part.rows, done)
                 yield Finished(batch.part, content)
                 done = []
+
+
+def _encoded(part: Part, encoding: Encoding, judge: Judge, picture: Picture) -> Encoded:
+    image = encode(picture, encoding)
+    if image.status != "ok" or picture.rgb is None:
+        return image
+    return replace(image, quality=judge(picture.rgb, checks.row(part.rows, picture.place)))
 
 
 def write(finished: Iterator[Finished], store: Store, progress: Progress, seconds: Seconds) -> Iterator[Part]:

@@ -4,6 +4,7 @@ import atexit
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -122,7 +123,4 @@ def fill(there: Planned, outcomes: Mapping[int, Encoded] | None = None) -> list[
 
 
 def _renumbered(images: list[Encoded]) -> list[Encoded]:
-    return [
-        Encoded(place, image.status, image.error, image.content, image.sha256, image.pixels_sha256)
-        for place, image in enumerate(images)
-    ]
+    return [replace(image, place=place) for place, image in enumerate(images)]

@@ -4,14 +4,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps import parts, shard, stages
-from imagekiln.steps.encode import Picture, encode
+from imagekiln.steps import checks, parts, shard, stages
+from imagekiln.steps.encode import Encoded, Picture, encode
+from imagekiln.steps.gate_settings import Gates
 from imagekiln.steps.job import Encoding
+from imagekiln.steps.judge import Judge
 from imagekiln.steps.progress import Silent
 from imagekiln.steps.rescue import Rescue
 from imagekiln.steps.rows import ImageRow
@@ -98,15 +101,21 @@ def test_a_part_at_hand_is_dropped_where_the_time_does_not_suffice(wanted: tuple
 
 
 def test_pictures_become_the_bytes_of_their_parts(wanted: tuple[Part, ...]) -> None:
-    told = Told()
-    found = list(stages.finish(_draw(wanted, Model()), Encoding(), told, Seconds()))
+    told, judge = Told(), Judge(Gates())
+    found = list(stages.finish(_draw(wanted, Model()), Encoding(), told, Seconds(), judge))
     assert [each.part.key for each in found] == [part.key for part in wanted]
     assert sum(told.images) == 14
     assert told.parts == [], "what is not committed is not kept"
     for each in found:
         count = each.part.rows.num_rows
-        same = [encode(picture(place), Encoding()) for place in range(count)]
+        same = [_judged(judge, each.part, place) for place in range(count)]
         assert each.content == parts.to_bytes(each.part.rows, same)
+
+
+def _judged(judge: Judge, part: Part, place: int) -> Encoded:
+    drawn = picture(place)
+    assert drawn.rgb is not None
+    return replace(encode(drawn, Encoding()), quality=judge(drawn.rgb, checks.row(part.rows, place)))
 
 
 class Told(Silent):
@@ -129,7 +138,7 @@ def test_a_part_that_was_dropped_is_never_put_together(wanted: tuple[Part, ...])
         yield next(_draw(wanted[1:], Model()))
         raise Stopped
 
-    finished = stages.finish(broken(), Encoding(), Silent(), Seconds())
+    finished = stages.finish(broken(), Encoding(), Silent(), Seconds(), Judge(Gates()))
     assert next(finished).part is wanted[0]
     with pytest.raises(Stopped):
         next(finished)
@@ -137,7 +146,7 @@ def test_a_part_that_was_dropped_is_never_put_together(wanted: tuple[Part, ...])
 
 def test_encoders_are_gone_when_the_consumer_leaves(wanted: tuple[Part, ...]) -> None:
     before = set(threading.enumerate())
-    with closing(stages.finish(_draw(wanted, Model()), Encoding(), Silent(), Seconds())) as finished:  # type: ignore[type-var]  # a generator
+    with closing(stages.finish(_draw(wanted, Model()), Encoding(), Silent(), Seconds(), Judge(Gates()))) as finished:  # type: ignore[type-var]  # a generator
         next(finished)
     assert set(threading.enumerate()) == before
 

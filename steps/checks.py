@@ -1,0 +1,35 @@
+"""What a check of your own gets and returns. It needs nothing else of Imagekiln, and no torch."""
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What was asked for. `seed` is the image's own; sizes are in pixels; `id` is the input's, where it has one."""
+
+    image_id: str
+    id: str | None
+    image_index: int
+    prompt: str
+    negative_prompt: str
+    seed: int
+    width: int
+    height: int
+    steps: int
+    guidance: float
+    sampler: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether an image is as it should be. The reason is kept where it is not."""
+
+    ok: bool
+    reason: str = ""
+
+
+def row(rows: pa.Table, place: int) -> Row:
+    """One image row of a part as a check gets it."""
+    return Row(*(rows[name][place].as_py() for name in Row.__slots__))
