@@ -40,6 +40,8 @@ def _search(hashes: Hashes, places: Places, fixed: int, distance: int, found: Pl
     """Compare hashes at `places`, which agree in the bits `fixed` with those in their bucket."""
     for mask in masks(fixed, distance, len(places)):
         places = places[found[places] < 0]
+        if len(places) < 2:
+            return
         crowded = _compare(hashes, _buckets(hashes, places, mask), distance, found, PATIENCE * (len(places) + WAVE))
         if len(crowded):
             _search(hashes, crowded, mask, distance, found)

@@ -56,8 +56,9 @@ def _imported(check: Check) -> Function:
     try:
         function = getattr(import_module(module), name)
     except (Exception, SystemExit) as error:  # importing runs a stranger's code
+        said = first_line(f"{type(error).__name__}: {error}")
         raise BadInput(
-            f"gates.checks: {check.name}: {check.entry} does not import ({type(error).__name__}: {first_line(str(error))}). "
+            f"gates.checks: {check.name}: {check.entry} does not import ({said}). "
             "Install it where images are made, or correct the entry."
         ) from error
     if not callable(function):
