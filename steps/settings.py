@@ -39,25 +39,24 @@ def everywhere(job: type[BaseModel], above: Place = ()) -> Iterator[Place]:
 
 
 def _group(job: type[BaseModel], path: Place) -> type[BaseModel] | None:
-    group = job
+    annotation: object = job
     for name in path:
-        if isinstance(name, int):  # in a list, whose groups are all alike
-            continue
-        field = group.model_fields.get(name)
-        kinds = [*_kinds(field.annotation), *_listed(field.annotation)] if field else []
-        inner = next((kind for kind in kinds if issubclass(kind, BaseModel)), None)
-        if inner is None:
-            return None
-        group = inner
-    return group
+        if isinstance(name, int):
+            annotation = _member(annotation)
+        else:
+            group = _model(annotation)
+            field = group.model_fields.get(name) if group else None
+            annotation = field.annotation if field else None
+    return _model(annotation)
 
 
-def _listed(annotation: object) -> list[type]:
-    """The plain types of the members of a list."""
-    members = get_args(annotation)
-    if get_origin(annotation) is Annotated:
-        return _listed(members[0])
-    return _kinds(members[0]) if get_origin(annotation) is tuple else []
+def _model(annotation: object) -> type[BaseModel] | None:
+    return next((kind for kind in _kinds(annotation) if issubclass(kind, BaseModel)), None)
+
+
+def _member(annotation: object) -> object:
+    """What a list holds, of which every member has the same type."""
+    return get_args(annotation)[0] if get_origin(annotation) is tuple else None
 
 
 def _kinds(annotation: object) -> list[type]:

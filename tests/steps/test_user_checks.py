@@ -1,6 +1,8 @@
 """The user's checks: what they may return, and what becomes of those that fail."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,3 +80,15 @@ def test_a_check_is_called_by_one_thread_at_a_time() -> None:
 def test_a_check_that_is_not_there_is_bad_input(entry: str, said: str) -> None:
     with pytest.raises(BadInput, match=f"gates.checks: own: {entry} {said}"):
         UserCheck(Check(name="own", entry=entry))
+
+
+def test_the_check_in_the_docs_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "quality.md").read_text()
+    shown = next(text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def check" in text)
+    (tmp_path / "shown_in_the_docs.py").write_text(shown)
+    monkeypatch.syspath_prepend(tmp_path)
+    check = UserCheck(Check(name="own", entry="shown_in_the_docs:check"))
+    asked = row(prompt="a circle, white background")
+    assert check(RGB, asked) == Verdict(True, "brightness 0.78 at the top")
+    assert check(RGB // 4, asked) == Verdict(False, "brightness 0.20 at the top")
+    assert check(RGB // 4, row()).ok
