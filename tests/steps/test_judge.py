@@ -10,7 +10,7 @@ from tests.steps.test_user_checks import row
 
 NOISE = np.random.default_rng(1).integers(0, 256, (32, 32, 3), dtype=np.uint8)
 PALE = NOISE // 64 + 200
-VIVID = np.where(NOISE[..., :1] > 127, np.uint8([255, 0, 0]), np.uint8([0, 0, 255])).astype(np.uint8)
+VIVID = np.where(NOISE[..., :1] > 127, (255, 0, 0), (0, 0, 255)).astype(np.uint8)
 
 
 @pytest.mark.parametrize(("rgb", "marks"), [(NOISE, ()), (PALE, ("low_contrast",)), (VIVID, ("over_saturated",))])

@@ -40,8 +40,8 @@ def _filled(there: Planned, hashes: Mapping[int, int]) -> Store:
 
 
 def _planned(tmp_path: Path, output: str = "", **gate: object) -> Planned:
-    settings = {"gates": {"near_duplicate": gate}, "limits": {"failed_share": 0.1}}
-    return planned(tmp_path, output or str(tmp_path / "out"), **settings)
+    where = output or str(tmp_path / "out")
+    return planned(tmp_path, where, gates={"near_duplicate": gate}, limits={"failed_share": 0.1})
 
 
 ALIKE = {2: 0, 6: 0b111, 9: 0, 17: 0b11 << 40, 19: -1}  # 2, 6, 9, 17 within 4 bits of 2; 19 like none
