@@ -1,14 +1,16 @@
 """The aggregate step: parts are reconciled against the plan; manifest, summary, report, and `_SUCCESS` last."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import ceil
 from typing import TypeVar
 
-from imagekiln.steps import card, formats, names, plan, report, stats, tables
+from imagekiln.steps import card, formats, gates, names, plan, report, stats, tables
 from imagekiln.steps.contact import Samples
 from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.gate_settings import NEAR_DUPLICATE
+from imagekiln.steps.originals import Originals
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.reconcile import Reconciled, reconcile
 from imagekiln.steps.storage import Store, open_store
@@ -19,17 +21,22 @@ LISTED = 10
 T = TypeVar("T")
 
 
-def aggregate(uri: str, failed_share: float | None = None) -> Summary:
-    """Account for every planned image of the run at `uri`. `failed_share` replaces the job's, which is frozen.
+def aggregate(uri: str, failed_share: float | None = None, accept: Sequence[str] = ()) -> Summary:
+    """Account for every planned image of the run at `uri`.
+
+    `failed_share` replaces the job's, which is frozen; the share of gates in `accept` does not count.
 
     Raises Incomplete where images are missing or too many are not ok, BadInput on damage, TryAgain where storage
     fails. Whatever is there is in the manifest even then.
     """
     store = open_store(uri)
     frozen = plan.load(store)
+    gates.check_names(frozen.job.gates, accept)
+    share = frozen.job.limits.failed_share if failed_share is None else failed_share
     try:
-        summary = _summed(store, frozen, frozen.job.limits.failed_share if failed_share is None else failed_share)
+        summary = _summed(store, frozen, share, accept)
         refuse_incomplete(store, summary)
+        gates.refuse_exceeded(store, frozen.job.gates, summary)
     except (BadInput, Incomplete):
         if store.exists(names.SUCCESS):
             store.remove(names.SUCCESS)  # the run was whole once, and is no longer
@@ -38,14 +45,16 @@ def aggregate(uri: str, failed_share: float | None = None) -> Summary:
     return summary
 
 
-def _summed(store: Store, frozen: Plan, failed_share: float) -> Summary:
+def _summed(store: Store, frozen: Plan, failed_share: float, accept: Sequence[str]) -> Summary:
     """Reconcile every shard; write manifest, summary, card and report."""
-    sums, samples = Sums(), Samples(len(frozen.shards))
+    sums, samples, near = Sums(), Samples(len(frozen.shards)), Originals(frozen.job.gates.near_duplicate)
     for number, shard in enumerate(in_order(lambda number: _account(store, frozen, number), len(frozen.shards))):
         sums.add(shard)
         samples.add(number, shard)
+        near.add(shard.manifest)
+    sums.marked(NEAR_DUPLICATE, near.mark(store))
     told = in_order(lambda number: stats.load(store, number), len(frozen.shards))
-    summary = sums.summary(frozen, (each for each in told if each is not None), failed_share)
+    summary = sums.summary(frozen, (each for each in told if each is not None), failed_share, accept)
     store.replace(names.SUMMARY, SUMMARY.dump_json(summary, indent=1) + b"\n")
     card.write(store, frozen, summary)
     report.write(store, frozen, summary, samples)

@@ -9,6 +9,7 @@ import numpy as np
 
 from imagekiln.steps.codecs import NOTHING, RGB, Notes, written
 from imagekiln.steps.encodings import Encoding, suffix
+from imagekiln.steps.quality import Quality
 
 Status = Literal["ok", "blank", "filtered", "failed"]
 
@@ -25,7 +26,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """One image as it will be stored. Bytes and hashes are there where the status is ok.
+    """One image as it will be stored. Bytes, hashes and what the gates found are there where the status is ok.
 
     `pixels_sha256` is of the pixels as they were drawn, and `suffix` ends the name of such a file.
     """
@@ -37,6 +38,7 @@ class Encoded:
     sha256: str | None = None
     pixels_sha256: str | None = None
     suffix: str = ""
+    quality: Quality | None = None
 
 
 def encode(

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from imagekiln.steps.encodings import Encoding, Png
+from imagekiln.steps.gate_settings import Gates
 from imagekiln.steps.metadata import C2pa, Metadata
 from imagekiln.steps.samplers import Sampler
 from imagekiln.steps.values import Number, Positive, Settings, Share, Text, Whole
@@ -141,6 +142,7 @@ class Job(Settings):
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     threads: Positive | None = Field(None, description="CPU threads; part of what makes bytes equal.")
     limits: Limits = Limits()
+    gates: Gates = Gates()
     run_id: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",

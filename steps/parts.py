@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from imagekiln.steps import tables
+from imagekiln.steps import quality, tables
 from imagekiln.steps.encode import Encoded
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage import Store
@@ -63,6 +63,7 @@ def outcome(images: Sequence[Encoded]) -> pa.Table:
         "size": [None if image.content is None else len(image.content) for image in ordered],
         "sha256": [image.sha256 for image in ordered],
         "pixels_sha256": [image.pixels_sha256 for image in ordered],
+        **quality.columns([image.quality for image in ordered]),
     }
     return pa.table(values, schema=tables.OUTCOME)
 

@@ -46,11 +46,12 @@ def _outcomes(store: Store, part: Part) -> parts.Outcomes | None:
 def _with_place(part: Part, places: list[str], outcomes: parts.Outcomes | None) -> pa.Table:
     count = part.rows.num_rows
     if outcomes is None:
-        unknown = [pa.nulls(count, field.type) for field in (*list(tables.OUTCOME)[1:], *tables.PLACE)]
+        unknown = [pa.nulls(count, field.type) for field in list(MANIFEST_TAIL)[1:]]
         return pa.Table.from_arrays([pa.array([MISSING] * count), *unknown], schema=MANIFEST_TAIL)
     # An image that is not there lies nowhere: what says so is named instead.
-    place = [pc.if_else(pc.is_valid(outcomes.offsets), pa.array(places), part.key), outcomes.offsets]
+    where = pc.if_else(pc.is_valid(outcomes.offsets), pa.array(places), part.key)
+    place = [where, outcomes.offsets, pa.nulls(count, pa.string())]
     return pa.Table.from_arrays([*outcomes.table.drop_columns(["image_id"]).columns, *place], schema=MANIFEST_TAIL)
 
 
-MANIFEST_TAIL = pa.schema([*tables.OUTCOME, *tables.PLACE])
+MANIFEST_TAIL = pa.schema([*tables.OUTCOME, *tables.PLACE, *tables.NEAR])

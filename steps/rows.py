@@ -8,14 +8,18 @@ import pyarrow as pa
 
 from imagekiln.steps.identity import Pixels
 
+NAMED = ("image_id", "id", "image_index")
+
 
 @dataclass(frozen=True, slots=True)
 class ImageRow:
-    """One image to make. `place` is its place in the part."""
+    """One image to make. `place` is its place in the part; `id` is that of the input's row, where it has one."""
 
     place: int
     image_id: str
     pixels: Pixels
+    id: str | None = None
+    image_index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,10 +35,10 @@ class Shape:
 
 def image_rows(table: pa.Table) -> list[ImageRow]:
     """The image rows of one part's slice of a shard."""
-    columns = {name: table[name].to_pylist() for name in ("image_id", *Pixels.__slots__)}
-    texts = zip(*(columns[name] for name in Pixels.__slots__), strict=True)
-    ids = zip(columns["image_id"], texts, strict=True)
-    return [ImageRow(place, image_id, Pixels(*values)) for place, (image_id, values) in enumerate(ids)]
+    columns = {name: table[name].to_pylist() for name in (*NAMED, *Pixels.__slots__)}
+    pixels = [Pixels(*values) for values in zip(*(columns[name] for name in Pixels.__slots__), strict=True)]
+    each = zip(columns["image_id"], pixels, columns["id"], columns["image_index"], strict=True)
+    return [ImageRow(place, *values) for place, values in enumerate(each)]
 
 
 def shape(row: ImageRow) -> Shape:

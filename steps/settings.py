@@ -42,15 +42,23 @@ def everywhere(job: type[BaseModel], above: Place = ()) -> Iterator[Place]:
 def _fields(job: type[BaseModel], path: Place) -> list[FieldInfo]:
     """The setting at `path`, once for each kind of group that has it."""
     groups = _groups(job, path[:-1]) if path else []
-    return [group.model_fields[str(path[-1])] for group in groups if str(path[-1]) in group.model_fields]
+    return [group.model_fields[str(path[-1])] for group in groups if path[-1] in group.model_fields]
 
 
 def _groups(job: type[BaseModel], path: Place) -> list[type[BaseModel]]:
     """The kinds of group that `path` may be; none where it is no group."""
+    kinds = [kind for annotation in _annotations(job, path) for kind in _kinds(annotation)]
+    return [kind for kind in kinds if issubclass(kind, BaseModel)]
+
+
+def _annotations(job: type[BaseModel], path: Place) -> list[object]:
+    """The types of the setting at `path`, or of the member of a list that it names."""
     if not path:
         return [job]
-    kinds = [kind for field in _fields(job, path) for kind in _kinds(field.annotation)]
-    return [kind for kind in kinds if issubclass(kind, BaseModel)]
+    if isinstance(path[-1], int):  # of a list, every member has the same type
+        lists = [each for each in _annotations(job, path[:-1]) if get_origin(each) is tuple]
+        return [get_args(each)[0] for each in lists]
+    return [field.annotation for field in _fields(job, path)]
 
 
 def _kinds(annotation: object) -> list[type]:

@@ -48,7 +48,7 @@ def draw(missing: Sequence[Part], rescue: Rescue, stop: Stop, seconds: Seconds) 
 def finish(
     drawn: Iterator[Drawn], encode: Encode, layout: Format, progress: Progress, seconds: Seconds
 ) -> Iterator[Packed]:
-    """Encode pictures, several at a time, and put them together to parts."""
+    """Encode and judge pictures, several at a time, and put them together to parts."""
     done: list[Encoded] = []
     with ThreadPoolExecutor(ENCODERS) as pool:
         for batch in drawn:

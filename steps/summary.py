@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -30,7 +30,11 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The sums of a run. `device_hours` are those that its shards told of; `bytes` those of the images."""
+    """The sums of a run. `device_hours` are those that its shards told of; `bytes` those of the images.
+
+    `marks` has the images that each gate marked, and every gate that looked; `accepted` the gates whose share was let
+    pass.
+    """
 
     run_id: str
     rows: int
@@ -48,6 +52,8 @@ class Summary:
     images_per_second: float
     devices: tuple[str, ...]
     failed_share: float
+    marks: dict[str, int] = field(default_factory=dict)
+    accepted: tuple[str, ...] = ()
 
     @property
     def ok(self) -> int:
@@ -78,6 +84,7 @@ class Sums:
         """Begin at nothing."""
         self._statuses: Counter[str] = Counter()
         self._failures: Counter[tuple[str, str]] = Counter()
+        self._marks: Counter[str] = Counter()
         self._missing: list[str] = []
         self._missing_count = self._bytes = 0
 
@@ -85,6 +92,7 @@ class Sums:
         """Add one shard's images."""
         manifest = shard.manifest
         self._statuses.update(_counted(manifest["status"]))
+        self._marks.update(_counted(pc.list_flatten(manifest["marks"])))
         self._bytes += pc.sum(manifest["size"]).as_py() or 0
         self._missing_count += len(shard.missing)
         self._missing += shard.missing[: MOST_LISTED - len(self._missing)]
@@ -94,8 +102,14 @@ class Sums:
         pairs = zip(bad["status"].to_pylist(), bad["error"].to_pylist(), strict=True)
         self._failures.update((status, first_line(error)) for status, error in pairs)
 
-    def summary(self, plan: Plan, told: Iterable[ShardStats], failed_share: float) -> Summary:
-        """The sums, with what the shards told of themselves. `failed_share` is what was accepted."""
+    def marked(self, gate: str, images: int) -> None:
+        """Add images that a gate marked once all shards were known."""
+        self._marks[gate] += images
+
+    def summary(
+        self, plan: Plan, told: Iterable[ShardStats], failed_share: float, accepted: Iterable[str] = ()
+    ) -> Summary:
+        """The sums, with what the shards told of themselves. `failed_share` and `accepted` are what was accepted."""
         stats = list(told)
         seconds = Seconds(*(sum(getattr(each.seconds, name) for each in stats) for name in Seconds.__slots__))
         made = sum(each.images for each in stats)
@@ -117,6 +131,8 @@ class Sums:
             images_per_second=made / seconds.total if seconds.total else 0.0,
             devices=tuple(sorted({each.device for each in stats})),
             failed_share=failed_share,
+            marks={gate: self._marks[gate] for gate in plan.job.gates.marking},
+            accepted=tuple(accepted),
         )
 
 

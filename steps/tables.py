@@ -35,9 +35,15 @@ OUTCOME = pa.schema(
         pa.field("size", pa.int64()),
         pa.field("sha256", pa.string()),
         pa.field("pixels_sha256", pa.string()),
+        pa.field("marks", pa.list_(pa.string())),
+        pa.field("marks_reason", pa.string()),
+        pa.field("contrast", pa.float32()),
+        pa.field("saturation", pa.float32()),
+        pa.field("phash", pa.int64()),
     ]
 )
 PLACE = pa.schema([pa.field("part", pa.string()), pa.field("offset", pa.int64())])
+NEAR = pa.schema([pa.field("near_duplicate_of", pa.string())])
 IMAGE = pa.field("image", pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())]))
 REJECTED = pa.schema(
     [
@@ -56,7 +62,7 @@ DUPLICATE = pa.schema(
         pa.field("first_row", pa.int64()),
     ]
 )
-RESERVED = {*IMAGE_ROW.names, *OUTCOME.names, *PLACE.names, IMAGE.name}
+RESERVED = {*IMAGE_ROW.names, *OUTCOME.names, *PLACE.names, *NEAR.names, IMAGE.name}
 # What repeats within an object is worth a dictionary; ids, prompts and hashes do not.
 REPEATING = ["negative_prompt", "width", "height", "steps", "guidance", "sampler", "status", "error", "part"]
 GROUP_ROWS = 131_072  # of what is written as a stream

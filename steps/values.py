@@ -1,16 +1,10 @@
-"""What a setting may hold: text, numbers that are no yes or no, and groups of settings."""
+"""What a setting may hold: text, and numbers that are no yes or no; and what a group of settings is."""
 
 from typing import Annotated, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 T = TypeVar("T")
-
-
-class Settings(BaseModel):
-    """Settings that refuse unknown keys and cannot change once read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def _no_truth(value: T) -> T:
@@ -31,3 +25,9 @@ Number = Annotated[float, BeforeValidator(_no_truth)]
 Share = Annotated[Number, Field(ge=0, le=1)]
 Positive = Annotated[Whole, Field(ge=1)]
 Text = Annotated[str, Field(min_length=1), AfterValidator(_no_nul)]
+
+
+class Settings(BaseModel):
+    """Settings that refuse unknown keys and cannot change once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -49,7 +49,8 @@ def generated(result: ShardStats | None) -> str:
 def summed(result: Summary) -> str:
     """A run's sums, in a line."""
     others = "".join(f", {count:,} {status}" for status, count in result.statuses.items() if status != "ok")
-    return f"{result.run_id}: {result.ok:,} of {result.images:,} images are ok{others}."
+    marked = "".join(f", {count:,} marked {gate}" for gate, count in result.marks.items() if count)
+    return f"{result.run_id}: {result.ok:,} of {result.images:,} images are ok{others}{marked}."
 
 
 def ran(result: Ran) -> str:

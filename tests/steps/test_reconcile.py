@@ -67,7 +67,8 @@ def test_every_planned_image_has_a_row_with_what_became_of_it_in_the_plan_s_orde
     found = reconcile(store, there.plan, 0)
     rows = tables.read(store, names.shard(0))
     assert found.missing == ()
-    assert found.manifest.column_names == [*rows.column_names, *tables.OUTCOME.names, *tables.PLACE.names]
+    tail = [*tables.OUTCOME.names, *tables.PLACE.names, *tables.NEAR.names]
+    assert found.manifest.column_names == [*rows.column_names, *tail]
     assert found.manifest.select(rows.column_names).equals(rows)
     assert found.manifest["status"].to_pylist() == ["ok"] * 5 + ["failed"] + ["ok"] * 4
     assert found.manifest["error"].to_pylist()[5] == "ValueError: a fault"

@@ -7,6 +7,12 @@ def test_groups_are_found_by_path_and_other_settings_are_no_group() -> None:
     assert settings.names(Job, ("name",)) == settings.names(Job, ("nowhere",)) == []
 
 
+def test_groups_in_a_list_are_found_by_their_place_in_it() -> None:
+    assert settings.names(Job, ("gates", "checks", 0)) == ["share", "name", "entry"]
+    assert settings.names(Job, ("gates", "checks")) == settings.names(Job, ("carry", 0)) == []
+    assert settings.takes(Job, ("gates", "checks", 3, "entry"), str)
+
+
 def test_every_setting_is_listed_once() -> None:
     found = [*settings.everywhere(Job)]
     assert len(found) == len(set(found))

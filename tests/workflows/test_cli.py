@@ -332,3 +332,13 @@ def test_images_of_parts_made_by_hand_are_shown_by_status(job: str) -> None:
     fill(there, {0: not_ok(0), 1: not_ok(1, "blank", "one colour"), 2: encoded(9)})
     done = kiln("aggregate", there.uri)
     assert done.stdout.endswith(": 4 of 6 images are ok, 1 blank, 1 failed.\n")
+
+
+def test_what_gates_found_is_accepted_by_their_names(job: str) -> None:
+    there = make_plan(read_job(job, ["limits.failed_share=1", "gates.blank.share=0.1"]))
+    fill(there, {1: not_ok(1, "blank", "one colour")})
+    failed = kiln("aggregate", there.uri)
+    assert failed.exit_code == 3
+    assert failed.stderr.endswith(f"To accept them: imagekiln aggregate {there.uri} --failed-share 1 --accept blank\n")
+    assert kiln("aggregate", there.uri, "--accept", "blank").stdout.endswith(": 5 of 6 images are ok, 1 blank.\n")
+    assert "the job has no such gate" in kiln("aggregate", there.uri, "--accept", "bland").stderr
