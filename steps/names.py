@@ -31,3 +31,8 @@ def manifest(shard_number: int) -> str:
 def thumbnail(number: int) -> str:
     """A picture of the contact sheet."""
     return f"report/thumbnails/{number:04d}.jpg"
+
+
+def round_folder(number: int) -> str:
+    """What `retry` made again the first, second... time: a folder that has a plan, shards and parts of its own."""
+    return f"retry-{number}"

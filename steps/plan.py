@@ -49,7 +49,11 @@ def _without_cluster(job: Job, dump: SerializerFunctionWrapHandler) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A planned run. Sizes are in pixels; where the job named none, they are the model's."""
+    """A planned run, or a round of it. Sizes are in pixels; where the job named none, they are the model's.
+
+    `round` is 0 for the run itself. In a round, `covers` has for each shard the first and the last shard of the run
+    that its images come from.
+    """
 
     schema_version: int
     run_id: str
@@ -61,6 +65,8 @@ class Plan:
     counts: Counts
     part_images: int
     shards: tuple[Shard, ...]
+    round: int = 0
+    covers: tuple[tuple[int, int], ...] = ()
 
     def parts(self, shard: int) -> int:
         """How many parts a shard has."""

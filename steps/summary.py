@@ -30,7 +30,10 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The sums of a run. `device_hours` are those that its shards told of; `bytes` those of the images."""
+    """The sums of a run. `device_hours` are those that its shards told of; `bytes` those of the images.
+
+    What became of an image is what the latest round says that made it. `seconds` has all rounds' time.
+    """
 
     run_id: str
     rows: int
@@ -48,6 +51,7 @@ class Summary:
     images_per_second: float
     devices: tuple[str, ...]
     failed_share: float
+    rounds: int = 0
 
     @property
     def ok(self) -> int:

@@ -110,6 +110,18 @@ def read(store: Store, key: str) -> pa.Table:
     return from_parquet(store.read(key), store.at(key))
 
 
+def column(store: Store, key: str, name: str) -> pa.Array:
+    """One column of a table of ours, the others not being read. Raises Missing, or BadInput where it is damaged."""
+    with store.open(key) as file:
+        try:
+            with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
+                return parquet.read(columns=[name], use_threads=False)[name].combine_chunks()
+        except (*DAMAGED, KeyError) as error:
+            if is_storage(error):
+                raise
+            raise damaged(store.at(key), error) from error
+
+
 def count(store: Store, key: str) -> int:
     """How many rows a table of ours has, all of them read but never held. Raises Missing, or BadInput on damage."""
     with store.open(key) as file:

@@ -2,16 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps import names, plan, readback, shard, summary, tables
+from imagekiln.steps import names, plan, readback, rounds, shard, summary, tables
 from imagekiln.steps.aggregate import in_order
 from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.readback import Checked, bad
-from imagekiln.steps.reconcile import reconcile
 from imagekiln.steps.room import Room
+from imagekiln.steps.rounds import Round, Rounds
 from imagekiln.steps.shard import Part
 from imagekiln.steps.storage import Store, open_store
 
@@ -30,12 +32,15 @@ class Verified:
 
 def verify(uri: str) -> Verified:
     """Read every object of the run at `uri`. Raises Incomplete with a list where anything is missing or differs."""
-    store = open_store(uri)
+    run, _ = rounds.home(uri)
+    store = open_store(run)
     frozen = plan.load(store)
     if not store.exists(names.SUCCESS):
         raise Incomplete(f"{store.uri}: has no {names.SUCCESS}, so it is not finished. Run or aggregate it first.")
-    room = Room(IN_FLIGHT)
-    checked = sum(in_order(lambda number: _shard(store, frozen, number, room), len(frozen.shards)), Checked())
+    room, again = Room(IN_FLIGHT), Rounds(store, frozen)
+    checked = sum(in_order(lambda number: _shard(store, again, frozen, number, room), len(frozen.shards)), Checked())
+    for each in again.all:
+        checked += sum(in_order(partial(_round_shard, each, room), len(each.plan.shards)), Checked())
     checked += _beside(store, frozen)
     if checked.wrongs:
         more = f" and {checked.wrongs - len(checked.wrong)} more" if checked.wrongs > len(checked.wrong) else ""
@@ -43,19 +48,45 @@ def verify(uri: str) -> Verified:
     return Verified(store.uri, checked.images, checked.ok, checked.bytes)
 
 
-def _shard(store: Store, frozen: Plan, number: int, room: Room) -> Checked:
+def _shard(store: Store, again: Rounds, frozen: Plan, number: int, room: Room) -> Checked:
+    """The parts of one shard and its manifest, which tells how many images are good where nothing is wrong."""
     try:
         wanted = shard.read(store, frozen, number)
     except BadInput as error:
         return bad(error)
-    manifest = _told(lambda: _manifest(store, frozen, number))
-    return sum((_part(store, part, room) for part in wanted), manifest)
+    try:
+        latest = again.reconcile(number).manifest
+    except BadInput as error:
+        return sum((_part(store, part, room) for part in wanted), bad(error))
+    good = latest.filter(pc.equal(latest["status"], "ok"))
+    counts = Checked(latest.num_rows, good.num_rows, pc.sum(good["size"]).as_py() or 0)
+    size = frozen.part_images
+    slices = (latest.slice(place * size, size) for place in range(len(wanted)))
+    read = (
+        part for part, rows in zip(wanted, slices, strict=True) if not (again.all and _made_again(store, part, rows))
+    )
+    return sum((_part(store, part, room) for part in read), counts + _told(lambda: _manifest(store, number, latest)))
+
+
+def _round_shard(each: Round, room: Room, number: int) -> Checked:
+    try:
+        wanted = shard.read(each.store, each.plan, number)
+    except BadInput as error:
+        return bad(error)
+    finished = each.finished  # of a round that is still being made, what is there
+    return sum((_part(each.store, part, room) for part in wanted if finished or each.store.exists(part.key)), Checked())
+
+
+def _made_again(store: Store, part: Part, rows: pa.Table) -> bool:
+    """Whether a part is not there, but every image of it is in a later round."""
+    return rows["part"].null_count == 0 and not store.exists(part.key)
 
 
 def _part(store: Store, part: Part, room: Room) -> Checked:
     # A PNG is no larger than its pixels, but for a few bytes.
     with room.taken(3 * pc.sum(pc.multiply(part.rows["width"], part.rows["height"])).as_py()):
-        return readback.check(store, part)
+        checked = readback.check(store, part)
+    return Checked(wrong=checked.wrong, wrongs=checked.wrongs)
 
 
 def _told(check: Callable[[], str | None]) -> Checked:
@@ -66,9 +97,9 @@ def _told(check: Callable[[], str | None]) -> Checked:
     return Checked() if sentence is None else bad(sentence)
 
 
-def _manifest(store: Store, frozen: Plan, number: int) -> str | None:
+def _manifest(store: Store, number: int, latest: pa.Table) -> str | None:
     key = names.manifest(number)
-    same = tables.read(store, key).equals(reconcile(store, frozen, number).manifest)
+    same = tables.read(store, key).equals(latest)
     return None if same else f"{store.at(key)}: differs from the parts"
 
 
