@@ -1,4 +1,6 @@
-"""The name of every object in a run's folder. Nothing else makes keys, and nothing lists them."""
+"""The name of every object in a run's folder. Nothing else makes keys, and only `gc` lists them."""
+
+import re
 
 PLAN = "plan.json"
 REJECTED = "rejected.parquet"
@@ -6,6 +8,7 @@ DUPLICATES = "duplicates.parquet"
 SUMMARY = "summary.json"
 REPORT = "report/index.html"
 SUCCESS = "_SUCCESS"
+DIFF = "index.html"  # in a folder of its own
 
 
 def shard(number: int) -> str:
@@ -31,6 +34,17 @@ def manifest(shard_number: int) -> str:
 def thumbnail(number: int) -> str:
     """A picture of the contact sheet."""
     return f"report/thumbnails/{number:04d}.jpg"
+
+
+def diff_picture(place: int, which: str) -> str:
+    """A picture of the page of two runs side by side."""
+    return f"pairs/{place:03d}-{which}.jpg"
+
+
+def made_by(part: str) -> tuple[int, int] | None:
+    """The round and the shard that made a part, as the manifest names it; None where it is no name of ours."""
+    found = re.match(r"(?:retry-(\d+)/)?(?:images|index)/(\d+)[-/]", part)
+    return None if found is None else (int(found[1] or 0), int(found[2]))
 
 
 def round_folder(number: int) -> str:

@@ -10,8 +10,9 @@ import pyarrow.compute as pc
 from imagekiln.steps import commit, names, plan, shard, tables
 from imagekiln.steps.aggregate import in_order
 from imagekiln.steps.errors import Incomplete, Missing
-from imagekiln.steps.job import MOST_SHARD_IMAGES
+from imagekiln.steps.job import MOST_SHARD_IMAGES, Job
 from imagekiln.steps.plan import Counts, Plan, Shard
+from imagekiln.steps.planning import Planned, make_plan
 from imagekiln.steps.reconcile import MISSING
 from imagekiln.steps.rounds import Round, found
 from imagekiln.steps.storage import Store, open_store
@@ -43,6 +44,19 @@ def next_round(store: Store, frozen: Plan) -> Round | None:
     )
     commit.once(inside, names.PLAN, plan.to_json(made))
     return Round(inside, made)
+
+
+def plan_retry(job: Job) -> Planned:
+    """The round to make now of the job's run; where nothing is left, the run itself as a plan without shards.
+
+    Raises Missing where there is no such run, and what `next_round` raises.
+    """
+    there = make_plan(job, must_exist=True)
+    found = next_round(open_store(there.uri), there.plan)
+    if found is None:
+        nothing = replace(there.plan, counts=replace(there.plan.counts, images=0), shards=())
+        return Planned(nothing, there.uri, adopted=True)
+    return Planned(found.plan, found.store.uri, adopted=False)
 
 
 @dataclass(frozen=True, slots=True)

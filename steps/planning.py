@@ -30,9 +30,10 @@ class Planned:
     adopted: bool
 
 
-def make_plan(job: Job) -> Planned:
+def make_plan(job: Job, *, must_exist: bool = False) -> Planned:
     """Plan the job under its output, or adopt the plan that is there already with equal settings.
 
+    With `must_exist`, nothing is planned anew: Missing says that there is no such run.
     Raises BadInput where the input, the model or the output is not as it must be, TryAgain where storage fails.
     """
     job = job.without_cluster()
@@ -45,6 +46,8 @@ def make_plan(job: Job) -> Planned:
         run_id = job.run_id or derived_run_id(job, sources.fingerprint(found), digest)
         if there := _adopted(job, run_id, digest):
             return there
+        if must_exist:
+            raise Missing(f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. Run the job first.")
         with closing(Draft(job, found, spool)) as draft:
             return _write(draft, run_id, spool)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.storage import Store
 from imagekiln.steps.store_errors import is_storage, reason, told
 
@@ -112,10 +112,17 @@ def read(store: Store, key: str) -> pa.Table:
 
 def column(store: Store, key: str, name: str) -> pa.Array:
     """One column of a table of ours, the others not being read. Raises Missing, or BadInput where it is damaged."""
+    return columns(store, key, [name])[name].combine_chunks()
+
+
+def columns(store: Store, key: str, wanted: Sequence[str]) -> pa.Table:
+    """These columns of a table of ours, in this order. Raises Missing, or BadInput where it is damaged."""
+    if not store.exists(key):  # opening a name that is not there makes s3fs list
+        raise Missing(f"{store.at(key)}: no such file. Check the name.")
     with store.open(key) as file:
         try:
             with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
-                return parquet.read(columns=[name], use_threads=False)[name].combine_chunks()
+                return parquet.read(columns=list(wanted), use_threads=False).select(list(wanted))
         except (*DAMAGED, KeyError) as error:
             if is_storage(error):
                 raise

@@ -1,7 +1,8 @@
-"""The job on a cluster, from Python: submit it, wait for it, read its logs, stop it, run it again."""
+"""The job on a cluster, from Python: submit it, wait for it, read its logs, stop it, resubmit it."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import cast
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
@@ -25,16 +26,23 @@ def apply(job: Job, argo: Argo | None = None) -> str:
     return identity(made)[2]
 
 
-def submit(job: Job, date: str = "", timezone: str = "", argo: Argo | None = None) -> Status:
+def submit(job: Job, date: str = "", timezone: str = "", argo: Argo | None = None, *, retry: bool = False) -> Status:
     """Start the job, registering its template if need be.
 
     A job that is submitted twice runs once: where its workflow runs or has succeeded, that one is given back; where
     it has failed, a new one goes on with what is missing. A template that is another profile's, or another version's,
     is not used: BadInput says so. Raises Missing and TryAgain too.
+
+    With `retry`, what ended failed, blank or missing in the job's run is made again, in a round of its own; while one
+    round is under way, no other is begun.
     """
     argo = argo or connect()
-    made = submission.workflow(job, gpu_profiles.load(job.cluster.profile), date, timezone)
+    profile = gpu_profiles.load(job.cluster.profile)
+    made = submission.workflow(job, profile, date, timezone)
     register(job, argo)
+    if retry:
+        _refuse_running(identity(made), argo)
+        return _round(lambda number: submission.workflow(job, profile, date, timezone, retry=number), argo)
     try:
         return status.status(argo.create(made))
     except Taken:
@@ -104,11 +112,11 @@ def logs(
 
 
 def stop(name: str, namespace: str, argo: Argo | None = None) -> None:
-    """End a workflow early: its pods finish the part in hand. Submitted or retried, the job goes on from there."""
+    """End a workflow early: its pods finish the part in hand. Resubmitted, the job goes on from there."""
     (argo or connect()).stop(namespace, name)
 
 
-def retry(name: str, namespace: str, argo: Argo | None = None) -> Status:
+def resubmit(name: str, namespace: str, argo: Argo | None = None) -> Status:
     """Run a workflow that has ended again, under a new name: what is there stays, what is missing is made."""
     argo = argo or connect()
     there = argo.get("Workflow", namespace, name)
@@ -139,6 +147,24 @@ def register(job: Job, argo: Argo) -> None:
 
 def _template(job: Job) -> Json:
     return templates.workflow_template(gpu_profiles.load(job.cluster.profile), job.cluster.namespace)
+
+
+def _refuse_running(workflow: tuple[str, str, str], argo: Argo) -> None:
+    with suppress(Missing):
+        if not status.status(argo.get(*workflow)).ended:
+            raise BadInput(f"{workflow[2]}: is still running. Wait for it, or stop it, before a retry.")
+
+
+def _round(workflow: Callable[[int], Json], argo: Argo) -> Status:
+    """Start a retry under the first name that is free, unless one that has such a name is still under way."""
+    for made in map(workflow, range(1, MOST_TRIES)):
+        try:
+            return status.status(argo.create(made))
+        except Taken:
+            found = status.status(argo.get(*identity(made)))
+            if not found.ended:
+                return found
+    raise BadInput(f"there are {MOST_TRIES} retries of this job. See why, then delete their workflows.")
 
 
 def _again(there: Json, argo: Argo) -> Status:

@@ -25,7 +25,7 @@ def test_an_answer_is_worked_out_once_however_many_ask() -> None:
 
 def test_only_the_last_ones_are_kept() -> None:
     asked: list[int] = []
-    recent = Recent(lambda number: asked.append(number), 2)
+    recent = Recent[int, None](asked.append, 2)
     for number in (1, 2, 1, 3, 1, 2):
         recent(number)
     assert asked == [1, 2, 3, 2], "1 was asked for again and again, so it stays; 2 had to go"

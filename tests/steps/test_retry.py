@@ -167,7 +167,7 @@ def test_a_stranger_in_a_round_s_place_is_refused(tmp_path: Path) -> None:
     store.create("retry-1/plan.json", other.read(names.PLAN))
     for step in (aggregate, verify, retry):
         with pytest.raises(BadInput, match="retry-1: is no round of this run"):
-            step(store.uri)  # type: ignore[operator]  # each takes a run
+            step(store.uri)
 
 
 def test_a_run_of_that_name_is_no_round(tmp_path: Path) -> None:
