@@ -116,7 +116,7 @@ def test_killed_retry_ends_as_an_undisturbed_one(tmp_path: Path, store_uri: str,
         store.remove(part.key)
     assert Child(command, "aggregate", there.uri).join() == 3
     inside = open_store(f"{there.uri}/retry-1")
-    for _ in range(3):
+    for _ in range(2):
         child = Child(command, "retry", there.uri)
         child.wait_until_begun()
         assert child.kill()
