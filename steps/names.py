@@ -31,3 +31,8 @@ def manifest(shard_number: int) -> str:
 def thumbnail(number: int) -> str:
     """A picture of the contact sheet."""
     return f"report/thumbnails/{number:04d}.jpg"
+
+
+def registered_run(number: int) -> str:
+    """An entry in the log of successful runs, below the output and not the run."""
+    return f"_runs/{number:06d}.json"
