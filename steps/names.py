@@ -1,6 +1,7 @@
 """The name of every object in a run's folder. Nothing else makes keys, and nothing lists them."""
 
 PLAN = "plan.json"
+LOOKED_AT = "looked-at.json"
 REJECTED = "rejected.parquet"
 DUPLICATES = "duplicates.parquet"
 SUMMARY = "summary.json"
@@ -26,6 +27,11 @@ def stats(shard_number: int) -> str:
 def manifest(shard_number: int) -> str:
     """One row for each planned image of the shard."""
     return f"manifest/{shard_number:05d}.parquet"
+
+
+def image_ids(number: int) -> str:
+    """A piece of the index of the run's images that are ok."""
+    return f"image-ids/{number:05d}.parquet"
 
 
 def thumbnail(number: int) -> str:

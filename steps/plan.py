@@ -25,12 +25,13 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What became of the rows. Every accepted row's images are planned once or counted as duplicates."""
+    """What became of the rows. Every accepted row's images are planned once, or counted as duplicates or existing."""
 
     rejected_rows: int
     images: int
     duplicate_images: int
     truncated_prompts: int
+    existing_images: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,10 @@ def _without_cluster(job: Job, dump: SerializerFunctionWrapHandler) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A planned run. Sizes are in pixels; where the job named none, they are the model's."""
+    """A planned run. Sizes are in pixels; where the job named none, they are the model's.
+
+    `looked_at` are the runs whose images were left out.
+    """
 
     schema_version: int
     run_id: str
@@ -61,6 +65,7 @@ class Plan:
     counts: Counts
     part_images: int
     shards: tuple[Shard, ...]
+    looked_at: tuple[str, ...] = ()
 
     def parts(self, shard: int) -> int:
         """How many parts a shard has."""

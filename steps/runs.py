@@ -4,10 +4,12 @@ The next number is found by asking for one after the other, so nothing is listed
 second takes the number after.
 """
 
+import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -17,17 +19,25 @@ from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.storage import Store, open_store
 
 READERS = 16
+RunId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A run that succeeded: its folder under the output, and the name of its job."""
 
-    run_id: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
+    run_id: RunId
     name: str
 
 
 ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
+
+
+def enter(uri: str, entry: Entry) -> None:
+    """Register the run at `uri` under the folder that holds it. A copy by another name is no run of that folder's."""
+    output, folder = os.path.split(uri if "://" in uri else os.path.normpath(Path(uri).absolute()))
+    if folder == entry.run_id:
+        register(output, entry)
 
 
 def register(output: str, entry: Entry) -> None:

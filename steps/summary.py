@@ -48,6 +48,7 @@ class Summary:
     images_per_second: float
     devices: tuple[str, ...]
     failed_share: float
+    existing_images: int = 0
 
     @property
     def ok(self) -> int:
@@ -117,6 +118,7 @@ class Sums:
             images_per_second=made / seconds.total if seconds.total else 0.0,
             devices=tuple(sorted({each.device for each in stats})),
             failed_share=failed_share,
+            existing_images=plan.counts.existing_images,
         )
 
 
