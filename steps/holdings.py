@@ -22,6 +22,7 @@ PIECE_IDS = 2**19  # 8 MiB
 COLUMN = "image_id"
 PIECES = b"imagekiln.pieces"
 MOST_PIECES = 100_000
+SCHEMA = pa.schema([pa.field(COLUMN, pa.binary(ID.itemsize))])
 
 
 class Holdings:
@@ -60,15 +61,13 @@ def read(store: Store, number: int) -> tuple[Ids, int]:
     where = store.at(names.image_ids(number))
     try:
         table = tables.read(store, names.image_ids(number))
-        pieces = int((table.schema.metadata or {}).get(PIECES, 0))
-        ids = from_bytes(table[COLUMN].combine_chunks())
     except Missing as error:
         raise BadInput(f"{where}: is not there, so nobody knows what the run holds. Aggregate it again.") from error
-    except (KeyError, ValueError) as error:  # ValueError: Arrow's are, too
-        raise BadInput(f"{where}: is no index of images. Aggregate the run again.") from error
-    if not number < pieces <= MOST_PIECES:
+    told = (table.schema.metadata or {}).get(PIECES, b"")
+    pieces = int(told) if told.isdigit() else 0
+    if table.schema != SCHEMA or table[COLUMN].null_count or not number < pieces <= MOST_PIECES:
         raise BadInput(f"{where}: is no piece of an index. Aggregate the run again.")
-    return ids, pieces
+    return from_bytes(table[COLUMN].combine_chunks()), pieces
 
 
 def pieces(store: Store) -> Iterator[Ids]:
@@ -86,6 +85,6 @@ def count(store: Store) -> int:
 
 
 def _to_parquet(ids: Ids, pieces: int) -> bytes:
-    schema = pa.schema([pa.field(COLUMN, pa.binary(ID.itemsize))], {PIECES: str(pieces).encode()})
-    column = pa.FixedSizeBinaryArray.from_buffers(schema.field(COLUMN).type, len(ids), [None, pa.py_buffer(ids)])
+    column = pa.FixedSizeBinaryArray.from_buffers(SCHEMA.field(COLUMN).type, len(ids), [None, pa.py_buffer(ids)])
+    schema = SCHEMA.with_metadata({PIECES: str(pieces).encode()})
     return tables.to_parquet(pa.Table.from_arrays([column], schema=schema))

@@ -40,9 +40,7 @@ def over(planned: Planned, outcomes: Mapping[int, Encoded] | None = None) -> Pla
 
 def prompts_of(planned: Planned) -> list[str]:
     """What a plan is to draw."""
-    shards = range(len(planned.plan.shards))
-    found = [tables.read(open_store(planned.uri), names.shard(number))["prompt"].to_pylist() for number in shards]
-    return sum(found, [])
+    return [str(prompt) for prompt in jobs.image_rows(planned)["prompt"].to_pylist()]
 
 
 def texts(rows: Rows) -> list[object]:

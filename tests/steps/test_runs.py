@@ -9,7 +9,7 @@ from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.runs import READERS, Entry, register, registered
 from imagekiln.steps.storage import open_store
 from tests.s3 import S3Server, log_in
-from tests.stub_s3 import stub_s3
+from tests.stub_s3 import Fault, stub_s3
 
 
 def entry(number: int) -> Entry:
@@ -77,7 +77,8 @@ def test_runs_that_end_at_once_are_all_registered(store_uri: str) -> None:
 def test_registering_whose_answer_was_lost_is_no_second_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     with stub_s3() as store:
         log_in(S3Server(store.endpoint), monkeypatch)
-        store.faults.extend([*["none"] * READERS, "lost"])  # the reads come first
+        reads: list[Fault] = ["none"] * READERS
+        store.faults.extend([*reads, "lost"])
         register("s3://bucket/out", entry(0))
     assert [name for name in store.objects if "_runs" in name] == ["/bucket/out/_runs/000000.json"]
 

@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from imagekiln.steps.aggregate import aggregate
+from imagekiln.steps.plan import load
+from imagekiln.steps.planning import Planned
+from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli import main
 from imagekiln.workflows.further import MOST_PODS
+from tests.runs import fill
 
 JOB = """
 name: shapes
@@ -75,6 +80,19 @@ def test_finished_run_has_no_shards_left(tmp_path: Path) -> None:
     (Path(_outputs(tmp_path)["run"]) / "_SUCCESS").write_text("done\n", encoding="utf-8")
     assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
     assert (_outputs(tmp_path)["pods"], _outputs(tmp_path)["pods_here"]) == ("0", "0")
+
+
+def test_night_with_nothing_new_has_no_shards(tmp_path: Path) -> None:
+    assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
+    first = Path(_outputs(tmp_path)["run"])
+    fill(Planned(load(open_store(str(first))), str(first), adopted=True))
+    aggregate(str(first))
+    done = _plan(tmp_path, _job(tmp_path, "skip_existing: true\nrun_id: tonight"))
+    assert done.exit_code == 0, done.output
+    assert "135 made by earlier runs" in done.output
+    left = _outputs(tmp_path)
+    assert (left["images"], left["pods"], left["pods_here"], left["workflows"]) == ("0", "0", "0", "0")
+    assert aggregate(left["run"]).images == 0
 
 
 def test_date_names_the_run_and_twice_gives_the_same(tmp_path: Path) -> None:
