@@ -60,14 +60,20 @@ def _batches(wanted: Buckets, runs: list[Store]) -> Iterator[pa.RecordBatch]:
 def _held(wanted: Records, pieces: Iterator[Ids]) -> npt.NDArray[np.int64]:
     """The numbers of those images, sorted by id, that are in one of the pieces."""
     ids = np.ascontiguousarray(wanted["id"])
-    found = np.zeros(len(ids), np.bool_)
+    halves, found = _first_halves(ids), np.zeros(len(ids), np.bool_)
     for piece in pieces if len(ids) else ():
-        places = np.searchsorted(ids, piece)
-        inside = places < len(ids)
-        places = places[inside]
-        found[places[ids[places] == piece[inside]]] = True
+        # Whole numbers are found in a fifth of the time that texts take, so most of the piece goes by them.
+        there = _first_halves(piece)
+        likely = piece[halves[np.searchsorted(halves, there).clip(max=len(ids) - 1)] == there]
+        places = np.searchsorted(ids, likely).clip(max=len(ids) - 1)
+        found[places[ids[places] == likely]] = True
     numbers: npt.NDArray[np.int64] = wanted["number"][found]
     return numbers
+
+
+def _first_halves(ids: Ids) -> npt.NDArray[np.uint64]:
+    """The first eight bytes of each id as a number: in the same order."""
+    return ids.view(">u8")[::2].astype(np.uint64)
 
 
 class _Indexes:
