@@ -1,27 +1,23 @@
 """The aggregate step: parts are reconciled against the plan; manifest, summary, report, and `_SUCCESS` last."""
 
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 from math import ceil
-from typing import TypeVar
 
-from imagekiln.steps import names, plan, report, rounds, stats, tables
+from imagekiln.steps import names, plan, report, rounds, runs, stats, tables
 from imagekiln.steps import summary as summaries
 from imagekiln.steps.contact import Samples
 from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.holdings import Holdings
+from imagekiln.steps.in_order import in_order
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.reconcile import Reconciled
 from imagekiln.steps.rounds import Rounds
 from imagekiln.steps.storage import Store, open_store
 from imagekiln.steps.summary import SUMMARY, Summary, Sums
 
-READERS = 8
 LISTED = 10
-T = TypeVar("T")
 
 
 def aggregate(uri: str, failed_share: float | None = None) -> Summary:
@@ -43,6 +39,7 @@ def aggregate(uri: str, failed_share: float | None = None) -> Summary:
         if store.exists(names.SUCCESS):
             store.remove(names.SUCCESS)  # the run was whole once, and is no longer
         raise
+    runs.enter(store.uri, runs.Entry(frozen.run_id, frozen.job.name))
     store.replace(names.SUCCESS, f"{summary.ok} of {summary.images} images\n".encode())
     again.refuse_unfinished(asked)
     return summary
@@ -58,11 +55,14 @@ def _accepted(store: Store, frozen: Plan) -> float:
 
 
 def _summed(store: Store, frozen: Plan, again: Rounds, failed_share: float) -> Summary:
-    """Reconcile every shard; write manifest, summary and report."""
+    """Reconcile every shard; write manifest, index, summary and report."""
     sums, samples = Sums(), Samples(len(frozen.shards))
-    for number, shard in enumerate(in_order(lambda number: _account(store, again, number), len(frozen.shards))):
-        sums.add(shard)
-        samples.add(number, shard)
+    with Holdings(store, frozen.counts.images) as held:
+        for number, shard in enumerate(in_order(lambda number: _account(store, again, number), len(frozen.shards))):
+            sums.add(shard)
+            samples.add(number, shard)
+            held.add(shard.manifest)
+        held.write()
     first = in_order(lambda number: stats.load(store, number), len(frozen.shards))
     told = chain((each for each in first if each is not None), again.stats())
     summary = replace(sums.summary(frozen, told, failed_share), rounds=len(again.all))
@@ -88,18 +88,6 @@ def refuse_incomplete(store: Store, summary: Summary) -> None:
             f"{store.uri}: {bad} of {summary.images} images are not ok: {causes}. To make them again: "
             f"imagekiln retry {store.uri}. To accept them: imagekiln aggregate {store.uri} --failed-share {share}"
         )
-
-
-def in_order(work: Callable[[int], T], count: int) -> Iterator[T]:
-    """What `work` gives for each number, in order, some of them at a time and no more in memory than that."""
-    with ThreadPoolExecutor(READERS) as pool:
-        pending: deque[Future[T]] = deque()
-        for number in range(count):
-            pending.append(pool.submit(work, number))
-            if len(pending) > READERS:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
 
 
 def _account(store: Store, again: Rounds, number: int) -> Reconciled:

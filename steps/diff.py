@@ -11,11 +11,11 @@ from pathlib import Path
 from PIL import Image as Pillow
 
 from imagekiln.steps import diff_page, fetch_image, names, pairing, plan, rounds
-from imagekiln.steps.aggregate import in_order
 from imagekiln.steps.database import Database
 from imagekiln.steps.diff_page import Shown
 from imagekiln.steps.encode import RGB
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.in_order import in_order
 from imagekiln.steps.likeness import fitted, likeness
 from imagekiln.steps.pairing import Paired, Side
 from imagekiln.steps.plan import Plan

@@ -3,6 +3,7 @@
 import re
 
 PLAN = "plan.json"
+LOOKED_AT = "looked-at.json"
 REJECTED = "rejected.parquet"
 DUPLICATES = "duplicates.parquet"
 SUMMARY = "summary.json"
@@ -31,6 +32,11 @@ def manifest(shard_number: int) -> str:
     return f"manifest/{shard_number:05d}.parquet"
 
 
+def image_ids(number: int) -> str:
+    """A piece of the index of the run's images that are ok."""
+    return f"image-ids/{number:05d}.parquet"
+
+
 def thumbnail(number: int) -> str:
     """A picture of the contact sheet."""
     return f"report/thumbnails/{number:04d}.jpg"
@@ -50,3 +56,8 @@ def made_by(part: str) -> tuple[int, int] | None:
 def round_folder(number: int) -> str:
     """What `retry` made again the first, second... time: a folder that has a plan, shards and parts of its own."""
     return f"retry-{number}"
+
+
+def registered_run(number: int) -> str:
+    """An entry in the log of successful runs, below the output and not the run."""
+    return f"_runs/{number:06d}.json"

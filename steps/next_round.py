@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps import commit, names, plan, shard, tables
-from imagekiln.steps.aggregate import in_order
 from imagekiln.steps.errors import Incomplete, Missing
+from imagekiln.steps.in_order import in_order
 from imagekiln.steps.job import MOST_SHARD_IMAGES, Job
 from imagekiln.steps.plan import Counts, Plan, Shard
 from imagekiln.steps.planning import Planned, make_plan

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from imagekiln.steps import names, tables
-from imagekiln.steps.aggregate import in_order
 from imagekiln.steps.database import Database
 from imagekiln.steps.errors import Incomplete, Missing
+from imagekiln.steps.in_order import in_order
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.storage import Store
 

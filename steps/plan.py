@@ -25,12 +25,13 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What became of the rows. Every accepted row's images are planned once or counted as duplicates."""
+    """What became of the rows. Every accepted row's images are planned once, or counted as duplicates or existing."""
 
     rejected_rows: int
     images: int
     duplicate_images: int
     truncated_prompts: int
+    existing_images: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ def _without_cluster(job: Job, dump: SerializerFunctionWrapHandler) -> dict[str,
 class Plan:
     """A planned run, or a round of it. Sizes are in pixels; where the job named none, they are the model's.
 
-    `round` is 0 for the run itself. In a round, `covers` has for each shard the first and the last shard of the run
-    that its images come from.
+    `looked_at` are the runs whose images were left out. `round` is 0 for the run itself. In a round, `covers` has for
+    each shard the first and the last shard of the run that its images come from.
     """
 
     schema_version: int
@@ -65,6 +66,7 @@ class Plan:
     counts: Counts
     part_images: int
     shards: tuple[Shard, ...]
+    looked_at: tuple[str, ...] = ()
     round: int = 0
     covers: tuple[tuple[int, int], ...] = ()
 

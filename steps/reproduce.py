@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps import fetch_image, names, plan, rounds, stats, tables
-from imagekiln.steps.aggregate import in_order
 from imagekiln.steps.encode import Encoded, Picture, encode
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
+from imagekiln.steps.in_order import in_order
 from imagekiln.steps.likeness import Likeness, likeness
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.rows import ImageRow, image_rows

@@ -51,6 +51,7 @@ class Summary:
     images_per_second: float
     devices: tuple[str, ...]
     failed_share: float
+    existing_images: int = 0
     rounds: int = 0
 
     @property
@@ -121,6 +122,7 @@ class Sums:
             images_per_second=made / seconds.total if seconds.total else 0.0,
             devices=tuple(sorted({each.device for each in stats})),
             failed_share=failed_share,
+            existing_images=plan.counts.existing_images,
         )
 
 

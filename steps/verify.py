@@ -7,9 +7,9 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps import names, plan, readback, rounds, shard, summary, tables
-from imagekiln.steps.aggregate import in_order
+from imagekiln.steps import holdings, names, plan, readback, rounds, shard, summary, tables
 from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.in_order import in_order
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.readback import Checked, bad
 from imagekiln.steps.room import Room
@@ -109,6 +109,7 @@ def _beside(store: Store, frozen: Plan) -> Checked:
         lambda: _list(store, names.REJECTED, frozen.counts.rejected_rows),
         lambda: _list(store, names.DUPLICATES, frozen.counts.duplicate_images),
         lambda: _summary(store, frozen),
+        lambda: _index(store),
         lambda: _report(store),
     ]
     return sum(map(_told, checks), Checked())
@@ -122,6 +123,11 @@ def _list(store: Store, key: str, wanted: int) -> str | None:
 def _summary(store: Store, frozen: Plan) -> str | None:
     same = summary.load(store).images == frozen.counts.images
     return None if same else f"{store.at(names.SUMMARY)}: is of another plan"
+
+
+def _index(store: Store) -> str | None:
+    there, wanted = holdings.count(store), summary.load(store).ok
+    return None if there == wanted else f"{store.at(names.image_ids(0))}: names {there} images and not {wanted}"
 
 
 def _report(store: Store) -> str | None:

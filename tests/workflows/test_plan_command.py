@@ -82,6 +82,19 @@ def test_finished_run_has_no_shards_left(tmp_path: Path) -> None:
     assert (_outputs(tmp_path)["pods"], _outputs(tmp_path)["pods_here"]) == ("0", "0")
 
 
+def test_night_with_nothing_new_has_no_shards(tmp_path: Path) -> None:
+    assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
+    first = Path(_outputs(tmp_path)["run"])
+    fill(Planned(load(open_store(str(first))), str(first), adopted=True))
+    aggregate(str(first))
+    done = _plan(tmp_path, _job(tmp_path, "skip_existing: true\nrun_id: tonight"))
+    assert done.exit_code == 0, done.output
+    assert "135 made by earlier runs" in done.output
+    left = _outputs(tmp_path)
+    assert (left["images"], left["pods"], left["pods_here"], left["workflows"]) == ("0", "0", "0", "0")
+    assert aggregate(left["run"]).images == 0
+
+
 def test_date_names_the_run_and_twice_gives_the_same(tmp_path: Path) -> None:
     for _ in range(2):
         assert _plan(tmp_path, _job(tmp_path), IMAGEKILN_LOGICAL_DATE="2026-11-21T00:30:00Z").exit_code == 0
