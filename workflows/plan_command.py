@@ -37,12 +37,14 @@ def plan(
     from imagekiln.workflows.asking import Asked, asked_job, in_environment
     from imagekiln.workflows.outputs import write_plan
     from imagekiln.workflows.show import planned, show
+    from imagekiln.workflows.show_again import round_planned
 
     if argo == (job is not None):
         raise click.UsageError("Name a JOB, or say --argo.")
     asked = Asked(job, None, settings, "", date, timezone, retry) if job else in_environment(os.environ)
     wanted = asked_job(asked, device)
-    done = plan_retry(wanted) if asked.retry or retry else make_plan(wanted)
+    again = retry or asked.retry
+    done = plan_retry(wanted) if again else make_plan(wanted)
     if outputs:
         write_plan(Path(outputs), done, wanted.cluster.parallelism, workers)
-    show(done, output, planned)
+    show(done, output, round_planned if again else planned)

@@ -26,8 +26,6 @@ def show(result: T, output: str, text: Callable[[T], str]) -> None:
 def planned(result: Planned) -> str:
     """A plan, in a line or two."""
     plan, counts = result.plan, result.plan.counts
-    if not plan.shards:
-        return f"Nothing is left to retry: {result.uri}"
     found = "Found the plan of" if result.adopted else "Planned"
     rest = [
         (counts.rejected_rows, "rows refused"),

@@ -4,9 +4,15 @@ from collections.abc import Iterator
 
 from imagekiln.steps.diff import Diff
 from imagekiln.steps.gc import Collected, Garbage
+from imagekiln.steps.planning import Planned
 from imagekiln.steps.reproduce import Made, Reproduced
 from imagekiln.steps.retry import Retried
-from imagekiln.workflows.show import summed
+from imagekiln.workflows.show import planned, summed
+
+
+def round_planned(result: Planned) -> str:
+    """The plan of a round, in a line."""
+    return planned(result) if result.plan.shards else f"Nothing is left to retry: {result.uri}"
 
 
 def retried(result: Retried) -> str:

@@ -238,12 +238,7 @@ def test_an_output_that_is_not_there_has_nothing(tmp_path: Path, s3_bucket: str)
 def test_a_plan_that_names_a_folder_elsewhere_is_passed_over(tmp_path: Path) -> None:
     there = made(tmp_path, "half", done=False)
     store = open_store(there.uri)
-    store.replace(
-        names.PLAN,
-        to_json(plan.load(store))
-        .replace(b'"run_id":"half"', b'"run_id":"../.."')
-        .replace(b'"run_id": "half"', b'"run_id": "../.."'),
-    )
+    store.replace(names.PLAN, to_json(replace(plan.load(store), run_id="../..")))
     aged(Path(there.uri), 10)
     assert gc(str(tmp_path / "out"), remove=True).found == ()
     assert store.exists(names.PLAN)
