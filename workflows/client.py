@@ -1,13 +1,12 @@
 """The job on a cluster, from Python: submit it, wait for it, read its logs, stop it, resubmit it."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import suppress
+from collections.abc import Iterator
 from typing import cast
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job import Job
-from imagekiln.workflows import gpu_profiles, nodes, status, submission, templates
+from imagekiln.workflows import gpu_profiles, next_rounds, nodes, status, submission, templates
 from imagekiln.workflows.argo import Argo, connect, identity, metadata
 from imagekiln.workflows.connection import Json, Taken
 from imagekiln.workflows.further import PART_OF
@@ -41,8 +40,8 @@ def submit(job: Job, date: str = "", timezone: str = "", argo: Argo | None = Non
     made = submission.workflow(job, profile, date, timezone)
     register(job, argo)
     if retry:
-        _refuse_running(identity(made), argo)
-        return _round(lambda number: submission.workflow(job, profile, date, timezone, retry=number), argo)
+        next_rounds.refuse_running(identity(made), argo)
+        return next_rounds.begin(lambda number: submission.workflow(job, profile, date, timezone, retry=number), argo)
     try:
         return status.status(argo.create(made))
     except Taken:
@@ -147,24 +146,6 @@ def register(job: Job, argo: Argo) -> None:
 
 def _template(job: Job) -> Json:
     return templates.workflow_template(gpu_profiles.load(job.cluster.profile), job.cluster.namespace)
-
-
-def _refuse_running(workflow: tuple[str, str, str], argo: Argo) -> None:
-    with suppress(Missing):
-        if not status.status(argo.get(*workflow)).ended:
-            raise BadInput(f"{workflow[2]}: is still running. Wait for it, or stop it, before a retry.")
-
-
-def _round(workflow: Callable[[int], Json], argo: Argo) -> Status:
-    """Start a retry under the first name that is free, unless one that has such a name is still under way."""
-    for made in map(workflow, range(1, MOST_TRIES)):
-        try:
-            return status.status(argo.create(made))
-        except Taken:
-            found = status.status(argo.get(*identity(made)))
-            if not found.ended:
-                return found
-    raise BadInput(f"there are {MOST_TRIES} retries of this job. See why, then delete their workflows.")
 
 
 def _again(there: Json, argo: Argo) -> Status:
