@@ -20,7 +20,7 @@ endif
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-slow test-cluster test-cluster-scale golden bench bench-run bench-plan bench-aggregate \
-	lint types format install lock upgrade wheel clean FORCE
+	bench-index lint types format install lock upgrade wheel clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' Makefile
@@ -54,6 +54,9 @@ bench-plan: $(VENV)/dev build/linked ## Benchmark: planning, rows per second and
 
 bench-aggregate: $(VENV)/dev build/linked ## Benchmark: aggregation, images per second and memory
 	@$(BIN)/python tests/bench/aggregate.py
+
+bench-index: $(VENV)/dev build/linked ## Benchmark: leaving out what earlier runs hold, seconds and memory
+	@$(BIN)/python tests/bench/index.py
 
 lint: $(VENV)/dev ## Check style and formatting
 	@$(BIN)/ruff check --quiet

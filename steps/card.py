@@ -54,16 +54,19 @@ def _front(job: Job, rows: pa.Schema, summary: Summary) -> dict[str, object]:
         "tags": ["synthetic", "imagekiln"],
         "size_categories": [SIZES[min(max(len(str(summary.ok)) - 3, 0), len(SIZES) - 1)]],
         # Not the manifest: `datasets` takes all that a card names for one format.
-        "configs": [{"config_name": "default", "data_files": [{"split": "train", "path": _patterns(job)}]}],
+        "configs": [
+            {"config_name": "default", "data_files": [{"split": "train", "path": _patterns(job, summary.rounds)}]}
+        ],
         **info,
     }
 
 
-def _patterns(job: Job) -> list[str]:
-    """Where the images are, and what else a reader must see to know of them."""
+def _patterns(job: Job, rounds: int) -> list[str]:
+    """Where the images are, also those of rounds, and what else a reader must see to know of them."""
     each = {
         "parquet": ["images/*.parquet"],
         "webdataset": ["images/*.tar"],
         "files": [f"images/*/*{suffix(job.encoding)}", names.listing("images/*")],
     }
-    return each[job.format]
+    folders = ["", *(f"{names.round_folder(number)}/" for number in range(1, rounds + 1))]
+    return [f"{folder}{pattern}" for folder in folders for pattern in each[job.format]]

@@ -3,18 +3,19 @@
 DuckDB does it, in bounded memory, whatever the number of rows.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
-from imagekiln.steps import repeats, spool
+from imagekiln.steps import existing, repeats, spool
 from imagekiln.steps.database import Database
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.grouping import by_group
 from imagekiln.steps.job import Job
+from imagekiln.steps.passing import Passing
 from imagekiln.steps.rules import SAME_ID, Rule
 from imagekiln.steps.spread import SHAPE, images_sql, quoted
 from imagekiln.steps.tables import IMAGE_ROW
@@ -57,8 +58,18 @@ class Catalog:
         """Let go of memory and disk."""
         self._database.close()
 
-    def fill(self, schema: pa.Schema, batches: Iterator[pa.RecordBatch], model_key: str, size: tuple[int, int]) -> None:
-        """Take every prompt row, and work out its images. What `batches` raises comes out as it is."""
+    def fill(
+        self,
+        schema: pa.Schema,
+        batches: Iterator[pa.RecordBatch],
+        model_key: str,
+        size: tuple[int, int],
+        runs: Sequence[str] = (),
+    ) -> None:
+        """Take every prompt row, and work out its images. What `batches` raises comes out as it is.
+
+        Images that a run at one of the URIs `runs` holds are left out. Raises BadInput, TryAgain.
+        """
         failure: list[Exception] = []
         rows = pa.RecordBatchReader.from_batches(schema, _remembering(batches, failure))
         self._database.register("input", rows)
@@ -72,6 +83,7 @@ class Catalog:
         self._database.register("spooled", spool.reader(self._file, NARROW))
         self._database.run("CREATE TABLE images AS FROM spooled")
         repeats.mark(self._database)
+        existing.mark(self._database, self._folder, runs)
         self._find_groups()
 
     def rejected_rows(self) -> int:
@@ -82,6 +94,10 @@ class Catalog:
     def duplicate_images(self) -> int:
         """How many images are made under an earlier row."""
         return self._count("SELECT count(*) FROM duplicates")
+
+    def existing_images(self) -> int:
+        """How many images an earlier run holds."""
+        return self._count("SELECT count(*) FROM existing")
 
     def rejected(self, most: int | None = None) -> Iterator[pa.RecordBatch]:
         """The refused rows, or the first so many: `row`, `column`, `reason`, in the order of the input."""
@@ -106,13 +122,13 @@ class Catalog:
 
     def _planned(self) -> Iterator[pa.RecordBatch]:
         """Every planned image in the order of rows. No join does it: that would lose the order."""
-        left_out = self._database.table("""
+        left_out = Passing(
+            self._database.stream("""
             SELECT number FROM images WHERE rule IS NOT NULL UNION ALL SELECT number FROM same_id
-            UNION ALL SELECT number FROM duplicates ORDER BY number""")
-        numbers = np.append(left_out["number"].to_numpy(), np.iinfo(np.int64).max)
+            UNION ALL SELECT number FROM duplicates UNION ALL SELECT number FROM existing ORDER BY number""")
+        )
         for batch in spool.read(self._file):
-            each = batch["number"].to_numpy()
-            kept = pa.array(numbers[np.searchsorted(numbers, each)] != each)
+            kept = pa.array(~left_out.among(batch["number"].to_numpy()))
             yield batch.select([*IMAGE_ROW.names, *self._carried]).filter(kept)
 
     def _find_groups(self) -> None:

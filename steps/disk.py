@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.listed import Listed, is_plain
 from imagekiln.steps.store_errors import told
 
 NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
@@ -71,6 +72,22 @@ class Disk:
         """Delete the object."""
         with told(self.at(key)):
             (self._folder / key).unlink()
+
+    def list(self, folder: str) -> Iterator[Listed]:
+        """What lies in a folder. Links are left out: they may lead elsewhere."""
+        path = self._folder / folder
+        with told(str(path)), suppress(FileNotFoundError), os.scandir(path) as found:
+            for each in found:
+                with suppress(FileNotFoundError):  # gone meanwhile
+                    about = each.stat(follow_symlinks=False)
+                    if not each.is_symlink() and is_plain(each.name):
+                        key = f"{folder}/{each.name}" if folder else each.name
+                        yield Listed(key, each.is_dir(follow_symlinks=False), about.st_size, about.st_mtime)
+
+    def remove_folder(self, folder: str) -> None:
+        """Delete an empty folder; one that is not empty stays."""
+        with suppress(OSError):
+            (self._folder / folder).rmdir()
 
     @contextmanager
     def _written(self, path: Path, data: bytes) -> Iterator[Path]:

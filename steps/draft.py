@@ -20,9 +20,15 @@ from imagekiln.steps.tokens import PromptLengths
 class Draft:
     """The images of a job, counted, refused and cut. Close it after use."""
 
-    def __init__(self, job: Job, found: tuple[sources.Source, ...], spool: Path) -> None:
-        """Read the model's configuration and every prompt row. Raises BadInput, Missing, TryAgain."""
+    def __init__(
+        self, job: Job, found: tuple[sources.Source, ...], spool: Path, looked_at: tuple[str, ...] = ()
+    ) -> None:
+        """Read the model's configuration and every prompt row; leave out what the runs `looked_at` hold.
+
+        Raises BadInput, Missing, TryAgain.
+        """
         self.job = job
+        self.looked_at = looked_at
         self.model = model.facts(job.model)
         self.size = (job.defaults.width or self.model.width, job.defaults.height or self.model.height)
         self._files = footers.inspect(found, job.columns, job.carry)
@@ -30,7 +36,8 @@ class Draft:
         lengths = PromptLengths(model.configuration(job.model))
         schema = prompts.schema(self._files).append(pa.field("truncated", pa.bool_()))
         key = model_key(self.model.digest, job.model.dtype)
-        self._catalog.fill(schema, _measured(self._files, schema, lengths), key, self.size)
+        runs = [f"{job.output.rstrip('/')}/{run_id}" for run_id in looked_at]
+        self._catalog.fill(schema, _measured(self._files, schema, lengths), key, self.size, runs)
         self.input = Input(len(found), sum(file.rows for file in self._files), sources.fingerprint(found))
         self._refuse_too_many()
         self.groups = self._catalog.groups
@@ -46,7 +53,8 @@ class Draft:
         """What became of the rows."""
         images = sum(group.images for group in self.groups)
         truncated = sum(group.truncated for group in self.groups)
-        return Counts(self._catalog.rejected_rows(), images, self._catalog.duplicate_images(), truncated)
+        rejected, duplicates = self._catalog.rejected_rows(), self._catalog.duplicate_images()
+        return Counts(rejected, images, duplicates, truncated, self._catalog.existing_images())
 
     def rejected(self) -> Iterator[pa.RecordBatch]:
         """The refused rows, as `tables.REJECTED`."""

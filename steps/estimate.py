@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagekiln.steps import sources
+from imagekiln.steps import earlier, sources
 from imagekiln.steps.cutting import work
 from imagekiln.steps.draft import Draft
 from imagekiln.steps.encodings import Encoding, is_lossless
@@ -23,6 +23,7 @@ class Estimate:
     rows: int
     rejected_rows: int
     duplicate_images: int
+    existing_images: int
     truncated_prompts: int
     images: int
     shards: int
@@ -36,7 +37,7 @@ def estimate(job: Job, price_per_gpu_hour: float | None = None) -> Estimate:
     """Work out the plan without writing it. Raises what planning raises."""
     with tempfile.TemporaryDirectory(prefix="imagekiln-estimate-") as folder:
         spool = Path(folder)
-        with closing(Draft(job, sources.gather(job.patterns, spool), spool)) as draft:
+        with closing(Draft(job, sources.gather(job.patterns, spool), spool, earlier.found(job))) as draft:
             return _estimate(draft, price_per_gpu_hour)
 
 
@@ -48,6 +49,7 @@ def _estimate(draft: Draft, price: float | None) -> Estimate:
         rows=draft.input.rows,
         rejected_rows=counts.rejected_rows,
         duplicate_images=counts.duplicate_images,
+        existing_images=counts.existing_images,
         truncated_prompts=counts.truncated_prompts,
         images=counts.images,
         shards=len(draft.cut.shard_images),

@@ -104,11 +104,12 @@ class Files:
 
 def listings(manifest: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     """What Hugging Face's `imagefolder` reads beside images: for each folder, its images that are ok, by file name."""
-    ok = manifest.filter(pc.equal(manifest["status"], "ok"))
+    here = pc.and_(pc.equal(manifest["status"], "ok"), pc.starts_with(manifest["part"], names.IMAGES))
+    ok = manifest.filter(here)  # what a later round made lies in its own folder
     files = [PurePosixPath(part) for part in ok["part"].to_pylist()]
     # It takes every text whose name ends so for an image to open, even one that a row carries.
     kept = ok.select([field.name for field in ok.schema if FILE_NAME not in str(field)]).drop_columns(
-        tables.PLACE.names
+        [*tables.PLACE.names, *tables.NEAR.names]
     )
     named = kept.add_column(0, FILE_NAME, pa.array([file.name for file in files], pa.string()))
     for folder in dict.fromkeys(file.parent for file in files):

@@ -61,9 +61,14 @@ def unmade(store: Store, layout: Format, missing: Sequence[Part]) -> list[Part]:
     return [part for part, made in zip(missing, adopted, strict=True) if not made]
 
 
+def has_listings(job: Job) -> bool:
+    """Whether readers of the job's format want tables beside the images."""
+    return job.format == "files"
+
+
 def listings(job: Job, manifest: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     """Tables beside the images of a shard that readers of the format want, each with its key, from its manifest."""
-    return files.listings(manifest) if job.format == "files" else iter(())
+    return files.listings(manifest) if has_listings(job) else iter(())
 
 
 def chosen(job: Job) -> Format:

@@ -148,6 +148,9 @@ class Job(Settings):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
         description="At most 100 letters, digits, dots, hyphens and underscores, the first a letter or digit.",
     )
+    skip_existing: bool = Field(
+        default=False, description="Plan only images that no successful run under this output holds."
+    )
     unconditional_writes: Literal["refuse", "accept"] = Field(
         "refuse", description="Accept a store without conditional PUT: two writers may then collide."
     )

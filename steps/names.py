@@ -1,14 +1,18 @@
-"""The name of every object in a run's folder. Nothing else makes keys, and nothing lists them."""
+"""The name of every object in a run's folder. Nothing else makes keys, and only `gc` lists them."""
 
+import re
 from pathlib import PurePosixPath
 
 PLAN = "plan.json"
+LOOKED_AT = "looked-at.json"
 REJECTED = "rejected.parquet"
 DUPLICATES = "duplicates.parquet"
 SUMMARY = "summary.json"
 REPORT = "report/index.html"
 SUCCESS = "_SUCCESS"
+IMAGES = "images/"
 CARD = "README.md"
+DIFF = "index.html"  # in a folder of its own
 
 
 def shard(number: int) -> str:
@@ -52,6 +56,32 @@ def manifest(shard_number: int) -> str:
     return f"manifest/{shard_number:05d}.parquet"
 
 
+def image_ids(number: int) -> str:
+    """A piece of the index of the run's images that are ok."""
+    return f"image-ids/{number:05d}.parquet"
+
+
 def thumbnail(number: int) -> str:
     """A picture of the contact sheet."""
     return f"report/thumbnails/{number:04d}.jpg"
+
+
+def diff_picture(place: int, which: str) -> str:
+    """A picture of the page of two runs side by side."""
+    return f"pairs/{place:03d}-{which}.jpg"
+
+
+def made_by(part: str) -> tuple[int, int] | None:
+    """The round and the shard that made a part, as the manifest names it; None where it is no name of ours."""
+    found = re.match(r"(?:retry-(\d+)/)?(?:images|index)/(\d+)[-/]", part)
+    return None if found is None else (int(found[1] or 0), int(found[2]))
+
+
+def round_folder(number: int) -> str:
+    """What `retry` made again the first, second... time: a folder that has a plan, shards and parts of its own."""
+    return f"retry-{number}"
+
+
+def registered_run(number: int) -> str:
+    """An entry in the log of successful runs, below the output and not the run."""
+    return f"_runs/{number:06d}.json"

@@ -25,12 +25,13 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """What became of the rows. Every accepted row's images are planned once or counted as duplicates."""
+    """What became of the rows. Every accepted row's images are planned once, or counted as duplicates or existing."""
 
     rejected_rows: int
     images: int
     duplicate_images: int
     truncated_prompts: int
+    existing_images: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,11 @@ def _without_cluster(job: Job, dump: SerializerFunctionWrapHandler) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A planned run. Sizes are in pixels; where the job named none, they are the model's."""
+    """A planned run, or a round of it. Sizes are in pixels; where the job named none, they are the model's.
+
+    `looked_at` are the runs whose images were left out. `round` is 0 for the run itself. In a round, `covers` has for
+    each shard the first and the last shard of the run that its images come from.
+    """
 
     schema_version: int
     run_id: str
@@ -61,6 +66,9 @@ class Plan:
     counts: Counts
     part_images: int
     shards: tuple[Shard, ...]
+    looked_at: tuple[str, ...] = ()
+    round: int = 0
+    covers: tuple[tuple[int, int], ...] = ()
 
     def parts(self, shard: int) -> int:
         """How many parts a shard has."""

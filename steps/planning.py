@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from imagekiln.steps import commit, encodings, model, names, plan, sources, tables
+from imagekiln.steps import commit, earlier, encodings, model, names, plan, sources, tables
 from imagekiln.steps.draft import Draft
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job import Job
@@ -30,9 +30,10 @@ class Planned:
     adopted: bool
 
 
-def make_plan(job: Job) -> Planned:
+def make_plan(job: Job, *, must_exist: bool = False) -> Planned:
     """Plan the job under its output, or adopt the plan that is there already with equal settings.
 
+    With `must_exist`, nothing is planned anew: Missing says that there is no such run.
     Raises BadInput where the input, the model or the output is not as it must be, TryAgain where storage fails.
     """
     job = job.without_cluster()
@@ -46,7 +47,10 @@ def make_plan(job: Job) -> Planned:
         run_id = job.run_id or derived_run_id(job, sources.fingerprint(found), digest)
         if there := _adopted(job, run_id, digest):
             return there
-        with closing(Draft(job, found, spool)) as draft:
+        if must_exist:
+            raise Missing(f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. Run the job first.")
+        looked_at = earlier.chosen(_store(job, run_id), job, run_id)
+        with closing(Draft(job, found, spool, looked_at)) as draft:
             return _write(draft, run_id, spool)
 
 
@@ -56,8 +60,12 @@ def derived_run_id(job: Job, fingerprint: str, digest: str) -> str:
     return f"{job.name}-{hashlib.sha256(f'{settings}{fingerprint}{digest}'.encode()).hexdigest()[:12]}"
 
 
+def _store(job: Job, run_id: str) -> Store:
+    return open_store(f"{job.output.rstrip('/')}/{run_id}")
+
+
 def _adopted(job: Job, run_id: str, digest: str) -> Planned | None:
-    store = open_store(f"{job.output.rstrip('/')}/{run_id}")
+    store = _store(job, run_id)
     try:
         content = store.read(names.PLAN)
     except Missing:
@@ -84,7 +92,8 @@ def _difference(there: Job, wanted: Job) -> str:
 
 
 def _write(draft: Draft, run_id: str, spool: Path) -> Planned:
-    store = open_store(f"{draft.job.output.rstrip('/')}/{run_id}")
+    store = _store(draft.job, run_id)
+    earlier.freeze(store, draft.job, draft.looked_at)
     with ThreadPoolExecutor(WRITERS) as pool:
         shards = tuple(_written(store, draft, pool))
     for key, schema, rows in (
@@ -104,6 +113,7 @@ def _write(draft: Draft, run_id: str, spool: Path) -> Planned:
         draft.counts,
         draft.cut.part_images,
         shards,
+        draft.looked_at,
     )
     commit.once(store, names.PLAN, plan.to_json(made))
     return Planned(made, store.uri, adopted=False)

@@ -22,10 +22,10 @@ DUPLICATES = """
     first AS (SELECT name, min(number) AS number, min(row) AS first_row FROM suspects GROUP BY name)
     SELECT suspects.number, row, image_index, replace(CAST(name AS VARCHAR), '-', '') AS image_id, first_row
     FROM suspects JOIN first USING (name) WHERE suspects.number > first.number"""
-PLANNED = "CREATE VIEW planned AS SELECT * FROM sound ANTI JOIN duplicates USING (number)"
+ONCE = "CREATE VIEW once AS SELECT * FROM sound ANTI JOIN duplicates USING (number)"
 
 
 def mark(database: Database) -> None:
-    """From `images`, make the tables `same_id` and `duplicates`, and the view `planned` of what neither holds."""
-    for sql in (SAME_ID, SOUND, DUPLICATES, PLANNED):
+    """From `images`, make the tables `same_id` and `duplicates`, and the view `once` of what neither holds."""
+    for sql in (SAME_ID, SOUND, DUPLICATES, ONCE):
         database.run(sql)

@@ -1,11 +1,13 @@
 """Where a run lives: whole objects under one folder, created at most once.
 
-The only module that knows fsspec. Nothing is renamed and nothing is listed to find out what is done.
+The only module that knows fsspec. Nothing is renamed and nothing is listed to find out what is done: `list` is for
+finding out what may go.
 """
 
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
@@ -14,6 +16,7 @@ from fsspec.core import url_to_fs
 
 from imagekiln.steps.disk import Disk
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.listed import Listed, is_plain
 from imagekiln.steps.store_errors import code, told
 
 # An endpoint that cannot be reached is given up within a minute.
@@ -61,6 +64,12 @@ class Store(Protocol):
 
     def remove(self, key: str) -> None:
         """Delete the object."""
+
+    def list(self, folder: str) -> Iterator[Listed]:
+        """What lies in a folder, "" being the store's own; nothing where there is none. No name leads elsewhere."""
+
+    def remove_folder(self, folder: str) -> None:
+        """Delete an empty folder, where there are such things."""
 
 
 def open_store(uri: str) -> Store:
@@ -151,6 +160,25 @@ class ObjectStore:
         with told(self.at(key)):
             self._files.rm_file(f"{self._path}/{key}", **self._limit(CALL_SECONDS))
 
+    def list(self, folder: str) -> Iterator[Listed]:
+        """What lies in a folder. Keys that only look like being in it, by way of dots or slashes, are left out."""
+        path = f"{self._path}/{folder}".rstrip("/")
+        with told(self.at(folder)):
+            try:
+                found = self._files.ls(path, detail=True, refresh=True, **self._limit(READ_SECONDS))
+            except FileNotFoundError as error:
+                if code(error) == "NoSuchBucket":
+                    raise
+                return
+        for each in found:
+            above, _, name = str(each["name"]).rstrip("/").rpartition("/")
+            if above == path.lstrip("/") and is_plain(name):
+                key = f"{folder}/{name}" if folder else name
+                yield Listed(key, each["type"] == "directory", int(each.get("size") or 0), _modified(each))
+
+    def remove_folder(self, folder: str) -> None:
+        """Do nothing: folders are parts of names."""
+
     def _write(self, key: str, data: bytes, mode: str) -> None:
         if not self._files.async_impl and type(self._files).pipe_file is AbstractFileSystem.pipe_file:
             # Its way to create is to look first and write then. That is no condition and must not pass for one.
@@ -161,3 +189,14 @@ class ObjectStore:
     def _limit(self, seconds: float) -> dict[str, float]:
         """The argument that limits a call's time; only fsspec's asynchronous file systems know it."""
         return {"timeout": seconds} if self._files.async_impl else {}
+
+
+def _modified(found: dict[str, Any]) -> float | None:
+    """When an object was written, in seconds since 1970, by whatever name its file system has for it."""
+    for name in ("LastModified", "last_modified", "mtime", "updated", "created"):
+        value = found.get(name)
+        if isinstance(value, datetime):
+            return value.timestamp()
+        if isinstance(value, int | float):
+            return float(value)
+    return None

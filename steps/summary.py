@@ -32,8 +32,8 @@ class Failure:
 class Summary:
     """The sums of a run. `device_hours` are those that its shards told of; `bytes` those of the images.
 
-    `marks` has the images that each gate marked, and every gate that looked; `accepted` the gates whose share was let
-    pass.
+    What became of an image is what the latest round says that made it. `seconds` has all rounds' time. `marks` has the
+    images that each gate marked, and every gate that looked; `accepted` the gates whose share was let pass.
     """
 
     run_id: str
@@ -54,6 +54,8 @@ class Summary:
     failed_share: float
     marks: dict[str, int] = field(default_factory=dict)
     accepted: tuple[str, ...] = ()
+    existing_images: int = 0
+    rounds: int = 0
 
     @property
     def ok(self) -> int:
@@ -133,6 +135,7 @@ class Sums:
             failed_share=failed_share,
             marks={gate: self._marks[gate] for gate in plan.job.gates.marking},
             accepted=tuple(accepted),
+            existing_images=plan.counts.existing_images,
         )
 
 

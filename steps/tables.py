@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.storage import Store
 from imagekiln.steps.store_errors import is_storage, reason, told
 
@@ -114,6 +114,25 @@ def from_parquet(content: bytes, where: str, columns: Sequence[str] | None = Non
 def read(store: Store, key: str) -> pa.Table:
     """A whole table of ours. Raises Missing, or BadInput where it is damaged."""
     return from_parquet(store.read(key), store.at(key))
+
+
+def column(store: Store, key: str, name: str) -> pa.Array:
+    """One column of a table of ours, the others not being read. Raises Missing, or BadInput where it is damaged."""
+    return columns(store, key, [name])[name].combine_chunks()
+
+
+def columns(store: Store, key: str, wanted: Sequence[str]) -> pa.Table:
+    """These columns of a table of ours, in this order. Raises Missing, or BadInput where it is damaged."""
+    if not store.exists(key):  # opening a name that is not there makes s3fs list
+        raise Missing(f"{store.at(key)}: no such file. Check the name.")
+    with store.open(key) as file:
+        try:
+            with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
+                return parquet.read(columns=list(wanted), use_threads=False).select(list(wanted))
+        except (*DAMAGED, KeyError) as error:
+            if is_storage(error):
+                raise
+            raise damaged(store.at(key), error) from error
 
 
 def count(store: Store, key: str) -> int:

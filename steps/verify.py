@@ -1,18 +1,20 @@
 """Reads a whole run back and checks it against the plan and the manifest, by hash."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps import formats, names, originals, plan, shard, summary, tables
-from imagekiln.steps.aggregate import in_order
+from imagekiln.steps import formats, holdings, names, originals, plan, rounds, shard, summary, tables
 from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.formats import Format
+from imagekiln.steps.in_order import in_order
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.readback import Checked, bad
-from imagekiln.steps.reconcile import reconcile
 from imagekiln.steps.room import Room
+from imagekiln.steps.rounds import Round, Rounds
 from imagekiln.steps.shard import Part
 from imagekiln.steps.storage import Store, open_store
 
@@ -31,33 +33,64 @@ class Verified:
 
 def verify(uri: str) -> Verified:
     """Read every object of the run at `uri`. Raises Incomplete with a list where anything is missing or differs."""
-    store = open_store(uri)
+    run, _ = rounds.home(uri)
+    store = open_store(run)
     frozen = plan.load(store)
     if not store.exists(names.SUCCESS):
         raise Incomplete(f"{store.uri}: has no {names.SUCCESS}, so it is not finished. Run or aggregate it first.")
-    room = Room(IN_FLIGHT)
-    checked = sum(in_order(lambda number: _shard(store, frozen, number, room), len(frozen.shards)), Checked())
-    checked += _beside(store, frozen)
+    room, again = Room(IN_FLIGHT), Rounds(store, frozen)
+    checked = sum(in_order(lambda number: _shard(store, again, frozen, number, room), len(frozen.shards)), Checked())
+    for each in again.all:
+        checked += sum(in_order(partial(_round_shard, each, room), len(each.plan.shards)), Checked())
+    checked += _beside(store, frozen) + _told(lambda: _listings(store, again.listings()))
     if checked.wrongs:
         more = f" and {checked.wrongs - len(checked.wrong)} more" if checked.wrongs > len(checked.wrong) else ""
         raise Incomplete(f"{store.uri}: {'; '.join(checked.wrong)}{more}. Restore these objects, or make them again.")
     return Verified(store.uri, checked.images, checked.ok, checked.bytes)
 
 
-def _shard(store: Store, frozen: Plan, number: int, room: Room) -> Checked:
+def _shard(store: Store, again: Rounds, frozen: Plan, number: int, room: Room) -> Checked:
+    """The parts of one shard and its manifest, which tells how many images are good where nothing is wrong."""
     try:
         wanted = shard.read(store, frozen, number)
     except BadInput as error:
         return bad(error)
-    manifest = _told(lambda: _manifest(store, frozen, number))
     layout = formats.chosen(frozen.job)
-    return sum((_part(store, part, layout, room) for part in wanted), manifest)
+    try:
+        latest = again.reconcile(number).manifest
+    except BadInput as error:
+        return sum((_part(store, part, layout, room) for part in wanted), bad(error))
+    good = latest.filter(pc.equal(latest["status"], "ok"))
+    counts = Checked(latest.num_rows, good.num_rows, pc.sum(good["size"]).as_py() or 0)
+    size = frozen.part_images
+    slices = (latest.slice(place * size, size) for place in range(len(wanted)))
+    read = (
+        part for part, rows in zip(wanted, slices, strict=True) if not (again.all and _made_again(store, part, rows))
+    )
+    counts += _told(lambda: _manifest(store, frozen, number, latest))
+    return sum((_part(store, part, layout, room) for part in read), counts)
+
+
+def _round_shard(each: Round, room: Room, number: int) -> Checked:
+    try:
+        wanted = shard.read(each.store, each.plan, number)
+    except BadInput as error:
+        return bad(error)
+    layout, finished = formats.chosen(each.plan.job), each.finished
+    there = (part for part in wanted if finished or each.store.exists(part.key))  # some, while it is being made
+    return sum((_part(each.store, part, layout, room) for part in there), Checked())
+
+
+def _made_again(store: Store, part: Part, rows: pa.Table) -> bool:
+    """Whether a part is not there, but every image of it is in a later round."""
+    return rows["part"].null_count == 0 and not store.exists(part.key)
 
 
 def _part(store: Store, part: Part, layout: Format, room: Room) -> Checked:
     # An image is no larger than its pixels, but for a few bytes.
     with room.taken(3 * pc.sum(pc.multiply(part.rows["width"], part.rows["height"])).as_py()):
-        return layout.check(store, part)
+        checked = layout.check(store, part)
+    return Checked(wrong=checked.wrong, wrongs=checked.wrongs)
 
 
 def _told(check: Callable[[], str | None]) -> Checked:
@@ -68,17 +101,19 @@ def _told(check: Callable[[], str | None]) -> Checked:
     return Checked() if sentence is None else bad(sentence)
 
 
-def _manifest(store: Store, frozen: Plan, number: int) -> str | None:
+def _manifest(store: Store, frozen: Plan, number: int, latest: pa.Table) -> str | None:
     key = names.manifest(number)
-    there, wanted = tables.read(store, key), reconcile(store, frozen, number).manifest
+    there, wanted = tables.read(store, key), latest
     if frozen.job.gates.near_duplicate is not None and there.schema == wanted.schema and len(there) == len(wanted):
         wanted = originals.marked_by(wanted, there["near_duplicate_of"])  # finding them again would take the whole run
     if not there.equals(wanted):
         return f"{store.at(key)}: differs from the parts"
-    for listing, table in formats.listings(frozen.job, wanted):
-        if not tables.read(store, listing).equals(table):
-            return f"{store.at(listing)}: differs from the manifest"
-    return None
+    return _listings(store, formats.listings(frozen.job, latest))
+
+
+def _listings(store: Store, wanted: Iterable[tuple[str, pa.Table]]) -> str | None:
+    differs = (key for key, table in wanted if not tables.read(store, key).equals(table))
+    return next((f"{store.at(key)}: differs from the manifest" for key in differs), None)
 
 
 def _beside(store: Store, frozen: Plan) -> Checked:
@@ -88,6 +123,7 @@ def _beside(store: Store, frozen: Plan) -> Checked:
         lambda: _list(store, names.DUPLICATES, frozen.counts.duplicate_images),
         lambda: _summary(store, frozen),
         lambda: _card(store),
+        lambda: _index(store),
         lambda: _report(store),
     ]
     return sum(map(_told, checks), Checked())
@@ -106,6 +142,11 @@ def _summary(store: Store, frozen: Plan) -> str | None:
 def _card(store: Store) -> str | None:
     whole = store.read(names.CARD).startswith(b"---\n")
     return None if whole else f"{store.at(names.CARD)}: is no card of a dataset"
+
+
+def _index(store: Store) -> str | None:
+    there, wanted = holdings.count(store), summary.load(store).ok
+    return None if there == wanted else f"{store.at(names.image_ids(0))}: names {there} images and not {wanted}"
 
 
 def _report(store: Store) -> str | None:

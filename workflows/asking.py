@@ -21,18 +21,21 @@ class Asked:
     run_id: str = ""
     date: str = ""
     timezone: str = ""
+    retry: bool = False
 
 
 def in_environment(environment: Mapping[str, str]) -> Asked:
     """What the parameters of a workflow say, as its template puts them into the environment. Raises BadInput."""
-    text, uri, run_id, timezone, settings = (
-        _decoded(environment, f"IMAGEKILN_{name}") for name in ("JOB", "JOB_URI", "RUN_ID", "TIMEZONE", "SETTINGS")
-    )
+    variables = ("JOB", "JOB_URI", "RUN_ID", "TIMEZONE", "SETTINGS", "RETRY")
+    text, uri, run_id, timezone, settings, retry = (_decoded(environment, f"IMAGEKILN_{name}") for name in variables)
     if bool(text.strip()) == bool(uri.strip()):
         raise BadInput(f"{'Both of' if text.strip() else 'Neither of'} job and job-uri are given. Give one of them.")
     lines = tuple(line for line in map(str.strip, settings.splitlines()) if line)
     date = environment.get("IMAGEKILN_LOGICAL_DATE", "").strip()
-    return Asked(uri.strip() or "job", text if text.strip() else None, lines, run_id.strip(), date, timezone.strip())
+    if (again := retry.strip().lower()) not in ("", "false", "true"):
+        raise BadInput(f"retry is {retry!r}. Write true, or leave it empty.")
+    name, text_or_none = uri.strip() or "job", text if text.strip() else None
+    return Asked(name, text_or_none, lines, run_id.strip(), date, timezone.strip(), again == "true")
 
 
 def asked_job(asked: Asked, device: str | None = None) -> Job:

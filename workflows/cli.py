@@ -4,7 +4,14 @@ from pathlib import Path
 
 import click
 
-from imagekiln.workflows import cluster_commands, doctor_command, plan_command, schedule_commands, workflow_commands
+from imagekiln.workflows import (
+    again_commands,
+    cluster_commands,
+    doctor_command,
+    plan_command,
+    schedule_commands,
+    workflow_commands,
+)
 from imagekiln.workflows.options import date_options, job_options, output_option
 
 DEMO = "bundled:demo.yaml"
@@ -145,6 +152,7 @@ def schema() -> None:
 
 for command in (
     plan_command.plan,
+    *again_commands.COMMANDS,
     *workflow_commands.COMMANDS,
     *schedule_commands.COMMANDS,
     *cluster_commands.COMMANDS,

@@ -1,4 +1,4 @@
-"""The job on a cluster, from Python: submit it, wait for it, read its logs, stop it, run it again."""
+"""The job on a cluster, from Python: submit it, wait for it, read its logs, stop it, resubmit it."""
 
 import time
 from collections.abc import Iterator
@@ -6,7 +6,7 @@ from typing import cast
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job import Job
-from imagekiln.workflows import gpu_profiles, nodes, status, submission, templates
+from imagekiln.workflows import gpu_profiles, next_rounds, nodes, status, submission, templates
 from imagekiln.workflows.argo import Argo, connect, identity, metadata
 from imagekiln.workflows.connection import Json, Taken
 from imagekiln.workflows.further import PART_OF
@@ -25,16 +25,23 @@ def apply(job: Job, argo: Argo | None = None) -> str:
     return identity(made)[2]
 
 
-def submit(job: Job, date: str = "", timezone: str = "", argo: Argo | None = None) -> Status:
+def submit(job: Job, date: str = "", timezone: str = "", argo: Argo | None = None, *, retry: bool = False) -> Status:
     """Start the job, registering its template if need be.
 
     A job that is submitted twice runs once: where its workflow runs or has succeeded, that one is given back; where
     it has failed, a new one goes on with what is missing. A template that is another profile's, or another version's,
     is not used: BadInput says so. Raises Missing and TryAgain too.
+
+    With `retry`, what ended failed, blank or missing in the job's run is made again, in a round of its own; while one
+    round is under way, no other is begun.
     """
     argo = argo or connect()
-    made = submission.workflow(job, gpu_profiles.load(job.cluster.profile), date, timezone)
+    profile = gpu_profiles.load(job.cluster.profile)
+    made = submission.workflow(job, profile, date, timezone)
     register(job, argo)
+    if retry:
+        next_rounds.refuse_running(identity(made), argo)
+        return next_rounds.begin(lambda number: submission.workflow(job, profile, date, timezone, retry=number), argo)
     try:
         return status.status(argo.create(made))
     except Taken:
@@ -104,11 +111,11 @@ def logs(
 
 
 def stop(name: str, namespace: str, argo: Argo | None = None) -> None:
-    """End a workflow early: its pods finish the part in hand. Submitted or retried, the job goes on from there."""
+    """End a workflow early: its pods finish the part in hand. Resubmitted, the job goes on from there."""
     (argo or connect()).stop(namespace, name)
 
 
-def retry(name: str, namespace: str, argo: Argo | None = None) -> Status:
+def resubmit(name: str, namespace: str, argo: Argo | None = None) -> Status:
     """Run a workflow that has ended again, under a new name: what is there stays, what is missing is made."""
     argo = argo or connect()
     there = argo.get("Workflow", namespace, name)

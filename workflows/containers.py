@@ -39,7 +39,14 @@ def _plan(profile: Profile) -> m.Template:
     return _on_cpu(work, profile)
 
 
-ENCODED = {"JOB": "job", "JOB_URI": "job-uri", "RUN_ID": "run-id", "TIMEZONE": "timezone", "SETTINGS": "settings"}
+ENCODED = {
+    "JOB": "job",
+    "JOB_URI": "job-uri",
+    "RUN_ID": "run-id",
+    "TIMEZONE": "timezone",
+    "SETTINGS": "settings",
+    "RETRY": "retry",
+}
 
 
 def _encoded(variable: str, parameter: str) -> m.EnvVar:

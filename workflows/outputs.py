@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from imagekiln.steps import names
+from imagekiln.steps import names, rounds
 from imagekiln.steps.contact import MOST
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.planning import Planned
@@ -33,8 +33,8 @@ def write_plan(folder: Path, planned: Planned, parallelism: int, workers: int = 
 
 
 def copy_report(folder: Path, uri: str) -> None:
-    """Copy the run's report, its page and its pictures, into `folder`/report. Without a report, do nothing."""
-    store = open_store(uri)
+    """Copy the report of a run, also of a round's, with its pictures into `folder`/report. Without one, do nothing."""
+    store = open_store(rounds.home(uri)[0])
     for name in [names.REPORT, *map(names.thumbnail, range(MOST))]:
         if not store.exists(name):
             return

@@ -11,6 +11,7 @@ from imagekiln.workflows.options import date_options, output_option
 @click.argument("job", metavar="[JOB]", required=False)
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a setting of the job.")
 @date_options
+@click.option("--retry", is_flag=True, help="Plan the next round of the job's run, which must be there.")
 @click.option("--argo", is_flag=True, help="Take the job from the environment that a workflow's template sets.")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="What `device: auto` means: what the pods have.")
 @click.option("--workers", type=click.IntRange(1), default=1, help="How many shards a pod makes at once.")
@@ -21,6 +22,7 @@ def plan(
     settings: tuple[str, ...],
     date: str,
     timezone: str,
+    retry: bool,
     argo: bool,
     device: str | None,
     workers: int,
@@ -30,16 +32,19 @@ def plan(
     """Plan the job: check its prompts, and freeze what every pod will do."""
     import os
 
+    from imagekiln.steps.next_round import plan_retry
     from imagekiln.steps.planning import make_plan
     from imagekiln.workflows.asking import Asked, asked_job, in_environment
     from imagekiln.workflows.outputs import write_plan
     from imagekiln.workflows.show import planned, show
+    from imagekiln.workflows.show_again import round_planned
 
     if argo == (job is not None):
         raise click.UsageError("Name a JOB, or say --argo.")
-    asked = Asked(job, None, settings, "", date, timezone) if job else in_environment(os.environ)
+    asked = Asked(job, None, settings, "", date, timezone, retry) if job else in_environment(os.environ)
     wanted = asked_job(asked, device)
-    done = make_plan(wanted)
+    again = retry or asked.retry
+    done = plan_retry(wanted) if again else make_plan(wanted)
     if outputs:
         write_plan(Path(outputs), done, wanted.cluster.parallelism, workers)
-    show(done, output, planned)
+    show(done, output, round_planned if again else planned)

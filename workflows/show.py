@@ -30,6 +30,7 @@ def planned(result: Planned) -> str:
     rest = [
         (counts.rejected_rows, "rows refused"),
         (counts.duplicate_images, "duplicates, made once"),
+        (counts.existing_images, "made by earlier runs"),
         (counts.truncated_prompts, "prompts that the model cuts"),
     ]
     extra = "".join(f", {count:,} {what}" for count, what in rest if count)
@@ -68,9 +69,11 @@ def verified(result: Verified) -> str:
 def estimated(result: Estimate) -> str:
     """What a job would make and take."""
     hours = "unknown; set shard.seconds_per_image" if result.gpu_hours is None else f"{result.gpu_hours:,.2f}"
+    existing = f" and {result.existing_images:,} made by earlier runs" if result.existing_images else ""
+    left_out = f"{result.duplicate_images:,} duplicates{existing}"
     lines = {
         "rows": f"{result.rows:,} ({result.rejected_rows:,} refused)",
-        "images": f"{result.images:,} ({result.duplicate_images:,} duplicates left out)",
+        "images": f"{result.images:,} ({left_out} left out)",
         "prompts cut": f"{result.truncated_prompts:,}",
         "shards": f"{result.shards:,} ({result.parts:,} parts in all)",
         "gigabytes": f"{result.gigabytes:,.2f} or so, as PNG",

@@ -34,8 +34,11 @@ def arguments(job: Job, **more: str) -> m.Arguments:
     return m.Arguments(parameters=[m.Parameter(name=name, value=value) for name, value in values.items() if value])
 
 
-def workflow(job: Job, profile: Profile, date: str = "", timezone: str = "") -> dict[str, object]:
-    """The workflow that runs the job. Its name follows from the job, so that applying it twice runs it once."""
+def workflow(job: Job, profile: Profile, date: str = "", timezone: str = "", retry: int = 0) -> dict[str, object]:
+    """The workflow that runs the job. Its name follows from the job, so that applying it twice runs it once.
+
+    With `retry`, it is the first, second... that makes the next round of the job's run.
+    """
     refuse_out_of_reach(job)
     more = {"logical-date": date, "timezone": timezone} if date else {}
     digest = hashlib.sha256(json.dumps([job.model_dump(mode="json"), more]).encode()).hexdigest()[:10]
@@ -43,12 +46,14 @@ def workflow(job: Job, profile: Profile, date: str = "", timezone: str = "") -> 
         api_version=API,
         kind="Workflow",
         metadata=m.ObjectMeta(
-            name=f"{job.name}-{digest}",
+            name=f"{job.name}-{digest}" + (f"-r{retry}" if retry else ""),
             namespace=job.cluster.namespace,
             labels=SHOWN | {"imagekiln/job": job.name},
-            annotations={"workflows.argoproj.io/title": job.name + (f" {date}" if date else "")},
+            annotations={
+                "workflows.argoproj.io/title": " ".join(filter(None, (job.name, date, "retry" if retry else "")))
+            },
         ),
-        spec=_spec(job, profile, arguments(job, **more)),
+        spec=_spec(job, profile, arguments(job, **more, retry="true" if retry else "")),
     )
     return templates.as_object(made)
 

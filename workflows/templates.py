@@ -17,6 +17,7 @@ PARAMETERS = {
     "logical-date": "Whose batch it is, such as 2026-11-21. Fills {date} in the prompts' places, and names the run.",
     "timezone": "The time zone of {date}, such as Europe/Berlin.",
     "settings": "Changes of the job, one KEY=VALUE a line.",
+    "retry": "true: make again only what ended failed, blank or missing in the job's run.",
 }
 DAYS_KEPT = 7
 DIGEST = "imagekiln/digest"

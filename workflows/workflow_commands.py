@@ -10,6 +10,7 @@ from imagekiln.workflows.options import reach_options as reach
 @job_options
 @date_options
 @reach
+@click.option("--retry", is_flag=True, help="Make again only what ended failed, blank or missing in the job's run.")
 @click.option("--watch", "watched", is_flag=True, help="Stay until it has ended; the exit code then says how.")
 @output_option
 def submit(
@@ -19,6 +20,7 @@ def submit(
     timezone: str,
     server: str | None,
     context: str | None,
+    retry: bool,
     watched: bool,
     output: str,
 ) -> None:
@@ -29,7 +31,7 @@ def submit(
     from imagekiln.workflows.standing import show_status, watch_status
 
     argo = connect(server, context)
-    begun = client.submit(read_job(job, settings), date, timezone, argo)
+    begun = client.submit(read_job(job, settings), date, timezone, argo, retry=retry)
     show_status(begun, output)
     if watched:
         watch_status(client.watch(begun.name, begun.namespace, argo), output)
@@ -95,19 +97,19 @@ def stop(name: str, namespace: str, server: str | None, context: str | None) -> 
     from imagekiln.workflows.argo import connect
 
     client.stop(name, namespace, connect(server, context))
-    click.echo(f"{name} is stopping. `imagekiln retry {name}` goes on from there.")
+    click.echo(f"{name} is stopping. `imagekiln resubmit {name}` goes on from there.")
 
 
 @click.command()
 @named_options
 @output_option
-def retry(name: str, namespace: str, server: str | None, context: str | None, output: str) -> None:
+def resubmit(name: str, namespace: str, server: str | None, context: str | None, output: str) -> None:
     """Run a workflow that has ended again: what is there stays, what is missing is made."""
     from imagekiln.workflows import client
     from imagekiln.workflows.argo import connect
     from imagekiln.workflows.standing import show_status
 
-    show_status(client.retry(name, namespace, connect(server, context)), output)
+    show_status(client.resubmit(name, namespace, connect(server, context)), output)
 
 
-COMMANDS = (submit, watch, result, list_, logs, stop, retry)
+COMMANDS = (submit, watch, result, list_, logs, stop, resubmit)

@@ -6,8 +6,11 @@ from uuid import uuid4
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from imagekiln.steps import names, run, tables
+from imagekiln.steps.aggregate import aggregate
+from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.job import Job
 from imagekiln.steps.jobfile import check_job
 from imagekiln.steps.plan import load
@@ -54,6 +57,12 @@ def made(uri: str) -> dict[str, str]:
     """A run's images and the hashes of their files, as its manifest has them."""
     rows = manifest(uri)
     return dict(zip(rows["image_id"].to_pylist(), rows["sha256"].to_pylist(), strict=True))
+
+
+def incomplete(uri: str) -> None:
+    """Account for a run from this machine, where images are missing."""
+    with pytest.raises(Incomplete, match="are missing"):
+        aggregate(uri)
 
 
 def manifest(uri: str) -> pa.Table:

@@ -99,7 +99,7 @@ def test_stopped_run_goes_on_when_it_is_retried(server: ArgoServer) -> None:
     client.stop(name, kube.NAMESPACE, server)
     assert ended(name, server).phase == "Failed"
     assert len(jobs.written(f"{job.output}/{job.run_id}")) < IMAGES // 2, "nothing was left to do"
-    check(client.retry(name, kube.NAMESPACE, server).name, before, server)
+    check(client.resubmit(name, kube.NAMESPACE, server).name, before, server)
 
 
 def test_node_lost(argo: Argo) -> None:

@@ -1,7 +1,5 @@
 """Accounting for every planned image."""
 
-import threading
-import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -9,11 +7,11 @@ import pytest
 
 from imagekiln.steps import aggregate as aggregating
 from imagekiln.steps import contact, names
-from imagekiln.steps.aggregate import READERS, aggregate, in_order
+from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.disk import Disk
 from imagekiln.steps.encode import encode
 from imagekiln.steps.encodings import Png
-from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
+from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.planning import Planned
 from imagekiln.steps.storage import Store, open_store
 from imagekiln.steps.summary import SUMMARY
@@ -184,38 +182,6 @@ def test_statistics_of_shards_that_told_some_are_in_the_summary(tmp_path: Path) 
     summary = aggregate(store.uri)
     assert (summary.ok, summary.devices) == (20, ("cpu",))
     assert summary.images_per_second > 0
-
-
-def test_answers_come_in_order_however_long_each_takes() -> None:
-    def slow_at_first(number: int) -> int:
-        time.sleep(0.05 if number == 0 else 0.0)
-        return number
-
-    assert list(in_order(slow_at_first, 30)) == list(range(30))
-
-
-def test_only_so_many_answers_are_held_at_a_time() -> None:
-    begun: list[int] = []
-    answers = in_order(lambda number: begun.append(number), 100)
-    next(answers)
-    time.sleep(0.05)
-    assert len(begun) <= READERS + 1
-    answers.close()  # type: ignore[attr-defined]  # a generator
-
-
-def test_a_failure_comes_out_and_leaves_no_thread_behind() -> None:
-    before = set(threading.enumerate())
-
-    def fails(number: int) -> int:
-        if number == 3:
-            raise TryAgain("storage did not answer")
-        return number
-
-    found: list[int] = []
-    with pytest.raises(TryAgain):
-        found.extend(in_order(fails, 100))
-    assert found == [0, 1, 2]
-    assert set(threading.enumerate()) == before
 
 
 def test_images_are_what_the_parts_hold_not_what_the_summary_said_before(there: Planned) -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import names, shard, stats
+from imagekiln.steps import names, shard, stats, tables
 from imagekiln.steps.disk import Disk
 from imagekiln.steps.planning import Planned
 from imagekiln.steps.stop import GRACE_SECONDS
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.verify import verify
 from tests.kills import Dataset, finished, killed, planned, undisturbed
 from tests.processes import Begun, Child, command
 
@@ -115,3 +116,25 @@ def test_terminated_shard_drops_the_part_at_hand_where_that_would_take_too_long(
     told = stats.load(open_store(there.uri), 0)
     assert told is not None
     assert (told.attempts, told.parts, told.images) == (1, 0, 0)
+
+
+def test_killed_retry_ends_as_an_undisturbed_one(tmp_path: Path, store_uri: str, wanted: Dataset) -> None:
+    there = planned(tmp_path, store_uri, IMAGES)
+    store, parts = open_store(there.uri), shard.read(open_store(there.uri), there.plan, 0)
+    assert Child(command, "generate", there.uri, "--shard", "0").join() == 0
+    for part in parts[1:]:
+        store.remove(part.key)
+    assert Child(command, "aggregate", there.uri).join() == 3
+    inside = open_store(f"{there.uri}/retry-1")
+    for _ in range(2):
+        child = Child(command, "retry", there.uri)
+        child.wait_until_begun()
+        assert child.kill()
+    written = [inside.read(part.key) for part in parts if inside.exists(part.key)]
+    assert len(written) < len(parts) - 1
+    assert Child(command, "retry", there.uri).join() == 0
+    assert [inside.read(part.key) for part in parts[: len(written)]] == written
+    assert not store.exists("retry-2/plan.json")
+    found = tables.read(store, names.manifest(0))
+    assert found.drop_columns(["part", "offset"]).equals(wanted.manifest.drop_columns(["part", "offset"]))
+    assert verify(there.uri).ok == IMAGES

@@ -26,9 +26,9 @@ from tests.steps.test_device import ABSENT
 
 ROWS = PROMPTS[:6]  # shards of 4 and 2 images
 COMMANDS = [
-    "aggregate", "apply", "backfill", "demo", "doctor", "estimate", "fetch", "generate", "list", "logs", "outcome",
-    "plan", "render", "result", "resume", "retry", "run", "schedule", "schema", "stop", "submit", "suspend",
-    "verify", "watch",
+    "aggregate", "apply", "backfill", "demo", "diff", "doctor", "estimate", "fetch", "gc", "generate", "list", "logs",
+    "outcome", "plan", "render", "reproduce", "resubmit", "result", "resume", "retry", "run", "schedule", "schema",
+    "stop", "submit", "suspend", "verify", "watch",
 ]  # fmt: skip
 
 

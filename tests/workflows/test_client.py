@@ -86,28 +86,68 @@ def test_other_dates_are_other_workflows(argo: Memory) -> None:
     assert len(names) == 2
 
 
-def test_stopped_workflow_goes_on_when_it_is_retried(argo: Memory) -> None:
+def test_stopped_workflow_goes_on_when_it_is_resubmitted(argo: Memory) -> None:
     first = client.submit(job(), argo=argo).name
     client.stop(first, NAMESPACE, argo)
     argo.end(first, "Failed")
-    again = argo.get("Workflow", NAMESPACE, client.retry(first, NAMESPACE, argo).name)
+    again = argo.get("Workflow", NAMESPACE, client.resubmit(first, NAMESPACE, argo).name)
     assert "shutdown" not in again["spec"]  # type: ignore[operator]
 
 
-def test_retried_workflow_has_our_labels_and_none_of_argos_state(argo: Memory) -> None:
+def test_resubmitted_workflow_has_our_labels_and_none_of_argos_state(argo: Memory) -> None:
     first = client.submit(job(), argo=argo).name
     argo.end(first, "Failed")
     about = metadata(argo.get("Workflow", NAMESPACE, first))
     ours = dict(about["labels"])  # type: ignore[call-overload]
     about["labels"] = ours | {"workflows.argoproj.io/completed": "true", "workflows.argoproj.io/phase": "Failed"}
-    again = client.retry(first, NAMESPACE, argo).name
+    again = client.resubmit(first, NAMESPACE, argo).name
     assert metadata(argo.get("Workflow", NAMESPACE, again))["labels"] == ours
 
 
-def test_running_workflow_is_not_retried(argo: Memory) -> None:
+def test_running_workflow_is_not_resubmitted(argo: Memory) -> None:
     first = client.submit(job(), argo=argo).name
     with pytest.raises(BadInput, match="still running"):
-        client.retry(first, NAMESPACE, argo)
+        client.resubmit(first, NAMESPACE, argo)
+
+
+def given(argo: Memory, name: str) -> dict[str, str]:
+    spec = argo.get("Workflow", NAMESPACE, name)["spec"]
+    return {each["name"]: each["value"] for each in spec["arguments"]["parameters"]}  # type: ignore[index]
+
+
+def test_retry_is_the_same_job_under_a_name_of_its_own(argo: Memory) -> None:
+    first = client.submit(job(), argo=argo)
+    argo.end(first.name, "Failed")
+    again = client.submit(job(), argo=argo, retry=True)
+    assert again.name == f"{first.name}-r1"
+    assert given(argo, again.name) == given(argo, first.name) | {"retry": "true"}
+
+
+def test_retry_asked_for_twice_is_one_until_it_has_ended(argo: Memory) -> None:
+    first = client.submit(job(), argo=argo, retry=True)
+    assert client.submit(job(), argo=argo, retry=True).name == first.name
+    for number, phase in ((2, "Succeeded"), (3, "Failed")):
+        argo.end(workflows(argo)[-1], phase)
+        assert client.submit(job(), argo=argo, retry=True).name.endswith(f"-r{number}")
+    assert len(workflows(argo)) == 3
+
+
+def test_nothing_is_retried_while_the_job_itself_runs(argo: Memory) -> None:
+    first = client.submit(job(), argo=argo)
+    with pytest.raises(BadInput, match=f"{first.name}: is still running"):
+        client.submit(job(), argo=argo, retry=True)
+    assert workflows(argo) == [first.name]
+
+
+def test_retries_of_two_dates_are_two(argo: Memory) -> None:
+    names = {client.submit(job(), day, "UTC", argo, retry=True).name for day in ("2026-11-20", "2026-11-21")}
+    assert len(names) == 2
+
+
+def test_names_of_retries_leave_room_for_what_argo_adds(argo: Memory) -> None:
+    first = client.submit(job(name="n" * 40), argo=argo, retry=True).name
+    argo.end(first, "Failed")
+    assert len(client.resubmit(first, NAMESPACE, argo).name) <= 63
 
 
 def test_waiting_ends_with_the_workflow_or_with_the_time(argo: Memory) -> None:

@@ -7,8 +7,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from imagekiln.steps.aggregate import aggregate
+from imagekiln.steps.plan import load
+from imagekiln.steps.planning import Planned
+from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli import main
 from imagekiln.workflows.further import MOST_PODS
+from tests.runs import fill, not_ok
 
 JOB = """
 name: shapes
@@ -77,6 +82,19 @@ def test_finished_run_has_no_shards_left(tmp_path: Path) -> None:
     assert (_outputs(tmp_path)["pods"], _outputs(tmp_path)["pods_here"]) == ("0", "0")
 
 
+def test_night_with_nothing_new_has_no_shards(tmp_path: Path) -> None:
+    assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
+    first = Path(_outputs(tmp_path)["run"])
+    fill(Planned(load(open_store(str(first))), str(first), adopted=True))
+    aggregate(str(first))
+    done = _plan(tmp_path, _job(tmp_path, "skip_existing: true\nrun_id: tonight"))
+    assert done.exit_code == 0, done.output
+    assert "135 made by earlier runs" in done.output
+    left = _outputs(tmp_path)
+    assert (left["images"], left["pods"], left["pods_here"], left["workflows"]) == ("0", "0", "0", "0")
+    assert aggregate(left["run"]).images == 0
+
+
 def test_date_names_the_run_and_twice_gives_the_same(tmp_path: Path) -> None:
     for _ in range(2):
         assert _plan(tmp_path, _job(tmp_path), IMAGEKILN_LOGICAL_DATE="2026-11-21T00:30:00Z").exit_code == 0
@@ -105,8 +123,6 @@ def test_parameters_go_on_top_of_the_job(tmp_path: Path) -> None:
 
 
 def test_job_is_read_from_where_job_uri_says(tmp_path: Path, s3_bucket: str) -> None:
-    from imagekiln.steps.storage import open_store
-
     open_store(s3_bucket).create("jobs/shapes.yaml", _job(tmp_path).encode())
     done = _plan(tmp_path, "", IMAGEKILN_JOB_URI=_encoded(f"{s3_bucket}/jobs/shapes.yaml"))
     assert done.exit_code == 0, done.output
@@ -124,6 +140,7 @@ def test_job_is_read_from_where_job_uri_says(tmp_path: Path, s3_bucket: str) -> 
         ({"IMAGEKILN_LOGICAL_DATE": "{{workflow.scheduledTime}}"}, "is no date"),
         ({"IMAGEKILN_LOGICAL_DATE": "2026-11-21", "IMAGEKILN_TIMEZONE": _encoded("Mars/Phobos")}, "Mars/Phobos"),
         ({"IMAGEKILN_RUN_ID": _encoded("a b")}, "run_id"),
+        ({"IMAGEKILN_RETRY": _encoded("{{x}}")}, "Write true"),
         ({"IMAGEKILN_SETTINGS": _encoded("device=mps")}, "device"),
         ({"IMAGEKILN_SETTINGS": _encoded("prompts=x/{date}.parquet")}, "needs a date"),
     ],
@@ -134,6 +151,59 @@ def test_parameter_that_cannot_be_is_said_and_never_retried(
     done = _plan(tmp_path, _job(tmp_path), **variables)
     assert done.exit_code == 2
     assert said in done.output
+
+
+def _with_failures(tmp_path: Path, *bad: int) -> str:
+    """A run of the job in which these images failed, accounted for."""
+    assert _plan(tmp_path, _job(tmp_path, "limits: {failed_share: 1}")).exit_code == 0
+    run = _outputs(tmp_path)["run"]
+    there = Planned(load(open_store(run)), run, adopted=True)
+    fill(there, {place: not_ok(place) for place in bad})
+    aggregate(run)
+    return run
+
+
+@pytest.mark.parametrize("by", ["option", "parameter"])
+def test_retry_plans_a_round_of_the_run_and_hands_it_out_as_the_run(by: str, tmp_path: Path) -> None:
+    run = _with_failures(tmp_path, 3, 100)
+    options = ("--retry",) if by == "option" else ()
+    variables = {} if by == "option" else {"IMAGEKILN_RETRY": _encoded(" True ")}
+    for _ in range(2):  # asked for twice, it is the same round
+        done = _plan(tmp_path, _job(tmp_path, "limits: {failed_share: 1}"), *options, **variables)
+        assert done.exit_code == 0, done.output
+        left = _outputs(tmp_path)
+        assert (left["run"], left["pods"], left["pods_here"], left["images"]) == (f"{run}/retry-1", "1", "1", "2")
+    assert _plan_file(f"{run}/retry-1")["round"] == 1
+
+
+def test_retry_where_nothing_is_left_needs_no_pods_and_hands_out_the_run(tmp_path: Path) -> None:
+    run = _with_failures(tmp_path)
+    done = _plan(tmp_path, _job(tmp_path, "limits: {failed_share: 1}"), "--retry")
+    assert done.exit_code == 0, done.output
+    assert done.stdout == f"Nothing is left to retry: {run}\n"
+    left = _outputs(tmp_path)
+    assert (left["run"], left["pods"], left["pods_here"], left["workflows"], left["images"]) == (
+        run,
+        "0",
+        "0",
+        "0",
+        "0",
+    )
+    assert not (Path(run) / "retry-1").exists()
+
+
+def test_retry_of_a_run_that_is_not_there_plans_nothing(tmp_path: Path) -> None:
+    done = _plan(tmp_path, _job(tmp_path), "--retry")
+    assert done.exit_code == 2
+    assert "there is no such run to retry" in done.output
+    assert not (tmp_path / "runs").exists()
+
+
+def test_retry_of_a_run_that_was_never_aggregated_is_incomplete(tmp_path: Path) -> None:
+    assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
+    done = _plan(tmp_path, _job(tmp_path), "--retry")
+    assert done.exit_code == 3
+    assert "imagekiln aggregate" in done.output
 
 
 @pytest.mark.parametrize("sign", ["{{", "}}", "$("])

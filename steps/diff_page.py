@@ -1,0 +1,37 @@
+"""The page that shows two runs side by side: relative pictures, no script."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jinja2 import Environment, PackageLoader
+
+from imagekiln.steps import names
+from imagekiln.steps.report import visible
+
+if TYPE_CHECKING:
+    from imagekiln.steps.diff import Diff
+
+MOST_CHARS = 400  # of a text that has a megabyte
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One pair. `rms` is the distance of its pixels; sizes are width and height of the images themselves."""
+
+    prompt: str
+    seeds: tuple[str, str]
+    sizes: tuple[tuple[int, ...], tuple[int, ...]]
+    rms: float
+
+
+def page(result: "Diff", shown: list[Shown]) -> str:
+    """The page as HTML. Everything of the user's is escaped."""
+    environment = Environment(loader=PackageLoader("imagekiln.steps", "."), autoescape=True, trim_blocks=True)
+    environment.filters["visible"] = _short
+    template = environment.get_template("diff.html.j2")
+    pictures = [[names.diff_picture(place, which) for which in "ab"] for place in range(len(shown))]
+    return template.render(diff=result, pairs=list(zip(shown, pictures, strict=True)))
+
+
+def _short(text: str) -> str:
+    return visible(text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]}…")

@@ -1,0 +1,150 @@
+"""Planning a round: the images that ended failed, blank or missing, cut as the run was, in a folder within it."""
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from imagekiln.steps import commit, names, plan, shard, tables
+from imagekiln.steps.errors import Incomplete, Missing
+from imagekiln.steps.in_order import in_order
+from imagekiln.steps.job import MOST_SHARD_IMAGES, Job
+from imagekiln.steps.plan import Counts, Plan, Shard
+from imagekiln.steps.planning import Planned, make_plan
+from imagekiln.steps.reconcile import MISSING
+from imagekiln.steps.rounds import Round, found
+from imagekiln.steps.storage import Store, open_store
+
+AGAIN = ("blank", "failed", MISSING)  # `filtered` is a verdict, not a fault
+ROUNDING = 1e-9
+
+
+def next_round(store: Store, frozen: Plan) -> Round | None:
+    """The round to make now: the last one where it is unfinished, else a new one; None where nothing is left to make.
+
+    What is left is what the manifest says. Raises Incomplete where the run was never aggregated, BadInput, TryAgain.
+    """
+    number = 1
+    for each in found(store, frozen):
+        if not each.finished:
+            return each
+        number = each.plan.round + 1
+    inside = open_store(f"{store.uri}/{names.round_folder(number)}")
+    shards = [_write(inside, place, each) for place, each in enumerate(_shards(_left(store, frozen), frozen))]
+    if not shards:
+        return None
+    made = replace(
+        frozen,
+        counts=Counts(0, sum(each.shard.images for each in shards), 0, sum(each.truncated for each in shards)),
+        shards=tuple(each.shard for each in shards),
+        round=number,
+        covers=tuple(each.covers for each in shards),
+    )
+    commit.once(inside, names.PLAN, plan.to_json(made))
+    return Round(inside, made)
+
+
+def plan_retry(job: Job) -> Planned:
+    """The round to make now of the job's run; where nothing is left, the run itself as a plan without shards.
+
+    Raises Missing where there is no such run, and what `next_round` raises.
+    """
+    there = make_plan(job, must_exist=True)
+    found = next_round(open_store(there.uri), there.plan)
+    if found is None:
+        nothing = replace(there.plan, counts=replace(there.plan.counts, images=0), shards=())
+        return Planned(nothing, there.uri, adopted=True)
+    return Planned(found.plan, found.store.uri, adopted=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Image rows from the shards `first` to `last` of the run, and their work: that of a whole shard of it is 1."""
+
+    tables: tuple[pa.Table, ...] = ()
+    images: int = 0
+    work: float = 0.0
+    first: int = 0
+    last: int = 0
+
+    def __add__(self, other: "_Rows") -> "_Rows":
+        first = self.first if self.images else other.first
+        images, work = self.images + other.images, self.work + other.work
+        return _Rows(self.tables + other.tables, images, work, first, other.last)
+
+    def cut(self, first: int, size: int) -> Iterator["_Rows"]:
+        """The rows of one table in pieces: the first of at most `first` rows, the others of `size`."""
+        (table,), start = self.tables, 0
+        while start < self.images:
+            piece = table.slice(start, size if start else first)
+            yield _Rows((piece,), piece.num_rows, self.work * piece.num_rows / self.images, self.first, self.last)
+            start += piece.num_rows
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    shard: Shard
+    covers: tuple[int, int]
+    truncated: int
+
+
+def _left(store: Store, frozen: Plan) -> Iterator[_Rows]:
+    """The rows to make again, shard by shard of the run."""
+    sizes = [each.images for each in frozen.shards]
+    for number, rows in enumerate(in_order(lambda number: _left_of(store, frozen, number), len(sizes))):
+        if rows is not None:
+            # The last shard may be short: an image of it is no more work for that.
+            full = max(sizes[-2:]) if number == len(sizes) - 1 else sizes[number]
+            yield _Rows((rows,), rows.num_rows, rows.num_rows / full, number, number)
+
+
+def _left_of(store: Store, frozen: Plan, number: int) -> pa.Table | None:
+    try:
+        status = tables.column(store, names.manifest(number), "status")
+    except Missing as error:
+        raise Incomplete(
+            f"{store.at(names.manifest(number))}: is not there, so nobody knows what is left. Run the job, or "
+            f"`imagekiln aggregate {store.uri}`, first."
+        ) from error
+    again = pc.is_in(status, pa.array(AGAIN))
+    if not pc.any(again).as_py():
+        return None
+    return pa.concat_tables([part.rows for part in shard.read(store, frozen, number)]).filter(again)
+
+
+def _shards(left: Iterator[_Rows], frozen: Plan) -> Iterator[_Rows]:
+    """The rows in shards that are no more work than the run's are, of whole parts but for the last."""
+    waiting = _Rows()
+    for part in _parts(left, frozen.part_images):
+        both = waiting + part
+        if waiting.images and (both.work > 1 + ROUNDING or both.images > MOST_SHARD_IMAGES):
+            yield waiting
+            both = part
+        waiting = both
+    if waiting.images:
+        yield waiting
+
+
+def _parts(left: Iterator[_Rows], size: int) -> Iterator[_Rows]:
+    waiting = _Rows()
+    for rows in left:
+        for piece in rows.cut(size - waiting.images, size):
+            waiting += piece
+            if waiting.images == size:
+                yield replace(waiting, tables=(pa.concat_tables(waiting.tables).combine_chunks(),))
+                waiting = _Rows()
+    if waiting.images:
+        yield waiting
+
+
+def _write(store: Store, number: int, each: _Rows) -> _Written:
+    rows = pa.concat_tables(each.tables).combine_chunks()
+    content = tables.to_parquet(rows)
+    key = names.shard(number)
+    # Without a plan, what is there is left of a planning that was killed, on a manifest that may have changed since.
+    if not store.create(key, content) and store.read(key) != content:
+        store.replace(key, content)
+    truncated = pc.sum(rows["truncated"]).as_py() or 0
+    return _Written(Shard(rows.num_rows, hashlib.sha256(content).hexdigest()), (each.first, each.last), truncated)

@@ -1,0 +1,131 @@
+"""The images of two runs that belong together: of the same row, by its id or else its texts, and of the same index.
+
+DuckDB pairs them, in bounded memory, by a hash of what they have in common.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from imagekiln.steps import names, tables
+from imagekiln.steps.database import Database
+from imagekiln.steps.errors import Incomplete, Missing
+from imagekiln.steps.in_order import in_order
+from imagekiln.steps.plan import Plan
+from imagekiln.steps.storage import Store
+
+COLUMNS = ("id", "image_index", "prompt", "negative_prompt", "status", "pixels_sha256")
+TEXTS = "concat('text|', strlen(prompt), ':', prompt, negative_prompt)"
+IDS = f"CASE WHEN id IS NULL THEN {TEXTS} ELSE concat('id|', id) END"
+PLACES = 2**20  # more than a shard has
+CREATE = "CREATE TABLE {run} (name UUID, number BIGINT, status VARCHAR, pixels UUID)"
+INSERT = """
+    INSERT INTO {run} SELECT CAST(substr(sha256(concat(image_index, '|', {key})), 1, 32) AS UUID), number, status,
+        CAST(substr(pixels_sha256, 1, 32) AS UUID) FROM shard_rows"""
+# Of rows that cannot be told apart, which differ in their seeds alone, the first one is taken.
+FIRST = "CREATE TABLE {run}_first AS SELECT name, min(number) AS number FROM {run} GROUP BY name"
+PAIRS = """
+    CREATE TABLE pairs AS
+    SELECT numbers.name AS name, a, b, one.status AS was, other.status AS is_now, one.pixels = other.pixels AS same
+    FROM (SELECT name, x.number AS a, y.number AS b FROM one_first x JOIN other_first y USING (name)) numbers
+    JOIN one ON one.number = a JOIN other ON other.number = b"""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two runs."""
+
+    store: Store
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an image's row is in its run's manifest."""
+
+    shard: int
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """How many images have a counterpart, what became of them, and a fair sample of those that are ok in both.
+
+    `alike` are images beyond the first of several that nothing but the seed tells apart: they are in no pair.
+    """
+
+    both: int
+    only_first: int
+    only_second: int
+    alike: int
+    pixels_equal: int
+    statuses: Counter[tuple[str, str]]
+    sample: tuple[tuple[Place, Place], ...]
+
+
+def pair(database: Database, one: Side, other: Side, most: int) -> Paired:
+    """Pair the images of two runs, and choose up to `most` pairs. Raises Incomplete, BadInput, TryAgain."""
+    # Where only one of the runs has ids, they pair nothing.
+    key = IDS if _has_ids(one) and _has_ids(other) else TEXTS
+    for run, side in (("one", one), ("other", other)):
+        database.run(CREATE.format(run=run))
+        for table in _rows(side, COLUMNS):
+            database.register("shard_rows", table.to_reader())
+            database.run(INSERT.format(run=run, key=key))
+        database.run(FIRST.format(run=run))
+    database.run(PAIRS)
+    return _counted(database, most)
+
+
+def _counted(database: Database, most: int) -> Paired:
+    statuses = database.table("SELECT was, is_now, count(*) AS n FROM pairs GROUP BY ALL").to_pylist()
+    (sums,) = database.table("""
+        SELECT (SELECT count(*) FROM one_first) AS one, (SELECT count(*) FROM other_first) AS other,
+            (SELECT count(*) FROM one) + (SELECT count(*) FROM other) AS images,
+            (SELECT count(*) FROM pairs WHERE same) AS same""").to_pylist()
+    # A name is a hash: the smallest ones are of no kind.
+    chosen = database.table(
+        f"SELECT a, b FROM pairs WHERE was = 'ok' AND is_now = 'ok' ORDER BY name LIMIT {most}"
+    ).to_pylist()
+    both = sum(each["n"] for each in statuses)
+    return Paired(
+        both,
+        sums["one"] - both,
+        sums["other"] - both,
+        sums["images"] - sums["one"] - sums["other"],
+        sums["same"],
+        Counter({(each["was"], each["is_now"]): each["n"] for each in statuses}),
+        tuple((Place(*divmod(each["a"], PLACES)), Place(*divmod(each["b"], PLACES))) for each in chosen),
+    )
+
+
+def _has_ids(side: Side) -> bool:
+    return any(table["id"].null_count < table.num_rows for table in _rows(side, ("id",)))
+
+
+def _rows(side: Side, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+    """These columns of the manifest, shard by shard, with where each row is."""
+
+    def numbered(number: int) -> pa.Table:
+        try:
+            there = tables.columns(side.store, names.manifest(number), columns)
+        except Missing as error:
+            raise Incomplete(f"{side.store.uri}: has no whole manifest. Aggregate it first.") from error
+        places = pa.array(range(number * PLACES, number * PLACES + there.num_rows), pa.int64())
+        return there.append_column("number", places)
+
+    yield from in_order(numbered, len(side.plan.shards))
+
+
+def rows(side: Side, places: list[Place]) -> list[dict[str, object]]:
+    """The manifest's rows at these places, in their order."""
+    wanted = sorted({place.shard for place in places})
+    found: dict[Place, dict[str, object]] = {}
+    manifests = in_order(lambda at: tables.read(side.store, names.manifest(wanted[at])), len(wanted))
+    for each, manifest in zip(wanted, manifests, strict=True):
+        here = sorted({place.place for place in places if place.shard == each})
+        for place, row in zip(here, manifest.take(pa.array(here)).to_pylist(), strict=True):
+            found[Place(each, place)] = row
+    return [found[place] for place in places]

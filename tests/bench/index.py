@@ -1,0 +1,129 @@
+"""How fast and in how much memory a plan finds the images that earlier runs hold, beside DuckDB's anti-join.
+
+Example: python tests/bench/index.py --held 10_000_000 100_000_000 --new 1_000_000
+
+Half of the new images are held. DuckDB reads the same index files: once with all the memory it likes, once with what
+planning gives it.
+"""
+
+import argparse
+import sys
+import tempfile
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from imagekiln.steps import existing
+from imagekiln.steps.buckets import Ids
+from imagekiln.steps.database import MEMORY, Database
+from imagekiln.steps.holdings import Holdings
+from imagekiln.steps.storage import open_store
+from tests.bench.measure import Measured, beside, machine, measured, table
+
+RUNS = 5
+CHUNK = 250_000  # ids that are drawn at a time
+ONCE = "CREATE TABLE once AS FROM read_parquet('{}')"
+LEFT = "SELECT count(*) AS images FROM planned"
+HEADER = ("held", "new", "", "seconds", "CPU seconds", "new images/s", "share of DuckDB", "peak MiB")
+
+
+def held_ids(run: int, count: int) -> list[Ids]:
+    """The ids that a run holds, in chunks, the same every time."""
+    rng = np.random.default_rng(run)
+    sizes = [min(CHUNK, count - start) for start in range(0, count, CHUNK)]
+    return [np.frombuffer(rng.bytes(16 * size), "S16") for size in sizes]
+
+
+def digits(ids: Ids) -> pa.Array:
+    """The ids as text."""
+    offsets = np.arange(0, 32 * len(ids) + 1, 32, dtype=np.int32)
+    return pa.StringArray.from_buffers(len(ids), pa.py_buffer(offsets), pa.py_buffer(ids.tobytes().hex().encode()))
+
+
+def write_indexes(folder: Path, held: int) -> None:
+    """What aggregation does for so many images in a few runs, but for reading manifests."""
+    for run in range(RUNS):
+        with Holdings(open_store(str(folder / f"run-{run}")), held // RUNS) as index:
+            for ids in held_ids(run, held // RUNS):
+                index.add(pa.table({"image_id": digits(ids), "status": pa.repeat("ok", len(ids))}))
+            index.write()
+
+
+def write_new(path: Path, held: int, new: int) -> None:
+    """So many ids in any order, half of them held."""
+    each = new // 2 // RUNS
+    ids = [chunk for run in range(RUNS) for chunk in held_ids(run, held // RUNS)[: -(-each // CHUNK)]]
+    known = np.concatenate(ids)[: each * RUNS]
+    rng = np.random.default_rng(RUNS)
+    fresh = np.frombuffer(rng.bytes(16 * (new - len(known))), "S16")
+    mixed = rng.permutation(np.concatenate([known, fresh]))
+    pq.write_table(pa.table({"image_id": digits(mixed), "number": np.arange(new) * 10_000}), path)
+
+
+def leave_out(folder: Path) -> None:
+    """The index step of planning."""
+    scratch = folder / "scratch"
+    scratch.mkdir()
+    database = Database(scratch)
+    database.run(ONCE.format(folder / "new.parquet"))
+    existing.mark(database, scratch, [str(folder / f"run-{run}") for run in range(RUNS)])
+    _tell(folder, "kiln", database.table(LEFT))
+    database.close()
+
+
+def anti_join(folder: Path, memory: str | None) -> None:
+    """The same by DuckDB alone."""
+    spill: dict[str, str | bool | int | float | list[str]] = {"temp_directory": str(folder / "spill")}
+    with duckdb.connect(config=spill | ({"memory_limit": memory} if memory else {})) as connection:
+        connection.execute("SET enable_progress_bar = false")
+        connection.execute(ONCE.format(folder / "new.parquet"))
+        connection.execute(f"""CREATE VIEW planned AS SELECT * FROM once ANTI JOIN
+            read_parquet('{folder}/run-*/image-ids/*.parquet') held ON unhex(once.image_id) = held.image_id""")
+        _tell(folder, "duckdb", connection.sql(LEFT).to_arrow_table())
+
+
+def _tell(folder: Path, who: str, left: pa.Table) -> None:
+    (folder / who).write_text(str(left["images"].to_pylist()))
+
+
+def bench(held: int, new: int) -> list[tuple[str, ...]]:
+    """Leave out what is held, and have DuckDB do it, each in its own process."""
+    with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as name:
+        folder = Path(name)
+        written = measured(write_indexes, folder, held)
+        measured(write_new, folder / "new.parquet", held, new)
+        joined = measured(anti_join, folder, None)
+        lines = [_line(held, new, "DuckDB", joined, joined)]
+        try:
+            lines.append(_line(held, new, f"DuckDB, {MEMORY}", measured(anti_join, folder, MEMORY), joined))
+        except duckdb.OutOfMemoryException:
+            lines.append((f"{held:,}", f"{new:,}", f"DuckDB, {MEMORY}", *["out of memory"], *[""] * 4))
+        lines.append(_line(held, new, "index step", measured(leave_out, folder), joined))
+        if (folder / "kiln").read_text() != (folder / "duckdb").read_text():
+            raise SystemExit("the two differ in what is left to make")
+        pieces = len(list(folder.glob("run-*/image-ids/*")))
+        print(f"{held:,} ids indexed in {written.seconds:.1f} s, {written.peak_mib} MiB, {pieces} objects")
+        return lines
+
+
+def _line(held: int, new: int, what: str, took: Measured, joined: Measured) -> tuple[str, ...]:
+    return (f"{held:,}", f"{new:,}", what, *beside(new, took, joined))
+
+
+def main() -> None:
+    """Print the machine and a table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--held", type=int, nargs="+", default=[10_000_000])
+    parser.add_argument("--new", type=int, nargs="+", default=[1_000_000])
+    chosen = parser.parse_args()
+    print(machine())
+    print(table(HEADER, [line for held in chosen.held for new in chosen.new for line in bench(held, new)]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""The commands that look at a run once more: what to make again, how it compares, what may go."""
+
+from pathlib import Path
+
+import click
+
+from imagekiln.workflows.options import output_option
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@output_option
+def retry(run: str, output: str) -> None:
+    """Make again what ended failed, blank or missing. Everything else stays as it is."""
+    from imagekiln.steps.progress import shown
+    from imagekiln.steps.retry import retry as retry_run
+    from imagekiln.workflows.show import planned, show
+    from imagekiln.workflows.show_again import retried
+
+    stop = click.get_current_context().obj
+    with shown() as progress:
+        done = retry_run(run, progress, stop, lambda there: click.echo(planned(there), err=True))
+    show(done, output, retried)
+
+
+@click.command()
+@click.argument("run", metavar="RUN")
+@click.argument("image_id", metavar="IMAGE_ID")
+@click.option(
+    "--to", type=click.Path(dir_okay=False, path_type=Path), help="The file to write; else IMAGE_ID.png here."
+)
+@output_option
+def reproduce(run: str, image_id: str, to: Path | None, output: str) -> None:
+    """Draw one image again, and say how it compares; the exit code is 3 where its pixels differ."""
+    from imagekiln.steps.errors import Incomplete
+    from imagekiln.steps.reproduce import reproduce as reproduce_image
+    from imagekiln.workflows.show import show
+    from imagekiln.workflows.show_again import reproduced
+
+    done = reproduce_image(run, image_id, to)
+    show(done, output, reproduced)
+    if not done.same:
+        click.get_current_context().exit(Incomplete.exit_code)
+
+
+@click.command()
+@click.argument("first", metavar="RUN")
+@click.argument("second", metavar="RUN")
+@click.option("--to", required=True, metavar="FOLDER", help="Where the page and its pictures go: a folder or URI.")
+@output_option
+def diff(first: str, second: str, to: str, output: str) -> None:
+    """Compare two runs of the same prompts: numbers, and a page with the pictures side by side."""
+    from imagekiln.steps.diff import diff as diff_runs
+    from imagekiln.workflows.show import show
+    from imagekiln.workflows.show_again import compared
+
+    show(diff_runs(first, second, to), output, compared)
+
+
+@click.command()
+@click.argument("folder", metavar="OUTPUT")
+@click.option(
+    "--older-than",
+    type=click.FloatRange(min=0),
+    default=7.0,
+    show_default=True,
+    metavar="DAYS",
+    help="Only where nothing was written for so many days.",
+)
+@click.option("--remove", is_flag=True, help="Remove what is listed.")
+@output_option
+def gc(folder: str, older_than: float, remove: bool, output: str) -> None:
+    """List what unfinished and superseded runs left under an output. Nothing is removed unless told."""
+    from imagekiln.steps.gc import gc as collect
+    from imagekiln.workflows.show import show
+    from imagekiln.workflows.show_again import collected
+
+    show(collect(folder, older_than, remove=remove), output, collected)
+
+
+COMMANDS = (retry, reproduce, diff, gc)
