@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from math import ceil
+from shlex import quote
 from typing import TypeVar
 
 from imagekiln.steps import names, plan, report, stats, tables
@@ -40,10 +40,10 @@ def aggregate(uri: str, failed_share: float | None = None) -> Summary:
 
 def _summed(store: Store, frozen: Plan, failed_share: float) -> Summary:
     """Reconcile every shard; write manifest, summary and report."""
-    sums, samples = Sums(), Samples(len(frozen.shards))
-    for number, shard in enumerate(in_order(lambda number: _account(store, frozen, number), len(frozen.shards))):
+    sums, samples = Sums(), Samples()
+    for shard in in_order(lambda number: _account(store, frozen, number), len(frozen.shards)):
         sums.add(shard)
-        samples.add(number, shard)
+        samples.add(shard)
     told = in_order(lambda number: stats.load(store, number), len(frozen.shards))
     summary = sums.summary(frozen, (each for each in told if each is not None), failed_share)
     store.replace(names.SUMMARY, SUMMARY.dump_json(summary, indent=1) + b"\n")
@@ -60,12 +60,12 @@ def refuse_incomplete(store: Store, summary: Summary) -> None:
             f"{store.uri}: {summary.missing} of {summary.images} images are missing: {listed}{more}. "
             "Run their shards again."
         )
-    bad = summary.images - summary.ok
+    bad = summary.not_ok
     if bad > summary.failed_share * summary.images:
         causes = "; ".join(f"{each.images} {each.status} ({each.error})" for each in summary.failures[:LISTED])
         raise Incomplete(
             f"{store.uri}: {bad} of {summary.images} images are not ok: {causes}. "
-            f"To accept them: imagekiln aggregate {store.uri} --failed-share {ceil(1000 * bad / summary.images) / 1000}"
+            f"To accept them: imagekiln aggregate {quote(store.uri)} --failed-share {summary.share_to_accept}"
         )
 
 

@@ -6,6 +6,7 @@ DUPLICATES = "duplicates.parquet"
 SUMMARY = "summary.json"
 REPORT = "report/index.html"
 SUCCESS = "_SUCCESS"
+PLOTS = ("throughput", "bytes", "prompts")
 
 
 def shard(number: int) -> str:
@@ -31,3 +32,8 @@ def manifest(shard_number: int) -> str:
 def thumbnail(number: int) -> str:
     """A picture of the contact sheet."""
     return f"report/thumbnails/{number:04d}.jpg"
+
+
+def plot(name: str, *, dark: bool = False) -> str:
+    """A plot of the report, for a light ground or a dark one."""
+    return f"report/{name}{'-dark' if dark else ''}.png"
