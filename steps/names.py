@@ -37,3 +37,8 @@ def thumbnail(number: int) -> str:
 def plot(name: str, *, dark: bool = False) -> str:
     """A plot of the report, for a light ground or a dark one."""
     return f"report/{name}{'-dark' if dark else ''}.png"
+
+
+def registered_run(number: int) -> str:
+    """An entry in the log of successful runs, below the output and not the run."""
+    return f"_runs/{number:06d}.json"

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image as Pillow
 
+from imagekiln.steps.charts import Bars, Dots, Drawing
 from imagekiln.steps.wording import figure
 
 WIDTH, HEIGHT = 460, 230  # CSS pixels
@@ -21,7 +22,7 @@ DENSITY = 2  # of the picture, for sharp screens
 COLOURS = 64
 MOST_TICKS = 5
 NAMED = 3  # slow shards whose number is written beside them
-DOT = 0.6
+MARGIN = 0.02  # of the shards, left and right of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,26 +38,6 @@ class Scheme:
 
 LIGHT = Scheme(ground="#ffffff", ink="#4b5563", line="#e2e5ea", bar="#b4531a", slow="#b3261e")
 DARK = Scheme(ground="#1c1f24", ink="#b4bcc8", line="#343a43", bar="#f0935a", slow="#ff8a80")
-
-
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """Counts of images over the bounds of neighbouring bins: one bound more than counts."""
-
-    bounds: tuple[str, ...]
-    counts: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Dots:
-    """A rate by shard, where there is one; `slow` shards stand out."""
-
-    rates: tuple[float | None, ...]
-    median: float
-    slow: tuple[int, ...]
-
-
-Drawing = Bars | Dots
 
 
 def draw(drawing: Drawing, scheme: Scheme) -> bytes:
@@ -107,7 +88,8 @@ def _dots(axes: Axes, drawing: Dots, scheme: Scheme) -> None:
     for shard in drawing.slow[:NAMED]:
         axes.annotate(str(shard), (shard, rate_of[shard]), (0, 5), textcoords="offset points", ha="center",
                       fontsize=9, color=scheme.slow)  # fmt: skip
-    axes.set_xlim(-DOT, len(drawing.rates) - 1 + DOT)
+    edge = len(drawing.rates) * MARGIN
+    axes.set_xlim(-edge, len(drawing.rates) - 1 + edge)
     axes.set_ylim(0, 1.15 * max(rate for _, rate in told))
     axes.xaxis.set_major_locator(MaxNLocator(MOST_TICKS, integer=True))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")

@@ -15,6 +15,7 @@ def test_objects_of_a_run_have_the_documented_names() -> None:
     assert names.part(7, 12) == "images/00007-0012.parquet"
     assert names.stats(7) == "stats/00007.json"
     assert names.manifest(7) == "manifest/00007.parquet"
+    assert names.registered_run(7) == "_runs/000007.json"
 
 
 @pytest.mark.parametrize("name", [names.shard, names.stats, names.manifest])
