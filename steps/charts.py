@@ -1,4 +1,4 @@
-"""What the report draws and tells of a run's figures: each chart in words, as a table, and where it helps as a picture."""
+"""What the report tells of a run's figures: each chart in words, as a table, and where it helps as a picture."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -76,10 +76,10 @@ def rates(given: Throughput) -> Chart | None:
     )
     rows = tuple(
         (count(each.shard), figure(each.images / each.seconds), count(each.images), seconds(each.seconds),
-         count(each.attempts), each.device)
+         count(each.attempts))
         for each in given.slowest
     )  # fmt: skip
-    columns = ("slow shard", "images a second", "images", "time", "attempts", "device")
+    columns = ("slow shard", "images a second", "images", "time", "attempts")
     drawing = Dots(given.rates, given.median, slow) if len(told) >= FEWEST_SHARDS else None
     return Chart("throughput", "Images a second, by shard", text, columns, rows, drawing)
 
@@ -89,7 +89,9 @@ def spreads(summary: Summary) -> list[Chart]:
     found = summary.distributions
     return [
         *_spread("bytes", "Size of an image", "images", found.bytes, size),
-        *_spread("prompts", "Length of the prompt, in characters", "prompts", found.prompt, lambda value: count(round(value))),
+        *_spread(
+            "prompts", "Length of the prompt, in characters", "prompts", found.prompt, lambda value: count(round(value))
+        ),
     ]
 
 
@@ -113,7 +115,11 @@ def _spread(name: str, title: str, what: str, found: Histogram, said: Callable[[
 def shares(summary: Summary) -> dict[str, list[Share]]:
     """How many images have which shape, steps and guidance."""
     found = summary.distributions
-    each = {"Width × height, in pixels": found.shapes, "Steps": found.steps, "Guidance": found.guidance}
+    each = {
+        "Width \N{MULTIPLICATION SIGN} height, in pixels": found.shapes,
+        "Steps": found.steps,
+        "Guidance": found.guidance,
+    }
     return {title: _shares(choices) for title, choices in each.items() if choices.top}
 
 

@@ -43,7 +43,9 @@ class Spread:
         return Distributions(
             bytes=self._bytes.histogram(),
             prompt=self._prompt.histogram(),
-            shapes=self._shapes.choices(lambda key: f"{key >> SIDE_BITS} × {key & (1 << SIDE_BITS) - 1}"),
+            shapes=self._shapes.choices(
+                lambda key: f"{key >> SIDE_BITS} \N{MULTIPLICATION SIGN} {key & (1 << SIDE_BITS) - 1}"
+            ),
             steps=self._steps.choices(str),
             guidance=self._guidance.choices("{:g}".format),
         )

@@ -41,7 +41,7 @@ DARK = Scheme(ground="#1c1f24", ink="#b4bcc8", line="#343a43", bar="#f0935a", sl
 
 
 def draw(drawing: Drawing, scheme: Scheme) -> bytes:
-    """The drawing as a PNG of 920 × 460 pixels."""
+    """The drawing as a PNG of 920 by 460 pixels."""
     # Not the settings of whoever runs this.
     with rc_context(dict(rcParamsDefault) | {"font.family": "DejaVu Sans", "font.size": 11}):
         canvas = Figure(figsize=(WIDTH / 100, HEIGHT / 100), dpi=100 * DENSITY, facecolor=scheme.ground)

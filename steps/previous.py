@@ -49,7 +49,7 @@ def changes(now: Summary, before: Summary) -> list[Change]:
         _change("images planned", now.images, before.images, count),
         _change("images ok", now.ok, before.ok, count),
         _change("share not ok", _bad(now), _bad(before), percent, better=-1),
-        _change("images a second, for each device", now.images_per_second, before.images_per_second, figure, better=1),
+        _change("images a second", now.images_per_second, before.images_per_second, figure, better=1),
         _change("device hours", now.device_hours, before.device_hours, figure),
         _change("size of an image", now.bytes / max(1, now.ok), before.bytes / max(1, before.ok), size),
     ]

@@ -16,6 +16,7 @@ from imagekiln.steps.verdict import verdict
 from imagekiln.steps.visible import in_lines, in_page
 
 WRITERS = 8
+FIRST_FAILURES = 5  # the others are folded away
 MOST_FAILURES = 20
 MOST_PARTS = 20
 
@@ -64,6 +65,7 @@ def _told(contents: Contents) -> dict[str, object]:
         "summary": summary,
         "verdict": verdict(summary, contents.uri),
         "failures": summary.failures[:MOST_FAILURES],
+        "first_failures": FIRST_FAILURES,
         "parts": summary.missing_parts[:MOST_PARTS],
         "before": before,
         "changes": changes(summary, before) if before else [],

@@ -19,7 +19,6 @@ class ShardTime:
     images: int
     seconds: float
     attempts: int
-    device: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,15 +37,15 @@ class Throughput:
 def throughput(shards: int, told: Sequence[ShardStats]) -> Throughput:
     """The rates of a run of so many shards."""
     most = {each.shard: each for each in sorted(told, key=lambda each: each.images)}  # of several rounds, the largest
-    made = sorted((each for each in most.values() if each.images_per_second > 0), key=lambda each: each.images_per_second)
+    made = sorted(
+        (each for each in most.values() if each.images_per_second > 0), key=lambda each: each.images_per_second
+    )
     if not made:
         return Throughput()
     rates = {each.shard: _rounded(each.images_per_second) for each in made}
     median = made[len(made) // 2].images_per_second
     slow = [each for each in made if each.images_per_second < SLOW * median]
-    slowest = (
-        ShardTime(each.shard, each.images, each.seconds.total, each.attempts, each.device) for each in slow[:MOST_SLOW]
-    )
+    slowest = (ShardTime(each.shard, each.images, each.seconds.total, each.attempts) for each in slow[:MOST_SLOW])
     return Throughput(tuple(map(rates.get, range(shards))), _rounded(median), len(slow), tuple(slowest))
 
 

@@ -37,7 +37,9 @@ def _finished(summary: Summary, run: str) -> Verdict:
     verify = f"imagekiln verify {run}"
     if not summary.not_ok:
         advice = "Nothing is left to do. To read everything back and check it by hash:"
-        return Verdict("finished", f"Finished: all {of(summary.images, 'image is', 'images are')} ok.", advice, (verify,))
+        return Verdict(
+            "finished", f"Finished: all {of(summary.images, 'image is', 'images are')} ok.", advice, (verify,)
+        )
     return Verdict(
         "finished",
         f"Finished: {count(summary.ok)} of {of(summary.images, 'image is', 'images are')} ok.",
