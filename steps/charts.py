@@ -116,7 +116,7 @@ def shares(summary: Summary) -> dict[str, list[Share]]:
     """How many images have which shape, steps and guidance."""
     found = summary.distributions
     each = {
-        "Width \N{MULTIPLICATION SIGN} height, in pixels": found.shapes,
+        "Width and height, in pixels": found.shapes,
         "Steps": found.steps,
         "Guidance": found.guidance,
     }

@@ -1,6 +1,6 @@
 """How a run's images spread over size, shape, steps, guidance and length of prompt, in memory of a fixed size."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,11 +15,11 @@ SIDE_BITS = 17  # a side is at most 65,536
 class Distributions:
     """Bytes are of images that are ok; all else is of planned images. Prompts are in characters."""
 
-    bytes: Histogram = Histogram()
-    prompt: Histogram = Histogram()
-    shapes: Choices = Choices()
-    steps: Choices = Choices()
-    guidance: Choices = Choices()
+    bytes: Histogram = field(default_factory=Histogram)
+    prompt: Histogram = field(default_factory=Histogram)
+    shapes: Choices = field(default_factory=Choices)
+    steps: Choices = field(default_factory=Choices)
+    guidance: Choices = field(default_factory=Choices)
 
 
 class Spread:
@@ -43,9 +43,11 @@ class Spread:
         return Distributions(
             bytes=self._bytes.histogram(),
             prompt=self._prompt.histogram(),
-            shapes=self._shapes.choices(
-                lambda key: f"{key >> SIDE_BITS} \N{MULTIPLICATION SIGN} {key & (1 << SIDE_BITS) - 1}"
-            ),
+            shapes=self._shapes.choices(_shape),
             steps=self._steps.choices(str),
             guidance=self._guidance.choices("{:g}".format),
         )
+
+
+def _shape(key: int) -> str:
+    return f"{key >> SIDE_BITS} \N{MULTIPLICATION SIGN} {key & (1 << SIDE_BITS) - 1}"

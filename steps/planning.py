@@ -72,7 +72,7 @@ def _adopted(job: Job, run_id: str, digest: str) -> Planned | None:
 
 
 def _settings(job: Job) -> dict[str, object]:
-    """What must be equal for a plan to be adopted: all but the folder, which one may write in several ways, and prices."""
+    """What must be equal for a plan to be adopted: all but prices, and the folder, which has several names."""
     return job.model_dump(mode="json", exclude={"output", "price_per_hour"})
 
 

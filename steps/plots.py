@@ -1,7 +1,7 @@
 """The report's plots, drawn by matplotlib as small PNGs: the same figures give the same bytes.
 
-Nothing of the user's is drawn, so no font can lack a sign and no text can be more than text. Each plot comes for a light
-ground and for a dark one. Figures are drawn without pyplot, whose state is global.
+Nothing of the user's is drawn, so no font can lack a sign and no text can be more than text. Each plot comes for a
+light ground and for a dark one. Figures are drawn without pyplot, whose state is global.
 """
 
 import io

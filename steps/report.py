@@ -37,7 +37,7 @@ def write(store: Store, plan: Plan, summary: Summary, samples: Samples) -> None:
     contents = Contents(store.uri, plan, summary, previous(store, plan), samples.chosen)
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(lambda each: _write_thumbnail(store, *each), enumerate(contents.pictures)))
-    _write_plots(store, drawn(summary))
+    write_plots(store, drawn(summary))
     store.replace(names.REPORT, page(contents).encode())
 
 
@@ -81,7 +81,8 @@ def _write_thumbnail(store: Store, place: int, sample: Sample) -> None:
     store.replace(names.thumbnail(place), thumbnail(store, sample))
 
 
-def _write_plots(store: Store, wanted: list[Chart]) -> None:
+def write_plots(store: Store, wanted: list[Chart]) -> None:
+    """Draw each chart for a light ground and a dark one."""
     if not wanted:
         return
     # Only where something is drawn: matplotlib takes a second to import.

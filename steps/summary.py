@@ -46,8 +46,8 @@ class Summary:
     devices: tuple[str, ...]
     failed_share: float
     marks: dict[str, int] = field(default_factory=dict)
-    distributions: Distributions = Distributions()
-    throughput: Throughput = Throughput()
+    distributions: Distributions = field(default_factory=Distributions)
+    throughput: Throughput = field(default_factory=Throughput)
     price_per_hour: float | None = None
 
     @property

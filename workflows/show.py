@@ -65,7 +65,8 @@ def ran(result: Ran) -> str:
 
 def verified(result: Verified) -> str:
     """What was read back, in a line."""
-    return f"{in_line(result.run)}: {result.ok:,} of {result.images:,} images read back as planned, {result.bytes:,} bytes."
+    images = f"{result.ok:,} of {result.images:,} images"
+    return f"{in_line(result.run)}: {images} read back as planned, {result.bytes:,} bytes."
 
 
 def estimated(result: Estimate) -> str:
