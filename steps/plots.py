@@ -45,7 +45,7 @@ def draw(drawing: Drawing, scheme: Scheme) -> bytes:
     # Not the settings of whoever runs this.
     with rc_context(dict(rcParamsDefault) | {"font.family": "DejaVu Sans", "font.size": 11}):
         canvas = Figure(figsize=(WIDTH / 100, HEIGHT / 100), dpi=100 * DENSITY, facecolor=scheme.ground)
-        axes = canvas.add_axes((0.13, 0.14, 0.84, 0.8), facecolor=scheme.ground)
+        axes = canvas.add_axes((0.12, 0.14, 0.81, 0.8), facecolor=scheme.ground)
         _frame(axes, scheme)
         if isinstance(drawing, Bars):
             _bars(axes, drawing, scheme)

@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -79,7 +80,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Planned:
 def test_prompts_and_errors_are_shown_as_they_were_written(hostile: Planned) -> None:
     shown = Page(_html(hostile.uri))
     captions = [text for text in shown.texts if text in {visible(prompt) for prompt in HOSTILE}]
-    assert sorted(captions) == sorted(visible(prompt) for prompt in HOSTILE)
+    assert sorted(captions) == sorted(2 * [visible(prompt) for prompt in HOSTILE])  # failed once, made once
     assert {image["alt"] for image in shown.named("img")} == {visible(prompt) for prompt in HOSTILE}
     assert visible(f"ValueError: {HOSTILE[0]}") in shown.texts
 
@@ -196,21 +197,20 @@ def test_every_cause_has_a_few_images_as_examples(tmp_path: Path) -> None:
     shown = Page(_html(there.uri))
     for example in summary.failures[0].examples:
         place = shown.texts.index(example.image_id)
-        assert shown.texts[place - 2 : place + 3 : 4] == [example.prompt]
+        assert shown.texts[place - 2] == example.prompt
         assert shown.texts[place + 2] == example.part == names.part(0, 0)
 
 
 def test_headings_are_in_order_and_every_table_has_a_caption_and_headers(tmp_path: Path) -> None:
     finished(tmp_path / "run")
-    tags = [tag for tag, _ in Page(_html(tmp_path / "run")).tags]
+    shown = Page(_html(tmp_path / "run"))
+    tags = [tag for tag, _ in shown.tags]
     levels = [int(tag[1]) for tag in tags if re.fullmatch("h[1-6]", tag)]
     assert levels.count(1) == 1
-    assert all(after <= before + 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after <= before + 1 for before, after in pairwise(levels))
     assert {"header", "nav", "main", "footer"} <= set(tags)
     assert tags.count("table") == tags.count("caption") == tags.count("thead")
-    assert [
-        tag for tag, attributes in Page(_html(tmp_path / "run")).tags if tag == "th" and "scope" not in attributes
-    ] == []
+    assert all("scope" in header for header in shown.named("th"))
 
 
 def _luminance(colour: str) -> float:
@@ -226,9 +226,8 @@ def _contrast(one: str, other: str) -> float:
 
 def test_text_stands_out_from_its_ground_in_both_schemes(tmp_path: Path) -> None:
     finished(tmp_path / "run")
-    schemes = [
-        dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", block)) for block in _html(tmp_path / "run").split(":root")[1:3]
-    ]
+    blocks = _html(tmp_path / "run").split(":root")[1:3]
+    schemes = [dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", block)) for block in blocks]
     for colours in schemes:
         for text in ("ink", "quiet", "good", "bad", "warn"):
             assert _contrast(colours[text], colours["card"]) >= 4.5
