@@ -64,7 +64,8 @@ def test_every_mistake_is_told_at_its_own_line() -> None:
         "job.yaml:8: defaults.steps is 0; write 1 or more.",
         "job.yaml:9: defaults.width is -1; write 1 or more.",
         "job.yaml:10: unknown is no setting; write one of name, prompts, output, model, columns, carry, defaults, "
-        "format, encoding, shard, part, batch, device, threads, limits, price_per_hour, run_id, unconditional_writes, cluster.",
+        "format, encoding, shard, part, batch, device, threads, limits, price_per_hour, run_id, "
+        "unconditional_writes, cluster.",
     ]
 
 
