@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from imagekiln.steps import summary
+from imagekiln.steps.verify import Verified
 from imagekiln.workflows import say, show
 from imagekiln.workflows.standing import text
 from imagekiln.workflows.status import Failure, Pods, Status
@@ -53,7 +54,7 @@ def test_a_result_is_printed_without_control_characters(
     output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = summary.load(finished(tmp_path / "run"))
-    show.show(show.Verified(EVIL.replace("\ud800", ""), found.images, found.ok, found.bytes), output, show.verified)
+    show.show(Verified(EVIL.replace("\ud800", ""), found.images, found.ok, found.bytes), output, show.verified)
     shown = capsys.readouterr().out
     assert _odd(shown) == []
     assert not any(line.startswith("Finished") for line in shown.splitlines())
