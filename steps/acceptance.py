@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from math import ceil
+from shlex import quote
 
 from imagekiln.steps import names
 from imagekiln.steps import summary as summaries
@@ -43,11 +43,12 @@ def refuse_incomplete(store: Store, summary: Summary) -> None:
             f"{store.uri}: {summary.missing} of {summary.images} images are missing: {listed}{more}. "
             "Run their shards again."
         )
-    bad = summary.images - summary.ok
+    bad = summary.not_ok
     if bad > summary.failed_share * summary.images:
+        there = quote(store.uri)
         causes = "; ".join(f"{each.images} {each.status} ({each.error})" for each in summary.failures[:LISTED])
-        share = ceil(1000 * bad / summary.images) / 1000
         raise Incomplete(
             f"{store.uri}: {bad} of {summary.images} images are not ok: {causes}. To make them again: "
-            f"imagekiln retry {store.uri}. To accept them: imagekiln aggregate {store.uri} --failed-share {share}"
+            f"imagekiln retry {there}. To accept them: "
+            f"imagekiln aggregate {there} --failed-share {summary.share_to_accept}"
         )

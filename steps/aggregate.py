@@ -53,11 +53,11 @@ def aggregate(uri: str, failed_share: float | None = None, accept: Sequence[str]
 
 def _summed(store: Store, frozen: Plan, again: Rounds, accepted: Accepted) -> Summary:
     """Reconcile every shard; write manifest, index, summary, card and report."""
-    sums, samples, near = Sums(), Samples(len(frozen.shards)), Originals(frozen.job.gates.near_duplicate)
+    sums, samples, near = Sums(), Samples(), Originals(frozen.job.gates.near_duplicate)
     with Holdings(store, frozen.counts.images) as held:
-        for number, shard in enumerate(in_order(lambda number: _account(store, again, number), len(frozen.shards))):
+        for shard in in_order(lambda number: _account(store, again, number), len(frozen.shards)):
             sums.add(shard)
-            samples.add(number, shard)
+            samples.add(shard)
             near.add(shard.manifest)
             held.add(shard.manifest)
         held.write()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, PackageLoader
 
 from imagekiln.steps import names
-from imagekiln.steps.report import visible
+from imagekiln.steps.visible import in_page
 
 if TYPE_CHECKING:
     from imagekiln.steps.diff import Diff
@@ -34,4 +34,4 @@ def page(result: "Diff", shown: list[Shown]) -> str:
 
 
 def _short(text: str) -> str:
-    return visible(text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]}…")
+    return in_page(text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]}…")

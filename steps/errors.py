@@ -2,13 +2,22 @@
 
 from typing import ClassVar
 
+from imagekiln.steps.visible import in_line
+
 MOST_SAID = 200
 
 
 class KilnError(Exception):
-    """A failure that the user is told about in one sentence."""
+    """A failure that the user is told about in one sentence, or in several: an argument each, and a line each.
+
+    Whatever text a sentence quotes, it stays one line, and no control character is in it.
+    """
 
     exit_code: ClassVar[int] = 1
+
+    def __str__(self) -> str:
+        """The sentences as a terminal or a log may show them."""
+        return "\n".join(in_line(str(sentence)) for sentence in self.args)
 
 
 class BadInput(KilnError):

@@ -34,11 +34,11 @@ class Estimate:
 
 
 def estimate(job: Job, price_per_gpu_hour: float | None = None) -> Estimate:
-    """Work out the plan without writing it. Raises what planning raises."""
+    """Work out the plan without writing it; a price goes before the job's own. Raises what planning raises."""
     with tempfile.TemporaryDirectory(prefix="imagekiln-estimate-") as folder:
         spool = Path(folder)
         with closing(Draft(job, sources.gather(job.patterns, spool), spool, earlier.found(job))) as draft:
-            return _estimate(draft, price_per_gpu_hour)
+            return _estimate(draft, job.price_per_hour if price_per_gpu_hour is None else price_per_gpu_hour)
 
 
 def _estimate(draft: Draft, price: float | None) -> Estimate:

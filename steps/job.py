@@ -143,6 +143,7 @@ class Job(Settings):
     threads: Positive | None = Field(None, description="CPU threads; part of what makes bytes equal.")
     limits: Limits = Limits()
     gates: Gates = Gates()
+    price_per_hour: Number | None = Field(None, ge=0, description="What a device costs an hour, for the report.")
     run_id: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",

@@ -48,7 +48,7 @@ def check_job(values: object, name: str = "job", places: Mapping[Place, str] | N
     try:
         return Job.model_validate(values)
     except ValidationError as error:
-        raise BadInput("\n".join(sentences(Job, error.errors(), name, places or {}))) from error
+        raise BadInput(*sentences(Job, error.errors(), name, places or {})) from error
 
 
 def _text(name: str) -> str:

@@ -13,6 +13,7 @@ SUCCESS = "_SUCCESS"
 IMAGES = "images/"
 CARD = "README.md"
 DIFF = "index.html"  # in a folder of its own
+PLOTS = ("throughput", "bytes", "prompts")
 
 
 def shard(number: int) -> str:
@@ -64,6 +65,11 @@ def image_ids(number: int) -> str:
 def thumbnail(number: int) -> str:
     """A picture of the contact sheet."""
     return f"report/thumbnails/{number:04d}.jpg"
+
+
+def plot(name: str, *, dark: bool = False) -> str:
+    """A plot of the report, for a light ground or a dark one."""
+    return f"report/{name}{'-dark' if dark else ''}.png"
 
 
 def diff_picture(place: int, which: str) -> str:

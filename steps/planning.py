@@ -56,7 +56,7 @@ def make_plan(job: Job, *, must_exist: bool = False) -> Planned:
 
 def derived_run_id(job: Job, fingerprint: str, digest: str) -> str:
     """The name of a run that was given none: the job's, and a hash of its settings, input and model."""
-    settings = job.model_dump_json(exclude={"output", "cluster"})
+    settings = job.model_dump_json(exclude={"output", "cluster", "price_per_hour"})
     return f"{job.name}-{hashlib.sha256(f'{settings}{fingerprint}{digest}'.encode()).hexdigest()[:12]}"
 
 
@@ -81,8 +81,8 @@ def _adopted(job: Job, run_id: str, digest: str) -> Planned | None:
 
 
 def _settings(job: Job) -> dict[str, object]:
-    """What must be equal for a plan to be adopted: all but the folder, which one may write in several ways."""
-    return job.model_dump(mode="json", exclude={"output"})
+    """What must be equal for a plan to be adopted: all but prices, and the folder, which has several names."""
+    return job.model_dump(mode="json", exclude={"output", "price_per_hour"})
 
 
 def _difference(there: Job, wanted: Job) -> str:

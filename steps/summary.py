@@ -3,29 +3,23 @@
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import ceil
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pydantic import TypeAdapter, ValidationError
 
 from imagekiln.steps import names
-from imagekiln.steps.errors import BadInput, first_line
+from imagekiln.steps.causes import Causes, Failure
+from imagekiln.steps.distributions import Distributions, Spread
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.reconcile import MISSING, Reconciled
 from imagekiln.steps.stats import Seconds, ShardStats
 from imagekiln.steps.storage import Store
+from imagekiln.steps.throughput import Throughput, throughput
 
 MOST_LISTED = 100
-MOST_CAUSES = 10_000  # beyond it, rare ones are forgotten: errors may hold any text
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """A reason why images are not ok, and how many have it."""
-
-    status: str
-    error: str
-    images: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +28,7 @@ class Summary:
 
     What became of an image is what the latest round says that made it. `seconds` has all rounds' time. `marks` has the
     images that each gate marked, and every gate that looked; `accepted` the gates whose share was let pass.
+    `price_per_hour` is what the job says that a device costs; what has a default may be absent in an older summary.
     """
 
     run_id: str
@@ -56,6 +51,9 @@ class Summary:
     accepted: tuple[str, ...] = ()
     existing_images: int = 0
     rounds: int = 0
+    distributions: Distributions = field(default_factory=Distributions)
+    throughput: Throughput = field(default_factory=Throughput)
+    price_per_hour: float | None = None
 
     @property
     def ok(self) -> int:
@@ -66,6 +64,21 @@ class Summary:
     def missing(self) -> int:
         """Images that are unaccounted for."""
         return self.statuses.get(MISSING, 0)
+
+    @property
+    def not_ok(self) -> int:
+        """Images that are missing, or have a status other than ok."""
+        return self.images - self.ok
+
+    @property
+    def share_to_accept(self) -> float:
+        """The smallest share of images that are not ok, in thousandths, with which the run would be accepted."""
+        return ceil(1000 * self.not_ok / self.images) / 1000 if self.images else 0.0
+
+    @property
+    def cost(self) -> float | None:
+        """What the run's device hours cost, in the unit of the price; None without one."""
+        return None if self.price_per_hour is None else self.device_hours * self.price_per_hour
 
 
 SUMMARY: TypeAdapter[Summary] = TypeAdapter(Summary)
@@ -85,8 +98,8 @@ class Sums:
     def __init__(self) -> None:
         """Begin at nothing."""
         self._statuses: Counter[str] = Counter()
-        self._failures: Counter[tuple[str, str]] = Counter()
         self._marks: Counter[str] = Counter()
+        self._causes, self._spread = Causes(), Spread()
         self._missing: list[str] = []
         self._missing_count = self._bytes = 0
 
@@ -98,11 +111,8 @@ class Sums:
         self._bytes += pc.sum(manifest["size"]).as_py() or 0
         self._missing_count += len(shard.missing)
         self._missing += shard.missing[: MOST_LISTED - len(self._missing)]
-        if len(self._failures) > MOST_CAUSES:
-            self._failures = Counter(dict(self._failures.most_common(MOST_LISTED)))
-        bad = manifest.filter(pc.is_valid(manifest["error"]))
-        pairs = zip(bad["status"].to_pylist(), bad["error"].to_pylist(), strict=True)
-        self._failures.update((status, first_line(error)) for status, error in pairs)
+        self._causes.add(manifest)
+        self._spread.add(manifest)
 
     def marked(self, gate: str, images: int) -> None:
         """Add images that a gate marked once all shards were known."""
@@ -115,7 +125,6 @@ class Sums:
         stats = list(told)
         seconds = Seconds(*(sum(getattr(each.seconds, name) for each in stats) for name in Seconds.__slots__))
         made = sum(each.images for each in stats)
-        failures = self._failures.most_common(MOST_LISTED)
         return Summary(
             run_id=plan.run_id,
             rows=plan.input.rows,
@@ -125,7 +134,7 @@ class Sums:
             images=plan.counts.images,
             statuses=dict(sorted(self._statuses.items())),
             bytes=self._bytes,
-            failures=tuple(Failure(status, error, count) for (status, error), count in failures),
+            failures=self._causes.failures(MOST_LISTED),
             missing_parts=tuple(self._missing),
             missing_parts_count=self._missing_count,
             seconds=seconds,
@@ -136,6 +145,9 @@ class Sums:
             marks={gate: self._marks[gate] for gate in plan.job.gates.marking},
             accepted=tuple(accepted),
             existing_images=plan.counts.existing_images,
+            distributions=self._spread.distributions(),
+            throughput=throughput(len(plan.shards), stats),
+            price_per_hour=plan.job.price_per_hour,
         )
 
 

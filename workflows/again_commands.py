@@ -14,12 +14,13 @@ def retry(run: str, output: str) -> None:
     """Make again what ended failed, blank or missing. Everything else stays as it is."""
     from imagekiln.steps.progress import shown
     from imagekiln.steps.retry import retry as retry_run
+    from imagekiln.workflows.say import say
     from imagekiln.workflows.show import planned, show
     from imagekiln.workflows.show_again import retried
 
     stop = click.get_current_context().obj
     with shown() as progress:
-        done = retry_run(run, progress, stop, lambda there: click.echo(planned(there), err=True))
+        done = retry_run(run, progress, stop, lambda there: say(planned(there), err=True))
     show(done, output, retried)
 
 

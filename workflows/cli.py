@@ -25,16 +25,17 @@ class Commands(click.Group):
         from imagekiln.steps.errors import KilnError, TryAgain
         from imagekiln.steps.stop import Stopped, on_signals
         from imagekiln.workflows import lastword
+        from imagekiln.workflows.say import say
 
         try:
             with on_signals(at_once=True) as ctx.obj:
                 return super().invoke(ctx)
         except KilnError as error:
-            click.echo(str(error), err=True)
+            say(str(error), err=True)
             lastword.leave(str(error))
             ctx.exit(error.exit_code)
         except Stopped:
-            click.echo("Stopped. Run the same command again to go on.", err=True)
+            say("Stopped. Run the same command again to go on.", err=True)
             ctx.exit(TryAgain.exit_code)
 
 
@@ -65,12 +66,13 @@ def _run(job: str, settings: tuple[str, ...], output: str, date: str = "", timez
     from imagekiln.steps.progress import shown
     from imagekiln.steps.run import run as run_job
     from imagekiln.workflows.asking import Asked, asked_job
+    from imagekiln.workflows.say import say
     from imagekiln.workflows.show import planned, ran, show
 
     wanted = asked_job(Asked(job, None, settings, "", date, timezone))
     stop = click.get_current_context().obj
     with shown() as progress:
-        done = run_job(wanted, progress, stop, lambda there: click.echo(planned(there), err=True))
+        done = run_job(wanted, progress, stop, lambda there: say(planned(there), err=True))
     show(done, output, ran)
 
 
@@ -146,8 +148,9 @@ def schema() -> None:
     import json
 
     from imagekiln.steps.job import Job
+    from imagekiln.workflows.say import say
 
-    click.echo(json.dumps(Job.model_json_schema(), indent=2))
+    say(json.dumps(Job.model_json_schema(), indent=2))
 
 
 for command in (

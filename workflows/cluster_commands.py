@@ -15,9 +15,10 @@ def render(job: str, settings: tuple[str, ...], schedules: tuple[str, ...], time
     from imagekiln.steps.dated import time_zone
     from imagekiln.steps.jobfile import read_job
     from imagekiln.workflows.render import render as rendered
+    from imagekiln.workflows.say import say
 
     time_zone(timezone)
-    click.echo(rendered(read_job(job, settings), schedules, timezone, event=event), nl=False)
+    say(rendered(read_job(job, settings), schedules, timezone, event=event), nl=False)
 
 
 @click.command()
@@ -25,8 +26,9 @@ def render(job: str, settings: tuple[str, ...], schedules: tuple[str, ...], time
 def fetch(run: str) -> None:
     """Bring the files of a planned run's model into this machine's cache."""
     from imagekiln.steps.fetch import fetch as fetch_model
+    from imagekiln.workflows.say import say
 
-    click.echo(fetch_model(run))
+    say(fetch_model(run))
 
 
 @click.command()
@@ -35,9 +37,10 @@ def outcome() -> None:
     import os
 
     from imagekiln.workflows import outcome as outcomes
+    from imagekiln.workflows.say import say
 
     ended = outcomes.in_environment(os.environ)
-    click.echo(outcomes.sentence(ended))
+    say(outcomes.sentence(ended))
     if webhook := os.environ.get("IMAGEKILN_WEBHOOK"):
         outcomes.tell(ended, webhook.strip())
 

@@ -41,10 +41,13 @@ def doctor(job: str, settings: tuple[str, ...], server: str | None, context: str
 
 def _told(checks: Iterable["Check"]) -> Iterator["Check"]:
     """Print each check as it is made: some take a while."""
+    from imagekiln.steps.visible import in_line
+    from imagekiln.workflows.say import say
+
     for each in checks:
-        click.echo(f"{each.verdict:<{WIDTH}}{each.name}: {each.says}")
+        say(f"{each.verdict:<{WIDTH}}{each.name}: {in_line(each.says)}")
         if each.remedy:
-            click.echo(f"{'':<{WIDTH}}-> {each.remedy}")
+            say(f"{'':<{WIDTH}}-> {in_line(each.remedy)}")
         yield each
 
 

@@ -28,7 +28,7 @@ def load(name: str) -> Profile:
         return Profile.model_validate({"name": Path(name).stem} | values)
     except ValidationError as error:
         wrong = [f"{name}: {'.'.join(map(str, each['loc']))} {each['msg'].lower()}." for each in error.errors()]
-        raise BadInput("\n".join(wrong)) from error
+        raise BadInput(*wrong) from error
 
 
 def _values(name: str, depth: int) -> dict[str, object]:

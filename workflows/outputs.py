@@ -1,5 +1,6 @@
 """What the steps leave in a folder for Argo to pick up: a few short texts, and the report."""
 
+from itertools import takewhile
 from pathlib import Path
 
 from imagekiln.steps import names, rounds
@@ -35,9 +36,9 @@ def write_plan(folder: Path, planned: Planned, parallelism: int, workers: int = 
 def copy_report(folder: Path, uri: str) -> None:
     """Copy the report of a run, also of a round's, with its pictures into `folder`/report. Without one, do nothing."""
     store = open_store(rounds.home(uri)[0])
-    for name in [names.REPORT, *map(names.thumbnail, range(MOST))]:
-        if not store.exists(name):
-            return
+    plots = [names.plot(name, dark=dark) for name in names.PLOTS for dark in (False, True)]
+    thumbnails = takewhile(store.exists, map(names.thumbnail, range(MOST)))
+    for name in [*filter(store.exists, [names.REPORT, *plots]), *thumbnails]:
         copy = folder / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(store.read(name))

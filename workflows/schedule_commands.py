@@ -18,8 +18,9 @@ def apply(job: str, settings: tuple[str, ...], server: str | None, context: str 
     from imagekiln.steps.jobfile import read_job
     from imagekiln.workflows import client
     from imagekiln.workflows.argo import connect
+    from imagekiln.workflows.say import say
 
-    click.echo(f"Applied WorkflowTemplate {client.apply(read_job(job, settings), connect(server, context))}.")
+    say(f"Applied WorkflowTemplate {client.apply(read_job(job, settings), connect(server, context))}.")
 
 
 @click.command()
@@ -34,9 +35,10 @@ def schedule(
     from imagekiln.steps.jobfile import read_job
     from imagekiln.workflows import schedules
     from imagekiln.workflows.argo import connect
+    from imagekiln.workflows.say import say
 
     name = schedules.schedule(read_job(job, settings), cron, timezone, connect(server, context))
-    click.echo(f"Applied CronWorkflow {name}. `imagekiln suspend {name}` lets it rest.")
+    say(f"Applied CronWorkflow {name}. `imagekiln suspend {name}` lets it rest.")
 
 
 @click.command()
@@ -45,9 +47,10 @@ def suspend(name: str, namespace: str, server: str | None, context: str | None) 
     """Let a schedule rest."""
     from imagekiln.workflows import schedules
     from imagekiln.workflows.argo import connect
+    from imagekiln.workflows.say import say
 
     schedules.suspend(name, namespace, connect(server, context))
-    click.echo(f"{name} rests. `imagekiln resume {name}` lets it go on.")
+    say(f"{name} rests. `imagekiln resume {name}` lets it go on.")
 
 
 @click.command()
@@ -56,9 +59,10 @@ def resume(name: str, namespace: str, server: str | None, context: str | None) -
     """Let a schedule go on."""
     from imagekiln.workflows import schedules
     from imagekiln.workflows.argo import connect
+    from imagekiln.workflows.say import say
 
     schedules.resume(name, namespace, connect(server, context))
-    click.echo(f"{name} goes on.")
+    say(f"{name} goes on.")
 
 
 @click.command()

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-import click
 from pydantic import TypeAdapter
 
 from imagekiln.steps import names
@@ -14,13 +13,18 @@ from imagekiln.steps.stats import ShardStats
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.summary import Summary
 from imagekiln.steps.verify import Verified
+from imagekiln.steps.visible import in_line
+from imagekiln.workflows.say import say, say_json
 
 T = TypeVar("T")
 
 
 def show(result: T, output: str, text: Callable[[T], str]) -> None:
     """Print a result, as `text` has it or as JSON."""
-    click.echo(TypeAdapter(type(result)).dump_json(result, indent=2).decode() if output == "json" else text(result))
+    if output == "json":
+        say_json(TypeAdapter(type(result)).dump_json(result, indent=2).decode())
+    else:
+        say(text(result))
 
 
 def planned(result: Planned) -> str:
@@ -35,7 +39,7 @@ def planned(result: Planned) -> str:
     ]
     extra = "".join(f", {count:,} {what}" for count, what in rest if count)
     shards = f"{len(plan.shards):,} shard{'' if len(plan.shards) == 1 else 's'}"
-    return f"{found} {counts.images:,} images in {shards}{extra}: {result.uri}"
+    return f"{found} {counts.images:,} images in {shards}{extra}: {in_line(result.uri)}"
 
 
 def generated(result: ShardStats | None) -> str:
@@ -51,19 +55,20 @@ def summed(result: Summary) -> str:
     """A run's sums, in a line."""
     others = "".join(f", {count:,} {status}" for status, count in result.statuses.items() if status != "ok")
     marked = "".join(f", {count:,} marked {gate}" for gate, count in result.marks.items() if count)
-    return f"{result.run_id}: {result.ok:,} of {result.images:,} images are ok{others}{marked}."
+    return f"{in_line(result.run_id)}: {result.ok:,} of {result.images:,} images are ok{others}{marked}."
 
 
 def ran(result: Ran) -> str:
     """A finished run, and where to look."""
     before = "Finished before; nothing to do.\n" if result.before else ""
     report = open_store(result.uri).at(names.REPORT)
-    return f"{before}{summed(result.summary)}\nDataset: {result.uri}\nReport:  {report}"
+    return f"{before}{summed(result.summary)}\nDataset: {in_line(result.uri)}\nReport:  {in_line(report)}"
 
 
 def verified(result: Verified) -> str:
     """What was read back, in a line."""
-    return f"{result.run}: {result.ok:,} of {result.images:,} images read back as planned, {result.bytes:,} bytes."
+    images = f"{result.ok:,} of {result.images:,} images"
+    return f"{in_line(result.run)}: {images} read back as planned, {result.bytes:,} bytes."
 
 
 def estimated(result: Estimate) -> str:

@@ -7,12 +7,13 @@ from imagekiln.steps.gc import Collected, Garbage
 from imagekiln.steps.planning import Planned
 from imagekiln.steps.reproduce import Made, Reproduced
 from imagekiln.steps.retry import Retried
+from imagekiln.steps.visible import in_line
 from imagekiln.workflows.show import planned, summed
 
 
 def round_planned(result: Planned) -> str:
     """The plan of a round, in a line."""
-    return planned(result) if result.plan.shards else f"Nothing is left to retry: {result.uri}"
+    return planned(result) if result.plan.shards else f"Nothing is left to retry: {in_line(result.uri)}"
 
 
 def retried(result: Retried) -> str:
@@ -27,7 +28,7 @@ def reproduced(result: Reproduced) -> str:
     if not result.same:
         lines += _differences(result.then, result.now)
     if result.file is not None:
-        lines.append(f"Written: {result.file}")
+        lines.append(f"Written: {in_line(result.file)}")
     return "\n".join(lines)
 
 
@@ -39,7 +40,7 @@ def _compared(result: Reproduced) -> str:
     if apart := result.likeness:
         alike = "" if apart.psnr is None else f", PSNR {apart.psnr:.1f} dB"
         return f"{result.image_id}: pixels differ by {apart.mean:.2f} of 255, at most {apart.largest}{alike}."
-    error = f" ({result.error})" if result.error else ""
+    error = f" ({in_line(result.error)})" if result.error else ""
     return f"{result.image_id}: was {result.status_then}, and is {result.status_now}{error} now."
 
 
@@ -51,7 +52,7 @@ def _differences(then: Made | None, now: Made) -> Iterator[str]:
     pairs |= {name: (then.versions.get(name, "unknown"), version) for name, version in now.versions.items()}
     for name, (before, after) in pairs.items():
         if before != after:
-            yield f"{name}: {before} then, {after} now"
+            yield in_line(f"{name}: {before} then, {after} now")
 
 
 def compared(result: Diff) -> str:
@@ -66,7 +67,7 @@ def compared(result: Diff) -> str:
     if result.indistinct:
         lines["in no pair"] = f"{result.indistinct:,}, since only their seed tells them from another"
     lines |= {f"{each.before} to {each.after}": f"{each.images:,}" for each in result.changes}
-    return "\n".join([f"{name + ':':<14}{value}" for name, value in lines.items()] + [f"Page: {result.page}"])
+    return "\n".join([f"{name + ':':<14}{value}" for name, value in lines.items()] + [f"Page: {in_line(result.page)}"])
 
 
 def collected(result: Collected) -> str:
@@ -80,6 +81,6 @@ def collected(result: Collected) -> str:
 def _garbage(each: Garbage) -> str:
     by = f" by {each.by}" if each.by else ""
     return (
-        f"{each.run}: {each.reason}{by}, {each.objects:,} objects, {each.bytes / 1e6:,.1f} MB, "
+        f"{in_line(each.run)}: {each.reason}{by}, {each.objects:,} objects, {each.bytes / 1e6:,.1f} MB, "
         f"untouched for {each.days:.0f} days"
     )

@@ -7,6 +7,8 @@ from datetime import timedelta
 import click
 
 from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.visible import in_line
+from imagekiln.workflows.say import say
 from imagekiln.workflows.show import show
 from imagekiln.workflows.status import Failure, Status
 
@@ -29,7 +31,7 @@ def watch_status(stream: Iterable[Status], output: str) -> None:
             leave(now)
         elif line != before:
             _wipe(before, output)
-            click.echo(line, err=output == "json", nl=not sys.stdout.isatty())
+            say(line, err=output == "json", nl=not sys.stdout.isatty())
             before = line
 
 
@@ -44,9 +46,9 @@ def text(status: Status) -> str:
     """A status in full: where it stands, where the dataset is, and what failed."""
     lines = [standing(status)]
     if status.run:
-        lines.append(f"Dataset: {status.run}")
+        lines.append(f"Dataset: {in_line(status.run)}")
     if status.message and not status.failures:
-        lines.append(status.message)
+        lines.append(in_line(status.message))
     lines += [_failure(each) for each in status.failures[:MOST_FAILURES]]
     if (more := len(status.failures) - MOST_FAILURES) > 0:
         lines.append(f"... and {more} more")
@@ -75,9 +77,9 @@ def table(found: Sequence[Status]) -> str:
 def _failure(failure: Failure) -> str:
     where = failure.step if failure.shard is None else f"{failure.step} of shard {failure.shard}"
     tries = f" after {failure.attempts} attempts" if failure.attempts > 1 else ""
-    return f"{where} failed{tries}: {failure.message}"
+    return f"{where} failed{tries}: {in_line(failure.message)}"
 
 
 def _wipe(line: str, output: str) -> None:
     if line and output == "text" and sys.stdout.isatty():
-        click.echo("\r" + " " * len(line) + "\r", nl=False)
+        click.echo("\r" + " " * len(line) + "\r", nl=False)  # ours: back to the start of the line

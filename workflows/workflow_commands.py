@@ -82,11 +82,13 @@ def list_(namespace: str, server: str | None, context: str | None, output: str) 
 @click.option("-f", "--follow", is_flag=True, help="Stay, and print what comes.")
 def logs(name: str, namespace: str, server: str | None, context: str | None, shard: int | None, follow: bool) -> None:
     """Print what a workflow's pods have logged."""
+    from imagekiln.steps.visible import in_line
     from imagekiln.workflows import client
     from imagekiln.workflows.argo import connect
+    from imagekiln.workflows.say import say
 
     for line in client.logs(name, namespace, shard, connect(server, context), follow=follow):
-        click.echo(line)
+        say(in_line(line))
 
 
 @click.command()
@@ -95,9 +97,10 @@ def stop(name: str, namespace: str, server: str | None, context: str | None) -> 
     """End a workflow early. What it has made stays."""
     from imagekiln.workflows import client
     from imagekiln.workflows.argo import connect
+    from imagekiln.workflows.say import say
 
     client.stop(name, namespace, connect(server, context))
-    click.echo(f"{name} is stopping. `imagekiln resubmit {name}` goes on from there.")
+    say(f"{name} is stopping. `imagekiln resubmit {name}` goes on from there.")
 
 
 @click.command()

@@ -39,7 +39,7 @@ def test_a_whole_run_gets_manifest_summary_report_and_success(tmp_path: Path, st
     assert (summary.images, summary.ok, summary.missing) == (20, 20, 0)
     assert SUMMARY.validate_json(store.read(names.SUMMARY)) == summary
     assert store.read(names.SUCCESS) == b"20 of 20 images\n"
-    assert b"20 of 20 images are ok" in store.read(names.REPORT)
+    assert b"Finished: all 20 images are ok." in store.read(names.REPORT)
     assert [store.exists(names.manifest(number)) for number in range(4)] == [True, True, True, False]
     assert [store.exists(names.thumbnail(number)) for number in (0, 19, 20)] == [True, True, False]
 

@@ -1,5 +1,6 @@
 """The pictures of the contact sheet."""
 
+import hashlib
 import io
 from collections import Counter
 from collections.abc import Sequence
@@ -22,55 +23,87 @@ from tests.runs import encoded, picture
 from tests.steps.test_reconcile import Reading
 
 
-def _shard(number: int, statuses: Sequence[str]) -> Reconciled:
-    count = len(statuses)
+def _name(number: int, place: int) -> str:
+    return hashlib.sha256(f"{number}-{place}".encode()).hexdigest()[:32]
+
+
+def _shard(number: int, statuses: Sequence[str], width: int = 8) -> Reconciled:
+    places = range(len(statuses))
     manifest = pa.table(
         {
+            "image_id": [_name(number, place) for place in places],
+            "row": list(places),
             "status": list(statuses),
-            "part": [names.part(number, 0)] * count,
-            "offset": list(range(count)),
-            "size": [1] * count,
-            "prompt": [f"{number}-{place}" for place in range(count)],
-            "seed": [0] * count,
-            "width": [8] * count,
-            "height": [8] * count,
+            "part": [names.part(number, 0)] * len(statuses),
+            "offset": list(places),
+            "size": [1] * len(statuses),
+            "prompt": [f"{number}-{place}" for place in places],
+            "seed": [0] * len(statuses),
+            "width": pa.array([width] * len(statuses), pa.int64()),
+            "height": pa.array([8] * len(statuses), pa.int64()),
         }
     )
     return Reconciled(manifest, ())
 
 
-def _chosen(shards: int, statuses: Sequence[str]) -> list[Sample]:
-    samples = Samples(shards)
-    for number in range(shards):
-        samples.add(number, _shard(number, statuses))
+def _chosen(*shards: Reconciled) -> list[Sample]:
+    samples = Samples()
+    for each in shards:
+        samples.add(each)
     return samples.chosen
 
 
-@pytest.mark.parametrize("shards", [1, 3, 95, 96, 97, 150, 1000])
-def test_a_full_sheet_is_spread_evenly_over_all_shards(shards: int) -> None:
-    each = Counter(sample.part for sample in _chosen(shards, ["ok"] * 200))
-    assert sum(each.values()) == MOST
-    assert max(each.values()) - min(each.values()) <= 1
-    numbers = [int(part[7:12]) for part in each]
-    gaps = np.diff([-1, *numbers, shards])
-    assert max(gaps) <= -(-shards // MOST) + 1
+def _same(shards: int, statuses: Sequence[str]) -> list[Sample]:
+    return _chosen(*(_shard(number, statuses) for number in range(shards)))
 
 
-def test_pictures_are_spread_over_their_shard() -> None:
-    offsets = [sample.offset for sample in _chosen(48, ["ok"] * 101)][:2]
-    assert offsets == [0, 100]
+def test_a_sheet_is_filled_from_all_over_the_run() -> None:
+    numbers = [int(sample.part[7:12]) for sample in _same(1000, ["ok"] * 20)]
+    assert len(numbers) == MOST
+    quarters = Counter(number // 250 for number in numbers)
+    assert all(12 <= quarters[quarter] <= 36 for quarter in range(4))  # 24 on average
+
+
+def test_a_shard_has_pictures_by_how_many_good_images_it_has() -> None:
+    shards = [_shard(number, ["ok"] * (900 if number else 100)) for number in range(2)]
+    each = Counter(sample.part for sample in _chosen(*shards))
+    assert 2 <= each[names.part(0, 0)] <= 20  # a tenth of 96 on average
+
+
+def test_pictures_are_the_same_whatever_the_order_of_the_shards_and_come_in_the_order_of_the_run() -> None:
+    shards = [_shard(number, ["ok"] * 50) for number in range(10)]
+    chosen = _chosen(*shards)
+    assert chosen == _chosen(*reversed(shards))
+    assert chosen == sorted(chosen, key=lambda sample: (sample.part, sample.offset))
+
+
+def test_a_rare_shape_is_sure_of_a_picture() -> None:
+    common, rare = [_shard(number, ["ok"] * 5000) for number in range(4)], _shard(9, ["ok"] * 2, width=16)
+    chosen = _chosen(*common, rare)
+    assert [sample.width for sample in chosen].count(16) >= 1
+    assert len(chosen) == MOST
+
+
+def test_shapes_without_number_leave_room_for_a_fair_choice() -> None:
+    many = [_shard(number, ["ok"], width=8 * number + 8) for number in range(1500)]
+    chosen = _chosen(*many, _shard(2000, ["ok"] * 5000))
+    assert [sample.part for sample in chosen].count(names.part(2000, 0)) > MOST // 2
 
 
 def test_a_small_run_shows_each_image_once() -> None:
-    assert [sample.prompt for sample in _chosen(2, ["ok"] * 3)] == ["0-0", "0-1", "0-2", "1-0", "1-1", "1-2"]
+    assert [sample.prompt for sample in _same(2, ["ok"] * 3)] == ["0-0", "0-1", "0-2", "1-0", "1-1", "1-2"]
 
 
 def test_only_images_that_are_ok_are_shown() -> None:
-    assert [sample.prompt for sample in _chosen(1, ["failed", "ok", "missing", "blank", "ok"])] == ["0-1", "0-4"]
+    assert [sample.prompt for sample in _same(1, ["failed", "ok", "missing", "filtered", "ok"])] == ["0-1", "0-4"]
 
 
 def test_a_shard_without_any_good_image_shows_none() -> None:
-    assert _chosen(2, ["failed"]) == []
+    assert _same(2, ["failed"]) == []
+
+
+def _sample(size: int, width: int = 16, height: int = 16, offset: int = 0) -> Sample:
+    return Sample("0" * 32, 0, "part", offset, size, "a", 1, width, height)
 
 
 @pytest.mark.parametrize(("side", "shown"), [(16, 16), (600, SIDE)])
@@ -79,7 +112,7 @@ def test_a_thumbnail_is_a_small_jpeg_of_its_picture(side: int, shown: int, tmp_p
     assert image.content is not None
     store = open_store(str(tmp_path))
     store.create("part", b"before" + image.content + b"after")
-    content = thumbnail(store, Sample("part", 6, len(image.content), "a", 1, side, side))
+    content = thumbnail(store, _sample(len(image.content), side, side, offset=6))
     with Image.open(io.BytesIO(content)) as small:
         assert (small.format, small.size) == ("JPEG", (shown, shown))
         mean = np.asarray(small).mean((0, 1))
@@ -90,7 +123,7 @@ def test_a_wide_picture_keeps_its_shape(tmp_path: Path) -> None:
     content = written(np.zeros((100, 1000, 3), dtype=np.uint8), Png())
     store = open_store(str(tmp_path))
     store.create("part", content)
-    with Image.open(io.BytesIO(thumbnail(store, Sample("part", 0, len(content), "a", 1, 1000, 100)))) as small:
+    with Image.open(io.BytesIO(thumbnail(store, _sample(len(content), 1000, 100)))) as small:
         assert small.size == (SIDE, round(SIDE / 10))
 
 
@@ -98,7 +131,7 @@ def test_a_thumbnail_reads_its_image_and_nothing_else(tmp_path: Path) -> None:
     content = encoded(1).content or b""
     store = Reading(tmp_path)
     store.create("part", b"x" * 1_000_000 + content + b"x" * 1_000_000)
-    thumbnail(store, Sample("part", 1_000_000, len(content), "a", 1, 16, 16))
+    thumbnail(store, _sample(len(content), offset=1_000_000))
     assert store.bytes == len(content)
 
 
@@ -106,9 +139,9 @@ def test_a_damaged_image_names_its_part(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     store.create("part", b"no image at all")
     with pytest.raises(BadInput, match=r"part: is damaged \(.*\). Restore or delete it"):
-        thumbnail(store, Sample("part", 0, 15, "a", 1, 16, 16))
+        thumbnail(store, _sample(15))
 
 
 def test_a_part_that_vanished_is_missing(tmp_path: Path) -> None:
     with pytest.raises(Missing, match="part: no such file"):
-        thumbnail(open_store(str(tmp_path)), Sample("part", 0, 15, "a", 1, 16, 16))
+        thumbnail(open_store(str(tmp_path)), _sample(15))

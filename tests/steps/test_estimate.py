@@ -65,3 +65,9 @@ def test_hours_without_a_price_have_no_cost(tmp_path: Path) -> None:
 def test_estimate_refuses_what_planning_refuses(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="rows are refused"):
         estimate(job(tmp_path, {"prompt": [None, "a"]}))
+
+
+def test_the_jobs_price_is_taken_unless_another_is_given(tmp_path: Path) -> None:
+    priced = job(tmp_path, {"prompt": ["a"] * 2}, shard={"seconds_per_image": 3600}, price_per_hour=2.0)
+    assert estimate(priced).cost == 2.0
+    assert estimate(priced, 3.0).cost == 3.0

@@ -64,8 +64,8 @@ def test_every_mistake_is_told_at_its_own_line() -> None:
         "job.yaml:8: defaults.steps is 0; write 1 or more.",
         "job.yaml:9: defaults.width is -1; write 1 or more.",
         "job.yaml:10: unknown is no setting; write one of name, prompts, output, model, columns, carry, defaults, "
-        "format, card, encoding, metadata, c2pa, shard, part, batch, device, threads, limits, gates, run_id, "
-        "unconditional_writes, cluster.",
+        "format, card, encoding, metadata, c2pa, shard, part, batch, device, threads, limits, gates, price_per_hour, "
+        "run_id, skip_existing, unconditional_writes, cluster.",
     ]
 
 

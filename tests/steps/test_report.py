@@ -1,18 +1,27 @@
 """The report: totals that are right, and untrusted text that stays text."""
 
+import re
+from dataclasses import replace
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from imagekiln.steps import names
+from imagekiln.steps import names, plots, wording
 from imagekiln.steps.aggregate import aggregate
+from imagekiln.steps.causes import Failure
+from imagekiln.steps.distributions import Distributions
 from imagekiln.steps.errors import Incomplete
+from imagekiln.steps.histogram import Bin, Histogram
 from imagekiln.steps.planning import Planned
-from imagekiln.steps.report import visible
+from imagekiln.steps.report import Contents, drawn, page, write_plots
+from imagekiln.steps.stats import Seconds, ShardStats
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.summary import SUMMARY, Summary
+from imagekiln.steps.throughput import throughput
+from imagekiln.steps.visible import in_page as visible
 from tests.runs import PROMPTS, fill, finished, not_ok, planned
 
 HOSTILE = [
@@ -26,6 +35,7 @@ HOSTILE = [
     "\u202eright to left\u202c &lt;b&gt; &amp;",
     "two\nlines\tand a tab",
 ]
+LINKS = ("src", "srcset", "href", "action", "data", "poster", "background")
 
 
 class Page(HTMLParser):
@@ -68,20 +78,20 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Planned:
 
 
 def test_prompts_and_errors_are_shown_as_they_were_written(hostile: Planned) -> None:
-    page = Page(_html(hostile.uri))
-    captions = [text for text in page.texts if text in {visible(prompt) for prompt in HOSTILE}]
-    assert sorted(captions) == sorted(visible(prompt) for prompt in HOSTILE)
-    assert {image["alt"] for image in page.named("img")} == {visible(prompt) for prompt in HOSTILE}
-    assert visible(f"ValueError: {HOSTILE[0]}") in page.texts
+    shown = Page(_html(hostile.uri))
+    captions = [text for text in shown.texts if text in {visible(prompt) for prompt in HOSTILE}]
+    assert sorted(captions) == sorted(2 * [visible(prompt) for prompt in HOSTILE])  # failed once, made once
+    assert {image["alt"] for image in shown.named("img")} == {visible(prompt) for prompt in HOSTILE}
+    assert visible(f"ValueError: {HOSTILE[0]}") in shown.texts
 
 
 def test_no_text_becomes_a_tag_or_an_attribute(hostile: Planned) -> None:
-    harmless, page = Page(_plain_html(hostile)), Page(_html(hostile.uri))
-    assert {tag for tag, _ in page.tags} <= {tag for tag, _ in harmless.tags}
-    assert {name for _, attributes in page.tags for name in attributes} <= {
+    harmless, shown = Page(_plain_html(hostile)), Page(_html(hostile.uri))
+    assert {tag for tag, _ in shown.tags} <= {tag for tag, _ in harmless.tags}
+    assert {name for _, attributes in shown.tags for name in attributes} <= {
         name for _, attributes in harmless.tags for name in attributes
     }
-    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+    assert not [name for _, attributes in shown.tags for name in attributes if name.startswith("on")]
 
 
 def _plain_html(hostile: Planned) -> str:
@@ -100,8 +110,13 @@ def test_the_page_brings_in_nothing_from_elsewhere(word: str, hostile: Planned) 
 
 
 def test_links_are_relative_to_files_that_are_there(hostile: Planned) -> None:
-    page = Page(_html(hostile.uri))
-    links = [value for _, attributes in page.tags for name, value in attributes.items() if name in ("src", "href")]
+    shown = Page(_html(hostile.uri))
+    places = {attributes["id"] for _, attributes in shown.tags if "id" in attributes}
+    found = [(name, value) for _, each in shown.tags for name, value in each.items() if name in LINKS]
+    within = [value for _, value in found if value.startswith("#")]
+    links = [value for _, value in found if not value.startswith("#")]
+    assert within
+    assert {value[1:] for value in within} <= places
     assert len(links) == len(HOSTILE)
     for link in links:
         parts = urlsplit(link)
@@ -121,23 +136,9 @@ def test_no_control_character_is_in_the_page(hostile: Planned) -> None:
     assert not [sign for sign in _html(hostile.uri) if 0x7F <= ord(sign) < 0xA0]
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("a\x00b", "a\N{REPLACEMENT CHARACTER}b"),
-        ("\x1b[31mred", "\N{REPLACEMENT CHARACTER}[31mred"),
-        ("a\x9bb\x7f", "a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}"),
-        ("zażółć 画 👩‍🚀 עברית", "zażółć 画 👩‍🚀 עברית"),
-        ("", ""),
-    ],
-)
-def test_control_characters_are_made_visible_and_nothing_else_changes(text: str, shown: str) -> None:
-    assert visible(text) == shown
-
-
-def _tiles(page: Page) -> dict[str, str]:
+def _tiles(shown: Page) -> dict[str, str]:
     labels = ["ok", "failed", "blank", "missing", "rows refused", "duplicates, made once", "prompts cut short"]
-    return {label: page.after(label) for label in labels if label in page.texts}
+    return {label: shown.after(label) for label in labels if label in shown.texts}
 
 
 def test_totals_are_those_of_the_summary(tmp_path: Path) -> None:
@@ -162,17 +163,136 @@ def test_an_unfinished_run_names_what_is_missing(tmp_path: Path) -> None:
     there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4])
     with pytest.raises(Incomplete):
         aggregate(there.uri)
-    page = Page(_html(there.uri))
-    assert page.after("Missing").startswith("1 parts are not there")
-    assert names.part(0, 0) in page.after("Missing")
-    assert page.named("img") == []
+    shown = Page(_html(there.uri))
+    assert shown.after("Missing").startswith("1 part is not there")
+    assert names.part(0, 0) in shown.after("Missing")
+    assert shown.named("img") == []
 
 
 def test_a_finished_run_shows_its_model_device_and_time_by_stage(tmp_path: Path) -> None:
     store = finished(tmp_path / "run")
     summary: Summary = SUMMARY.validate_json(store.read(names.SUMMARY))
-    page = Page(_html(tmp_path / "run"))
-    assert page.texts.count(summary.run_id) == 2  # as title and as heading
-    assert any(text.endswith("float32, on cpu") for text in page.texts)
-    assert page.after("text, denoise, decode") == f"{summary.seconds.denoise:,.1f} s"
-    assert "20 of 20 images are ok." in page.texts
+    shown = Page(_html(tmp_path / "run"))
+    assert shown.texts.count(summary.run_id) == 2  # as title and as heading
+    assert any(text.endswith("float32, on cpu") for text in shown.texts)
+    assert shown.after("text, denoise, decode") == wording.seconds(summary.seconds.denoise)
+    assert "Finished: all 20 images are ok." in shown.texts
+
+
+def test_the_page_of_hostile_text_is_as_large_as_that_of_harmless_text(tmp_path: Path) -> None:
+    rows = [{"prompt": "<b>" * 300_000 + str(place)} for place in range(4)]
+    limits = {"failed_share": 1.0, "prompt_chars": 1_000_000}
+    there = planned(tmp_path, str(tmp_path / "out"), rows, limits=limits)
+    fill(there, {0: not_ok(0, error="x" * 1_000_000)})
+    aggregate(there.uri)
+    assert len(_html(there.uri)) < 40_000
+    assert "… and 899,501 more characters" in _html(there.uri)
+
+
+def test_every_cause_has_a_few_images_as_examples(tmp_path: Path) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:8], limits={"failed_share": 1.0})
+    fill(there, {place: not_ok(place) for place in range(5)})
+    summary = aggregate(there.uri)
+    assert [each.row for each in summary.failures[0].examples] == [0, 1, 2]
+    shown = Page(_html(there.uri))
+    for example in summary.failures[0].examples:
+        place = shown.texts.index(example.image_id)
+        assert shown.texts[place - 2] == example.prompt
+        assert shown.texts[place + 2] == example.part == names.part(0, 0)
+
+
+def test_headings_are_in_order_and_every_table_has_a_caption_and_headers(tmp_path: Path) -> None:
+    finished(tmp_path / "run")
+    shown = Page(_html(tmp_path / "run"))
+    tags = [tag for tag, _ in shown.tags]
+    levels = [int(tag[1]) for tag in tags if re.fullmatch("h[1-6]", tag)]
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    assert {"header", "nav", "main", "footer"} <= set(tags)
+    assert tags.count("table") == tags.count("caption") == tags.count("thead")
+    assert all("scope" in header for header in shown.named("th"))
+
+
+def _luminance(colour: str) -> float:
+    each = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (sign / 12.92 if sign <= 0.04045 else ((sign + 0.055) / 1.055) ** 2.4 for sign in each)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _contrast(one: str, other: str) -> float:
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_text_stands_out_from_its_ground_in_both_schemes(tmp_path: Path) -> None:
+    finished(tmp_path / "run")
+    blocks = _html(tmp_path / "run").split(":root")[1:3]
+    schemes = [dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", block)) for block in blocks]
+    for colours in schemes:
+        for text in ("ink", "quiet", "good", "bad", "warn"):
+            assert _contrast(colours[text], colours["card"]) >= 4.5
+            assert _contrast(colours[text], colours["ground"]) >= 4.5
+    assert schemes[0] != schemes[1]
+
+
+@pytest.fixture(scope="module")
+def large(hostile: Planned) -> tuple[Contents, str]:
+    """What a run of ten million images in 2,000 shards tells of itself, and its page."""
+    summary = SUMMARY.validate_json(open_store(hostile.uri).read(names.SUMMARY))
+    told = [ShardStats(number, 1, 5000, 79, 8, "H100", Seconds(3000.0 + 2 * number)) for number in range(2000)]
+    bins = Histogram(1, 64, tuple(Bin(2.0**place, 2.0 ** (place + 1), 10**6) for place in range(6)))
+    failures = tuple(Failure("failed", f"cause {place}", 10_000 - place) for place in range(100))
+    sums = replace(
+        summary,
+        images=10_000_000,
+        statuses={"ok": 9_000_000, "failed": 1_000_000},
+        failures=failures,
+        throughput=throughput(2000, told),
+        distributions=Distributions(bins, bins),
+        marks={"low contrast": 53_000},
+        price_per_hour=2.5,
+        device_hours=1000.0,
+    )
+    contents = Contents("s3://bucket/a run", hostile.plan, sums, replace(sums, run_id="the-one-before"), [])
+    return contents, page(contents)
+
+
+def test_ten_million_images_in_two_thousand_shards_are_a_short_page(large: tuple[Contents, str]) -> None:
+    shown = Page(large[1])
+    assert len(large[1]) < 50_000
+    assert shown.after("images planned") == "10,000,000"
+    assert shown.after("marked low contrast") == "53,000"
+    assert shown.after("cost, at 2.5 an hour") == "2,500.00"
+    assert "15 more causes" in shown.texts
+    assert any(text.startswith("And 80 more causes") for text in shown.texts)
+    assert "the-one-before" in shown.texts
+
+
+def test_plots_come_light_and_dark_with_their_figures_in_words(large: tuple[Contents, str], tmp_path: Path) -> None:
+    contents, html = large
+    store = open_store(str(tmp_path))
+    write_plots(store, drawn(contents.summary))
+    shown = Page(html)
+    pairs = list(zip(shown.named("source"), shown.named("img"), strict=True))
+    assert len(pairs) == len(names.PLOTS)
+    for dark, light in pairs:
+        assert "prefers-color-scheme: dark" in dark["media"]
+        assert re.search(r"\d", light["alt"])
+        for link in (dark["srcset"], light["src"]):
+            assert (tmp_path / "report" / link).stat().st_size < 60_000
+
+
+def test_the_same_figures_give_the_same_bytes(large: tuple[Contents, str]) -> None:
+    contents, html = large
+    assert page(contents) == html
+    chart = drawn(contents.summary)[0]
+    assert chart.drawing is not None
+    content = plots.draw(chart.drawing, plots.LIGHT)
+    assert content == plots.draw(chart.drawing, plots.LIGHT)
+    assert not [word for word in (b"tEXt", b"tIME", b"matplotlib", b"iTXt") if word in content]
+    assert content != plots.draw(chart.drawing, plots.DARK)
+
+
+def test_a_small_run_is_told_without_plots(tmp_path: Path) -> None:
+    finished(tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run" / "report").glob("*.png")] == []

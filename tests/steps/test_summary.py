@@ -1,5 +1,6 @@
 """The sums of a run."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from imagekiln.steps.planning import Planned
 from imagekiln.steps.reconcile import reconcile
 from imagekiln.steps.stats import Seconds, ShardStats
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.summary import MOST_LISTED, SUMMARY, Failure, Summary, Sums
+from imagekiln.steps.summary import MOST_LISTED, SUMMARY, Summary, Sums
 from tests.runs import PROMPTS, encoded, fill, not_ok, planned
 
 
@@ -61,7 +62,7 @@ def test_causes_come_by_how_often_they_happened(there: Planned) -> None:
     faults = {place: not_ok(place, error="KeyError: 'a'\nmore of it") for place in (1, 4, 8)}
     fill(there, {**faults, 5: not_ok(5, error=f"OSError: {'x' * 300}")})
     found = _summary(there).failures
-    assert found[0] == Failure("failed", "KeyError: 'a'", 3)
+    assert (found[0].status, found[0].error, found[0].images) == ("failed", "KeyError: 'a'", 3)
     assert (found[1].images, len(found[1].error)) == (1, 200)
 
 
@@ -92,3 +93,24 @@ def test_a_summary_comes_back_from_its_json(there: Planned) -> None:
     fill(there, {1: not_ok(1)})
     found = _summary(there, _told(0, 8, "H100", 1.0))
     assert SUMMARY.validate_json(SUMMARY.dump_json(found)) == found
+
+
+def test_a_summary_of_an_older_version_reads_back(there: Planned) -> None:
+    fill(there)
+    found = json.loads(SUMMARY.dump_json(_summary(there)))
+    for name in ("marks", "distributions", "throughput", "price_per_hour"):
+        del found[name]
+    assert SUMMARY.validate_python(found).marks == {}
+
+
+def test_the_job_names_the_price(tmp_path: Path) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], price_per_hour=2.5)
+    found = _summary(there, _told(0, 4, "H100", 7200.0))
+    assert (found.price_per_hour, found.cost) == (2.5, 5.0)
+    assert _summary(planned(tmp_path, str(tmp_path / "other"), PROMPTS[:4])).cost is None
+
+
+def test_a_price_changes_neither_the_run_nor_its_plan(tmp_path: Path) -> None:
+    first = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4])
+    again = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], price_per_hour=2.5)
+    assert (again.uri, again.adopted) == (first.uri, True)

@@ -1,0 +1,115 @@
+"""The report's plots, drawn by matplotlib as small PNGs: the same figures give the same bytes.
+
+Nothing of the user's is drawn, so no font can lack a sign and no text can be more than text. Each plot comes for a
+light ground and for a dark one. Figures are drawn without pyplot, whose state is global.
+"""
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib import rc_context, rcParamsDefault
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from PIL import Image as Pillow
+
+from imagekiln.steps.charts import Bars, Dots, Drawing
+from imagekiln.steps.wording import figure
+
+WIDTH, HEIGHT = 460, 230  # CSS pixels
+DENSITY = 2  # of the picture, for sharp screens
+COLOURS = 64
+MOST_TICKS = 5
+NAMED = 3  # slow shards whose number is written beside them
+MARGIN = 0.02  # of the shards, left and right of them
+
+
+@dataclass(frozen=True, slots=True)
+class Scheme:
+    """The colours of a plot."""
+
+    ground: str
+    ink: str
+    line: str
+    bar: str
+    slow: str
+
+
+LIGHT = Scheme(ground="#ffffff", ink="#4b5563", line="#e2e5ea", bar="#b4531a", slow="#b3261e")
+DARK = Scheme(ground="#1c1f24", ink="#b4bcc8", line="#343a43", bar="#f0935a", slow="#ff8a80")
+
+
+def draw(drawing: Drawing, scheme: Scheme) -> bytes:
+    """The drawing as a PNG of 920 by 460 pixels."""
+    # Not the settings of whoever runs this.
+    with rc_context(dict(rcParamsDefault) | {"font.family": "DejaVu Sans", "font.size": 11}):
+        canvas = Figure(figsize=(WIDTH / 100, HEIGHT / 100), dpi=100 * DENSITY, facecolor=scheme.ground)
+        axes = canvas.add_axes((0.12, 0.14, 0.81, 0.8), facecolor=scheme.ground)
+        _frame(axes, scheme)
+        if isinstance(drawing, Bars):
+            _bars(axes, drawing, scheme)
+        else:
+            _dots(axes, drawing, scheme)
+        sink = io.BytesIO()
+        canvas.savefig(sink, format="png", facecolor=scheme.ground, metadata={"Software": None})
+    return _small(sink)
+
+
+def _frame(axes: Axes, scheme: Scheme) -> None:
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(scheme.line)
+    axes.grid(axis="y", color=scheme.line, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=scheme.ink, length=0)
+    axes.yaxis.set_major_locator(MaxNLocator(4))
+    axes.yaxis.set_major_formatter(lambda value, _: _short(value))
+
+
+def _bars(axes: Axes, drawing: Bars, scheme: Scheme) -> None:
+    count = len(drawing.counts)
+    axes.bar([place + 0.5 for place in range(count)], drawing.counts, width=0.9, color=scheme.bar)
+    ticks = range(0, count + 1, max(1, -(-count // MOST_TICKS)))
+    axes.set_xticks(list(ticks), [drawing.bounds[place] for place in ticks])
+    axes.set_xlim(0, count)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
+
+
+def _dots(axes: Axes, drawing: Dots, scheme: Scheme) -> None:
+    told = [(shard, rate) for shard, rate in enumerate(drawing.rates) if rate is not None]
+    slow, rate_of = set(drawing.slow), dict(told)
+    size = 4 if len(told) > 300 else 16
+    plain = [pair for pair in told if pair[0] not in slow]
+    axes.axhline(drawing.median, color=scheme.ink, linewidth=1, dashes=(4, 3))
+    for pairs, colour, larger in ((plain, scheme.bar, 1), ([(each, rate_of[each]) for each in slow], scheme.slow, 2)):
+        axes.scatter(*_columns(pairs), s=size * larger, color=colour, alpha=1 if larger > 1 else 0.8, linewidths=0)
+    for shard in drawing.slow[:NAMED]:
+        axes.annotate(str(shard), (shard, rate_of[shard]), (0, 5), textcoords="offset points", ha="center",
+                      fontsize=9, color=scheme.slow)  # fmt: skip
+    edge = len(drawing.rates) * MARGIN
+    axes.set_xlim(-edge, len(drawing.rates) - 1 + edge)
+    axes.set_ylim(0, 1.15 * max(rate for _, rate in told))
+    axes.xaxis.set_major_locator(MaxNLocator(MOST_TICKS, integer=True))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def _columns(pairs: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:
+    return [shard for shard, _ in pairs], [rate for _, rate in pairs]
+
+
+def _short(value: float) -> str:
+    """A tick, such as 1.5k for 1,500: the axis has little room."""
+    for unit, sign in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= unit:
+            return f"{value / unit:g}{sign}"
+    return figure(value) if value % 1 else f"{value:.0f}"
+
+
+def _small(sink: io.BytesIO) -> bytes:
+    with Pillow.open(sink) as picture:
+        few = picture.convert("RGB").quantize(COLOURS, dither=Pillow.Dither.NONE)
+    small = io.BytesIO()
+    few.save(small, "PNG", optimize=True)
+    return small.getvalue()

@@ -1,0 +1,53 @@
+"""How fast each shard was, and which were slow."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from imagekiln.steps.stats import ShardStats
+
+MOST_SLOW = 10
+SLOW = 0.8  # of the median: what is slower is worth a look
+DIGITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTime:
+    """One shard's images and seconds, over all its attempts."""
+
+    shard: int
+    images: int
+    seconds: float
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Images a second by shard, in the plan's order; None where it made nothing, or did not tell.
+
+    `slowest` are those under 80 % of the `median`, the slowest first, at most ten of `slow`.
+    """
+
+    rates: tuple[float | None, ...] = ()
+    median: float = 0.0
+    slow: int = 0
+    slowest: tuple[ShardTime, ...] = ()
+
+
+def throughput(shards: int, told: Sequence[ShardStats]) -> Throughput:
+    """The rates of a run of so many shards."""
+    most = {each.shard: each for each in sorted(told, key=lambda each: each.images)}  # of several rounds, the largest
+    made = sorted(
+        (each for each in most.values() if each.images_per_second > 0), key=lambda each: each.images_per_second
+    )
+    if not made:
+        return Throughput()
+    rates = {each.shard: _rounded(each.images_per_second) for each in made}
+    median = made[len(made) // 2].images_per_second
+    slow = [each for each in made if each.images_per_second < SLOW * median]
+    slowest = (ShardTime(each.shard, each.images, each.seconds.total, each.attempts) for each in slow[:MOST_SLOW])
+    return Throughput(tuple(map(rates.get, range(shards))), _rounded(median), len(slow), tuple(slowest))
+
+
+def _rounded(rate: float) -> float:
+    return round(rate, DIGITS - 1 - math.floor(math.log10(rate)))

@@ -1,0 +1,73 @@
+"""The run before this one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from imagekiln.steps import names, plan, runs, summary
+from imagekiln.steps.aggregate import aggregate
+from imagekiln.steps.planning import Planned
+from imagekiln.steps.previous import changes, previous
+from imagekiln.steps.runs import Entry
+from imagekiln.steps.storage import Store, open_store
+from tests.runs import PROMPTS, fill, finished, planned
+
+
+def _done(folder: Path, run_id: str, **changed: object) -> Planned:
+    """A run that succeeded, in the log of its output."""
+    there = planned(folder, str(folder / "out"), PROMPTS[:4], run_id=run_id, **changed)
+    fill(there)
+    aggregate(there.uri)
+    runs.register(str(folder / "out"), Entry(run_id, there.plan.job.name))
+    return there
+
+
+def _before(there: Planned) -> str | None:
+    found = previous(open_store(there.uri), there.plan)
+    return None if found is None else found.run_id
+
+
+def test_the_run_before_is_the_last_of_the_same_name(tmp_path: Path) -> None:
+    first, other = _done(tmp_path, "first"), _done(tmp_path, "other", name="other")
+    second = _done(tmp_path, "second")
+    third = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], run_id="third")
+    assert [_before(each) for each in (first, other, second, third)] == [None, None, "first", "second"]
+
+
+def test_a_run_before_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    first, second = _done(tmp_path, "first"), _done(tmp_path, "second")
+    open_store(first.uri).replace(names.SUMMARY, b"{}")
+    assert _before(second) is None
+    open_store(first.uri).remove(names.SUMMARY)
+    assert _before(second) is None
+
+
+def test_a_run_that_was_moved_has_none(tmp_path: Path) -> None:
+    store = finished(tmp_path / "moved")
+    assert previous(store, plan.load(store)) is None
+
+
+def test_the_report_names_the_run_before(tmp_path: Path) -> None:
+    _done(tmp_path, "first")
+    second = _done(tmp_path, "second")
+    assert ">first</caption>" in open_store(second.uri).read(names.REPORT).decode()
+
+
+def _changes(store: Store, **now: object) -> dict[str, tuple[str, str]]:
+    before = summary.load(store)
+    found = changes(replace(before, **now), before)  # type: ignore[arg-type]  # checked by what is then told
+    return {each.name: (each.change, each.judgement) for each in found}
+
+
+def test_more_failures_are_worse_and_more_speed_is_better(tmp_path: Path) -> None:
+    store = finished(tmp_path / "run")
+    rate = summary.load(store).images_per_second
+    found = _changes(store, statuses={"ok": 10, "failed": 10}, images_per_second=2 * rate)
+    assert found["share not ok"] == ("", "worse")  # than none at all
+    assert found["images a second"] == ("+100 %", "better")
+    assert found["images ok"] == ("-50 %", "")
+
+
+def test_a_run_like_the_one_before_is_about_the_same(tmp_path: Path) -> None:
+    found = _changes(finished(tmp_path / "run"))
+    assert found["images a second"] == ("+0 %", "about the same")
+    assert found["share not ok"] == ("", "about the same")

@@ -1,0 +1,22 @@
+"""What Argo picks up of a run."""
+
+from pathlib import Path
+
+from imagekiln.steps import names
+from imagekiln.workflows.outputs import copy_report
+from tests.jobs import files
+from tests.runs import finished
+
+
+def test_a_report_is_copied_with_its_plots_and_pictures_and_nothing_else(tmp_path: Path) -> None:
+    store = finished(tmp_path / "run")
+    store.create(names.plot("throughput"), b"light")
+    store.create(names.plot("throughput", dark=True), b"dark")
+    copy_report(tmp_path / "copy", store.uri)
+    assert files(tmp_path / "copy" / "report") == files(tmp_path / "run" / "report")
+    assert [path.name for path in (tmp_path / "copy").iterdir()] == ["report"]
+
+
+def test_without_a_report_nothing_is_copied(tmp_path: Path) -> None:
+    copy_report(tmp_path / "copy", str(tmp_path / "nothing"))
+    assert not (tmp_path / "copy").exists()

@@ -1,0 +1,69 @@
+"""Nothing reaches a terminal but by one way, which lets no control character through."""
+
+import ast
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from imagekiln.steps import summary
+from imagekiln.steps.verify import Verified
+from imagekiln.workflows import say, show
+from imagekiln.workflows.standing import text
+from imagekiln.workflows.status import Failure, Pods, Status
+from tests.runs import finished
+
+FOLDER = Path(show.__file__).parent
+EVIL = "\x1b[2J\x9b31m\r\nFinished: all is well \u202e\ud800"
+ALLOWED = {"say.py": 2, "standing.py": 1}  # the one in standing wipes a line of our own
+
+
+def _prints(path: Path) -> int:
+    calls = [node.func for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
+    names = [ast.unparse(called) for called in calls]
+    return sum(name in ("print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write") for name in names)
+
+
+def test_only_one_module_prints() -> None:
+    found = {path.name: _prints(path) for path in FOLDER.rglob("*.py")}
+    assert {name: count for name, count in found.items() if count} == ALLOWED
+
+
+def _odd(shown: str) -> list[str]:
+    return [sign for sign in shown if not sign.isprintable() and sign != "\n"]
+
+
+def test_what_is_said_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    say.say(EVIL)
+    say.say(EVIL, err=True)
+    shown = capsys.readouterr()
+    assert _odd(shown.out) == _odd(shown.err) == []
+
+
+def test_a_failure_that_a_pod_left_stays_in_its_line() -> None:
+    failure = Failure("generate", 3, 1, EVIL)
+    status = Status("a", "b", "Failed", "", EVIL, 10, 1, Pods(0, 0, 1, 1), None, None, None, None, (failure,))
+    lines = text(status).splitlines()
+    assert len(lines) == 3
+    assert not any(line.startswith("Finished") for line in lines)
+    assert _odd(text(status)) == []
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+def test_a_result_is_printed_without_control_characters(
+    output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = summary.load(finished(tmp_path / "run"))
+    show.show(Verified(EVIL.replace("\ud800", ""), found.images, found.ok, found.bytes), output, show.verified)
+    shown = capsys.readouterr().out
+    assert _odd(shown) == []
+    assert not any(line.startswith("Finished") for line in shown.splitlines())
+
+
+def test_an_error_of_a_command_stays_in_its_line(tmp_path: Path) -> None:
+    from imagekiln.workflows.cli import main
+
+    ended = CliRunner().invoke(main, ["verify", str(tmp_path / "no\x1b[2J\nFinished: all is well")])
+    assert ended.exit_code == 2
+    assert len(ended.output.splitlines()) == 1
+    assert _odd(ended.output) == []
