@@ -90,7 +90,7 @@ def _choices(listed: object) -> list[str]:
 
 def _nearest(given: str, choices: list[str]) -> str:
     spelled = MEANT.get(given.lower(), given.lower().replace("+", "p"))
-    close = get_close_matches(spelled, choices, n=1, cutoff=ENOUGH) or (choices if len(choices) == 1 else [])
+    close = get_close_matches(spelled, choices, n=1, cutoff=ENOUGH)
     return f'write "{close[0]}"' if close else f"write one of {', '.join(choices)}"
 
 

@@ -7,7 +7,6 @@ from threading import Lock
 import numpy as np
 import numpy.typing as npt
 
-from imagekiln.steps import device
 from imagekiln.steps.checks import Row, Verdict
 from imagekiln.steps.errors import BadInput, TryAgain, first_line
 from imagekiln.steps.gate_settings import Check
@@ -35,6 +34,8 @@ class UserCheck:
             with self._lock:
                 return _verdict(self._function(given, row))
         except Exception as error:  # a stranger's code may raise anything
+            from imagekiln.steps import device  # torch, which only they have who make images
+
             if device.is_lost(error) or device.is_out_of_memory(error):
                 raise TryAgain(f"the check {self.name} failed ({reason(error)}). Run the shard again.") from error
             return Verdict(False, f"the check failed: {type(error).__name__}: {error}")

@@ -44,3 +44,15 @@ def test_steps_import_nothing_of_workflows() -> None:
 
 def test_workflows_import_nothing_that_only_generate_installs() -> None:
     assert {name.partition(".")[0] for name in _imports("imagekiln.workflows")} & GENERATE_ONLY == set()
+
+
+def test_what_makes_no_image_needs_nothing_that_only_generate_installs() -> None:
+    """As on the image of the CPU steps, and on a laptop that only submits."""
+    makers = {"conditioning", "denoise", "device", "fetch", "generate", "pipeline", "rescue", "stages"}
+    steps = {path.stem for path in Path(str(files("imagekiln.steps"))).glob("*.py")} - makers - {"__init__"}
+    shown = {f"imagekiln.workflows.{path.stem}" for path in Path(str(files("imagekiln.workflows"))).glob("*.py")}
+    modules = sorted({f"imagekiln.steps.{name}" for name in steps} | shown)
+    blocked = f"import sys; sys.modules.update(dict.fromkeys({sorted(GENERATE_ONLY)}))"
+    code = f"{blocked}; import importlib; [importlib.import_module(name) for name in {modules}]"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

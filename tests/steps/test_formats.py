@@ -254,7 +254,7 @@ def test_image_that_failed_has_its_error_beside_where_it_would_be(tmp_path: Path
 
 
 def test_listing_of_a_folder_leaves_out_what_readers_would_open_as_a_file() -> None:
-    row = dict.fromkeys((*tables.IMAGE_ROW.names, *tables.OUTCOME.names))
+    row = dict.fromkeys((*tables.IMAGE_ROW.names, *tables.OUTCOME.names, *tables.NEAR.names))
     here = {
         "status": "ok",
         "part": "images/00000/0000-00000.png",

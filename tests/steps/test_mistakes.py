@@ -40,8 +40,8 @@ def test_gpu_means_cuda() -> None:
     assert _told(device="gpu") == 'device is "gpu"; write "cuda".'
 
 
-def test_only_choice_is_told_whatever_was_written() -> None:
-    assert _told(format="zip") == 'format is "zip"; write "parquet".'
+def test_choices_are_told_where_none_is_near() -> None:
+    assert _told(format="zip") == 'format is "zip"; write one of parquet, webdataset, files.'
 
 
 def test_setting_of_another_group_is_told_with_its_place() -> None:
