@@ -15,13 +15,13 @@ RUN python -m pip install --no-cache-dir --disable-pip-version-check --constrain
 
 FROM dependencies AS ours
 COPY . .
-RUN uv build --wheel --no-cache --build-constraints requirements/lock.txt --out-dir /wheel
+RUN uv build --wheel --no-cache --build-constraints requirements/lock.txt --out-dir /wheel \
+    && uv pip install --no-cache --compile-bytecode --python /opt/imagekiln/bin/python --no-deps --no-index \
+        --prefix /ours /wheel/*.whl
 
 FROM ${PYTHON}
 COPY --from=dependencies /opt/imagekiln /opt/imagekiln
-RUN --mount=type=bind,from=ours,source=/wheel,target=/wheel \
-    python -m pip --python /opt/imagekiln/bin/python install --no-cache-dir --disable-pip-version-check --no-deps \
-        --no-index /wheel/*.whl
+COPY --from=ours /ours /opt/imagekiln
 ENV PATH=/opt/imagekiln/bin:$PATH HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 # A number, since Kubernetes cannot look up a name to see that it is not root. Only /tmp is written to.
 USER 1000:1000

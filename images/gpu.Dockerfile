@@ -18,13 +18,13 @@ RUN python -m pip install --no-cache-dir --disable-pip-version-check --constrain
 
 FROM dependencies AS ours
 COPY . .
-RUN uv build --wheel --no-cache --build-constraints requirements/lock.txt --out-dir /wheel
+RUN uv build --wheel --no-cache --build-constraints requirements/lock.txt --out-dir /wheel \
+    && uv pip install --no-cache --compile-bytecode --python /opt/imagekiln/bin/python --no-deps --no-index \
+        --prefix /ours /wheel/*.whl
 
 FROM ${PYTHON}
 COPY --from=dependencies /opt/imagekiln /opt/imagekiln
-RUN --mount=type=bind,from=ours,source=/wheel,target=/wheel \
-    python -m pip --python /opt/imagekiln/bin/python install --no-cache-dir --disable-pip-version-check --no-deps \
-        --no-index /wheel/*.whl
+COPY --from=ours /ours /opt/imagekiln
 # What of the driver NVIDIA's runtime puts in. Not which GPUs: an image that says "all" gets them in pods that asked for
 # none, wherever that runtime is the default.
 ENV PATH=/opt/imagekiln/bin:$PATH HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
