@@ -150,6 +150,20 @@ def test_part_that_lacks_only_its_index_is_committed_without_drawing(tmp_path: P
     assert images_of(there) == before
 
 
+def test_file_that_was_removed_with_its_index_is_drawn_again(tmp_path: Path) -> None:
+    there = plan_of(tmp_path, "files")
+    commit(there, IMAGES)
+    before, part = images_of(there), first_part(there)
+    for key in (part.key, "images/00000/0000-00002.png"):
+        Path(there.uri, key).unlink()
+    assert formats.unmade(open_store(there.uri), formats.chosen(there.plan.job), [part]) == [part]
+    with pytest.raises(BadInput, match=r"0000-00002.json: tells of another image than lies beside it. Delete both"):
+        commit(there, [*IMAGES[:2], OTHERS[2], IMAGES[3]])
+    Path(there.uri, "images/00000/0000-00002.png").unlink()
+    commit(there, IMAGES)
+    assert images_of(there) == before
+
+
 def damaged_tar(folder: Path) -> None:
     tar = folder / "images/00000-0000.tar"
     tar.write_bytes(tar.read_bytes()[:700])
@@ -254,7 +268,7 @@ def test_image_that_failed_has_its_error_beside_where_it_would_be(tmp_path: Path
 
 
 def test_listing_of_a_folder_leaves_out_what_readers_would_open_as_a_file() -> None:
-    row = dict.fromkeys((*tables.IMAGE_ROW.names, *tables.OUTCOME.names))
+    row = dict.fromkeys((*tables.IMAGE_ROW.names, *tables.OUTCOME.names, *tables.NEAR.names))
     here = {
         "status": "ok",
         "part": "images/00000/0000-00000.png",
