@@ -7,7 +7,7 @@ from itertools import chain
 
 import pyarrow as pa
 
-from imagekiln.steps import acceptance, card, formats, gates, names, plan, report, rounds, runs, stats, tables
+from imagekiln.steps import acceptance, card, formats, gates, names, plan, report, rounds, runs, shard, stats, tables
 from imagekiln.steps.acceptance import Accepted
 from imagekiln.steps.contact import Samples
 from imagekiln.steps.errors import BadInput, Incomplete
@@ -55,11 +55,11 @@ def _summed(store: Store, frozen: Plan, again: Rounds, accepted: Accepted) -> Su
     """Reconcile every shard; write manifest, index, summary, card and report."""
     sums, samples, near = Sums(), Samples(), Originals(frozen.job.gates.near_duplicate)
     with Holdings(store, frozen.counts.images) as held:
-        for shard in in_order(lambda number: _account(store, again, number), len(frozen.shards)):
-            sums.add(shard)
-            samples.add(shard)
-            near.add(shard.manifest)
-            held.add(shard.manifest)
+        for each in in_order(lambda number: _account(store, again, number), len(frozen.shards)):
+            sums.add(each)
+            samples.add(each)
+            near.add(each.manifest)
+            held.add(each.manifest)
         held.write()
     sums.marked(NEAR_DUPLICATE, near.mark(store))
     _write(store, again.listings())
@@ -78,10 +78,18 @@ def _told(store: Store, frozen: Plan, again: Rounds) -> Iterator[ShardStats]:
 
 
 def _account(store: Store, again: Rounds, number: int) -> Reconciled:
-    shard = again.reconcile(number)
-    store.replace(names.manifest(number), tables.to_parquet(shard.manifest))
-    _write(store, formats.listings(again.plan.job, shard.manifest))
-    return shard
+    found = again.reconcile(number)
+    if found.missing and _adopted(store, again.plan, number):
+        found = again.reconcile(number)
+    store.replace(names.manifest(number), tables.to_parquet(found.manifest))
+    _write(store, formats.listings(again.plan.job, found.manifest))
+    return found
+
+
+def _adopted(store: Store, frozen: Plan, number: int) -> bool:
+    """Commit parts that lack no more than that: a retry would make their images a second time."""
+    missing = shard.missing(store, shard.read(store, frozen, number))
+    return len(formats.unmade(store, formats.chosen(frozen.job), missing)) < len(missing)
 
 
 def _write(store: Store, listings: Iterable[tuple[str, pa.Table]]) -> None:

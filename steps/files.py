@@ -41,9 +41,7 @@ class Packed:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             there = list(pool.map(lambda image: self._written(store, image), self.images))
             lines = list(sidecar.texts(parts.told(self.part.rows, parts.outcome(there))))
-            outcome = pa.concat_tables(
-                pool.map(lambda place: self._told(store, place, lines[place]), range(len(lines)))
-            )
+            outcome = pa.concat_tables(pool.map(lambda image, line: self._told(store, image, line), there, lines))
         _commit(store, self.part, outcome)
 
     def _written(self, store: Store, image: Encoded) -> Encoded:
@@ -56,10 +54,13 @@ class Packed:
             return image
         return _adopted(image, content, is_lossless(self.encoding), store.at(key))
 
-    def _told(self, store: Store, place: int, line: bytes) -> pa.Table:
+    def _told(self, store: Store, image: Encoded, line: bytes) -> pa.Table:
         """What became of an image, as it stands beside it: written now, or by another pod."""
-        key = names.image(self.part.key, place, JSON)
-        return _outcome(line if store.create(key, line) else store.read(key), self.part, place, store.at(key))
+        key = names.image(self.part.key, image.place, JSON)
+        found = _outcome(line if store.create(key, line) else store.read(key), self.part, image.place, store.at(key))
+        if image.sha256 and found["sha256"][0].as_py() not in (None, image.sha256):
+            raise BadInput(f"{store.at(key)}: tells of another image than lies beside it. Delete both, and run again.")
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +74,19 @@ class Files:
         return Packed(part, sorted(images, key=lambda image: image.place), self.encoding)
 
     def adopt(self, store: Store, part: Part) -> bool:
-        """Commit the index of images that are all told of already; False where one is not."""
+        """Commit the index of images that are all told of, and there, already; False where one is not."""
         keys = [names.image(part.key, place, JSON) for place in range(part.rows.num_rows)]
         with ThreadPoolExecutor(AT_ONCE) as pool:
             if not store.exists(keys[0]) or not all(pool.map(store.exists, keys)):
                 return False
             lines = pool.map(store.read, keys)
             told = [_outcome(line, part, place, store.at(keys[place])) for place, line in enumerate(lines)]
-        _commit(store, part, pa.concat_tables(told))
+            outcome = pa.concat_tables(told)
+            made = zip(self.places(part), outcome["size"].to_pylist(), strict=True)
+            # One that was removed, as damaged ones are, is to be drawn again.
+            if not all(pool.map(store.exists, [image for image, size in made if size is not None])):
+                return False
+        _commit(store, part, outcome)
         return True
 
     def places(self, part: Part) -> list[str]:

@@ -63,7 +63,7 @@ def _told(contents: Contents) -> dict[str, object]:
     return {
         "plan": contents.plan,
         "summary": summary,
-        "verdict": verdict(summary, contents.uri),
+        "verdict": verdict(summary, contents.uri, contents.plan.job.gates),
         "failures": summary.failures[:MOST_FAILURES],
         "first_failures": FIRST_FAILURES,
         "parts": summary.missing_parts[:MOST_PARTS],

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from imagekiln.steps import plan, rounds
+from imagekiln.steps import names, plan, rounds
 from imagekiln.steps import summary as summaries
 from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.next_round import next_round
@@ -40,7 +40,9 @@ def retry(
     store = open_store(run)
     there = next_round(store, plan.load(store))
     if there is None:
-        return Retried(store.uri, 0, 0, summaries.load(store))
+        # A round that was finished by a retry killed just before the run was has nothing left, and the run no end.
+        done = store.exists(names.SUCCESS)
+        return Retried(store.uri, 0, 0, summaries.load(store) if done else aggregate(store.uri))
     planned(Planned(there.plan, there.store.uri, adopted=False))
     # Only where pixels are made: torch takes seconds to import, and planning needs none of it.
     from imagekiln.steps.generate import loader, make_shard

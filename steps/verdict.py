@@ -1,10 +1,14 @@
 """How a run ended, in a line, and what to do next, as commands."""
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from shlex import quote
 from typing import Literal
 
+from imagekiln.steps import gates
+from imagekiln.steps.gate_settings import Gates
+from imagekiln.steps.gates import Exceeded
 from imagekiln.steps.summary import Summary
 from imagekiln.steps.wording import count, of, percent
 
@@ -24,12 +28,14 @@ class Verdict:
     commands: tuple[str, ...]
 
 
-def verdict(summary: Summary, uri: str) -> Verdict:
-    """The verdict on the run at `uri`."""
+def verdict(summary: Summary, uri: str, wanted: Gates) -> Verdict:
+    """The verdict on the run at `uri`, whose job wants these gates."""
     if summary.missing:
         return _incomplete(summary, quote(uri))
     if summary.not_ok > summary.failed_share * summary.images:
         return _failed(summary, quote(uri))
+    if over := gates.exceeded(wanted, summary):
+        return _exceeded(summary, uri, over)
     return _finished(summary, quote(uri))
 
 
@@ -70,4 +76,18 @@ def _failed(summary: Summary, run: str) -> Verdict:
         f"That is {percent(summary.not_ok / summary.images)}, and the job accepts {percent(summary.failed_share)}. "
         "See the causes below; make these images again, or accept what is there:",
         (f"imagekiln retry {run}", f"imagekiln aggregate {run} --failed-share {summary.share_to_accept}"),
+    )
+
+
+def _exceeded(summary: Summary, uri: str, over: Sequence[Exceeded]) -> Verdict:
+    found = "; ".join(
+        f"{each.name} found {percent(each.found / summary.images)} of the images, and its share is "
+        f"{percent(each.share)}"
+        for each in over
+    )
+    return Verdict(
+        "failed",
+        f"The gates found too much: {', '.join(each.name for each in over)}.",
+        f"{found}. See them below, then make the images anew with other settings, or accept what is there:",
+        (gates.to_accept(uri, summary, over),),
     )

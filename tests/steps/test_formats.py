@@ -15,6 +15,7 @@ from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.disk import Disk
 from imagekiln.steps.encode import Encoded
 from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.next_round import next_round
 from imagekiln.steps.planning import Planned
 from imagekiln.steps.run import run
 from imagekiln.steps.shard import Part
@@ -147,6 +148,29 @@ def test_part_that_lacks_only_its_index_is_committed_without_drawing(tmp_path: P
     before, part = images_of(there), first_part(there)
     Path(there.uri, part.key).unlink()
     assert formats.unmade(open_store(there.uri), formats.chosen(there.plan.job), [part]) == []
+    assert images_of(there) == before
+
+
+def test_part_that_lacks_only_its_index_is_accounted_for_and_not_retried(tmp_path: Path, layout: str) -> None:
+    there = plan_of(tmp_path, layout)
+    fill(there)
+    Path(there.uri, first_part(there).key).unlink()
+    assert aggregate(there.uri).ok == 8
+    assert next_round(open_store(there.uri), there.plan) is None
+    assert verify(there.uri).ok == 8
+
+
+def test_file_that_was_removed_with_its_index_is_drawn_again(tmp_path: Path) -> None:
+    there = plan_of(tmp_path, "files")
+    commit(there, IMAGES)
+    before, part = images_of(there), first_part(there)
+    for key in (part.key, "images/00000/0000-00002.png"):
+        Path(there.uri, key).unlink()
+    assert formats.unmade(open_store(there.uri), formats.chosen(there.plan.job), [part]) == [part]
+    with pytest.raises(BadInput, match=r"0000-00002.json: tells of another image than lies beside it. Delete both"):
+        commit(there, [*IMAGES[:2], OTHERS[2], IMAGES[3]])
+    Path(there.uri, "images/00000/0000-00002.png").unlink()
+    commit(there, IMAGES)
     assert images_of(there) == before
 
 

@@ -13,6 +13,7 @@ from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.encode import Encoded
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.measures import Measures
+from imagekiln.steps.originals import Originals
 from imagekiln.steps.planning import Planned
 from imagekiln.steps.quality import Quality
 from imagekiln.steps.storage import Store, open_store
@@ -84,6 +85,25 @@ def test_a_share_of_near_duplicates_fails_the_run_and_the_manifest_has_them(tmp_
     with pytest.raises(Incomplete, match=r"near_duplicate found 3 of 20 \(0.15, and its share is 0.1\)"):
         aggregate(store.uri)
     assert manifest(store)["near_duplicate_of"].null_count == 17
+
+
+def test_verify_finds_an_aggregation_that_was_killed_before_it_marked_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = _filled(_planned(tmp_path), ALIKE)
+    aggregate(store.uri)
+    with monkeypatch.context() as patch:
+        patch.setattr(Originals, "mark", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            aggregate(store.uri)
+    with pytest.raises(Incomplete, match="its manifest marks 0 near-duplicates and not 3"):
+        verify(store.uri)
+    aggregate(store.uri)
+    assert verify(store.uri).ok == 19
+
+
+def _killed(*_: object) -> int:
+    raise KeyboardInterrupt
 
 
 def test_only_manifests_in_which_something_was_found_are_written_again(

@@ -137,6 +137,15 @@ def test_a_stopped_retry_goes_on_with_its_round(failed: str) -> None:
     assert not store.exists("retry-2/plan.json")
 
 
+def test_a_retry_killed_just_before_the_run_s_end_is_ended_by_the_next_one(failed: str) -> None:
+    done = retry(failed)
+    store = open_store(failed)
+    store.remove(names.SUCCESS)
+    again = retry(failed)
+    assert (again.round, again.images, again.summary.ok) == (0, 0, done.summary.ok)
+    assert store.exists(names.SUCCESS)
+
+
 def test_a_round_may_be_named_in_place_of_its_run(failed: str) -> None:
     with failing(TEXTS[9]), pytest.raises(Incomplete):
         retry(failed)

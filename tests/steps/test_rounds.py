@@ -61,6 +61,14 @@ def test_an_image_that_a_round_lacks_keeps_what_was_said_before(there: Planned) 
     assert verify(there.uri).ok == 17
 
 
+def test_what_an_unfinished_round_made_since_is_no_damage_but_work_to_finish(there: Planned) -> None:
+    make(begun(there), encoded(0), encoded(1), encoded(2))
+    with pytest.raises(Incomplete, match=r"Round 1 is not finished: retry the run again"):
+        verify(there.uri)
+    aggregate(there.uri)
+    assert verify(there.uri).ok == 20
+
+
 def test_a_round_is_finished_once_all_its_parts_are_accounted_for(there: Planned) -> None:
     each = begun(there)
     with pytest.raises(Incomplete, match=r"retry-1: 1 parts of this round are missing, .*00000-0000.parquet"):
