@@ -174,7 +174,7 @@ def test_a_finished_run_shows_its_model_device_and_time_by_stage(tmp_path: Path)
     summary: Summary = SUMMARY.validate_json(store.read(names.SUMMARY))
     shown = Page(_html(tmp_path / "run"))
     assert shown.texts.count(summary.run_id) == 2  # as title and as heading
-    assert any(text.endswith("float32, on cpu") for text in shown.texts)
+    assert any(text.endswith("float32, on cpu. PNG, lossless, in Parquet.") for text in shown.texts)
     assert shown.after("text, denoise, decode") == wording.seconds(summary.seconds.denoise)
     assert "Finished: all 20 images are ok." in shown.texts
 
