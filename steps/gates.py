@@ -11,7 +11,7 @@ from imagekiln.steps.job import Job
 from imagekiln.steps.storage import Store
 from imagekiln.steps.summary import Summary
 
-Standing = Literal["only marks", "within", "exceeded", "accepted"]
+Standing = Literal["any", "within", "exceeded", "accepted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Finding:
     def standing(self) -> Standing:
         """What follows for the run."""
         if self.allowed is None:
-            return "only marks"
+            return "any"
         if self.images <= self.allowed * self.of:
             return "within"
         return "accepted" if self.accepted else "exceeded"

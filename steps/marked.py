@@ -67,4 +67,4 @@ def _reason(gate: str, picture: Sample) -> str:
         OVER_SATURATED: f"{percent(picture.saturation or 0)} vivid pixels",
         NEAR_DUPLICATE: f"looks like {picture.near_duplicate_of}",
     }
-    return measured.get(gate, picture.marks_reason or "")
+    return measured.get(gate, (picture.marks_reason or "").removeprefix(f"{gate}: "))
