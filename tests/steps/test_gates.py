@@ -83,7 +83,7 @@ def _fails(tmp_path: Path) -> Store:
     assert str(caught.value) == (
         f"{uri}: gates found more images than the job lets pass: low_contrast found 8 of 8 (1, and its share is 0.05); "
         "even found 4 of 8 (0.5, and its share is 0.4). See them in the report. "
-        f"To accept them: imagekiln aggregate {uri} --failed-share 0 --accept low_contrast --accept even"
+        f"To accept them: imagekiln aggregate {uri} --accept low_contrast --accept even"
     )
     return open_store(str(uri))
 
