@@ -82,7 +82,9 @@ def mime(encoding: Encoding) -> str:
 def in_words(encoding: Encoding) -> str:
     """The kind and its quality, such as JPEG, quality 92."""
     kind = {"webp": "WebP", "jxl": "JPEG XL"}.get(encoding.kind, encoding.kind.upper())
-    return f"{kind}, lossless" if is_lossless(encoding) else f"{kind}, quality {encoding.quality}"
+    if isinstance(encoding, Png) or is_lossless(encoding):
+        return f"{kind}, lossless"
+    return f"{kind}, quality {encoding.quality}"
 
 
 def is_lossless(encoding: Encoding) -> bool:

@@ -78,10 +78,10 @@ def test_a_run_like_the_one_before_is_about_the_same(tmp_path: Path) -> None:
 
 def test_two_nights_of_one_job_are_compared_without_help(tmp_path: Path) -> None:
     prompts = write_prompts(tmp_path / "prompts.parquet", PROMPTS[:4])
-    for night in ("first", "second"):
-        given = {"run_id": night, "price_per_hour": 2.0, "gates": {"low_contrast": {"below": 0.5}}}
-        uri = run(job(prompts, str(tmp_path / "out"), **given), Silent(), Stop()).uri
-    html = open_store(uri).read(names.REPORT).decode()
+    given = {"price_per_hour": 2.0, "gates": {"low_contrast": {"below": 0.5}}}
+    nights = [job(prompts, str(tmp_path / "out"), run_id=night, **given) for night in ("first", "second")]
+    uris = [run(night, Silent(), Stop()).uri for night in nights]
+    html = open_store(uris[1]).read(names.REPORT).decode()
     assert ">first</caption>" in html
     for figure in ("marked low_contrast", "cost of 1,000 images"):
         assert f'<th scope="row">{figure}</th>' in html
