@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from shlex import quote
 
-from imagekiln.steps import names
+from imagekiln.steps import commands, gates, names
 from imagekiln.steps import summary as summaries
 from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.job import Job
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.storage import Store
 from imagekiln.steps.summary import Summary
@@ -17,24 +17,36 @@ LISTED = 10
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The share of images that need not be ok, and the gates whose share does not count."""
+    """What a person said of a run: the share of images that need not be ok, the gates whose share does not count,
+    and what a device costs an hour.
+    """
 
     failed_share: float
     gates: tuple[str, ...]
+    price_per_hour: float | None
 
 
-def accepted(store: Store, frozen: Plan, failed_share: float | None, gates: Sequence[str]) -> Accepted:
+def accepted(
+    store: Store, frozen: Plan, failed_share: float | None, accept: Sequence[str], price: float | None = None
+) -> Accepted:
     """What is asked for, else what the job says. What a run that is finished was accepted with stays so."""
-    share = frozen.job.limits.failed_share
+    share, cost = frozen.job.limits.failed_share, frozen.job.price_per_hour
     before: tuple[str, ...] = ()
     if store.exists(names.SUCCESS):
         with suppress(BadInput):  # the summary is about to be written anew
             there = summaries.load(store)
-            share, before = max(share, there.failed_share), there.accepted
-    return Accepted(share if failed_share is None else failed_share, tuple(dict.fromkeys((*before, *gates))))
+            share, before, cost = max(share, there.failed_share), there.accepted, there.price_per_hour
+    named = tuple(dict.fromkeys((*before, *accept)))
+    return Accepted(share if failed_share is None else failed_share, named, cost if price is None else price)
 
 
-def refuse_incomplete(store: Store, summary: Summary) -> None:
+def accepting(run: str, job: Job, summary: Summary) -> str:
+    """The command that accepts all of a run that is not as the job asks."""
+    share = max(summary.failed_share, summary.share_to_accept)
+    return commands.aggregate(run, job, share, (*summary.accepted, *gates.exceeded(job.gates, summary)))
+
+
+def refuse_incomplete(store: Store, job: Job, summary: Summary) -> None:
     """Raise Incomplete where an image is unaccounted for, or a larger share is not ok than is accepted."""
     if summary.missing:
         listed = ", ".join(summary.missing_parts[:LISTED])
@@ -45,10 +57,8 @@ def refuse_incomplete(store: Store, summary: Summary) -> None:
         )
     bad = summary.not_ok
     if bad > summary.failed_share * summary.images:
-        there = quote(store.uri)
         causes = "; ".join(f"{each.images} {each.status} ({each.error})" for each in summary.failures[:LISTED])
         raise Incomplete(
             f"{store.uri}: {bad} of {summary.images} images are not ok: {causes}. To make them again: "
-            f"imagekiln retry {there}. To accept them: "
-            f"imagekiln aggregate {there} --failed-share {summary.share_to_accept}"
+            f"{commands.on_run('retry', store.uri)}. To accept them: {accepting(store.uri, job, summary)}"
         )

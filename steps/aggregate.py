@@ -23,13 +23,15 @@ from imagekiln.steps.storage import Store, open_store
 from imagekiln.steps.summary import SUMMARY, Summary, Sums
 
 
-def aggregate(uri: str, failed_share: float | None = None, accept: Sequence[str] = ()) -> Summary:
+def aggregate(
+    uri: str, failed_share: float | None = None, accept: Sequence[str] = (), price: float | None = None
+) -> Summary:
     """Account for every planned image of the run at `uri`, which may also name one of its rounds.
 
-    `failed_share` replaces the job's, which is frozen; the share of gates in `accept` does not count; what a run was
-    accepted with once stays so. Raises Incomplete where images are missing, also of the round that was named, too many
-    are not ok, or a gate found too many, BadInput on damage, TryAgain where storage fails. Whatever is there is in the
-    manifest even then.
+    `failed_share` replaces the job's, which is frozen; the share of gates in `accept` does not count; `price` is what a
+    device costs an hour. What a finished run was aggregated with stays so. Raises Incomplete where images are missing,
+    also of the round that was named, too many are not ok, or a gate found too many, BadInput on damage, TryAgain where
+    storage fails. Whatever is there is in the manifest even then.
     """
     run, asked = rounds.home(uri)
     store = open_store(run)
@@ -37,10 +39,10 @@ def aggregate(uri: str, failed_share: float | None = None, accept: Sequence[str]
     gates.check_names(frozen.job.gates, accept)
     again = Rounds(store, frozen)
     try:
-        summary = _summed(store, frozen, again, acceptance.accepted(store, frozen, failed_share, accept))
+        summary = _summed(store, frozen, again, acceptance.accepted(store, frozen, failed_share, accept, price))
         again.mark()
-        acceptance.refuse_incomplete(store, summary)
-        gates.refuse_exceeded(store, frozen.job.gates, summary)
+        acceptance.refuse_incomplete(store, frozen.job, summary)
+        gates.refuse_exceeded(store, frozen.job, summary)
     except (BadInput, Incomplete):
         if store.exists(names.SUCCESS):
             store.remove(names.SUCCESS)  # the run was whole once, and is no longer
@@ -53,7 +55,8 @@ def aggregate(uri: str, failed_share: float | None = None, accept: Sequence[str]
 
 def _summed(store: Store, frozen: Plan, again: Rounds, accepted: Accepted) -> Summary:
     """Reconcile every shard; write manifest, index, summary, card and report."""
-    sums, samples, near = Sums(), Samples(), Originals(frozen.job.gates.near_duplicate)
+    given = frozen.job.gates
+    sums, samples, near = Sums(), Samples(tuple(given.marking)), Originals(given.near_duplicate)
     with Holdings(store, frozen.counts.images) as held:
         for each in in_order(lambda number: _account(store, again, number), len(frozen.shards)):
             sums.add(each)
@@ -61,10 +64,12 @@ def _summed(store: Store, frozen: Plan, again: Rounds, accepted: Accepted) -> Su
             near.add(each.manifest)
             held.add(each.manifest)
         held.write()
-    sums.marked(NEAR_DUPLICATE, near.mark(store))
+    for rows in near.mark(store):
+        sums.marked(NEAR_DUPLICATE, rows.num_rows)
+        samples.mark(NEAR_DUPLICATE, rows)
     _write(store, again.listings())
     told = sums.summary(frozen, _told(store, frozen, again), accepted.failed_share, accepted.gates)
-    summary = replace(told, rounds=len(again.all))
+    summary = replace(told, rounds=len(again.all), price_per_hour=accepted.price_per_hour)
     store.replace(names.SUMMARY, SUMMARY.dump_json(summary, indent=1) + b"\n")
     card.write(store, frozen, summary)
     report.write(store, frozen, summary, samples)

@@ -25,7 +25,7 @@ class Disk:
 
     def at(self, key: str) -> str:
         """The object's path."""
-        return str(self._folder / key)
+        return f"{self.uri}/{key}"  # asked for with every object, and pathlib is slow
 
     def read(self, key: str) -> bytes:
         """The whole object. Raises Missing."""

@@ -79,6 +79,14 @@ def mime(encoding: Encoding) -> str:
     return f"image/{encoding.kind}"
 
 
+def in_words(encoding: Encoding) -> str:
+    """The kind and its quality, such as JPEG, quality 92."""
+    kind = {"webp": "WebP", "jxl": "JPEG XL"}.get(encoding.kind, encoding.kind.upper())
+    if isinstance(encoding, Png) or is_lossless(encoding):
+        return f"{kind}, lossless"
+    return f"{kind}, quality {encoding.quality}"
+
+
 def is_lossless(encoding: Encoding) -> bool:
     """Whether what is decoded is, pixel by pixel, what was drawn."""
     return isinstance(encoding, Png) or (isinstance(encoding, Webp | Jxl) and encoding.lossless)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps import commit, names, plan, shard, tables
+from imagekiln.steps import commands, commit, names, plan, shard, tables
 from imagekiln.steps.errors import Incomplete, Missing
 from imagekiln.steps.in_order import in_order
 from imagekiln.steps.job import MOST_SHARD_IMAGES, Job
@@ -106,7 +106,7 @@ def _left_of(store: Store, frozen: Plan, number: int) -> pa.Table | None:
     except Missing as error:
         raise Incomplete(
             f"{store.at(names.manifest(number))}: is not there, so nobody knows what is left. Run the job, or "
-            f"`imagekiln aggregate {store.uri}`, first."
+            f"`{commands.on_run('aggregate', store.uri)}`, first."
         ) from error
     again = pc.is_in(status, pa.array(AGAIN))
     if not pc.any(again).as_py():

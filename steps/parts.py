@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -109,7 +110,9 @@ def offsets(content: bytes, where: str) -> pa.Array:
 
 
 def _offsets_in(parquet: pq.ParquetFile) -> pa.Array:
-    return pa.array(json.loads((parquet.metadata.metadata or {})[OFFSETS]), pa.int64())
+    told = json.loads((parquet.metadata.metadata or {})[OFFSETS])
+    places = np.array([-1 if offset is None else offset for offset in told], np.int64)
+    return pa.array(places, mask=places < 0)  # of a list with a None, each would look for pandas, for milliseconds
 
 
 def _table(rows: pa.Table, images: Sequence[Encoded]) -> pa.Table:

@@ -51,8 +51,25 @@ def changes(now: Summary, before: Summary) -> list[Change]:
         _change("share not ok", _bad(now), _bad(before), percent, better=-1),
         _change("images a second", now.images_per_second, before.images_per_second, figure, better=1),
         _change("device hours", now.device_hours, before.device_hours, figure),
+        *_gates(now, before),
+        *_cost(now, before),
         _change("size of an image", now.bytes / max(1, now.ok), before.bytes / max(1, before.ok), size),
     ]
+
+
+def _gates(now: Summary, before: Summary) -> list[Change]:
+    each = [(gate, now.marks[gate], before.marks[gate]) for gate in now.marks if gate in before.marks]
+    return [
+        _change(f"marked {gate}", here / max(1, now.images), there / max(1, before.images), percent, better=-1)
+        for gate, here, there in each
+        if here or there
+    ]
+
+
+def _cost(now: Summary, before: Summary) -> list[Change]:
+    if now.cost is None or before.cost is None:
+        return []
+    return [_change("cost of 1,000 images", now.cost_of_thousand, before.cost_of_thousand, "{:,.2f}".format, better=-1)]
 
 
 def _before(entries: Sequence[Entry], this: Entry) -> Entry | None:

@@ -1,13 +1,18 @@
 """The report: one page with relative pictures, no script and no data URI, so that it opens anywhere."""
 
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import chain
 
 from jinja2 import Environment, PackageLoader
 
 from imagekiln.steps import charts, names, wording
 from imagekiln.steps.charts import Chart
-from imagekiln.steps.contact import Sample, Samples, thumbnail
+from imagekiln.steps.contact import Samples, thumbnail
+from imagekiln.steps.encodings import in_words
+from imagekiln.steps.lot import Sample
+from imagekiln.steps.marked import marked, most_marked
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.previous import changes, previous
 from imagekiln.steps.storage import Store
@@ -19,22 +24,30 @@ WRITERS = 8
 FIRST_FAILURES = 5  # the others are folded away
 MOST_FAILURES = 20
 MOST_PARTS = 20
+FORMATS = {"parquet": "in Parquet", "webdataset": "in WebDataset tars", "files": "as files with sidecars"}
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a page tells of a run at `uri`: its sums, those of the run before it, and the pictures to show."""
+    """What a page tells of a run at `uri`: its sums, those of the run before, a sheet of pictures, and some by gate."""
 
     uri: str
     plan: Plan
     summary: Summary
     before: Summary | None
-    pictures: list[Sample]
+    sheet: list[Sample]
+    marked: dict[str, Sequence[Sample]] = field(default_factory=dict)
+
+    @property
+    def pictures(self) -> list[Sample]:
+        """All pictures, in the order of their numbers."""
+        return [*self.sheet, *chain.from_iterable(self.marked.values())]
 
 
 def write(store: Store, plan: Plan, summary: Summary, samples: Samples) -> None:
     """Write the page and its pictures into the run, the page last."""
-    contents = Contents(store.uri, plan, summary, previous(store, plan), samples.chosen)
+    shown = most_marked(samples.marked, summary.marks)
+    contents = Contents(store.uri, plan, summary, previous(store, plan), samples.chosen, shown)
     with ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(lambda each: _write_thumbnail(store, *each), enumerate(contents.pictures)))
     write_plots(store, drawn(summary))
@@ -63,7 +76,7 @@ def _told(contents: Contents) -> dict[str, object]:
     return {
         "plan": contents.plan,
         "summary": summary,
-        "verdict": verdict(summary, contents.uri, contents.plan.job.gates),
+        "verdict": verdict(summary, contents.plan.job, contents.uri),
         "failures": summary.failures[:MOST_FAILURES],
         "first_failures": FIRST_FAILURES,
         "parts": summary.missing_parts[:MOST_PARTS],
@@ -73,7 +86,10 @@ def _told(contents: Contents) -> dict[str, object]:
         "spreads": charts.spreads(summary),
         "shares_of": charts.shares(summary),
         "stages": charts.stages(summary),
-        "pictures": list(enumerate(contents.pictures)),
+        "gates": marked(contents.plan.job.gates, summary, contents.marked, len(contents.sheet)),
+        "pictures": list(enumerate(contents.sheet)),
+        "encoding": in_words(contents.plan.job.encoding),
+        "laid_down": FORMATS[contents.plan.job.format],
     }
 
 

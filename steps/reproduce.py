@@ -10,7 +10,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps import fetch_image, names, plan, rounds, stats, tables
+from imagekiln.steps import commands, fetch_image, names, plan, rounds, stats, tables
 from imagekiln.steps.encode import Encoded, Picture, encode
 from imagekiln.steps.encoder import notes
 from imagekiln.steps.encodings import suffix
@@ -106,7 +106,8 @@ def _ids(store: Store, number: int) -> pa.Array:
     try:
         return tables.column(store, names.manifest(number), "image_id")
     except Missing as error:
-        raise Incomplete(f"{store.uri}: has no whole manifest. Run `imagekiln aggregate {store.uri}` first.") from error
+        told = f"Run `{commands.on_run('aggregate', store.uri)}` first."
+        raise Incomplete(f"{store.uri}: has no whole manifest. {told}") from error
 
 
 def _then(store: Store, row: pa.Table) -> ShardStats | None:

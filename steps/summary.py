@@ -80,6 +80,11 @@ class Summary:
         """What the run's device hours cost, in the unit of the price; None without one."""
         return None if self.price_per_hour is None else self.device_hours * self.price_per_hour
 
+    @property
+    def cost_of_thousand(self) -> float:
+        """What 1,000 images that are ok cost; 0 without a price."""
+        return 1000 * (self.cost or 0) / max(1, self.ok)
+
 
 SUMMARY: TypeAdapter[Summary] = TypeAdapter(Summary)
 

@@ -1,14 +1,13 @@
 """How a run ended, in a line, and what to do next, as commands."""
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from shlex import quote
 from typing import Literal
 
 from imagekiln.steps import gates
-from imagekiln.steps.gate_settings import Gates
-from imagekiln.steps.gates import Exceeded
+from imagekiln.steps.acceptance import accepting
+from imagekiln.steps.commands import aggregate, on_run
+from imagekiln.steps.job import Job
 from imagekiln.steps.summary import Summary
 from imagekiln.steps.wording import count, of, percent
 
@@ -28,66 +27,72 @@ class Verdict:
     commands: tuple[str, ...]
 
 
-def verdict(summary: Summary, uri: str, wanted: Gates) -> Verdict:
-    """The verdict on the run at `uri`, whose job wants these gates."""
+def verdict(summary: Summary, job: Job, uri: str) -> Verdict:
+    """The verdict on the run at `uri`."""
     if summary.missing:
-        return _incomplete(summary, quote(uri))
+        return _incomplete(summary, job, uri)
     if summary.not_ok > summary.failed_share * summary.images:
-        return _failed(summary, quote(uri))
-    if over := gates.exceeded(wanted, summary):
-        return _exceeded(summary, uri, over)
-    return _finished(summary, quote(uri))
+        return _failed(summary, job, uri)
+    if over := gates.exceeded(job.gates, summary):
+        return _exceeded(summary, job, uri, over)
+    return _finished(summary, uri)
 
 
 def _finished(summary: Summary, run: str) -> Verdict:
-    verify = f"imagekiln verify {run}"
+    verify = on_run("verify", run)
+    if not summary.images:
+        return Verdict("finished", "Finished: there was no image to make.", _why_none(summary), ())
     if not summary.not_ok:
         advice = "Nothing is left to do. To read everything back and check it by hash:"
         return Verdict(
             "finished", f"Finished: all {of(summary.images, 'image is', 'images are')} ok.", advice, (verify,)
         )
+    left = summary.not_ok > summary.statuses.get("filtered", 0)  # what was filtered, no retry makes again
     return Verdict(
         "finished",
         f"Finished: {count(summary.ok)} of {of(summary.images, 'image is', 'images are')} ok.",
-        f"{percent(summary.not_ok / summary.images)} are not, within the {percent(summary.failed_share)} that the job "
-        "accepts. To check what is there by hash, or to make the others again:",
-        (verify, f"imagekiln retry {run}"),
+        f"{percent(summary.not_ok / summary.images)} are not, within the {percent(summary.failed_share)} that are "
+        f"accepted. To check what is there by hash{', or to make the others again' if left else ''}:",
+        (verify, *([on_run("retry", run)] if left else [])),
     )
 
 
-def _incomplete(summary: Summary, run: str) -> Verdict:
+def _why_none(summary: Summary) -> str:
+    if summary.existing_images:
+        return f"Earlier runs have made {of(summary.existing_images, 'image')} that the prompts ask for."
+    return "No row of the prompts was accepted."
+
+
+def _incomplete(summary: Summary, job: Job, run: str) -> Verdict:
     shards = sorted({int(found[1]) for part in summary.missing_parts if (found := SHARD.search(part))})
-    generate = [f"imagekiln generate {run} --shard {shard}" for shard in shards[:MOST_SHARDS]]
+    generate = [on_run("generate", run, f"--shard {shard}") for shard in shards[:MOST_SHARDS]]
     some = len(shards) > MOST_SHARDS or summary.missing_parts_count > len(summary.missing_parts)
     return Verdict(
         "incomplete",
         f"Incomplete: {count(summary.missing)} of {of(summary.images, 'image')} are missing.",
         "Run the job again, or its workflow: it makes what is missing and nothing else. "
         f"Or by hand, shard by shard{', of which these are the first' if some else ''}:",
-        (*generate, f"imagekiln aggregate {run}"),
+        (*generate, aggregate(run, job, summary.failed_share, summary.accepted)),
     )
 
 
-def _failed(summary: Summary, run: str) -> Verdict:
+def _failed(summary: Summary, job: Job, run: str) -> Verdict:
     bad = f"{count(summary.not_ok)} of {of(summary.images, 'image is', 'images are')} not ok"
     return Verdict(
         "failed",
         f"Too many images failed: {bad}.",
-        f"That is {percent(summary.not_ok / summary.images)}, and the job accepts {percent(summary.failed_share)}. "
+        f"That is {percent(summary.not_ok / summary.images)}, and {percent(summary.failed_share)} are accepted. "
         "See the causes below; make these images again, or accept what is there:",
-        (f"imagekiln retry {run}", f"imagekiln aggregate {run} --failed-share {summary.share_to_accept}"),
+        (on_run("retry", run), accepting(run, job, summary)),
     )
 
 
-def _exceeded(summary: Summary, uri: str, over: Sequence[Exceeded]) -> Verdict:
-    found = "; ".join(
-        f"{each.name} found {percent(each.found / summary.images)} of the images, and its share is "
-        f"{percent(each.share)}"
-        for each in over
-    )
+def _exceeded(summary: Summary, job: Job, run: str, over: tuple[str, ...]) -> Verdict:
+    found = {each.gate: each for each in gates.findings(job.gates, summary)}
+    said = (f"{name} {percent(found[name].share)} where {percent(found[name].allowed or 0)} may be" for name in over)
     return Verdict(
         "failed",
-        f"The gates found too much: {', '.join(each.name for each in over)}.",
-        f"{found}. See them below, then make the images anew with other settings, or accept what is there:",
-        (gates.to_accept(uri, summary, over),),
+        f"{of(len(over), 'gate')} found too many images.",
+        f"{'; '.join(said)}. See the images below; mend the job, or accept what was found:",
+        (accepting(run, job, summary),),
     )

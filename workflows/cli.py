@@ -102,16 +102,26 @@ def generate(ctx: click.Context, run: str, shard: int, workers: int, output: str
 @click.argument("run", metavar="RUN")
 @click.option("--failed-share", type=click.FloatRange(0, 1), help="Accept this share of images that are not ok.")
 @click.option("--accept", multiple=True, metavar="GATE", help="Accept what this gate found, whatever its share.")
+@click.option(
+    "--price", type=click.FloatRange(min=0), help="What a device costs an hour, in place of the job's figure."
+)
 @click.option("--outputs", type=click.Path(file_okay=False), help="Leave a copy of the report here, for Argo.")
 @output_option
-def aggregate(run: str, failed_share: float | None, accept: tuple[str, ...], outputs: str | None, output: str) -> None:
+def aggregate(
+    run: str,
+    failed_share: float | None,
+    accept: tuple[str, ...],
+    price: float | None,
+    outputs: str | None,
+    output: str,
+) -> None:
     """Account for every planned image; write manifest, summary, report and _SUCCESS."""
     from imagekiln.steps.aggregate import aggregate as aggregate_run
     from imagekiln.workflows.outputs import copy_report
     from imagekiln.workflows.show import show, summed
 
     try:
-        done = aggregate_run(run, failed_share, accept)
+        done = aggregate_run(run, failed_share, accept, price)
     finally:  # an incomplete run has a report too
         if outputs:
             copy_report(Path(outputs), run)

@@ -1,10 +1,9 @@
 """What the steps leave in a folder for Argo to pick up: a few short texts, and the report."""
 
-from itertools import takewhile
+from itertools import count, takewhile
 from pathlib import Path
 
 from imagekiln.steps import names, rounds
-from imagekiln.steps.contact import MOST
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.planning import Planned
 from imagekiln.steps.storage import open_store
@@ -37,7 +36,7 @@ def copy_report(folder: Path, uri: str) -> None:
     """Copy the report of a run, also of a round's, with its pictures into `folder`/report. Without one, do nothing."""
     store = open_store(rounds.home(uri)[0])
     plots = [names.plot(name, dark=dark) for name in names.PLOTS for dark in (False, True)]
-    thumbnails = takewhile(store.exists, map(names.thumbnail, range(MOST)))
+    thumbnails = takewhile(store.exists, map(names.thumbnail, count()))
     for name in [*filter(store.exists, [names.REPORT, *plots]), *thumbnails]:
         copy = folder / name
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -189,3 +189,11 @@ def test_images_are_what_the_parts_hold_not_what_the_summary_said_before(there: 
     store = open_store(there.uri)
     store.replace(names.SUMMARY, b"{}")
     assert aggregate(there.uri).bytes == sum(len(encoded(place % 4).content or b"") for place in range(20))
+
+
+def test_a_price_given_by_hand_goes_before_the_job_s_and_stays(tmp_path: Path) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], price_per_hour=2.0)
+    fill(there)
+    assert aggregate(there.uri).price_per_hour == 2.0
+    assert aggregate(there.uri, price=3.5).price_per_hour == 3.5
+    assert aggregate(there.uri).price_per_hour == 3.5

@@ -13,10 +13,11 @@ from PIL import Image
 
 from imagekiln.steps import names
 from imagekiln.steps.codecs import written
-from imagekiln.steps.contact import MOST, SIDE, Sample, Samples, thumbnail
+from imagekiln.steps.contact import MOST, MOST_MARKED, SIDE, Samples, thumbnail
 from imagekiln.steps.encode import encode
 from imagekiln.steps.encodings import Png
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.lot import Sample
 from imagekiln.steps.reconcile import Reconciled
 from imagekiln.steps.storage import open_store
 from tests.runs import encoded, picture
@@ -27,7 +28,7 @@ def _name(number: int, place: int) -> str:
     return hashlib.sha256(f"{number}-{place}".encode()).hexdigest()[:32]
 
 
-def _shard(number: int, statuses: Sequence[str], width: int = 8) -> Reconciled:
+def _shard(number: int, statuses: Sequence[str], width: int = 8, marks: Sequence[str] = ()) -> Reconciled:
     places = range(len(statuses))
     manifest = pa.table(
         {
@@ -41,6 +42,11 @@ def _shard(number: int, statuses: Sequence[str], width: int = 8) -> Reconciled:
             "seed": [0] * len(statuses),
             "width": pa.array([width] * len(statuses), pa.int64()),
             "height": pa.array([8] * len(statuses), pa.int64()),
+            "marks": pa.array([list(marks)] * len(statuses), pa.list_(pa.string())),
+            "marks_reason": pa.nulls(len(statuses), pa.string()),
+            "contrast": pa.array([0.5] * len(statuses), pa.float32()),
+            "saturation": pa.array([0.25] * len(statuses), pa.float32()),
+            "near_duplicate_of": pa.nulls(len(statuses), pa.string()),
         }
     )
     return Reconciled(manifest, ())
@@ -100,6 +106,25 @@ def test_only_images_that_are_ok_are_shown() -> None:
 
 def test_a_shard_without_any_good_image_shows_none() -> None:
     assert _same(2, ["failed"]) == []
+
+
+def test_a_few_images_of_each_gate_are_drawn_by_lot_and_none_that_is_not_ok() -> None:
+    samples = Samples(["dull", "loud", "quiet"])
+    samples.add(_shard(0, ["ok", "filtered"] * 50, marks=["dull"]))
+    samples.add(_shard(1, ["ok"] * 2, marks=["loud", "dull"]))
+    found = samples.marked
+    assert {gate: len(each) for gate, each in found.items()} == {"dull": MOST_MARKED, "loud": 2}
+    good = sorted([_name(0, place) for place in range(0, 100, 2)] + [_name(1, place) for place in range(2)])
+    assert [each.image_id for each in found["dull"]] == good[:MOST_MARKED]
+
+
+def test_marks_made_once_all_shards_are_known_are_shown_too() -> None:
+    samples = Samples(["near"])
+    shard = _shard(0, ["ok"] * 4)
+    samples.add(shard)
+    samples.mark("near", _shard(0, ["ok"] * 4, marks=["near"]).manifest.slice(1, 1))
+    assert [each.marks for each in samples.chosen] == [(), ("near",), (), ()]
+    assert [each.image_id for each in samples.marked["near"]] == [_name(0, 1)]
 
 
 def _sample(size: int, width: int = 16, height: int = 16, offset: int = 0) -> Sample:

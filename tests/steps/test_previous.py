@@ -7,9 +7,12 @@ from imagekiln.steps import names, plan, runs, summary
 from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.planning import Planned
 from imagekiln.steps.previous import changes, previous
+from imagekiln.steps.progress import Silent
+from imagekiln.steps.run import run
 from imagekiln.steps.runs import Entry
+from imagekiln.steps.stop import Stop
 from imagekiln.steps.storage import Store, open_store
-from tests.runs import PROMPTS, fill, finished, planned
+from tests.runs import PROMPTS, fill, finished, job, planned, write_prompts
 
 
 def _done(folder: Path, run_id: str, **changed: object) -> Planned:
@@ -71,3 +74,14 @@ def test_a_run_like_the_one_before_is_about_the_same(tmp_path: Path) -> None:
     found = _changes(finished(tmp_path / "run"))
     assert found["images a second"] == ("+0 %", "about the same")
     assert found["share not ok"] == ("", "about the same")
+
+
+def test_two_nights_of_one_job_are_compared_without_help(tmp_path: Path) -> None:
+    prompts = write_prompts(tmp_path / "prompts.parquet", PROMPTS[:4])
+    given = {"price_per_hour": 2.0, "gates": {"low_contrast": {"below": 0.5}}}
+    nights = [job(prompts, str(tmp_path / "out"), run_id=night, **given) for night in ("first", "second")]
+    uris = [run(night, Silent(), Stop()).uri for night in nights]
+    html = open_store(uris[1]).read(names.REPORT).decode()
+    assert ">first</caption>" in html
+    for figure in ("marked low_contrast", "cost of 1,000 images"):
+        assert f'<th scope="row">{figure}</th>' in html

@@ -15,14 +15,16 @@ from imagekiln.steps.causes import Failure
 from imagekiln.steps.distributions import Distributions
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.histogram import Bin, Histogram
+from imagekiln.steps.measures import Measures
 from imagekiln.steps.planning import Planned
+from imagekiln.steps.quality import Quality
 from imagekiln.steps.report import Contents, drawn, page, write_plots
 from imagekiln.steps.stats import Seconds, ShardStats
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.summary import SUMMARY, Summary
 from imagekiln.steps.throughput import throughput
 from imagekiln.steps.visible import in_page as visible
-from tests.runs import PROMPTS, fill, finished, not_ok, planned
+from tests.runs import PROMPTS, encoded, fill, finished, not_ok, planned
 
 HOSTILE = [
     "<script>alert(1)</script>",
@@ -174,7 +176,7 @@ def test_a_finished_run_shows_its_model_device_and_time_by_stage(tmp_path: Path)
     summary: Summary = SUMMARY.validate_json(store.read(names.SUMMARY))
     shown = Page(_html(tmp_path / "run"))
     assert shown.texts.count(summary.run_id) == 2  # as title and as heading
-    assert any(text.endswith("float32, on cpu") for text in shown.texts)
+    assert any(text.endswith("float32, on cpu. PNG, lossless, in Parquet.") for text in shown.texts)
     assert shown.after("text, denoise, decode") == wording.seconds(summary.seconds.denoise)
     assert "Finished: all 20 images are ok." in shown.texts
 
@@ -249,7 +251,7 @@ def large(hostile: Planned) -> tuple[Contents, str]:
         failures=failures,
         throughput=throughput(2000, told),
         distributions=Distributions(bins, bins),
-        marks={"low contrast": 53_000},
+        marks={"low_contrast": 53_000},
         price_per_hour=2.5,
         device_hours=1000.0,
     )
@@ -261,7 +263,7 @@ def test_ten_million_images_in_two_thousand_shards_are_a_short_page(large: tuple
     shown = Page(large[1])
     assert len(large[1]) < 50_000
     assert shown.after("images planned") == "10,000,000"
-    assert shown.after("marked low contrast") == "53,000"
+    assert "53,000" in shown.texts
     assert shown.after("cost, at 2.5 an hour") == "2,500.00"
     assert "15 more causes" in shown.texts
     assert any(text.startswith("And 80 more causes") for text in shown.texts)
@@ -296,3 +298,39 @@ def test_the_same_figures_give_the_same_bytes(large: tuple[Contents, str]) -> No
 def test_a_small_run_is_told_without_plots(tmp_path: Path) -> None:
     finished(tmp_path / "run")
     assert [path.name for path in (tmp_path / "run" / "report").glob("*.png")] == []
+
+
+def _marked(tmp_path: Path) -> Planned:
+    """A run of 8 images, two of which a check of the user's would not have, with signs of HTML in its reason."""
+    rows = [*PROMPTS[:8]]
+    check = {"name": "even", "entry": "tests.own_checks:even", "share": 0.1}
+    there = planned(tmp_path, str(tmp_path / "out"), rows, gates={"checks": [check]}, limits={"failed_share": 0.5})
+    bad = Quality(("even",), "even: <b>odd</b>", Measures(0.2, 0.1, 0))
+    fill(
+        there,
+        {1: replace(encoded(1), quality=bad), 3: not_ok(3, "filtered", "unsafe"), 5: replace(encoded(5), quality=bad)},
+    )
+    aggregate(there.uri, accept=["even"])
+    return there
+
+
+def test_a_gate_is_shown_with_its_share_and_images_that_it_marked(tmp_path: Path) -> None:
+    there = _marked(tmp_path)
+    shown = Page(_html(there.uri))
+    assert shown.texts.count("<b>odd</b>") == 2
+    assert "over 10 %, accepted" in shown.texts
+    assert shown.texts.count("even") == 2 + 2  # in the table and over its pictures, and on the sheet
+    pictures = sorted(image["src"] for image in shown.named("img"))
+    assert pictures == [f"thumbnails/{place:04d}.jpg" for place in range(7 + 2)]
+    assert all((Path(there.uri) / "report" / picture).is_file() for picture in pictures)
+    assert len([image for image in shown.named("img") if image["alt"] == PROMPTS[3]["prompt"]]) == 0
+
+
+def test_rounds_and_images_of_earlier_runs_are_told(hostile: Planned) -> None:
+    summary = SUMMARY.validate_json(open_store(hostile.uri).read(names.SUMMARY))
+    told = Page(page(Contents("run", hostile.plan, replace(summary, rounds=2, existing_images=1234), None, [])))
+    assert told.after("rounds of retry") == "2"
+    assert told.after("images that earlier runs made") == "1,234"
+    assert any("retry-1 to retry-2" in text for text in told.texts)
+    plain = Page(_html(hostile.uri))
+    assert not {"rounds of retry", "images that earlier runs made"} & set(plain.texts)
