@@ -20,7 +20,8 @@ from imagekiln.steps.reconcile import Reconciled
 from imagekiln.steps.rounds import Rounds
 from imagekiln.steps.stats import ShardStats
 from imagekiln.steps.storage import Store, open_store
-from imagekiln.steps.summary import SUMMARY, Summary, Sums
+from imagekiln.steps.summary import SUMMARY, Summary
+from imagekiln.steps.sums import Sums
 
 
 def aggregate(

@@ -1,23 +1,18 @@
 """The sums of a run: what was planned, what became of it, and what it took."""
 
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import ceil
 
-import pyarrow as pa
-import pyarrow.compute as pc
 from pydantic import TypeAdapter, ValidationError
 
 from imagekiln.steps import names
-from imagekiln.steps.causes import Causes, Failure
-from imagekiln.steps.distributions import Distributions, Spread
+from imagekiln.steps.causes import Failure
+from imagekiln.steps.distributions import Distributions
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.plan import Plan
-from imagekiln.steps.reconcile import MISSING, Reconciled
-from imagekiln.steps.stats import Seconds, ShardStats
+from imagekiln.steps.reconcile import MISSING
+from imagekiln.steps.stats import Seconds
 from imagekiln.steps.storage import Store
-from imagekiln.steps.throughput import Throughput, throughput
+from imagekiln.steps.throughput import Throughput
 
 MOST_LISTED = 100
 
@@ -95,66 +90,3 @@ def load(store: Store) -> Summary:
         return SUMMARY.validate_json(store.read(names.SUMMARY))
     except ValidationError as error:
         raise BadInput(f"{store.at(names.SUMMARY)}: cannot be read. Aggregate the run again.") from error
-
-
-class Sums:
-    """Adds up shard after shard, so that memory does not grow with the run."""
-
-    def __init__(self) -> None:
-        """Begin at nothing."""
-        self._statuses: Counter[str] = Counter()
-        self._marks: Counter[str] = Counter()
-        self._causes, self._spread = Causes(), Spread()
-        self._missing: list[str] = []
-        self._missing_count = self._bytes = 0
-
-    def add(self, shard: Reconciled) -> None:
-        """Add one shard's images."""
-        manifest = shard.manifest
-        self._statuses.update(_counted(manifest["status"]))
-        self._marks.update(_counted(pc.list_flatten(manifest["marks"])))
-        self._bytes += pc.sum(manifest["size"]).as_py() or 0
-        self._missing_count += len(shard.missing)
-        self._missing += shard.missing[: MOST_LISTED - len(self._missing)]
-        self._causes.add(manifest)
-        self._spread.add(manifest)
-
-    def marked(self, gate: str, images: int) -> None:
-        """Add images that a gate marked once all shards were known."""
-        self._marks[gate] += images
-
-    def summary(
-        self, plan: Plan, told: Iterable[ShardStats], failed_share: float, accepted: Iterable[str] = ()
-    ) -> Summary:
-        """The sums, with what the shards told of themselves. `failed_share` and `accepted` are what was accepted."""
-        stats = list(told)
-        seconds = Seconds(*(sum(getattr(each.seconds, name) for each in stats) for name in Seconds.__slots__))
-        made = sum(each.images for each in stats)
-        return Summary(
-            run_id=plan.run_id,
-            rows=plan.input.rows,
-            rejected_rows=plan.counts.rejected_rows,
-            duplicate_images=plan.counts.duplicate_images,
-            truncated_prompts=plan.counts.truncated_prompts,
-            images=plan.counts.images,
-            statuses=dict(sorted(self._statuses.items())),
-            bytes=self._bytes,
-            failures=self._causes.failures(MOST_LISTED),
-            missing_parts=tuple(self._missing),
-            missing_parts_count=self._missing_count,
-            seconds=seconds,
-            device_hours=seconds.total / 3600,
-            images_per_second=made / seconds.total if seconds.total else 0.0,
-            devices=tuple(sorted({each.device for each in stats})),
-            failed_share=failed_share,
-            marks={gate: self._marks[gate] for gate in plan.job.gates.marking},
-            accepted=tuple(accepted),
-            existing_images=plan.counts.existing_images,
-            distributions=self._spread.distributions(),
-            throughput=throughput(len(plan.shards), stats),
-            price_per_hour=plan.job.price_per_hour,
-        )
-
-
-def _counted(column: pa.ChunkedArray) -> dict[str, int]:
-    return {entry["values"]: entry["counts"] for entry in pc.value_counts(column).to_pylist()}

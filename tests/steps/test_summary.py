@@ -10,7 +10,8 @@ from imagekiln.steps.planning import Planned
 from imagekiln.steps.reconcile import reconcile
 from imagekiln.steps.stats import Seconds, ShardStats
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.summary import MOST_LISTED, SUMMARY, Summary, Sums
+from imagekiln.steps.summary import MOST_LISTED, SUMMARY, Summary
+from imagekiln.steps.sums import Sums
 from tests.runs import PROMPTS, encoded, fill, not_ok, planned
 
 
