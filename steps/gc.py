@@ -58,9 +58,13 @@ def gc(output: str, older_than: float = OLDER_THAN, *, remove: bool = False) -> 
     """
     store, now = open_store(output), time.time()
     runs = list(_runs(store))
+    # What it has was left out of other runs, so that it is the only copy, whatever became of it since.
+    needed = {run_id for run in runs for run_id in run.plan.looked_at}
     later = superseded([run for run in runs if run.finished is not None])
     found: list[Garbage] = []
     for run in runs:
+        if run.finished is None and run.run_id in needed:
+            continue
         garbage = _garbage(run, later.get(run.run_id), now, now - older_than * DAY)
         if garbage is not None:
             found.append(garbage)

@@ -73,6 +73,15 @@ def test_a_run_in_which_anything_was_written_of_late_stays(key: str, tmp_path: P
     assert told(gc(str(tmp_path / "out"), 0).found) == {"half": "unfinished"}
 
 
+def test_a_run_whose_images_others_left_out_stays_whatever_became_of_it(tmp_path: Path) -> None:
+    first = made(tmp_path, "monday", PROMPTS[:6])
+    second = made(tmp_path, "tuesday", PROMPTS, skip_existing=True)
+    assert second.plan.counts.existing_images == 6
+    open_store(first.uri).remove(names.SUCCESS)
+    aged(tmp_path / "out", 10)
+    assert gc(str(tmp_path / "out"), remove=True).found == ()
+
+
 def test_a_run_that_the_next_one_holds_is_superseded(tmp_path: Path) -> None:
     made(tmp_path, "monday", PROMPTS[:6], days=30)
     made(tmp_path, "tuesday", PROMPTS[:10], days=20)
