@@ -2,14 +2,14 @@
 
 import io
 from collections.abc import Sequence
+from dataclasses import asdict
 from itertools import chain, islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from PIL import Image as Pillow
 
-from imagekiln.steps import tables
-from imagekiln.steps.codecs import MOST_PIXELS, decode
+from imagekiln.steps import fetch_image
 from imagekiln.steps.lot import Lot, Sample, samples
 from imagekiln.steps.reconcile import Reconciled
 from imagekiln.steps.storage import Store
@@ -83,13 +83,7 @@ def thumbnail(store: Store, sample: Sample) -> bytes:
 
     Raises BadInput where it is damaged.
     """
-    with store.open(sample.part) as file:
-        file.seek(sample.offset)
-        content = file.read(sample.size)
-    try:
-        picture = Pillow.fromarray(decode(content, most=max(MOST_PIXELS, sample.width * sample.height)))
-    except tables.DAMAGED as error:
-        raise tables.damaged(store.at(sample.part), error) from error
+    picture = Pillow.fromarray(fetch_image.pixels(store, asdict(sample)))
     picture.thumbnail((SIDE, SIDE))
     sink = io.BytesIO()
     picture.save(sink, "JPEG", quality=85)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from imagekiln.steps import tables
-from imagekiln.steps.codecs import RGB, decode
+from imagekiln.steps.codecs import MOST_PIXELS, RGB, decode
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage import Store
 
@@ -20,8 +20,9 @@ def content(store: Store, row: Mapping[str, object]) -> bytes:
 
 def pixels(store: Store, row: Mapping[str, object]) -> RGB:
     """The pixels of an image that is ok, RGB uint8 (height, width, 3). Raises BadInput where they do not decode."""
-    there = content(store, row)
+    there, width, height = content(store, row), row["width"], row["height"]
+    asked = width * height if isinstance(width, int) and isinstance(height, int) else 0
     try:
-        return decode(there)
+        return decode(there, most=max(MOST_PIXELS, asked))
     except tables.DAMAGED as error:
         raise tables.damaged(store.at(str(row["part"])), error) from error

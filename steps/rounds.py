@@ -7,6 +7,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pyarrow.compute as pc
 
 from imagekiln.steps import formats, names, plan, stats
 from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.in_order import in_order
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.recent import Recent
 from imagekiln.steps.reconcile import MISSING, Reconciled, reconcile
@@ -88,15 +90,14 @@ class Rounds:
     def stats(self) -> Iterator[ShardStats]:
         """What the rounds' shards took, of those that told."""
         for each in self.all:
-            told = (stats.load(each.store, number) for number in range(len(each.plan.shards)))
+            told = in_order(partial(stats.load, each.store), len(each.plan.shards))
             yield from (one for one in told if one is not None)
 
     def listings(self) -> Iterator[tuple[str, pa.Table]]:
         """What readers of the format want beside the images of the rounds, each with its key."""
         for each in self.all if formats.has_listings(self.plan.job) else ():
-            for number in range(len(each.plan.shards)):
-                manifest = reconcile(each.store, each.plan, number).manifest
-                for key, table in formats.listings(each.plan.job, manifest):
+            for shard in in_order(partial(reconcile, each.store, each.plan), len(each.plan.shards)):
+                for key, table in formats.listings(each.plan.job, shard.manifest):
                     yield f"{names.round_folder(each.plan.round)}/{key}", table
 
     def missing(self, number: int) -> tuple[str, ...]:
