@@ -33,13 +33,20 @@ class Conditioning:
         """The batches in which rows of one shape are drawn: one of `size`, or one for each row where neighbours tell."""
         return [[row] for row in rows] if self._family.alone else [padded(rows, size)]
 
+    @property
+    def drawn_as(self) -> str:
+        """The output type to ask for: tensors, but in families whose tensors may be of another range than [0, 1]."""
+        return "pt" if self._family.positive else "np"
+
     def text(self, rows: Sequence[ImageRow]) -> Inputs:
         """The prompts as embeddings where the family is known, else as text."""
         prompts = [row.pixels.prompt for row in rows]
         negatives = [row.pixels.negative_prompt for row in rows]
         if not self._family.positive:
             plain: Inputs = {"prompt": prompts}
-            return plain | ({"negative_prompt": negatives} if self.accepts("negative_prompt") else {})
+            return plain | (
+                {"negative_prompt": negatives} if any(negatives) and self.accepts("negative_prompt") else {}
+            )
         # A text alone needs no padding, and runs without a mask.
         length = self._family.padded if len(rows) > 1 else None
         inputs: Inputs = {"negative_prompt": None} if self.accepts("negative_prompt") else {}

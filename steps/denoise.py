@@ -26,9 +26,9 @@ class Denoiser:
         self._schedulers = {"default": pipe.scheduler}
 
     def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
-        """Draw rows of one shape in a batch padded to `size`, or one by one; one picture a row, `blank` where it is not finite.
+        """Draw rows of one shape in a batch padded to `size`, or one by one in families where neighbours would tell.
 
-        `check` is called after each step and may raise to give up. Raises what the pipeline raises, and ValueError
+        One picture a row, `blank` where it is not finite. `check` is called after each step and may raise to give up. Raises what the pipeline raises, and ValueError
         where it drew another size than asked.
         """
         drawn = [picture for batch in self._conditioning.calls(rows, size) for picture in self._call(batch, check)]
@@ -38,8 +38,8 @@ class Denoiser:
         told = self._conditioning
         self._prepare(batch[0])
         inputs = told.text(batch) | told.noise(batch) | told.settings(batch[0]) | self._asking(check)
-        output = self._pipe(**inputs, output_type="pt")
-        images = _sized(output.images.float(), batch[0])
+        output = self._pipe(**inputs, output_type=told.drawn_as)
+        images = _sized(_tensor(output.images), batch[0])
         finite = images.isfinite().flatten(1).all(1).tolist()
         filtered = getattr(output, "nsfw_content_detected", None) or [False] * len(batch)
         pixels = to_uint8(images)
@@ -64,6 +64,11 @@ class Denoiser:
         for name in GUIDERS:
             if guider := getattr(self._pipe, name, None):
                 guider.guidance_scale = wanted.guidance
+
+
+def _tensor(images: "torch.Tensor | np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> torch.Tensor:
+    """Images as float32 (batch, 3, height, width), from tensors or from arrays with the channels last."""
+    return images.float() if isinstance(images, torch.Tensor) else torch.from_numpy(images).float().permute(0, 3, 1, 2)
 
 
 def _sized(images: torch.Tensor, row: ImageRow) -> torch.Tensor:

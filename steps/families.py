@@ -79,7 +79,8 @@ FAMILIES: Mapping[str, Family] = {
     "SanaPipeline": Family(_MASKED, _NOT_MASKED, multiple=32, compiled="whole"),
     "SanaSprintPipeline": Family(_MASKED, multiple=32, compiled="whole"),
     "AuraFlowPipeline": Family(_MASKED, _NOT_MASKED, side=1024, compiled="whole"),
-    "Lumina2Pipeline": Family(_MASKED, _NOT_MASKED, compiled="whole"),
+    # Its transformer cuts a batch to the longest text of it.
+    "Lumina2Pipeline": Family(_MASKED, _NOT_MASKED, alone=True, compiled="whole"),
     # One more than the 512 tokens that it reads: a mask without padding would be dropped, and other kernels used.
     "QwenImagePipeline": Family(
         {"prompt_embeds": 0, "prompt_embeds_mask": 1},

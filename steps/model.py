@@ -98,7 +98,10 @@ def _refuse_pickles(model: Model, folder: Path, index: dict[str, object]) -> Non
 
 def _sizes(denoiser: dict[str, object], vae: dict[str, object]) -> tuple[int, int]:
     factor = _vae_factor(vae)
-    sample, patch = denoiser.get("sample_size", 128), denoiser.get("patch_size", 2 if "all_patch_size" in denoiser else 1)
+    sample, patch = (
+        denoiser.get("sample_size", 128),
+        denoiser.get("patch_size", 2 if "all_patch_size" in denoiser else 1),
+    )
     latent = sample if isinstance(sample, int) else 128
     # Pipelines ask for a multiple of 8 whatever the VAE; transformers also cut latents into patches.
     cut = max(patch if isinstance(patch, int) else 2, _packed(denoiser, vae))
