@@ -30,7 +30,7 @@ class Conditioning:
         return name in self._accepts
 
     def calls(self, rows: Sequence[ImageRow], size: int) -> list[list[ImageRow]]:
-        """The batches in which rows of one shape are drawn: one of `size`, or one for each row where neighbours tell."""
+        """The batches in which rows of one shape are drawn: one of `size`, or a row at a time where neighbours tell."""
         return [[row] for row in rows] if self._family.alone else [padded(rows, size)]
 
     @property
@@ -87,7 +87,7 @@ class Conditioning:
         return {name: value for name, value in named.items() if self.accepts(name)}
 
     @property
-    def _denoiser(self) -> torch.nn.Module:
+    def _denoiser(self) -> diffusers.ModelMixin:
         return self._pipe.unet if hasattr(self._pipe, "unet") else self._pipe.transformer
 
     def _latent_shape(self, row: ImageRow) -> tuple[int, int, int]:

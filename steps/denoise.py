@@ -28,8 +28,8 @@ class Denoiser:
     def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
         """Draw rows of one shape in a batch padded to `size`, or one by one in families where neighbours would tell.
 
-        One picture a row, `blank` where it is not finite. `check` is called after each step and may raise to give up. Raises what the pipeline raises, and ValueError
-        where it drew another size than asked.
+        One picture a row, `blank` where it is not finite. `check` is called after each step and may raise to give up.
+        Raises what the pipeline raises, and ValueError where it drew another size than asked.
         """
         drawn = [picture for batch in self._conditioning.calls(rows, size) for picture in self._call(batch, check)]
         return drawn[: len(rows)]

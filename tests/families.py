@@ -19,7 +19,6 @@ from tests.models import (
     WIDE,
     Untyped,
     clip_tokenizer,
-    ddim,
     tiny_clip,
     tiny_t5,
     tiny_unet,

@@ -184,7 +184,6 @@ VAE8: dict[str, object] = {"block_out_channels": [1, 2, 3, 4], "latent_channels"
         ),
         ({"transformer": {"all_patch_size": [2], "in_channels": 16}, "vae": VAE8}, 1024, 16),
         ({"transformer": {"patch_size": 1, "in_channels": 128}, "vae": {**VAE8, "latent_channels": 32}}, 1024, 16),
-        ({"transformer": {"sample_size": 128, "patch_size": 2, "in_channels": 16}, "vae": VAE8}, 1024, 16),
         ({"unet": {"sample_size": [64, 64]}, "vae": {}}, 1024, 8),
         ({}, 1024, 8),
     ],
