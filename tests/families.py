@@ -36,7 +36,16 @@ CHAT = (
 
 
 # Pixels: the smallest side that a family draws. The others draw SIDE.
-SIDES = {"sana": 32, "sana-sprint": 32, "lumina2": 32, "qwen-image": 32, "kandinsky22": 64, "kandinsky3": 64}
+SIDES = {
+    "hunyuan-dit": 32,
+    "hunyuan-image": 64,
+    "kandinsky22": 64,
+    "kandinsky3": 64,
+    "lumina2": 32,
+    "qwen-image": 32,
+    "sana": 32,
+    "sana-sprint": 32,
+}
 
 
 @cache
@@ -420,10 +429,10 @@ def _hunyuan_image() -> Untyped:
             in_channels=3,
             out_channels=3,
             latent_channels=4,
-            block_out_channels=(32, 32),
+            block_out_channels=(32,) * 6,
             layers_per_block=1,
-            spatial_compression_ratio=2,
-            sample_size=32,
+            spatial_compression_ratio=32,
+            sample_size=64,
             scaling_factor=0.5,
         ),
         text_encoder=_qwen_vl(),
@@ -466,7 +475,8 @@ def _hunyuan_dit() -> Untyped:
             hidden_size=24,
             activation_fn="gelu-approximate",
         ),
-        vae=tiny_vae(latent_channels=4),
+        # This family takes every VAE for one of factor 8.
+        vae=tiny_vae((4, 4, 8, 8), latent_channels=4),
         text_encoder=transformers.BertModel(bert),
         tokenizer=_words(),
         text_encoder_2=tiny_t5(),

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import wraps
 
 import numpy as np
 import numpy.typing as npt
@@ -230,6 +231,7 @@ def test_numbers_that_are_not_finite_make_only_their_own_image_blank() -> None:
     whole = Denoiser(pipe).draw(_rows("sd"), 4, lambda: None)
     encode_prompt = pipe.encode_prompt
 
+    @wraps(encode_prompt)
     def poisoned(prompt: list[str], *places: object, **names: object) -> tuple[torch.Tensor, ...]:
         embeds, negative = encode_prompt(prompt, *places, **names)
         return embeds * (float("nan") if prompt == ["poison"] else 1), negative
@@ -290,6 +292,7 @@ def test_a_text_that_cannot_be_encoded_fails_alone_and_its_neighbours_keep_their
     whole = [_rgb(each) for each in Denoiser(pipe).draw(rows, 4, lambda: None)]
     encode_prompt = pipe.encode_prompt
 
+    @wraps(encode_prompt)
     def poisoned(prompt: list[str], *places: object, **names: object) -> tuple[torch.Tensor, ...]:
         if prompt == [PROMPTS[1]]:
             raise IndexError("a token out of range")
