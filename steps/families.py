@@ -50,15 +50,16 @@ _UNET = Family({"prompt_embeds": 0}, {"negative_prompt_embeds": 1}, compiled="wh
 _POOLED = Family(
     {"prompt_embeds": 0, "pooled_prompt_embeds": 2},
     {"negative_prompt_embeds": 1, "negative_pooled_prompt_embeds": 3},
+    compiled="whole",
 )
 _T5 = Family(_MASKED, _NOT_MASKED, compiled="whole")
 
 # Compiling by region takes a model that names its repeated blocks; the others are compiled whole.
 FAMILIES: Mapping[str, Family] = {
     "StableDiffusionPipeline": _UNET,
-    "StableDiffusionXLPipeline": Family(_POOLED.positive, _POOLED.negative, compiled="whole"),
+    "StableDiffusionXLPipeline": _POOLED,
     "LatentConsistencyModelPipeline": Family({"prompt_embeds": 0}, compiled="whole"),
-    "StableDiffusion3Pipeline": Family(_POOLED.positive, _POOLED.negative, compiled="whole"),
+    "StableDiffusion3Pipeline": _POOLED,
     # Its negative prompts would double the work by another scale than guidance, so they are not read.
     "FluxPipeline": Family(
         {"prompt_embeds": 0, "pooled_prompt_embeds": 1}, latents="packed", compiled="regional", attention="backend"

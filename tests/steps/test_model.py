@@ -29,7 +29,7 @@ def _told(name: object) -> str:
     return str(caught.value)
 
 
-def _configured(target: Path, /, pipeline: str = "AnyPipeline", **configurations: dict[str, object]) -> Path:
+def _configured(target: Path, pipeline: str = "AnyPipeline", /, **configurations: dict[str, object]) -> Path:
     """A model of nothing but its configuration."""
     components = {name: ["diffusers", "Any"] for name in configurations}
     _write(target / "model_index.json", {"_class_name": pipeline, **components})
@@ -196,7 +196,6 @@ VAE8: dict[str, object] = {"block_out_channels": [1, 2, 3, 4], "latent_channels"
         "Sana",
         "Z-Image",
         "FLUX.2",
-        "Lumina 2",
         "a size for each side",
         "nothing known",
     ],
