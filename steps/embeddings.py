@@ -10,7 +10,8 @@ import torch
 from imagekiln.steps.families import Family, Places
 
 Embedded = tuple[torch.Tensor, ...]
-REMEMBERED_TEXTS = 256  # images of one prompt are neighbours; SDXL takes 0.3 MB a text
+REMEMBERED_TEXTS = 256  # images of one prompt are neighbours
+REMEMBERED_BYTES = 256 << 20  # of the device's memory: SDXL takes 0.3 MB a text, FLUX.2 16 MB
 
 
 class TextCache:
@@ -26,9 +27,11 @@ class TextCache:
         if text not in self._known:
             self._known[text] = self._encode(text)
         self._known.move_to_end(text)
-        while len(self._known) > REMEMBERED_TEXTS:
+        found = self._known[text]
+        room = REMEMBERED_BYTES // sum(tensor.nbytes for tensor in found)  # all texts of a family are about as large
+        while len(self._known) > max(1, min(REMEMBERED_TEXTS, room)):
             self._known.popitem(last=False)
-        return self._known[text]
+        return found
 
 
 class Encoder:

@@ -43,6 +43,18 @@ def test_only_the_latest_texts_are_remembered(monkeypatch: pytest.MonkeyPatch) -
     assert encoder.asked == ["a", "bb", "ccc", "bb"]
 
 
+@pytest.mark.parametrize(("limit", "asked"), [(64, ["a", "bb"]), (63, ["a", "bb", "a"]), (1, ["a", "bb", "a"])])
+def test_no_more_is_remembered_than_the_device_has_room_for(
+    monkeypatch: pytest.MonkeyPatch, limit: int, asked: list[str]
+) -> None:
+    monkeypatch.setattr(embeddings, "REMEMBERED_BYTES", limit)
+    encoder = Encoder()
+    cache = TextCache(encoder)
+    for text in ("a", "bb", "a"):
+        cache.of(text)
+    assert encoder.asked == asked
+
+
 def test_texts_of_a_batch_are_filled_up_with_zeros() -> None:
     (filled,) = stacked([(torch.ones(1, 2, 1),), (torch.ones(1, 3, 1),)], 4)
     assert filled[..., 0].tolist() == [[1, 1, 0, 0], [1, 1, 1, 0]]
