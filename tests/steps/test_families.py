@@ -164,6 +164,6 @@ def test_the_table_says_how_the_denoiser_compiles_and_attends(kind: str) -> None
     assert (known.attention == "backend") is any(hasattr(each, "_attention_backend") for each in processors)
 
 
-@pytest.mark.parametrize("kind", ["z-image", "cogview4", "sana"])
-def test_families_that_keep_float32_noise_draw_in_bfloat16(kind: str) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_family_draws_in_bfloat16(kind: str) -> None:
     assert _ours(families.pipe(kind, torch.bfloat16), _rows(kind, 1), 1)[0].std() > 1
