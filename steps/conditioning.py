@@ -1,38 +1,16 @@
-"""What a pipeline is told of a batch: its text, encoded once for each distinct prompt, and its noise."""
+"""What a pipeline is told of a batch: its text, its noise and its settings, in the way of its family."""
 
 import inspect
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 
 import diffusers
 import torch
 
-from imagekiln.steps.rows import ImageRow
+from imagekiln.steps.embeddings import Embedded, Encoder, TextCache, stacked
+from imagekiln.steps.families import Places, family
+from imagekiln.steps.rows import ImageRow, padded
 
 Inputs = dict[str, object]
-REMEMBERED_TEXTS = 256  # images of one prompt are neighbours; SDXL takes 0.3 MB a text
-
-
-class TextCache:
-    """The embeddings of the latest texts. Texts are encoded one by one, so a bad one harms no other."""
-
-    def __init__(self, encode: Callable[[str], tuple[torch.Tensor, ...]]) -> None:
-        """Take the function that encodes one text as tensors with a leading axis of 1."""
-        self._encode = encode
-        self._known: OrderedDict[str, tuple[torch.Tensor, ...]] = OrderedDict()
-
-    def stacked(self, texts: Sequence[str]) -> list[torch.Tensor]:
-        """The embeddings of a batch of texts, each with a leading axis of the batch."""
-        each = [self._one(text) for text in texts]
-        return [torch.cat(tensors) for tensors in zip(*each, strict=True)]
-
-    def _one(self, text: str) -> tuple[torch.Tensor, ...]:
-        if text not in self._known:
-            self._known[text] = self._encode(text)
-        self._known.move_to_end(text)
-        while len(self._known) > REMEMBERED_TEXTS:
-            self._known.popitem(last=False)
-        return self._known[text]
 
 
 class Conditioning:
@@ -42,26 +20,41 @@ class Conditioning:
         """Look at what the pipeline takes."""
         self._pipe = pipe
         self._accepts = set(inspect.signature(pipe.__call__).parameters)
-        self._embedded = type(pipe).__name__ in EMBEDS
-        self._positive = TextCache(lambda text: self._embed(text, negative=False))
-        self._negative = TextCache(lambda text: self._embed(text, negative=True))
+        self._family = family(type(pipe).__name__)
+        if self._family.positive:
+            encoder = Encoder(pipe, self._family)
+            self._positive, self._negative = TextCache(encoder.positive), TextCache(encoder.negative)
 
     def accepts(self, name: str) -> bool:
         """Whether the pipeline takes an argument of this name."""
         return name in self._accepts
 
+    def calls(self, rows: Sequence[ImageRow], size: int) -> list[list[ImageRow]]:
+        """The batches in which rows of one shape are drawn: one of `size`, or a row at a time where neighbours tell."""
+        return [[row] for row in rows] if self._family.alone else [padded(rows, size)]
+
+    @property
+    def drawn_as(self) -> str:
+        """The output type to ask for: tensors, but in families whose tensors may be of another range than [0, 1]."""
+        return "pt" if self._family.positive else "np"
+
     def text(self, rows: Sequence[ImageRow]) -> Inputs:
-        """The prompts as embeddings where the family is known to give the same picture so, else as text."""
+        """The prompts as embeddings where the family is known, else as text."""
         prompts = [row.pixels.prompt for row in rows]
         negatives = [row.pixels.negative_prompt for row in rows]
-        if not self._embedded:
+        if not self._family.positive:
             plain: Inputs = {"prompt": prompts}
-            return plain | ({"negative_prompt": negatives} if self.accepts("negative_prompt") else {})
-        named = EMBEDS[type(self._pipe).__name__]
-        inputs: Inputs = dict(zip(named, self._positive.stacked(prompts), strict=True))
-        if rows[0].pixels.guidance > 1:
-            negative = (f"negative_{name}" for name in named)
-            inputs |= dict(zip(negative, self._negative.stacked(negatives), strict=True))
+            return plain | (
+                {"negative_prompt": negatives} if any(negatives) and self.accepts("negative_prompt") else {}
+            )
+        # A text alone needs no padding, and runs without a mask.
+        length = self._family.padded if len(rows) > 1 else None
+        inputs: Inputs = {"negative_prompt": None} if self.accepts("negative_prompt") else {}
+        if length is not None:
+            inputs["max_sequence_length"] = length
+        inputs |= self._embedded(self._family.positive, map(self._positive.of, prompts), length)
+        if self._reads_negative(rows[0]):
+            inputs |= self._embedded(self._family.negative, map(self._negative.of, negatives), length)
         return inputs
 
     def noise(self, rows: Sequence[ImageRow]) -> Inputs:
@@ -70,34 +63,44 @@ class Conditioning:
         So neither the device nor the dtype nor a neighbour enters into it.
         """
         generators = [torch.Generator("cpu").manual_seed(row.pixels.seed) for row in rows]
-        if not self._embedded:
+        if not self._family.positive:
             return {"generator": generators}
         shape = self._latent_shape(rows[0])
-        drawn = [torch.randn(shape, generator=generator, dtype=torch.float32) for generator in generators]
-        latents = torch.stack(drawn).to(self._pipe.device, self._pipe.unet.dtype)
-        return {"generator": generators, "latents": latents}
+        drawn = torch.stack([torch.randn(shape, generator=each, dtype=torch.float32) for each in generators])
+        if self._family.latents == "packed":
+            drawn = self._pipe._pack_latents(drawn, *drawn.shape)
+        dtype = torch.float32 if self._family.float32 else self._denoiser.dtype
+        return {"generator": generators, "latents": drawn.to(self._pipe.device, dtype)}
+
+    def settings(self, row: ImageRow) -> Inputs:
+        """The size, steps and guidance of a batch, by the names that the pipeline has for them."""
+        pixels = row.pixels
+        named: Inputs = {
+            "width": pixels.width,
+            "height": pixels.height,
+            "num_inference_steps": pixels.steps,
+            self._family.guidance: pixels.guidance,
+            "use_resolution_binning": False,  # it would draw another size, and stretch that to the one asked for
+        }
+        if pixels.steps != 2:  # SanaSprint has a time between its two steps, and refuses other numbers with it
+            named["intermediate_timesteps"] = None
+        return {name: value for name, value in named.items() if self.accepts(name)}
+
+    @property
+    def _denoiser(self) -> diffusers.ModelMixin:
+        return self._pipe.unet if hasattr(self._pipe, "unet") else self._pipe.transformer
 
     def _latent_shape(self, row: ImageRow) -> tuple[int, int, int]:
-        factor = self._pipe.vae_scale_factor
-        return (self._pipe.unet.config.in_channels, row.pixels.height // factor, row.pixels.width // factor)
+        channels, factor = self._denoiser.config.in_channels, self._pipe.vae_scale_factor
+        height, width = row.pixels.height // factor, row.pixels.width // factor
+        if self._family.latents == "packed":
+            return channels // 4, height, width
+        fold = 2 if self._family.latents == "folded" else 1
+        return channels, height // fold, width // fold
 
-    def _embed(self, text: str, *, negative: bool) -> tuple[torch.Tensor, ...]:
-        kind = type(self._pipe).__name__
-        if negative and not text and getattr(self._pipe.config, "force_zeros_for_empty_prompt", False):
-            return tuple(torch.zeros_like(tensor) for tensor in self._embed(text, negative=False))
-        with torch.no_grad():
-            encoded = self._pipe.encode_prompt(
-                prompt=[text],
-                device=self._pipe.device,
-                num_images_per_prompt=1,
-                do_classifier_free_guidance=False,
-            )
-        return tuple(encoded[place] for place in EMBEDS[kind].values())
+    def _reads_negative(self, row: ImageRow) -> bool:
+        return bool(self._family.negative) and row.pixels.guidance > self._family.unguided
 
-
-# The arguments that take embeddings, and where encode_prompt returns each. Families for which the pictures are the
-# same, bit for bit, as from the text itself, and whose latents are (channels, height / factor, width / factor).
-EMBEDS = {
-    "StableDiffusionPipeline": {"prompt_embeds": 0},
-    "StableDiffusionXLPipeline": {"prompt_embeds": 0, "pooled_prompt_embeds": 2},
-}
+    def _embedded(self, names: Places, each: Iterable[Embedded], length: int | None) -> Inputs:
+        tensors = stacked(list(each), length)
+        return dict(zip(names, map(list, tensors) if self._family.listed else tensors, strict=True))

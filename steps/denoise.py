@@ -10,7 +10,9 @@ import torch
 from imagekiln.steps.conditioning import Conditioning, Inputs
 from imagekiln.steps.encode import Picture
 from imagekiln.steps.pipeline import scheduler
-from imagekiln.steps.rows import ImageRow, padded, shape
+from imagekiln.steps.rows import ImageRow, shape
+
+GUIDERS = ("guider", "ocr_guider")  # HunyuanImage's
 
 
 class Denoiser:
@@ -24,35 +26,56 @@ class Denoiser:
         self._schedulers = {"default": pipe.scheduler}
 
     def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
-        """Draw rows of one shape in a batch padded to `size`; one picture a row, `blank` where it is not finite.
+        """Draw rows of one shape in a batch padded to `size`, or one by one in families where neighbours would tell.
 
-        `check` is called after each step and may raise to give up. Raises what the pipeline raises.
+        One picture a row, `blank` where it is not finite. `check` is called after each step and may raise to give up.
+        Raises what the pipeline raises, and ValueError where it drew another size than asked.
         """
-        batch = padded(rows, size)
-        inputs = self._conditioning.text(batch) | self._conditioning.noise(batch) | self._settings(batch[0])
-        if self._conditioning.accepts("callback_on_step_end"):
-            inputs["callback_on_step_end"] = partial(_after_step, check)
-        output = self._pipe(**inputs, output_type="pt")
-        images = output.images[: len(rows)].float()
+        drawn = [picture for batch in self._conditioning.calls(rows, size) for picture in self._call(batch, check)]
+        return drawn[: len(rows)]
+
+    def _call(self, batch: Sequence[ImageRow], check: Callable[[], None]) -> list[Picture]:
+        told = self._conditioning
+        self._prepare(batch[0])
+        inputs = told.text(batch) | told.noise(batch) | told.settings(batch[0]) | self._asking(check)
+        output = self._pipe(**inputs, output_type=told.drawn_as)
+        images = _sized(_tensor(output.images), batch[0])
         finite = images.isfinite().flatten(1).all(1).tolist()
-        filtered = (getattr(output, "nsfw_content_detected", None) or [False] * len(rows))[: len(rows)]
+        filtered = getattr(output, "nsfw_content_detected", None) or [False] * len(batch)
         pixels = to_uint8(images)
         return [
             _picture(row, rgb, good, bad)
-            for row, rgb, good, bad in zip(rows, pixels, finite, filtered, strict=True)
+            for row, rgb, good, bad in zip(batch, pixels, finite, filtered, strict=True)
         ]  # fmt: skip
 
-    def _settings(self, row: ImageRow) -> dict[str, object]:
+    def _asking(self, check: Callable[[], None]) -> Inputs:
+        if self._conditioning.accepts("callback_on_step_end"):
+            return {"callback_on_step_end": partial(_after_step, check)}
+        if self._conditioning.accepts("callback"):  # PixArt's
+            return {"callback": lambda _step, _time, _latents: check()}
+        return {}
+
+    def _prepare(self, row: ImageRow) -> None:
+        """Give the pipeline what it keeps as a part of itself: the batch's scheduler and the strength of guiders."""
         wanted = shape(row)
         if wanted.sampler not in self._schedulers:
             self._schedulers[wanted.sampler] = scheduler(self._pipe, wanted.sampler)
         self._pipe.scheduler = self._schedulers[wanted.sampler]
-        return {
-            "width": wanted.width,
-            "height": wanted.height,
-            "num_inference_steps": wanted.steps,
-            "guidance_scale": wanted.guidance,
-        }
+        for name in GUIDERS:
+            if guider := getattr(self._pipe, name, None):
+                guider.guidance_scale = wanted.guidance
+
+
+def _tensor(images: "torch.Tensor | np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> torch.Tensor:
+    """Images as float32 (batch, 3, height, width), from tensors or from arrays with the channels last."""
+    return images.float() if isinstance(images, torch.Tensor) else torch.from_numpy(images).float().permute(0, 3, 1, 2)
+
+
+def _sized(images: torch.Tensor, row: ImageRow) -> torch.Tensor:
+    height, width = images.shape[-2:]
+    if (height, width) != (row.pixels.height, row.pixels.width):
+        raise ValueError(f"the model drew {width} x {height} pixels, which is the nearest size that it knows")
+    return images
 
 
 def _after_step(check: Callable[[], None], _pipe: object, _step: int, _time: object, tensors: Inputs) -> Inputs:

@@ -7,6 +7,7 @@ from pathlib import Path, PurePosixPath
 
 from imagekiln.steps import bundled, hub
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.families import family
 from imagekiln.steps.job import Model
 from imagekiln.steps.store_errors import told
 
@@ -35,8 +36,10 @@ def facts(model: Model) -> ModelFacts:
         raise BadInput(f"{model.id}: model_index.json names no pipeline class. Name a diffusers folder.")
     _refuse_pickles(model, folder, index)
     denoiser = next((name for name in ("unet", "transformer", "prior") if name in index), None)
-    vae = _optional(folder / "vae" / "config.json")
-    side, multiple = _sizes(_optional(folder / str(denoiser) / "config.json"), vae)
+    vae = next((name for name in ("vae", "movq") if name in index), None)
+    side, multiple = _sizes(*(_optional(folder / str(name) / "config.json") for name in (denoiser, vae)))
+    known = family(pipeline)
+    side, multiple = known.side or side, known.multiple or multiple
     return ModelFacts(digest(model), pipeline, side, side, multiple)
 
 
@@ -95,7 +98,10 @@ def _refuse_pickles(model: Model, folder: Path, index: dict[str, object]) -> Non
 
 def _sizes(denoiser: dict[str, object], vae: dict[str, object]) -> tuple[int, int]:
     factor = _vae_factor(vae)
-    sample, patch = denoiser.get("sample_size", 128), denoiser.get("patch_size", 1)
+    sample, patch = (
+        denoiser.get("sample_size", 128),
+        denoiser.get("patch_size", 2 if "all_patch_size" in denoiser else 1),
+    )
     latent = sample if isinstance(sample, int) else 128
     # Pipelines ask for a multiple of 8 whatever the VAE; transformers also cut latents into patches.
     cut = max(patch if isinstance(patch, int) else 2, _packed(denoiser, vae))

@@ -49,11 +49,11 @@ def pipe(kind: Kind) -> Untyped:
 
 def _sd() -> Untyped:
     return diffusers.StableDiffusionPipeline(
-        vae=_vae(latent_channels=4),
-        text_encoder=transformers.CLIPTextModel(_clip()),
-        tokenizer=_tokenizer(),
-        unet=_unet(WIDE),
-        scheduler=_ddim(),
+        vae=tiny_vae(latent_channels=4),
+        text_encoder=transformers.CLIPTextModel(tiny_clip()),
+        tokenizer=clip_tokenizer(),
+        unet=tiny_unet(WIDE),
+        scheduler=ddim(),
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,
@@ -67,12 +67,12 @@ def _sdxl() -> Untyped:
         "projection_class_embeddings_input_dim": 6 * 8 + WIDE,
     }
     return diffusers.StableDiffusionXLPipeline(
-        vae=_vae(latent_channels=4),
-        text_encoder=transformers.CLIPTextModel(_clip()),
-        text_encoder_2=transformers.CLIPTextModelWithProjection(_clip()),
-        tokenizer=_tokenizer(),
-        tokenizer_2=_tokenizer(),
-        unet=_unet(2 * WIDE, **more),
+        vae=tiny_vae(latent_channels=4),
+        text_encoder=transformers.CLIPTextModel(tiny_clip()),
+        text_encoder_2=transformers.CLIPTextModelWithProjection(tiny_clip()),
+        tokenizer=clip_tokenizer(),
+        tokenizer_2=clip_tokenizer(),
+        unet=tiny_unet(2 * WIDE, **more),
         scheduler=diffusers.EulerDiscreteScheduler(beta_schedule="scaled_linear", timestep_spacing="leading"),
     )
 
@@ -93,13 +93,13 @@ def _sd3() -> Untyped:
     return diffusers.StableDiffusion3Pipeline(
         transformer=transformer,
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
-        vae=_vae(latent_channels=4, shift_factor=0.1),
-        text_encoder=transformers.CLIPTextModelWithProjection(_clip()),
-        text_encoder_2=transformers.CLIPTextModelWithProjection(_clip()),
-        text_encoder_3=_t5(),
-        tokenizer=_tokenizer(),
-        tokenizer_2=_tokenizer(),
-        tokenizer_3=_tokenizer(),
+        vae=tiny_vae(latent_channels=4, shift_factor=0.1),
+        text_encoder=transformers.CLIPTextModelWithProjection(tiny_clip()),
+        text_encoder_2=transformers.CLIPTextModelWithProjection(tiny_clip()),
+        text_encoder_3=tiny_t5(),
+        tokenizer=clip_tokenizer(),
+        tokenizer_2=clip_tokenizer(),
+        tokenizer_3=clip_tokenizer(),
     )
 
 
@@ -118,22 +118,24 @@ def _flux() -> Untyped:
     return diffusers.FluxPipeline(
         transformer=transformer,
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
-        vae=_vae(latent_channels=4, shift_factor=0.1),
-        text_encoder=transformers.CLIPTextModel(_clip()),
-        text_encoder_2=_t5(),
-        tokenizer=_tokenizer(),
-        tokenizer_2=_tokenizer(),
+        vae=tiny_vae(latent_channels=4, shift_factor=0.1),
+        text_encoder=transformers.CLIPTextModel(tiny_clip()),
+        text_encoder_2=tiny_t5(),
+        tokenizer=clip_tokenizer(),
+        tokenizer_2=clip_tokenizer(),
     )
 
 
 BUILD = {"sd": _sd, "sdxl": _sdxl, "sd3": _sd3, "flux": _flux}
 
 
-def _tokenizer() -> Untyped:
+def clip_tokenizer() -> Untyped:
+    """The bundled model's tokeniser."""
     return transformers.CLIPTokenizer.from_pretrained(SHAPES / "tokenizer")
 
 
-def _clip() -> Untyped:
+def tiny_clip() -> Untyped:
+    """What CLIP's text models are made from."""
     return transformers.CLIPTextConfig(
         vocab_size=626,
         hidden_size=WIDE,
@@ -148,12 +150,14 @@ def _clip() -> Untyped:
     )
 
 
-def _t5() -> Untyped:
+def tiny_t5() -> Untyped:
+    """A T5 encoder, 2 * WIDE channels wide."""
     config = transformers.T5Config(vocab_size=626, d_model=2 * WIDE, d_ff=4 * WIDE, d_kv=16, num_layers=1, num_heads=4)
     return transformers.T5EncoderModel(config)
 
 
-def _unet(text: int, **more: object) -> Untyped:
+def tiny_unet(text: int, **more: object) -> Untyped:
+    """A UNet that reads texts of this many channels."""
     return diffusers.UNet2DConditionModel(
         sample_size=SIDE // 2,
         block_out_channels=(8, 16),
@@ -167,18 +171,20 @@ def _unet(text: int, **more: object) -> Untyped:
     )
 
 
-def _vae(**more: object) -> Untyped:
+def tiny_vae(channels: tuple[int, ...] = (8, 16), **more: object) -> Untyped:
+    """A VAE that halves the sides once less often than it has `channels`."""
     return diffusers.AutoencoderKL(
-        block_out_channels=(8, 16),
+        block_out_channels=channels,
         norm_num_groups=4,
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
+        down_block_types=("DownEncoderBlock2D",) * len(channels),
+        up_block_types=("UpDecoderBlock2D",) * len(channels),
         scaling_factor=0.5,
         **more,
     )
 
 
-def _ddim() -> Untyped:
+def ddim() -> Untyped:
+    """Stable Diffusion's scheduler."""
     return diffusers.DDIMScheduler(
         beta_schedule="scaled_linear", clip_sample=False, set_alpha_to_one=False, steps_offset=1
     )

@@ -4,61 +4,16 @@ import pytest
 import torch
 
 from imagekiln.steps import conditioning
-from imagekiln.steps.conditioning import EMBEDS, Conditioning, TextCache
-from tests import models
+from imagekiln.steps.conditioning import Conditioning
+from imagekiln.steps.families import family
+from tests import families, models
 from tests.runs import image_row
-
-
-class Encoder:
-    """Encodes a text as its length, and remembers what it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def __call__(self, text: str) -> tuple[torch.Tensor, ...]:
-        self.asked.append(text)
-        return torch.full((1, 3), len(text)), torch.full((1,), -len(text))
 
 
 def _tensor(inputs: conditioning.Inputs, name: str) -> torch.Tensor:
     found = inputs[name]
     assert isinstance(found, torch.Tensor)
     return found
-
-
-def test_texts_are_stacked_in_the_order_of_the_batch() -> None:
-    one, two = TextCache(Encoder()).stacked(["a", "bb", "a"])
-    assert one.tolist() == [[1, 1, 1], [2, 2, 2], [1, 1, 1]]
-    assert two.tolist() == [-1, -2, -1]
-
-
-def test_a_text_is_encoded_once() -> None:
-    encoder = Encoder()
-    cache = TextCache(encoder)
-    for _ in range(3):
-        cache.stacked(["a", "bb", "a"])
-    assert encoder.asked == ["a", "bb"]
-
-
-def test_only_the_latest_texts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conditioning, "REMEMBERED_TEXTS", 2)
-    encoder = Encoder()
-    cache = TextCache(encoder)
-    for text in ("a", "bb", "a", "ccc", "a", "bb"):
-        cache.stacked([text])
-    assert encoder.asked == ["a", "bb", "ccc", "bb"]
-
-
-def test_a_text_that_cannot_be_encoded_harms_no_other() -> None:
-    def encode(text: str) -> tuple[torch.Tensor, ...]:
-        if text == "bad":
-            raise ValueError(text)
-        return (torch.zeros(1, 1),)
-
-    cache = TextCache(encode)
-    with pytest.raises(ValueError, match="bad"):
-        cache.stacked(["good", "bad"])
-    assert [each.shape for each in cache.stacked(["good", "good"])] == [(2, 1)]
 
 
 def test_noise_of_an_image_follows_from_its_seed_alone() -> None:
@@ -86,22 +41,42 @@ def test_noise_has_the_size_of_the_image() -> None:
 @pytest.mark.parametrize("kind", ["sd", "sdxl"])
 def test_families_known_to_be_equal_get_embeddings_for_both_texts(kind: models.Kind) -> None:
     told = Conditioning(models.pipe(kind)).text([image_row(), image_row("b", 1, negative_prompt="c")])
-    names = EMBEDS[type(models.pipe(kind)).__name__]
-    assert set(told) == {*names, *(f"negative_{name}" for name in names)}
+    known = family(type(models.pipe(kind)).__name__)
+    assert told.pop("negative_prompt") is None
+    assert set(told) == {*known.positive, *known.negative}
     assert {len(_tensor(told, name)) for name in told} == {2}
 
 
 def test_without_guidance_no_negative_prompt_is_encoded() -> None:
     told = Conditioning(models.pipe("sd")).text([image_row(guidance=1.0, negative_prompt="c")])
-    assert set(told) == {"prompt_embeds"}
+    assert set(told) == {"prompt_embeds", "negative_prompt"}
+    assert told["negative_prompt"] is None
 
 
-@pytest.mark.parametrize("kind", ["sd3", "flux"])
-def test_other_families_get_the_text_itself(kind: models.Kind) -> None:
-    told = Conditioning(models.pipe(kind))
+def test_families_without_embeddings_get_the_text_itself() -> None:
+    told = Conditioning(families.pipe("hunyuan-dit"))
     rows = [image_row("a"), image_row("b", 1, negative_prompt="c")]
     assert told.text(rows) == {"prompt": ["a", "b"], "negative_prompt": ["", "c"]}
+    assert told.text(rows[:1]) == {"prompt": ["a"]}  # some pipelines take an empty negative prompt for one
     assert set(told.noise(rows)) == {"generator"}
+
+
+def test_only_families_that_neighbours_may_change_are_drawn_one_by_one() -> None:
+    rows = [image_row(place=place) for place in range(3)]
+    sizes = {
+        kind: [len(call) for call in Conditioning(families.pipe(kind)).calls(rows, 4)] for kind in ("sd", "z-image")
+    }
+    assert sizes == {"sd": [4], "z-image": [1, 1, 1]}
+
+
+def test_a_pipeline_that_is_not_known_is_drawn_by_the_plain_path_one_by_one() -> None:
+    pipe = models.pipe("sd")
+    unknown = type("AnotherPipeline", (type(pipe),), {})(**pipe.components, requires_safety_checker=False)
+    told = Conditioning(unknown)
+    rows = [image_row("a"), image_row("b", 1, negative_prompt="c")]
+    assert told.calls(rows, 4) == [[rows[0]], [rows[1]]]
+    assert told.text(rows[1:]) == {"prompt": ["b"], "negative_prompt": ["c"]}
+    assert set(told.settings(rows[0])) == {"width", "height", "num_inference_steps", "guidance_scale"}
 
 
 def test_an_argument_that_the_pipeline_does_not_take_is_known() -> None:

@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import wraps
 
 import numpy as np
 import numpy.typing as npt
@@ -9,7 +10,6 @@ import pytest
 import torch
 import transformers
 
-from imagekiln.steps.conditioning import EMBEDS
 from imagekiln.steps.denoise import Denoiser, to_uint8
 from imagekiln.steps.encode import Picture
 from imagekiln.steps.pipeline import scheduler
@@ -52,7 +52,7 @@ def _diffusers(kind: Kind, rows: Sequence[ImageRow], *, exact: bool = True, **mo
     """
     first, pipe = rows[0].pixels, models.pipe(kind)
     pipe.scheduler = scheduler(pipe, first.sampler)
-    if exact and type(pipe).__name__ in EMBEDS:
+    if exact:
         pipe.encode_prompt = _one_by_one(pipe.encode_prompt)
     drawn = pipe(
         [row.pixels.prompt for row in rows],
@@ -75,9 +75,15 @@ def _one_by_one(encode: Callable[..., tuple[torch.Tensor | None, ...]]) -> Calla
             encode(**given | {name: [value[place]] for name, value in lists.items()})
             for place in range(len(given["prompt"]))
         ]
-        return tuple(torch.cat(tensors) if tensors[0] is not None else None for tensors in zip(*each, strict=True))
+        return tuple(_joined(tensors) for tensors in zip(*each, strict=True))
 
     return encode_each
+
+
+def _joined(tensors: tuple[torch.Tensor | None, ...]) -> torch.Tensor | None:
+    present = [tensor for tensor in tensors if tensor is not None]
+    # FLUX returns the places of its tokens too, which are the same for all texts and have no axis of the batch.
+    return torch.cat(present) if present and len(present[0]) == 1 else tensors[0]
 
 
 def _equal(ones: Sequence[RGB], others: Sequence[RGB]) -> bool:
@@ -175,8 +181,9 @@ def test_the_denoiser_always_gets_a_batch_of_the_full_size(count: int) -> None:
     assert seen == [8, 8]  # two steps, each with and without the prompt
 
 
-def test_ancestral_noise_is_an_image_s_own() -> None:
-    rows = _rows("sd", sampler="euler_a", steps=4)
+@pytest.mark.parametrize("sampler", ["ddpm", "dpmpp_2m_sde", "euler_a", "lcm"])
+def test_noise_drawn_at_each_step_is_an_image_s_own(sampler: str) -> None:
+    rows = _rows("sd", sampler=sampler, steps=4)
     assert np.array_equal(_ours("sd", rows[2:3])[0], _ours("sd", rows)[2])
 
 
@@ -185,6 +192,13 @@ def test_sizes_other_than_the_model_s_are_drawn() -> None:
     drawn = _ours("sd", rows)
     assert {image.shape for image in drawn} == {(24, 32, 3)}
     assert _equal(drawn, _diffusers("sd", rows))
+
+
+def test_an_image_of_another_size_than_asked_fails() -> None:
+    pipe = models.pipe("sd")
+    pipe.vae.decode = lambda latents, **_: (torch.zeros(len(latents), 3, 32, 24),)
+    with pytest.raises(ValueError, match="the model drew 24 x 32 pixels, which is the nearest size that it knows"):
+        Denoiser(pipe).draw(_rows("sd"), 4, lambda: None)
 
 
 def test_images_come_in_the_order_of_their_rows_and_know_their_places() -> None:
@@ -217,6 +231,7 @@ def test_numbers_that_are_not_finite_make_only_their_own_image_blank() -> None:
     whole = Denoiser(pipe).draw(_rows("sd"), 4, lambda: None)
     encode_prompt = pipe.encode_prompt
 
+    @wraps(encode_prompt)
     def poisoned(prompt: list[str], *places: object, **names: object) -> tuple[torch.Tensor, ...]:
         embeds, negative = encode_prompt(prompt, *places, **names)
         return embeds * (float("nan") if prompt == ["poison"] else 1), negative
@@ -277,6 +292,7 @@ def test_a_text_that_cannot_be_encoded_fails_alone_and_its_neighbours_keep_their
     whole = [_rgb(each) for each in Denoiser(pipe).draw(rows, 4, lambda: None)]
     encode_prompt = pipe.encode_prompt
 
+    @wraps(encode_prompt)
     def poisoned(prompt: list[str], *places: object, **names: object) -> tuple[torch.Tensor, ...]:
         if prompt == [PROMPTS[1]]:
             raise IndexError("a token out of range")

@@ -8,7 +8,7 @@ from imagekiln.steps import model
 from imagekiln.steps.bundled import FOLDER
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job import Model
-from tests.jobs import files
+from tests.jobs import files, plan
 
 SHAPES = FOLDER / "shapes"
 
@@ -29,10 +29,10 @@ def _told(name: object) -> str:
     return str(caught.value)
 
 
-def _configured(target: Path, **configurations: dict[str, object]) -> Path:
+def _configured(target: Path, pipeline: str = "AnyPipeline", /, **configurations: dict[str, object]) -> Path:
     """A model of nothing but its configuration."""
     components = {name: ["diffusers", "Any"] for name in configurations}
-    _write(target / "model_index.json", {"_class_name": "AnyPipeline", **components})
+    _write(target / "model_index.json", {"_class_name": pipeline, **components})
     for name, configuration in configurations.items():
         _write(target / name / "config.json", configuration)
     return target
@@ -182,13 +182,53 @@ VAE8: dict[str, object] = {"block_out_channels": [1, 2, 3, 4], "latent_channels"
             1024,
             32,
         ),
+        ({"transformer": {"all_patch_size": [2], "in_channels": 16}, "vae": VAE8}, 1024, 16),
+        ({"transformer": {"patch_size": 1, "in_channels": 128}, "vae": {**VAE8, "latent_channels": 32}}, 1024, 16),
         ({"unet": {"sample_size": [64, 64]}, "vae": {}}, 1024, 8),
         ({}, 1024, 8),
     ],
-    ids=["SDXL", "SD 1.5", "SD 3.5", "FLUX", "Qwen-Image", "Sana", "a size for each side", "nothing known"],
+    ids=[
+        "SDXL",
+        "SD 1.5",
+        "SD 3.5",
+        "FLUX",
+        "Qwen-Image",
+        "Sana",
+        "Z-Image",
+        "FLUX.2",
+        "a size for each side",
+        "nothing known",
+    ],
 )
 def test_sizes_are_read_from_the_configuration(
     tmp_path: Path, configurations: dict[str, dict[str, object]], side: int, multiple: int
 ) -> None:
     found = model.facts(_model(_configured(tmp_path, **configurations)))
     assert (found.width, found.height, found.size_multiple) == (side, side, multiple)
+
+
+DC: dict[str, object] = {"encoder_block_out_channels": [1, 2, 3, 4, 5, 6], "latent_channels": 32}
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "configurations", "side", "multiple"),
+    [
+        ("AuraFlowPipeline", {"transformer": {"sample_size": 64, "patch_size": 2}, "vae": VAE8}, 1024, 16),
+        ("HunyuanImagePipeline", {"transformer": {"patch_size": [1, 1]}, "vae": {"latent_channels": 64}}, 2048, 64),
+        ("KandinskyV22CombinedPipeline", {"unet": {"sample_size": 64}, "movq": VAE8}, 512, 64),
+        ("Kandinsky3Pipeline", {"unet": {"in_channels": 4}, "movq": VAE8}, 1024, 64),
+        ("SanaSprintPipeline", {"transformer": {"sample_size": 32, "patch_size": 1}, "vae": DC}, 1024, 32),
+    ],
+)
+def test_sizes_that_the_configuration_does_not_tell_are_known_by_family(
+    tmp_path: Path, pipeline: str, configurations: dict[str, dict[str, object]], side: int, multiple: int
+) -> None:
+    found = model.facts(_model(_configured(tmp_path, pipeline, **configurations)))
+    assert (found.width, found.height, found.size_multiple) == (side, side, multiple)
+
+
+def test_a_size_that_a_family_does_not_draw_is_refused(tmp_path: Path) -> None:
+    folder = _configured(tmp_path / "model", "Kandinsky3Pipeline", unet={}, movq=VAE8)
+    with pytest.raises(BadInput) as caught:
+        plan(tmp_path, {"prompt": ["a"]}, model={"id": str(folder)}, defaults={"width": 1000})
+    assert str(caught.value) == "defaults.width is 1000; this model needs a multiple of 64. Write 1024."

@@ -1,0 +1,90 @@
+"""Texts as a pipeline's own encoders embed them: once for each distinct text, and each by itself."""
+
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+
+import diffusers
+import torch
+
+from imagekiln.steps.families import Family, Places
+
+Embedded = tuple[torch.Tensor, ...]
+REMEMBERED_TEXTS = 256  # images of one prompt are neighbours
+REMEMBERED_BYTES = 256 << 20  # of the device's memory: SDXL takes 0.3 MB a text, FLUX.2 16 MB
+
+
+class TextCache:
+    """The embeddings of the latest texts. Texts are encoded one by one, so a bad one harms no other."""
+
+    def __init__(self, encode: Callable[[str], Embedded]) -> None:
+        """Take the function that encodes one text."""
+        self._encode = encode
+        self._known: OrderedDict[str, Embedded] = OrderedDict()
+
+    def of(self, text: str) -> Embedded:
+        """The embeddings of one text."""
+        if text not in self._known:
+            self._known[text] = self._encode(text)
+        self._known.move_to_end(text)
+        found = self._known[text]
+        room = REMEMBERED_BYTES // sum(tensor.nbytes for tensor in found)  # all texts of a family are about as large
+        while len(self._known) > max(1, min(REMEMBERED_TEXTS, room)):
+            self._known.popitem(last=False)
+        return found
+
+
+class Encoder:
+    """A family's way to call `encode_prompt`, as the pipeline itself would call it for a text alone."""
+
+    def __init__(self, pipe: diffusers.DiffusionPipeline, family: Family) -> None:
+        """Take the settings that the pipeline's call would hand on."""
+        self._pipe = pipe
+        self._family = family
+        called = inspect.signature(pipe.__call__).parameters
+        takes = inspect.signature(pipe.encode_prompt).parameters
+        self._takes = set(takes)
+        unset = {name: None for name, each in takes.items() if each.default is each.empty}
+        handed_on = {name: called[name].default for name in takes if name in called}
+        self._settings = unset | {name: value for name, value in handed_on.items() if _is_setting(value)}
+
+    def positive(self, text: str) -> Embedded:
+        """The embeddings of a prompt, each with a leading axis of 1."""
+        return self._encoded(self._family.positive, prompt=[text], do_classifier_free_guidance=False)
+
+    def negative(self, text: str) -> Embedded:
+        """The embeddings of a negative prompt: where it is empty, what the pipeline takes in place of one."""
+        if "negative_prompt" not in self._takes:
+            return self._encoded(self._family.negative, prompt=[text])
+        given = {"negative_prompt": [text]} if text else {}
+        return self._encoded(self._family.negative, prompt=[""], do_classifier_free_guidance=True, **given)
+
+    def _encoded(self, places: Places, **texts: object) -> Embedded:
+        asked = {"device": self._pipe.device, "num_images_per_prompt": 1, **texts}
+        known = {name: value for name, value in asked.items() if name in self._takes}
+        with torch.no_grad():
+            encoded = self._pipe.encode_prompt(**self._settings | known)
+        tensors = [encoded[place] for place in places.values()]
+        return tuple(_whole(tensor, tensors[0]) for tensor in tensors)
+
+
+def _is_setting(value: object) -> bool:
+    return value not in (None, "", inspect.Parameter.empty)
+
+
+def _whole(found: torch.Tensor | list[torch.Tensor] | None, embeds: torch.Tensor) -> torch.Tensor:
+    if found is None:  # a mask that hides nothing
+        return torch.ones(embeds.shape[:2], dtype=torch.long, device=embeds.device)
+    return found[0][None] if isinstance(found, list) else found
+
+
+def stacked(each: Sequence[Embedded], length: int | None) -> list[torch.Tensor]:
+    """The embeddings of a batch of texts, filled up with zeros to this many tokens."""
+    if length is not None:
+        each = [tuple(_filled(tensor, length) for tensor in tensors) for tensors in each]
+    return [torch.cat(tensors) for tensors in zip(*each, strict=True)]
+
+
+def _filled(tensor: torch.Tensor, length: int) -> torch.Tensor:
+    more = tensor.new_zeros(tensor.shape[0], length - tensor.shape[1], *tensor.shape[2:])
+    return torch.cat([tensor, more], dim=1)
