@@ -339,6 +339,6 @@ def test_what_gates_found_is_accepted_by_their_names(job: str) -> None:
     fill(there, {1: not_ok(1, "blank", "one colour")})
     failed = kiln("aggregate", there.uri)
     assert failed.exit_code == 3
-    assert failed.stderr.endswith(f"To accept them: imagekiln aggregate {there.uri} --failed-share 1 --accept blank\n")
+    assert failed.stderr.endswith(f"To accept them: imagekiln aggregate {there.uri} --accept blank\n")
     assert kiln("aggregate", there.uri, "--accept", "blank").stdout.endswith(": 5 of 6 images are ok, 1 blank.\n")
     assert "the job has no such gate" in kiln("aggregate", there.uri, "--accept", "bland").stderr
