@@ -110,7 +110,10 @@ class Catalog:
 
     def duplicates(self) -> Iterator[pa.RecordBatch]:
         """Every image that is made under an earlier row: `row`, `image_index`, `image_id`, `first_row`."""
-        return self._database.stream("SELECT * EXCLUDE (number) FROM duplicates ORDER BY row, image_index")
+        # Sorted as numbers: as texts, many of them would not fit.
+        return self._database.stream("""
+            SELECT row, image_index, replace(CAST(name AS VARCHAR), '-', '') AS image_id, first_row
+            FROM (SELECT * FROM duplicates ORDER BY number)""")
 
     def images(self) -> Iterator[pa.RecordBatch]:
         """Every planned image in the order of groups and rows, as a stream."""

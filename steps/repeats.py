@@ -20,7 +20,7 @@ DUPLICATES = """
     marks AS (SELECT hash(name) AS mark FROM made GROUP BY mark HAVING count(*) > 1),
     suspects AS MATERIALIZED (SELECT * FROM made WHERE hash(name) IN (SELECT mark FROM marks)),
     first AS (SELECT name, min(number) AS number, min(row) AS first_row FROM suspects GROUP BY name)
-    SELECT suspects.number, row, image_index, replace(CAST(name AS VARCHAR), '-', '') AS image_id, first_row
+    SELECT suspects.number, row, image_index, name, first_row
     FROM suspects JOIN first USING (name) WHERE suspects.number > first.number"""
 ONCE = "CREATE VIEW once AS SELECT * FROM sound ANTI JOIN duplicates USING (number)"
 

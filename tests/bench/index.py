@@ -9,6 +9,7 @@ planning gives it.
 import argparse
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import duckdb
@@ -32,11 +33,11 @@ LEFT = "SELECT count(*) AS images FROM planned"
 HEADER = ("held", "new", "", "seconds", "CPU seconds", "new images/s", "share of DuckDB", "peak MiB")
 
 
-def held_ids(run: int, count: int) -> list[Ids]:
+def held_ids(run: int, count: int) -> Iterator[Ids]:
     """The ids that a run holds, in chunks, the same every time."""
     rng = np.random.default_rng(run)
-    sizes = [min(CHUNK, count - start) for start in range(0, count, CHUNK)]
-    return [np.frombuffer(rng.bytes(16 * size), "S16") for size in sizes]
+    for start in range(0, count, CHUNK):
+        yield np.frombuffer(rng.bytes(16 * min(CHUNK, count - start)), "S16")
 
 
 def digits(ids: Ids) -> pa.Array:
@@ -54,11 +55,10 @@ def write_indexes(folder: Path, held: int) -> None:
             index.write()
 
 
-def write_new(path: Path, held: int, new: int) -> None:
+def write_new(path: Path, new: int) -> None:
     """So many ids in any order, half of them held."""
     each = new // 2 // RUNS
-    ids = [chunk for run in range(RUNS) for chunk in held_ids(run, held // RUNS)[: -(-each // CHUNK)]]
-    known = np.concatenate(ids)[: each * RUNS]
+    known = np.concatenate([chunk for run in range(RUNS) for chunk in held_ids(run, each)])
     rng = np.random.default_rng(RUNS)
     fresh = np.frombuffer(rng.bytes(16 * (new - len(known))), "S16")
     mixed = rng.permutation(np.concatenate([known, fresh]))
@@ -78,9 +78,10 @@ def leave_out(folder: Path) -> None:
 
 def anti_join(folder: Path, memory: str | None) -> None:
     """The same by DuckDB alone."""
-    spill: dict[str, str | bool | int | float | list[str]] = {"temp_directory": str(folder / "spill")}
-    with duckdb.connect(config=spill | ({"memory_limit": memory} if memory else {})) as connection:
+    with duckdb.connect(config={"temp_directory": str(folder / "spill")}) as connection:
         connection.execute("SET enable_progress_bar = false")
+        if memory:
+            connection.execute(f"SET memory_limit = '{memory}'")
         connection.execute(ONCE.format(folder / "new.parquet"))
         connection.execute(f"""CREATE VIEW planned AS SELECT * FROM once ANTI JOIN
             read_parquet('{folder}/run-*/image-ids/*.parquet') held ON unhex(once.image_id) = held.image_id""")
@@ -96,7 +97,7 @@ def bench(held: int, new: int) -> list[tuple[str, ...]]:
     with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as name:
         folder = Path(name)
         written = measured(write_indexes, folder, held)
-        measured(write_new, folder / "new.parquet", held, new)
+        measured(write_new, folder / "new.parquet", new)
         joined = measured(anti_join, folder, None)
         lines = [_line(held, new, "DuckDB", joined, joined)]
         try:
