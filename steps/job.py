@@ -8,6 +8,7 @@ from imagekiln.steps.encodings import Encoding, Png
 from imagekiln.steps.gate_settings import Gates
 from imagekiln.steps.metadata import C2pa, Metadata
 from imagekiln.steps.samplers import Sampler
+from imagekiln.steps.speed import Speed
 from imagekiln.steps.values import Number, Positive, Settings, Share, Text, Whole
 
 MOST_SHARD_IMAGES = 100_000  # a shard's rows are held in memory
@@ -141,6 +142,7 @@ class Job(Settings):
     batch: Batch = Batch()
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     threads: Positive | None = Field(None, description="CPU threads; part of what makes bytes equal.")
+    speed: Speed = Speed()
     limits: Limits = Limits()
     gates: Gates = Gates()
     price_per_hour: Number | None = Field(None, ge=0, description="What a device costs an hour, for the report.")

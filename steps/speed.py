@@ -1,0 +1,19 @@
+"""The settings that make drawing faster: those that leave every picture equal to the eye, and those that do not."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from imagekiln.steps.values import Number, Settings, Whole
+
+
+class Speed(Settings):
+    """How the model is run. `quantisation`, `guidance_until` and `reuse` change pictures, so they are in `image_id`."""
+
+    compile: Literal["auto", "off"] = Field("auto", description="auto compiles the model where the device is CUDA.")
+    vae: Literal["auto", "whole", "slices", "tiles"] = Field(
+        "auto", description="How latents are decoded; auto takes less at a time only where memory asks for it."
+    )
+    quantisation: Literal["none", "fp8"] = Field("none", description="fp8 computes the denoiser in 8 bits.")
+    guidance_until: Number = Field(1.0, gt=0, le=1, description="The share of the steps that guidance is computed in.")
+    reuse: Whole = Field(1, ge=1, le=10, description="Every so many steps the denoiser runs; between, it is foretold.")
