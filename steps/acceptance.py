@@ -55,10 +55,9 @@ def refuse_incomplete(store: Store, job: Job, summary: Summary) -> None:
             f"{store.uri}: {summary.missing} of {summary.images} images are missing: {listed}{more}. "
             "Run their shards again."
         )
-    bad = summary.not_ok
-    if bad > summary.failed_share * summary.images:
+    if summary.too_many_failed:
         causes = "; ".join(f"{each.images} {each.status} ({each.error})" for each in summary.failures[:LISTED])
         raise Incomplete(
-            f"{store.uri}: {bad} of {summary.images} images are not ok: {causes}. To make them again: "
+            f"{store.uri}: {summary.not_ok} of {summary.images} images are not ok: {causes}. To make them again: "
             f"{commands.on_run('retry', store.uri)}. To accept them: {accepting(store.uri, job, summary)}"
         )

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from itertools import chain
 
 import pyarrow as pa
@@ -69,8 +68,7 @@ def _summed(store: Store, frozen: Plan, again: Rounds, accepted: Accepted) -> Su
         sums.marked(NEAR_DUPLICATE, rows.num_rows)
         samples.mark(NEAR_DUPLICATE, rows)
     _write(store, again.listings())
-    told = sums.summary(frozen, _told(store, frozen, again), accepted.failed_share, accepted.gates)
-    summary = replace(told, rounds=len(again.all), price_per_hour=accepted.price_per_hour)
+    summary = sums.summary(frozen, _told(store, frozen, again), accepted, len(again.all))
     store.replace(names.SUMMARY, SUMMARY.dump_json(summary, indent=1) + b"\n")
     card.write(store, frozen, summary)
     report.write(store, frozen, summary, samples)

@@ -1,18 +1,17 @@
 """The pictures of the report: a fair sample of the run's good images, and a few that each gate marked."""
 
-import io
 from collections.abc import Sequence
 from dataclasses import asdict
 from itertools import chain, islice
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from PIL import Image as Pillow
 
 from imagekiln.steps import fetch_image
 from imagekiln.steps.lot import Lot, Sample, samples
 from imagekiln.steps.reconcile import Reconciled
 from imagekiln.steps.storage import Store
+from imagekiln.steps.thumbnail import jpeg
 
 MOST = 96
 MOST_SHAPES = 24  # shapes that are sure of a picture
@@ -83,8 +82,4 @@ def thumbnail(store: Store, sample: Sample) -> bytes:
 
     Raises BadInput where it is damaged.
     """
-    picture = Pillow.fromarray(fetch_image.pixels(store, asdict(sample)))
-    picture.thumbnail((SIDE, SIDE))
-    sink = io.BytesIO()
-    picture.save(sink, "JPEG", quality=85)
-    return sink.getvalue()
+    return jpeg(fetch_image.pixels(store, asdict(sample)), SIDE)

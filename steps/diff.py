@@ -1,6 +1,5 @@
 """Two runs side by side: the same prompts under two models or settings, in numbers and on a page."""
 
-import io
 import math
 import tempfile
 from collections.abc import Iterator
@@ -8,10 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from PIL import Image as Pillow
-
 from imagekiln.steps import diff_page, fetch_image, names, pairing, plan, rounds
-from imagekiln.steps.codecs import RGB
 from imagekiln.steps.database import Database
 from imagekiln.steps.diff_page import Shown
 from imagekiln.steps.errors import BadInput
@@ -20,6 +16,7 @@ from imagekiln.steps.likeness import fitted, likeness
 from imagekiln.steps.pairing import Paired, Side
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.storage import Store, open_store
+from imagekiln.steps.thumbnail import jpeg
 
 MOST_PAIRS = 200
 MOST_SHOWN = 48
@@ -98,17 +95,9 @@ def _looked_at(one: Side, other: Side, target: Store, place: int, rows: tuple[Ro
     apart = likeness(first, fitted(second, first))
     if place < MOST_SHOWN:
         for which, picture in (("a", first), ("b", second)):
-            target.replace(names.diff_picture(place, which), _thumbnail(picture))
+            target.replace(names.diff_picture(place, which), jpeg(picture, SIDE))
     seeds = (str(rows[0]["seed"]), str(rows[1]["seed"]))
     return Shown(str(rows[0]["prompt"]), seeds, (first.shape[1::-1], second.shape[1::-1]), apart.rms)
-
-
-def _thumbnail(rgb: RGB) -> bytes:
-    picture = Pillow.fromarray(rgb)
-    picture.thumbnail((SIDE, SIDE))
-    sink = io.BytesIO()
-    picture.save(sink, "JPEG", quality=85)
-    return sink.getvalue()
 
 
 def _result(one: Side, other: Side, target: Store, paired: Paired, shown: list[Shown]) -> Diff:

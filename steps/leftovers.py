@@ -1,7 +1,7 @@
 """Objects in a run's folder that look like ours and that nothing names: what killed writers left behind."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from imagekiln.steps import names, tables
 from imagekiln.steps.errors import Missing
@@ -31,16 +31,19 @@ def temporary(store: Store) -> Iterator[Listed]:
 
 def unnamed(store: Store, frozen: Plan) -> Iterator[Listed]:
     """Of a finished run: parts that its plans do not know, and images of theirs that its manifest does not name."""
-    for each in store.list("images"):
-        if each.is_folder:
-            yield from _unnamed_images(store, frozen, each.key)
-        elif _is_unplanned(each.key, frozen):
-            yield each
+    yield from _unnamed(store, frozen, "", [(number, number) for number in range(len(frozen.shards))])
     for again in found(store, frozen):
-        folder = names.round_folder(again.plan.round)
-        for each in store.list(f"{folder}/images"):
-            if not each.is_folder and _is_unplanned(each.key.removeprefix(f"{folder}/"), again.plan):
+        yield from _unnamed(store, again.plan, f"{names.round_folder(again.plan.round)}/", again.plan.covers)
+
+
+def _unnamed(store: Store, frozen: Plan, above: str, covers: Sequence[tuple[int, int]]) -> Iterator[Listed]:
+    """Of one plan, whose objects' names begin with `above`. Each shard's images are in the manifests it `covers`."""
+    for each in store.list(f"{above}images"):
+        if not each.is_folder:
+            if _is_unplanned(each.key.removeprefix(above), frozen):
                 yield each
+        elif (shard := _number(each.key)) is not None and shard < len(covers):
+            yield from _unnamed_images(store, each.key, above, covers[shard])
 
 
 def _is_unplanned(key: str, frozen: Plan) -> bool:
@@ -51,15 +54,18 @@ def _is_unplanned(key: str, frozen: Plan) -> bool:
     return shard >= len(frozen.shards) or part >= frozen.parts(shard)
 
 
-def _unnamed_images(store: Store, frozen: Plan, folder: str) -> Iterator[Listed]:
+def _number(folder: str) -> int | None:
+    name = folder.rpartition("/")[2]
+    return int(name) if name.isascii() and name.isdecimal() else None
+
+
+def _unnamed_images(store: Store, folder: str, above: str, covers: tuple[int, int]) -> Iterator[Listed]:
     """Images in a shard's folder that another attempt made and the one that was committed did not."""
-    number = folder.rpartition("/")[2]
-    if not number.isascii() or not number.isdecimal() or int(number) >= len(frozen.shards):
-        return
     try:
-        named = set(tables.column(store, names.manifest(int(number)), "part").to_pylist())
+        manifests = [names.manifest(number) for number in range(covers[0], covers[1] + 1)]
+        named = {part for key in manifests for part in tables.column(store, key, "part").to_pylist()}
     except Missing:
         return
     for each in store.list(folder):
-        if not each.is_folder and IMAGE.fullmatch(each.key) and each.key not in named:
+        if not each.is_folder and IMAGE.fullmatch(each.key.removeprefix(above)) and each.key not in named:
             yield each

@@ -1,7 +1,7 @@
 """What was read back, and what is wrong with it: images against the plan's rows and against their own hashes."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -44,6 +44,15 @@ class Checked:
 def bad(told: str | BadInput, images: int = 0) -> Checked:
     """What is wrong, in one sentence, with so many images behind it."""
     return Checked(images, wrong=(str(told).rstrip("."),), wrongs=1)
+
+
+def told(check: Callable[[], str | None]) -> Checked:
+    """What a check says is wrong, if anything: the sentence that it gives, or the BadInput that it raises."""
+    try:
+        sentence = check()
+    except BadInput as error:
+        return bad(error)
+    return Checked() if sentence is None else bad(sentence)
 
 
 def is_of(parquet: pq.ParquetFile, rows: pa.Table, before: tuple[str, ...] = ()) -> bool:

@@ -66,6 +66,11 @@ class Summary:
         return self.images - self.ok
 
     @property
+    def too_many_failed(self) -> bool:
+        """Whether a larger share of images is not ok than is accepted."""
+        return self.not_ok > self.failed_share * self.images
+
+    @property
     def share_to_accept(self) -> float:
         """The smallest share of images that are not ok, in thousandths, with which the run would be accepted."""
         return ceil(1000 * self.not_ok / self.images) / 1000 if self.images else 0.0

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from imagekiln.steps.acceptance import Accepted
 from imagekiln.steps.causes import Causes
 from imagekiln.steps.distributions import Spread
 from imagekiln.steps.plan import Plan
@@ -41,10 +42,8 @@ class Sums:
         """Add images that a gate marked once all shards were known."""
         self._marks[gate] += images
 
-    def summary(
-        self, plan: Plan, told: Iterable[ShardStats], failed_share: float, accepted: Iterable[str] = ()
-    ) -> Summary:
-        """The sums, with what the shards told of themselves. `failed_share` and `accepted` are what was accepted."""
+    def summary(self, plan: Plan, told: Iterable[ShardStats], accepted: Accepted, rounds: int = 0) -> Summary:
+        """The sums, with what the shards of the run and of its rounds told of themselves, and what was accepted."""
         stats = list(told)
         seconds = Seconds(*(sum(getattr(each.seconds, name) for each in stats) for name in Seconds.__slots__))
         made = sum(each.images for each in stats)
@@ -64,13 +63,14 @@ class Sums:
             device_hours=seconds.total / 3600,
             images_per_second=made / seconds.total if seconds.total else 0.0,
             devices=tuple(sorted({each.device for each in stats})),
-            failed_share=failed_share,
+            failed_share=accepted.failed_share,
             marks={gate: self._marks[gate] for gate in plan.job.gates.marking},
-            accepted=tuple(accepted),
+            accepted=accepted.gates,
             existing_images=plan.counts.existing_images,
             distributions=self._spread.distributions(),
             throughput=throughput(len(plan.shards), stats),
-            price_per_hour=plan.job.price_per_hour,
+            rounds=rounds,
+            price_per_hour=accepted.price_per_hour,
         )
 
 

@@ -31,7 +31,7 @@ def verdict(summary: Summary, job: Job, uri: str) -> Verdict:
     """The verdict on the run at `uri`."""
     if summary.missing:
         return _incomplete(summary, job, uri)
-    if summary.not_ok > summary.failed_share * summary.images:
+    if summary.too_many_failed:
         return _failed(summary, job, uri)
     if over := gates.exceeded(job.gates, summary):
         return _exceeded(summary, job, uri, over)

@@ -1,19 +1,18 @@
 """Reads a whole run back and checks it against the plan and the manifest, by hash."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps import formats, holdings, names, originals, plan, rounds, shard, summary, tables
+from imagekiln.steps import beside, formats, names, originals, plan, rounds, shard, tables
 from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.formats import Format
-from imagekiln.steps.gate_settings import NEAR_DUPLICATE
 from imagekiln.steps.in_order import in_order
 from imagekiln.steps.plan import Plan
-from imagekiln.steps.readback import Checked, bad
+from imagekiln.steps.readback import Checked, bad, told
 from imagekiln.steps.room import Room
 from imagekiln.steps.rounds import Round, Rounds
 from imagekiln.steps.shard import Part
@@ -42,8 +41,9 @@ def verify(uri: str) -> Verified:
     room, again = Room(IN_FLIGHT), Rounds(store, frozen)
     checked = sum(in_order(lambda number: _shard(store, again, frozen, number, room), len(frozen.shards)), Checked())
     for each in again.all:
-        checked += sum(in_order(partial(_round_shard, each, room), len(each.plan.shards)), Checked())
-    checked += _beside(store, frozen) + _told(lambda: _listings(store, again.listings()))
+        check = partial(_round_shard, each, each.finished, room)
+        checked += sum(in_order(check, len(each.plan.shards)), Checked())
+    checked += beside.check(store, frozen) + told(lambda: _listings(store, again.listings()))
     if checked.wrongs:
         more = f" and {checked.wrongs - len(checked.wrong)} more" if checked.wrongs > len(checked.wrong) else ""
         raise Incomplete(f"{store.uri}: {'; '.join(checked.wrong)}{more}. {_remedy(again)}")
@@ -76,16 +76,16 @@ def _shard(store: Store, again: Rounds, frozen: Plan, number: int, room: Room) -
     read = (
         part for part, rows in zip(wanted, slices, strict=True) if not (again.all and _made_again(store, part, rows))
     )
-    counts += _told(lambda: _manifest(store, frozen, number, latest))
+    counts += told(lambda: _manifest(store, frozen, number, latest))
     return sum((_part(store, part, layout, room) for part in read), counts)
 
 
-def _round_shard(each: Round, room: Room, number: int) -> Checked:
+def _round_shard(each: Round, finished: bool, room: Room, number: int) -> Checked:
     try:
         wanted = shard.read(each.store, each.plan, number)
     except BadInput as error:
         return bad(error)
-    layout, finished = formats.chosen(each.plan.job), each.finished
+    layout = formats.chosen(each.plan.job)
     there = (part for part in wanted if finished or each.store.exists(part.key))  # some, while it is being made
     return sum((_part(each.store, part, layout, room) for part in there), Checked())
 
@@ -102,14 +102,6 @@ def _part(store: Store, part: Part, layout: Format, room: Room) -> Checked:
     return Checked(wrong=checked.wrong, wrongs=checked.wrongs)
 
 
-def _told(check: Callable[[], str | None]) -> Checked:
-    try:
-        sentence = check()
-    except BadInput as error:
-        return bad(error)
-    return Checked() if sentence is None else bad(sentence)
-
-
 def _manifest(store: Store, frozen: Plan, number: int, latest: pa.Table) -> str | None:
     key = names.manifest(number)
     there, wanted = tables.read(store, key), latest
@@ -123,54 +115,3 @@ def _manifest(store: Store, frozen: Plan, number: int, latest: pa.Table) -> str 
 def _listings(store: Store, wanted: Iterable[tuple[str, pa.Table]]) -> str | None:
     differs = (key for key, table in wanted if not tables.read(store, key).equals(table))
     return next((f"{store.at(key)}: differs from the manifest" for key in differs), None)
-
-
-def _beside(store: Store, frozen: Plan) -> Checked:
-    """What lies beside the images: the lists that planning wrote, the summary and the report."""
-    checks: list[Callable[[], str | None]] = [
-        lambda: _list(store, names.REJECTED, frozen.counts.rejected_rows),
-        lambda: _list(store, names.DUPLICATES, frozen.counts.duplicate_images),
-        lambda: _summary(store, frozen),
-        lambda: _near_duplicates(store, frozen),
-        lambda: _card(store),
-        lambda: _index(store),
-        lambda: _report(store),
-    ]
-    return sum(map(_told, checks), Checked())
-
-
-def _list(store: Store, key: str, wanted: int) -> str | None:
-    rows = tables.count(store, key)
-    return None if rows == wanted else f"{store.at(key)}: has {rows} rows and not {wanted}, as planned"
-
-
-def _summary(store: Store, frozen: Plan) -> str | None:
-    same = summary.load(store).images == frozen.counts.images
-    return None if same else f"{store.at(names.SUMMARY)}: is of another plan"
-
-
-def _near_duplicates(store: Store, frozen: Plan) -> str | None:
-    """They are marked once the manifest is there, so a manifest that was just written anew may lack them."""
-    if frozen.job.gates.near_duplicate is None:
-        return None
-    columns = in_order(
-        lambda number: tables.column(store, names.manifest(number), "near_duplicate_of"), len(frozen.shards)
-    )
-    found = sum(len(column) - column.null_count for column in columns)
-    told = summary.load(store).marks.get(NEAR_DUPLICATE, 0)
-    return None if found == told else f"{store.uri}: its manifest marks {found} near-duplicates and not {told}"
-
-
-def _card(store: Store) -> str | None:
-    whole = store.read(names.CARD).startswith(b"---\n")
-    return None if whole else f"{store.at(names.CARD)}: is no card of a dataset"
-
-
-def _index(store: Store) -> str | None:
-    there, wanted = holdings.count(store), summary.load(store).ok
-    return None if there == wanted else f"{store.at(names.image_ids(0))}: names {there} images and not {wanted}"
-
-
-def _report(store: Store) -> str | None:
-    whole = store.read(names.REPORT).rstrip().endswith(b"</html>")
-    return None if whole else f"{store.at(names.REPORT)}: is no whole page"

@@ -36,8 +36,7 @@ def plan(
     from imagekiln.steps.planning import make_plan
     from imagekiln.workflows.asking import Asked, asked_job, in_environment
     from imagekiln.workflows.outputs import write_plan
-    from imagekiln.workflows.show import planned, show
-    from imagekiln.workflows.show_again import round_planned
+    from imagekiln.workflows.show import planned, round_planned, show
 
     if argo == (job is not None):
         raise click.UsageError("Name a JOB, or say --argo.")

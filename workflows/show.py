@@ -42,6 +42,11 @@ def planned(result: Planned) -> str:
     return f"{found} {counts.images:,} images in {shards}{extra}: {in_line(result.uri)}"
 
 
+def round_planned(result: Planned) -> str:
+    """The plan of a round, in a line."""
+    return planned(result) if result.plan.shards else f"Nothing is left to retry: {in_line(result.uri)}"
+
+
 def generated(result: ShardStats | None) -> str:
     """A shard's work, in a line."""
     if result is None:

@@ -4,16 +4,11 @@ from collections.abc import Iterator
 
 from imagekiln.steps.diff import Diff
 from imagekiln.steps.gc import Collected, Garbage
-from imagekiln.steps.planning import Planned
 from imagekiln.steps.reproduce import Made, Reproduced
 from imagekiln.steps.retry import Retried
 from imagekiln.steps.visible import in_line
-from imagekiln.workflows.show import planned, summed
-
-
-def round_planned(result: Planned) -> str:
-    """The plan of a round, in a line."""
-    return planned(result) if result.plan.shards else f"Nothing is left to retry: {in_line(result.uri)}"
+from imagekiln.steps.wording import size
+from imagekiln.workflows.show import summed
 
 
 def retried(result: Retried) -> str:
@@ -75,12 +70,12 @@ def collected(result: Collected) -> str:
     if not result.found:
         return "Nothing may go."
     done = "Removed" if result.removed else "May go; --remove removes it"
-    return "\n".join([*map(_garbage, result.found), f"{done}: {result.bytes / 1e6:,.1f} MB"])
+    return "\n".join([*map(_garbage, result.found), f"{done}: {size(result.bytes)}"])
 
 
 def _garbage(each: Garbage) -> str:
     by = f" by {each.by}" if each.by else ""
     return (
-        f"{in_line(each.run)}: {each.reason}{by}, {each.objects:,} objects, {each.bytes / 1e6:,.1f} MB, "
+        f"{in_line(each.run)}: {each.reason}{by}, {each.objects:,} objects, {size(each.bytes)}, "
         f"untouched for {each.days:.0f} days"
     )

@@ -147,11 +147,14 @@ def test_parts_of_rounds_are_named_by_the_manifest_and_stay(tmp_path: Path) -> N
     fill(there, {3: not_ok(3)})
     aggregate(there.uri)
     retry(there.uri)
-    stray = Path(there.uri) / "retry-1/images/00000-0001.parquet"
-    stray.write_bytes(b"stray")
+    folder = Path(there.uri) / "retry-1/images"
+    (folder / "00000").mkdir()
+    strays = [folder / "00000-0001.parquet", folder / "00000/0000-00003.png"]  # the second is another attempt's
+    for stray in strays:
+        stray.write_bytes(b"stray")
     aged(Path(there.uri), 10)
-    assert gc(str(tmp_path / "out"), remove=True).bytes == 5
-    assert not stray.exists()
+    assert gc(str(tmp_path / "out"), remove=True).bytes == 10
+    assert not any(stray.exists() for stray in strays)
     assert verify(there.uri).ok == 20
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps import names
+from imagekiln.steps.acceptance import Accepted
 from imagekiln.steps.planning import Planned
 from imagekiln.steps.reconcile import reconcile
 from imagekiln.steps.stats import Seconds, ShardStats
@@ -26,7 +27,7 @@ def _summary(there: Planned, *told: ShardStats) -> Summary:
     sums, store = Sums(), open_store(there.uri)
     for number in range(len(there.plan.shards)):
         sums.add(reconcile(store, there.plan, number))
-    return sums.summary(there.plan, told, failed_share=0.0)
+    return sums.summary(there.plan, told, Accepted(0.0, (), there.plan.job.price_per_hour))
 
 
 def _told(shard: int, images: int, device: str, *seconds: float) -> ShardStats:
