@@ -18,8 +18,10 @@ from imagekiln.steps.encodings import Png
 from imagekiln.steps.identity import Pixels
 from imagekiln.steps.job import Job
 from imagekiln.steps.jobfile import check_job
+from imagekiln.steps.next_round import next_round
 from imagekiln.steps.planning import Planned, make_plan
 from imagekiln.steps.progress import Silent
+from imagekiln.steps.rounds import Round
 from imagekiln.steps.rows import ImageRow
 from imagekiln.steps.run import run
 from imagekiln.steps.shard import Part
@@ -121,6 +123,13 @@ def fill(there: Planned, outcomes: Mapping[int, Encoded] | None = None) -> list[
             made.append(part)
             start += part.rows.num_rows
     return made
+
+
+def begun(there: Planned) -> Round:
+    """The next round of a run, planned."""
+    found = next_round(open_store(there.uri), there.plan)
+    assert found is not None
+    return found
 
 
 def renumbered(images: list[Encoded]) -> list[Encoded]:

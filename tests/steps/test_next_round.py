@@ -9,12 +9,11 @@ import pytest
 from imagekiln.steps import names, plan, tables
 from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.errors import Incomplete
-from imagekiln.steps.next_round import next_round
 from imagekiln.steps.planning import Planned
 from imagekiln.steps.rounds import Round
 from imagekiln.steps.storage import open_store
 from tests.faults import manifests
-from tests.runs import fill, not_ok, planned
+from tests.runs import begun, fill, not_ok, planned
 from tests.texts import HOSTILE, chance
 
 IMAGES = 200
@@ -29,12 +28,6 @@ def made(folder: Path, bad: set[int], **changes: object) -> Planned:
     return there
 
 
-def round_of(there: Planned) -> Round:
-    found = next_round(open_store(there.uri), there.plan)
-    assert found is not None
-    return found
-
-
 def rows(found: Round) -> list[pa.Table]:
     return [tables.read(found.store, names.shard(number)) for number in range(len(found.plan.shards))]
 
@@ -44,7 +37,7 @@ def test_a_round_holds_what_is_not_ok_in_the_plan_s_order_and_knows_where_it_is_
     dice: random.Random = chance(seed)
     bad = set(dice.sample(range(IMAGES), dice.choice((1, 30, IMAGES))))
     there = made(tmp_path, bad)
-    found = round_of(there)
+    found = begun(there)
     shards = rows(found)
     assert [row for shard in shards for row in shard["id"].to_pylist()] == [f"row-{place}" for place in sorted(bad)]
     assert [shard.num_rows for shard in shards] == [each.images for each in found.plan.shards]
@@ -60,7 +53,7 @@ def test_a_round_holds_what_is_not_ok_in_the_plan_s_order_and_knows_where_it_is_
 
 def test_a_round_has_the_run_s_settings_and_counts_of_its_own(tmp_path: Path) -> None:
     there = made(tmp_path, {3, 90})
-    found = round_of(there).plan
+    found = begun(there).plan
     assert (found.job, found.model, found.run_id, found.part_images) == (
         there.plan.job,
         there.plan.model,
@@ -73,23 +66,23 @@ def test_a_round_has_the_run_s_settings_and_counts_of_its_own(tmp_path: Path) ->
 def test_the_same_manifest_gives_the_same_round_and_an_unfinished_one_is_gone_on_with(tmp_path: Path) -> None:
     there = made(tmp_path, {3, 90})
     store = open_store(there.uri)
-    first = round_of(there)
+    first = begun(there)
     content = first.store.read(names.PLAN)
-    assert round_of(there).plan == first.plan
+    assert begun(there).plan == first.plan
     first.store.remove(names.PLAN)
-    assert plan.to_json(round_of(there).plan) == first.store.read(names.PLAN) == content
+    assert plan.to_json(begun(there).plan) == first.store.read(names.PLAN) == content
     assert not store.exists("retry-2/plan.json")
 
 
 def test_what_a_killed_planning_left_on_an_older_manifest_is_no_obstacle(tmp_path: Path) -> None:
     there = made(tmp_path, {3})
-    round_of(there).store.remove(names.PLAN)
+    begun(there).store.remove(names.PLAN)
     fill(there)  # is there already: the first writer wins
     store = open_store(there.uri)
     store.remove(names.part(5, 0))
     with pytest.raises(Incomplete):
         aggregate(there.uri)
-    found = round_of(there)
+    found = begun(there)
     assert found.plan.counts.images == 5
     assert [row for shard in rows(found) for row in shard["id"].to_pylist()] == [
         f"row-{place}" for place in (3, 40, 41, 42, 43)
@@ -108,7 +101,7 @@ def test_a_shard_of_a_round_is_as_much_work_as_one_of_the_run(tmp_path: Path) ->
     )
     fill(there, {place: not_ok(place) for place in range(80)})
     aggregate(there.uri)
-    assert [each.images for each in round_of(there).plan.shards] == [each.images for each in there.plan.shards]
+    assert [each.images for each in begun(there).plan.shards] == [each.images for each in there.plan.shards]
 
 
 def test_hostile_texts_and_carried_columns_go_along(tmp_path: Path) -> None:
@@ -116,7 +109,7 @@ def test_hostile_texts_and_carried_columns_go_along(tmp_path: Path) -> None:
     there = planned(tmp_path, str(tmp_path / "out"), texts, carry=["note"], limits={"failed_share": 1})
     fill(there, {place: not_ok(place) for place in range(len(HOSTILE))})
     aggregate(there.uri)
-    found = [row for shard in rows(round_of(there)) for row in shard.to_pylist()]
+    found = [row for shard in rows(begun(there)) for row in shard.to_pylist()]
     assert [(row["prompt"], row["note"]) for row in found] == [
         (row["prompt"], row["note"]) for row in manifests(there.uri)
     ]

@@ -8,14 +8,13 @@ from imagekiln.steps import names, parts, shard, stats
 from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.encode import Encoded
 from imagekiln.steps.errors import Incomplete, Missing
-from imagekiln.steps.next_round import next_round
 from imagekiln.steps.planning import Planned
 from imagekiln.steps.rounds import Round, Rounds, home
 from imagekiln.steps.stats import Seconds, ShardStats
 from imagekiln.steps.storage import Store, open_store
 from imagekiln.steps.verify import verify
 from tests.faults import manifests
-from tests.runs import encoded, fill, not_ok, planned
+from tests.runs import begun, encoded, fill, not_ok, planned
 
 
 @pytest.fixture
@@ -25,12 +24,6 @@ def there(tmp_path: Path) -> Planned:
     fill(there, {place: not_ok(place) for place in (0, 8, 16)})
     aggregate(there.uri)
     return there
-
-
-def begun(there: Planned) -> Round:
-    found = next_round(open_store(there.uri), there.plan)
-    assert found is not None
-    return found
 
 
 def make(each: Round, *images: Encoded) -> None:
