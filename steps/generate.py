@@ -11,11 +11,11 @@ from functools import cache, partial
 from imagekiln.steps import formats, shard, stages, stats
 from imagekiln.steps import plan as plans
 from imagekiln.steps.ahead import Waits, ahead, feed
-from imagekiln.steps.denoise import Denoiser
+from imagekiln.steps.denoise import Denoiser, opened
 from imagekiln.steps.device import describe
 from imagekiln.steps.encoder import Encoder
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.pipeline import load, versions
+from imagekiln.steps.pipeline import versions
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.progress import Progress, Silent
 from imagekiln.steps.rescue import Rescue
@@ -42,7 +42,7 @@ def generate(uri: str, number: int, progress: Progress | None = None, stop: Stop
 
 def loader(plan: Plan) -> Callable[[], Denoiser]:
     """What loads the plan's model when it is first needed, and gives the same one from then on."""
-    return cache(lambda: Denoiser(load(plan)))
+    return cache(lambda: opened(plan))
 
 
 def make_shard(

@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from imagekiln.steps.values import Number, Settings, Whole
 
@@ -17,3 +17,9 @@ class Speed(Settings):
     quantisation: Literal["none", "fp8"] = Field("none", description="fp8 computes the denoiser in 8 bits.")
     guidance_until: Number = Field(1.0, gt=0, le=1, description="The share of the steps that guidance is computed in.")
     reuse: Whole = Field(1, ge=1, le=10, description="Every so many steps the denoiser runs; between, it is foretold.")
+
+    @model_validator(mode="after")
+    def _worth_it(self) -> "Speed":
+        if self.quantisation == "fp8" and self.compile == "off":
+            raise ValueError("has fp8, which without compiling is slower than bfloat16, and compile: off; remove one")
+        return self
