@@ -9,14 +9,15 @@ import numpy as np
 import torch
 from diffusers.utils import BaseOutput
 
-from imagekiln.steps import refine
+from imagekiln.steps.compiled_code import CompiledCode
+from imagekiln.steps.compiling import Compiling
 from imagekiln.steps.conditioning import Conditioning, Inputs
 from imagekiln.steps.cutoff import CutOff, Tensors
+from imagekiln.steps.decoding import Decoding
 from imagekiln.steps.encode import Picture
 from imagekiln.steps.families import family
 from imagekiln.steps.foretelling import Foretelling
-from imagekiln.steps.pipeline import load, scheduler
-from imagekiln.steps.plan import Plan
+from imagekiln.steps.pipeline import scheduler
 from imagekiln.steps.refine import Refiner
 from imagekiln.steps.rows import ImageRow, shape
 from imagekiln.steps.shortcuts import ALL_STEPS
@@ -29,15 +30,24 @@ class Denoiser:
     """A loaded pipeline that draws batches. Not for use from two threads at once."""
 
     def __init__(
-        self, pipe: diffusers.DiffusionPipeline, speed: Speed | None = None, refiner: Refiner | None = None
+        self,
+        pipe: diffusers.DiffusionPipeline,
+        speed: Speed | None = None,
+        code: CompiledCode | None = None,
+        refiner: Refiner | None = None,
     ) -> None:
-        """Take a pipeline on its device, in eval mode, the shortcuts to take, and what draws the last steps."""
+        """Take a pipeline on its device, in eval mode; compiled code that others kept; what draws the last steps.
+
+        Raises BadInput.
+        """
         speed, known = speed or Speed(), family(type(pipe).__name__)
         self.device: torch.device = pipe.device
         self._pipe = pipe
         self._refiner = refiner
         self._conditioning = Conditioning(pipe)
         self._schedulers = {"default": pipe.scheduler}
+        self.compiling = Compiling(pipe, speed, code)
+        self.decoding = Decoding(refiner.pipe if refiner else pipe, speed.vae)
         self._cut = None if speed.guidance_until == ALL_STEPS else CutOff(speed.guidance_until, known.halved or ())
         self._foretold = None if speed.reuse == 1 else Foretelling(pipe, speed.reuse)
 
@@ -47,7 +57,9 @@ class Denoiser:
         One picture a row, `blank` where it is not finite. `check` is called after each step and may raise to give up.
         Raises what the pipeline raises, and ValueError where it drew another size than asked.
         """
-        drawn = [picture for batch in self._conditioning.calls(rows, size) for picture in self._call(batch, check)]
+        drawn: list[Picture] = []
+        for batch in self._conditioning.calls(rows, size):
+            drawn += self.compiling.draw(batch, partial(self._call, batch, check))
         return drawn[: len(rows)]
 
     def _call(self, batch: Sequence[ImageRow], check: Callable[[], None]) -> list[Picture]:
@@ -86,12 +98,6 @@ class Denoiser:
         for name in GUIDERS:
             if guider := getattr(self._pipe, name, None):
                 guider.guidance_scale = wanted.guidance
-
-
-def opened(plan: Plan) -> Denoiser:
-    """The plan's model, ready to draw as the plan says. Raises BadInput, Missing and TryAgain as loading does."""
-    pipe = load(plan)
-    return Denoiser(pipe, plan.job.speed, refine.load(plan, pipe))
 
 
 def _tensor(images: "torch.Tensor | np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> torch.Tensor:

@@ -38,7 +38,6 @@ class Family:
     side: int | None = None
     multiple: int | None = None
     compiled: Literal["regional", "whole", "none"] = "none"
-    attention: Literal["backend", "sdpa"] = "sdpa"
     halved: tuple[str, ...] | None = None
     foretold: bool = False
 
@@ -68,18 +67,14 @@ FAMILIES: Mapping[str, Family] = {
         {"prompt_embeds": 0, "pooled_prompt_embeds": 1},
         latents="packed",
         compiled="regional",
-        attention="backend",
         foretold=True,
     ),
-    "Flux2Pipeline": Family(
-        {"prompt_embeds": 0}, latents="folded", compiled="regional", attention="backend", foretold=True
-    ),
+    "Flux2Pipeline": Family({"prompt_embeds": 0}, latents="folded", compiled="regional", foretold=True),
     "Flux2KleinPipeline": Family(
         {"prompt_embeds": 0},
         {"negative_prompt_embeds": 0},
         "folded",
         compiled="regional",
-        attention="backend",
         halved=(),
         foretold=True,
     ),
@@ -88,7 +83,6 @@ FAMILIES: Mapping[str, Family] = {
         {"negative_prompt_embeds": 3, "negative_prompt_attention_mask": 5},
         "packed",
         compiled="regional",
-        attention="backend",
         halved=(),
     ),
     "PixArtAlphaPipeline": _T5,
@@ -106,7 +100,6 @@ FAMILIES: Mapping[str, Family] = {
         "true_cfg_scale",
         padded=513,
         compiled="regional",
-        attention="backend",
         foretold=True,
     ),
     "ZImagePipeline": Family(
@@ -117,7 +110,6 @@ FAMILIES: Mapping[str, Family] = {
         unguided=0.0,
         float32=True,
         compiled="regional",
-        attention="backend",
         halved=(),
     ),
     "CogView4Pipeline": Family(
@@ -138,7 +130,6 @@ FAMILIES: Mapping[str, Family] = {
         side=2048,
         multiple=64,
         compiled="regional",
-        attention="backend",
         foretold=True,
     ),
     # These have two text encoders, or a model of images in between: prompts go as text.

@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from imagekiln.steps import bundled, hub, model, quantise
-from imagekiln.steps.device import choose, is_lost, is_out_of_memory
+from imagekiln.steps.device import choose, describe, is_lost, is_out_of_memory
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.job import Model
 from imagekiln.steps.plan import Plan
@@ -23,15 +23,16 @@ def load(plan: Plan) -> diffusers.DiffusionPipeline:
     in_fp8 = plan.job.speed.quantisation == "fp8"
     if in_fp8:
         quantise.require(device)
+    _refuse_emulation(plan, device)
     if plan.job.threads is not None:
         torch.set_num_threads(plan.job.threads)
-    pipe = opened(plan.job.model, plan.model.digest, device)
+    pipe = loaded(plan.job.model, plan.model.digest, device)
     if in_fp8:
         quantise.to_fp8(denoiser(pipe))
     return pipe
 
 
-def opened(wanted: Model, digest: str, device: torch.device) -> diffusers.DiffusionPipeline:
+def loaded(wanted: Model, digest: str, device: torch.device) -> diffusers.DiffusionPipeline:
     """A model on its device, in eval mode. Raises BadInput where it does not load, and what `folder` raises."""
     files = folder(wanted, digest)
     for library in (diffusers, transformers):  # a pod's log is for what the job does
@@ -55,6 +56,17 @@ def opened(wanted: Model, digest: str, device: torch.device) -> diffusers.Diffus
 def denoiser(pipe: diffusers.DiffusionPipeline) -> diffusers.ModelMixin:
     """The part of a pipeline that runs at every step."""
     return pipe.unet if hasattr(pipe, "unet") else pipe.transformer
+
+
+def _refuse_emulation(plan: Plan, device: torch.device) -> None:
+    """Raise BadInput where a GPU would compute the plan's dtype in pieces, many times slower than another."""
+    wanted = plan.job.model
+    if device.type != "cuda" or wanted.dtype != "bfloat16" or torch.cuda.is_bf16_supported(including_emulation=False):
+        return
+    raise BadInput(
+        f"{wanted.id}: is planned in bfloat16, which {describe(device)} does not have. "
+        "Set model.dtype: float16 and plan anew, or use a GPU of compute capability 8.0 or more."
+    )
 
 
 def scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers.SchedulerMixin:

@@ -12,7 +12,7 @@ from diffusers.utils import BaseOutput
 from imagekiln.steps import model
 from imagekiln.steps.conditioning import Conditioning, Inputs
 from imagekiln.steps.families import family
-from imagekiln.steps.pipeline import opened
+from imagekiln.steps.pipeline import loaded
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.quantise import to_fp8
 from imagekiln.steps.rows import ImageRow
@@ -23,11 +23,12 @@ STEP_END = ("callback_on_step_end", "callback_on_step_end_tensor_inputs")
 
 
 class Refiner:
-    """A loaded refiner, which goes on where the model itself stops."""
+    """A loaded refiner, which goes on where the model itself stops. `pipe` is its pipeline, which also decodes."""
 
     def __init__(self, pipe: diffusers.DiffusionPipeline, start: float) -> None:
         """Take its pipeline, and the share of the noise that the model itself takes away."""
-        self._pipe, self._start = pipe, start
+        self.pipe = pipe
+        self._start = start
         self._conditioning = Conditioning(pipe, family(model.REFINED))  # texts are embedded as the model's are
         self._prediction = pipe.scheduler.config.prediction_type
 
@@ -37,9 +38,9 @@ class Refiner:
         told = self._conditioning
         # The base's noise levels, whatever scheduler the refiner came with: it must find the noise that it is told of.
         config = {**base.scheduler.config, "prediction_type": self._prediction}
-        self._pipe.scheduler = type(base.scheduler).from_config(config)
+        self.pipe.scheduler = type(base.scheduler).from_config(config)
         goes_on = {name: inputs[name] for name in ("generator", *STEP_END) if name in inputs}
-        return self._pipe(
+        return self.pipe(
             **told.text(batch) | told.settings(batch[0]) | goes_on,
             image=begun,
             denoising_start=self._start,
@@ -55,7 +56,7 @@ def load(plan: Plan, base: diffusers.DiffusionPipeline) -> Refiner | None:
     wanted, settings = model.refiner(plan.job.model), plan.job.model.refiner
     if wanted is None or settings is None:
         return None
-    pipe = opened(wanted, str(plan.model.refiner), torch.device("cpu"))
+    pipe = loaded(wanted, str(plan.model.refiner), torch.device("cpu"))
     if plan.job.speed.quantisation == "fp8":
         to_fp8(pipe.unet)
     for name in SHARED:

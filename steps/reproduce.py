@@ -120,8 +120,8 @@ def _then(store: Store, row: pa.Table) -> ShardStats | None:
 
 def _drawn(frozen: Plan, row: ImageRow, batch: int) -> tuple[Picture, Made]:
     # Only where pixels are made: torch takes seconds to import.
-    from imagekiln.steps.denoise import opened
     from imagekiln.steps.device import describe
+    from imagekiln.steps.opening import opened
     from imagekiln.steps.pipeline import versions
     from imagekiln.steps.rescue import Rescue
 
