@@ -22,6 +22,7 @@ def images_sql(
     """
     given, kept = job.defaults, "".join(f", {name}" for name in carried)
     shape, pictures, taken = ", ".join(SHAPE), ", ".join(PICTURES), shortcuts.told(job.speed)
+    named = "NULL" if taken is None else quoted(taken)
     return f"""
         WITH filled AS (
             SELECT row, wrong, truncated, id, prompt,
@@ -44,7 +45,7 @@ def images_sql(
             FROM judged),
         seeded AS (SELECT *, {seed_sql(given.seed)} AS seed FROM spread)
         SELECT {image_id_sql(model_key)} AS image_id, id, image_index, row, prompt, negative_prompt, seed,
-               {shape}, {pictures}, truncated, {"NULL" if taken is None else quoted(taken)}::VARCHAR AS shortcuts {kept},
+               {shape}, {pictures}, truncated, {named}::VARCHAR AS shortcuts {kept},
                row * {MOST_IMAGES} + image_index AS number, rule, content
         FROM seeded"""
 
