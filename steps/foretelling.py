@@ -1,7 +1,7 @@
 """Steps that are foretold from those before instead of computed: TaylorSeer, on a schedule.
 
-Liu et al. 2025, https://arxiv.org/abs/2503.06923, in diffusers' form that foretells what the denoiser's last layer gives
-and leaves out its blocks. Which steps are computed follows from their number alone, so no image depends on its
+Liu et al. 2025, https://arxiv.org/abs/2503.06923, in diffusers' form that foretells what the denoiser's last layer
+gives and leaves out its blocks. Which steps are computed follows from their number alone, so no image depends on its
 neighbours: the first three, the fifth, and from there on one in `interval`.
 """
 
