@@ -78,7 +78,7 @@ def test_a_shortcut_that_is_none_for_the_model_is_refused_at_planning(
 
 
 def test_fp8_without_compiling_is_refused_with_its_place(tmp_path: Path) -> None:
-    said = r"speed: has fp8, which without compiling is slower than bfloat16, and compile: off; remove one"
+    said = r"speed has fp8, which without compiling is slower than bfloat16, and compile: off; remove one"
     with pytest.raises(BadInput, match=said):
         _planned(tmp_path, speed={"quantisation": "fp8", "compile": "off"})
 
