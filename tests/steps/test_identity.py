@@ -137,6 +137,16 @@ def test_every_setting_changes_the_id() -> None:
     assert len(ids) == 1 + len(astuple(PLAIN))
 
 
+def test_a_model_without_anything_further_has_the_key_that_it_always_had() -> None:
+    assert KEY == "285cc6868b57afd6cacfbce65568afec0b3ad7217394deb2b0871d6cead7b4c7"
+
+
+def test_what_further_changes_all_pictures_changes_every_id() -> None:
+    further = [(), ("fp8",), ("reuse=3",), ("fp8", "reuse=3"), ("fp8reuse=3",), ("refiner=a@1@0.8",)]
+    keys = [model_key("a@1", "bfloat16", *each) for each in further]
+    assert len({image_id(key, PLAIN) for key in keys}) == len(keys)
+
+
 def test_model_and_precision_change_the_id() -> None:
     keys = [model_key(digest, dtype) for digest in ("a@1", "a@2", "b@1") for dtype in ("float32", "bfloat16")]
     assert len({image_id(key, PLAIN) for key in keys}) == len(keys)
