@@ -43,4 +43,5 @@ class Foretelling:
 
 def _beside_what_is_compiled(hook: Hook) -> None:
     """Keep the counting of steps out of a block's compiled code, which would be compiled anew for each step."""
-    hook.fn_ref.forward = torch.compiler.disable(hook.fn_ref.forward, recursive=False)
+    disable: Hook = torch.compiler.disable  # untyped
+    hook.fn_ref.forward = disable(hook.fn_ref.forward, recursive=False)

@@ -4,6 +4,7 @@ Source: SDXL, https://arxiv.org/abs/2307.01952, appendix; diffusers' guide to th
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import diffusers
 import torch
@@ -18,6 +19,7 @@ from imagekiln.steps.quantise import to_fp8
 from imagekiln.steps.rows import ImageRow
 
 SHARED = ("text_encoder_2", "vae")
+Component: TypeAlias = Any  # diffusers has no types
 WRITTEN_BY = {"transformers_version"}
 STEP_END = ("callback_on_step_end", "callback_on_step_end_tensor_inputs")
 
@@ -66,14 +68,14 @@ def load(plan: Plan, base: diffusers.DiffusionPipeline) -> Refiner | None:
     return Refiner(pipe.to(base.device), settings.start)
 
 
-def _same(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+def _same(one: Component, other: Component) -> bool:
     if type(one) is not type(other) or _said(one) != _said(other):
         return False
     mine, its = one.state_dict(), other.state_dict()
     return mine.keys() == its.keys() and all(torch.equal(mine[name].cpu(), its[name]) for name in its)
 
 
-def _said(module: torch.nn.Module) -> dict[str, object]:
+def _said(module: Component) -> dict[str, object]:
     """A component's configuration, but for where it comes from and who wrote it."""
     config = module.config if isinstance(module.config, Mapping) else module.config.to_dict()
     return {name: value for name, value in config.items() if not name.startswith("_") and name not in WRITTEN_BY}
