@@ -54,7 +54,7 @@ class Denoiser:
         self._schedulers = {"default": pipe.scheduler}
         self.compiling = Compiling(pipe, speed or Speed(), code)
         self.decoding = Decoding(pipe, (speed or Speed()).vae)
-        self._meter = Meter(pipe, self.compiling.clock, texts=not self._conditioning.embeds)
+        self._meter = Meter(pipe, texts=not self._conditioning.embeds, clock=self.compiling.clock)
         self.dtype = self._meter.dtype
         self._ahead = LookAhead(self.device, self._meter.text)
         self._coming: Sequence[ImageRow] = ()

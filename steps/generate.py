@@ -97,7 +97,7 @@ class _Work:
         """Make these parts, one after the other."""
         rescue = Rescue(partial(denoiser.draw, check=self._stop.check), self._batch)
         drawn, encoded = Waits(), Waits()
-        started = time.perf_counter()
+        started, compiled = time.perf_counter(), denoiser.compiling.clock.seconds
         denoiser.taken()  # of an attempt before, with the same model
         batches = stages.draw(missing, rescue, self._stop, denoiser.expect)
         try:
@@ -105,6 +105,7 @@ class _Work:
         finally:
             self._batch = rescue.size
             self.seconds.total = self.seconds.load + time.perf_counter() - started
+            self.seconds.compile = denoiser.compiling.clock.seconds - compiled
             stats.note_waits(self.seconds, drawn, encoded)
             self._note(denoiser.taken())
 

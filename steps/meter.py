@@ -7,6 +7,7 @@ from threading import Lock
 import diffusers
 import torch
 
+from imagekiln.steps.compile_clock import Clock
 from imagekiln.steps.flops import Call, Flops, Part
 from imagekiln.steps.timing import Span, Spans, Taken
 
@@ -18,21 +19,24 @@ Function = Callable[..., object]
 class Watched:
     """What was seen of one call of the pipeline: its spans, and the calls of its models."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, clock: Clock) -> None:
         """Begin with nothing seen."""
-        self.spans = Spans(device)
+        self.spans = Spans(device, clock)
         self.calls: list[Call] = []
 
 
 class Meter:
     """Watches a pipeline, and adds up what its calls took. `add`, `text` and `taken` may be called in any thread."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline, *, texts: bool) -> None:
-        """Find the models under their usual names. `texts`: the pipeline's own call encodes its texts."""
+    def __init__(self, pipe: diffusers.DiffusionPipeline, *, texts: bool, clock: Clock) -> None:
+        """Find the models under their usual names. `texts`: the pipeline's own call encodes its texts.
+
+        What the clock counts as compiling is not counted as drawing.
+        """
         self._pipe, self._texts = pipe, texts and hasattr(pipe, "encode_prompt")
         self._denoiser, self._decoder = _first(pipe, DENOISERS), _first(pipe, DECODERS)
         self._flops = Flops({"denoiser": self._denoiser, "decoder": self._decoder})
-        self._taken = Taken()
+        self._taken, self._clock = Taken(), clock
         self._lock = Lock()
 
     @property
@@ -46,7 +50,7 @@ class Meter:
 
         Its parts are replaced for that long, and not hooked: a hook would become a part of what is compiled.
         """
-        watched = Watched(self._pipe.device)
+        watched = Watched(self._pipe.device, self._clock)
         with ExitStack() as stack, watched.spans.span("whole"):
             for owner, name, function in self._parts(watched):
                 stack.enter_context(_replaced(owner, name, function))

@@ -8,6 +8,7 @@ from typing import Literal
 
 import torch
 
+from imagekiln.steps.compile_clock import Clock
 from imagekiln.steps.device import event
 
 Moment = float | torch.cuda.Event
@@ -45,17 +46,17 @@ class Taken:
 class Spans:
     """The spans of one batch. On CUDA they are known only once the batch is over: reading them earlier raises."""
 
-    def __init__(self, device: torch.device) -> None:
-        """Begin without any."""
-        self._device = device
-        self._spans: list[tuple[Span, Moment, Moment]] = []
+    def __init__(self, device: torch.device, clock: Clock) -> None:
+        """Begin without any. What the clock counts as compiling is left out of them."""
+        self._device, self._clock = device, clock
+        self._spans: list[tuple[Span, Moment, Moment, float]] = []
 
     @contextmanager
     def span(self, name: Span) -> Iterator[None]:
         """What the block has the device do. `text` and `decode` lie in the `whole`; the rest of that is denoising."""
-        since = _now(self._device)
+        since, compiled = _now(self._device), self._clock.seconds
         yield
-        self._spans.append((name, since, _now(self._device)))
+        self._spans.append((name, since, _now(self._device), self._clock.seconds - compiled))
 
     def taken(self) -> Taken:
         """The seconds of all spans."""
@@ -63,7 +64,8 @@ class Spans:
         return Taken(text, max(0.0, whole - text - decode), decode, copy, whole)
 
     def _seconds(self, name: Span) -> float:
-        return sum(_between(since, until) for each, since, until in self._spans if each == name)
+        spent = (_between(since, until) - compiled for each, since, until, compiled in self._spans if each == name)
+        return sum(max(0.0, each) for each in spent)
 
 
 def _now(device: torch.device) -> Moment:
