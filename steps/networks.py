@@ -7,6 +7,7 @@ Kernels chosen by a stopwatch would, from one pod to the next; hence `determinis
 import os
 import shutil
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -16,6 +17,7 @@ import torch
 How = Literal["regional", "whole", "none"]
 Network: TypeAlias = Any  # diffusers has no types, and modules say not what they hold
 MOST_SHAPES = 128  # of one network: what comes after them runs without being compiled
+COMPILER = {"options": {"deterministic": True}}
 
 
 def has_compiler() -> bool:
@@ -27,8 +29,8 @@ def has_compiler() -> bool:
 class Networks:
     """The networks of a pipeline that are compiled at their first call, `how` the family takes it."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline, how: How) -> None:
-        """Set them so; nothing is compiled yet."""
+    def __init__(self, pipe: diffusers.DiffusionPipeline, how: How, further: Sequence[Network] = ()) -> None:
+        """Set them so, and `further` denoisers, each whole; nothing is compiled yet."""
         self.how = how
         denoiser = getattr(pipe, "unet", None) or getattr(pipe, "transformer", None)
         if how == "none" or denoiser is None:
@@ -36,7 +38,8 @@ class Networks:
             return
         if how == "regional" and not getattr(denoiser, "_repeated_blocks", None):
             self.how = "whole"
-        self._calls = _set(_parts(pipe, denoiser, self.how))
+        parts = _parts(pipe, denoiser, self.how)
+        self._calls = _set([*parts, *(each.to(memory_format=torch.channels_last) for each in further)])
 
     def plain(self) -> None:
         """Run as they were written."""
@@ -64,5 +67,5 @@ def _parts(pipe: diffusers.DiffusionPipeline, denoiser: Network, how: How) -> li
 
 def _set(parts: list[Network]) -> dict[Network, object]:
     for part in parts:
-        part.compile(dynamic=False, recompile_limit=MOST_SHAPES, options={"deterministic": True})
+        part.compile(dynamic=False, recompile_limit=MOST_SHAPES, **COMPILER)
     return {part: part._compiled_call_impl for part in parts}
