@@ -35,7 +35,9 @@ def _rows(kind: str, count: int, **settings: object) -> list[ImageRow]:
     return [image_row(f"a red circle {place}", place, **plain | settings) for place in range(count)]
 
 
-def _drawn(denoiser: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None] = bool) -> list[RGB]:
+def _drawn(
+    denoiser: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None] = lambda: None
+) -> list[RGB]:
     drawn = []
     for picture in denoiser.draw(rows, size, check):
         assert picture.rgb is not None, picture.error

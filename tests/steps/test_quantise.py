@@ -98,9 +98,8 @@ def test_an_image_in_fp8_is_near_to_that_in_bfloat16_and_knows_no_neighbours(kin
 
 @pytest.mark.usefixtures("emulated")
 def test_a_token_of_zeros_and_a_layer_with_a_row_of_zeros_give_finite_numbers() -> None:
-    block = torch.nn.ModuleDict({"blocks": torch.nn.ModuleList([torch.nn.Linear(32, 16), torch.nn.Linear(32, 16)])})
-    block = block.to(torch.bfloat16)
-    first, second = block["blocks"]
+    first, second = torch.nn.Linear(32, 16), torch.nn.Linear(32, 16)
+    block = torch.nn.ModuleDict({"blocks": torch.nn.ModuleList([first, second])}).to(torch.bfloat16)
     with torch.no_grad():
         second.weight[3] = 0
         quantise.to_fp8(block)
