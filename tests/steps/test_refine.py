@@ -21,7 +21,6 @@ from imagekiln.steps.refine import Refiner
 from imagekiln.steps.reproduce import reproduce
 from imagekiln.steps.rows import ImageRow
 from imagekiln.steps.run import run
-from imagekiln.steps.samplers import SCHEDULERS
 from imagekiln.steps.stop import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.verify import verify
@@ -77,8 +76,8 @@ def test_an_image_is_that_of_diffusers_own_two_calls(start: float, guidance: flo
     assert not np.array_equal(ours, _drawn(Denoiser(models.pipe("sdxl")), [row], 1)[0])
 
 
-@pytest.mark.parametrize("sampler", sorted({*SCHEDULERS} - {"flow_euler"}))
-def test_every_sampler_draws_on_from_its_own_noise_levels(sampler: str) -> None:
+@pytest.mark.parametrize("sampler", ["ddim", "dpmpp_2m_karras", "dpmpp_sde", "euler_a", "heun", "lcm", "unipc"])
+def test_a_row_s_sampler_draws_on_from_its_own_noise_levels(sampler: str) -> None:
     (row,) = _rows(1, sampler=sampler)
     assert np.array_equal(_drawn(_denoiser(), [row], 1)[0], _diffusers(row))
 
