@@ -7,7 +7,8 @@ import diffusers
 import torch
 
 from imagekiln.steps.embeddings import Embedded, Encoder, TextCache, stacked
-from imagekiln.steps.families import Places, family
+from imagekiln.steps.families import Family, Places, family
+from imagekiln.steps.lookahead import Wanted
 from imagekiln.steps.rows import ImageRow, padded
 
 Inputs = dict[str, object]
@@ -16,11 +17,11 @@ Inputs = dict[str, object]
 class Conditioning:
     """Turns rows of one shape into a pipeline's arguments."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline) -> None:
-        """Look at what the pipeline takes."""
+    def __init__(self, pipe: diffusers.DiffusionPipeline, known: Family | None = None) -> None:
+        """Look at what the pipeline takes. Its family is that of its class, unless another is `known`."""
         self._pipe = pipe
         self._accepts = set(inspect.signature(pipe.__call__).parameters)
-        self._family = family(type(pipe).__name__)
+        self._family = known or family(type(pipe).__name__)
         if self._family.positive:
             encoder = Encoder(pipe, self._family)
             self._positive, self._negative = TextCache(encoder.positive), TextCache(encoder.negative)
@@ -37,6 +38,22 @@ class Conditioning:
     def drawn_as(self) -> str:
         """The output type to ask for: tensors, but in families whose tensors may be of another range than [0, 1]."""
         return "pt" if self._family.positive else "np"
+
+    @property
+    def embeds(self) -> bool:
+        """Whether texts are encoded here, and not by the pipeline's own call."""
+        return bool(self._family.positive)
+
+    def unknown(self, rows: Sequence[ImageRow]) -> list[Wanted]:
+        """The texts of rows of one shape that would have to be encoded before the rows are drawn."""
+        if not rows or not self.embeds:
+            return []
+        negatives = [row.pixels.negative_prompt for row in rows] if self._reads_negative(rows[0]) else []
+        prompts = self._positive.unknown([row.pixels.prompt for row in rows])
+        return [
+            *((self._positive, text) for text in prompts),
+            *((self._negative, text) for text in (self._negative.unknown(negatives) if negatives else [])),
+        ]
 
     def text(self, rows: Sequence[ImageRow]) -> Inputs:
         """The prompts as embeddings where the family is known, else as text."""

@@ -1,56 +1,148 @@
 """One batch through the denoiser: image rows of one shape in, RGB pixels out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 
 import diffusers
 import numpy as np
 import torch
+from diffusers.utils import BaseOutput
 
+from imagekiln.steps.compiled_code import CompiledCode
+from imagekiln.steps.compiling import Compiling
 from imagekiln.steps.conditioning import Conditioning, Inputs
+from imagekiln.steps.cutoff import CutOff, Tensors
+from imagekiln.steps.decoding import Decoding
+from imagekiln.steps.device import side_stream
+from imagekiln.steps.drawing import Drawing, Event, Shot, shoot, wait
 from imagekiln.steps.encode import Picture
+from imagekiln.steps.families import family
+from imagekiln.steps.foretelling import Foretelling
+from imagekiln.steps.lookahead import LookAhead
+from imagekiln.steps.meter import Meter, Watched
 from imagekiln.steps.pipeline import scheduler
+from imagekiln.steps.refine import Refiner
 from imagekiln.steps.rows import ImageRow, shape
+from imagekiln.steps.shortcuts import ALL_STEPS
+from imagekiln.steps.speed import Speed
+from imagekiln.steps.timing import Taken
 
 GUIDERS = ("guider", "ocr_guider")  # HunyuanImage's
+
+
+RGB = np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Called:
+    """A call of the pipeline: its pixels, which images its safety checker refused, and what was seen of it."""
+
+    shot: Shot
+    filtered: Sequence[bool]
+    watched: Watched
+
+    def pixels(self) -> Iterator[tuple[RGB, bool, bool]]:
+        """Each image's pixels, whether its numbers were finite, and whether it was refused."""
+        return zip(self.shot.rgb.numpy(), self.shot.finite.tolist(), self.filtered, strict=True)
 
 
 class Denoiser:
     """A loaded pipeline that draws batches. Not for use from two threads at once."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline) -> None:
-        """Take a pipeline on its device, in eval mode."""
+    def __init__(
+        self,
+        pipe: diffusers.DiffusionPipeline,
+        speed: Speed | None = None,
+        code: CompiledCode | None = None,
+        refiner: Refiner | None = None,
+    ) -> None:
+        """Take a pipeline on its device, in eval mode; compiled code that others kept; what draws the last steps.
+
+        Raises BadInput.
+        """
+        speed, known = speed or Speed(), family(type(pipe).__name__)
         self.device: torch.device = pipe.device
         self._pipe = pipe
+        self._refiner = refiner
         self._conditioning = Conditioning(pipe)
         self._schedulers = {"default": pipe.scheduler}
+        self.compiling = Compiling(pipe, speed, code, [refiner.pipe.unet] if refiner else ())
+        self.decoding = Decoding(refiner.pipe if refiner else pipe, speed.vae)
+        self._cut = None if speed.guidance_until == ALL_STEPS else CutOff(speed.guidance_until, known.halved or ())
+        self._foretold = None if speed.reuse == 1 else Foretelling(pipe, speed.reuse)
+        self._meter = Meter(pipe, texts=not self._conditioning.embeds, clock=self.compiling.clock)
+        self.dtype = self._meter.dtype
+        self._ahead = LookAhead(self.device, self._meter.text)
+        self._coming: Sequence[ImageRow] = ()
+        self._copies = side_stream(self.device)
+        self._before: Event | None = None
 
-    def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
+    def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
         """Draw rows of one shape in a batch padded to `size`, or one by one in families where neighbours would tell.
 
         One picture a row, `blank` where it is not finite. `check` is called after each step and may raise to give up.
-        Raises what the pipeline raises, and ValueError where it drew another size than asked.
+        On CUDA the device may still be at them: this returns once the batch before is done, so that the device always
+        has one to go on with, and never more. Raises what the pipeline raises, ValueError where it drew another size
+        than asked, and TryAgain where the device failed at the batch before.
         """
-        drawn = [picture for batch in self._conditioning.calls(rows, size) for picture in self._call(batch, check)]
-        return drawn[: len(rows)]
+        calls = [
+            self.compiling.draw(batch, partial(self._call, batch, check))
+            for batch in self._conditioning.calls(rows, size)
+        ]
+        self._meter.count()
+        if (over := calls[-1].shot.over) is None:
+            return self._pictures(rows, calls)
+        before, self._before = self._before, over
+        if before is not None:
+            wait(before)
+        return Drawing(len(rows), over, partial(self._pictures, rows, calls))
 
-    def _call(self, batch: Sequence[ImageRow], check: Callable[[], None]) -> list[Picture]:
+    def expect(self, rows: Sequence[ImageRow]) -> None:
+        """Be told what will be drawn after the next batch: its texts are encoded beside that one, where that helps."""
+        self._coming = rows
+
+    def taken(self) -> Taken:
+        """What the batches took that were looked at since this was last asked."""
+        self._ahead.settle()
+        return self._meter.taken()
+
+    def _call(self, batch: Sequence[ImageRow], check: Callable[[], None]) -> _Called:
+        self._ahead.settle()
         told = self._conditioning
         self._prepare(batch[0])
-        inputs = told.text(batch) | told.noise(batch) | told.settings(batch[0]) | self._asking(check)
-        output = self._pipe(**inputs, output_type=told.drawn_as)
+        with self._meter.watching() as watched:
+            with watched.spans.span("text"):
+                text = told.text(batch)
+            self._look_ahead(batch[0])
+            inputs = text | told.noise(batch) | told.settings(batch[0]) | self._asking(check)
+            output = self._drawn(batch, inputs)
         images = _sized(_tensor(output.images), batch[0])
-        finite = images.isfinite().flatten(1).all(1).tolist()
         filtered = getattr(output, "nsfw_content_detected", None) or [False] * len(batch)
-        pixels = to_uint8(images)
-        return [
-            _picture(row, rgb, good, bad)
-            for row, rgb, good, bad in zip(batch, pixels, finite, filtered, strict=True)
-        ]  # fmt: skip
+        return _Called(shoot(images, self._copies, watched.spans), filtered, watched)
+
+    def _pictures(self, rows: Sequence[ImageRow], calls: Sequence[_Called]) -> list[Picture]:
+        """The pictures of calls that are over. What filled up their batch comes last, and is left out."""
+        for each in calls:
+            self._meter.add(each.watched, len(rows) / sum(len(call.filtered) for call in calls))
+        drawn = [pixels for each in calls for pixels in each.pixels()]
+        return [_picture(row, *pixels) for row, pixels in zip(rows, drawn, strict=False)]
+
+    def _look_ahead(self, row: ImageRow) -> None:
+        """Encode the texts of rows to come, those of the same shape: another may change the pipeline itself."""
+        coming, self._coming = self._coming, ()
+        self._ahead.start(self._conditioning.unknown([each for each in coming if shape(each) == shape(row)]))
+
+    def _drawn(self, batch: Sequence[ImageRow], inputs: Inputs) -> BaseOutput:
+        if self._refiner:
+            return self._refiner.draw(self._pipe, batch, inputs)
+        with self._foretold.batch() if self._foretold else nullcontext():
+            return self._pipe(**inputs, output_type=self._conditioning.drawn_as)
 
     def _asking(self, check: Callable[[], None]) -> Inputs:
         if self._conditioning.accepts("callback_on_step_end"):
-            return {"callback_on_step_end": partial(_after_step, check)}
+            return {"callback_on_step_end": partial(_after_step, check, self._cut)} | _tensors(self._cut)
         if self._conditioning.accepts("callback"):  # PixArt's
             return {"callback": lambda _step, _time, _latents: check()}
         return {}
@@ -78,20 +170,24 @@ def _sized(images: torch.Tensor, row: ImageRow) -> torch.Tensor:
     return images
 
 
-def _after_step(check: Callable[[], None], _pipe: object, _step: int, _time: object, tensors: Inputs) -> Inputs:
+def _after_step(
+    check: Callable[[], None],
+    cut: CutOff | None,
+    pipe: diffusers.DiffusionPipeline,
+    step: int,
+    _time: object,
+    tensors: Tensors,
+) -> Tensors:
     check()
-    return tensors
+    return cut.after_step(pipe, step, tensors) if cut else tensors
 
 
-def to_uint8(images: torch.Tensor) -> "np.ndarray[tuple[int, int, int, int], np.dtype[np.uint8]]":
-    """Images in [0, 1], (batch, 3, height, width), as RGB uint8 (batch, height, width, 3) on the CPU."""
-    scaled = images.nan_to_num().mul(255).round().clamp(0, 255).to(torch.uint8)
-    return scaled.permute(0, 2, 3, 1).contiguous().cpu().numpy()
+def _tensors(cut: CutOff | None) -> Inputs:
+    """What a pipeline is to show after each step, where it is not what it always shows."""
+    return {"callback_on_step_end_tensor_inputs": list(cut.halved)} if cut else {}
 
 
-def _picture(
-    row: ImageRow, rgb: "np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]", good: bool, bad: bool
-) -> Picture:
+def _picture(row: ImageRow, rgb: RGB, good: bool, bad: bool) -> Picture:
     if not good:
         return Picture(row.place, None, "blank", "the model gave numbers that are not finite")
     if bad:

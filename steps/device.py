@@ -1,5 +1,8 @@
 """The device that was asked for, and no other."""
 
+import resource
+import sys
+
 import torch
 
 from imagekiln.steps.errors import TryAgain
@@ -23,6 +26,14 @@ def describe(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
+def peak_memory(device: torch.device) -> int:
+    """The most bytes that this process had in use at once: on the device where that is CUDA, else of the machine's."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
+
+
 def is_out_of_memory(error: Exception) -> bool:
     """Whether a smaller batch may get through where this one did not."""
     said = isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
@@ -32,6 +43,23 @@ def is_out_of_memory(error: Exception) -> bool:
 def is_lost(error: Exception) -> bool:
     """Whether the device itself failed, so that nothing more can be made on it."""
     return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
+
+
+def side_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """A stream for what goes on beside the batches; None where devices have none, and all is done in turn."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+
+def event(*, timed: bool = False) -> torch.cuda.Event:
+    """What the current stream comes to when all that was asked of it so far is done. Who waits for it sleeps."""
+    made = torch.cuda.Event(enable_timing=timed, blocking=True)  # type: ignore[no-untyped-call]
+    made.record()
+    return made
+
+
+def failed(error: Exception) -> TryAgain:
+    """What to say of a device that failed."""
+    return TryAgain(f"the device failed ({str(error)[:200]}). Run the shard again.")
 
 
 def free_memory() -> None:

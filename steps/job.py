@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from imagekiln.steps.encodings import Encoding, Png
 from imagekiln.steps.gate_settings import Gates
 from imagekiln.steps.metadata import C2pa, Metadata
+from imagekiln.steps.refiner import Refiner
 from imagekiln.steps.samplers import Sampler
 from imagekiln.steps.speed import Speed
 from imagekiln.steps.values import Number, Positive, Settings, Share, Text, Whole
@@ -27,6 +28,12 @@ class Columns(Settings):
     guidance: Text = "guidance"
     sampler: Text = "sampler"
     images: Text = "images"
+    loras: Text = "loras"
+    strength: Text = "strength"
+    source_image: Text = "source_image"
+    mask_image: Text = "mask_image"
+    control_image: Text = "control_image"
+    reference_image: Text = "reference_image"
 
 
 class Model(Settings):
@@ -37,6 +44,7 @@ class Model(Settings):
         None, pattern=r"^[0-9a-f]{40}$", description="The commit of a hub model, 40 hexadecimal digits."
     )
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    refiner: Refiner | None = Field(None, description="A second model that draws the last steps, as SDXL's does.")
 
 
 class Defaults(Settings):
@@ -48,6 +56,9 @@ class Defaults(Settings):
     height: Positive | None = Field(None, description="Pixels; the model's own size where absent.")
     negative_prompt: str = ""
     sampler: Sampler = "default"
+    strength: Number = Field(
+        0.8, gt=0, le=1, description="How much of a source image is drawn anew, from nothing to all."
+    )
     images_per_prompt: Whole = Field(1, ge=1, le=10_000)
     seed: Whole = Field(0, ge=0, lt=2**63)
 

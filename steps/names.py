@@ -47,6 +47,11 @@ def listing(folder: str) -> str:
     return f"{folder}/metadata.parquet"
 
 
+def input_picture(sha256: str) -> str:
+    """A picture that conditions images, as it came: named by the SHA-256 of its bytes."""
+    return f"inputs/{sha256}"
+
+
 def stats(shard_number: int) -> str:
     """What the shard took."""
     return f"stats/{shard_number:05d}.json"
@@ -91,3 +96,8 @@ def round_folder(number: int) -> str:
 def registered_run(number: int) -> str:
     """An entry in the log of successful runs, below the output and not the run."""
     return f"_runs/{number:06d}.json"
+
+
+def compiled(digest: str) -> str:
+    """Compiled code, by a digest of what it is made for: below the output, for every run there."""
+    return f"_compiled/{digest}.bin"

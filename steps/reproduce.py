@@ -10,14 +10,13 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps import commands, fetch_image, names, plan, rounds, stats, tables
+from imagekiln.steps import commands, fetch_image, names, parameters, plan, rounds, stats, tables
 from imagekiln.steps.encode import Encoded, Picture, encode
 from imagekiln.steps.encoder import notes
 from imagekiln.steps.encodings import suffix
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.in_order import in_order
 from imagekiln.steps.likeness import Likeness, likeness
-from imagekiln.steps.parameters import Model
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.rows import ImageRow, image_rows
 from imagekiln.steps.stats import ShardStats
@@ -77,7 +76,7 @@ def reproduce(uri: str, image_id: str, to: Path | None = None) -> Reproduced:
     then = _then(store, row)
     asked, job = image_rows(row)[0], frozen.job
     picture, now = _drawn(frozen, asked, then.batch if then else job.batch.images)
-    said = notes(asked, Model(job.model.id, frozen.model.digest), job.encoding, job.metadata)
+    said = notes(asked, parameters.of(frozen), job.encoding, job.metadata)
     made = encode(picture, job.encoding, said)
     file = to or Path(f"{image_id}{suffix(job.encoding)}")
     if made.content is not None:
@@ -120,12 +119,12 @@ def _then(store: Store, row: pa.Table) -> ShardStats | None:
 
 def _drawn(frozen: Plan, row: ImageRow, batch: int) -> tuple[Picture, Made]:
     # Only where pixels are made: torch takes seconds to import.
-    from imagekiln.steps.denoise import Denoiser
     from imagekiln.steps.device import describe
-    from imagekiln.steps.pipeline import load, versions
+    from imagekiln.steps.opening import opened
+    from imagekiln.steps.pipeline import versions
     from imagekiln.steps.rescue import Rescue
 
-    denoiser = Denoiser(load(frozen))
+    denoiser = opened(frozen)
     rescue = Rescue(partial(denoiser.draw, check=lambda: None), batch)
     (picture,) = next(rescue.batches([row]))
     return picture, Made(describe(denoiser.device), rescue.size, versions())
