@@ -20,7 +20,7 @@ endif
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-slow test-cluster test-cluster-scale golden bench bench-run bench-plan bench-aggregate \
-	bench-index lint types format install lock upgrade wheel clean FORCE
+	bench-index bench-hidden lint types format install lock upgrade wheel clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' Makefile
@@ -57,6 +57,9 @@ bench-aggregate: $(VENV)/dev build/linked ## Benchmark: aggregation, images per 
 
 bench-index: $(VENV)/dev build/linked ## Benchmark: leaving out what earlier runs hold, seconds and memory
 	@$(BIN)/python tests/bench/index.py
+
+bench-hidden: $(VENV)/dev build/linked ## Benchmark: the share of encoding and writing that is hidden behind the device
+	@$(BIN)/python tests/bench/hidden.py
 
 lint: $(VENV)/dev ## Check style and formatting
 	@$(BIN)/ruff check --quiet

@@ -30,7 +30,7 @@ class StandIn(Denoiser):
         self._over = max(time.perf_counter(), self._over) + self._seconds
         self.batches += 1
         before.synchronize()
-        return Drawing(len(rows), Until(self._over), partial(self._pictures, rows))
+        return Drawing(len(rows), Until(self._over), partial(self._given, rows))
 
     def expect(self, rows: Sequence[ImageRow]) -> None:
         """It has no texts to encode."""
@@ -39,7 +39,7 @@ class StandIn(Denoiser):
         """It does not tell."""
         return Taken()
 
-    def _pictures(self, rows: Sequence[ImageRow]) -> list[Picture]:
+    def _given(self, rows: Sequence[ImageRow]) -> list[Picture]:
         return [Picture(row.place, self._noise[row.pixels.seed % NOISES]) for row in rows]
 
 

@@ -18,7 +18,7 @@ def failing(*prompts: str) -> Iterator[list[str]]:
     drawn: list[str] = []
     draw = Denoiser.draw
 
-    def faulty(self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
+    def faulty(self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
         texts = [row.pixels.prompt for row in rows]
         if bad := [text for text in texts if text in prompts]:
             raise ValueError(f"cannot draw {bad[0]!r}")

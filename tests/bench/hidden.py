@@ -7,6 +7,7 @@ what encoding and writing take together; then a stand-in for a device, which com
 takes 1.2 times as long. By how much the step then outlasts the device is what was not hidden.
 """
 
+import sys
 import tempfile
 from pathlib import Path
 
@@ -14,8 +15,10 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+sys.path.append(str(Path(__file__).parents[2]))
+
 from imagekiln.steps.generate import make_shard
-from imagekiln.steps.job import Batch, Defaults, Job, Model, Part
+from imagekiln.steps.job import Batch, Defaults, Job, Model, Part, Shard
 from imagekiln.steps.planning import make_plan
 from imagekiln.steps.progress import Silent
 from imagekiln.steps.stats import Seconds
@@ -39,6 +42,7 @@ def step(folder: Path, images: int, side: int, seconds: float) -> tuple[Seconds,
             defaults=Defaults(width=side, height=side),
             batch=Batch(images=8),
             part=Part(images=32),
+            shard=Shard(images=images),
         )
     )
     device = StandIn(seconds, side)

@@ -195,7 +195,7 @@ def test_a_shard_that_was_stopped_keeps_its_parts_and_resumes_at_the_first_missi
 class Slow(Denoiser):
     """Takes a while for a batch, so that what follows keeps up."""
 
-    def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
+    def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
         threading.Event().wait(0.3)
         return super().draw(rows, size, check)
 
@@ -211,7 +211,7 @@ def test_a_batch_in_the_denoiser_is_given_up_when_the_time_is_over(there: Planne
     stop = Stop()
 
     class Endless(Denoiser):
-        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
+        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
             stop.asked_at = -GRACE_SECONDS
             return super().draw(rows, size, check)
 
@@ -269,30 +269,30 @@ def test_a_pipeline_out_of_memory_above_two_images_makes_all_in_batches_of_two(
 def test_encoding_and_writing_are_hidden_behind_a_device_that_is_slower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What takes time sleeps, as on a GPU the device does: one batch 24 ms, its encoding and writing 20 ms together."""
-    batches = 50
+    """What takes time sleeps, as on a GPU the device does: one batch 48 ms, its encoding and writing 40 ms together."""
+    batches = 30
 
     class SlowEncoder(Encoder):
         def __call__(self, picture: Picture, row: ImageRow) -> Encoded:
-            time.sleep(0.01)  # of four at a time
+            time.sleep(0.02)  # of four at a time
             return super().__call__(picture, row)
 
     class SlowDisk(Disk):
         def create(self, key: str, data: bytes) -> bool:
-            time.sleep(0.02)  # a part of two batches
+            time.sleep(0.04)  # a part of two batches
             return super().create(key, data)
 
     monkeypatch.setattr("imagekiln.steps.generate.Encoder", SlowEncoder)
     rows = [{"prompt": "noise", "seed": place} for place in range(4 * batches)]
     there = planned(tmp_path, str(tmp_path / "out"), rows, shard={"images": 1000}, part={"images": 8})
-    device = StandIn(0.024, models.SIDE)
+    device = StandIn(0.048, models.SIDE)
     done = make_shard(SlowDisk(Path(there.uri)), there.plan, 0, lambda: device, Silent(), Stop())
     assert done is not None
     took = done.seconds
     assert device.batches == batches
-    assert took.encode + took.write > 0.02 * batches
+    assert took.encode + took.write > 0.04 * batches
     assert took.denoise_waits < 0.02 * (took.encode + took.write)
-    assert took.total - took.load < 0.024 * (batches + 10), "the end, and what a busy machine adds"
+    assert took.total - took.load < 0.048 * (batches + 10), "the end, and what a busy machine adds"
 
 
 class Broken:
@@ -356,7 +356,7 @@ def test_no_tensor_is_kept_from_batch_to_batch(tmp_path: Path) -> None:
 
 def test_a_model_that_fits_fewer_images_finishes_with_smaller_batches(there: Planned) -> None:
     class Small(Denoiser):
-        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
+        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
             if size > 2:
                 raise torch.OutOfMemoryError("CUDA out of memory")
             return super().draw(rows, size, check)
@@ -413,7 +413,7 @@ def test_a_part_made_meanwhile_by_another_pod_is_kept(there: Planned) -> None:
     store = open_store(there.uri)
 
     class Overtaken(Denoiser):
-        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
+        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
             if not store.exists(KEYS[0]):
                 fill(there)
             return super().draw(rows, size, check)
