@@ -31,7 +31,7 @@ class Networks:
     def __init__(self, pipe: diffusers.DiffusionPipeline, how: How) -> None:
         """Set them so; nothing is compiled yet."""
         self.how = how
-        denoiser = getattr(pipe, "unet", None) or getattr(pipe, "transformer", None)
+        denoiser = getattr(pipe, "unet", getattr(pipe, "transformer", None))
         if how == "none" or denoiser is None:
             self.how, self._calls = "none", dict[Network, object]()
             return

@@ -5,6 +5,7 @@ import time
 import pytest
 import torch
 
+from imagekiln.steps.compile_clock import Clock
 from imagekiln.steps.timing import Spans, Taken
 
 CPU = torch.device("cpu")
