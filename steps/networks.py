@@ -32,7 +32,7 @@ class Networks:
     def __init__(self, pipe: diffusers.DiffusionPipeline, how: How, further: Sequence[Network] = ()) -> None:
         """Set them so, and `further` denoisers, each whole; nothing is compiled yet."""
         self.how = how
-        denoiser = getattr(pipe, "unet", None) or getattr(pipe, "transformer", None)
+        denoiser = getattr(pipe, "unet", getattr(pipe, "transformer", None))
         if how == "none" or denoiser is None:
             self.how, self._calls = "none", dict[Network, object]()
             return

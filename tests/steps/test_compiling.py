@@ -73,9 +73,9 @@ def test_a_shape_is_compiled_once_whatever_its_steps_and_guidance() -> None:
 
 def test_an_image_has_the_same_bytes_whichever_shapes_came_before() -> None:
     last = _rows(width=24, height=32)
-    alone = _drawn(Denoiser(models.pipe("sd"), ON), last)
+    alone = _drawn(Denoiser(models.pipe("flux"), ON), last)
     torch.compiler.reset()
-    denoiser = Denoiser(models.pipe("sd"), ON)
+    denoiser = Denoiser(models.pipe("flux"), ON)
     _drawn(denoiser, _rows(width=32, height=24))
     assert all(np.array_equal(*each) for each in zip(_drawn(denoiser, last), alone, strict=True))
 
@@ -115,7 +115,7 @@ def test_an_image_that_fails_by_itself_leaves_the_model_compiled() -> None:
 
 
 def test_memory_that_runs_out_is_not_taken_for_a_compiler_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    denoiser = Denoiser(models.pipe("sd"), ON)
+    denoiser = Denoiser(models.pipe("flux"), ON)
 
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("out of memory")
@@ -124,7 +124,7 @@ def test_memory_that_runs_out_is_not_taken_for_a_compiler_that_fails(monkeypatch
     denoiser._pipe.vae._decode = full
     with pytest.raises(torch.OutOfMemoryError):
         denoiser.draw(_rows(), 2, lambda: None)
-    assert denoiser.compiling.how == "whole"
+    assert denoiser.compiling.how == "regional"
 
 
 @pytest.mark.parametrize("speed", [Speed(), Speed(compile="off")])

@@ -1,0 +1,66 @@
+"""The whole way of compiling, kernels and all; and every family through the half of it that differs by family."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from imagekiln.steps import networks
+from imagekiln.steps.compiled_code import CompiledCode
+from imagekiln.steps.denoise import Denoiser
+from imagekiln.steps.rows import ImageRow
+from imagekiln.steps.speed import Speed
+from imagekiln.steps.storage import open_store
+from tests import families, models
+from tests.runs import image_row
+
+pytestmark = [
+    pytest.mark.filterwarnings(models.DIFFUSERS_WARNS),
+    pytest.mark.filterwarnings("ignore::FutureWarning:diffusers"),
+]
+
+ON = Speed(compile="on")
+BREAKS = {"lumina2": 2}  # of others, all is one piece
+
+
+def _rows(side: int, **settings: object) -> list[ImageRow]:
+    return [image_row(f"a red circle {place}", place, width=side, height=side, **settings) for place in range(4)]
+
+
+def _drawn(denoiser: Denoiser, rows: list[ImageRow], size: int = 4) -> models.Untyped:
+    return np.stack([np.asarray(each.rgb) for each in denoiser.draw(rows, size, lambda: None)])
+
+
+def _apart(one: models.Untyped, other: models.Untyped) -> int:
+    return int(np.abs(one.astype(int) - other).max())
+
+
+def test_the_bundled_model_compiled_draws_the_same_to_the_eye_and_leaves_its_code(tmp_path: Path) -> None:
+    torch.compiler.reset()
+    rows, pipe = _rows(64), models.pipe("shapes")
+    denoiser = Denoiser(pipe, ON, CompiledCode(open_store(str(tmp_path)), pipe.device, "shapes"))
+    drawn = _drawn(denoiser, rows)
+    assert denoiser.compiling.how == "whole"
+    assert _apart(drawn, _drawn(Denoiser(models.pipe("shapes")), rows)) <= 2
+    for place in range(4):
+        assert np.array_equal(_drawn(denoiser, [rows[place]])[0], drawn[place])
+    assert len(list((tmp_path / "_compiled").iterdir())) == 1
+
+
+@pytest.mark.parametrize("kind", sorted(families.MAKE))
+def test_every_family_is_traced_once_a_shape_and_draws_the_same_to_the_eye(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(networks, "COMPILER", {"backend": "eager"})
+    torch.compiler.reset()
+    counters.clear()
+    side = families.SIDES.get(kind, models.SIDE)
+    denoiser = Denoiser(families.pipe(kind), ON)
+    drawn = _drawn(denoiser, _rows(side))
+    assert denoiser.compiling.how != "none"
+    assert sum(counters["graph_break"].values()) == BREAKS.get(kind, 0)
+    assert _apart(drawn, _drawn(Denoiser(families.pipe(kind)), _rows(side))) <= 2
+    with torch.compiler.set_stance("fail_on_recompile"):
+        _drawn(denoiser, _rows(side, steps=3, guidance=4.0))
