@@ -12,7 +12,7 @@ from imagekiln.steps import formats, shard, stages, stats
 from imagekiln.steps import plan as plans
 from imagekiln.steps.ahead import Waits, ahead, feed
 from imagekiln.steps.denoise import Denoiser
-from imagekiln.steps.device import describe
+from imagekiln.steps.device import describe, peak_memory
 from imagekiln.steps.encoder import Encoder
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.pipeline import load, versions
@@ -119,4 +119,5 @@ class _Work:
             device=describe(denoiser.device),
             seconds=self.seconds,
             versions=versions(),
+            peak_memory=peak_memory(denoiser.device),
         )
