@@ -111,13 +111,13 @@ def _stack(axes: Axes, drawing: Stack, scheme: Scheme) -> None:
     for place, each in enumerate(drawing.in_turn):
         if each.share < SMALLEST:
             continue
-        style = {"color": scheme.parts[place % len(scheme.parts)], "edgecolor": scheme.ground, "linewidth": 0.8}
-        legend.append(axes.barh(0, each.share, 0.42, start, label=f"{each.name} {percent(each.share)}", **style))
+        legend.append(axes.barh(0, each.share, 0.42, start, color=scheme.parts[place], edgecolor=scheme.ground,
+                                linewidth=0.8, label=f"{each.name} {percent(each.share)}"))  # fmt: skip
         start += each.share
     for row, each in enumerate(drawing.beside, 1):
         axes.barh(LINE * row, each.share, 0.42, color=scheme.ink)
     names = ["device", *(f"{each.name}\n{percent(each.share)}" for each in drawing.beside)]
-    axes.set_yticks([LINE * row for row in range(len(names))], names)
+    axes.set_yticks([LINE * row for row in range(len(names))], names, fontsize=9)
     axes.set_ylim(LINE * len(names) - 0.3, -0.3)
     axes.set_xlim(0, max(1.0, start))
     axes.set_xticks([])

@@ -32,7 +32,7 @@ def test_stages_in_turn_add_up_to_all_of_the_time() -> None:
 
 def test_what_runs_beside_the_device_is_told_apart() -> None:
     assert [(each.name, each.value, each.share) for each in _spent().beside] == [
-        ("encode and hash", "400 s", 0.4),
+        ("encode and hash", "7 min", 0.4),
         ("write parts", "30 s", 0.03),
     ]
 
