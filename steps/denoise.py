@@ -7,10 +7,14 @@ import diffusers
 import numpy as np
 import torch
 
+from imagekiln.steps.compiled_code import CompiledCode
+from imagekiln.steps.compiling import Compiling
 from imagekiln.steps.conditioning import Conditioning, Inputs
+from imagekiln.steps.decoding import Decoding
 from imagekiln.steps.encode import Picture
 from imagekiln.steps.pipeline import scheduler
 from imagekiln.steps.rows import ImageRow, shape
+from imagekiln.steps.speed import Speed
 
 GUIDERS = ("guider", "ocr_guider")  # HunyuanImage's
 
@@ -18,12 +22,16 @@ GUIDERS = ("guider", "ocr_guider")  # HunyuanImage's
 class Denoiser:
     """A loaded pipeline that draws batches. Not for use from two threads at once."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline) -> None:
-        """Take a pipeline on its device, in eval mode."""
+    def __init__(
+        self, pipe: diffusers.DiffusionPipeline, speed: Speed | None = None, code: CompiledCode | None = None
+    ) -> None:
+        """Take a pipeline on its device, in eval mode, and compiled code that others kept. Raises BadInput."""
         self.device: torch.device = pipe.device
         self._pipe = pipe
         self._conditioning = Conditioning(pipe)
         self._schedulers = {"default": pipe.scheduler}
+        self.compiling = Compiling(pipe, speed or Speed(), code)
+        self.decoding = Decoding(pipe, (speed or Speed()).vae)
 
     def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
         """Draw rows of one shape in a batch padded to `size`, or one by one in families where neighbours would tell.
@@ -31,7 +39,9 @@ class Denoiser:
         One picture a row, `blank` where it is not finite. `check` is called after each step and may raise to give up.
         Raises what the pipeline raises, and ValueError where it drew another size than asked.
         """
-        drawn = [picture for batch in self._conditioning.calls(rows, size) for picture in self._call(batch, check)]
+        drawn: list[Picture] = []
+        for batch in self._conditioning.calls(rows, size):
+            drawn += self.compiling.draw(batch, partial(self._call, batch, check))
         return drawn[: len(rows)]
 
     def _call(self, batch: Sequence[ImageRow], check: Callable[[], None]) -> list[Picture]:

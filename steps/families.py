@@ -37,7 +37,6 @@ class Family:
     side: int | None = None
     multiple: int | None = None
     compiled: Literal["regional", "whole", "none"] = "none"
-    attention: Literal["backend", "sdpa"] = "sdpa"
 
 
 PLAIN = Family(alone=True)
@@ -61,19 +60,14 @@ FAMILIES: Mapping[str, Family] = {
     "LatentConsistencyModelPipeline": Family({"prompt_embeds": 0}, compiled="whole"),
     "StableDiffusion3Pipeline": _POOLED,
     # Its negative prompts would double the work by another scale than guidance, so they are not read.
-    "FluxPipeline": Family(
-        {"prompt_embeds": 0, "pooled_prompt_embeds": 1}, latents="packed", compiled="regional", attention="backend"
-    ),
-    "Flux2Pipeline": Family({"prompt_embeds": 0}, latents="folded", compiled="regional", attention="backend"),
-    "Flux2KleinPipeline": Family(
-        {"prompt_embeds": 0}, {"negative_prompt_embeds": 0}, "folded", compiled="regional", attention="backend"
-    ),
+    "FluxPipeline": Family({"prompt_embeds": 0, "pooled_prompt_embeds": 1}, latents="packed", compiled="regional"),
+    "Flux2Pipeline": Family({"prompt_embeds": 0}, latents="folded", compiled="regional"),
+    "Flux2KleinPipeline": Family({"prompt_embeds": 0}, {"negative_prompt_embeds": 0}, "folded", compiled="regional"),
     "ChromaPipeline": Family(
         {"prompt_embeds": 0, "prompt_attention_mask": 2},
         {"negative_prompt_embeds": 3, "negative_prompt_attention_mask": 5},
         "packed",
         compiled="regional",
-        attention="backend",
     ),
     "PixArtAlphaPipeline": _T5,
     "PixArtSigmaPipeline": _T5,
@@ -90,7 +84,6 @@ FAMILIES: Mapping[str, Family] = {
         "true_cfg_scale",
         padded=513,
         compiled="regional",
-        attention="backend",
     ),
     "ZImagePipeline": Family(
         {"prompt_embeds": 0},
@@ -100,7 +93,6 @@ FAMILIES: Mapping[str, Family] = {
         unguided=0.0,
         float32=True,
         compiled="regional",
-        attention="backend",
     ),
     "CogView4Pipeline": Family(
         {"prompt_embeds": 0}, {"negative_prompt_embeds": 1}, alone=True, float32=True, compiled="whole"
@@ -114,7 +106,6 @@ FAMILIES: Mapping[str, Family] = {
         side=2048,
         multiple=64,
         compiled="regional",
-        attention="backend",
     ),
     # These have two text encoders, or a model of images in between: prompts go as text.
     "HunyuanDiTPipeline": Family(compiled="whole"),

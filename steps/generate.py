@@ -15,7 +15,8 @@ from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.device import describe, peak_memory
 from imagekiln.steps.encoder import Encoder
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.pipeline import load, versions
+from imagekiln.steps.opening import opened
+from imagekiln.steps.pipeline import versions
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.progress import Progress, Silent
 from imagekiln.steps.rescue import Rescue
@@ -37,12 +38,12 @@ def generate(uri: str, number: int, progress: Progress | None = None, stop: Stop
     store = open_store(uri)
     plan = plans.load(store)
     progress.start(plan.shards[number].images if 0 <= number < len(plan.shards) else 0)
-    return make_shard(store, plan, number, loader(plan), progress, stop)
+    return make_shard(store, plan, number, loader(plan, uri), progress, stop)
 
 
-def loader(plan: Plan) -> Callable[[], Denoiser]:
-    """What loads the plan's model when it is first needed, and gives the same one from then on."""
-    return cache(lambda: Denoiser(load(plan)))
+def loader(plan: Plan, uri: str) -> Callable[[], Denoiser]:
+    """What loads the model of the run or round at `uri` when first needed, and gives the same one from then on."""
+    return cache(lambda: opened(plan, uri))
 
 
 def make_shard(
@@ -120,4 +121,6 @@ class _Work:
             seconds=self.seconds,
             versions=versions(),
             peak_memory=peak_memory(denoiser.device),
+            compiled=denoiser.compiling.how,
+            decoded=denoiser.decoding.way,
         )

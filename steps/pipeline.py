@@ -7,7 +7,7 @@ import torch
 import transformers
 
 from imagekiln.steps import bundled, hub, model
-from imagekiln.steps.device import choose, is_lost, is_out_of_memory
+from imagekiln.steps.device import choose, describe, is_lost, is_out_of_memory
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.samplers import SCHEDULERS
@@ -19,6 +19,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def load(plan: Plan) -> diffusers.DiffusionPipeline:
     """The plan's pipeline, ready to run. Raises BadInput where it does not load, TryAgain without its device."""
     device = choose(plan.job.device)
+    _refuse_emulation(plan, device)
     if plan.job.threads is not None:
         torch.set_num_threads(plan.job.threads)
     files = folder(plan)
@@ -38,6 +39,17 @@ def load(plan: Plan) -> diffusers.DiffusionPipeline:
         if isinstance(component, torch.nn.Module):
             component.eval()  # a component in train mode drops out at random
     return pipe
+
+
+def _refuse_emulation(plan: Plan, device: torch.device) -> None:
+    """Raise BadInput where a GPU would compute the plan's dtype in pieces, many times slower than another."""
+    wanted = plan.job.model
+    if device.type != "cuda" or wanted.dtype != "bfloat16" or torch.cuda.is_bf16_supported(including_emulation=False):
+        return
+    raise BadInput(
+        f"{wanted.id}: is planned in bfloat16, which {describe(device)} does not have. "
+        "Set model.dtype: float16 and plan anew, or use a GPU of compute capability 8.0 or more."
+    )
 
 
 def scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers.SchedulerMixin:

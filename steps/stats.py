@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -42,7 +43,8 @@ class ShardStats:
 
     `busy` is the share of the wall time after loading in which the device computed, `peak_memory` the most bytes in use
     at once, `flops` the floating-point operations of all images made, and `limit` what the device can do of them in a
-    second, in the model's dtype. None where that is not known.
+    second, in the model's dtype. None where that is not known. `compiled` is how the model was, and `decoded` how the
+    VAE worked, in the end.
     """
 
     shard: int
@@ -57,6 +59,8 @@ class ShardStats:
     peak_memory: int | None = None
     flops: float | None = None
     limit: float | None = None
+    compiled: Literal["regional", "whole", "none"] = "none"
+    decoded: Literal["whole", "slices", "tiles"] = "whole"
 
     @property
     def images_per_second(self) -> float:
