@@ -143,9 +143,9 @@ def run_ray(work: Work, folder: Path) -> Took:
 RUNNERS = {"bare": run_bare, "naive": run_naive, "imagekiln": run_imagekiln, "ray": run_ray}
 
 
-def job(work: Work, folder: Path) -> Job:
-    """The work as a job in one shard, its prompts in `folder` and its output too."""
-    rows = {"prompt": prompts(work.images), "seed": list(range(work.images))}
+def job(work: Work, folder: Path, first_seed: int = 0) -> Job:
+    """The work as a job in one shard, its prompts in `folder` and its output too. Other seeds make it another run."""
+    rows = {"prompt": prompts(work.images), "seed": [first_seed + place for place in range(work.images)]}
     pq.write_table(pa.table(rows), folder / "prompts.parquet")
     return check_job(
         {
@@ -158,7 +158,7 @@ def job(work: Work, folder: Path) -> Job:
             "shard": {"images": work.images},
             "device": work.device,
             "speed": {
-                "compile": "auto" if work.compile else "off",
+                "compile": "on" if work.compile else "off",
                 "quantisation": "fp8" if work.fp8 else "none",
             },
         }
