@@ -10,29 +10,25 @@ from torch._dynamo.callback import CallbackArgs, callback_handler
 
 @dataclass(slots=True)
 class Clock:
-    """How often something was compiled, and the seconds that it took. What is compiled within it is not counted."""
+    """How often something was compiled while the clock ran, and the seconds that it took. A steady call has none."""
 
     count: int = 0
     seconds: float = 0.0
     _since: float = 0.0
 
-    def start(self, _: CallbackArgs) -> None:
-        """Compiling begins."""
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Count what this process compiles while the block runs. What is compiled within that counts once."""
+        callback_handler.register_start_callback(self._start)
+        callback_handler.register_end_callback(self._end)
+        try:
+            yield
+        finally:
+            callback_handler.remove_start_callback(self._start)
+            callback_handler.remove_end_callback(self._end)
+
+    def _start(self, _: CallbackArgs) -> None:
         self.count, self._since = self.count + 1, time.perf_counter()
 
-    def end(self, _: CallbackArgs) -> None:
-        """Compiling ends, well or not."""
+    def _end(self, _: CallbackArgs) -> None:
         self.seconds += time.perf_counter() - self._since
-
-
-@contextmanager
-def clocked() -> Iterator[Clock]:
-    """The compiling done in this process while the block runs. A steady call has none of it."""
-    clock = Clock()
-    callback_handler.register_start_callback(clock.start)
-    callback_handler.register_end_callback(clock.end)
-    try:
-        yield clock
-    finally:
-        callback_handler.remove_start_callback(clock.start)
-        callback_handler.remove_end_callback(clock.end)

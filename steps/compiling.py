@@ -9,7 +9,7 @@ from typing import TypeVar
 import diffusers
 import torch
 
-from imagekiln.steps.compile_clock import clocked
+from imagekiln.steps.compile_clock import Clock
 from imagekiln.steps.compiled_code import CompiledCode
 from imagekiln.steps.device import is_lost, is_out_of_memory
 from imagekiln.steps.errors import KilnError, first_line
@@ -24,11 +24,11 @@ log = logging.getLogger(__name__)
 
 
 class Compiling:
-    """A pipeline whose networks are compiled at the first batch of each shape. `seconds` is what that took so far."""
+    """A pipeline whose networks are compiled at the first batch of each shape. The `clock` counts what that takes."""
 
     def __init__(self, pipe: diffusers.DiffusionPipeline, speed: Speed, code: CompiledCode | None = None) -> None:
         """Compile what the settings, the device and the family say; `code` is what other pods compiled."""
-        self.seconds = 0.0
+        self.clock = Clock()
         self._family = family(type(pipe).__name__)
         self._networks = Networks(pipe, self._family.compiled if _wanted(speed, pipe.device) else "none")
         self._code = code
@@ -55,17 +55,16 @@ class Compiling:
         return drawn
 
     def _first(self, call: Callable[[], T]) -> T:
-        with clocked() as clock:
-            try:
+        before = self.clock.count
+        try:
+            with self.clock.running():
                 return call()
-            except KilnError:
+        except KilnError:
+            raise
+        except Exception as error:
+            if self.clock.count == before or is_out_of_memory(error) or is_lost(error):
                 raise
-            except Exception as error:
-                if not clock.count or is_out_of_memory(error) or is_lost(error):
-                    raise
-                said = in_line(first_line(str(error)) or type(error).__name__)
-            finally:
-                self.seconds += clock.seconds
+            said = in_line(first_line(str(error)) or type(error).__name__)
         return self._plain(call, said)
 
     def _plain(self, call: Callable[[], T], said: str) -> T:

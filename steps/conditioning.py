@@ -8,6 +8,7 @@ import torch
 
 from imagekiln.steps.embeddings import Embedded, Encoder, TextCache, stacked
 from imagekiln.steps.families import Places, family
+from imagekiln.steps.lookahead import Wanted
 from imagekiln.steps.rows import ImageRow, padded
 
 Inputs = dict[str, object]
@@ -37,6 +38,22 @@ class Conditioning:
     def drawn_as(self) -> str:
         """The output type to ask for: tensors, but in families whose tensors may be of another range than [0, 1]."""
         return "pt" if self._family.positive else "np"
+
+    @property
+    def embeds(self) -> bool:
+        """Whether texts are encoded here, and not by the pipeline's own call."""
+        return bool(self._family.positive)
+
+    def unknown(self, rows: Sequence[ImageRow]) -> list[Wanted]:
+        """The texts of rows of one shape that would have to be encoded before the rows are drawn."""
+        if not rows or not self.embeds:
+            return []
+        negatives = [row.pixels.negative_prompt for row in rows] if self._reads_negative(rows[0]) else []
+        prompts = self._positive.unknown([row.pixels.prompt for row in rows])
+        return [
+            *((self._positive, text) for text in prompts),
+            *((self._negative, text) for text in (self._negative.unknown(negatives) if negatives else [])),
+        ]
 
     def text(self, rows: Sequence[ImageRow]) -> Inputs:
         """The prompts as embeddings where the family is known, else as text."""

@@ -45,6 +45,23 @@ def is_lost(error: Exception) -> bool:
     return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
 
 
+def side_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """A stream for what goes on beside the batches; None where devices have none, and all is done in turn."""
+    return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
+
+
+def event(*, timed: bool = False) -> torch.cuda.Event:
+    """What the current stream comes to when all that was asked of it so far is done. Who waits for it sleeps."""
+    made = torch.cuda.Event(enable_timing=timed, blocking=True)  # type: ignore[no-untyped-call]
+    made.record()
+    return made
+
+
+def failed(error: Exception) -> TryAgain:
+    """What to say of a device that failed."""
+    return TryAgain(f"the device failed ({str(error)[:200]}). Run the shard again.")
+
+
 def free_memory() -> None:
     """Give back what the allocator holds, after a batch that did not fit."""
     if torch.cuda.is_available():

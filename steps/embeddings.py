@@ -28,10 +28,19 @@ class TextCache:
             self._known[text] = self._encode(text)
         self._known.move_to_end(text)
         found = self._known[text]
-        room = REMEMBERED_BYTES // sum(tensor.nbytes for tensor in found)  # all texts of a family are about as large
-        while len(self._known) > max(1, min(REMEMBERED_TEXTS, room)):
+        while len(self._known) > self._room():
             self._known.popitem(last=False)
         return found
+
+    def unknown(self, texts: Sequence[str]) -> list[str]:
+        """Those of the texts that would have to be encoded, each once, and no more than leave room for as many."""
+        return [text for text in dict.fromkeys(texts) if text not in self._known][: self._room() // 2]
+
+    def _room(self) -> int:
+        """How many texts are remembered: all texts of a family are about as large as the latest."""
+        latest = next(reversed(self._known.values()), ())
+        size = sum(tensor.nbytes for tensor in latest)
+        return max(1, min(REMEMBERED_TEXTS, REMEMBERED_BYTES // size)) if size else REMEMBERED_TEXTS
 
 
 class Encoder:

@@ -15,6 +15,7 @@ from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.device import describe, peak_memory
 from imagekiln.steps.encoder import Encoder
 from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.limits import limit
 from imagekiln.steps.opening import opened
 from imagekiln.steps.pipeline import versions
 from imagekiln.steps.plan import Plan
@@ -24,6 +25,7 @@ from imagekiln.steps.shard import Part
 from imagekiln.steps.stats import Seconds, ShardStats, timed
 from imagekiln.steps.stop import Stop, Stopped
 from imagekiln.steps.storage import Store, open_store
+from imagekiln.steps.timing import Taken
 
 BATCHES_AHEAD = 2
 PARTS_AHEAD = 1
@@ -88,26 +90,36 @@ class _Work:
         self.made: list[Part] = []
         self._store, self._encoder, self._progress, self._stop = store, encoder, progress, stop
         self._layout = formats.chosen(plan.job)
+        self._device = Taken()
         self._batch = plan.job.batch.images
 
     def make(self, missing: list[Part], denoiser: Denoiser) -> None:
         """Make these parts, one after the other."""
         rescue = Rescue(partial(denoiser.draw, check=self._stop.check), self._batch)
         drawn, encoded = Waits(), Waits()
-        started = time.perf_counter()
-        batches = stages.draw(missing, rescue, self._stop, self.seconds)
+        started, compiled = time.perf_counter(), denoiser.compiling.clock.seconds
+        denoiser.taken()  # of an attempt before, with the same model
+        batches = stages.draw(missing, rescue, self._stop, denoiser.expect)
         try:
             feed(batches, partial(self._finish, waits=encoded), BATCHES_AHEAD, drawn)
         finally:
             self._batch = rescue.size
             self.seconds.total = self.seconds.load + time.perf_counter() - started
+            self.seconds.compile = denoiser.compiling.clock.seconds - compiled
             stats.note_waits(self.seconds, drawn, encoded)
+            self._note(denoiser.taken())
 
     def _finish(self, pictures: Iterator[stages.Drawn], waits: Waits) -> None:
         """Encode what was drawn and write it, in two threads beside the one that draws."""
         contents = stages.finish(pictures, self._encoder, self._layout, self._progress, self.seconds)
         with closing(ahead(contents, PARTS_AHEAD, waits)) as finished:
             self.made.extend(stages.write(finished, self._store, self._progress, self.seconds))
+
+    def _note(self, taken: Taken) -> None:
+        """Write down what the device's time went into."""
+        self.seconds.text, self.seconds.denoise = taken.text, taken.denoise
+        self.seconds.decode, self.seconds.copy = taken.decode, taken.copy
+        self._device = taken
 
     def told(self, number: int, denoiser: Denoiser) -> ShardStats:
         """The statistics of this attempt."""
@@ -120,7 +132,10 @@ class _Work:
             device=describe(denoiser.device),
             seconds=self.seconds,
             versions=versions(),
+            busy=stats.share(self._device.busy, self.seconds.total - self.seconds.load),
             peak_memory=peak_memory(denoiser.device),
+            flops=self._device.flops,
+            limit=limit(describe(denoiser.device), denoiser.dtype),
             compiled=denoiser.compiling.how,
             decoded=denoiser.decoding.way,
         )

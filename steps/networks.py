@@ -16,6 +16,7 @@ import torch
 How = Literal["regional", "whole", "none"]
 Network: TypeAlias = Any  # diffusers has no types, and modules say not what they hold
 MOST_SHAPES = 128  # of one network: what comes after them runs without being compiled
+COMPILER = {"options": {"deterministic": True}}
 
 
 def has_compiler() -> bool:
@@ -64,5 +65,5 @@ def _parts(pipe: diffusers.DiffusionPipeline, denoiser: Network, how: How) -> li
 
 def _set(parts: list[Network]) -> dict[Network, object]:
     for part in parts:
-        part.compile(dynamic=False, recompile_limit=MOST_SHAPES, options={"deterministic": True})
+        part.compile(dynamic=False, recompile_limit=MOST_SHAPES, **COMPILER)
     return {part: part._compiled_call_impl for part in parts}

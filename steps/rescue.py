@@ -16,8 +16,8 @@ ERROR_CHARS = 500
 class Draw(Protocol):
     """Draws rows of one shape in a batch of `size`, or raises."""
 
-    def __call__(self, rows: Sequence[ImageRow], size: int) -> list[Picture]:
-        """One picture a row."""
+    def __call__(self, rows: Sequence[ImageRow], size: int) -> Sequence[Picture]:
+        """One picture a row. To look at them may wait, and raise TryAgain where the device failed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Rescue:
         self._draw = draw
         self._fitted = False
 
-    def batches(self, rows: Sequence[ImageRow]) -> Iterator[list[Picture]]:
+    def batches(self, rows: Sequence[ImageRow]) -> Iterator[Sequence[Picture]]:
         """Pictures of rows of one shape, batch after batch."""
         left = list(rows)
         while left:
@@ -45,7 +45,7 @@ class Rescue:
             left = left[len(pictures) :]
             yield pictures
 
-    def _some(self, rows: list[ImageRow]) -> list[Picture]:
+    def _some(self, rows: list[ImageRow]) -> Sequence[Picture]:
         """Pictures of the first rows: of all, unless the batch had to become smaller."""
         drawn = self._tried(rows)
         if not isinstance(drawn, _Failure):
@@ -62,14 +62,14 @@ class Rescue:
         # Alone in a batch of the same shape, a row gives the same bytes as beside its neighbours.
         return [picture for row in rows for picture in self._some([row])]
 
-    def _tried(self, rows: list[ImageRow]) -> list[Picture] | _Failure:
+    def _tried(self, rows: list[ImageRow]) -> Sequence[Picture] | _Failure:
         try:
             return self._draw(rows, self.size)
         except (KilnError, Stopped):
             raise
         except Exception as error:  # a stranger's model and prompts may raise anything
             if device.is_lost(error):
-                raise TryAgain(f"the device failed ({str(error)[:200]}). Run the shard again.") from error
+                raise device.failed(error) from error
             said = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
             # Parquet takes no lone surrogates, which names of files may hold.
             return _Failure(said.encode(errors="replace").decode(), device.is_out_of_memory(error))

@@ -88,6 +88,11 @@ def note_waits(seconds: Seconds, drawn: Waits, encoded: Waits) -> None:
     seconds.write_waits += encoded.empty
 
 
+def share(seconds: float, whole: float) -> float | None:
+    """What share of the whole so many seconds are, at most all of it; None of nothing."""
+    return min(1.0, seconds / whole) if whole > 0 else None
+
+
 def record(store: Store, attempt: ShardStats) -> None:
     """Write the shard's statistics, added to those of earlier attempts."""
     earlier = load(store, attempt.shard)

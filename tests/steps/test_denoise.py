@@ -10,7 +10,8 @@ import pytest
 import torch
 import transformers
 
-from imagekiln.steps.denoise import Denoiser, to_uint8
+from imagekiln.steps.denoise import Denoiser
+from imagekiln.steps.drawing import to_uint8
 from imagekiln.steps.encode import Picture
 from imagekiln.steps.pipeline import scheduler
 from imagekiln.steps.rescue import Rescue
@@ -310,7 +311,7 @@ def test_a_text_that_cannot_be_encoded_fails_alone_and_its_neighbours_keep_their
 def test_colours_are_rounded_as_diffusers_rounds_them() -> None:
     values = torch.linspace(-0.1, 1.1, 3 * 64 * 64).reshape(1, 3, 64, 64)
     clamped = values.clamp(0, 1).permute(0, 2, 3, 1).numpy()
-    assert np.array_equal(to_uint8(values), (clamped * 255).round().astype("uint8"))
+    assert np.array_equal(to_uint8(values).numpy(), (clamped * 255).round().astype("uint8"))
 
 
 def test_bfloat16_models_draw_finite_images() -> None:

@@ -49,7 +49,7 @@ class Model:
 
 
 def _draw(wanted: Sequence[Part], model: Model, stop: Stop | None = None, size: int = 2) -> Iterator[Drawn]:
-    return stages.draw(wanted, Rescue(model, size), stop or Stop(), Seconds())
+    return stages.draw(wanted, Rescue(model, size), stop or Stop())
 
 
 def _encode(picture: Picture, row: ImageRow) -> Encoded:
@@ -64,13 +64,6 @@ def _names(drawn: Iterator[Drawn]) -> list[tuple[str, list[int]]]:
 def test_parts_are_drawn_in_order_and_no_batch_crosses_a_part_or_a_shape(wanted: tuple[Part, ...]) -> None:
     full = [(part.key, batch) for part in wanted[:3] for batch in ([0, 1], [2, 3])]
     assert _names(_draw(wanted, Model())) == [*full, (wanted[3].key, [0]), (wanted[3].key, [1])]
-
-
-def test_seconds_are_those_of_the_denoiser(wanted: tuple[Part, ...]) -> None:
-    seconds = Seconds()
-    for _ in stages.draw(wanted[:1], Rescue(Model(0.05), 2), Stop(), seconds):
-        time.sleep(0.05)  # what follows is not counted
-    assert 0.1 <= seconds.denoise < 0.2
 
 
 def test_no_new_part_is_begun_once_asked_to_stop(wanted: tuple[Part, ...]) -> None:

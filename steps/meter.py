@@ -1,0 +1,126 @@
+"""What drawing takes: each call of a pipeline is watched from outside, and what is seen is added up."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from threading import Lock
+
+import diffusers
+import torch
+
+from imagekiln.steps.compile_clock import Clock
+from imagekiln.steps.flops import Call, Flops, Part
+from imagekiln.steps.timing import Span, Spans, Taken
+
+DENOISERS = ("unet", "transformer")
+DECODERS = ("vae", "movq")
+Function = Callable[..., object]
+
+
+class Watched:
+    """What was seen of one call of the pipeline: its spans, and the calls of its models."""
+
+    def __init__(self, device: torch.device, clock: Clock) -> None:
+        """Begin with nothing seen."""
+        self.spans = Spans(device, clock)
+        self.calls: list[Call] = []
+
+
+class Meter:
+    """Watches a pipeline, and adds up what its calls took. `add`, `text` and `taken` may be called in any thread."""
+
+    def __init__(self, pipe: diffusers.DiffusionPipeline, *, texts: bool, clock: Clock) -> None:
+        """Find the models under their usual names. `texts`: the pipeline's own call encodes its texts.
+
+        What the clock counts as compiling is not counted as drawing.
+        """
+        self._pipe, self._texts = pipe, texts and hasattr(pipe, "encode_prompt")
+        self._denoiser, self._decoder = _first(pipe, DENOISERS), _first(pipe, DECODERS)
+        self._flops = Flops({"denoiser": self._denoiser, "decoder": self._decoder})
+        self._taken, self._clock = Taken(), clock
+        self._lock = Lock()
+
+    @property
+    def dtype(self) -> str:
+        """What the denoiser computes in, by its name."""
+        return str((self._denoiser or self._pipe).dtype).removeprefix("torch.")
+
+    @contextmanager
+    def watching(self) -> Iterator[Watched]:
+        """Watch what the pipeline does in the block.
+
+        Its parts are replaced for that long, and not hooked: a hook would become a part of what is compiled.
+        """
+        watched = Watched(self._pipe.device, self._clock)
+        with ExitStack() as stack, watched.spans.span("whole"):
+            for owner, name, function in self._parts(watched):
+                stack.enter_context(_replaced(owner, name, function))
+            yield watched
+
+    def count(self) -> None:
+        """Count the operations of shapes that are new: best done while the device is at a batch."""
+        self._flops.count()
+
+    def add(self, watched: Watched, share: float) -> None:
+        """Add a call that is over. `share` of its images were asked for; the others filled up the batch."""
+        each = [self._flops.of(call) for call in watched.calls]
+        known = any(call.part == "denoiser" for call in watched.calls) and None not in each
+        flops = share * sum(count or 0.0 for count in each) if known else None
+        self._sum(watched.spans.taken() + Taken(flops=flops))
+
+    def text(self, seconds: float) -> None:
+        """Add the time of a text that was encoded beside the batches."""
+        self._sum(Taken(text=seconds))
+
+    def taken(self) -> Taken:
+        """What was added since this was last asked."""
+        with self._lock:
+            found, self._taken = self._taken, Taken()
+        return found
+
+    def _sum(self, more: Taken) -> None:
+        with self._lock:
+            self._taken += more
+
+    def _parts(self, watched: Watched) -> Iterator[tuple[object, str, Function]]:
+        """What to replace, and by what."""
+        if (denoiser := self._denoiser) is not None:
+            # The one place that compiled and plain modules are both called by.
+            called: Function = denoiser._compiled_call_impl or denoiser._call_impl
+            yield denoiser, "_compiled_call_impl", self._noted(called, "denoiser", watched)
+        if (decode := getattr(self._decoder, "decode", None)) is not None:
+            yield self._decoder, "decode", _timed(self._noted(decode, "decoder", watched), "decode", watched)
+        if self._texts:
+            yield self._pipe, "encode_prompt", _timed(self._pipe.encode_prompt, "text", watched)
+
+    def _noted(self, function: Function, part: Part, watched: Watched) -> Function:
+        def called(*places: object, **names: object) -> object:
+            watched.calls.append(self._flops.note(part, places, names))
+            return function(*places, **names)
+
+        return called
+
+
+def _timed(function: Function, span: Span, watched: Watched) -> Function:
+    def called(*places: object, **names: object) -> object:
+        with watched.spans.span(span):
+            return function(*places, **names)
+
+    return called
+
+
+@contextmanager
+def _replaced(owner: object, name: str, function: Function) -> Iterator[None]:
+    """Put a function in the place of an object's own. Past `__setattr__`, which wrappers of modules hand on."""
+    own = vars(owner)
+    before = {name: own[name]} if name in own else {}
+    own[name] = function
+    try:
+        yield
+    finally:
+        del own[name]
+        own.update(before)
+
+
+def _first(pipe: diffusers.DiffusionPipeline, names: tuple[str, ...]) -> torch.nn.Module | None:
+    found = (getattr(pipe, name, None) for name in names)
+    return next((each for each in found if isinstance(each, torch.nn.Module)), None)

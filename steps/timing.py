@@ -1,0 +1,81 @@
+"""What a batch's time goes into: moments on the device's own time line, and the seconds between them."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from imagekiln.steps.compile_clock import Clock
+from imagekiln.steps.device import event
+
+Moment = float | torch.cuda.Event
+Span = Literal["text", "decode", "copy", "whole"]
+SPANS: tuple[Span, ...] = ("text", "decode", "copy", "whole")
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Seconds of the device. `busy` is what it computed for; texts encoded beside that add to `text` alone.
+
+    `flops` are the floating-point operations of the images, None where they could not be counted.
+    """
+
+    text: float = 0.0
+    denoise: float = 0.0
+    decode: float = 0.0
+    copy: float = 0.0
+    busy: float = 0.0
+    flops: float | None = 0.0
+
+    def __add__(self, other: "Taken") -> "Taken":
+        """Both together."""
+        unknown = self.flops is None or other.flops is None
+        return Taken(
+            self.text + other.text,
+            self.denoise + other.denoise,
+            self.decode + other.decode,
+            self.copy + other.copy,
+            self.busy + other.busy,
+            None if unknown else (self.flops or 0.0) + (other.flops or 0.0),
+        )
+
+
+class Spans:
+    """The spans of one batch. On CUDA they are known only once the batch is over: reading them earlier raises."""
+
+    def __init__(self, device: torch.device, clock: Clock) -> None:
+        """Begin without any. What the clock counts as compiling is left out of them."""
+        self._device, self._clock = device, clock
+        self._spans: list[tuple[Span, Moment, Moment, float]] = []
+
+    @contextmanager
+    def span(self, name: Span) -> Iterator[None]:
+        """What the block has the device do. `text` and `decode` lie in the `whole`; the rest of that is denoising."""
+        since, compiled = _now(self._device), self._clock.seconds
+        yield
+        self._spans.append((name, since, _now(self._device), self._clock.seconds - compiled))
+
+    def taken(self) -> Taken:
+        """The seconds of all spans."""
+        text, decode, copy, whole = (self._seconds(name) for name in SPANS)
+        return Taken(text, max(0.0, whole - text - decode), decode, copy, whole)
+
+    def _seconds(self, name: Span) -> float:
+        spent = (_between(since, until) - compiled for each, since, until, compiled in self._spans if each == name)
+        return sum(max(0.0, each) for each in spent)
+
+
+def _now(device: torch.device) -> Moment:
+    """On CUDA the moment when the work queued so far on the current stream is done, else this one."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    return event(timed=True)
+
+
+def _between(since: Moment, until: Moment) -> float:
+    if isinstance(since, float) or isinstance(until, float):
+        return float(until) - float(since)  # type: ignore[arg-type]  # moments of one device are of one kind
+    return float(since.elapsed_time(until)) / 1000
