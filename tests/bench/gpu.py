@@ -8,6 +8,8 @@ The models have real shapes and random weights, so nothing is downloaded: see ra
 every ratio is of contenders in the same run. The device must be idle otherwise.
 """
 
+import json
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -20,6 +22,7 @@ import torch
 sys.path.append(str(Path(__file__).parents[2]))
 
 from imagekiln.steps import generate, run
+from imagekiln.steps.device import is_out_of_memory
 from imagekiln.steps.progress import Silent
 from imagekiln.steps.stats import Seconds
 from tests.bench import random_models
@@ -29,6 +32,8 @@ from tests.bench.measure import MIB, apart, table
 from tests.bench.run import CONTENDERS, machine, rounds, told, work_of
 
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # what a fresh pod has none of
+BATCHES = (1, 2, 4, 8, 16, 32)
+BATCHES_EACH = 3  # of each size
 SAMPLES = 20
 FIRST = 4  # samples until when memory may still grow
 
@@ -78,7 +83,7 @@ def rates(asked: Asked) -> str:
 def fp8(asked: Asked) -> str:
     """What fp8 adds to the whole job."""
     pairs = [
-        (measure("imagekiln", asked.work), measure("imagekiln", replace(asked.work, fp8=True)))
+        (measure("imagekiln", asked.work), measure("imagekiln", replace(asked.work, compile=True, fp8=True)))
         for _ in range(asked.rounds)
     ]
     each = ((plain.drawing_rate, eight.drawing_rate) for plain, eight in pairs)
@@ -126,7 +131,40 @@ def watched(work: Work) -> list[Sample]:
     return watch.samples
 
 
-SECTIONS: dict[str, Callable[[Asked], str]] = {"rates": rates, "fp8": fp8, "cold": cold, "memory": memory}
+def tune(asked: Asked) -> str:
+    """What `imagekiln tune` picks, beside the bare loop at every batch size that fits."""
+    picked, found = _picked(asked.work), dict[int, float]()
+    for batch in BATCHES:
+        try:
+            found[batch] = measure("bare", replace(asked.work, batch=batch, images=BATCHES_EACH * batch)).drawing_rate
+        except RuntimeError as error:  # torch's class for a device that is full is one of these
+            if not is_out_of_memory(error):
+                raise
+            break
+    lines = [(str(batch), f"{rate:.3f}", "picked" if batch == picked else "") for batch, rate in found.items()]
+    share = found[picked] / max(found.values()) if picked in found else float("nan")
+    return f"{table(('batch', 'images/s', ''), lines)}\nThe batch of {picked} has {100 * share:.1f} % of the best rate."
+
+
+def _picked(work: Work) -> int:
+    with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as name:
+        folder = Path(name)
+        wanted = job(work, folder).model_dump(mode="json", exclude_unset=True, exclude={"batch"})
+        (folder / "job.yaml").write_text(json.dumps(wanted))
+        command = ["tune", str(folder / "job.yaml"), "--file", str(folder / "tuning.yaml"), "--output", "json"]
+        program = [sys.executable, "-c", "from imagekiln.workflows.cli import main; main()"]
+        done = subprocess.run([*program, *command], check=True, stdout=subprocess.PIPE)
+    (entry,) = json.loads(done.stdout)["entries"]
+    return int(entry["batch"])
+
+
+SECTIONS: dict[str, Callable[[Asked], str]] = {
+    "rates": rates,
+    "fp8": fp8,
+    "cold": cold,
+    "memory": memory,
+    "tune": tune,
+}
 
 
 @click.command()
