@@ -27,7 +27,7 @@ import click
 sys.path.append(str(Path(__file__).parents[2]))
 
 from tests.bench import random_models
-from tests.bench.contenders import Took, Work, measure
+from tests.bench.contenders import Took, Untyped, Work, measure
 from tests.bench.limit import Found, find
 from tests.bench.measure import apart, table
 
@@ -62,7 +62,7 @@ def _line(name: str, found: list[dict[str, Took]], limit: Found) -> tuple[str, .
     )
 
 
-def work_of(model: str, folder: Path, **asked: object) -> Work:
+def work_of(model: str, folder: Path, **asked: Untyped) -> Work:
     """The work that the options ask for, with the model's own settings where they say nothing."""
     own = random_models.SETTINGS[model]
     plain = Work(apart(random_models.local, model, folder), 0, own.batch, own.side, own.steps, own.guidance)

@@ -12,7 +12,7 @@ BUSY = Usage(busy=0.97)
 FINE = Seconds(total=1000.0, load=20.0, denoise=850.0, decode=120.0, encode=500.0, write=100.0)
 
 
-def _found(used: Usage = BUSY, **changes: float) -> Bottleneck:
+def _found(used: Usage = BUSY, /, **changes: float) -> Bottleneck:
     found = bottleneck(replace(FINE, **changes), used)
     assert found is not None
     return found
