@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from imagekiln.steps.stats import Seconds
+from imagekiln.steps.turns import Turns, turns
 from imagekiln.steps.usage import Usage
 from imagekiln.steps.wording import percent
 
@@ -37,7 +38,7 @@ def bottleneck(took: Seconds, used: Usage) -> Bottleneck | None:
     """What limited shards that took this time with devices used like this; None where none told."""
     if not took.total:
         return None
-    lost = _lost(took)
+    lost = _lost(took, turns(took, used))
     worst = max(lost, key=lambda limit: lost[limit][0])
     seconds, said = lost[worst]
     if seconds > MUCH * took.total:
@@ -45,25 +46,19 @@ def bottleneck(took: Seconds, used: Usage) -> Bottleneck | None:
     return _device(took, used)
 
 
-def _lost(took: Seconds) -> dict[Limit, tuple[float, str]]:
+def _lost(took: Seconds, each: Turns) -> dict[Limit, tuple[float, str]]:
     """Seconds in which the device made no pixels, by why, and a sentence for their share."""
-    waited = took.denoise_waits
     later: dict[Limit, tuple[float, str]] = (
-        {"storage": (waited, "Storage was the limit: {} of the time, the device waited for parts to be written.")}
+        {"storage": (each.wait, "Storage was the limit: {} of the time, the device waited for parts to be written.")}
         if took.write > took.encode
-        else {"encoding": (waited, "Encoding was the limit: {} of the time, the device waited for it.")}
+        else {"encoding": (each.wait, "Encoding was the limit: {} of the time, the device waited for it.")}
     )
     return later | {
-        "loading": (took.load, "Loading the model took {} of the time."),
-        "compiling": (took.compile, "Compiling took {} of the time."),
-        "texts": (took.text, "Encoding texts took {} of the time."),
-        "ends": (_rest(took), "Before the first image and after the last, and between them, {} of the time went."),
+        "loading": (each.load, "Loading the model took {} of the time."),
+        "compiling": (each.compile, "Compiling took {} of the time."),
+        "texts": (each.text, "Encoding texts took {} of the time."),
+        "ends": (each.rest, "Before the first image and after the last, and between them, {} of the time went."),
     }
-
-
-def _rest(took: Seconds) -> float:
-    known = took.load + took.compile + took.text + took.denoise + took.decode + took.copy + took.denoise_waits
-    return took.total - known
 
 
 def _device(took: Seconds, used: Usage) -> Bottleneck:

@@ -41,11 +41,11 @@ class Scheme:
 
 LIGHT = Scheme(
     ground="#ffffff", ink="#4b5563", line="#e2e5ea", bar="#b4531a", slow="#b3261e",
-    parts=("#5b6470", "#98a1ad", "#e0b04e", "#b4531a", "#3f6fa3", "#86b8dd", "#8b1a5c", "#d5d9df"),
+    parts=("#5b6470", "#98a1ad", "#e0b04e", "#b4531a", "#3f6fa3", "#8b1a5c", "#d5d9df"),
 )  # fmt: skip
 DARK = Scheme(
     ground="#1c1f24", ink="#b4bcc8", line="#343a43", bar="#f0935a", slow="#ff8a80",
-    parts=("#a9b2be", "#6f7884", "#f2d27f", "#f0935a", "#6f9fd6", "#b5d8f2", "#e86fb5", "#454c57"),
+    parts=("#a9b2be", "#6f7884", "#f2d27f", "#f0935a", "#6f9fd6", "#e86fb5", "#454c57"),
 )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def write(store: Store, plan: Plan, summary: Summary, samples: Samples) -> None:
 
 def drawn(summary: Summary) -> list[Chart]:
     """The charts that have a picture."""
-    took = spent(summary.seconds)
+    took = spent(summary.seconds, summary.usage)
     each = (charts.rates(summary.throughput), took and took.chart, *charts.spreads(summary))
     return [chart for chart in each if chart and chart.drawing]
 
@@ -88,7 +88,7 @@ def _told(contents: Contents) -> dict[str, object]:
         "throughput": charts.rates(summary.throughput),
         "spreads": charts.spreads(summary),
         "shares_of": charts.shares(summary),
-        "spent": spent(summary.seconds),
+        "spent": spent(summary.seconds, summary.usage),
         "bottleneck": bottleneck(summary.seconds, summary.usage),
         "gates": marked(contents.plan.job.gates, summary, contents.marked, len(contents.sheet)),
         "pictures": list(enumerate(contents.sheet)),
