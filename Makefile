@@ -19,7 +19,7 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-cluster test-cluster-scale golden bench bench-run bench-gpu bench-plan \
+.PHONY: help demo test test-slow test-cluster test-cluster-scale golden bench bench-run bench-hidden bench-gpu bench-plan \
 	bench-aggregate bench-index lint types format install lock upgrade wheel clean FORCE
 
 help: ## List the targets
@@ -48,6 +48,9 @@ bench: ## List the benchmarks
 
 bench-run: $(VENV)/dev build/linked ## Benchmark: a whole job, images per second, beside bare loops
 	@$(BIN)/python tests/bench/run.py
+
+bench-hidden: $(VENV)/dev build/linked ## Benchmark: what of encoding and writing is hidden behind the device
+	@$(BIN)/python tests/bench/hidden.py
 
 bench-gpu: $(VENV)/dev build/linked ## Benchmark: what a GPU is worth to a whole job; needs CUDA
 	@$(BIN)/python tests/bench/gpu.py --models build/models

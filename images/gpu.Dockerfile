@@ -1,7 +1,7 @@
 # generate, and everything else: PyPI's torch, which brings its own CUDA. The node brings the driver. From the
 # repository's root:
 #   docker build --file images/gpu.Dockerfile --tag imagekiln-gpu:0.1.0 .
-#   docker run --rm --gpus all --read-only --tmpfs /tmp --volume "$PWD:/work" --workdir /work imagekiln-gpu:0.1.0 run job.yaml
+#   docker run --rm --gpus all --read-only --tmpfs /tmp:exec --volume "$PWD:/work" --workdir /work imagekiln-gpu:0.1.0 run job.yaml
 ARG PYTHON=python:3.11-slim
 
 # Gigabytes that change less often than we do: a layer of its own, which nodes that have it do not pull again.
@@ -23,12 +23,20 @@ RUN uv build --wheel --no-cache --build-constraints requirements/lock.txt --out-
         --prefix /ours /wheel/*.whl
 
 FROM ${PYTHON}
+# Triton builds its launchers with a C compiler and Python's headers, which this base has, when a model is first run.
+# PyTorch builds code for the few numbers that stay on the CPU with a C++ compiler.
+# hadolint ignore=DL3008  # the base's date decides the versions
+RUN apt-get update \
+    && apt-get install --yes --no-install-recommends g++ \
+    && rm -rf /var/lib/apt/lists/*
 COPY --from=dependencies /opt/imagekiln /opt/imagekiln
 COPY --from=ours /ours /opt/imagekiln
 # What of the driver NVIDIA's runtime puts in. Not which GPUs: an image that says "all" gets them in pods that asked for
-# none, wherever that runtime is the default.
+# none, wherever that runtime is the default. Code is compiled by four processes: left alone, PyTorch would start as many
+# as the node has cores, whatever the pod may use.
 ENV PATH=/opt/imagekiln/bin:$PATH HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
-    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    TORCHINDUCTOR_CACHE_DIR=/tmp/compiled TORCHINDUCTOR_COMPILE_THREADS=4
 USER 1000:1000
 WORKDIR /tmp
 ENTRYPOINT ["imagekiln"]

@@ -5,7 +5,7 @@ device nor its memory, and what compiles, quantises or shortens the real model d
 model as its configuration defines it, for its matrix products, convolutions and attention.
 """
 
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,6 +15,11 @@ from torch.utils.flop_counter import FlopCounterMode
 MOST_LENGTHS = 3  # texts of many lengths are as many shapes, which differ by little
 Part = Literal["denoiser", "decoder"]
 Inputs = tuple[tuple[object, ...], dict[str, object]]
+
+
+def worth_it(device: torch.device) -> bool:
+    """Whether to count: on a CPU, whose limit nobody knows, it would only take from the images."""
+    return device.type == "cuda"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +62,12 @@ class Flops:
                 nearest = min(kin, key=lambda other: abs(other.elements - call.elements))
                 self._counted[call] = self._counted[nearest]
 
-    def of(self, call: Call) -> float | None:
-        """The operations of a call; None where they could not be counted."""
-        return self._counted.get(call)
+    def sum(self, calls: Sequence[Call]) -> float | None:
+        """The operations of a batch's calls; None where one could not be counted, or none of a denoiser was seen."""
+        counts = [self._counted.get(call) for call in calls]
+        known = [count for count in counts if count is not None]
+        whole = len(known) == len(counts) and any(call.part == "denoiser" for call in calls)
+        return sum(known) if whole else None
 
     def _kin(self, call: Call) -> list[Call]:
         return [each for each in self._counted if (each.part, each.first) == (call.part, call.first)]

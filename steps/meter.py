@@ -8,7 +8,7 @@ import diffusers
 import torch
 
 from imagekiln.steps.compile_clock import Clock
-from imagekiln.steps.flops import Call, Flops, Part
+from imagekiln.steps.flops import Call, Flops, Part, worth_it
 from imagekiln.steps.timing import Span, Spans, Taken
 
 DENOISERS = ("unet", "transformer")
@@ -35,14 +35,16 @@ class Meter:
         """
         self._pipe, self._texts = pipe, texts and hasattr(pipe, "encode_prompt")
         self._denoiser, self._decoder = _first(pipe, DENOISERS), _first(pipe, DECODERS)
-        self._flops = Flops({"denoiser": self._denoiser, "decoder": self._decoder})
+        models: dict[Part, torch.nn.Module | None] = {"denoiser": self._denoiser, "decoder": self._decoder}
+        self._flops = Flops(models) if worth_it(pipe.device) else None
         self._taken, self._clock = Taken(), clock
         self._lock = Lock()
 
     @property
     def dtype(self) -> str:
         """What the denoiser computes in, by its name."""
-        return str((self._denoiser or self._pipe).dtype).removeprefix("torch.")
+        model = self._pipe if self._denoiser is None else self._denoiser
+        return str(model.dtype).removeprefix("torch.")
 
     @contextmanager
     def watching(self) -> Iterator[Watched]:
@@ -58,14 +60,13 @@ class Meter:
 
     def count(self) -> None:
         """Count the operations of shapes that are new: best done while the device is at a batch."""
-        self._flops.count()
+        if self._flops is not None:
+            self._flops.count()
 
     def add(self, watched: Watched, share: float) -> None:
         """Add a call that is over. `share` of its images were asked for; the others filled up the batch."""
-        each = [self._flops.of(call) for call in watched.calls]
-        known = any(call.part == "denoiser" for call in watched.calls) and None not in each
-        flops = share * sum(count or 0.0 for count in each) if known else None
-        self._sum(watched.spans.taken() + Taken(flops=flops))
+        flops = None if self._flops is None else self._flops.sum(watched.calls)
+        self._sum(watched.spans.taken() + Taken(flops=None if flops is None else share * flops))
 
     def text(self, seconds: float) -> None:
         """Add the time of a text that was encoded beside the batches."""
@@ -82,8 +83,8 @@ class Meter:
             self._taken += more
 
     def _parts(self, watched: Watched) -> Iterator[tuple[object, str, Function]]:
-        """What to replace, and by what."""
-        if (denoiser := self._denoiser) is not None:
+        """What to replace, and by what: no more than tells something."""
+        if (denoiser := self._denoiser) is not None and self._flops is not None:
             # The one place that compiled and plain modules are both called by.
             called: Function = denoiser._compiled_call_impl or denoiser._call_impl
             yield denoiser, "_compiled_call_impl", self._noted(called, "denoiser", watched)
@@ -93,8 +94,12 @@ class Meter:
             yield self._pipe, "encode_prompt", _timed(self._pipe.encode_prompt, "text", watched)
 
     def _noted(self, function: Function, part: Part, watched: Watched) -> Function:
+        flops = self._flops
+        if flops is None:
+            return function
+
         def called(*places: object, **names: object) -> object:
-            watched.calls.append(self._flops.note(part, places, names))
+            watched.calls.append(flops.note(part, places, names))
             return function(*places, **names)
 
         return called

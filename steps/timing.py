@@ -46,9 +46,9 @@ class Taken:
 class Spans:
     """The spans of one batch. On CUDA they are known only once the batch is over: reading them earlier raises."""
 
-    def __init__(self, device: torch.device, clock: Clock) -> None:
-        """Begin without any. What the clock counts as compiling is left out of them."""
-        self._device, self._clock = device, clock
+    def __init__(self, device: torch.device, clock: Clock | None = None) -> None:
+        """Begin without any. What a clock counts as compiling is left out of them."""
+        self._device, self._clock = device, clock or Clock()
         self._spans: list[tuple[Span, Moment, Moment, float]] = []
 
     @contextmanager

@@ -49,8 +49,9 @@ def test_workflows_import_nothing_that_only_generate_installs() -> None:
 def test_what_makes_no_image_needs_nothing_that_only_generate_installs() -> None:
     """As on the image of the CPU steps, and on a laptop that only submits."""
     makers = {
-        "conditioning", "denoise", "device", "drawing", "embeddings", "fetch", "flops", "generate", "lookahead",
-        "meter", "pipeline", "rescue", "stages", "timing",
+        "compile_clock", "compiled_code", "compiling", "conditioning", "decoding", "denoise", "device", "drawing",
+        "embeddings", "fetch", "flops", "generate", "lookahead", "meter", "networks", "opening", "pipeline", "rescue",
+        "stages", "timing",
     }  # fmt: skip
     steps = {path.stem for path in Path(str(files("imagekiln.steps"))).glob("*.py")} - makers - {"__init__"}
     shown = {f"imagekiln.workflows.{path.stem}" for path in Path(str(files("imagekiln.workflows"))).glob("*.py")}

@@ -1,8 +1,11 @@
 """One shard, from its plan to its parts, with a real model."""
 
+import gc
 import io
+import itertools
 import shutil
 import threading
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -15,7 +18,9 @@ from imagekiln.steps import names, shard, stats
 from imagekiln.steps.codecs import decode
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.disk import Disk
-from imagekiln.steps.encode import Picture
+from imagekiln.steps.drawing import Drawing
+from imagekiln.steps.encode import Encoded, Picture
+from imagekiln.steps.encoder import Encoder
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.generate import generate, loader, make_shard
 from imagekiln.steps.planning import Planned
@@ -24,6 +29,7 @@ from imagekiln.steps.rows import ImageRow, image_rows
 from imagekiln.steps.stop import GRACE_SECONDS, Stop
 from imagekiln.steps.storage import Store, open_store
 from tests import models
+from tests.devices import StandIn
 from tests.runs import PROMPTS, encoded, fill, planned
 from tests.steps.test_device import ABSENT
 
@@ -231,6 +237,123 @@ def test_a_write_that_fails_ends_the_shard_and_leaves_no_thread_behind(there: Pl
     assert [store.exists(key) for key in KEYS] == [True, False, False]
 
 
+@pytest.mark.parametrize(
+    "fault", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("MPS backend out of memory")]
+)
+def test_a_pipeline_out_of_memory_above_two_images_makes_all_in_batches_of_two(
+    there: Planned, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    """Through the whole step: the pipeline's own UNet raises it."""
+
+    def full(_: object, inputs: tuple[torch.Tensor, ...]) -> None:
+        if len(inputs[0]) > 2 * 2:  # images, each with and without its prompt
+            raise fault
+
+    def loaded(_: object) -> models.Untyped:
+        pipe = models.pipe("sd")
+        pipe.unet.register_forward_pre_hook(full)
+        return pipe
+
+    monkeypatch.setattr("imagekiln.steps.generate.load", loaded)
+    done = generate(there.uri, 0)
+    told = stats.load(open_store(there.uri), 0)
+    assert done == told
+    assert done is not None
+    assert (done.images, done.parts, done.batch) == (10, 3, 2)
+    store = open_store(there.uri)
+    assert [pq.read_table(store.at(key))["status"].to_pylist() for key in KEYS] == [
+        ["ok"] * count for count in (4, 4, 2)
+    ]
+
+
+def test_encoding_and_writing_are_hidden_behind_a_device_that_is_slower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes time sleeps, as on a GPU the device does: one batch 24 ms, its encoding and writing 20 ms together."""
+    batches = 50
+
+    class SlowEncoder(Encoder):
+        def __call__(self, picture: Picture, row: ImageRow) -> Encoded:
+            time.sleep(0.01)  # of four at a time
+            return super().__call__(picture, row)
+
+    class SlowDisk(Disk):
+        def create(self, key: str, data: bytes) -> bool:
+            time.sleep(0.02)  # a part of two batches
+            return super().create(key, data)
+
+    monkeypatch.setattr("imagekiln.steps.generate.Encoder", SlowEncoder)
+    rows = [{"prompt": "noise", "seed": place} for place in range(4 * batches)]
+    there = planned(tmp_path, str(tmp_path / "out"), rows, shard={"images": 1000}, part={"images": 8})
+    device = StandIn(0.024, models.SIDE)
+    done = make_shard(SlowDisk(Path(there.uri)), there.plan, 0, lambda: device, Silent(), Stop())
+    assert done is not None
+    took = done.seconds
+    assert device.batches == batches
+    assert took.encode + took.write > 0.02 * batches
+    assert took.denoise_waits < 0.02 * (took.encode + took.write)
+    assert took.total - took.load < 0.024 * (batches + 10), "the end, and what a busy machine adds"
+
+
+class Broken:
+    """A device's event that tells, when it is waited for, what went wrong."""
+
+    def synchronize(self) -> None:
+        """Raise it, as CUDA does."""
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+
+def test_a_device_that_fails_at_pictures_under_way_is_tried_again_and_loses_no_image(there: Planned) -> None:
+    class Failing(Denoiser):
+        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
+            drawn = super().draw(rows, size, check)
+            return Drawing(len(rows), Broken(), lambda: [*drawn]) if store.exists(KEYS[0]) else drawn
+
+    before, store = set(threading.enumerate()), open_store(there.uri)
+    with pytest.raises(TryAgain, match=r"the device failed \(CUDA error: an illegal memory access"):
+        make_shard(store, there.plan, 0, lambda: Failing(models.pipe("sd")), Silent(), Stop())
+    assert set(threading.enumerate()) == before
+    there_now = [store.exists(key) for key in KEYS]
+    assert there_now != [True, True, True]
+    assert generate(there.uri, 0) is not None
+    statuses = [status for key in KEYS for status in pq.read_table(store.at(key))["status"].to_pylist()]
+    assert statuses == ["ok"] * 10
+
+
+def test_pictures_that_come_late_are_those_that_come_at_once(there: Planned, tmp_path: Path) -> None:
+    class Late(Denoiser):
+        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
+            drawn = super().draw(rows, size, check)
+            return Drawing(len(rows), Slowly(), lambda: [*drawn])
+
+    class Slowly:
+        def synchronize(self) -> None:
+            threading.Event().wait(0.02)
+
+    store = open_store(there.uri)
+    make_shard(store, there.plan, 0, lambda: Late(models.pipe("sd")), Silent(), Stop())
+    other = planned(tmp_path, str(tmp_path / "other"), PROMPTS[:10], shard={"images": 100})
+    generate(other.uri, 0)
+    assert _pixels(store, KEYS) == _pixels(open_store(other.uri), KEYS)
+
+
+def test_no_tensor_is_kept_from_batch_to_batch(tmp_path: Path) -> None:
+    rows = [{"prompt": "the same", "seed": place} for place in range(48)]
+    there = planned(tmp_path, str(tmp_path / "out"), rows, shard={"images": 100})
+    batches, tensors = itertools.count(1), list[int]()
+
+    class Counted(Denoiser):
+        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
+            drawn = super().draw(rows, size, check)
+            if next(batches) in (4, 12):
+                gc.collect()
+                tensors.append(sum(type(each) is torch.Tensor for each in gc.get_objects()))
+            return drawn
+
+    make_shard(open_store(there.uri), there.plan, 0, lambda: Counted(models.pipe("sd")), Silent(), Stop())
+    assert tensors[1] <= tensors[0]
+
+
 def test_a_model_that_fits_fewer_images_finishes_with_smaller_batches(there: Planned) -> None:
     class Small(Denoiser):
         def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
@@ -246,8 +369,8 @@ def test_a_model_that_fits_fewer_images_finishes_with_smaller_batches(there: Pla
 
 
 def test_shards_of_one_run_share_a_loaded_model(tmp_path: Path) -> None:
-    plan = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4]).plan
-    open_denoiser = loader(plan)
+    there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4])
+    open_denoiser = loader(there.plan, there.uri)
     assert open_denoiser() is open_denoiser()
 
 
@@ -257,6 +380,11 @@ def test_time_is_told_by_stage_and_overlaps(there: Planned) -> None:
     took = done.seconds
     assert 0 < took.load < took.total
     assert 0 < took.denoise < took.total
+    assert min(took.text, took.decode, took.copy) > 0
+    assert done.busy == pytest.approx((took.text + took.denoise + took.decode) / (took.total - took.load))
+    assert done.peak_memory is not None
+    assert done.peak_memory > 50 << 20
+    assert (done.flops, done.limit) == (None, None), "what a CPU can do at most is not known"
     assert took.encode > 0
     assert took.write > 0
     assert done == stats.load(open_store(there.uri), 0)

@@ -64,8 +64,8 @@ def test_every_mistake_is_told_at_its_own_line() -> None:
         "job.yaml:8: defaults.steps is 0; write 1 or more.",
         "job.yaml:9: defaults.width is -1; write 1 or more.",
         "job.yaml:10: unknown is no setting; write one of name, prompts, output, model, columns, carry, defaults, "
-        "format, card, encoding, metadata, c2pa, shard, part, batch, device, threads, limits, gates, price_per_hour, "
-        "run_id, skip_existing, unconditional_writes, cluster.",
+        "format, card, encoding, metadata, c2pa, shard, part, batch, device, threads, speed, limits, gates, "
+        "price_per_hour, run_id, skip_existing, unconditional_writes, cluster.",
     ]
 
 
@@ -181,3 +181,14 @@ def test_set_reads_lists_and_null_where_a_setting_takes_them() -> None:
 def test_plain_values_are_checked_without_a_file() -> None:
     with pytest.raises(BadInput, match=r"^job: name is missing; write it\.$"):
         check_job({"prompts": "p", "output": "o", "model": {"id": "m"}})
+
+
+@pytest.mark.parametrize("word", ["on", "off"])
+def test_on_and_off_mean_what_they_say_though_yaml_takes_them_for_truths(word: str) -> None:
+    assert _read(JOB + f"speed: {{compile: {word}}}\n").speed.compile == word
+    assert _read(JOB, f"speed.compile={word}").speed.compile == word
+    assert _read(JOB + "speed: {compile_cache: off}\n").speed.compile_cache == "off"
+
+
+def test_a_word_that_no_switch_knows_is_refused() -> None:
+    assert "speed.compile_cache" in _told(JOB + "speed: {compile_cache: on}\n")

@@ -62,6 +62,27 @@ def test_a_device_that_is_not_there_is_to_be_tried_again(tmp_path: Path) -> None
         pipeline.load(_plan(tmp_path, device=ABSENT))
 
 
+def test_a_gpu_without_the_plan_s_dtype_is_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "choose", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(pipeline, "describe", lambda _: "Tesla T4")
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
+    bfloat16, float16 = _plan(tmp_path / "a", dtype="bfloat16"), _plan(tmp_path / "b", dtype="float16")
+    looked_for = list[Plan]()
+
+    def folder(plan: Plan) -> Path:
+        looked_for.append(plan)
+        return tmp_path
+
+    monkeypatch.setattr(pipeline, "folder", folder)
+    with pytest.raises(BadInput, match=r"bfloat16, which Tesla T4 does not have\. Set model\.dtype: float16"):
+        pipeline.load(bfloat16)
+    with pytest.raises(BadInput, match="does not load"):  # since there is nothing in the folder
+        pipeline.load(float16)
+    assert looked_for == [float16]
+
+
 def test_a_model_whose_files_changed_since_planning_is_refused(tmp_path: Path) -> None:
     model = _copied(tmp_path)
     plan = _plan(tmp_path, model)

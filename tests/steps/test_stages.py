@@ -10,12 +10,13 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps import parts, shard, stages
+from imagekiln.steps.drawing import Drawing
 from imagekiln.steps.encode import Encoded, Picture, encode
 from imagekiln.steps.encodings import Png
 from imagekiln.steps.parquet_part import Packed, Parquet
 from imagekiln.steps.progress import Silent
 from imagekiln.steps.rescue import Rescue
-from imagekiln.steps.rows import ImageRow
+from imagekiln.steps.rows import ImageRow, image_rows
 from imagekiln.steps.shard import Part
 from imagekiln.steps.stages import Drawn
 from imagekiln.steps.stats import Seconds
@@ -82,6 +83,74 @@ def test_a_part_at_hand_is_finished_where_the_time_suffices(wanted: tuple[Part, 
     assert [next(drawn).pictures[0].place for _ in range(4)] == [0, 1, 2, 3]
     with pytest.raises(Stopped):
         next(drawn)
+
+
+class Over:
+    """An event that has come."""
+
+    def synchronize(self) -> None:
+        """There is nothing to wait for."""
+
+
+class Pending:
+    """Begins batches and returns: as on CUDA, one is over only once the next one is begun, a moment later."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._before = seconds, False
+
+    def __call__(self, rows: Sequence[ImageRow], size: int) -> Sequence[Picture]:  # noqa: ARG002
+        time.sleep(self._seconds * self._before)
+        self._before = True
+        return Drawing(len(rows), Over(), lambda: [picture(row.place) for row in rows])
+
+
+def test_pictures_that_are_still_being_drawn_are_not_waited_for(wanted: tuple[Part, ...]) -> None:
+    first, second = list(stages.draw(wanted[:1], Rescue(Pending(0.1), 2), Stop()))
+    assert [len(each.pictures) for each in (first, second)] == [2, 2]
+    assert [row.place for row in second.rows] == [2, 3]
+
+
+@pytest.mark.parametrize(("spare", "finished"), [(0.0, False), (1.0, True)])
+def test_the_time_that_a_part_needs_counts_what_is_still_being_drawn(
+    wanted: tuple[Part, ...], spare: float, finished: bool
+) -> None:
+    stop = Stop()
+    drawn = stages.draw(wanted[:1], Rescue(Pending(0.2), 1), stop)
+    next(drawn)
+    next(drawn)  # one image took 0.2 s, one is pending, two are left: 0.6 s
+    stop.asked_at = time.monotonic() - GRACE_SECONDS + COMMIT_SECONDS + 0.5 + spare
+    if finished:
+        assert len(list(drawn)) == 2
+    else:
+        with pytest.raises(Stopped):
+            next(drawn)
+
+
+def test_who_encodes_texts_is_told_of_each_row_once_a_batch_before_it_is_drawn(wanted: tuple[Part, ...]) -> None:
+    batches: list[list[int]] = []
+    seeds = [row.pixels.seed for part in wanted for row in image_rows(part.rows)]
+
+    def expect(coming: Sequence[ImageRow]) -> None:
+        batches.append([row.pixels.seed for row in coming])
+
+    list(stages.draw(wanted, Rescue(Model(), 2), Stop(), expect))
+    assert len(seeds) == 14
+    assert [seed for batch in batches for seed in batch] == seeds[2:]
+    assert batches[0] == seeds[2:4]
+    assert batches[1] == seeds[4:6], "the next part's"
+
+
+def test_waiting_for_the_device_is_not_encoding(wanted: tuple[Part, ...]) -> None:
+    class Late:
+        def synchronize(self) -> None:
+            time.sleep(0.2)
+
+    rows = image_rows(wanted[0].rows)
+    drawing = Drawing(4, Late(), lambda: [picture(row.place) for row in rows])
+    seconds = Seconds()
+    list(stages.finish(iter([Drawn(wanted[0], drawing, rows)]), _encode, Parquet(Png()), Silent(), seconds))
+    assert seconds.encode_waits >= 0.2
+    assert seconds.encode < 0.2
 
 
 def test_a_part_at_hand_is_dropped_where_the_time_does_not_suffice(wanted: tuple[Part, ...]) -> None:

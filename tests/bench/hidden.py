@@ -1,0 +1,68 @@
+"""What share of encoding and writing is hidden behind the device.
+
+    python tests/bench/hidden.py --images 2048 --side 128
+
+The generate step encodes and writes pictures of noise, the worst case. First they cost the device nothing, which tells
+what encoding and writing take together; then a stand-in for a device, which computes nothing here as a GPU would not,
+takes 1.2 times as long. By how much the step then outlasts the device is what was not hidden.
+"""
+
+import tempfile
+from pathlib import Path
+
+import click
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from imagekiln.steps.generate import make_shard
+from imagekiln.steps.job import Batch, Defaults, Job, Model, Part
+from imagekiln.steps.planning import make_plan
+from imagekiln.steps.progress import Silent
+from imagekiln.steps.stats import Seconds
+from imagekiln.steps.stop import Stop
+from imagekiln.steps.storage import open_store
+from tests.devices import StandIn
+
+SLOWER = 1.2
+
+
+def step(folder: Path, images: int, side: int, seconds: float) -> tuple[Seconds, int]:
+    """The times of a generate step whose device takes this long for a batch, and how many batches there were."""
+    folder.mkdir()
+    pq.write_table(pa.table({"prompt": ["noise"] * images, "seed": list(range(images))}), folder / "prompts.parquet")
+    there = make_plan(
+        Job(
+            name="hidden",
+            prompts=str(folder / "prompts.parquet"),
+            output=str(folder / "out"),
+            model=Model(id="bundled:shapes", dtype="float32"),
+            defaults=Defaults(width=side, height=side),
+            batch=Batch(images=8),
+            part=Part(images=32),
+        )
+    )
+    device = StandIn(seconds, side)
+    done = make_shard(open_store(there.uri), there.plan, 0, lambda: device, Silent(), Stop())
+    if done is None or done.images != images:
+        raise SystemExit("not all images were made")
+    return done.seconds, device.batches
+
+
+@click.command()
+@click.option("--images", default=2048, show_default=True, help="Images in the job.")
+@click.option("--side", default=128, show_default=True, help="Their width and height, in pixels.")
+def main(images: int, side: int) -> None:
+    """Print what encoding and writing take, and what share of it the device waited for."""
+    with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as name:
+        alone, batches = step(Path(name, "alone"), images, side, 0.0)
+        work = alone.encode + alone.write
+        took, _ = step(Path(name, "beside"), images, side, SLOWER * work / batches)
+    left = took.total - took.load - SLOWER * work
+    click.echo(f"{images} PNGs of {side} x {side}: encoding {alone.encode:.2f} s, writing {alone.write:.2f} s")
+    click.echo(
+        f"beside a device that takes {SLOWER * work:.2f} s: {left:.3f} s more, so {1 - left / work:.1%} is hidden"
+    )
+
+
+if __name__ == "__main__":
+    main()

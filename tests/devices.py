@@ -1,0 +1,54 @@
+"""A device that computes nothing and takes its time: to the stages it looks like a GPU."""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+
+from imagekiln.steps.denoise import Denoiser
+from imagekiln.steps.drawing import Drawing
+from imagekiln.steps.encode import Picture
+from imagekiln.steps.rows import ImageRow
+from imagekiln.steps.timing import Taken
+
+NOISES = 8
+
+
+class StandIn(Denoiser):
+    """Takes this many seconds for a batch, one after the other, and gives noise when it is asked for pictures."""
+
+    def __init__(self, seconds: float, side: int) -> None:
+        self.device, self.dtype = torch.device("cpu"), "float32"
+        self.batches = 0
+        self._seconds, self._over = seconds, 0.0
+        self._noise = np.random.default_rng(7).integers(0, 256, (NOISES, side, side, 3), np.uint8)
+
+    def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:  # noqa: ARG002
+        before = Until(self._over)
+        self._over = max(time.perf_counter(), self._over) + self._seconds
+        self.batches += 1
+        before.synchronize()
+        return Drawing(len(rows), Until(self._over), partial(self._pictures, rows))
+
+    def expect(self, rows: Sequence[ImageRow]) -> None:
+        """It has no texts to encode."""
+
+    def taken(self) -> Taken:
+        """It does not tell."""
+        return Taken()
+
+    def _pictures(self, rows: Sequence[ImageRow]) -> list[Picture]:
+        return [Picture(row.place, self._noise[row.pixels.seed % NOISES]) for row in rows]
+
+
+class Until:
+    """An event that comes at a time of the clock."""
+
+    def __init__(self, moment: float) -> None:
+        self._moment = moment
+
+    def synchronize(self) -> None:
+        """Sleep until then."""
+        time.sleep(max(0.0, self._moment - time.perf_counter()))

@@ -1,0 +1,169 @@
+"""Compiled networks: equal pictures to the eye, and plain ones where compiling fails."""
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from imagekiln.steps import compiling, networks, stats
+from imagekiln.steps.codecs import decode
+from imagekiln.steps.denoise import Denoiser
+from imagekiln.steps.encode import Picture
+from imagekiln.steps.rescue import Rescue
+from imagekiln.steps.rows import ImageRow
+from imagekiln.steps.run import run
+from imagekiln.steps.speed import Speed
+from imagekiln.steps.storage import open_store
+from tests import models, runs
+from tests.faults import image, manifests
+from tests.models import Kind
+from tests.runs import image_row
+
+pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
+
+ON = Speed(compile="on")
+RGB = npt.NDArray[np.uint8]
+
+
+@pytest.fixture(autouse=True)
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything but the making of kernels, which takes minutes on a CPU: tests/slow has that."""
+    monkeypatch.setattr(networks, "COMPILER", {"backend": "eager"})
+    # Thousands of lines, which pytest would keep.
+    monkeypatch.setattr(logging.getLogger("torch.__trace"), "propagate", False)
+    torch.compiler.reset()
+
+
+def _rows(count: int = 2, **settings: object) -> list[ImageRow]:
+    return [image_row(f"a red circle number {place}", place, **settings) for place in range(count)]
+
+
+def _drawn(denoiser: Denoiser, rows: list[ImageRow], size: int = 2) -> list[RGB]:
+    return [_rgb(picture) for picture in denoiser.draw(rows, size, lambda: None)]
+
+
+def _rgb(picture: Picture) -> RGB:
+    assert picture.rgb is not None, picture.error
+    return picture.rgb
+
+
+@pytest.mark.parametrize(("kind", "how"), [("sd", "whole"), ("sd3", "whole"), ("flux", "regional")])
+def test_a_compiled_model_draws_the_same_to_the_eye_whoever_the_neighbours_are(kind: Kind, how: str) -> None:
+    rows, plain, compiled = _rows(), Denoiser(models.pipe(kind)), Denoiser(models.pipe(kind), ON)
+    drawn = _drawn(compiled, rows)
+    assert compiled.compiling.how == how
+    assert compiled.compiling.clock.count > 0
+    apart = [np.abs(ours.astype(int) - theirs).max() for ours, theirs in zip(drawn, _drawn(plain, rows), strict=True)]
+    assert max(apart) <= 2
+    assert np.array_equal(_drawn(compiled, rows[1:])[0], drawn[1])
+
+
+def test_a_shape_is_compiled_once_whatever_its_steps_and_guidance() -> None:
+    denoiser = Denoiser(models.pipe("sd"), ON)
+    _drawn(denoiser, _rows())
+    known = (denoiser.compiling.clock.count, denoiser.compiling.clock.seconds)
+    assert known[1] > 0
+    with torch.compiler.set_stance("fail_on_recompile"):
+        _drawn(denoiser, _rows(steps=4, guidance=5.0, sampler="ddpm"))
+    assert (denoiser.compiling.clock.count, denoiser.compiling.clock.seconds) == known
+
+
+def test_an_image_has_the_same_bytes_whichever_shapes_came_before() -> None:
+    last = _rows(width=24, height=32)
+    alone = _drawn(Denoiser(models.pipe("sd"), ON), last)
+    torch.compiler.reset()
+    denoiser = Denoiser(models.pipe("sd"), ON)
+    _drawn(denoiser, _rows(width=32, height=24))
+    assert all(np.array_equal(*each) for each in zip(_drawn(denoiser, last), alone, strict=True))
+
+
+def _failing(_graph: object, _inputs: object) -> object:
+    raise RuntimeError("the compiler\nfell over")
+
+
+def test_where_compiling_fails_images_are_drawn_plainly_and_one_sentence_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(networks, "COMPILER", {"backend": _failing})
+    denoiser, rows = Denoiser(models.pipe("sd"), ON), _rows()
+    drawn = _drawn(denoiser, rows) + _drawn(denoiser, _rows(width=32))
+    plain = _drawn(Denoiser(models.pipe("sd")), rows)
+    assert all(np.array_equal(*each) for each in zip(drawn, plain, strict=False))
+    assert denoiser.compiling.how == "none"
+    (said,) = [each.getMessage() for each in caplog.records if each.name == compiling.log.name]
+    assert said.startswith("The model could not be compiled (")
+    assert said.endswith("so it runs as it is, slower. Set speed.compile: off.")
+    assert "\n" not in said
+
+
+def test_an_image_that_fails_by_itself_leaves_the_model_compiled() -> None:
+    denoiser = Denoiser(models.pipe("sd"), ON)
+    rescue = Rescue(lambda rows, size: denoiser.draw(rows, size, lambda: None), 2)
+    (failed,) = next(rescue.batches([image_row(sampler="flow_euler")]))
+    assert failed.status == "failed"
+    decode = denoiser._pipe.vae.decode
+    denoiser._pipe.vae.decode = lambda *_, **__: 1 / 0  # after the network was compiled
+    (failed,) = next(rescue.batches([image_row()]))
+    assert failed.error == "ZeroDivisionError: division by zero"
+    denoiser._pipe.vae.decode, compiled = decode, denoiser.compiling.clock.count
+    (good,) = next(rescue.batches([image_row()]))
+    assert (good.status, denoiser.compiling.how) == ("ok", "whole")
+    assert denoiser.compiling.clock.count > compiled
+
+
+def test_memory_that_runs_out_is_not_taken_for_a_compiler_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    denoiser = Denoiser(models.pipe("sd"), ON)
+
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(denoiser.decoding, "_take", lambda _: False)  # a VAE that knows no other way
+    denoiser._pipe.vae._decode = full
+    with pytest.raises(torch.OutOfMemoryError):
+        denoiser.draw(_rows(), 2, lambda: None)
+    assert denoiser.compiling.how == "whole"
+
+
+@pytest.mark.parametrize("speed", [Speed(), Speed(compile="off")])
+def test_a_cpu_runs_the_model_as_it_is_unless_told_otherwise(speed: Speed) -> None:
+    denoiser = Denoiser(models.pipe("sd"), speed)
+    _drawn(denoiser, _rows(1), 1)
+    assert (denoiser.compiling.how, denoiser.compiling.clock.count) == ("none", 0)
+
+
+def test_without_a_compiler_nothing_is_compiled_and_a_sentence_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", "")
+    assert Denoiser(models.pipe("sd"), ON).compiling.how == "none"
+    assert "There is no C compiler with Python's headers" in caplog.text
+    assert "Install gcc, or set speed.compile: off." in caplog.text
+
+
+def test_a_pipeline_of_no_known_family_runs_as_it_is() -> None:
+    class Unknown(type(models.pipe("sd"))):  # type: ignore[misc]  # whatever diffusers gives
+        """A pipeline that stands in no table."""
+
+    plain = models.pipe("sd")
+    assert Denoiser(Unknown(**plain.components, requires_safety_checker=False), ON).compiling.how == "none"
+
+
+def test_the_whole_job_runs_compiled_and_its_statistics_say_so(tmp_path: Path) -> None:
+    prompts = runs.write_prompts(tmp_path / "prompts.parquet", runs.PROMPTS[:6])
+    plain, compiled = (
+        run(runs.job(prompts, str(tmp_path / name), speed={"compile": name})).uri for name in ("off", "on")
+    )
+    told, before = (stats.load(open_store(uri), 0) for uri in (compiled, plain))
+    assert told is not None
+    assert before is not None
+    assert (told.compiled, before.compiled, before.seconds.compile) == ("whole", "none", 0.0)
+    assert 0 < told.seconds.compile < told.seconds.total - told.seconds.load
+    assert 0 < told.seconds.denoise < told.seconds.total - told.seconds.load - told.seconds.compile
+    for one, other in zip(manifests(compiled), manifests(plain), strict=True):
+        assert one["image_id"] == other["image_id"]
+        drawn, wanted = (decode(image(open_store(uri), row)) for uri, row in ((compiled, one), (plain, other)))
+        assert np.abs(drawn.astype(int) - wanted).max() <= 2

@@ -1,0 +1,55 @@
+"""What a batch's time goes into."""
+
+import time
+
+import pytest
+import torch
+
+from imagekiln.steps.timing import Spans, Taken
+
+CPU = torch.device("cpu")
+
+
+def test_the_whole_less_text_and_decoding_is_denoising() -> None:
+    spans = Spans(CPU)
+    with spans.span("whole"):
+        time.sleep(0.03)
+        with spans.span("text"):
+            time.sleep(0.01)
+        for _ in range(2):
+            with spans.span("decode"):
+                time.sleep(0.02)
+    with spans.span("copy"):
+        time.sleep(0.01)
+    taken = spans.taken()
+    assert 0.01 <= taken.text < 0.03
+    assert 0.04 <= taken.decode < 0.07
+    assert 0.01 <= taken.copy < 0.03
+    assert taken.busy == pytest.approx(taken.text + taken.denoise + taken.decode)
+    assert 0.03 <= taken.denoise < 0.06
+
+
+def test_a_span_that_fails_counts_nothing() -> None:
+    spans = Spans(CPU)
+    with pytest.raises(LookupError), spans.span("whole"):
+        raise LookupError
+    assert spans.taken() == Taken()
+
+
+def test_what_batches_took_adds_up() -> None:
+    one = Taken(1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+    assert one + one + Taken() == Taken(2.0, 4.0, 6.0, 8.0, 10.0, 12.0)
+
+
+def test_operations_of_one_batch_that_are_unknown_make_the_sum_unknown() -> None:
+    assert (Taken(flops=1.0) + Taken(flops=None) + Taken(flops=1.0)).flops is None
+
+
+def test_compiling_is_left_out_of_what_was_done_meanwhile() -> None:
+    clock = Clock()
+    spans = Spans(CPU, clock)
+    with spans.span("whole"), spans.span("decode"):
+        time.sleep(0.05)
+        clock.seconds += 0.04
+    taken = spans.taken()
+    assert 0.01 <= taken.decode <= taken.busy < 0.05
