@@ -50,7 +50,7 @@ bench-run: $(VENV)/dev build/linked ## Benchmark: a whole job, images per second
 	@$(BIN)/python tests/bench/run.py
 
 bench-hidden: $(VENV)/dev build/linked ## Benchmark: what of encoding and writing is hidden behind the device
-	@$(BIN)/python tests/bench/hidden.py
+	@$(BIN)/python -m tests.bench.hidden
 
 bench-gpu: $(VENV)/dev build/linked ## Benchmark: what a GPU is worth to a whole job; needs CUDA
 	@$(BIN)/python tests/bench/gpu.py --models build/models
