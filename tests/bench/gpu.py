@@ -17,34 +17,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import click
-import torch
 
 sys.path.append(str(Path(__file__).parents[2]))
 
 from imagekiln.steps import generate, run
 from imagekiln.steps.device import is_out_of_memory
-from imagekiln.steps.progress import Silent
 from imagekiln.steps.stats import Seconds
 from tests.bench import random_models
-from tests.bench.contenders import Work, job, measure
+from tests.bench.contenders import measure
 from tests.bench.limit import find
-from tests.bench.measure import MIB, apart, table
+from tests.bench.measure import apart, table
 from tests.bench.run import CONTENDERS, machine, rounds, told, work_of
+from tests.bench.watch import watched
+from tests.bench.work import Work, job
 
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # what a fresh pod has none of
 BATCHES = (1, 2, 4, 8, 16, 32)
 BATCHES_EACH = 3  # of each size
-SAMPLES = 20
 FIRST = 4  # samples until when memory may still grow
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """Memory after so many images, in MiB: the process's own, and what the device holds for it."""
-
-    images: int
-    host: int
-    device: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,23 +45,6 @@ class Asked:
     rounds: int
     naive_images: int
     memory_images: int
-
-
-class Watch(Silent):
-    """Looks at memory now and then, while images are made."""
-
-    def __init__(self, total: int) -> None:
-        """Look so often that there are a few samples of so many images."""
-        self.samples: list[Sample] = []
-        self._every, self._made = max(1, total // SAMPLES), 0
-
-    def made(self, images: int) -> None:
-        """So many more are made."""
-        before, self._made = self._made, self._made + images
-        if before // self._every < self._made // self._every:
-            held = torch.cuda.memory_reserved() if torch.cuda.is_available() else 0
-            pages = int(Path("/proc/self/statm").read_text().split()[1])
-            self.samples.append(Sample(self._made, pages * 4096 // MIB, held // MIB))
 
 
 def rates(asked: Asked) -> str:
@@ -121,14 +94,6 @@ def memory(asked: Asked) -> str:
         f"After {early.images:,} images, the process grew by {grown[0]} MiB at most, the device's by {grown[1]} MiB."
     )
     return f"{table(('images', 'process, MiB', 'device, MiB'), lines)}\n{after}"
-
-
-def watched(work: Work) -> list[Sample]:
-    """Memory while the job makes its images."""
-    watch = Watch(work.images)
-    with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as folder:
-        run.run(job(work, Path(folder)), watch)
-    return watch.samples
 
 
 def tune(asked: Asked) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.bench.contenders import Untyped, Work, embedded, load, prompts, settings
+from tests.bench.work import Untyped, Work, embedded, load, prompts, settings
 
 SIDE = {"cuda": 8192, "cpu": 2048}  # of the matrices
 TIMES = 20

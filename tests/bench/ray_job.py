@@ -8,7 +8,7 @@ import ray
 import torch
 from PIL import Image
 
-from tests.bench.contenders import Work, load, settings
+from tests.bench.work import Work, load, settings
 
 
 class Painter:

@@ -27,9 +27,10 @@ import click
 sys.path.append(str(Path(__file__).parents[2]))
 
 from tests.bench import random_models
-from tests.bench.contenders import Took, Untyped, Work, measure
+from tests.bench.contenders import Took, measure
 from tests.bench.limit import Found, find
 from tests.bench.measure import apart, table
+from tests.bench.work import Untyped, Work
 
 CONTENDERS = ("bare", "naive", "imagekiln")
 HEADER = ("", "whole, images/s", "imagekiln is", "drawing, images/s", "imagekiln is", "share of limit")
