@@ -99,7 +99,7 @@ def memory(asked: Asked) -> str:
 def tune(asked: Asked) -> str:
     """What `imagekiln tune` picks, beside the bare loop at every batch size that fits."""
     picked, found = _picked(asked.work), dict[int, float]()
-    for batch in BATCHES:
+    for batch in sorted({*BATCHES, picked}):
         try:
             found[batch] = measure("bare", replace(asked.work, batch=batch, images=BATCHES_EACH * batch)).drawing_rate
         except RuntimeError as error:  # torch's class for a device that is full is one of these
