@@ -19,8 +19,8 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-cluster test-cluster-scale golden bench bench-run bench-plan bench-aggregate \
-	bench-index bench-hidden lint types format install lock upgrade wheel clean FORCE
+.PHONY: help demo test test-slow test-cluster test-cluster-scale golden bench bench-run bench-hidden bench-gpu bench-plan \
+	bench-aggregate bench-index lint types format install lock upgrade wheel clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' Makefile
@@ -46,8 +46,14 @@ golden: $(VENV)/dev build/linked ## Write the YAML that render is compared with,
 bench: ## List the benchmarks
 	@awk -F ':.*## ' '/^bench-[a-z]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' Makefile
 
-bench-run: $(VENV)/dev build/linked ## Benchmark: a whole job, images per second
+bench-run: $(VENV)/dev build/linked ## Benchmark: a whole job, images per second, beside bare loops
 	@$(BIN)/python tests/bench/run.py
+
+bench-hidden: $(VENV)/dev build/linked ## Benchmark: what of encoding and writing is hidden behind the device
+	@$(BIN)/python -m tests.bench.hidden
+
+bench-gpu: $(VENV)/dev build/linked ## Benchmark: what a GPU is worth to a whole job; needs CUDA
+	@$(BIN)/python tests/bench/gpu.py --models build/models
 
 bench-plan: $(VENV)/dev build/linked ## Benchmark: planning, rows per second and memory
 	@$(BIN)/python tests/bench/plan.py

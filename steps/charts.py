@@ -12,13 +12,6 @@ from imagekiln.steps.wording import count, figure, of, percent, seconds, size
 FEWEST_IMAGES = 50  # of fewer, and of fewer shards and bins, words and a table say all
 FEWEST_SHARDS = 8
 FEWEST_BINS = 3
-STAGES = {
-    "load": "load the model",
-    "denoise": "text, denoise, decode",
-    "encode": "encode and hash",
-    "write": "write parts",
-    "denoise_waits": "device waits for encoding",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +31,24 @@ class Dots:
     slow: tuple[int, ...]
 
 
-Drawing = Bars | Dots
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A line of a table with bars: what, how much as people read it, and of 0 to 1 how much of all that is."""
+
+    name: str
+    value: str
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """Shares of a whole: those `in_turn` make one bar, and each one `beside` them has a bar of its own."""
+
+    in_turn: tuple[Share, ...]
+    beside: tuple[Share, ...]
+
+
+Drawing = Bars | Dots | Stack
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +61,6 @@ class Chart:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     drawing: Drawing | None
-
-
-@dataclass(frozen=True, slots=True)
-class Share:
-    """A line of a table with bars: what, how much as people read it, and of 0 to 1 how much of all that is."""
-
-    name: str
-    value: str
-    share: float
 
 
 def rates(given: Throughput) -> Chart | None:
@@ -129,10 +130,3 @@ def _shares(found: Choices) -> list[Share]:
     if not found.other_images:
         return some
     return [*some, Share(f"and {count(found.others)} more", count(found.other_images), found.other_images / total)]
-
-
-def stages(summary: Summary) -> list[Share]:
-    """A stage's share of the shards' wall time. Stages overlap."""
-    total = summary.seconds.total
-    each = [(name, getattr(summary.seconds, stage)) for stage, name in STAGES.items()]
-    return [Share(name, seconds(took), took / total if total else 0.0) for name, took in each]

@@ -13,7 +13,7 @@ SUCCESS = "_SUCCESS"
 IMAGES = "images/"
 CARD = "README.md"
 DIFF = "index.html"  # in a folder of its own
-PLOTS = ("throughput", "bytes", "prompts")
+PLOTS = ("throughput", "time", "bytes", "prompts")
 
 
 def shard(number: int) -> str:

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from PIL import Image as Pillow
 
-from imagekiln.steps.charts import Bars, Dots, Drawing
-from imagekiln.steps.wording import figure
+from imagekiln.steps.charts import Bars, Dots, Drawing, Stack
+from imagekiln.steps.wording import figure, percent
 
 WIDTH, HEIGHT = 460, 230  # CSS pixels
 DENSITY = 2  # of the picture, for sharp screens
@@ -23,6 +23,8 @@ COLOURS = 64
 MOST_TICKS = 5
 NAMED = 3  # slow shards whose number is written beside them
 MARGIN = 0.02  # of the shards, left and right of them
+SMALLEST = 0.005  # a share that a bar can show
+LINE = 0.62  # between two bars of a stack, which are 0.42 high
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +36,17 @@ class Scheme:
     line: str
     bar: str
     slow: str
+    parts: tuple[str, ...]  # of a stack, in their order
 
 
-LIGHT = Scheme(ground="#ffffff", ink="#4b5563", line="#e2e5ea", bar="#b4531a", slow="#b3261e")
-DARK = Scheme(ground="#1c1f24", ink="#b4bcc8", line="#343a43", bar="#f0935a", slow="#ff8a80")
+LIGHT = Scheme(
+    ground="#ffffff", ink="#4b5563", line="#e2e5ea", bar="#b4531a", slow="#b3261e",
+    parts=("#5b6470", "#98a1ad", "#e0b04e", "#b4531a", "#3f6fa3", "#8b1a5c", "#d5d9df"),
+)  # fmt: skip
+DARK = Scheme(
+    ground="#1c1f24", ink="#b4bcc8", line="#343a43", bar="#f0935a", slow="#ff8a80",
+    parts=("#a9b2be", "#6f7884", "#f2d27f", "#f0935a", "#6f9fd6", "#e86fb5", "#454c57"),
+)  # fmt: skip
 
 
 def draw(drawing: Drawing, scheme: Scheme) -> bytes:
@@ -49,8 +58,10 @@ def draw(drawing: Drawing, scheme: Scheme) -> bytes:
         _frame(axes, scheme)
         if isinstance(drawing, Bars):
             _bars(axes, drawing, scheme)
-        else:
+        elif isinstance(drawing, Dots):
             _dots(axes, drawing, scheme)
+        else:
+            _stack(axes, drawing, scheme)
         sink = io.BytesIO()
         canvas.savefig(sink, format="png", facecolor=scheme.ground, metadata={"Software": None})
     return _small(sink)
@@ -93,6 +104,27 @@ def _dots(axes: Axes, drawing: Dots, scheme: Scheme) -> None:
     axes.set_ylim(0, 1.15 * max(rate for _, rate in told))
     axes.xaxis.set_major_locator(MaxNLocator(MOST_TICKS, integer=True))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def _stack(axes: Axes, drawing: Stack, scheme: Scheme) -> None:
+    start, legend = 0.0, []
+    for place, each in enumerate(drawing.in_turn):
+        if each.share < SMALLEST:
+            continue
+        legend.append(axes.barh(0, each.share, 0.42, start, color=scheme.parts[place], edgecolor=scheme.ground,
+                                linewidth=0.8, label=f"{each.name} {percent(each.share)}"))  # fmt: skip
+        start += each.share
+    for row, each in enumerate(drawing.beside, 1):
+        axes.barh(LINE * row, each.share, 0.42, color=scheme.ink)
+    names = ["device", *(f"{each.name}\n{percent(each.share)}" for each in drawing.beside)]
+    axes.set_yticks([LINE * row for row in range(len(names))], names, fontsize=9)
+    axes.set_ylim(LINE * len(names) - 0.3, -0.3)
+    axes.set_xlim(0, max(1.0, start))
+    axes.set_xticks([])
+    axes.grid(visible=False)
+    axes.set_position((0.25, 0.36, 0.72, 0.62))
+    axes.legend(handles=legend, ncols=3, loc="upper left", bbox_to_anchor=(-0.35, -0.02), frameon=False, fontsize=9,
+                labelcolor=scheme.ink, handlelength=0.8, handleheight=0.8, columnspacing=1.2)  # fmt: skip
 
 
 def _columns(pairs: Sequence[tuple[int, float]]) -> tuple[list[int], list[float]]:

@@ -51,10 +51,17 @@ def changes(now: Summary, before: Summary) -> list[Change]:
         _change("share not ok", _bad(now), _bad(before), percent, better=-1),
         _change("images a second", now.images_per_second, before.images_per_second, figure, better=1),
         _change("device hours", now.device_hours, before.device_hours, figure),
+        *_busy(now, before),
         *_gates(now, before),
         *_cost(now, before),
         _change("size of an image", now.bytes / max(1, now.ok), before.bytes / max(1, before.ok), size),
     ]
+
+
+def _busy(now: Summary, before: Summary) -> list[Change]:
+    if now.usage.busy is None or before.usage.busy is None:
+        return []
+    return [_change("share of time computing", now.usage.busy, before.usage.busy, percent, better=1)]
 
 
 def _gates(now: Summary, before: Summary) -> list[Change]:

@@ -8,6 +8,7 @@ from itertools import chain
 from jinja2 import Environment, PackageLoader
 
 from imagekiln.steps import charts, names, wording
+from imagekiln.steps.bottleneck import bottleneck
 from imagekiln.steps.charts import Chart
 from imagekiln.steps.contact import Samples, thumbnail
 from imagekiln.steps.encodings import in_words
@@ -15,6 +16,7 @@ from imagekiln.steps.lot import Sample
 from imagekiln.steps.marked import marked, most_marked
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.previous import changes, previous
+from imagekiln.steps.spent import spent
 from imagekiln.steps.storage import Store
 from imagekiln.steps.summary import Summary
 from imagekiln.steps.verdict import verdict
@@ -56,8 +58,9 @@ def write(store: Store, plan: Plan, summary: Summary, samples: Samples) -> None:
 
 def drawn(summary: Summary) -> list[Chart]:
     """The charts that have a picture."""
-    throughput = charts.rates(summary.throughput)
-    return [each for each in (throughput, *charts.spreads(summary)) if each and each.drawing]
+    took = spent(summary.seconds, summary.usage)
+    each = (charts.rates(summary.throughput), took and took.chart, *charts.spreads(summary))
+    return [chart for chart in each if chart and chart.drawing]
 
 
 def page(contents: Contents) -> str:
@@ -85,7 +88,8 @@ def _told(contents: Contents) -> dict[str, object]:
         "throughput": charts.rates(summary.throughput),
         "spreads": charts.spreads(summary),
         "shares_of": charts.shares(summary),
-        "stages": charts.stages(summary),
+        "spent": spent(summary.seconds, summary.usage),
+        "bottleneck": bottleneck(summary.seconds, summary.usage),
         "gates": marked(contents.plan.job.gates, summary, contents.marked, len(contents.sheet)),
         "pictures": list(enumerate(contents.sheet)),
         "encoding": in_words(contents.plan.job.encoding),

@@ -13,6 +13,7 @@ from imagekiln.steps.reconcile import MISSING
 from imagekiln.steps.stats import Seconds
 from imagekiln.steps.storage import Store
 from imagekiln.steps.throughput import Throughput
+from imagekiln.steps.usage import Usage
 
 MOST_LISTED = 100
 
@@ -49,6 +50,7 @@ class Summary:
     distributions: Distributions = field(default_factory=Distributions)
     throughput: Throughput = field(default_factory=Throughput)
     price_per_hour: float | None = None
+    usage: Usage = field(default_factory=Usage)
 
     @property
     def ok(self) -> int:

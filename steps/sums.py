@@ -14,6 +14,7 @@ from imagekiln.steps.reconcile import Reconciled
 from imagekiln.steps.stats import Seconds, ShardStats
 from imagekiln.steps.summary import MOST_LISTED, Summary
 from imagekiln.steps.throughput import throughput
+from imagekiln.steps.usage import usage
 
 
 class Sums:
@@ -71,6 +72,7 @@ class Sums:
             throughput=throughput(len(plan.shards), stats),
             rounds=rounds,
             price_per_hour=accepted.price_per_hour,
+            usage=usage(stats),
         )
 
 

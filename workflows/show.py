@@ -14,6 +14,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.summary import Summary
 from imagekiln.steps.verify import Verified
 from imagekiln.steps.visible import in_line
+from imagekiln.steps.wording import percent
 from imagekiln.workflows.say import say, say_json
 
 T = TypeVar("T")
@@ -51,9 +52,9 @@ def generated(result: ShardStats | None) -> str:
     """A shard's work, in a line."""
     if result is None:
         return "Nothing is missing."
-    return (
-        f"Shard {result.shard}: {result.images:,} images, {result.images_per_second:.2f} a second on {result.device}."
-    )
+    busy = "" if result.busy is None else f", which computed {percent(result.busy)} of the time"
+    made = f"{result.images:,} images, {result.images_per_second:.2f} a second on {result.device}{busy}."
+    return f"Shard {result.shard}: {made}"
 
 
 def summed(result: Summary) -> str:

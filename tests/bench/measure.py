@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from multiprocessing import get_context
 from pathlib import Path
+from typing import TypeVar
 
+T = TypeVar("T")
 MIB = 2**20
 LIBRARIES = ("pyarrow", "duckdb", "numpy", "tokenizers")
 
@@ -38,8 +40,20 @@ def beside(count: int, took: Measured, peer: Measured) -> tuple[str, ...]:
 
 def measured(work: Callable[..., object], *arguments: object) -> Measured:
     """Do the work in a fresh process, so that its memory is its own. Imports are not timed."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(_measure, work, arguments).result()
+    return apart(_measure, work, arguments)
+
+
+def apart(work: Callable[..., T], *arguments: object, **environment: str) -> T:
+    """What the work gives, in a fresh process that sees these variables too."""
+    before = dict(os.environ)
+    os.environ.update(environment)
+    try:
+        with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+            return pool.submit(work, *arguments).result()
+    finally:
+        for name in environment:
+            os.environ.pop(name)
+        os.environ.update({name: before[name] for name in environment if name in before})
 
 
 def machine() -> str:

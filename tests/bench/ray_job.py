@@ -6,33 +6,24 @@ from pathlib import Path
 import numpy as np
 import ray
 import torch
-from diffusers import DiffusionPipeline
 from PIL import Image
 
-from imagekiln.steps.bundled import local
+from tests.bench.work import Work, load, settings
 
 
 class Painter:
     """Loads the pipeline once, then draws batches."""
 
-    def __init__(self, steps: int) -> None:
-        """Load the bundled model."""
-        self._steps = steps
-        self._pipe = DiffusionPipeline.from_pretrained(
-            local("bundled:shapes"), dtype=torch.float32, use_safetensors=True
-        )
-        self._pipe.set_progress_bar_config(disable=True)
+    def __init__(self, work: Work) -> None:
+        """Load the model."""
+        self._work = work
+        self._pipe = load(work)
 
     def __call__(self, batch: dict[str, "np.ndarray[tuple[int], np.dtype[np.object_]]"]) -> dict[str, list[object]]:
         """Draw a batch and encode it as PNG."""
         texts = [str(text) for text in batch["prompt"]]
-        images = self._pipe(
-            prompt=texts,
-            generator=[torch.Generator().manual_seed(int(seed)) for seed in batch["seed"]],
-            num_inference_steps=self._steps,
-            guidance_scale=3.0,
-            output_type="np",
-        ).images
+        generators = [torch.Generator().manual_seed(int(seed)) for seed in batch["seed"]]
+        images = self._pipe(prompt=texts, generator=generators, output_type="np", **settings(self._work)).images
         return {"prompt": [*texts], "image": [png(image) for image in images]}
 
 
@@ -43,10 +34,15 @@ def png(image: "np.ndarray[tuple[int, int, int], np.dtype[np.float32]]") -> byte
     return sink.getvalue()
 
 
-def write_dataset(texts: list[str], batch: int, steps: int, folder: Path) -> None:
+def write_dataset(texts: list[str], work: Work, folder: Path) -> None:
     """Draw every text and write Parquet files into `folder`."""
     rows = ray.data.from_items([{"prompt": text, "seed": seed} for seed, text in enumerate(texts)])
     drawn = rows.map_batches(
-        Painter, fn_constructor_args=(steps,), batch_size=batch, compute=ray.data.ActorPoolStrategy(size=1), num_cpus=2
+        Painter,
+        fn_constructor_args=(work,),
+        batch_size=work.batch,
+        compute=ray.data.ActorPoolStrategy(size=1),
+        num_cpus=2,
+        num_gpus=1 if work.device == "cuda" else 0,
     )
     drawn.write_parquet(str(folder))

@@ -1,145 +1,122 @@
-"""Images per second of a whole job, against a bare loop over the same pipeline and a Ray Data job.
+"""Images per second of a whole job, beside bare loops over the same pipeline and a Ray Data job.
 
-    python tests/bench/run.py --images 512 --rounds 3
-    python tests/bench/run.py --images 512 --rounds 3 --ray     # needs `pip install ray[data]`
+    python tests/bench/run.py --images 320 --rounds 3
+    python tests/bench/run.py --images 320 --rounds 3 --ray     # needs `pip install ray[data]`
+    python tests/bench/run.py --model sdxl --device cuda --dtype bfloat16 --compile --images 512 --naive-images 32
 
-Each contender runs in a process of its own, in turn, several rounds. The clock runs from before the model is loaded
-to after everything is written; imports are left out. The bare loop keeps its images in memory and writes nothing.
+Each contender runs in a process of its own, in turn, several rounds:
+
+bare       denoises and decodes the same batches and does nothing else: texts are encoded before the clock starts
+naive      calls the pipeline with one prompt after another, and saves each image as a PNG
+ray        a `map_batches` job that writes Parquet
+imagekiln  the whole job, everything written
 """
 
-import json
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
 import click
-import pyarrow as pa
-import pyarrow.parquet as pq
 
-COLOURS = ("red", "green", "blue", "yellow", "orange", "purple", "pink", "cyan", "white", "black")
-SHAPES = ("circle", "square", "triangle", "diamond", "star", "cross")
-CONTENDERS = ("bare", "imagekiln")
+sys.path.append(str(Path(__file__).parents[2]))
 
+from tests.bench import random_models
+from tests.bench.contenders import Took, measure
+from tests.bench.limit import Found, find
+from tests.bench.measure import apart, table
+from tests.bench.work import Untyped, Work
 
-def prompts(count: int) -> list[str]:
-    """Prompts that the bundled model knows, no two neighbours alike."""
-    pairs = [(ink, ground) for ink in COLOURS for ground in COLOURS if ink != ground]
-    return [
-        f"a {pairs[i % len(pairs)][0]} {SHAPES[i % len(SHAPES)]} on a {pairs[i % len(pairs)][1]} background"
-        for i in range(count)
-    ]
+CONTENDERS = ("bare", "naive", "imagekiln")
+HEADER = ("", "whole, images/s", "imagekiln is", "drawing, images/s", "imagekiln is", "share of limit")
 
 
-def run_bare(images: int, batch: int, steps: int, _folder: Path) -> float:
-    """The loop that everybody writes first: seconds for all images, none of them kept on disk."""
-    import torch
-    from diffusers import DiffusionPipeline
-
-    from imagekiln.steps.bundled import local
-
-    started = time.perf_counter()
-    pipe = DiffusionPipeline.from_pretrained(local("bundled:shapes"), dtype=torch.float32, use_safetensors=True)
-    pipe.set_progress_bar_config(disable=True)
-    texts, kept = prompts(images), []
-    for first in range(0, images, batch):
-        generators = [torch.Generator().manual_seed(first + place) for place in range(batch)]
-        kept += pipe(
-            prompt=texts[first : first + batch],
-            generator=generators,
-            num_inference_steps=steps,
-            guidance_scale=3.0,
-            output_type="pt",
-        ).images
-    return time.perf_counter() - started
-
-
-def run_imagekiln(images: int, batch: int, steps: int, folder: Path) -> float:
-    """The whole job: seconds for plan, generate and aggregate."""
-    from imagekiln.steps import generate, run
-    from imagekiln.steps.job import Batch, Defaults, Job, Model
-    from imagekiln.steps.progress import Silent
-    from imagekiln.steps.stop import Stop
-
-    _ = generate  # imported before the clock starts, as torch is in the other contenders
-    pq.write_table(pa.table({"prompt": prompts(images), "seed": list(range(images))}), folder / "prompts.parquet")
-    job = Job(
-        name="bench",
-        prompts=str(folder / "prompts.parquet"),
-        output=str(folder),
-        model=Model(id="bundled:shapes", dtype="float32"),
-        defaults=Defaults(steps=steps, guidance=3.0),
-        batch=Batch(images=batch),
-    )
-    started = time.perf_counter()
-    done = run.run(job, Silent(), Stop())
-    if done.summary.ok != images:
-        raise SystemExit(f"only {done.summary.ok} of {images} images are ok")
-    return time.perf_counter() - started
-
-
-def run_ray(images: int, batch: int, steps: int, folder: Path) -> float:
-    """The same batches as a Ray Data job that writes Parquet: seconds, Ray's own start left out."""
-    import ray
-
-    from tests.bench.ray_job import write_dataset
-
-    ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
-    started = time.perf_counter()
-    write_dataset(prompts(images), batch, steps, folder / "ray")
-    return time.perf_counter() - started
-
-
-RUNNERS = {"bare": run_bare, "imagekiln": run_imagekiln, "ray": run_ray}
-
-
-def measure(contender: str, images: int, batch: int, steps: int) -> float:
-    """Images per second of one contender, in a process of its own."""
-    options = ["--images", str(images), "--batch", str(batch), "--steps", str(steps), "--contender", contender]
-    command = [sys.executable, __file__, *options]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment)
-    seconds: float = json.loads(done.stdout.splitlines()[-1])["seconds"]
-    return images / seconds
-
-
-def rounds(contenders: tuple[str, ...], count: int, images: int, batch: int, steps: int) -> Iterator[dict[str, float]]:
-    """Rates of every contender, round after round, each round beginning with another one."""
+def rounds(contenders: tuple[str, ...], count: int, work: Work, naive_images: int) -> Iterator[dict[str, Took]]:
+    """What every contender took, round after round, each round beginning with another one."""
+    fewer = replace(work, images=min(naive_images, work.images))
     for number in range(count):
         turn = contenders[number % len(contenders) :] + contenders[: number % len(contenders)]
-        yield {contender: measure(contender, images, batch, steps) for contender in turn}
+        yield {name: measure(name, fewer if name == "naive" else work) for name in turn}
+
+
+def told(found: list[dict[str, Took]], limit: Found) -> str:
+    """The medians of all rounds, as a table."""
+    return table(HEADER, [_line(name, found, limit) for name in found[0]])
+
+
+def _line(name: str, found: list[dict[str, Took]], limit: Found) -> tuple[str, ...]:
+    ours, theirs = [each["imagekiln"] for each in found], [each[name] for each in found]
+    drawing = statistics.median(each.drawing_rate for each in theirs)
+    pairs = list(zip(ours, theirs, strict=True))
+    return (
+        name,
+        f"{statistics.median(each.rate for each in theirs):.3f}",
+        f"{statistics.median(one.rate / other.rate for one, other in pairs):.3f} x",
+        f"{drawing:.3f}",
+        f"{statistics.median(one.drawing_rate / other.drawing_rate for one, other in pairs):.3f} x",
+        f"{100 * limit.share(drawing):.1f} %",
+    )
+
+
+def work_of(model: str, folder: Path, **asked: Untyped) -> Work:
+    """The work that the options ask for, with the model's own settings where they say nothing."""
+    own = random_models.SETTINGS[model]
+    plain = Work(apart(random_models.local, model, folder), 0, own.batch, own.side, own.steps, own.guidance)
+    return replace(plain, **{name: value for name, value in asked.items() if value is not None})
+
+
+def machine(work: Work) -> str:
+    """Where this runs, and what."""
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "diffusers", "transformers"))
+    where = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {work.device}"
+    what = f"{work.images} images of {work.side} x {work.side}, {work.steps} steps, batches of {work.batch}"
+    ways = [work.dtype, *(["compiled"] if work.compile else []), *(["fp8"] if work.fp8 else [])]
+    return f"{where}, Python {platform.python_version()}, {libraries}\n{what}, {', '.join(ways)}"
 
 
 @click.command()
+@click.option("--model", type=click.Choice(random_models.NAMES), default="shapes", show_default=True,
+              help="The bundled model, or one of random weights in real or tiny shapes.")  # fmt: skip
+@click.option("--models", type=click.Path(path_type=Path), help="The folder that keeps models of random weights.")
 @click.option("--images", default=512, show_default=True, help="Images in the job, a multiple of the batch.")
-@click.option("--batch", default=8, show_default=True, help="Images in a batch.")
-@click.option("--steps", default=20, show_default=True, help="Denoising steps.")
+@click.option("--naive-images", default=1 << 30, help="At most so many of them in the naive loop; all by default.")
+@click.option("--batch", type=int, help="Images in a batch; the model's own where absent.")
+@click.option("--side", type=int, help="Width and height in pixels; the model's own where absent.")
+@click.option("--steps", type=int, help="Denoising steps; the model's own where absent.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to draw.")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True,
+              help="The dtype of the model.")  # fmt: skip
+@click.option("--compile", "compiled", is_flag=True, help="Compile, in the bare loop and in the job.")
+@click.option("--fp8", is_flag=True, help="Compute the denoiser in fp8, in the job only.")
 @click.option("--rounds", "count", default=3, show_default=True, help="How often each contender runs.")
 @click.option("--ray", is_flag=True, help="Measure Ray Data too.")
-@click.option(
-    "--contender", type=click.Choice([*RUNNERS]), help="Run one contender here; used by the benchmark itself."
-)
-def main(images: int, batch: int, steps: int, count: int, ray: bool, contender: str | None) -> None:
-    """Print each contender's median rate, and ours as a share of it."""
-    if contender:
-        with tempfile.TemporaryDirectory() as folder:
-            click.echo(json.dumps({"seconds": RUNNERS[contender](images, batch, steps, Path(folder))}))
-        return
-    contenders = (*CONTENDERS, "ray") if ray else CONTENDERS
-    found = list(rounds(contenders, count, images, batch, steps))
-    libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "diffusers", "transformers"))
-    click.echo(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {libraries}")
-    click.echo(f"{images} images of 64 x 64, {steps} steps, batches of {batch}, {count} rounds; medians")
-    for name in contenders:
-        rate = statistics.median(each[name] for each in found)
-        ratio = statistics.median(each["imagekiln"] / each[name] for each in found)
-        click.echo(f"{name:<10}{rate:8.2f} images/s   imagekiln is {ratio:.3f} times as fast")
+def main(
+    model: str,
+    models: Path | None,
+    images: int,
+    naive_images: int,
+    batch: int | None,
+    side: int | None,
+    steps: int | None,
+    device: str,
+    dtype: str,
+    compiled: bool,
+    fp8: bool,
+    count: int,
+    ray: bool,
+) -> None:
+    """Print each contender's median rates, ours as a multiple of them, and their shares of the device's limit."""
+    with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as folder:
+        work = work_of(model, models or Path(folder), images=images, batch=batch, side=side, steps=steps,
+                       device=device, dtype=dtype, compile=compiled, fp8=fp8)  # fmt: skip
+        click.echo(machine(work))
+        found = list(rounds((*CONTENDERS, "ray") if ray else CONTENDERS, count, work, naive_images))
+        click.echo(told(found, apart(find, work)))
 
 
 if __name__ == "__main__":

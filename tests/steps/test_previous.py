@@ -12,6 +12,7 @@ from imagekiln.steps.run import run
 from imagekiln.steps.runs import Entry
 from imagekiln.steps.stop import Stop
 from imagekiln.steps.storage import Store, open_store
+from imagekiln.steps.usage import Usage
 from tests.runs import PROMPTS, fill, finished, job, planned, write_prompts
 
 
@@ -85,3 +86,12 @@ def test_two_nights_of_one_job_are_compared_without_help(tmp_path: Path) -> None
     assert ">first</caption>" in html
     for figure in ("marked low_contrast", "cost of 1,000 images"):
         assert f'<th scope="row">{figure}</th>' in html
+
+
+def test_the_share_of_time_computing_is_compared_where_both_runs_told(tmp_path: Path) -> None:
+    store = finished(tmp_path / "run")
+    now, before = (replace(summary.load(store), usage=Usage(busy)) for busy in (0.9, 0.6))
+    told = {each.name: each for each in changes(now, before)}["share of time computing"]
+    assert (told.now, told.before, told.judgement) == ("90 %", "60 %", "better")
+    silent = replace(before, usage=Usage())
+    assert "share of time computing" not in {each.name for each in changes(now, silent)}

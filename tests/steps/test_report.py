@@ -23,6 +23,7 @@ from imagekiln.steps.stats import Seconds, ShardStats
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.summary import SUMMARY, Summary
 from imagekiln.steps.throughput import throughput
+from imagekiln.steps.usage import Usage
 from imagekiln.steps.visible import in_page as visible
 from tests.runs import PROMPTS, encoded, fill, finished, not_ok, planned
 
@@ -177,7 +178,7 @@ def test_a_finished_run_shows_its_model_device_and_time_by_stage(tmp_path: Path)
     shown = Page(_html(tmp_path / "run"))
     assert shown.texts.count(summary.run_id) == 2  # as title and as heading
     assert any(text.endswith("float32, on cpu. PNG, lossless, in Parquet.") for text in shown.texts)
-    assert shown.after("text, denoise, decode") == wording.seconds(summary.seconds.denoise)
+    assert shown.after("encode and hash") == wording.seconds(summary.seconds.encode)
     assert "Finished: all 20 images are ok." in shown.texts
 
 
@@ -254,6 +255,8 @@ def large(hostile: Planned) -> tuple[Contents, str]:
         marks={"low_contrast": 53_000},
         price_per_hour=2.5,
         device_hours=1000.0,
+        seconds=Seconds(total=3.6e6, load=1e5, denoise=3e6, decode=3e5, denoise_waits=1e5, encode=2e6, write=1e5),
+        usage=Usage(busy=0.95, of_limit=0.625, peak_memory=31_400_000_000),
     )
     contents = Contents("s3://bucket/a run", hostile.plan, sums, replace(sums, run_id="the-one-before"), [])
     return contents, page(contents)
@@ -268,6 +271,15 @@ def test_ten_million_images_in_two_thousand_shards_are_a_short_page(large: tuple
     assert "15 more causes" in shown.texts
     assert any(text.startswith("And 80 more causes") for text in shown.texts)
     assert "the-one-before" in shown.texts
+
+
+def test_the_use_of_the_devices_and_what_limited_them_are_told(large: tuple[Contents, str]) -> None:
+    shown = Page(large[1])
+    assert shown.after("of the time after loading, the device computed") == "95 %"
+    assert shown.after("of the arithmetic that it can, it did") == "62.5 %"
+    assert shown.after("of the device's memory used, at most") == "31.4 GB"
+    assert any(text.startswith("The device was the limit, as it should be") for text in shown.texts)
+    assert shown.after("denoise") == "833 h 20 min"
 
 
 def test_plots_come_light_and_dark_with_their_figures_in_words(large: tuple[Contents, str], tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The sums of a run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from imagekiln.steps.stats import Seconds, ShardStats
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.summary import MOST_LISTED, SUMMARY, Summary
 from imagekiln.steps.sums import Sums
+from imagekiln.steps.usage import Usage
 from tests.runs import PROMPTS, encoded, fill, not_ok, planned
 
 
@@ -91,17 +93,24 @@ def test_shards_that_told_nothing_count_no_time(there: Planned) -> None:
     assert (found.device_hours, found.images_per_second, found.devices) == (0.0, 0.0, ())
 
 
+def test_the_use_of_devices_is_summed(there: Planned) -> None:
+    told = [replace(_told(place, 4, "H100", 100.0), busy=busy) for place, busy in enumerate((0.5, 1.0))]
+    assert _summary(there, *told).usage == Usage(busy=0.75)
+
+
 def test_a_summary_comes_back_from_its_json(there: Planned) -> None:
     fill(there, {1: not_ok(1)})
-    found = _summary(there, _told(0, 8, "H100", 1.0))
+    found = _summary(there, replace(_told(0, 8, "H100", 1.0), busy=0.5, flops=1e12, limit=1e13, peak_memory=10))
     assert SUMMARY.validate_json(SUMMARY.dump_json(found)) == found
 
 
 def test_a_summary_of_an_older_version_reads_back(there: Planned) -> None:
     fill(there)
     found = json.loads(SUMMARY.dump_json(_summary(there)))
-    for name in ("marks", "distributions", "throughput", "price_per_hour"):
+    for name in ("marks", "distributions", "throughput", "price_per_hour", "usage"):
         del found[name]
+    for name in ("compile", "text", "decode", "copy"):
+        del found["seconds"][name]
     assert SUMMARY.validate_python(found).marks == {}
 
 

@@ -1,0 +1,74 @@
+"""What limited a run, in a sentence, and what to do about it."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from imagekiln.steps.stats import Seconds
+from imagekiln.steps.turns import Turns, turns
+from imagekiln.steps.usage import Usage
+from imagekiln.steps.wording import percent
+
+MUCH = 0.1  # of the time: what takes less is not worth a change
+BUSY = 0.8  # of the time: a device that computes for less is not the limit
+NEAR = 0.5  # of what the device can do: from here on, little is left to win
+
+Limit = Literal["device", "launching", "encoding", "storage", "loading", "compiling", "texts", "ends"]
+ADVICE: dict[Limit, str] = {
+    "encoding": "Give the pods more CPU cores, or choose a quicker encoding.",
+    "storage": "Bring the output nearer to the pods, or choose an encoding with smaller files.",
+    "loading": "Make shards larger, or keep the model in a cache volume.",
+    "compiling": "Make shards larger, or keep what was compiled; for a few images, set speed.compile to off.",
+    "texts": "Let rows with the same prompt follow one another, or ask for several images of each.",
+    "ends": "Make shards larger, and parts smaller.",
+    "launching": "Draw more images in a batch, or let the model be compiled.",
+}
+FURTHER = "More images in a batch, compiling, or fp8 may bring it nearer."
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """What limited: `said` and `advice` are sentences."""
+
+    limit: Limit
+    said: str
+    advice: str
+
+
+def bottleneck(took: Seconds, used: Usage) -> Bottleneck | None:
+    """What limited shards that took this time with devices used like this; None where none told."""
+    if not took.total:
+        return None
+    lost = _lost(took, turns(took, used))
+    worst = max(lost, key=lambda limit: lost[limit][0])
+    seconds, said = lost[worst]
+    if seconds > MUCH * took.total:
+        return Bottleneck(worst, said.format(percent(seconds / took.total)), ADVICE[worst])
+    return _device(took, used)
+
+
+def _lost(took: Seconds, each: Turns) -> dict[Limit, tuple[float, str]]:
+    """Seconds in which the device made no pixels, by why, and a sentence for their share."""
+    later: dict[Limit, tuple[float, str]] = (
+        {"storage": (each.wait, "Storage was the limit: {} of the time, the device waited for parts to be written.")}
+        if took.write > took.encode
+        else {"encoding": (each.wait, "Encoding was the limit: {} of the time, the device waited for it.")}
+    )
+    return later | {
+        "loading": (each.load, "Loading the model took {} of the time."),
+        "compiling": (each.compile, "Compiling took {} of the time."),
+        "texts": (each.text, "Encoding texts took {} of the time."),
+        "ends": (each.rest, "Before the first image and after the last, and between them, {} of the time went."),
+    }
+
+
+def _device(took: Seconds, used: Usage) -> Bottleneck:
+    busy = (took.denoise + took.decode) / took.total if used.busy is None else used.busy
+    if used.busy is not None and busy < BUSY:
+        said = f"Nothing held the device up, yet it computed only {percent(busy)} of the time after loading."
+        return Bottleneck("launching", f"{said} What it is given at once is too little.", ADVICE["launching"])
+    after = "" if used.busy is None else " after loading"
+    said = f"The device was the limit, as it should be: it computed {percent(busy)} of the time{after}."
+    if used.of_limit is None:
+        return Bottleneck("device", said, "")
+    reached = f"{said} It did {percent(used.of_limit)} of the arithmetic that it can."
+    return Bottleneck("device", reached, "" if used.of_limit >= NEAR else FURTHER)

@@ -1,0 +1,37 @@
+"""How well a run's devices were used: how long they computed, how near to what they can, and in how much memory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from imagekiln.steps.stats import ShardStats
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the shards told of their devices; None where none did.
+
+    `busy` is the share of wall time after loading in which the devices computed, `of_limit` the share of the FLOP that
+    they can do in that time, and `peak_memory` the most that one of them held, in bytes.
+    """
+
+    busy: float | None = None
+    of_limit: float | None = None
+    peak_memory: int | None = None
+
+
+def usage(told: Sequence[ShardStats]) -> Usage:
+    """The use of all shards' devices: a shard that took longer counts for more."""
+    busy = [(each.busy * _working(each), _working(each)) for each in told if each.busy is not None]
+    done = [(each.flops, each.limit * _working(each)) for each in told if each.flops is not None and each.limit]
+    peaks = [each.peak_memory for each in told if each.peak_memory is not None]
+    return Usage(_share(busy), _share(done), max(peaks, default=None))
+
+
+def _working(told: ShardStats) -> float:
+    """Seconds after loading."""
+    return max(0.0, told.seconds.total - told.seconds.load)
+
+
+def _share(pairs: Sequence[tuple[float, float]]) -> float | None:
+    whole = sum(of for _, of in pairs)
+    return sum(part for part, _ in pairs) / whole if whole else None

@@ -1,0 +1,126 @@
+"""What benchmarks set beside each other: the same images made by this program, by bare loops and by Ray Data.
+
+Each runs in a process of its own and tells of seconds: `whole` from before the model is loaded to the end, and
+`drawing` without what comes once: loading, compiling, planning, aggregating. Imports are left out of both.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from imagekiln.steps import generate, run
+from tests.bench.measure import apart
+from tests.bench.work import Inputs, Untyped, Work, compiled, embedded, job, load, prompts, settings
+
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """Seconds, as the module says, for so many images; and the device's peak memory in bytes, where it tells."""
+
+    images: int
+    whole: float
+    drawing: float
+    peak_memory: int | None = None
+
+    @property
+    def rate(self) -> float:
+        """Images a second, loading and all included."""
+        return self.images / self.whole
+
+    @property
+    def drawing_rate(self) -> float:
+        """Images a second once everything is loaded and compiled."""
+        return self.images / self.drawing
+
+
+def run_bare(work: Work, _folder: Path) -> Took:
+    """The denoise-and-decode loop alone: texts were encoded before the clock starts, images stay on the device."""
+    started = time.perf_counter()
+    pipe = load(work)
+    if work.compile:
+        compiled(pipe)
+    loaded = time.perf_counter()
+    batches = list(_batches(pipe, work))
+    if work.compile:
+        compiling = time.perf_counter()
+        _drawn(pipe, batches[0])
+        loaded += time.perf_counter() - compiling
+    begun = time.perf_counter()
+    for inputs in batches:
+        _drawn(pipe, inputs)
+    drawing = time.perf_counter() - begun
+    return Took(work.images, loaded - started + drawing, drawing, peak_memory())
+
+
+def _drawn(pipe: Untyped, inputs: Inputs) -> None:
+    pipe(**inputs, output_type="pt")
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def run_naive(work: Work, folder: Path) -> Took:
+    """The loop that everybody writes first: a prompt at a time, each image saved as a PNG."""
+    started = time.perf_counter()
+    pipe = load(work)
+    begun = time.perf_counter()
+    for seed, text in enumerate(prompts(work.images)):
+        generator = torch.Generator().manual_seed(seed)
+        pipe(text, generator=generator, **settings(work)).images[0].save(folder / f"{seed}.png")
+    ended = time.perf_counter()
+    return Took(work.images, ended - started, ended - begun, peak_memory())
+
+
+def run_imagekiln(work: Work, folder: Path) -> Took:
+    """The whole job: plan, generate and aggregate, everything written."""
+    _ = generate  # imported before the clock starts, as torch is in the other contenders
+    asked = job(work, folder)
+    started = time.perf_counter()
+    done = run.run(asked)
+    whole = time.perf_counter() - started
+    if done.summary.ok != work.images:
+        raise SystemExit(f"only {done.summary.ok} of {work.images} images are ok")
+    seconds = done.summary.seconds
+    return Took(work.images, whole, seconds.total - seconds.load - seconds.compile, done.summary.usage.peak_memory)
+
+
+def run_ray(work: Work, folder: Path) -> Took:
+    """The same batches as a Ray Data job that writes Parquet: seconds, Ray's own start left out."""
+    import ray
+
+    from tests.bench.ray_job import write_dataset
+
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])  # for its workers
+    ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
+    started = time.perf_counter()
+    write_dataset(prompts(work.images), work, folder / "ray")
+    took = time.perf_counter() - started
+    return Took(work.images, took, took)
+
+
+RUNNERS = {"bare": run_bare, "naive": run_naive, "imagekiln": run_imagekiln, "ray": run_ray}
+
+
+def _batches(pipe: Untyped, work: Work) -> Iterator[Inputs]:
+    texts = prompts(work.images)
+    for first in range(0, work.images, work.batch):
+        some = texts[first : first + work.batch]
+        generators = [torch.Generator().manual_seed(first + place) for place in range(len(some))]
+        yield settings(work) | embedded(pipe, some) | {"generator": generators}
+
+
+def peak_memory() -> int | None:
+    """The most bytes that the device held."""
+    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+
+
+def measure(contender: str, work: Work) -> Took:
+    """What one contender takes, in a process of its own."""
+    with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as folder:
+        return apart(RUNNERS[contender], work, Path(folder))

@@ -1,0 +1,175 @@
+"""What a GPU is worth to a whole job: rates beside bare loops, fp8, cold starts, memory over many images, tuning.
+
+    python tests/bench/gpu.py --model sdxl --models /tmp/models
+    python tests/bench/gpu.py --model flux --models /tmp/models --only rates --only fp8
+    python tests/bench/gpu.py --model tiny-sdxl --device cpu --dtype float32      # to see that it works: minutes
+
+The models have real shapes and random weights, so nothing is downloaded: see random_models.py. It prints raw figures;
+every ratio is of contenders in the same run. The device must be idle otherwise.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from imagekiln.steps import generate, run
+from imagekiln.steps.device import is_out_of_memory
+from imagekiln.steps.stats import Seconds
+from tests.bench import random_models
+from tests.bench.contenders import measure
+from tests.bench.limit import find
+from tests.bench.measure import apart, table
+from tests.bench.run import CONTENDERS, machine, rounds, told, work_of
+from tests.bench.watch import watched
+from tests.bench.work import Work, job
+
+CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # what a fresh pod has none of
+BATCHES = (1, 2, 4, 8, 16, 32)
+BATCHES_EACH = 3  # of each size
+FIRST = 4  # samples until when memory may still grow
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the command line asks for."""
+
+    work: Work
+    rounds: int
+    naive_images: int
+    memory_images: int
+
+
+def rates(asked: Asked) -> str:
+    """The whole job beside a bare loop and the naive one, compiled and not, and shares of the device's limit."""
+    found = list(rounds(CONTENDERS, asked.rounds, asked.work, asked.naive_images))
+    return told(found, apart(find, replace(asked.work, compile=False)))
+
+
+def fp8(asked: Asked) -> str:
+    """What fp8 adds to the whole job."""
+    pairs = [
+        (measure("imagekiln", asked.work), measure("imagekiln", replace(asked.work, compile=True, fp8=True)))
+        for _ in range(asked.rounds)
+    ]
+    each = ((plain.drawing_rate, eight.drawing_rate) for plain, eight in pairs)
+    lines = [(f"{plain:.3f}", f"{eight:.3f}", f"{eight / plain:.3f} x") for plain, eight in each]
+    return table(("images/s", "with fp8", "ratio"), lines)
+
+
+def cold(asked: Asked) -> str:
+    """The start of a pod that finds no compiled code, of one that finds what the first left, and of one without."""
+    work, lines = replace(asked.work, images=asked.work.batch), []
+    with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as folder:
+        for place, what in enumerate(("nothing kept", "kept by the first", "not compiled")):
+            each = replace(work, compile=work.compile and what != "not compiled")
+            with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as caches:
+                fresh = {name: f"{caches}/{name}" for name in CACHES}
+                took = apart(started, each, Path(folder), place, **fresh)
+            lines.append((what, *(f"{value:.1f}" for value in (took.load, took.compile, took.total))))
+    return table(("compiled code", "load, s", "compile, s", "first batch written, s"), lines)
+
+
+def started(work: Work, folder: Path, place: int) -> Seconds:
+    """What the first batch of a job takes in a process that has made none."""
+    _ = generate
+    return run.run(job(work, folder, first_seed=place * work.images)).summary.seconds
+
+
+def memory(asked: Asked) -> str:
+    """Memory while many images are made."""
+    work = replace(asked.work, images=asked.memory_images)
+    samples = apart(watched, work)
+    early = samples[min(FIRST, len(samples)) - 1]
+    grown = [max(getattr(each, name) for each in samples) - getattr(early, name) for name in ("host", "device")]
+    lines = [(f"{each.images:,}", str(each.host), str(each.device)) for each in samples]
+    after = (
+        f"After {early.images:,} images, the process grew by {grown[0]} MiB at most, the device's by {grown[1]} MiB."
+    )
+    return f"{table(('images', 'process, MiB', 'device, MiB'), lines)}\n{after}"
+
+
+def tune(asked: Asked) -> str:
+    """What `imagekiln tune` picks, beside the bare loop at every batch size that fits."""
+    picked, found = _picked(asked.work), dict[int, float]()
+    for batch in sorted({*BATCHES, picked}):
+        try:
+            found[batch] = measure("bare", replace(asked.work, batch=batch, images=BATCHES_EACH * batch)).drawing_rate
+        except RuntimeError as error:  # torch's class for a device that is full is one of these
+            if not is_out_of_memory(error):
+                raise
+            break
+    lines = [(str(batch), f"{rate:.3f}", "picked" if batch == picked else "") for batch, rate in found.items()]
+    share = found[picked] / max(found.values()) if picked in found else float("nan")
+    return f"{table(('batch', 'images/s', ''), lines)}\nThe batch of {picked} has {100 * share:.1f} % of the best rate."
+
+
+def _picked(work: Work) -> int:
+    with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as name:
+        folder = Path(name)
+        wanted = job(work, folder).model_dump(mode="json", exclude_unset=True, exclude={"batch"})
+        (folder / "job.yaml").write_text(json.dumps(wanted))
+        command = ["tune", str(folder / "job.yaml"), "--file", str(folder / "tuning.yaml"), "--output", "json"]
+        program = [sys.executable, "-c", "from imagekiln.workflows.cli import main; main()"]
+        done = subprocess.run([*program, *command], check=True, stdout=subprocess.PIPE)
+    (entry,) = json.loads(done.stdout)["entries"]
+    return int(entry["batch"])
+
+
+SECTIONS: dict[str, Callable[[Asked], str]] = {
+    "rates": rates,
+    "fp8": fp8,
+    "cold": cold,
+    "memory": memory,
+    "tune": tune,
+}
+
+
+@click.command()
+@click.option("--model", type=click.Choice(random_models.NAMES), default="sdxl", show_default=True,
+              help="The shapes of the model; tiny ones are for a try.")  # fmt: skip
+@click.option("--models", type=click.Path(path_type=Path), help="The folder that keeps the models.")
+@click.option("--only", multiple=True, type=click.Choice([*SECTIONS]), help="Nothing but this; may be given again.")
+@click.option("--images", default=256, show_default=True, help="Images of each contender, a multiple of the batch.")
+@click.option("--naive-images", default=16, show_default=True, help="At most so many of them in the naive loop.")
+@click.option("--memory-images", default=5000, show_default=True, help="Images over which memory is watched.")
+@click.option("--batch", type=int, help="Images in a batch; a usual one of the model where absent.")
+@click.option("--steps", type=int, help="Denoising steps; the model's own where absent.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cuda", show_default=True, help="Where to draw.")
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16", show_default=True,
+              help="The dtype of the model.")  # fmt: skip
+@click.option("--plain", is_flag=True, help="Compile nothing.")
+@click.option("--rounds", "count", default=1, show_default=True, help="How often each contender runs.")
+def main(
+    model: str,
+    models: Path | None,
+    only: tuple[str, ...],
+    images: int,
+    naive_images: int,
+    memory_images: int,
+    batch: int | None,
+    steps: int | None,
+    device: str,
+    dtype: str,
+    plain: bool,
+    count: int,
+) -> None:
+    """Print each section's raw figures."""
+    with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as folder:
+        work = work_of(model, models or Path(folder), images=images, batch=batch, steps=steps, device=device,
+                       dtype=dtype, compile=not plain)  # fmt: skip
+        click.echo(machine(work))
+        for name in only or SECTIONS:
+            click.echo(f"\n{name}: {SECTIONS[name].__doc__}")
+            click.echo(SECTIONS[name](Asked(work, count, naive_images, memory_images)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""How much arithmetic an image is, and how much of it a second the device can do: what no program is faster than.
+
+Both are found here, on the device itself: the floating-point operations by counting those of one batch, the limit by
+multiplying large matrices of the model's dtype.
+"""
+
+import time
+from dataclasses import dataclass, replace
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.bench.work import Untyped, Work, embedded, load, prompts, settings
+
+SIDE = {"cuda": 8192, "cpu": 2048}  # of the matrices
+TIMES = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """`flops` of one image, text encoding left out, and what the device can do in a second."""
+
+    flops: float
+    limit: float
+
+    def share(self, rate: float) -> float:
+        """The share of the limit that so many images a second are."""
+        return self.flops * rate / self.limit
+
+
+def find(work: Work) -> Found:
+    """Count and measure."""
+    pipe = load(work)
+    one, two = (_counted(pipe, replace(work, steps=steps)) for steps in (1, 2))
+    return Found((one + (work.steps - 1) * (two - one)) / work.batch, matrices(work.device, work.dtype))
+
+
+def matrices(device: str, dtype: str) -> float:
+    """FLOP a second of a large product of matrices, the best of many."""
+    side = SIDE[device]
+    one, other = (torch.randn(side, side, device=device, dtype=getattr(torch, dtype)) for _ in range(2))
+    return 2 * side**3 / min(_timed(one, other) for _ in range(TIMES))
+
+
+def _timed(one: torch.Tensor, other: torch.Tensor) -> float:
+    _finished()
+    started = time.perf_counter()
+    _ = one @ other
+    _finished()
+    return time.perf_counter() - started
+
+
+def _finished() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def _counted(pipe: Untyped, work: Work) -> float:
+    inputs = settings(work) | embedded(pipe, prompts(work.batch))
+    with FlopCounterMode(display=False) as counter:
+        pipe(**inputs, output_type="pt")
+    return float(counter.get_total_flops())

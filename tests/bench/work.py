@@ -1,0 +1,108 @@
+"""The work that benchmarks set contenders to, as each of them wants it: a job, or a pipeline and its arguments."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import diffusers
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+import transformers
+
+from imagekiln.steps import bundled
+from imagekiln.steps.families import Places, family
+from imagekiln.steps.job import Job
+from imagekiln.steps.jobfile import check_job
+
+Untyped: TypeAlias = Any  # diffusers has no types to speak of
+Inputs = dict[str, object]
+COLOURS = ("red", "green", "blue", "yellow", "orange", "purple", "pink", "cyan", "white", "black")
+SHAPES = ("circle", "square", "triangle", "diamond", "star", "cross")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What all make: so many images of one model and shape. `model` is its name for a job, `compile` and `fp8` ours."""
+
+    model: str
+    images: int
+    batch: int
+    side: int
+    steps: int
+    guidance: float
+    device: str = "cpu"
+    dtype: str = "float32"
+    compile: bool = False
+    fp8: bool = False
+
+
+def prompts(count: int) -> list[str]:
+    """Prompts that the bundled model knows, no two neighbours alike."""
+    pairs = [(ink, ground) for ink in COLOURS for ground in COLOURS if ink != ground]
+    return [
+        f"a {pairs[i % len(pairs)][0]} {SHAPES[i % len(SHAPES)]} on a {pairs[i % len(pairs)][1]} background"
+        for i in range(count)
+    ]
+
+
+def job(work: Work, folder: Path, first_seed: int = 0) -> Job:
+    """The work as a job in one shard, its prompts in `folder` and its output too. Other seeds make it another run."""
+    rows = {"prompt": prompts(work.images), "seed": [first_seed + place for place in range(work.images)]}
+    pq.write_table(pa.table(rows), folder / "prompts.parquet")
+    return check_job(
+        {
+            "name": "bench",
+            "prompts": str(folder / "prompts.parquet"),
+            "output": str(folder),
+            "model": {"id": work.model, "dtype": work.dtype},
+            "defaults": {"steps": work.steps, "guidance": work.guidance, "width": work.side, "height": work.side},
+            "batch": {"images": work.batch},
+            "shard": {"images": work.images},
+            "device": work.device,
+            "speed": {
+                "compile": "on" if work.compile else "off",
+                "quantisation": "fp8" if work.fp8 else "none",
+            },
+        }
+    )
+
+
+def load(work: Work) -> Untyped:
+    """The pipeline, as its own documentation says to load it."""
+    for library in (diffusers, transformers):
+        library.utils.logging.disable_progress_bar()
+    folder, dtype = bundled.local(work.model), getattr(torch, work.dtype)
+    pipe = diffusers.DiffusionPipeline.from_pretrained(folder, dtype=dtype, use_safetensors=True).to(work.device)
+    pipe.set_progress_bar_config(disable=True)
+    return pipe
+
+
+def compiled(pipe: Untyped) -> None:
+    """Compile a pipeline as diffusers' documentation says to: transformers by block, UNets whole."""
+    if hasattr(pipe, "unet"):
+        pipe.unet.to(memory_format=torch.channels_last).compile()
+    else:
+        pipe.transformer.compile_repeated_blocks()
+    pipe.vae.to(memory_format=torch.channels_last)
+    pipe.vae.decoder.compile()
+
+
+def settings(work: Work) -> Inputs:
+    """What every call is asked for."""
+    return {
+        "num_inference_steps": work.steps,
+        "guidance_scale": work.guidance,
+        "width": work.side,
+        "height": work.side,
+    }
+
+
+def embedded(pipe: Untyped, texts: list[str]) -> Inputs:
+    """The texts as the pipeline's own encoders embed them, with the empty negative prompt."""
+    told, known = family(type(pipe).__name__), {"device": pipe.device, "num_images_per_prompt": 1}
+    guided = {"do_classifier_free_guidance": True, "negative_prompt": [""] * len(texts)} if told.negative else {}
+    with torch.no_grad():
+        found = pipe.encode_prompt(prompt=texts, **({} if guided else {"prompt_2": None}), **known, **guided)
+    places: Places = {**told.positive, **told.negative}
+    return {name: found[place] for name, place in places.items()}

@@ -1,0 +1,75 @@
+"""What limited a run."""
+
+from dataclasses import replace
+
+import pytest
+
+from imagekiln.steps.bottleneck import Bottleneck, bottleneck
+from imagekiln.steps.stats import Seconds
+from imagekiln.steps.usage import Usage
+
+BUSY = Usage(busy=0.97)
+FINE = Seconds(total=1000.0, load=20.0, denoise=850.0, decode=120.0, encode=500.0, write=100.0)
+
+
+def _found(used: Usage = BUSY, /, **changes: float) -> Bottleneck:
+    found = bottleneck(replace(FINE, **changes), used)
+    assert found is not None
+    return found
+
+
+def test_a_busy_device_is_the_limit_as_it_should_be() -> None:
+    found = _found()
+    assert (found.limit, found.advice) == ("device", "")
+    assert "97 % of the time after loading" in found.said
+
+
+def test_a_busy_device_far_from_what_it_can_do_has_something_left() -> None:
+    far, near = _found(Usage(0.97, 0.2)), _found(Usage(0.97, 0.65))
+    assert "20 % of the arithmetic" in far.said
+    assert "fp8" in far.advice
+    assert near.advice == ""
+
+
+def test_a_device_that_computes_little_though_nothing_holds_it_up_is_given_too_little() -> None:
+    found = _found(Usage(busy=0.6))
+    assert found.limit == "launching"
+    assert "60 %" in found.said
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit", "share"),
+    [
+        ({"denoise": 600.0, "denoise_waits": 250.0}, "encoding", "25 %"),
+        ({"denoise": 600.0, "denoise_waits": 250.0, "write": 700.0}, "storage", "25 %"),
+        ({"denoise": 600.0, "load": 270.0}, "loading", "27 %"),
+        ({"denoise": 600.0, "compile": 250.0}, "compiling", "25 %"),
+        ({"denoise": 600.0, "text": 250.0}, "texts", "23.1 %"),  # the device computed no longer at them
+        ({"denoise": 600.0}, "ends", "26 %"),
+    ],
+)
+def test_what_takes_the_most_time_from_the_device_is_named_with_a_remedy(
+    changes: dict[str, float], limit: str, share: str
+) -> None:
+    found = _found(**changes)
+    assert found.limit == limit
+    assert share in found.said
+    assert found.advice
+
+
+def test_the_larger_of_two_losses_is_named() -> None:
+    assert _found(denoise=500.0, load=150.0, denoise_waits=230.0).limit == "encoding"
+
+
+def test_what_takes_little_is_not_named() -> None:
+    assert _found(denoise=790.0, denoise_waits=60.0).limit == "device"
+
+
+def test_an_older_run_that_told_of_no_device_is_judged_by_its_stages() -> None:
+    found = bottleneck(Seconds(total=100.0, load=2.0, denoise=97.0), Usage())
+    assert found is not None
+    assert found.said == "The device was the limit, as it should be: it computed 97 % of the time."
+
+
+def test_no_shard_that_told_is_no_limit() -> None:
+    assert bottleneck(Seconds(), Usage()) is None
