@@ -39,6 +39,10 @@ class Family:
     compiled: Literal["regional", "whole", "none"] = "none"
     attention: Literal["backend", "sdpa"] = "sdpa"
 
+    def guided(self, guidance: float) -> bool:
+        """Whether the denoiser runs twice a step, the second time for the negative prompt."""
+        return bool(self.negative) and guidance > self.unguided
+
 
 PLAIN = Family(alone=True)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from imagekiln.steps import commit, earlier, encodings, model, names, plan, sources, tables
+from imagekiln.steps import batching, commit, earlier, encodings, model, names, plan, sources, tables
 from imagekiln.steps.draft import Draft
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job import Job
@@ -44,20 +44,22 @@ def make_plan(job: Job, *, must_exist: bool = False) -> Planned:
     with tempfile.TemporaryDirectory(prefix="imagekiln-plan-") as folder:
         spool = Path(folder)
         found = sources.gather(job.patterns, spool)
-        run_id = job.run_id or derived_run_id(job, sources.fingerprint(found), digest)
+        tuned = batching.tuned(job, digest)
+        deciding = batching.deciding(job, tuned, found)
+        run_id = job.run_id or derived_run_id(job, sources.fingerprint(found), digest, deciding)
         if there := _adopted(job, run_id, digest):
             return there
         if must_exist:
             raise Missing(f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. Run the job first.")
         looked_at = earlier.chosen(_store(job, run_id), job, run_id)
-        with closing(Draft(job, found, spool, looked_at)) as draft:
+        with closing(Draft(job, found, spool, looked_at, tuned)) as draft:
             return _write(draft, run_id, spool)
 
 
-def derived_run_id(job: Job, fingerprint: str, digest: str) -> str:
-    """The name of a run that was given none: the job's, and a hash of its settings, input and model."""
+def derived_run_id(job: Job, fingerprint: str, digest: str, tuned: str = "") -> str:
+    """The name of a run that was given none: the job's, and a hash of its settings, input, model and tuning."""
     settings = job.model_dump_json(exclude={"output", "cluster", "price_per_hour"})
-    return f"{job.name}-{hashlib.sha256(f'{settings}{fingerprint}{digest}'.encode()).hexdigest()[:12]}"
+    return f"{job.name}-{hashlib.sha256(f'{settings}{fingerprint}{digest}{tuned}'.encode()).hexdigest()[:12]}"
 
 
 def _store(job: Job, run_id: str) -> Store:
@@ -114,6 +116,7 @@ def _write(draft: Draft, run_id: str, spool: Path) -> Planned:
         draft.cut.part_images,
         shards,
         draft.looked_at,
+        batches=draft.batches,
     )
     commit.once(store, names.PLAN, plan.to_json(made))
     return Planned(made, store.uri, adopted=False)

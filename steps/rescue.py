@@ -1,6 +1,6 @@
 """Drawing that survives: a batch too large is halved, and a prompt that fails fails alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,19 +29,20 @@ class _Failure:
 
 
 class Rescue:
-    """Draws every row one way or another. `size` is the batch that fits: it only ever shrinks."""
+    """Draws every row one way or another. `size` is the largest batch that fits: it only ever shrinks."""
 
-    def __init__(self, draw: Draw, size: int) -> None:
-        """Take what draws a batch, and how large one is."""
+    def __init__(self, draw: Draw, size: int, planned: Callable[[ImageRow], int] | None = None) -> None:
+        """Take what draws a batch, and how large one is; where rows have batches of their own, also how large those."""
         self.size = size
         self._draw = draw
+        self._planned = planned
         self._fitted = False
 
     def batches(self, rows: Sequence[ImageRow]) -> Iterator[list[Picture]]:
         """Pictures of rows of one shape, batch after batch."""
         left = list(rows)
         while left:
-            pictures = self._some(left[: self.size])
+            pictures = self._some(left[: self._batch(left[0])])
             left = left[len(pictures) :]
             yield pictures
 
@@ -51,8 +52,8 @@ class Rescue:
         if not isinstance(drawn, _Failure):
             self._fitted = True
             return drawn
-        if drawn.memory and self.size > 1:
-            self.size //= 2
+        if drawn.memory and (batch := self._batch(rows[0])) > 1:
+            self.size = batch // 2
             device.free_memory()
             return self._some(rows[: self.size])
         if drawn.memory and not self._fitted:  # it is the device that is too full, not the image that is too large
@@ -62,9 +63,13 @@ class Rescue:
         # Alone in a batch of the same shape, a row gives the same bytes as beside its neighbours.
         return [picture for row in rows for picture in self._some([row])]
 
+    def _batch(self, row: ImageRow) -> int:
+        """The batch for rows of this one's shape."""
+        return min(self.size, self._planned(row)) if self._planned else self.size
+
     def _tried(self, rows: list[ImageRow]) -> list[Picture] | _Failure:
         try:
-            return self._draw(rows, self.size)
+            return self._draw(rows, self._batch(rows[0]))
         except (KilnError, Stopped):
             raise
         except Exception as error:  # a stranger's model and prompts may raise anything
