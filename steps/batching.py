@@ -19,7 +19,7 @@ SHAPING = {"width", "height", "guidance"}  # the columns by which rows may need 
 
 
 @dataclass(frozen=True, slots=True)
-class Tuned:
+class Known:
     """The entries of a job's tuning file for its model and GPU, and that GPU's name; None where nobody says it."""
 
     entries: tuple[Entry, ...] = ()
@@ -44,34 +44,34 @@ class Tuned:
         return power_of_two(entry.batch * min(1, work, pixels))
 
 
-UNTUNED = Tuned()
+NOTHING = Known()
 
 
-def tuned(job: Job, digest: str) -> Tuned:
+def known(job: Job, digest: str) -> Known:
     """What is known of a job's batches before its rows are read. Raises BadInput, Missing, TryAgain."""
     if job.batch.tuning is None:
-        return Tuned(gpu=job.batch.gpu)
+        return Known(gpu=job.batch.gpu)
     found = [each for each in tuning.read(job.batch.tuning).entries if _fits(each, job, digest)]
     gpus = sorted({each.gpu for each in found})
     if job.batch.gpu is None and len(gpus) > 1:
         named = ", ".join(gpus)
         raise BadInput(f"{job.batch.tuning}: has entries for several GPUs ({named}). Name one as batch.gpu.")
     gpu = job.batch.gpu or next(iter(gpus), None)
-    return Tuned(tuple(each for each in found if each.gpu == gpu), gpu)
+    return Known(tuple(each for each in found if each.gpu == gpu), gpu)
 
 
 def _fits(entry: Entry, job: Job, digest: str) -> bool:
     return (entry.digest, entry.dtype, entry.speed) == (digest, job.model.dtype, job.speed)
 
 
-def deciding(job: Job, known: Tuned, found: tuple[Source, ...]) -> str:
+def deciding(job: Job, tuned: Known, found: tuple[Source, ...]) -> str:
     """What of the tuning file decides the plan, as a text for the run's id: empty where nothing does.
 
     Where no row can have a size or guidance of its own, that is one entry.
     """
-    entries: Iterable[Entry | None] = known.entries
+    entries: Iterable[Entry | None] = tuned.entries
     if entries and not any(SHAPING & file.names.keys() for file in footers.inspect(found, job.columns, job.carry)):
-        entries = [default_entry(job, model.facts(job.model), known)]
+        entries = [default_entry(job, model.facts(job.model), tuned)]
     used = [_decides(job, each) for each in entries if each is not None]
     return json.dumps(sorted(used)) if any(used) else ""
 
@@ -84,15 +84,15 @@ def _decides(job: Job, entry: Entry) -> list[object]:
     return [*shape, *batch, *seconds] if batch or seconds else []
 
 
-def default_entry(job: Job, facts: ModelFacts, known: Tuned) -> Entry | None:
+def default_entry(job: Job, facts: ModelFacts, tuned: Known) -> Entry | None:
     """The entry for an image that is as the job's defaults say."""
     guided = family(facts.pipeline).guided(job.defaults.guidance)
-    return known.entry(*default_size(job, facts), guided=guided)
+    return tuned.entry(*default_size(job, facts), guided=guided)
 
 
-def seconds_per_work(job: Job, facts: ModelFacts, known: Tuned) -> float | None:
+def seconds_per_work(job: Job, facts: ModelFacts, tuned: Known) -> float | None:
     """GPU seconds for each pixel and step of an image that is as the job's defaults say, as they were measured."""
-    entry = default_entry(job, facts, known)
+    entry = default_entry(job, facts, tuned)
     if entry is None:
         return None
     guided = family(facts.pipeline).guided(job.defaults.guidance)
@@ -104,7 +104,7 @@ def default_size(job: Job, facts: ModelFacts) -> tuple[int, int]:
     return job.defaults.width or facts.width, job.defaults.height or facts.height
 
 
-def sizes(job: Job, facts: ModelFacts, groups: Sequence[Group], known: Tuned) -> tuple[BatchSize, ...]:
+def sizes(job: Job, facts: ModelFacts, groups: Sequence[Group], tuned: Known) -> tuple[BatchSize, ...]:
     """The batch for each size of the job's images; none where the job says the number, or nobody knows any."""
     if job.batch.images is not None:
         return ()
@@ -112,14 +112,14 @@ def sizes(job: Job, facts: ModelFacts, groups: Sequence[Group], known: Tuned) ->
     for group in groups:  # images of one size have one batch: that of the most work among them
         size = group.width, group.height
         guided[size] = guided.get(size, False) or family(facts.pipeline).guided(group.guidance)
-    found = (BatchSize(*size, images) for size in guided if (images := _images(job, known, size, guided[size])))
+    found = (BatchSize(*size, images) for size in guided if (images := _images(job, tuned, size, guided[size])))
     return tuple(found)
 
 
-def _images(job: Job, known: Tuned, size: tuple[int, int], guided: bool) -> int | None:
-    if images := known.images(*size, guided=guided):
+def _images(job: Job, tuned: Known, size: tuple[int, int], guided: bool) -> int | None:
+    if images := tuned.images(*size, guided=guided):
         return images
-    if known.gpu is None:
+    if tuned.gpu is None:
         return None
     width, height = size
-    return batch_table.images(job.model.id, job.model.dtype, known.gpu, width * height, guided=guided)
+    return batch_table.images(job.model.id, job.model.dtype, tuned.gpu, width * height, guided=guided)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from imagekiln.steps import batching, footers, model, prompts, sources, tables
-from imagekiln.steps.batching import UNTUNED, Tuned
+from imagekiln.steps.batching import NOTHING, Known
 from imagekiln.steps.catalog import Catalog
 from imagekiln.steps.cost import seconds_per_work
 from imagekiln.steps.cutting import Cut, cut
@@ -27,7 +27,7 @@ class Draft:
         found: tuple[sources.Source, ...],
         spool: Path,
         looked_at: tuple[str, ...] = (),
-        tuned: Tuned = UNTUNED,
+        tuned: Known = NOTHING,
     ) -> None:
         """Read the model's configuration and every prompt row; leave out what the runs `looked_at` hold.
 

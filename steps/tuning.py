@@ -1,5 +1,6 @@
 """The tuning file: the batch size that `tune` found for each model, shape and GPU. People read it and write in it."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias
 
@@ -69,9 +70,8 @@ class Entry(Settings):
     @property
     def key(self) -> Key:
         """What there is one entry for. A slice of a GPU has a name and memory of its own."""
-        memory = round(self.gpu_gib or 0)  # drivers differ in the last megabytes
-        speed = self.speed.model_dump_json(exclude_defaults=True)
-        return self.digest, self.dtype, speed, self.gpu, memory, self.width, self.height, self.guided
+        gpu = self.gpu, self.gpu_gib
+        return key(self.digest, self.dtype, self.speed, *gpu, self.width, self.height, self.guided)
 
     @property
     def load(self) -> int:
@@ -84,6 +84,23 @@ class Tuning(Settings):
 
     version: Literal[1] = 1
     entries: Annotated[tuple[Entry, ...], Field(max_length=MOST_ENTRIES)] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """The entry for each shape asked for, in the file, and how many of them were measured now."""
+
+    file: str
+    entries: tuple[Entry, ...]
+    measured: int
+
+
+def key(
+    digest: str, dtype: str, speed: Speed, gpu: str, gib: float | None, width: int, height: int, guided: bool
+) -> Key:
+    """What there is one entry for, in the order in which the file has them."""
+    memory = round(gib or 0)  # drivers differ in the last megabytes
+    return digest, dtype, speed.model_dump_json(exclude_defaults=True), gpu, memory, width, height, guided
 
 
 def load(width: int, height: int, *, guided: bool) -> int:
@@ -134,8 +151,8 @@ def parse(content: bytes, name: str) -> Tuning:
     if not isinstance(values, dict) or "version" not in values:
         raise BadInput(f"{name}: is no tuning file: it has no version. Name one that `imagekiln tune` wrote.")
     if (version := values["version"]) != VERSION:
-        said = str(version)[:20]
-        raise BadInput(f"{name}: has version {said}, and this Imagekiln reads {VERSION}. Use its own, or tune anew.")
+        said = f"version {version}" if isinstance(version, int) else "another version"
+        raise BadInput(f"{name}: has {said}, and this Imagekiln reads {VERSION}. Use its own, or tune anew.")
     try:
         return Tuning.model_validate(values)
     except ValidationError as error:
