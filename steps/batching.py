@@ -13,7 +13,7 @@ from imagekiln.steps.job import Job
 from imagekiln.steps.model import ModelFacts
 from imagekiln.steps.plan import BatchSize
 from imagekiln.steps.sources import Source
-from imagekiln.steps.tuning import Entry, load
+from imagekiln.steps.tuning import Entry, deciding, load
 
 SHAPING = {"width", "height", "guidance"}  # the columns by which rows may need other batches than the defaults
 
@@ -61,10 +61,10 @@ def known(job: Job, digest: str) -> Known:
 
 
 def _fits(entry: Entry, job: Job, digest: str) -> bool:
-    return (entry.digest, entry.dtype, entry.speed) == (digest, job.model.dtype, job.speed)
+    return (entry.digest, entry.dtype, deciding(entry.speed)) == (digest, job.model.dtype, deciding(job.speed))
 
 
-def deciding(job: Job, tuned: Known, found: tuple[Source, ...]) -> str:
+def used(job: Job, tuned: Known, found: tuple[Source, ...]) -> str:
     """What of the tuning file decides the plan, as a text for the run's id: empty where nothing does.
 
     Where no row can have a size or guidance of its own, that is one entry.
@@ -72,8 +72,8 @@ def deciding(job: Job, tuned: Known, found: tuple[Source, ...]) -> str:
     entries: Iterable[Entry | None] = tuned.entries
     if entries and not any(SHAPING & file.names.keys() for file in footers.inspect(found, job.columns, job.carry)):
         entries = [default_entry(job, model.facts(job.model), tuned)]
-    used = [_decides(job, each) for each in entries if each is not None]
-    return json.dumps(sorted(used)) if any(used) else ""
+    facts = [_decides(job, each) for each in entries if each is not None]
+    return json.dumps(sorted(facts)) if any(facts) else ""
 
 
 def _decides(job: Job, entry: Entry) -> list[object]:

@@ -7,7 +7,7 @@ import diffusers
 import torch
 
 from imagekiln.steps.embeddings import Embedded, Encoder, TextCache, stacked
-from imagekiln.steps.families import Places, family
+from imagekiln.steps.families import Family, Places, family
 from imagekiln.steps.rows import ImageRow, padded
 
 Inputs = dict[str, object]
@@ -16,11 +16,11 @@ Inputs = dict[str, object]
 class Conditioning:
     """Turns rows of one shape into a pipeline's arguments."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline) -> None:
-        """Look at what the pipeline takes."""
+    def __init__(self, pipe: diffusers.DiffusionPipeline, known: Family | None = None) -> None:
+        """Look at what the pipeline takes. Its family is that of its class, unless another is `known`."""
         self._pipe = pipe
         self._accepts = set(inspect.signature(pipe.__call__).parameters)
-        self._family = family(type(pipe).__name__)
+        self._family = known or family(type(pipe).__name__)
         if self._family.positive:
             encoder = Encoder(pipe, self._family)
             self._positive, self._negative = TextCache(encoder.positive), TextCache(encoder.negative)

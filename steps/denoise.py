@@ -1,16 +1,27 @@
 """One batch through the denoiser: image rows of one shape in, RGB pixels out."""
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import diffusers
 import numpy as np
 import torch
+from diffusers.utils import BaseOutput
 
+from imagekiln.steps.compiled_code import CompiledCode
+from imagekiln.steps.compiling import Compiling
 from imagekiln.steps.conditioning import Conditioning, Inputs
+from imagekiln.steps.cutoff import CutOff, Tensors
+from imagekiln.steps.decoding import Decoding
 from imagekiln.steps.encode import Picture
+from imagekiln.steps.families import family
+from imagekiln.steps.foretelling import Foretelling
 from imagekiln.steps.pipeline import scheduler
+from imagekiln.steps.refine import Refiner
 from imagekiln.steps.rows import ImageRow, shape
+from imagekiln.steps.shortcuts import ALL_STEPS
+from imagekiln.steps.speed import Speed
 
 GUIDERS = ("guider", "ocr_guider")  # HunyuanImage's
 
@@ -18,12 +29,27 @@ GUIDERS = ("guider", "ocr_guider")  # HunyuanImage's
 class Denoiser:
     """A loaded pipeline that draws batches. Not for use from two threads at once."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline) -> None:
-        """Take a pipeline on its device, in eval mode."""
+    def __init__(
+        self,
+        pipe: diffusers.DiffusionPipeline,
+        speed: Speed | None = None,
+        code: CompiledCode | None = None,
+        refiner: Refiner | None = None,
+    ) -> None:
+        """Take a pipeline on its device, in eval mode; compiled code that others kept; what draws the last steps.
+
+        Raises BadInput.
+        """
+        speed, known = speed or Speed(), family(type(pipe).__name__)
         self.device: torch.device = pipe.device
         self._pipe = pipe
+        self._refiner = refiner
         self._conditioning = Conditioning(pipe)
         self._schedulers = {"default": pipe.scheduler}
+        self.compiling = Compiling(pipe, speed, code)
+        self.decoding = Decoding(refiner.pipe if refiner else pipe, speed.vae)
+        self._cut = None if speed.guidance_until == ALL_STEPS else CutOff(speed.guidance_until, known.halved or ())
+        self._foretold = None if speed.reuse == 1 else Foretelling(pipe, speed.reuse)
 
     def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
         """Draw rows of one shape in a batch padded to `size`, or one by one in families where neighbours would tell.
@@ -31,14 +57,16 @@ class Denoiser:
         One picture a row, `blank` where it is not finite. `check` is called after each step and may raise to give up.
         Raises what the pipeline raises, and ValueError where it drew another size than asked.
         """
-        drawn = [picture for batch in self._conditioning.calls(rows, size) for picture in self._call(batch, check)]
+        drawn: list[Picture] = []
+        for batch in self._conditioning.calls(rows, size):
+            drawn += self.compiling.draw(batch, partial(self._call, batch, check))
         return drawn[: len(rows)]
 
     def _call(self, batch: Sequence[ImageRow], check: Callable[[], None]) -> list[Picture]:
         told = self._conditioning
         self._prepare(batch[0])
         inputs = told.text(batch) | told.noise(batch) | told.settings(batch[0]) | self._asking(check)
-        output = self._pipe(**inputs, output_type=told.drawn_as)
+        output = self._drawn(batch, inputs)
         images = _sized(_tensor(output.images), batch[0])
         finite = images.isfinite().flatten(1).all(1).tolist()
         filtered = getattr(output, "nsfw_content_detected", None) or [False] * len(batch)
@@ -48,9 +76,15 @@ class Denoiser:
             for row, rgb, good, bad in zip(batch, pixels, finite, filtered, strict=True)
         ]  # fmt: skip
 
+    def _drawn(self, batch: Sequence[ImageRow], inputs: Inputs) -> BaseOutput:
+        if self._refiner:
+            return self._refiner.draw(self._pipe, batch, inputs)
+        with self._foretold.batch() if self._foretold else nullcontext():
+            return self._pipe(**inputs, output_type=self._conditioning.drawn_as)
+
     def _asking(self, check: Callable[[], None]) -> Inputs:
         if self._conditioning.accepts("callback_on_step_end"):
-            return {"callback_on_step_end": partial(_after_step, check)}
+            return {"callback_on_step_end": partial(_after_step, check, self._cut)} | _tensors(self._cut)
         if self._conditioning.accepts("callback"):  # PixArt's
             return {"callback": lambda _step, _time, _latents: check()}
         return {}
@@ -78,9 +112,21 @@ def _sized(images: torch.Tensor, row: ImageRow) -> torch.Tensor:
     return images
 
 
-def _after_step(check: Callable[[], None], _pipe: object, _step: int, _time: object, tensors: Inputs) -> Inputs:
+def _after_step(
+    check: Callable[[], None],
+    cut: CutOff | None,
+    pipe: diffusers.DiffusionPipeline,
+    step: int,
+    _time: object,
+    tensors: Tensors,
+) -> Tensors:
     check()
-    return tensors
+    return cut.after_step(pipe, step, tensors) if cut else tensors
+
+
+def _tensors(cut: CutOff | None) -> Inputs:
+    """What a pipeline is to show after each step, where it is not what it always shows."""
+    return {"callback_on_step_end_tensor_inputs": list(cut.halved)} if cut else {}
 
 
 def to_uint8(images: torch.Tensor) -> "np.ndarray[tuple[int, int, int, int], np.dtype[np.uint8]]":

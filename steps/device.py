@@ -1,5 +1,8 @@
 """The device that was asked for, and no other."""
 
+import resource
+import sys
+
 import torch
 
 from imagekiln.steps.errors import TryAgain
@@ -21,6 +24,14 @@ def choose(wanted: str) -> torch.device:
 def describe(device: torch.device) -> str:
     """The device as people know it."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes that this process had in use at once: on the device where that is CUDA, else of the machine's."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else 1024 * peak
 
 
 def is_out_of_memory(error: Exception) -> bool:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from imagekiln.steps import batching, footers, model, prompts, sources, tables
+from imagekiln.steps import batching, footers, model, prompts, shortcuts, sources, tables
 from imagekiln.steps.batching import NOTHING, Known
 from imagekiln.steps.catalog import Catalog
 from imagekiln.steps.cost import seconds_per_work
@@ -15,6 +15,7 @@ from imagekiln.steps.identity import model_key
 from imagekiln.steps.job import Job
 from imagekiln.steps.plan import Counts, Input, largest_batch
 from imagekiln.steps.rules import rules
+from imagekiln.steps.shortcuts import further
 from imagekiln.steps.tokens import PromptLengths
 
 
@@ -36,12 +37,13 @@ class Draft:
         self.job = job
         self.looked_at = looked_at
         self.model = model.facts(job.model)
+        shortcuts.require(job, self.model.pipeline)
         self.size = batching.default_size(job, self.model)
         self._files = footers.inspect(found, job.columns, job.carry)
         self._catalog = Catalog(spool, job, rules(job, self.model), len(job.carry))
         lengths = PromptLengths(model.configuration(job.model))
         schema = prompts.schema(self._files).append(pa.field("truncated", pa.bool_()))
-        key = model_key(self.model.digest, job.model.dtype)
+        key = model_key(self.model.digest, job.model.dtype, *further(job, self.model))
         runs = [f"{job.output.rstrip('/')}/{run_id}" for run_id in looked_at]
         self._catalog.fill(schema, _measured(self._files, schema, lengths), key, self.size, runs)
         self.input = Input(len(found), sum(file.rows for file in self._files), sources.fingerprint(found))

@@ -12,10 +12,11 @@ from imagekiln.steps import formats, shard, stages, stats
 from imagekiln.steps import plan as plans
 from imagekiln.steps.ahead import Waits, ahead, feed
 from imagekiln.steps.denoise import Denoiser
-from imagekiln.steps.device import describe
+from imagekiln.steps.device import describe, peak_memory
 from imagekiln.steps.encoder import Encoder
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.pipeline import load, versions
+from imagekiln.steps.opening import opened
+from imagekiln.steps.pipeline import versions
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.progress import Progress, Silent
 from imagekiln.steps.rescue import Rescue
@@ -38,12 +39,12 @@ def generate(uri: str, number: int, progress: Progress | None = None, stop: Stop
     store = open_store(uri)
     plan = plans.load(store)
     progress.start(plan.shards[number].images if 0 <= number < len(plan.shards) else 0)
-    return make_shard(store, plan, number, loader(plan), progress, stop)
+    return make_shard(store, plan, number, loader(plan, uri), progress, stop)
 
 
-def loader(plan: Plan) -> Callable[[], Denoiser]:
-    """What loads the plan's model when it is first needed, and gives the same one from then on."""
-    return cache(lambda: Denoiser(load(plan)))
+def loader(plan: Plan, uri: str) -> Callable[[], Denoiser]:
+    """What loads the model of the run or round at `uri` when first needed, and gives the same one from then on."""
+    return cache(lambda: opened(plan, uri))
 
 
 def make_shard(
@@ -123,4 +124,7 @@ class _Work:
             device=describe(denoiser.device),
             seconds=self.seconds,
             versions=versions(),
+            peak_memory=peak_memory(denoiser.device),
+            compiled=denoiser.compiling.how,
+            decoded=denoiser.decoding.way,
         )

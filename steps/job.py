@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from imagekiln.steps.encodings import Encoding, Png
 from imagekiln.steps.gate_settings import Gates
 from imagekiln.steps.metadata import C2pa, Metadata
+from imagekiln.steps.refiner import Refiner
 from imagekiln.steps.samplers import Sampler
 from imagekiln.steps.speed import Speed
 from imagekiln.steps.values import Number, Positive, Settings, Share, Text, Whole
@@ -38,6 +39,7 @@ class Model(Settings):
         None, pattern=r"^[0-9a-f]{40}$", description="The commit of a hub model, 40 hexadecimal digits."
     )
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    refiner: Refiner | None = Field(None, description="A second model that draws the last steps, as SDXL's does.")
 
 
 class Defaults(Settings):

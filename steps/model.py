@@ -14,33 +14,54 @@ from imagekiln.steps.store_errors import told
 PICKLES = {".bin", ".ckpt", ".pt", ".pth", ".pkl"}
 WITHOUT_PIXELS = {".md", ".txt", ".png", ".jpg", ".jpeg", ".webp", ".gitattributes", ".lock"}
 KEPT_TEXTS = {"merges.txt", "vocab.txt"}
+REFINED, REFINER = "StableDiffusionXLPipeline", "StableDiffusionXLImg2ImgPipeline"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The part of a model that the plan freezes. Sizes are in pixels."""
+    """The part of a model that the plan freezes. Sizes are in pixels; `refiner` is the digest of its refiner."""
 
     digest: str
     pipeline: str
     width: int
     height: int
     size_multiple: int
+    refiner: str | None = None
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """What identifies all of its weights, as `digests` gives them."""
+        return (self.digest,) if self.refiner is None else (self.digest, self.refiner)
 
 
 def facts(model: Model) -> ModelFacts:
     """Read the model's configuration. Raises BadInput where it is no safetensors pipeline, Missing, TryAgain."""
     folder = configuration(model)
-    index = _json(folder / "model_index.json", model.id)
-    pipeline = index.get("_class_name")
-    if not isinstance(pipeline, str):
-        raise BadInput(f"{model.id}: model_index.json names no pipeline class. Name a diffusers folder.")
-    _refuse_pickles(model, folder, index)
+    pipeline, index = _index(model, folder)
     denoiser = next((name for name in ("unet", "transformer", "prior") if name in index), None)
     vae = next((name for name in ("vae", "movq") if name in index), None)
     side, multiple = _sizes(*(_optional(folder / str(name) / "config.json") for name in (denoiser, vae)))
     known = family(pipeline)
     side, multiple = known.side or side, known.multiple or multiple
-    return ModelFacts(digest(model), pipeline, side, side, multiple)
+    return ModelFacts(digest(model), pipeline, side, side, multiple, _refiner_digest(model, pipeline))
+
+
+def refiner(model: Model) -> Model | None:
+    """The refiner as a model of its own."""
+    there = model.refiner
+    return None if there is None else Model(id=there.id, revision=there.revision, dtype=model.dtype)
+
+
+def _refiner_digest(model: Model, pipeline: str) -> str | None:
+    second = refiner(model)
+    if second is None:
+        return None
+    if pipeline != REFINED:
+        raise BadInput(f"{model.id}: is a {pipeline}, and a refiner goes with a {REFINED}. Remove model.refiner.")
+    found, _ = _index(second, configuration(second))
+    if found != REFINER:
+        raise BadInput(f"{second.id}: is a {found}, and a refiner is a {REFINER}. Correct model.refiner.id.")
+    return digest(second)
 
 
 def configuration(model: Model) -> Path:
@@ -76,6 +97,12 @@ def digest(model: Model) -> str:
     return f"sha256:{total.hexdigest()}"
 
 
+def digests(model: Model) -> tuple[str, ...]:
+    """What identifies all weights: the model's own, and its refiner's where it has one."""
+    second = refiner(model)
+    return (digest(model),) if second is None else (digest(model), digest(second))
+
+
 def _decides(path: Path, folder: Path) -> bool:
     hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
     return not hidden and (path.suffix.lower() not in WITHOUT_PIXELS or path.name in KEPT_TEXTS)
@@ -84,6 +111,16 @@ def _decides(path: Path, folder: Path) -> bool:
 def _file_hash(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _index(model: Model, folder: Path) -> tuple[str, dict[str, object]]:
+    """The class of the pipeline in a folder, and its components. Raises BadInput where one of them is a pickle."""
+    index = _json(folder / "model_index.json", model.id)
+    pipeline = index.get("_class_name")
+    if not isinstance(pipeline, str):
+        raise BadInput(f"{model.id}: model_index.json names no pipeline class. Name a diffusers folder.")
+    _refuse_pickles(model, folder, index)
+    return pipeline, index
 
 
 def _refuse_pickles(model: Model, folder: Path, index: dict[str, object]) -> None:

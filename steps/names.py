@@ -91,3 +91,8 @@ def round_folder(number: int) -> str:
 def registered_run(number: int) -> str:
     """An entry in the log of successful runs, below the output and not the run."""
     return f"_runs/{number:06d}.json"
+
+
+def compiled(digest: str) -> str:
+    """Compiled code, by a digest of what it is made for: below the output, for every run there."""
+    return f"_compiled/{digest}.bin"

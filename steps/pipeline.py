@@ -6,9 +6,10 @@ import diffusers
 import torch
 import transformers
 
-from imagekiln.steps import bundled, hub, model
-from imagekiln.steps.device import choose, is_lost, is_out_of_memory
+from imagekiln.steps import bundled, hub, model, quantise
+from imagekiln.steps.device import choose, describe, is_lost, is_out_of_memory
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.job import Model
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.samplers import SCHEDULERS
 from imagekiln.steps.store_errors import explain, reason
@@ -19,25 +20,53 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def load(plan: Plan) -> diffusers.DiffusionPipeline:
     """The plan's pipeline, ready to run. Raises BadInput where it does not load, TryAgain without its device."""
     device = choose(plan.job.device)
+    in_fp8 = plan.job.speed.quantisation == "fp8"
+    if in_fp8:
+        quantise.require(device)
+    _refuse_emulation(plan, device)
     if plan.job.threads is not None:
         torch.set_num_threads(plan.job.threads)
-    files = folder(plan)
+    pipe = loaded(plan.job.model, plan.model.digest, device)
+    if in_fp8:
+        quantise.to_fp8(denoiser(pipe))
+    return pipe
+
+
+def loaded(wanted: Model, digest: str, device: torch.device) -> diffusers.DiffusionPipeline:
+    """A model on its device, in eval mode. Raises BadInput where it does not load, and what `folder` raises."""
+    files = folder(wanted, digest)
     for library in (diffusers, transformers):  # a pod's log is for what the job does
         library.utils.logging.set_verbosity_error()
         library.utils.logging.disable_progress_bar()
     try:
         pipe = diffusers.DiffusionPipeline.from_pretrained(
-            files, dtype=DTYPES[plan.job.model.dtype], use_safetensors=True, local_files_only=True
+            files, dtype=DTYPES[wanted.dtype], use_safetensors=True, local_files_only=True
         ).to(device)
     except KilnError:
         raise
     except Exception as error:  # whatever a stranger's folder makes the libraries raise
-        raise _explained(plan.job.model.id, error) from error
+        raise _explained(wanted.id, error) from error
     pipe.set_progress_bar_config(disable=True)
     for component in pipe.components.values():
         if isinstance(component, torch.nn.Module):
             component.eval()  # a component in train mode drops out at random
     return pipe
+
+
+def denoiser(pipe: diffusers.DiffusionPipeline) -> diffusers.ModelMixin:
+    """The part of a pipeline that runs at every step."""
+    return pipe.unet if hasattr(pipe, "unet") else pipe.transformer
+
+
+def _refuse_emulation(plan: Plan, device: torch.device) -> None:
+    """Raise BadInput where a GPU would compute the plan's dtype in pieces, many times slower than another."""
+    wanted = plan.job.model
+    if device.type != "cuda" or wanted.dtype != "bfloat16" or torch.cuda.is_bf16_supported(including_emulation=False):
+        return
+    raise BadInput(
+        f"{wanted.id}: is planned in bfloat16, which {describe(device)} does not have. "
+        "Set model.dtype: float16 and plan anew, or use a GPU of compute capability 8.0 or more."
+    )
 
 
 def scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers.SchedulerMixin:
@@ -77,11 +106,10 @@ def versions() -> dict[str, str]:
     }
 
 
-def folder(plan: Plan) -> Path:
-    """The files of the plan's model on this machine, brought here if need be. Raises BadInput, Missing, TryAgain."""
-    wanted = plan.job.model
+def folder(wanted: Model, digest: str) -> Path:
+    """The files of a model on this machine, brought here if need be. Raises BadInput, Missing, TryAgain."""
     # First of all: what was a folder there may be the name of a stranger's hub model here.
-    if model.digest(wanted) != plan.model.digest:
+    if model.digest(wanted) != digest:
         raise BadInput(f"{wanted.id}: is not the model that the run was planned with. Restore it, or plan anew.")
     if model.is_hub(wanted.id):
         with hub.told(wanted):

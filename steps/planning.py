@@ -38,16 +38,16 @@ def make_plan(job: Job, *, must_exist: bool = False) -> Planned:
     """
     job = job.without_cluster()
     encodings.require(job.encoding)  # aggregate reads images back, where this installation will run too
-    digest = model.digest(job.model)
-    if job.run_id is not None and (there := _adopted(job, job.run_id, digest)):
+    digests = model.digests(job.model)
+    if job.run_id is not None and (there := _adopted(job, job.run_id, digests)):
         return there
     with tempfile.TemporaryDirectory(prefix="imagekiln-plan-") as folder:
         spool = Path(folder)
         found = sources.gather(job.patterns, spool)
-        tuned = batching.known(job, digest)
-        deciding = batching.deciding(job, tuned, found)
-        run_id = job.run_id or derived_run_id(job, sources.fingerprint(found), digest, deciding)
-        if there := _adopted(job, run_id, digest):
+        tuned = batching.known(job, " ".join(digests))
+        decides = *digests, batching.used(job, tuned, found)
+        run_id = job.run_id or derived_run_id(job, sources.fingerprint(found), *decides)
+        if there := _adopted(job, run_id, digests):
             return there
         if must_exist:
             raise Missing(f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. Run the job first.")
@@ -56,17 +56,18 @@ def make_plan(job: Job, *, must_exist: bool = False) -> Planned:
             return _write(draft, run_id, spool)
 
 
-def derived_run_id(job: Job, fingerprint: str, digest: str, tuned: str = "") -> str:
-    """The name of a run that was given none: the job's, and a hash of its settings, input, model and tuning."""
+def derived_run_id(job: Job, fingerprint: str, *more: str) -> str:
+    """The name of a run that was given none: the job's, and a hash of settings, input and what else decides."""
     settings = job.model_dump_json(exclude={"output", "cluster", "price_per_hour"})
-    return f"{job.name}-{hashlib.sha256(f'{settings}{fingerprint}{digest}{tuned}'.encode()).hexdigest()[:12]}"
+    decides = "".join([settings, fingerprint, *more])
+    return f"{job.name}-{hashlib.sha256(decides.encode()).hexdigest()[:12]}"
 
 
 def _store(job: Job, run_id: str) -> Store:
     return open_store(f"{job.output.rstrip('/')}/{run_id}")
 
 
-def _adopted(job: Job, run_id: str, digest: str) -> Planned | None:
+def _adopted(job: Job, run_id: str, digests: tuple[str, ...]) -> Planned | None:
     store = _store(job, run_id)
     try:
         content = store.read(names.PLAN)
@@ -77,7 +78,7 @@ def _adopted(job: Job, run_id: str, digest: str) -> Planned | None:
         raise BadInput(
             f"{store.uri}: holds a plan with {_difference(there.job, job)}. Choose another run_id or output."
         )
-    if there.model.digest != digest:
+    if there.model.digests != digests:
         raise BadInput(f"{store.uri}: was planned with other files of {job.model.id}. Choose another run_id or output.")
     return Planned(there, store.uri, adopted=True)
 

@@ -1,19 +1,35 @@
 """The settings that make drawing faster: those that leave every picture equal to the eye, and those that do not."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from imagekiln.steps.values import Number, Settings, Whole
+
+
+def _as_written(value: object) -> object:
+    # YAML reads a bare on and off as true and false.
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
 class Speed(Settings):
     """How the model is run. `quantisation`, `guidance_until` and `reuse` change pictures, so they are in `image_id`."""
 
-    compile: Literal["auto", "off"] = Field("auto", description="auto compiles the model where the device is CUDA.")
+    compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_as_written)] = Field(
+        "auto", description="auto compiles the model where the device is CUDA, on wherever it is."
+    )
+    compile_cache: Annotated[Literal["output", "off"], BeforeValidator(_as_written)] = Field(
+        "output", description="Compiled code is kept under the output. Who may write there may run code in the pods."
+    )
     vae: Literal["auto", "whole", "slices", "tiles"] = Field(
         "auto", description="How latents are decoded; auto takes less at a time only where memory asks for it."
     )
     quantisation: Literal["none", "fp8"] = Field("none", description="fp8 computes the denoiser in 8 bits.")
     guidance_until: Number = Field(1.0, gt=0, le=1, description="The share of the steps that guidance is computed in.")
     reuse: Whole = Field(1, ge=1, le=10, description="Every so many steps the denoiser runs; between, it is foretold.")
+
+    @model_validator(mode="after")
+    def _worth_it(self) -> "Speed":
+        if self.quantisation == "fp8" and self.compile == "off":
+            raise ValueError("has fp8, which without compiling is slower than bfloat16, and compile: off; remove one")
+        return self

@@ -1,5 +1,6 @@
 """The SQL by which a prompt row becomes its images: filled, judged, spread, seeded and named."""
 
+from imagekiln.steps import shortcuts
 from imagekiln.steps.identity import image_id_sql, seed_sql
 from imagekiln.steps.job import Job
 from imagekiln.steps.rules import LARGEST_SEED, MOST_IMAGES, Rule, first_broken_sql
@@ -15,6 +16,7 @@ def images_sql(
     `number` counts images over the whole input, with room for the most that a row may have.
     """
     given, shape, kept = job.defaults, ", ".join(SHAPE), "".join(f", {name}" for name in carried)
+    taken = shortcuts.told(job.speed)
     return f"""
         WITH filled AS (
             SELECT row, wrong, truncated, id, prompt,
@@ -34,7 +36,8 @@ def images_sql(
             FROM judged),
         seeded AS (SELECT *, {seed_sql(given.seed)} AS seed FROM spread)
         SELECT {image_id_sql(model_key)} AS image_id, id, image_index, row, prompt, negative_prompt, seed,
-               {shape}, truncated {kept}, row * {MOST_IMAGES} + image_index AS number, rule, content
+               {shape}, truncated, {"NULL" if taken is None else quoted(taken)}::VARCHAR AS shortcuts {kept},
+               row * {MOST_IMAGES} + image_index AS number, rule, content
         FROM seeded"""
 
 

@@ -1,9 +1,10 @@
 """What a shard took: seconds by stage, over all attempts that told of it."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -15,14 +16,20 @@ from imagekiln.steps.storage import Store
 
 @dataclass(slots=True)
 class Seconds:
-    """Wall time. `denoise`, `encode` and `write` overlap, so they may add up to more than `total`.
+    """Wall time by stage. Stages overlap, so they may add up to more than `total`.
 
-    `encode_waits` is high where the device is what limits, `denoise_waits` where encoding or writing is.
+    `text`, `denoise`, `decode` and `copy` are the device's: encoding texts, the denoiser's steps, the VAE's decoding,
+    and pixels on their way to the CPU. `encode_waits` is high where the device is what limits, `denoise_waits` where
+    encoding or writing is.
     """
 
     total: float = 0.0
     load: float = 0.0
+    compile: float = 0.0
+    text: float = 0.0
     denoise: float = 0.0
+    decode: float = 0.0
+    copy: float = 0.0
     encode: float = 0.0
     write: float = 0.0
     denoise_waits: float = 0.0
@@ -32,7 +39,13 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class ShardStats:
-    """One shard's statistics. `batch` is the batch size that fitted in the end."""
+    """One shard's statistics. `batch` is the batch size that fitted in the end.
+
+    `busy` is the share of the wall time after loading in which the device computed, `peak_memory` the most bytes in use
+    at once, `flops` the floating-point operations of all images made, and `limit` what the device can do of them in a
+    second, in the model's dtype. None where that is not known. `compiled` is how the model was, and `decoded` how the
+    VAE worked, in the end.
+    """
 
     shard: int
     attempts: int
@@ -42,6 +55,12 @@ class ShardStats:
     device: str
     seconds: Seconds
     versions: dict[str, str] = field(default_factory=dict)
+    busy: float | None = None
+    peak_memory: int | None = None
+    flops: float | None = None
+    limit: float | None = None
+    compiled: Literal["regional", "whole", "none"] = "none"
+    decoded: Literal["whole", "slices", "tiles"] = "whole"
 
     @property
     def images_per_second(self) -> float:
@@ -93,4 +112,16 @@ def _added(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
         images=earlier.images + attempt.images,
         parts=earlier.parts + attempt.parts,
         seconds=seconds,
+        busy=_busy([earlier, attempt]),
+        peak_memory=max(
+            (each.peak_memory for each in (earlier, attempt) if each.peak_memory is not None), default=None
+        ),
+        flops=None if earlier.flops is None or attempt.flops is None else earlier.flops + attempt.flops,
     )
+
+
+def _busy(attempts: Sequence[ShardStats]) -> float | None:
+    """The share over all attempts that told of one, each weighted by its time after loading."""
+    told = [(each.busy, each.seconds.total - each.seconds.load) for each in attempts if each.busy is not None]
+    spent = sum(time for _, time in told)
+    return sum(busy * time for busy, time in told) / spent if spent else None

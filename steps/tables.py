@@ -26,6 +26,7 @@ IMAGE_ROW = pa.schema(
         pa.field("guidance", pa.float64()),
         pa.field("sampler", pa.string()),
         pa.field("truncated", pa.bool_()),
+        pa.field("shortcuts", pa.string()),
     ]
 )
 OUTCOME = pa.schema(
@@ -64,7 +65,18 @@ DUPLICATE = pa.schema(
 )
 RESERVED = {*IMAGE_ROW.names, *OUTCOME.names, *PLACE.names, *NEAR.names, IMAGE.name}
 # What repeats within an object is worth a dictionary; ids, prompts and hashes do not.
-REPEATING = ["negative_prompt", "width", "height", "steps", "guidance", "sampler", "status", "error", "part"]
+REPEATING = [
+    "negative_prompt",
+    "width",
+    "height",
+    "steps",
+    "guidance",
+    "sampler",
+    "shortcuts",
+    "status",
+    "error",
+    "part",
+]
 GROUP_ROWS = 131_072  # of what is written as a stream
 DAMAGED = (pa.ArrowException, OSError, ValueError)
 

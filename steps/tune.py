@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import cache
 
 from imagekiln.steps import gauge, model, tuning
 from imagekiln.steps.batching import default_size
@@ -10,15 +11,15 @@ from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.device import choose, describe
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.families import family
-from imagekiln.steps.generate import loader
 from imagekiln.steps.identity import Pixels
 from imagekiln.steps.job import Job
 from imagekiln.steps.model import ModelFacts
+from imagekiln.steps.opening import opened
 from imagekiln.steps.pipeline import versions
 from imagekiln.steps.plan import SCHEMA_VERSION, Counts, Input, Plan
 from imagekiln.steps.saturation import LARGEST, Found, Measured, search
 from imagekiln.steps.trial import Effort, Trial
-from imagekiln.steps.tuning import Entry, Key, Rate, Tuned, key
+from imagekiln.steps.tuning import Entry, Key, Rate, Tuned, deciding, key
 
 GIB = 2**30
 PROMPT = "a photograph of a lighthouse on a cliff above the sea, waves below it, clouds in the evening sun"
@@ -60,7 +61,7 @@ class _Bench:
         self._family = family(self.facts.pipeline)
         self._device = choose(job.device)
         self._memory = gauge.memory(self._device)
-        self._load: Callable[[], Denoiser] = loader(_plan(job, self.facts))
+        self._load: Callable[[], Denoiser] = cache(lambda: opened(_plan(job, self.facts)))
         self._end = time.monotonic() + effort.minutes * 60
 
     def tuned(self, size: Size) -> Entry:
@@ -82,7 +83,9 @@ class _Bench:
     def key(self, size: Size) -> Key:
         """What the file has an entry for a size under."""
         gpu, guided = describe(self._device), self._guided
-        return key(self.facts.digest, self._job.model.dtype, self._job.speed, gpu, _gib(self._memory), *size, guided)
+        return key(
+            " ".join(self.facts.digests), self._job.model.dtype, self._job.speed, gpu, _gib(self._memory), *size, guided
+        )
 
     @property
     def _guided(self) -> bool:
@@ -91,9 +94,9 @@ class _Bench:
     def _entry(self, size: Size, found: Found) -> Entry:
         return Entry(
             model=self._job.model.id,
-            digest=self.facts.digest,
+            digest=" ".join(self.facts.digests),
             dtype=self._job.model.dtype,
-            speed=self._job.speed,
+            speed=deciding(self._job.speed),
             gpu=describe(self._device),
             gpu_gib=_gib(self._memory),
             width=size[0],

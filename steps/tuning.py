@@ -95,12 +95,17 @@ class Tuned:
     measured: int
 
 
+def deciding(speed: Speed) -> Speed:
+    """The settings with those at their defaults that do not enter into how fast images are drawn."""
+    return speed.model_copy(update={"compile_cache": Speed().compile_cache})
+
+
 def key(
     digest: str, dtype: str, speed: Speed, gpu: str, gib: float | None, width: int, height: int, guided: bool
 ) -> Key:
     """What there is one entry for, in the order in which the file has them."""
     memory = round(gib or 0)  # drivers differ in the last megabytes
-    return digest, dtype, speed.model_dump_json(exclude_defaults=True), gpu, memory, width, height, guided
+    return digest, dtype, deciding(speed).model_dump_json(exclude_defaults=True), gpu, memory, width, height, guided
 
 
 def load(width: int, height: int, *, guided: bool) -> int:

@@ -13,7 +13,7 @@ from imagekiln.steps.plan import BatchSize, Plan
 from imagekiln.steps.planning import Planned, make_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.tuning import Entry
-from tests.jobs import SHAPES, job, write
+from tests.jobs import SHAPES, Columns, job, write
 from tests.jobs import plan as planned
 from tests.tuned import entry, tuning_file
 
@@ -21,7 +21,7 @@ ROWS = {"prompt": ["a", "b", "c"]}
 SIZES = {"prompt": ["a", "b", "c", "d"], "width": [64, 128, 64, 128], "height": [64, 128, 64, 128]}
 
 
-def _plan(folder: Path, columns: dict[str, object] = ROWS, **settings: object) -> Plan:
+def _plan(folder: Path, columns: Columns = ROWS, /, **settings: object) -> Plan:
     return planned(folder, columns, **settings).plan
 
 

@@ -163,7 +163,7 @@ def test_a_job_with_a_certificate_signs_every_image(encoding: Encoding, tmp_path
 def test_what_cannot_sign_ends_before_the_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = {"certificate": str(tmp_path / "no.pem"), "key": "env:IMAGEKILN_NO_KEY"}
     planned = make_plan(jobs.job(tmp_path, {"prompt": ["a"]}, **SETTINGS, c2pa=where))
-    monkeypatch.setattr(generate, "load", None)
+    monkeypatch.setattr(generate, "opened", None)
     with pytest.raises(BadInput, match=r"c2pa\.certificate: .*no\.pem: no such file"):
         generate.generate(planned.uri, 0)
 

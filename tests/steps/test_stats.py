@@ -1,13 +1,15 @@
 """What a shard took."""
 
+import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from imagekiln.steps import names, stats
 from imagekiln.steps.ahead import Waits
-from imagekiln.steps.stats import Seconds, ShardStats, timed
+from imagekiln.steps.stats import STATS, Seconds, ShardStats, timed
 from imagekiln.steps.storage import Store, open_store
 
 
@@ -53,6 +55,35 @@ def test_attempts_add_up_and_the_last_batch_size_stands(store: Store) -> None:
     assert found is not None
     assert (found.attempts, found.images, found.parts, found.batch) == (3, 7, 3, 4)
     assert found.seconds == Seconds(total=6.0, load=1.5, denoise=3.0, encode=0.75, write=0.375)
+
+
+def test_what_the_device_did_is_added_up_over_attempts(store: Store) -> None:
+    busy_for_long = Seconds(total=7.0, load=1.0)
+    first = ShardStats(3, 1, 4, 1, 8, "H100", busy_for_long, {}, busy=0.5, peak_memory=9, flops=2e12, limit=1e15)
+    last = ShardStats(3, 1, 4, 1, 8, "L4", Seconds(total=3.0, load=1.0), {}, 0.9, 7, 1e12, 2e14)
+    stats.record(store, first)
+    stats.record(store, last)
+    found = stats.load(store, 3)
+    assert found is not None
+    assert found.busy == pytest.approx((0.5 * 6 + 0.9 * 2) / 8)
+    assert (found.peak_memory, found.flops, found.limit) == (9, 3e12, 2e14)
+
+
+def test_what_an_attempt_does_not_know_of_the_device_is_not_made_up(store: Store) -> None:
+    stats.record(store, _attempt())
+    stats.record(store, replace(_attempt(), busy=0.5, peak_memory=7, flops=1e12))
+    found = stats.load(store, 3)
+    assert found is not None
+    assert (found.busy, found.peak_memory, found.flops, found.limit) == (0.5, 7, None, None)
+
+
+def test_statistics_of_an_older_version_load(store: Store) -> None:
+    new = {"compile", "text", "decode", "copy", "busy", "peak_memory", "flops", "limit"}
+    told = STATS.dump_python(_attempt())
+    told["seconds"] = {name: value for name, value in told["seconds"].items() if name not in new}
+    content = json.dumps({name: value for name, value in told.items() if name not in new})
+    store.replace(names.stats(3), content.encode())
+    assert stats.load(store, 3) == _attempt()
 
 
 def test_statistics_lie_where_the_plan_says(store: Store) -> None:

@@ -1,0 +1,93 @@
+"""Compiled code kept under the run's output, so that the next pod need not compile.
+
+Whoever may write there may run code in the pods, for that is what it is. `speed.compile_cache: off` keeps and reads
+none.
+"""
+
+import hashlib
+import json
+import logging
+import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+
+import torch
+from torch.compiler._cache import CacheArtifactManager
+
+from imagekiln.steps import names
+from imagekiln.steps.errors import KilnError, Missing
+from imagekiln.steps.storage import Store
+
+FORMAT = b"imagekiln compiled code 1\n"
+DIGEST_BYTES = 32
+log = logging.getLogger(__name__)
+
+
+class CompiledCode:
+    """The code of one model on one kind of device, an object for each batch shape."""
+
+    def __init__(self, store: Store, device: torch.device, model: str) -> None:
+        """Take the output, and in `model` everything that decides the code but for the batch and the machine."""
+        self._store = store
+        self._decides = [model, *_machine(device)]
+
+    @contextmanager
+    def used(self, batch: str) -> Iterator[None]:
+        """Load the code of a batch shape, if any is kept. If none is, keep what is compiled in the block."""
+        key = names.compiled(hashlib.sha256(json.dumps([*self._decides, batch]).encode()).hexdigest())
+        there = self._load(key)
+        with CacheArtifactManager.with_fresh_cache():  # of this shape only, else each object would hold all before it
+            yield
+            if not there:
+                self._save(key)
+
+    def _load(self, key: str) -> bool:
+        """Whether an object is there, and sound or not, none is to be written."""
+        try:
+            content = self._store.read(key)
+        except Missing:
+            return False
+        except KilnError as error:
+            log.warning("%s The model is compiled here.", error)
+            return True
+        code = content[len(FORMAT) + DIGEST_BYTES :]
+        sound = content[: -len(code)] == _head(code) if code else False
+        if not sound or not _taken(code):
+            log.warning(
+                "%s: is no compiled code, or damaged; the model is compiled here. Delete it.", self._store.at(key)
+            )
+        return True
+
+    def _save(self, key: str) -> None:
+        made = torch.compiler.save_cache_artifacts()
+        if made is None:
+            return
+        try:
+            self._store.create(key, _head(made[0]) + made[0])
+        except KilnError as error:  # the images do not need it
+            log.warning("%s Compiled code is not kept.", error)
+
+
+def _head(code: bytes) -> bytes:
+    return FORMAT + hashlib.sha256(code).digest()
+
+
+def _taken(code: bytes) -> bool:
+    try:
+        return torch.compiler.load_cache_artifacts(code) is not None
+    except Exception:  # noqa: BLE001  # of what another version wrote, anything may come
+        return False
+
+
+def _machine(device: torch.device) -> list[str]:
+    """The versions and the hardware that code is made for."""
+    try:
+        triton = version("triton")
+    except PackageNotFoundError:
+        triton = ""
+    software = [torch.__version__, str(torch.version.cuda), triton, platform.python_version()]
+    if device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        return [*software, torch.cuda.get_device_name(device), f"{capability[0]}.{capability[1]}"]
+    return [*software, device.type, platform.machine(), torch.backends.cpu.get_cpu_capability()]

@@ -1,0 +1,99 @@
+"""Batches drawn by compiled networks, and by plain ones where compiling fails."""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import TypeVar
+
+import diffusers
+import torch
+
+from imagekiln.steps.compile_clock import clocked
+from imagekiln.steps.compiled_code import CompiledCode
+from imagekiln.steps.device import is_lost, is_out_of_memory
+from imagekiln.steps.errors import KilnError, first_line
+from imagekiln.steps.families import family
+from imagekiln.steps.networks import How, Networks, has_compiler
+from imagekiln.steps.rows import ImageRow, shape
+from imagekiln.steps.speed import Speed
+from imagekiln.steps.visible import in_line
+
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+class Compiling:
+    """A pipeline whose networks are compiled at the first batch of each shape. `seconds` is what that took so far."""
+
+    def __init__(self, pipe: diffusers.DiffusionPipeline, speed: Speed, code: CompiledCode | None = None) -> None:
+        """Compile what the settings, the device and the family say; `code` is what other pods compiled."""
+        self.seconds = 0.0
+        self._family = family(type(pipe).__name__)
+        self._networks = Networks(pipe, self._family.compiled if _wanted(speed, pipe.device) else "none")
+        self._code = code
+        self._seen: set[str] = set()
+
+    @property
+    def how(self) -> How:
+        """How the networks are compiled."""
+        return self._networks.how
+
+    def draw(self, batch: Sequence[ImageRow], call: Callable[[], T]) -> T:
+        """What `call` makes of the batch. Where it fails because of compiling, it is called again without.
+
+        Raises what `call` raises otherwise.
+        """
+        if self.how == "none":
+            return call()
+        kind = self._kind(batch)
+        if kind in self._seen:
+            return call()
+        with self._code.used(kind) if self._code else nullcontext():
+            drawn = self._first(call)
+        self._seen.add(kind)
+        return drawn
+
+    def _first(self, call: Callable[[], T]) -> T:
+        with clocked() as clock:
+            try:
+                return call()
+            except KilnError:
+                raise
+            except Exception as error:
+                if not clock.count or is_out_of_memory(error) or is_lost(error):
+                    raise
+                said = in_line(first_line(str(error)) or type(error).__name__)
+            finally:
+                self.seconds += clock.seconds
+        return self._plain(call, said)
+
+    def _plain(self, call: Callable[[], T], said: str) -> T:
+        """The same without compiling. Where that fails too, compiling was not to blame."""
+        self._networks.plain()
+        try:
+            drawn = call()
+        except BaseException:
+            self._networks.again()
+            raise
+        self._networks.how = "none"
+        log.warning("The model could not be compiled (%s), so it runs as it is, slower. Set speed.compile: off.", said)
+        return drawn
+
+    def _kind(self, batch: Sequence[ImageRow]) -> str:
+        """What of a batch decides the code that it needs: its size and shape, and whether guidance doubles it."""
+        guided = shape(batch[0]).guidance > self._family.unguided
+        first = replace(shape(batch[0]), steps=1, guidance=float(guided), sampler="default")
+        return f"{len(batch)} {first}"
+
+
+def _wanted(speed: Speed, device: torch.device) -> bool:
+    if speed.compile == "off" or (speed.compile == "auto" and device.type != "cuda"):
+        return False
+    if not has_compiler():
+        log.warning(
+            "There is no C compiler with Python's headers to compile the model by, so it runs as it is, slower. "
+            "Install gcc, or set speed.compile: off."
+        )
+        return False
+    return True

@@ -1,0 +1,61 @@
+"""How a pipeline's VAE decodes: a batch whole, or less at a time where memory asks for it.
+
+No estimate says what fits: drivers, other processes and fragments take their part. So memory itself is asked.
+"""
+
+import logging
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
+
+import diffusers
+
+from imagekiln.steps.device import free_memory, is_out_of_memory
+from imagekiln.steps.errors import BadInput
+
+Way = Literal["whole", "slices", "tiles"]
+LESS: dict[Way, tuple[Way, ...]] = {"whole": ("slices", "tiles"), "slices": ("tiles",), "tiles": ()}
+Vae: TypeAlias = Any  # diffusers has no types; None in pipelines that decode otherwise
+P = ParamSpec("P")
+T = TypeVar("T")
+log = logging.getLogger(__name__)
+
+
+class Decoding:
+    """The VAE of a pipeline, and the `way` in which it decodes: the latest one, which only ever becomes more frugal."""
+
+    def __init__(self, pipe: diffusers.DiffusionPipeline, wanted: Literal["auto"] | Way) -> None:
+        """Have it decode in the way that is wanted. Raises BadInput where it knows no such way."""
+        self.way: Way = "whole"
+        self._vae: Vae = getattr(pipe, "vae", None)
+        if wanted == "auto" and self._vae is not None:
+            self._vae.decode = self._saving(self._vae.decode)
+        elif wanted in ("slices", "tiles") and not self._take(wanted):
+            raise BadInput(f"speed.vae is {wanted!r}, which this model's VAE does not know. Write auto.")
+
+    def _saving(self, decode: Callable[P, T]) -> Callable[P, T]:
+        """The same, again and again with less at a time while memory runs out."""
+
+        @wraps(decode)
+        def saving(*args: P.args, **kwargs: P.kwargs) -> T:
+            while True:
+                try:
+                    return decode(*args, **kwargs)
+                except Exception as error:
+                    if not is_out_of_memory(error) or not any(map(self._take, LESS[self.way])):
+                        raise
+                log.warning("A batch does not fit in memory to be decoded: from here on in %s.", self.way)
+                free_memory()
+
+        return saving
+
+    def _take(self, way: Way) -> bool:
+        """Go over to a way, if the VAE knows it. Tiles are of one slice at a time."""
+        try:
+            self._vae.enable_slicing()
+            if way == "tiles":
+                self._vae.enable_tiling()
+        except (AttributeError, NotImplementedError):
+            return False
+        self.way = way
+        return True

@@ -1,0 +1,49 @@
+"""The denoiser in 8 bits: torchao's dynamic float8, a scale for each row of weights and for each token.
+
+Source: https://docs.pytorch.org/ao/stable/. As each token has a scale of its own, no image depends on its neighbours.
+"""
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+
+import diffusers
+import torch
+
+from imagekiln.steps.errors import BadInput
+
+CAPABILITY = (8, 9)  # NVIDIA's Ada; Hopper is 9.0
+MULTIPLE = 16  # what both sides of a product in float8 must be multiples of
+BLOCKS = "blocks."  # what repeats has a name with this in it; the first and the last projection lie outside
+MODULATION = ".norm"  # of one row an image: too small to gain
+
+
+def require(device: torch.device) -> None:
+    """Raise BadInput where this installation or this device cannot compute in float8."""
+    if find_spec("torchao") is None:
+        raise BadInput("speed.quantisation is fp8, which needs an extra. Install imagekiln[fp8], or write none.")
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < CAPABILITY:
+        raise BadInput(
+            f"speed.quantisation is fp8, which a GPU of compute capability {CAPABILITY[0]}.{CAPABILITY[1]} or more "
+            f"computes, and this is {device.type}. Run it on such a GPU, or write none."
+        )
+
+
+def to_fp8(denoiser: diffusers.ModelMixin) -> None:
+    """Change the linear layers of the repeated blocks to float8, in place: before anything is compiled."""
+    from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow, quantize_
+    from torchao.quantization.quantize_.common import KernelPreference
+
+    wanted = set(layers(denoiser))
+    # The same kernels whatever else is installed, and the compiler's settings left as they are.
+    config = Float8DynamicActivationFloat8WeightConfig(
+        granularity=PerRow(), kernel_preference=KernelPreference.TORCH, set_inductor_config=False
+    )
+    quantize_(denoiser, config, filter_fn=lambda _, name: name in wanted)
+
+
+def layers(denoiser: diffusers.ModelMixin) -> Iterator[str]:
+    """The names of the layers that are worth it."""
+    for name, module in denoiser.named_modules():
+        fits = isinstance(module, torch.nn.Linear) and not any(side % MULTIPLE for side in module.weight.shape)
+        if fits and BLOCKS in name and MODULATION not in name:
+            yield name

@@ -1,0 +1,57 @@
+"""The shortcuts that a job takes: what they are called, and which families of models can take them."""
+
+from collections.abc import Iterator
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.families import FAMILIES, Family, family
+from imagekiln.steps.job import Job
+from imagekiln.steps.model import ModelFacts
+from imagekiln.steps.speed import Speed
+
+ALL_STEPS = 1.0
+
+
+def told(speed: Speed) -> str | None:
+    """The shortcuts as the manifest names them, such as `fp8,guidance_until=0.6,reuse=3`; None where there are none."""
+    return ",".join(_names(speed)) or None
+
+
+def _names(speed: Speed) -> Iterator[str]:
+    if speed.quantisation != "none":
+        yield speed.quantisation
+    if speed.guidance_until < ALL_STEPS:
+        yield f"guidance_until={speed.guidance_until}"
+    if speed.reuse > 1:
+        yield f"reuse={speed.reuse}"
+
+
+def require(job: Job, pipeline: str) -> None:
+    """Raise BadInput where a shortcut of the job is none for this pipeline's class, or for the model's dtype."""
+    speed, known = job.speed, family(pipeline)
+    if speed.quantisation == "fp8" and job.model.dtype != "bfloat16":
+        raise BadInput(
+            f"speed.quantisation is fp8, which scales bfloat16, and model.dtype is {job.model.dtype}. Write bfloat16."
+        )
+    if speed.guidance_until < ALL_STEPS and known.halved is None:
+        raise _not_for("guidance_until", 1, pipeline, [name for name, each in FAMILIES.items() if _can_end(each)])
+    if speed.reuse > 1 and not known.foretold:
+        raise _not_for("reuse", 1, pipeline, [name for name, each in FAMILIES.items() if each.foretold])
+
+
+def _can_end(known: Family) -> bool:
+    return known.halved is not None
+
+
+def _not_for(name: str, default: int, pipeline: str, able: list[str]) -> BadInput:
+    names = ", ".join(each.removesuffix("Pipeline") for each in able)
+    return BadInput(
+        f"speed.{name} is not for {pipeline.removesuffix('Pipeline')}: it works with {names}. "
+        f"Set it to {default}, or take such a model."
+    )
+
+
+def further(job: Job, model: ModelFacts) -> Iterator[str]:
+    """What beside the model's files and dtype changes every picture of a job: shortcuts, and a refiner."""
+    yield from _names(job.speed)
+    if job.model.refiner is not None:
+        yield f"refiner={model.refiner}@{job.model.refiner.start}"
