@@ -83,5 +83,5 @@ def power_of_two(most: float) -> int:
 def _memory(gpu: str) -> int | None:
     """Bytes of the GPU, or of a slice of one."""
     if part := SLICE.search(gpu):
-        return int(part[1]) * GIB
+        return int(part[1]) * 10**9
     return GPUS[gpu] * GIB if gpu in GPUS else None

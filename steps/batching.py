@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from imagekiln.steps import batch_table, footers, model, tuning
+from imagekiln.steps import batch_table, footers, model, tuning_file
 from imagekiln.steps.batch_table import power_of_two
 from imagekiln.steps.catalog import Group
 from imagekiln.steps.errors import BadInput
@@ -51,7 +51,7 @@ def known(job: Job, digest: str) -> Known:
     """What is known of a job's batches before its rows are read. Raises BadInput, Missing, TryAgain."""
     if job.batch.tuning is None:
         return Known(gpu=job.batch.gpu)
-    found = [each for each in tuning.read(job.batch.tuning).entries if _fits(each, job, digest)]
+    found = [each for each in tuning_file.read(job.batch.tuning).entries if _fits(each, job, digest)]
     gpus = sorted({each.gpu for each in found})
     if job.batch.gpu is None and len(gpus) > 1:
         named = ", ".join(gpus)

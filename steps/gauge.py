@@ -4,7 +4,7 @@ import time
 
 import torch
 
-from imagekiln.steps.device import free_memory
+from imagekiln.steps.device import free_memory, peak_memory
 
 
 def now(device: torch.device) -> float:
@@ -29,5 +29,5 @@ def forget_peak(device: torch.device) -> None:
 
 
 def peak(device: torch.device) -> int | None:
-    """The most bytes held since then; None where the device does not tell."""
-    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else None
+    """The most bytes in use at once since then; None where the device shares the machine's memory."""
+    return peak_memory(device) if device.type == "cuda" else None

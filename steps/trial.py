@@ -19,7 +19,7 @@ MOST_DRAWS = 20
 class Effort:
     """How much is drawn for each batch size: so many steps a time, for so many seconds after a first time to warm up.
 
-    `minutes` is for all sizes and shapes together: when they are over, what was measured decides.
+    `minutes` is for all batches of one size of images: when they are over, what was measured decides.
     """
 
     steps: int = 6

@@ -1,11 +1,10 @@
-"""Tuning: the batch size for each shape of a job, measured once on this machine's device and kept in a file."""
+"""Tuning: the batch size for each size of a job's images, measured once on this machine's device and kept in a file."""
 
 import time
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from functools import cache
 
-from imagekiln.steps import gauge, model, tuning
+from imagekiln.steps import gauge, model, tuning_file
 from imagekiln.steps.batching import default_size
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.device import choose, describe
@@ -18,12 +17,11 @@ from imagekiln.steps.opening import opened
 from imagekiln.steps.pipeline import versions
 from imagekiln.steps.plan import SCHEMA_VERSION, Counts, Input, Plan
 from imagekiln.steps.saturation import LARGEST, Found, Measured, search
+from imagekiln.steps.subject import Size, Subject, in_gib
 from imagekiln.steps.trial import Effort, Trial
-from imagekiln.steps.tuning import Entry, Key, Rate, Tuned, deciding, key
+from imagekiln.steps.tuning import Tuned
 
-GIB = 2**30
 PROMPT = "a photograph of a lighthouse on a cliff above the sea, waves below it, clouds in the evening sun"
-Size = tuple[int, int]
 
 
 def tune(
@@ -41,13 +39,12 @@ def tune(
     Raises BadInput where model, size or file are not as they must be, TryAgain without the device.
     """
     bench = _Bench(job, effort or Effort(), told)
-    known = {each.key: each for each in tuning.read_or_empty(file).entries}
-    entries, measured = list[Entry](), 0
+    known = {} if again else {each.key: each for each in tuning_file.read_or_empty(file).entries}
+    entries, measured = [], 0
     for size in dict.fromkeys(sizes or [default_size(job, bench.facts)]):
-        entry = None if again else known.get(bench.key(size))
-        if entry is None:
-            entry, measured = bench.tuned(size), measured + 1
-            tuning.add(file, entry)
+        if (entry := known.get(bench.subject.key(size))) is None:
+            entry, measured = bench.subject.entry(size, bench.found(size), versions()), measured + 1
+            tuning_file.add(file, entry)
         entries.append(entry)
     return Tuned(file, tuple(entries), measured)
 
@@ -56,18 +53,18 @@ class _Bench:
     """The job's model on this machine's device, loaded when it is first needed."""
 
     def __init__(self, job: Job, effort: Effort, told: Callable[[str], None]) -> None:
+        device = choose(job.device)
         self.facts = model.facts(job.model)
-        self._job, self._effort, self._told = job, effort, told
         self._family = family(self.facts.pipeline)
-        self._device = choose(job.device)
-        self._memory = gauge.memory(self._device)
+        guided = self._family.guided(job.defaults.guidance)
+        self.subject = Subject(job, " ".join(self.facts.digests), guided, describe(device), gauge.memory(device))
+        self._job, self._effort, self._told = job, effort, told
         self._load: Callable[[], Denoiser] = cache(lambda: opened(_plan(job, self.facts)))
-        self._end = time.monotonic() + effort.minutes * 60
 
-    def tuned(self, size: Size) -> Entry:
-        """The entry for a size, measured."""
+    def found(self, size: Size) -> Found:
+        """What the search for a size found."""
         self._refuse(size)
-        trial = Trial(self._load(), self._pixels(size), self._effort)
+        trial, end = Trial(self._load(), self._pixels(size), self._effort), self._effort.minutes * 60 + time.monotonic()
         most = 1 if self._family.alone else LARGEST  # it draws one image at a time, whatever the batch
 
         def measure(batch: int) -> Measured | None:
@@ -75,47 +72,14 @@ class _Bench:
             self._told(_line(size, batch, found))
             return found
 
-        found = search(measure, self._memory, most, lambda: time.monotonic() > self._end)
+        found = search(measure, self.subject.memory, most, lambda: time.monotonic() > end)
         if found is None:
-            raise TryAgain(f"not even one image of {_text(size)} fits in the memory of {describe(self._device)}.")
-        return self._entry(size, found)
-
-    def key(self, size: Size) -> Key:
-        """What the file has an entry for a size under."""
-        gpu, guided = describe(self._device), self._guided
-        return key(
-            " ".join(self.facts.digests), self._job.model.dtype, self._job.speed, gpu, _gib(self._memory), *size, guided
-        )
-
-    @property
-    def _guided(self) -> bool:
-        return self._family.guided(self._job.defaults.guidance)
-
-    def _entry(self, size: Size, found: Found) -> Entry:
-        return Entry(
-            model=self._job.model.id,
-            digest=" ".join(self.facts.digests),
-            dtype=self._job.model.dtype,
-            speed=deciding(self._job.speed),
-            gpu=describe(self._device),
-            gpu_gib=_gib(self._memory),
-            width=size[0],
-            height=size[1],
-            guided=self._guided,
-            batch=found.chosen.batch,
-            steps=self._job.defaults.steps,
-            seconds_per_image=_rounded(1 / found.chosen.rate),
-            stopped=found.stopped,
-            measured=tuple(map(_rate, found.measured)),
-            when=datetime.now(UTC).replace(microsecond=0),
-            versions=versions(),
-        )
+            raise TryAgain(f"not even one image of {_text(size)} fits in the memory of {self.subject.gpu}. Free it.")
+        return found
 
     def _pixels(self, size: Size) -> Pixels:
         given = self._job.defaults
-        return Pixels(
-            PROMPT, given.negative_prompt, 0, *size, steps=given.steps, guidance=given.guidance, sampler=given.sampler
-        )
+        return Pixels(PROMPT, given.negative_prompt, 0, *size, given.steps, given.guidance, given.sampler)
 
     def _refuse(self, size: Size) -> None:
         multiple, most = self.facts.size_multiple, self._job.limits.pixels
@@ -134,22 +98,9 @@ def _plan(job: Job, facts: ModelFacts) -> Plan:
 def _line(size: Size, batch: int, found: Measured | None) -> str:
     if found is None:
         return f"{_text(size)}, {batch} at once: does not fit in memory"
-    memory = "" if found.peak is None else f", {found.peak / GIB:.1f} GiB at most"
+    memory = "" if found.peak is None else f", {in_gib(found.peak)} GiB at most"
     return f"{_text(size)}, {batch} at once: {found.rate:.3g} images/s{memory}"
 
 
 def _text(size: Size) -> str:
     return f"{size[0]} x {size[1]}"
-
-
-def _rate(measured: Measured) -> Rate:
-    return Rate(batch=measured.batch, images_per_second=_rounded(measured.rate), peak_gib=_gib(measured.peak))
-
-
-def _gib(size: int | None) -> float | None:
-    return None if size is None else round(size / GIB, 2)
-
-
-def _rounded(number: float) -> float:
-    """As many digits as people read, and repeat."""
-    return float(f"{number:.4g}")

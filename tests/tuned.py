@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from imagekiln.steps import model, tuning
+from imagekiln.steps import model, tuning_file
 from imagekiln.steps.job import Model
 from imagekiln.steps.tuning import Entry
 from tests.jobs import SHAPES
@@ -32,9 +32,9 @@ def entry(**changes: object) -> Entry:
     return Entry.model_validate({"digest": digest, **PLAIN, **changes})
 
 
-def tuning_file(folder: Path, *entries: Entry) -> str:
+def tuned_file(folder: Path, *entries: Entry) -> str:
     """A tuning file with these entries."""
     file = str(folder / "tuning.yaml")
     for each in entries:
-        tuning.add(file, each)
+        tuning_file.add(file, each)
     return file

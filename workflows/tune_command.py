@@ -28,7 +28,7 @@ class Size(click.ParamType[tuple[int, int]]):
 @click.option("--file", metavar="FILE", help=f"Where to keep it; else batch.tuning, or {FILE} beside the job.")
 @click.option("--again", is_flag=True, help="Measure also what the file has.")
 @click.option("--steps", type=click.IntRange(2, 1000), default=6, show_default=True, help="Steps drawn at a time.")
-@click.option("--minutes", type=click.FloatRange(min=0), default=15, show_default=True, help="Stop after so long.")
+@click.option("--minutes", type=click.FloatRange(min=0), default=15, show_default=True, help="The most for a size.")
 @output_option
 def tune(
     job: str,

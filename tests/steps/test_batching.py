@@ -15,7 +15,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.tuning import Entry
 from tests.jobs import SHAPES, Columns, job, write
 from tests.jobs import plan as planned
-from tests.tuned import entry, tuning_file
+from tests.tuned import entry, tuned_file
 
 ROWS = {"prompt": ["a", "b", "c"]}
 SIZES = {"prompt": ["a", "b", "c", "d"], "width": [64, 128, 64, 128], "height": [64, 128, 64, 128]}
@@ -26,7 +26,7 @@ def _plan(folder: Path, columns: Columns = ROWS, /, **settings: object) -> Plan:
 
 
 def _tuned(folder: Path, *entries: Entry, **more: object) -> dict[str, object]:
-    return {"batch": {"tuning": tuning_file(folder, *entries), **more}}
+    return {"batch": {"tuning": tuned_file(folder, *entries), **more}}
 
 
 def test_a_number_in_the_job_wins(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from tests import models
 from tests.faults import manifests
 from tests.runs import PROMPTS, encoded, fill, planned
 from tests.steps.test_device import ABSENT
-from tests.tuned import entry, tuning_file
+from tests.tuned import entry, tuned_file
 
 KEYS = [names.part(0, number) for number in range(3)]
 
@@ -315,7 +315,7 @@ def test_each_size_is_drawn_in_the_batches_that_were_tuned_for_it(
     model = {"id": str(models.folder("sd")), "dtype": "float32"}
     digest = digest_of(Model.model_validate(model))
     entries = (entry(digest=digest, width=side, height=side, batch=batch) for side, batch in ((16, 4), (32, 2)))
-    tuned = {"batch": {"tuning": tuning_file(tmp_path, *entries)}, "shard": {"images": 100}}
+    tuned = {"batch": {"tuning": tuned_file(tmp_path, *entries)}, "shard": {"images": 100}}
     rows = [{"prompt": f"{place}", "width": side, "height": side} for side in (16, 32) for place in range(5)]
     there = planned(tmp_path, str(tmp_path / "out"), rows, **tuned)
     done = generate(there.uri, 0)

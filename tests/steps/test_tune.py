@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import tune, tuning
+from imagekiln.steps import tune, tuning_file
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.families import family
 from imagekiln.steps.job import Job
@@ -56,7 +56,7 @@ def test_what_is_tuned_is_what_planning_freezes(tmp_path: Path) -> None:
     assert [each.batch for each in found.measured] == [1, 2, 4]
     assert found.batch in (1, 2, 4)
     assert [line.split(": ")[0] for line in told] == [f"64 x 64, {batch} at once" for batch in (1, 2, 4)]
-    assert tuning.read(done.file).entries == (found,)
+    assert tuning_file.read(done.file).entries == (found,)
     planned = make_plan(_job(tmp_path, batch={"tuning": done.file})).plan
     assert [each.images for each in planned.batches] == [found.batch]
 
@@ -84,7 +84,7 @@ def test_each_size_is_found_once_and_kept_at_once(tmp_path: Path, monkeypatch: p
     _measures(monkeypatch, measure)
     with pytest.raises(TryAgain):
         _tuned(_job(tmp_path), tmp_path, (64, 64), (64, 64), (128, 64))
-    assert [(each.width, each.height) for each in tuning.read(f"{tmp_path}/tuning.yaml").entries] == [(64, 64)]
+    assert [(each.width, each.height) for each in tuning_file.read(f"{tmp_path}/tuning.yaml").entries] == [(64, 64)]
 
 
 def test_a_family_that_draws_one_by_one_is_measured_at_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

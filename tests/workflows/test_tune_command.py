@@ -7,7 +7,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from imagekiln.steps import tuning
+from imagekiln.steps import tuning_file
 from imagekiln.steps.tuning import Entry, Tuned
 from imagekiln.workflows.cli import main
 from imagekiln.workflows.show_tuned import tuned
@@ -40,7 +40,7 @@ def test_it_measures_once_and_the_plan_and_the_estimate_use_it(job: str, tmp_pat
     done = _kiln("tune", job, "--steps", "2")
     assert done.exit_code == 0, done.output
     file = f"{tmp_path}/tuning.yaml"
-    (found,) = tuning.read(file).entries
+    (found,) = tuning_file.read(file).entries
     assert done.stdout.startswith(f"64 x 64 on cpu: {found.batch} images at once, ")
     assert done.stdout.endswith(f"\nKept in: {file}\n")
     assert [line.split(":")[0] for line in done.stderr.splitlines()[-2:]] == [
@@ -62,7 +62,7 @@ def test_sizes_and_the_file_are_as_asked(job: str, tmp_path: Path) -> None:
     file = str(tmp_path / "kept" / "here.yaml")
     done = _kiln("tune", job, "--size", "32x64", "--size", "64X32", "--file", file, "--minutes", "0")
     assert done.exit_code == 0, done.output
-    assert [(each.width, each.height, each.stopped) for each in tuning.read(file).entries] == [
+    assert [(each.width, each.height, each.stopped) for each in tuning_file.read(file).entries] == [
         (32, 64, "time"),
         (64, 32, "time"),
     ]
@@ -72,7 +72,7 @@ def test_the_jobs_own_file_is_taken_where_it_names_one(job: str, tmp_path: Path)
     file = str(tmp_path / "own.yaml")
     done = _kiln("tune", job, "--set", f"batch.tuning={file}", "--minutes", "0")
     assert done.exit_code == 0, done.output
-    assert len(tuning.read(file).entries) == 1
+    assert len(tuning_file.read(file).entries) == 1
 
 
 @pytest.mark.parametrize("size", ["64", "64x", "x64", "-64x64", "64x64x64", "0x40000000", "axb"])
