@@ -14,7 +14,7 @@ RUN python -m pip install --no-cache-dir --disable-pip-version-check --constrain
     && python -m venv --without-pip /opt/imagekiln \
     && uv pip install --no-cache --compile-bytecode --python /opt/imagekiln/bin/python \
         --constraints requirements/lock.txt --requirements pyproject.toml \
-        --extra generate --extra jxl --extra c2pa
+        --extra generate --extra fp8 --extra jxl --extra c2pa
 
 FROM dependencies AS ours
 COPY . .
@@ -27,7 +27,7 @@ COPY --from=dependencies /opt/imagekiln /opt/imagekiln
 COPY --from=ours /ours /opt/imagekiln
 # What of the driver NVIDIA's runtime puts in. Not which GPUs: an image that says "all" gets them in pods that asked for
 # none, wherever that runtime is the default.
-ENV PATH=/opt/imagekiln/bin:$PATH HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 \
+ENV PATH=/opt/imagekiln/bin:$PATH HOME=/tmp PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 DIFFUSERS_VERBOSITY=error \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 USER 1000:1000
 WORKDIR /tmp

@@ -7,10 +7,9 @@ import pyarrow as pa
 import yaml
 from jinja2 import Environment, PackageLoader
 
-from imagekiln.steps import features, names, tables
+from imagekiln.steps import features, names, parameters, tables
 from imagekiln.steps.encodings import suffix
 from imagekiln.steps.job import Job
-from imagekiln.steps.parameters import Model
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.storage import Store
 from imagekiln.steps.summary import Summary
@@ -31,10 +30,10 @@ def card(plan: Plan, rows: pa.Schema, summary: Summary) -> str:
         loader=PackageLoader("imagekiln.steps", "."), trim_blocks=True, keep_trailing_newline=True
     )
     environment.filters["code"] = code
-    model = Model(plan.job.model.id, plan.model.digest)  # of a local folder, not where it was
+    model = parameters.of(plan)  # of a local folder, not where it was
     front = yaml.safe_dump(_front(plan.job, rows, summary), sort_keys=False)
     return environment.get_template("card.md.j2").render(
-        plan=plan, summary=summary, front=front, name=plan.job.name, run_id=plan.run_id, model=model.name
+        plan=plan, summary=summary, front=front, name=plan.job.name, run_id=plan.run_id, model=model
     )
 
 

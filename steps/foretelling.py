@@ -1,30 +1,37 @@
 """Steps that are foretold from those before instead of computed: TaylorSeer, on a schedule.
 
-Liu et al. 2025, https://arxiv.org/abs/2503.06923, in diffusers' form that foretells the denoiser's last layer and
-leaves out its blocks. Which steps are computed follows from their number alone, so no image depends on its neighbours:
-the first three, the fifth, and every so many after it.
+Liu et al. 2025, https://arxiv.org/abs/2503.06923, in diffusers' form that foretells what the denoiser's last layer
+gives and leaves out its blocks. Which steps are computed follows from their number alone, so no image depends on its
+neighbours: the first three, the fifth, and from there on one in `interval`.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, TypeAlias
 
 import diffusers
 import torch
 from diffusers.hooks import HookRegistry
 
 CALL = "all"  # what a call is named in families whose pipelines do not tell calls with a negative prompt from others
+HOOK = "taylorseer_cache"  # what diffusers calls it
+Hook: TypeAlias = Any  # diffusers has no types
 
 
 class Foretelling:
-    """A pipeline whose denoiser computes only every so many steps."""
+    """A pipeline whose denoiser computes only some of its steps."""
 
     def __init__(self, pipe: diffusers.DiffusionPipeline, interval: int) -> None:
         """Take a pipeline of a family that can do it."""
         self._denoiser = pipe.transformer
-        config = diffusers.TaylorSeerCacheConfig(
-            cache_interval=interval, use_lite_mode=True, taylor_factors_dtype=torch.float32
+        self._denoiser.enable_cache(
+            diffusers.TaylorSeerCacheConfig(
+                cache_interval=interval, use_lite_mode=True, taylor_factors_dtype=torch.float32
+            )
         )
-        self._denoiser.enable_cache(config)
+        for module in self._denoiser.modules():
+            if hasattr(module, "_diffusers_hook") and (hook := module._diffusers_hook.get_hook(HOOK)):
+                _beside_what_is_compiled(hook)
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -32,3 +39,8 @@ class Foretelling:
         HookRegistry.check_if_exists_or_initialize(self._denoiser).reset_stateful_hooks()
         with self._denoiser.cache_context(CALL):
             yield
+
+
+def _beside_what_is_compiled(hook: Hook) -> None:
+    """Keep the counting of steps out of a block's compiled code, which would be compiled anew for each step."""
+    hook.fn_ref.forward = torch.compiler.disable(hook.fn_ref.forward, recursive=False)

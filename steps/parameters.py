@@ -6,11 +6,14 @@ drop white space around lines. What is quoted there is JSON.
 
 import json
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePath
 
+from imagekiln.steps import shortcuts
 from imagekiln.steps.identity import Pixels
+from imagekiln.steps.plan import Plan
 
 NEGATIVE = "Negative prompt:"
 # Without it, such a line of a prompt would be taken for the negative prompt. It is seen by none and stripped by none.
@@ -41,11 +44,27 @@ SCHEDULES = {"dpmpp_2m_karras": "Karras"}
 class Model:
     """What the text says of the model, and of the program."""
 
-    def __init__(self, name: str, digest: str) -> None:
-        """Take the model's id and what identifies its files. Of a local folder, only the last name is told."""
+    def __init__(self, name: str, digest: str, further: Mapping[str, str] | None = None) -> None:
+        """Take the model's id and what identifies its files, and further settings that are the same for all images.
+
+        Of a local folder, only the last name is told.
+        """
         kind, _, digits = digest.rpartition("@" if "@" in digest else ":")
         self.name = PurePath(name).name if kind == "sha256" else name
         self.hash = digits[:HASH_DIGITS]
+        self.further = dict(further or {})
+
+
+def of(plan: Plan) -> Model:
+    """What the text says of a plan's model: also its refiner, as web UIs name it, and the shortcuts taken."""
+    job, further = plan.job, dict[str, str]()
+    if job.model.refiner is not None and plan.model.refiner is not None:
+        second = Model(job.model.refiner.id, plan.model.refiner)
+        further["Refiner"] = f"{second.name} [{second.hash}]"
+        further["Refiner switch at"] = str(job.model.refiner.start)
+    if named := shortcuts.told(job.speed):
+        further["Shortcuts"] = named
+    return Model(job.model.id, plan.model.digest, further)
 
 
 def text(pixels: Pixels, model: Model, most: int | None = None) -> str:
@@ -69,6 +88,7 @@ def _settings(pixels: Pixels, model: Model) -> str:
         "Size": f"{pixels.width}x{pixels.height}",
         "Model hash": model.hash,
         "Model": model.name,
+        **model.further,
         "Version": program(),
     }
     return ", ".join(f"{name}: {_quoted(value)}" for name, value in values.items() if value is not None)

@@ -9,11 +9,13 @@ from importlib.util import find_spec
 import diffusers
 import torch
 
+from imagekiln.steps.device import describe
 from imagekiln.steps.errors import BadInput
 
 CAPABILITY = (8, 9)  # NVIDIA's Ada; Hopper is 9.0
 MULTIPLE = 16  # what both sides of a product in float8 must be multiples of
 BLOCKS = "blocks."  # what repeats has a name with this in it; the first and the last projection lie outside
+SMALLEST = 1e-12  # an empty negative prompt is all zeros in SDXL, and by a scale of 0 its numbers would not be finite
 MODULATION = ".norm"  # of one row an image: too small to gain
 
 
@@ -24,7 +26,7 @@ def require(device: torch.device) -> None:
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < CAPABILITY:
         raise BadInput(
             f"speed.quantisation is fp8, which a GPU of compute capability {CAPABILITY[0]}.{CAPABILITY[1]} or more "
-            f"computes, and this is {device.type}. Run it on such a GPU, or write none."
+            f"computes, and this is {describe(device)}. Run it on such a GPU, or write none."
         )
 
 
@@ -34,9 +36,11 @@ def to_fp8(denoiser: diffusers.ModelMixin) -> None:
     from torchao.quantization.quantize_.common import KernelPreference
 
     wanted = set(layers(denoiser))
-    # The same kernels whatever else is installed, and the compiler's settings left as they are.
     config = Float8DynamicActivationFloat8WeightConfig(
-        granularity=PerRow(), kernel_preference=KernelPreference.TORCH, set_inductor_config=False
+        granularity=PerRow(),
+        activation_value_lb=SMALLEST,
+        kernel_preference=KernelPreference.TORCH,  # the same kernels whatever else is installed
+        set_inductor_config=False,
     )
     quantize_(denoiser, config, filter_fn=lambda _, name: name in wanted)
 
@@ -44,6 +48,9 @@ def to_fp8(denoiser: diffusers.ModelMixin) -> None:
 def layers(denoiser: diffusers.ModelMixin) -> Iterator[str]:
     """The names of the layers that are worth it."""
     for name, module in denoiser.named_modules():
-        fits = isinstance(module, torch.nn.Linear) and not any(side % MULTIPLE for side in module.weight.shape)
-        if fits and BLOCKS in name and MODULATION not in name:
+        if isinstance(module, torch.nn.Linear) and BLOCKS in name and MODULATION not in name and _fits(module.weight):
             yield name
+
+
+def _fits(weight: torch.Tensor) -> bool:
+    return not any(side % MULTIPLE for side in weight.shape) and bool(weight.any(dim=1).all())  # a scale for each row

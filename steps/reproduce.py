@@ -10,14 +10,13 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps import commands, fetch_image, names, plan, rounds, stats, tables
+from imagekiln.steps import commands, fetch_image, names, parameters, plan, rounds, stats, tables
 from imagekiln.steps.encode import Encoded, Picture, encode
 from imagekiln.steps.encoder import notes
 from imagekiln.steps.encodings import suffix
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.in_order import in_order
 from imagekiln.steps.likeness import Likeness, likeness
-from imagekiln.steps.parameters import Model
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.rows import ImageRow, image_rows
 from imagekiln.steps.stats import ShardStats
@@ -78,7 +77,7 @@ def reproduce(uri: str, image_id: str, to: Path | None = None) -> Reproduced:
     asked, job = image_rows(row)[0], frozen.job
     batch = frozen.batch(asked.pixels.width, asked.pixels.height)
     picture, now = _drawn(frozen, asked, min(then.batch, batch) if then else batch)
-    said = notes(asked, Model(job.model.id, frozen.model.digest), job.encoding, job.metadata)
+    said = notes(asked, parameters.of(frozen), job.encoding, job.metadata)
     made = encode(picture, job.encoding, said)
     file = to or Path(f"{image_id}{suffix(job.encoding)}")
     if made.content is not None:

@@ -1,6 +1,6 @@
-"""The shortcuts that a job takes: what they are called, and which families of models can take them."""
+"""The shortcuts that a job takes: what they are called, and which models can take them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.families import FAMILIES, Family, family
@@ -26,23 +26,27 @@ def _names(speed: Speed) -> Iterator[str]:
 
 
 def require(job: Job, pipeline: str) -> None:
-    """Raise BadInput where a shortcut of the job is none for this pipeline's class, or for the model's dtype."""
+    """Raise BadInput where a shortcut of the job is none for this pipeline's class, or for the rest of the job."""
     speed, known = job.speed, family(pipeline)
     if speed.quantisation == "fp8" and job.model.dtype != "bfloat16":
         raise BadInput(
             f"speed.quantisation is fp8, which scales bfloat16, and model.dtype is {job.model.dtype}. Write bfloat16."
         )
+    if speed.quantisation == "fp8" and pipeline not in FAMILIES:
+        raise _not_for("quantisation", "none", pipeline, FAMILIES)
     if speed.guidance_until < ALL_STEPS and known.halved is None:
-        raise _not_for("guidance_until", 1, pipeline, [name for name, each in FAMILIES.items() if _can_end(each)])
+        raise _not_for("guidance_until", "1", pipeline, [name for name, each in FAMILIES.items() if _can_end(each)])
+    if speed.guidance_until < ALL_STEPS and job.model.refiner is not None:
+        raise BadInput("speed.guidance_until ends guidance before a refiner begins. Remove it, or model.refiner.")
     if speed.reuse > 1 and not known.foretold:
-        raise _not_for("reuse", 1, pipeline, [name for name, each in FAMILIES.items() if each.foretold])
+        raise _not_for("reuse", "1", pipeline, [name for name, each in FAMILIES.items() if each.foretold])
 
 
 def _can_end(known: Family) -> bool:
     return known.halved is not None
 
 
-def _not_for(name: str, default: int, pipeline: str, able: list[str]) -> BadInput:
+def _not_for(name: str, default: str, pipeline: str, able: Iterable[str]) -> BadInput:
     names = ", ".join(each.removesuffix("Pipeline") for each in able)
     return BadInput(
         f"speed.{name} is not for {pipeline.removesuffix('Pipeline')}: it works with {names}. "

@@ -24,9 +24,13 @@ class Speed(Settings):
     vae: Literal["auto", "whole", "slices", "tiles"] = Field(
         "auto", description="How latents are decoded; auto takes less at a time only where memory asks for it."
     )
-    quantisation: Literal["none", "fp8"] = Field("none", description="fp8 computes the denoiser in 8 bits.")
+    quantisation: Literal["none", "fp8"] = Field(
+        "none", description="fp8 computes the denoiser in 8 bits: needs such a GPU."
+    )
     guidance_until: Number = Field(1.0, gt=0, le=1, description="The share of the steps that guidance is computed in.")
-    reuse: Whole = Field(1, ge=1, le=10, description="Every so many steps the denoiser runs; between, it is foretold.")
+    reuse: Whole = Field(
+        1, ge=1, le=10, description="Every so many steps the denoiser runs; those between are foretold."
+    )
 
     @model_validator(mode="after")
     def _worth_it(self) -> "Speed":

@@ -94,7 +94,7 @@ def test_every_group_refuses_a_setting_that_it_does_not_have() -> None:
 
 
 def test_every_prompt_column_can_be_called_otherwise() -> None:
-    ours = {*IMAGE_ROW.names} - {"image_id", "image_index", "row", "truncated"}
+    ours = {*IMAGE_ROW.names} - {"image_id", "image_index", "row", "truncated", "shortcuts"}
     assert {*Columns.model_fields} == ours | {"images"}
 
 
