@@ -42,9 +42,13 @@ class Rescue:
         """Pictures of rows of one shape, batch after batch."""
         left = list(rows)
         while left:
-            pictures = self._some(left[: self._batch(left[0])])
+            pictures = self._some(left[: self.batch(left[0])])
             left = left[len(pictures) :]
             yield pictures
+
+    def batch(self, row: ImageRow) -> int:
+        """The batch for rows of this one's shape."""
+        return min(self.size, self._planned(row)) if self._planned else self.size
 
     def _some(self, rows: list[ImageRow]) -> list[Picture]:
         """Pictures of the first rows: of all, unless the batch had to become smaller."""
@@ -52,7 +56,7 @@ class Rescue:
         if not isinstance(drawn, _Failure):
             self._fitted = True
             return drawn
-        if drawn.memory and (batch := self._batch(rows[0])) > 1:
+        if drawn.memory and (batch := self.batch(rows[0])) > 1:
             self.size = batch // 2
             device.free_memory()
             return self._some(rows[: self.size])
@@ -63,13 +67,9 @@ class Rescue:
         # Alone in a batch of the same shape, a row gives the same bytes as beside its neighbours.
         return [picture for row in rows for picture in self._some([row])]
 
-    def _batch(self, row: ImageRow) -> int:
-        """The batch for rows of this one's shape."""
-        return min(self.size, self._planned(row)) if self._planned else self.size
-
     def _tried(self, rows: list[ImageRow]) -> list[Picture] | _Failure:
         try:
-            return self._draw(rows, self._batch(rows[0]))
+            return self._draw(rows, self.batch(rows[0]))
         except (KilnError, Stopped):
             raise
         except Exception as error:  # a stranger's model and prompts may raise anything
