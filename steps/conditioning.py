@@ -116,7 +116,7 @@ class Conditioning:
         return channels, height // fold, width // fold
 
     def _reads_negative(self, row: ImageRow) -> bool:
-        return bool(self._family.negative) and row.pixels.guidance > self._family.unguided
+        return self._family.guided(row.pixels.guidance)
 
     def _embedded(self, names: Places, each: Iterable[Embedded], length: int | None) -> Inputs:
         tensors = stacked(list(each), length)

@@ -1,4 +1,4 @@
-"""What an image costs in GPU time, from a table that ships or a figure in the job; never a measurement."""
+"""What an image costs in GPU time, from a figure in the job, its tuning file, or a table that ships."""
 
 from dataclasses import dataclass
 
@@ -32,14 +32,17 @@ FORWARDS = {
 }
 
 
-def seconds_per_work(job: Job, size: tuple[int, int]) -> float | None:
+def seconds_per_work(job: Job, size: tuple[int, int], tuned: float | None = None) -> float | None:
     """GPU seconds for each pixel and step of an image, so that other shapes follow from the default one.
 
-    None for a model that the table does not know, where the job gives no figure either.
+    `tuned` is the tuning file's figure. None for a model that the table does not know, where neither the job nor the
+    file gives one.
     """
     work = size[0] * size[1] * job.defaults.steps
     if job.shard.seconds_per_image is not None:
         return job.shard.seconds_per_image / work
+    if tuned is not None:
+        return tuned
     forward = FORWARDS.get(job.model.id)
     if forward is None:
         return None

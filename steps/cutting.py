@@ -19,12 +19,13 @@ class Cut:
     shard_images: tuple[int, ...]
 
 
-def cut(job: Job, groups: tuple[Group, ...], seconds_per_work: float | None) -> Cut:
-    """Cut the images of `groups`, in their order. `seconds_per_work` is what a pixel and step takes on one GPU.
+def cut(job: Job, groups: tuple[Group, ...], seconds_per_work: float | None, batch: int) -> Cut:
+    """Cut the images of `groups`, in their order. `seconds_per_work` is what a pixel and step takes on one GPU,
+    `batch` the most images of a batch, of which the smaller ones are a part.
 
     Raises BadInput where shards are asked for in minutes and nobody knows what an image takes.
     """
-    part = _rounded_up(job.part.images, job.batch.images)
+    part = _rounded_up(job.part.images, batch)
     if job.shard.minutes is None:
         sizes = tuple(_by_count(_total(groups), _rounded_up(job.shard.images or DEFAULT_SHARD_IMAGES, part)))
     elif seconds_per_work is None:

@@ -5,14 +5,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from imagekiln.steps import footers, model, prompts, shortcuts, sources, tables
+from imagekiln.steps import batching, footers, model, prompts, shortcuts, sources, tables
+from imagekiln.steps.batching import NOTHING, Known
 from imagekiln.steps.catalog import Catalog
 from imagekiln.steps.cost import seconds_per_work
 from imagekiln.steps.cutting import Cut, cut
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.identity import model_key
 from imagekiln.steps.job import Job
-from imagekiln.steps.plan import Counts, Input
+from imagekiln.steps.plan import Counts, Input, largest_batch
 from imagekiln.steps.rules import rules
 from imagekiln.steps.shortcuts import further
 from imagekiln.steps.tokens import PromptLengths
@@ -22,7 +23,12 @@ class Draft:
     """The images of a job, counted, refused and cut. Close it after use."""
 
     def __init__(
-        self, job: Job, found: tuple[sources.Source, ...], spool: Path, looked_at: tuple[str, ...] = ()
+        self,
+        job: Job,
+        found: tuple[sources.Source, ...],
+        spool: Path,
+        looked_at: tuple[str, ...] = (),
+        tuned: Known = NOTHING,
     ) -> None:
         """Read the model's configuration and every prompt row; leave out what the runs `looked_at` hold.
 
@@ -32,7 +38,7 @@ class Draft:
         self.looked_at = looked_at
         self.model = model.facts(job.model)
         shortcuts.require(job, self.model.pipeline)
-        self.size = (job.defaults.width or self.model.width, job.defaults.height or self.model.height)
+        self.size = batching.default_size(job, self.model)
         self._files = footers.inspect(found, job.columns, job.carry)
         self._catalog = Catalog(spool, job, rules(job, self.model), len(job.carry))
         lengths = PromptLengths(model.configuration(job.model))
@@ -43,8 +49,9 @@ class Draft:
         self.input = Input(len(found), sum(file.rows for file in self._files), sources.fingerprint(found))
         self._refuse_too_many()
         self.groups = self._catalog.groups
-        self.seconds_per_work = seconds_per_work(job, self.size)
-        self.cut: Cut = cut(job, self.groups, self.seconds_per_work)
+        self.batches = batching.sizes(job, self.model, self.groups, tuned)
+        self.seconds_per_work = seconds_per_work(job, self.size, batching.seconds_per_work(job, self.model, tuned))
+        self.cut: Cut = cut(job, self.groups, self.seconds_per_work, largest_batch(job, self.batches))
 
     def close(self) -> None:
         """Let go of the working files."""

@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagekiln.steps import earlier, sources
+from imagekiln.steps import batching, earlier, model, sources
 from imagekiln.steps.cutting import work
 from imagekiln.steps.draft import Draft
 from imagekiln.steps.encodings import Encoding, is_lossless
@@ -37,7 +37,8 @@ def estimate(job: Job, price_per_gpu_hour: float | None = None) -> Estimate:
     """Work out the plan without writing it; a price goes before the job's own. Raises what planning raises."""
     with tempfile.TemporaryDirectory(prefix="imagekiln-estimate-") as folder:
         spool = Path(folder)
-        with closing(Draft(job, sources.gather(job.patterns, spool), spool, earlier.found(job))) as draft:
+        found, tuned = sources.gather(job.patterns, spool), batching.known(job, " ".join(model.digests(job.model)))
+        with closing(Draft(job, found, spool, earlier.found(job), tuned)) as draft:
             return _estimate(draft, job.price_per_hour if price_per_gpu_hour is None else price_per_gpu_hour)
 
 

@@ -41,6 +41,10 @@ class Family:
     halved: tuple[str, ...] | None = None
     foretold: bool = False
 
+    def guided(self, guidance: float) -> bool:
+        """Whether the denoiser runs twice a step, the second time for the negative prompt."""
+        return bool(self.negative) and guidance > self.unguided
+
 
 PLAIN = Family(alone=True)
 

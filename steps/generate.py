@@ -21,6 +21,7 @@ from imagekiln.steps.pipeline import versions
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.progress import Progress, Silent
 from imagekiln.steps.rescue import Rescue
+from imagekiln.steps.rows import ImageRow
 from imagekiln.steps.shard import Part
 from imagekiln.steps.stats import Seconds, ShardStats, timed
 from imagekiln.steps.stop import Stop, Stopped
@@ -91,11 +92,11 @@ class _Work:
         self._store, self._encoder, self._progress, self._stop = store, encoder, progress, stop
         self._layout = formats.chosen(plan.job)
         self._device = Taken()
-        self._batch = plan.job.batch.images
+        self._plan, self._batch = plan, plan.largest_batch
 
     def make(self, missing: list[Part], denoiser: Denoiser) -> None:
         """Make these parts, one after the other."""
-        rescue = Rescue(partial(denoiser.draw, check=self._stop.check), self._batch)
+        rescue = Rescue(partial(denoiser.draw, check=self._stop.check), self._batch, self._planned)
         drawn, encoded = Waits(), Waits()
         started, compiled = time.perf_counter(), denoiser.compiling.clock.seconds
         denoiser.taken()  # of an attempt before, with the same model
@@ -108,6 +109,9 @@ class _Work:
             self.seconds.compile = denoiser.compiling.clock.seconds - compiled
             stats.note_waits(self.seconds, drawn, encoded)
             self._note(denoiser.taken())
+
+    def _planned(self, row: ImageRow) -> int:
+        return self._plan.batch(row.pixels.width, row.pixels.height)
 
     def _finish(self, pictures: Iterator[stages.Drawn], waits: Waits) -> None:
         """Encode what was drawn and write it, in two threads beside the one that draws."""

@@ -12,6 +12,7 @@ from imagekiln.steps.samplers import Sampler
 from imagekiln.steps.speed import Speed
 from imagekiln.steps.values import Number, Positive, Settings, Share, Text, Whole
 
+UNTUNED_BATCH = 8  # images
 MOST_SHARD_IMAGES = 100_000  # a shard's rows are held in memory
 
 
@@ -96,9 +97,15 @@ class Part(Settings):
 
 
 class Batch(Settings):
-    """How many images one call of the denoiser makes."""
+    """How many images one call of the denoiser makes: a number, or what was tuned for the model, shape and GPU."""
 
-    images: Positive = Field(8, le=1024)
+    images: Annotated[Positive, Field(le=1024)] | None = Field(
+        None, description=f"As tuned where absent; {UNTUNED_BATCH} where nothing is known."
+    )
+    tuning: Text | None = Field(None, description="The file that `imagekiln tune` wrote: a path or URI.")
+    gpu: Text | None = Field(
+        None, description="The GPU's name as nvidia-smi has it, where the tuning file has several, or there is none."
+    )
 
 
 class Limits(Settings):

@@ -1,5 +1,6 @@
 """The frozen plan of a run: what must exist. Everything after planning reads its settings here."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated, cast
 
@@ -7,7 +8,7 @@ from pydantic import SerializerFunctionWrapHandler, TypeAdapter, ValidationError
 
 from imagekiln.steps import names
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job import Job
+from imagekiln.steps.job import UNTUNED_BATCH, Job
 from imagekiln.steps.model import ModelFacts
 from imagekiln.steps.storage import Store
 
@@ -35,6 +36,15 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchSize:
+    """How many images of one size, in pixels, a batch has."""
+
+    width: int
+    height: int
+    images: int
+
+
+@dataclass(frozen=True, slots=True)
 class Shard:
     """One shard: its images, and the hash of the object that lists them."""
 
@@ -52,6 +62,7 @@ def _without_cluster(job: Job, dump: SerializerFunctionWrapHandler) -> dict[str,
 class Plan:
     """A planned run, or a round of it. Sizes are in pixels; where the job named none, they are the model's.
 
+    `batches` has what was tuned for each size; there are none where the job says the number, or nobody knows.
     `looked_at` are the runs whose images were left out. `round` is 0 for the run itself. In a round, `covers` has for
     each shard the first and the last shard of the run that its images come from.
     """
@@ -69,10 +80,26 @@ class Plan:
     looked_at: tuple[str, ...] = ()
     round: int = 0
     covers: tuple[tuple[int, int], ...] = ()
+    batches: tuple[BatchSize, ...] = ()
+
+    @property
+    def largest_batch(self) -> int:
+        """The images in the run's largest batches."""
+        return largest_batch(self.job, self.batches)
+
+    def batch(self, width: int, height: int) -> int:
+        """The images in a batch of this size, in pixels."""
+        sizes = (each.images for each in self.batches if (each.width, each.height) == (width, height))
+        return next(sizes, self.largest_batch)
 
     def parts(self, shard: int) -> int:
         """How many parts a shard has."""
         return -(-self.shards[shard].images // self.part_images)
+
+
+def largest_batch(job: Job, batches: Iterable[BatchSize]) -> int:
+    """The images in the largest batches of a job: tuned, or the job's own number, or a plain one."""
+    return max((each.images for each in batches), default=job.batch.images or UNTUNED_BATCH)
 
 
 @dataclass(frozen=True, slots=True)

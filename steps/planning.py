@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from imagekiln.steps import commit, earlier, encodings, model, names, plan, sources, tables
+from imagekiln.steps import batching, commit, earlier, encodings, model, names, plan, sources, tables
 from imagekiln.steps.draft import Draft
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job import Job
@@ -44,20 +44,22 @@ def make_plan(job: Job, *, must_exist: bool = False) -> Planned:
     with tempfile.TemporaryDirectory(prefix="imagekiln-plan-") as folder:
         spool = Path(folder)
         found = sources.gather(job.patterns, spool)
-        run_id = job.run_id or derived_run_id(job, sources.fingerprint(found), *digests)
+        tuned = batching.known(job, " ".join(digests))
+        decides = *digests, batching.used(job, tuned, found)
+        run_id = job.run_id or derived_run_id(job, sources.fingerprint(found), *decides)
         if there := _adopted(job, run_id, digests):
             return there
         if must_exist:
             raise Missing(f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. Run the job first.")
         looked_at = earlier.chosen(_store(job, run_id), job, run_id)
-        with closing(Draft(job, found, spool, looked_at)) as draft:
+        with closing(Draft(job, found, spool, looked_at, tuned)) as draft:
             return _write(draft, run_id, spool)
 
 
-def derived_run_id(job: Job, fingerprint: str, *digests: str) -> str:
-    """The name of a run that was given none: the job's, and a hash of its settings, input and model."""
+def derived_run_id(job: Job, fingerprint: str, *more: str) -> str:
+    """The name of a run that was given none: the job's, and a hash of settings, input and what else decides."""
     settings = job.model_dump_json(exclude={"output", "cluster", "price_per_hour"})
-    decides = "".join([settings, fingerprint, *digests])
+    decides = "".join([settings, fingerprint, *more])
     return f"{job.name}-{hashlib.sha256(decides.encode()).hexdigest()[:12]}"
 
 
@@ -115,6 +117,7 @@ def _write(draft: Draft, run_id: str, spool: Path) -> Planned:
         draft.cut.part_images,
         shards,
         draft.looked_at,
+        batches=draft.batches,
     )
     commit.once(store, names.PLAN, plan.to_json(made))
     return Planned(made, store.uri, adopted=False)

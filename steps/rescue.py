@@ -1,6 +1,6 @@
 """Drawing that survives: a batch too large is halved, and a prompt that fails fails alone."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -29,21 +29,26 @@ class _Failure:
 
 
 class Rescue:
-    """Draws every row one way or another. `size` is the batch that fits: it only ever shrinks."""
+    """Draws every row one way or another. `size` is the largest batch that fits: it only ever shrinks."""
 
-    def __init__(self, draw: Draw, size: int) -> None:
-        """Take what draws a batch, and how large one is."""
+    def __init__(self, draw: Draw, size: int, planned: Callable[[ImageRow], int] | None = None) -> None:
+        """Take what draws a batch, and how large one is; where rows have batches of their own, also how large those."""
         self.size = size
         self._draw = draw
+        self._planned = planned
         self._fitted = False
 
     def batches(self, rows: Sequence[ImageRow]) -> Iterator[Sequence[Picture]]:
         """Pictures of rows of one shape, batch after batch."""
         left = list(rows)
         while left:
-            pictures = self._some(left[: self.size])
+            pictures = self._some(left[: self.batch(left[0])])
             left = left[len(pictures) :]
             yield pictures
+
+    def batch(self, row: ImageRow) -> int:
+        """The batch for rows of this one's shape."""
+        return min(self.size, self._planned(row)) if self._planned else self.size
 
     def _some(self, rows: list[ImageRow]) -> Sequence[Picture]:
         """Pictures of the first rows: of all, unless the batch had to become smaller."""
@@ -51,8 +56,8 @@ class Rescue:
         if not isinstance(drawn, _Failure):
             self._fitted = True
             return drawn
-        if drawn.memory and self.size > 1:
-            self.size //= 2
+        if drawn.memory and (batch := self.batch(rows[0])) > 1:
+            self.size = batch // 2
             device.free_memory()
             return self._some(rows[: self.size])
         if drawn.memory and not self._fitted:  # it is the device that is too full, not the image that is too large
@@ -64,7 +69,7 @@ class Rescue:
 
     def _tried(self, rows: list[ImageRow]) -> Sequence[Picture] | _Failure:
         try:
-            return self._draw(rows, self.size)
+            return self._draw(rows, self.batch(rows[0]))
         except (KilnError, Stopped):
             raise
         except Exception as error:  # a stranger's model and prompts may raise anything

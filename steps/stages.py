@@ -87,7 +87,7 @@ def draw(missing: Sequence[Part], rescue: Rescue, stop: Stop, expect: Expect = l
         batches = (batch for run in same_shape(rows) for batch in rescue.batches(run))
         while rows:
             stop.check(COMMIT_SECONDS + pace.time_for(len(rows)))
-            expect(coming.after(rescue.size))
+            expect(coming.after(rescue.batch(rows[0])))
             started = time.perf_counter()
             pictures = next(batches)
             pace.begun(pictures, time.perf_counter() - started)

@@ -10,6 +10,7 @@ from imagekiln.workflows import (
     doctor_command,
     plan_command,
     schedule_commands,
+    tune_command,
     workflow_commands,
 )
 from imagekiln.workflows.options import date_options, job_options, output_option
@@ -165,6 +166,7 @@ def schema() -> None:
 
 for command in (
     plan_command.plan,
+    tune_command.tune,
     *again_commands.COMMANDS,
     *workflow_commands.COMMANDS,
     *schedule_commands.COMMANDS,

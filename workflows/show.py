@@ -7,6 +7,7 @@ from pydantic import TypeAdapter
 
 from imagekiln.steps import names
 from imagekiln.steps.estimate import Estimate
+from imagekiln.steps.plan import Plan
 from imagekiln.steps.planning import Planned
 from imagekiln.steps.run import Ran
 from imagekiln.steps.stats import ShardStats
@@ -18,6 +19,7 @@ from imagekiln.steps.wording import percent
 from imagekiln.workflows.say import say, say_json
 
 T = TypeVar("T")
+MOST_SIZES = 5
 
 
 def show(result: T, output: str, text: Callable[[T], str]) -> None:
@@ -40,7 +42,19 @@ def planned(result: Planned) -> str:
     ]
     extra = "".join(f", {count:,} {what}" for count, what in rest if count)
     shards = f"{len(plan.shards):,} shard{'' if len(plan.shards) == 1 else 's'}"
-    return f"{found} {counts.images:,} images in {shards}{extra}: {in_line(result.uri)}"
+    return f"{found} {counts.images:,} images in {shards}{extra}: {in_line(result.uri)}{_batches(plan)}"
+
+
+def _batches(plan: Plan) -> str:
+    """How large batches are, where the job asks for what was tuned."""
+    asked = plan.job.batch
+    if asked.images is not None or (asked.tuning is None and asked.gpu is None):
+        return ""
+    if not plan.batches:
+        return f"\nBatches of {plan.largest_batch} images: nothing is known of this model, dtype and speed on this GPU."
+    shown = [f"{each.images} of {each.width} x {each.height}" for each in plan.batches[:MOST_SIZES]]
+    more = [f"{len(plan.batches) - MOST_SIZES} more sizes"] if len(plan.batches) > MOST_SIZES else []
+    return f"\nBatches: {', '.join(shown + more)}."
 
 
 def round_planned(result: Planned) -> str:

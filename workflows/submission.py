@@ -134,7 +134,8 @@ def event_binding(profile: Profile, namespace: str) -> dict[str, object]:
 
 def refuse_out_of_reach(job: Job) -> None:
     """Raise BadInput where the job names a place on this machine, which no pod can read."""
-    places = {"prompts": job.patterns, "output": (job.output,)}
+    tuning = () if job.batch.tuning is None else (job.batch.tuning,)
+    places = {"prompts": job.patterns, "output": (job.output,), "batch.tuning": tuning}
     for key, names in places.items():
         for name in names:
             if not is_remote(name) and not name.startswith(bundled.PREFIX):

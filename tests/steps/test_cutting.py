@@ -3,6 +3,7 @@ import pytest
 from imagekiln.steps.catalog import Group
 from imagekiln.steps.cutting import Cut, cut, work
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job import UNTUNED_BATCH
 from imagekiln.steps.jobfile import check_job
 from tests.texts import chance
 
@@ -14,7 +15,8 @@ def _groups(*images: int, steps: int = 10) -> tuple[Group, ...]:
 
 
 def _cut(groups: tuple[Group, ...], seconds: float | None = None, **settings: object) -> Cut:
-    return cut(check_job({**SMALLEST, **settings}), groups, seconds)
+    job = check_job({**SMALLEST, **settings})
+    return cut(job, groups, seconds, job.batch.images or UNTUNED_BATCH)
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 from imagekiln.steps import names, shard, stats
+from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.codecs import decode
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.disk import Disk
@@ -23,15 +24,20 @@ from imagekiln.steps.encode import Encoded, Picture
 from imagekiln.steps.encoder import Encoder
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.generate import generate, loader, make_shard
+from imagekiln.steps.job import Model
+from imagekiln.steps.model import digest as digest_of
 from imagekiln.steps.planning import Planned
 from imagekiln.steps.progress import Lines, Silent
+from imagekiln.steps.reproduce import reproduce
 from imagekiln.steps.rows import ImageRow, image_rows
 from imagekiln.steps.stop import GRACE_SECONDS, Stop
 from imagekiln.steps.storage import Store, open_store
 from tests import models
 from tests.devices import StandIn
+from tests.faults import manifests
 from tests.runs import PROMPTS, encoded, fill, planned
 from tests.steps.test_device import ABSENT
+from tests.tuned import entry, tuned_file
 
 KEYS = [names.part(0, number) for number in range(3)]
 
@@ -421,3 +427,30 @@ def test_a_part_made_meanwhile_by_another_pod_is_kept(there: Planned) -> None:
     done = make_shard(store, there.plan, 0, lambda: Overtaken(models.pipe("sd")), Silent(), Stop())
     assert done is not None
     assert pq.read_table(store.at(KEYS[0]))["sha256"].to_pylist()[0] == encoded(0).sha256
+
+
+def test_each_size_is_drawn_in_the_batches_that_were_tuned_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[int, int]] = []
+    draw = Denoiser.draw
+
+    def noted(self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
+        calls.append((rows[0].pixels.width, size))
+        return draw(self, rows, size, check)
+
+    monkeypatch.setattr(Denoiser, "draw", noted)
+    model = {"id": str(models.folder("sd")), "dtype": "float32"}
+    digest = digest_of(Model.model_validate(model))
+    entries = (entry(digest=digest, width=side, height=side, batch=batch) for side, batch in ((16, 4), (32, 2)))
+    tuned = {"batch": {"tuning": tuned_file(tmp_path, *entries)}, "shard": {"images": 100}}
+    rows = [{"prompt": f"{place}", "width": side, "height": side} for side in (16, 32) for place in range(5)]
+    there = planned(tmp_path, str(tmp_path / "out"), rows, **tuned)
+    done = generate(there.uri, 0)
+    assert done is not None
+    assert (done.images, done.batch) == (10, 4)
+    assert set(calls) == {(16, 4), (32, 2)}
+    aggregate(there.uri)
+    last = manifests(there.uri)[-1]
+    again = reproduce(there.uri, str(last["image_id"]), tmp_path / "again.png")
+    assert (again.equal, again.now.batch) == ("bytes", 2)

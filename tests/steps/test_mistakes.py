@@ -77,8 +77,8 @@ def test_setting_like_no_other_is_told_with_all_of_its_group() -> None:
         ({"prompts": []}, "prompts is an empty list; write at least one."),
         ({"prompts": {"a": "b"}}, "prompts is a group of settings; write text."),
         ({"prompts": ["a", ""]}, 'prompts.1 is ""; write something.'),
-        ({"batch": 8}, "batch is 8; write settings in it: images."),
-        ({"batch": None}, "batch is empty; write settings in it: images."),
+        ({"batch": 8}, "batch is 8; write settings in it: images, tuning, gpu."),
+        ({"batch": None}, "batch is empty; write settings in it: images, tuning, gpu."),
         ({"shard": {"images": 1, "minutes": 1}}, "shard has both images and minutes; keep one of them."),
         ({"name": "Big"}, 'name is "Big"; write at most 40 lower-case letters, digits and, between them, hyphens.'),
         (

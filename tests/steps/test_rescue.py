@@ -51,6 +51,23 @@ def test_a_batch_that_does_not_fit_is_halved_and_no_row_is_lost_or_doubled(fits:
     assert rescue.size == max(size for size in (1, 2, 4) if size <= fits)
 
 
+def test_rows_of_other_sizes_have_batches_of_their_own() -> None:
+    model = Model()
+    sizes = {64: 2, 16: 4}
+    rescue = Rescue(model, 4, lambda row: sizes[row.pixels.width])
+    _drawn(rescue)
+    _drawn(rescue, [image_row(place=place, width=64) for place in range(3)])
+    assert [size for _, size in model.calls] == [4, 4, 4, 2, 2]
+    assert rescue.size == 4
+
+
+def test_a_batch_of_its_own_that_does_not_fit_is_halved_and_larger_ones_with_it() -> None:
+    model = Model(fits=1)
+    rescue = Rescue(model, 8, lambda row: 2 if row.pixels.width == 64 else 8)
+    _drawn(rescue, [image_row(place=place, width=64) for place in range(2)])
+    assert ([size for _, size in model.calls], rescue.size) == ([2, 1, 1], 1)
+
+
 def test_the_smaller_batch_stays() -> None:
     model = Model(fits=2)
     rescue = Rescue(model, 8)

@@ -17,6 +17,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job import Job
 from imagekiln.workflows import gpu_profiles, manifest, submission, templates
 from imagekiln.workflows.render import render
+from imagekiln.workflows.tune_command import tune
 from tests.workflows.goldens import FOLDER, JOB, NAMESPACE, ODD, goldens
 
 SCHEMAS = Path(__file__).parents[3] / "shared" / "argo"
@@ -94,7 +95,13 @@ def test_same_job_renders_the_same_workflow_name_and_another_another() -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"prompts": "./a.parquet"}, {"output": "/data"}, {"output": "file:///data"}, {"model": {"id": "./model"}}],
+    [
+        {"prompts": "./a.parquet"},
+        {"output": "/data"},
+        {"output": "file:///data"},
+        {"model": {"id": "./model"}},
+        {"batch": {"tuning": "tuning.yaml"}},
+    ],
 )
 def test_job_that_names_this_machine_is_refused(change: dict[str, object]) -> None:
     job = Job.model_validate(JOB.model_dump() | change)
@@ -152,6 +159,26 @@ def test_manifests_of_the_cluster_are_what_kubernetes_takes(overlay: str, tmp_pa
     built = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=True).stdout
     file = tmp_path / "built.yaml"
     file.write_text(built, encoding="utf-8")
+    _taken_by_kubernetes(file)
+
+
+def test_pod_that_tunes_is_locked_down_and_calls_a_command_that_there_is() -> None:
+    file = Path(str(submission.__file__)).resolve().parent / "cluster" / "gpus" / "tune.yaml"
+    _taken_by_kubernetes(file)
+    pod = yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"]
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
+    assert container["image"] == gpu_profiles.load("gpu").generate.image
+    assert tune.make_context("tune", container["args"][1:]).params["job"] == "s3://jobs/job.yaml"
+
+
+def _taken_by_kubernetes(file: Path) -> None:
     done = subprocess.run(
         [Path(sys.executable).with_name("kubernetes-validate"), "--strict", file],
         capture_output=True,

@@ -1,0 +1,91 @@
+"""One batch size tried on a loaded model: what its images take, from a few steps and a whole decode."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from imagekiln.steps import gauge
+from imagekiln.steps.denoise import Denoiser
+from imagekiln.steps.device import free_memory, is_lost, is_out_of_memory
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.identity import Pixels
+from imagekiln.steps.rows import ImageRow
+from imagekiln.steps.saturation import Measured
+from imagekiln.steps.store_errors import reason
+
+MOST_DRAWS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How much is drawn for each batch size: so many steps a time, for so many seconds after a first time to warm up.
+
+    `minutes` is for all batches of one size of images: when they are over, what was measured decides.
+    """
+
+    steps: int = 6
+    seconds: float = 2.0
+    minutes: float = 15.0
+
+
+class Trial:
+    """Tries batches of one shape."""
+
+    def __init__(self, denoiser: Denoiser, pixels: Pixels, effort: Effort) -> None:
+        """Take the model, and an image as the job has them; of its steps only a few are drawn."""
+        self._denoiser = denoiser
+        self._pixels = pixels
+        self._effort = effort
+
+    def measure(self, batch: int) -> Measured | None:
+        """What a batch of so many images takes with all its steps; None where it does not fit in memory.
+
+        Raises BadInput where the model does not draw, TryAgain where the device failed.
+        """
+        try:
+            return self._measured(batch)
+        except KilnError:
+            raise
+        except Exception as error:  # a stranger's model may raise anything
+            if is_lost(error):
+                raise TryAgain(f"the device failed ({reason(error)}). Tune again.") from error
+            if not is_out_of_memory(error):
+                raise BadInput(f"the model does not draw ({reason(error)}). Correct the job's defaults.") from error
+        free_memory()
+        return None
+
+    def _measured(self, batch: int) -> Measured:
+        rows = self._rows(batch)
+        gauge.forget_peak(self._denoiser.device)
+        self._drawn(rows)  # compiles, chooses kernels, and encodes the text, which is then known
+        seconds: list[float] = []
+        began = gauge.now(self._denoiser.device)
+        while len(seconds) < MOST_DRAWS and gauge.now(self._denoiser.device) - began < self._effort.seconds:
+            seconds.append(whole(self._drawn(rows), self._effort.steps, self._pixels.steps))
+        # What slows a draw down, a neighbour or a clock, never speeds one up: the fastest is the device's own.
+        return Measured(batch, min(seconds), gauge.peak(self._denoiser.device))
+
+    def _drawn(self, rows: Sequence[ImageRow]) -> list[float]:
+        """The moments at which drawing began, each step ended, and the pictures were there."""
+        device, times = self._denoiser.device, list[float]()
+        times.append(gauge.now(device))
+        # Looked at, so that what a device draws later is waited for.
+        list(self._denoiser.draw(rows, len(rows), lambda: times.append(gauge.now(device))))
+        times.append(gauge.now(device))
+        return times
+
+    def _rows(self, batch: int) -> list[ImageRow]:
+        few = replace(self._pixels, steps=self._effort.steps)
+        return [ImageRow(place, f"{place:032x}", replace(few, seed=place)) for place in range(batch)]
+
+
+def whole(times: Sequence[float], few: int, steps: int) -> float:
+    """Seconds for a batch of `steps` steps, from the moments of one of `few`: begun, each step ended, all done.
+
+    A pipeline that tells of no steps is taken to do nothing else.
+    """
+    total, ended = times[-1] - times[0], times[1:-1]
+    if len(ended) < 2:
+        return total * steps / few
+    # The first step may wait for what goes before it. Some samplers call the denoiser more than once a step.
+    step = (ended[-1] - ended[0]) / (len(ended) - 1) * len(ended) / few
+    return max(0.0, total - few * step) + steps * step

@@ -1,0 +1,126 @@
+"""Tuning for real: the bundled model on the CPU, with little effort."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps import tune, tuning_file
+from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.families import family
+from imagekiln.steps.job import Job
+from imagekiln.steps.planning import make_plan
+from imagekiln.steps.saturation import Measured
+from imagekiln.steps.trial import Effort, Trial
+from imagekiln.steps.tuning import Tuned
+from tests.jobs import job
+
+QUICK = Effort(steps=3, seconds=0.05)
+ROWS = {"prompt": ["a red circle"] * 3, "seed": [1, 2, 3]}
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three batch sizes at most."""
+    monkeypatch.setattr(tune, "LARGEST", 4)
+
+
+def _job(folder: Path, **settings: object) -> Job:
+    return job(folder, ROWS, **{"device": "cpu", "threads": 1, "defaults": {"steps": 2}, **settings})
+
+
+def _tuned(asked: Job, folder: Path, *sizes: tuple[int, int], again: bool = False) -> Tuned:
+    return tune.tune(asked, str(folder / "tuning.yaml"), sizes, QUICK, again=again)
+
+
+def _measures(monkeypatch: pytest.MonkeyPatch, measure: Callable[[int], Measured | None]) -> list[int]:
+    """Let a stand-in measure, and note what is asked of it."""
+    asked: list[int] = []
+
+    def noted(_self: Trial, batch: int) -> Measured | None:
+        asked.append(batch)
+        return measure(batch)
+
+    monkeypatch.setattr(Trial, "measure", noted)
+    return asked
+
+
+@pytest.mark.usefixtures("quick")
+def test_what_is_tuned_is_what_planning_freezes(tmp_path: Path) -> None:
+    asked = _job(tmp_path)
+    told: list[str] = []
+    done = tune.tune(asked, str(tmp_path / "tuning.yaml"), effort=QUICK, told=told.append)
+    (found,) = done.entries
+    assert (done.measured, found.gpu, found.gpu_gib, found.width, found.height) == (1, "cpu", None, 64, 64)
+    assert (found.steps, found.guided, {*found.versions}) == (2, True, {"torch", "diffusers", "transformers"})
+    assert [each.batch for each in found.measured] == [1, 2, 4]
+    assert found.batch in (1, 2, 4)
+    assert [line.split(": ")[0] for line in told] == [f"64 x 64, {batch} at once" for batch in (1, 2, 4)]
+    assert tuning_file.read(done.file).entries == (found,)
+    planned = make_plan(_job(tmp_path, batch={"tuning": done.file})).plan
+    assert [each.images for each in planned.batches] == [found.batch]
+
+
+def test_a_second_time_nothing_is_measured_unless_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _measures(monkeypatch, lambda batch: Measured(batch, float(batch)))
+    first = _tuned(_job(tmp_path), tmp_path)
+    assert asked == [1, 2, 4]
+    assert _tuned(_job(tmp_path), tmp_path) == Tuned(first.file, first.entries, 0)
+    assert asked == [1, 2, 4]
+    assert _tuned(_job(tmp_path), tmp_path, again=True).measured == 1
+    assert len(asked) == 6
+
+
+def test_each_size_is_found_once_and_kept_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def measure(batch: int) -> Measured:
+        nonlocal calls
+        calls += 1
+        if calls > 3:
+            raise TryAgain("the device failed")
+        return Measured(batch, 1.0 * batch)
+
+    _measures(monkeypatch, measure)
+    with pytest.raises(TryAgain):
+        _tuned(_job(tmp_path), tmp_path, (64, 64), (64, 64), (128, 64))
+    assert [(each.width, each.height) for each in tuning_file.read(f"{tmp_path}/tuning.yaml").entries] == [(64, 64)]
+
+
+def test_a_family_that_draws_one_by_one_is_measured_at_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _measures(monkeypatch, lambda batch: Measured(batch, 1.0))
+    monkeypatch.setattr(tune, "family", lambda _: family("Kandinsky3Pipeline"))
+    _tuned(_job(tmp_path), tmp_path)
+    assert asked == [1]
+
+
+def test_where_nothing_fits_it_is_told_and_nothing_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _measures(monkeypatch, lambda _: None)
+    with pytest.raises(TryAgain, match="not even one image of 64 x 64 fits in the memory of cpu"):
+        _tuned(_job(tmp_path), tmp_path)
+    assert not (tmp_path / "tuning.yaml").exists()
+
+
+@pytest.mark.parametrize(
+    ("size", "told"),
+    [
+        ((60, 64), "60 x 64: the model's sides are multiples of 8 pixels. Name another size."),
+        ((0, 64), "0 x 64: the model's sides are multiples of 8 pixels. Name another size."),
+        ((8192, 8192), "8192 x 8192: has more than 16777216 pixels. Name another size, or raise limits.pixels."),
+    ],
+)
+def test_a_size_that_rows_could_not_have_is_refused(size: tuple[int, int], told: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as caught:
+        _tuned(_job(tmp_path), tmp_path, size)
+    assert str(caught.value) == told
+
+
+def test_a_model_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(Missing, match="no such model folder"):
+        _tuned(_job(tmp_path, model={"id": "./absent"}), tmp_path)
+
+
+def test_time_that_is_over_ends_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = _measures(monkeypatch, lambda batch: Measured(batch, 1.0))
+    done = tune.tune(_job(tmp_path), str(tmp_path / "t.yaml"), effort=Effort(minutes=0))
+    assert (asked, done.entries[0].stopped) == ([1], "time")

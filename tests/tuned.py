@@ -1,0 +1,40 @@
+"""Entries of tuning files, made by hand."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+from imagekiln.steps import model, tuning_file
+from imagekiln.steps.job import Model
+from imagekiln.steps.tuning import Entry
+from tests.jobs import SHAPES
+
+PLAIN: dict[str, object] = {
+    "model": "bundled:shapes",
+    "dtype": "float32",
+    "gpu": "a GPU",
+    "gpu_gib": 80.0,
+    "width": 64,
+    "height": 64,
+    "guided": True,
+    "batch": 4,
+    "steps": 30,
+    "seconds_per_image": 0.5,
+    "stopped": "saturated",
+    "measured": [{"batch": 4, "images_per_second": 2.0, "peak_gib": 3.5}],
+    "when": datetime(2026, 11, 22, tzinfo=UTC),
+    "versions": {"torch": "2"},
+}
+
+
+def entry(**changes: object) -> Entry:
+    """An entry for the bundled model, unless said otherwise."""
+    digest = model.digest(Model.model_validate(SHAPES))
+    return Entry.model_validate({"digest": digest, **PLAIN, **changes})
+
+
+def tuned_file(folder: Path, *entries: Entry) -> str:
+    """A tuning file with these entries."""
+    file = str(folder / "tuning.yaml")
+    for each in entries:
+        tuning_file.add(file, each)
+    return file
