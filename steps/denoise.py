@@ -1,14 +1,17 @@
 """One batch through the denoiser: image rows of one shape in, RGB pixels out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import diffusers
 import numpy as np
 import torch
 
-from imagekiln.steps.conditioning import Conditioning, Inputs
+from imagekiln.steps.branches import Branches, pictured
+from imagekiln.steps.conditioning import Conditioning
+from imagekiln.steps.conditioning import Inputs as Arguments
 from imagekiln.steps.encode import Picture
+from imagekiln.steps.inputs import Inputs
 from imagekiln.steps.pipeline import scheduler
 from imagekiln.steps.rows import ImageRow, shape
 
@@ -18,11 +21,12 @@ GUIDERS = ("guider", "ocr_guider")  # HunyuanImage's
 class Denoiser:
     """A loaded pipeline that draws batches. Not for use from two threads at once."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline) -> None:
-        """Take a pipeline on its device, in eval mode."""
+    def __init__(self, pipe: diffusers.DiffusionPipeline, inputs: Inputs | None = None) -> None:
+        """Take a pipeline on its device, in eval mode, and the pictures of the rows, where rows have any."""
         self.device: torch.device = pipe.device
         self._pipe = pipe
-        self._conditioning = Conditioning(pipe)
+        self._branches = Branches(pipe)
+        self._inputs = inputs
         self._schedulers = {"default": pipe.scheduler}
 
     def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
@@ -31,14 +35,17 @@ class Denoiser:
         One picture a row, `blank` where it is not finite. `check` is called after each step and may raise to give up.
         Raises what the pipeline raises, and ValueError where it drew another size than asked.
         """
-        drawn = [picture for batch in self._conditioning.calls(rows, size) for picture in self._call(batch, check)]
+        _, told = self._branches.of(())
+        drawn = [picture for batch in told.calls(rows, size) for picture in self._call(batch, check)]
         return drawn[: len(rows)]
 
     def _call(self, batch: Sequence[ImageRow], check: Callable[[], None]) -> list[Picture]:
-        told = self._conditioning
-        self._prepare(batch[0])
-        inputs = told.text(batch) | told.noise(batch) | told.settings(batch[0]) | self._asking(check)
-        output = self._pipe(**inputs, output_type=told.drawn_as)
+        pipe, told = self._branches.of(shape(batch[0]).pictures)
+        self._prepare(pipe, batch[0])
+        inputs = told.text(batch) | told.noise(batch) | told.settings(batch[0]) | _asking(told, check)
+        if self._inputs is not None:
+            inputs |= pictured(batch, self._inputs)
+        output = pipe(**inputs, output_type=told.drawn_as)
         images = _sized(_tensor(output.images), batch[0])
         finite = images.isfinite().flatten(1).all(1).tolist()
         filtered = getattr(output, "nsfw_content_detected", None) or [False] * len(batch)
@@ -48,22 +55,28 @@ class Denoiser:
             for row, rgb, good, bad in zip(batch, pixels, finite, filtered, strict=True)
         ]  # fmt: skip
 
-    def _asking(self, check: Callable[[], None]) -> Inputs:
-        if self._conditioning.accepts("callback_on_step_end"):
-            return {"callback_on_step_end": partial(_after_step, check)}
-        if self._conditioning.accepts("callback"):  # PixArt's
-            return {"callback": lambda _step, _time, _latents: check()}
-        return {}
+    def expect(self, rows: Iterable[ImageRow]) -> None:
+        """Say which rows will be drawn, so that their pictures can be read ahead."""
+        if self._inputs is not None:
+            self._inputs.expect(rows)
 
-    def _prepare(self, row: ImageRow) -> None:
+    def _prepare(self, pipe: diffusers.DiffusionPipeline, row: ImageRow) -> None:
         """Give the pipeline what it keeps as a part of itself: the batch's scheduler and the strength of guiders."""
         wanted = shape(row)
         if wanted.sampler not in self._schedulers:
             self._schedulers[wanted.sampler] = scheduler(self._pipe, wanted.sampler)
-        self._pipe.scheduler = self._schedulers[wanted.sampler]
+        pipe.scheduler = self._schedulers[wanted.sampler]
         for name in GUIDERS:
-            if guider := getattr(self._pipe, name, None):
+            if guider := getattr(pipe, name, None):
                 guider.guidance_scale = wanted.guidance
+
+
+def _asking(told: Conditioning, check: Callable[[], None]) -> Arguments:
+    if told.accepts("callback_on_step_end"):
+        return {"callback_on_step_end": partial(_after_step, check)}
+    if told.accepts("callback"):  # PixArt's
+        return {"callback": lambda _step, _time, _latents: check()}
+    return {}
 
 
 def _tensor(images: "torch.Tensor | np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> torch.Tensor:
@@ -78,7 +91,7 @@ def _sized(images: torch.Tensor, row: ImageRow) -> torch.Tensor:
     return images
 
 
-def _after_step(check: Callable[[], None], _pipe: object, _step: int, _time: object, tensors: Inputs) -> Inputs:
+def _after_step(check: Callable[[], None], _pipe: object, _step: int, _time: object, tensors: Arguments) -> Arguments:
     check()
     return tensors
 

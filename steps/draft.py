@@ -1,6 +1,7 @@
 """A plan worked out but not written: what `plan` writes and `estimate` counts."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,7 +12,9 @@ from imagekiln.steps.cost import seconds_per_work
 from imagekiln.steps.cutting import Cut, cut
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.identity import model_key
+from imagekiln.steps.input_rules import input_rules
 from imagekiln.steps.job import Job
+from imagekiln.steps.pictures import Keep, Pictures
 from imagekiln.steps.plan import Counts, Input
 from imagekiln.steps.rules import rules
 from imagekiln.steps.tokens import PromptLengths
@@ -21,10 +24,16 @@ class Draft:
     """The images of a job, counted, refused and cut. Close it after use."""
 
     def __init__(
-        self, job: Job, found: tuple[sources.Source, ...], spool: Path, looked_at: tuple[str, ...] = ()
+        self,
+        job: Job,
+        found: tuple[sources.Source, ...],
+        spool: Path,
+        looked_at: tuple[str, ...] = (),
+        keep: Keep | None = None,
     ) -> None:
         """Read the model's configuration and every prompt row; leave out what the runs `looked_at` hold.
 
+        `keep` is told the hash and the bytes of each picture that conditions images.
         Raises BadInput, Missing, TryAgain.
         """
         self.job = job
@@ -32,12 +41,14 @@ class Draft:
         self.model = model.facts(job.model)
         self.size = (job.defaults.width or self.model.width, job.defaults.height or self.model.height)
         self._files = footers.inspect(found, job.columns, job.carry)
-        self._catalog = Catalog(spool, job, rules(job, self.model), len(job.carry))
+        self._catalog = Catalog(spool, job, (*rules(job, self.model), *input_rules(job, self.model)), len(job.carry))
         lengths = PromptLengths(model.configuration(job.model))
         schema = prompts.schema(self._files).append(pa.field("truncated", pa.bool_()))
         key = model_key(self.model.digest, job.model.dtype)
         runs = [f"{job.output.rstrip('/')}/{run_id}" for run_id in looked_at]
-        self._catalog.fill(schema, _measured(self._files, schema, lengths), key, self.size, runs)
+        with closing(Pictures(job.limits, spool, keep)) as pictures:
+            rows = _measured(self._files, schema, lengths, pictures)
+            self._catalog.fill(schema, rows, key, self.size, runs)
         self.input = Input(len(found), sum(file.rows for file in self._files), sources.fingerprint(found))
         self._refuse_too_many()
         self.groups = self._catalog.groups
@@ -86,7 +97,7 @@ class Draft:
 
 
 def _measured(
-    files: tuple[footers.InputFile, ...], schema: pa.Schema, lengths: PromptLengths
+    files: tuple[footers.InputFile, ...], schema: pa.Schema, lengths: PromptLengths, pictures: Pictures
 ) -> Iterator[pa.RecordBatch]:
-    for batch in prompts.batches(files):
+    for batch in prompts.batches(files, pictures):
         yield pa.RecordBatch.from_arrays([*batch.columns, lengths.cut(batch.column("prompt"))], schema=schema)

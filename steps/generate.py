@@ -8,17 +8,19 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cache, partial
 
-from imagekiln.steps import formats, shard, stages, stats
+from imagekiln.steps import formats, rounds, shard, stages, stats
 from imagekiln.steps import plan as plans
 from imagekiln.steps.ahead import Waits, ahead, feed
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.device import describe
 from imagekiln.steps.encoder import Encoder
 from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.inputs import Inputs
 from imagekiln.steps.pipeline import load, versions
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.progress import Progress, Silent
 from imagekiln.steps.rescue import Rescue
+from imagekiln.steps.rows import image_rows
 from imagekiln.steps.shard import Part
 from imagekiln.steps.stats import Seconds, ShardStats, timed
 from imagekiln.steps.stop import Stop, Stopped
@@ -37,12 +39,13 @@ def generate(uri: str, number: int, progress: Progress | None = None, stop: Stop
     store = open_store(uri)
     plan = plans.load(store)
     progress.start(plan.shards[number].images if 0 <= number < len(plan.shards) else 0)
-    return make_shard(store, plan, number, loader(plan), progress, stop)
+    return make_shard(store, plan, number, loader(store, plan), progress, stop)
 
 
-def loader(plan: Plan) -> Callable[[], Denoiser]:
-    """What loads the plan's model when it is first needed, and gives the same one from then on."""
-    return cache(lambda: Denoiser(load(plan)))
+def loader(store: Store, plan: Plan) -> Callable[[], Denoiser]:
+    """What loads the model of a run, or of a round, when it is first needed, and gives the same one from then on."""
+    run, _ = rounds.home(store.uri)
+    return cache(lambda: Denoiser(load(plan), Inputs(open_store(run))))
 
 
 def make_shard(
@@ -91,6 +94,7 @@ class _Work:
 
     def make(self, missing: list[Part], denoiser: Denoiser) -> None:
         """Make these parts, one after the other."""
+        denoiser.expect(row for part in missing for row in image_rows(part.rows))
         rescue = Rescue(partial(denoiser.draw, check=self._stop.check), self._batch)
         drawn, encoded = Waits(), Waits()
         started = time.perf_counter()

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -49,8 +50,9 @@ def make_plan(job: Job, *, must_exist: bool = False) -> Planned:
             return there
         if must_exist:
             raise Missing(f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. Run the job first.")
-        looked_at = earlier.chosen(_store(job, run_id), job, run_id)
-        with closing(Draft(job, found, spool, looked_at)) as draft:
+        store = _store(job, run_id)
+        looked_at = earlier.chosen(store, job, run_id)
+        with closing(Draft(job, found, spool, looked_at, partial(_keep, store))) as draft:
             return _write(draft, run_id, spool)
 
 
@@ -62,6 +64,10 @@ def derived_run_id(job: Job, fingerprint: str, digest: str) -> str:
 
 def _store(job: Job, run_id: str) -> Store:
     return open_store(f"{job.output.rstrip('/')}/{run_id}")
+
+
+def _keep(store: Store, digest: str, picture: bytes) -> None:
+    commit.once(store, names.input_picture(digest), picture)
 
 
 def _adopted(job: Job, run_id: str, digest: str) -> Planned | None:
