@@ -1,6 +1,6 @@
 """One batch through the denoiser: image rows of one shape in, RGB pixels out."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 import diffusers
@@ -9,6 +9,7 @@ import torch
 
 from imagekiln.steps.conditioning import Conditioning, Inputs
 from imagekiln.steps.encode import Picture
+from imagekiln.steps.lora_layers import LoraLayers
 from imagekiln.steps.pipeline import scheduler
 from imagekiln.steps.rows import ImageRow, shape
 
@@ -18,11 +19,12 @@ GUIDERS = ("guider", "ocr_guider")  # HunyuanImage's
 class Denoiser:
     """A loaded pipeline that draws batches. Not for use from two threads at once."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline) -> None:
-        """Take a pipeline on its device, in eval mode."""
+    def __init__(self, pipe: diffusers.DiffusionPipeline, loras: LoraLayers | None = None) -> None:
+        """Take a pipeline on its device, in eval mode, and its LoRAs where the job has any."""
         self.device: torch.device = pipe.device
         self._pipe = pipe
-        self._conditioning = Conditioning(pipe)
+        self._loras = loras
+        self._conditioning = Conditioning(pipe, loras)
         self._schedulers = {"default": pipe.scheduler}
 
     def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
@@ -33,6 +35,11 @@ class Denoiser:
         """
         drawn = [picture for batch in self._conditioning.calls(rows, size) for picture in self._call(batch, check)]
         return drawn[: len(rows)]
+
+    def load_loras(self, names: Iterable[str]) -> None:
+        """Load these LoRAs now, rather than when a batch first asks for them. Raises BadInput, Missing, TryAgain."""
+        if self._loras is not None:
+            self._loras.load(names)
 
     def _call(self, batch: Sequence[ImageRow], check: Callable[[], None]) -> list[Picture]:
         told = self._conditioning
@@ -58,6 +65,7 @@ class Denoiser:
     def _prepare(self, row: ImageRow) -> None:
         """Give the pipeline what it keeps as a part of itself: the batch's scheduler and the strength of guiders."""
         wanted = shape(row)
+        self._conditioning.adapt(row)
         if wanted.sampler not in self._schedulers:
             self._schedulers[wanted.sampler] = scheduler(self._pipe, wanted.sampler)
         self._pipe.scheduler = self._schedulers[wanted.sampler]

@@ -15,6 +15,7 @@ from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.device import describe
 from imagekiln.steps.encoder import Encoder
 from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.lora_layers import LoraLayers
 from imagekiln.steps.pipeline import load, versions
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.progress import Progress, Silent
@@ -42,7 +43,12 @@ def generate(uri: str, number: int, progress: Progress | None = None, stop: Stop
 
 def loader(plan: Plan) -> Callable[[], Denoiser]:
     """What loads the plan's model when it is first needed, and gives the same one from then on."""
-    return cache(lambda: Denoiser(load(plan)))
+    return cache(lambda: _opened(plan))
+
+
+def _opened(plan: Plan) -> Denoiser:
+    pipe = load(plan)
+    return Denoiser(pipe, LoraLayers(pipe, plan) if plan.loras else None)
 
 
 def make_shard(
@@ -64,6 +70,7 @@ def make_shard(
     work = _Work(store, plan, Encoder(plan), progress, stop)
     with timed(work.seconds, "load"):
         denoiser = open_denoiser()
+        denoiser.load_loras(shard.loras(missing))
     try:
         with stop.finishing():
             work.make(missing, denoiser)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from imagekiln.steps import commit, earlier, encodings, model, names, plan, sources, tables
+from imagekiln.steps import commit, earlier, encodings, lora_files, model, names, plan, sources, tables
 from imagekiln.steps.draft import Draft
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job import Job
@@ -38,7 +38,7 @@ def make_plan(job: Job, *, must_exist: bool = False) -> Planned:
     """
     job = job.without_cluster()
     encodings.require(job.encoding)  # aggregate reads images back, where this installation will run too
-    digest = model.digest(job.model)
+    digest = lora_files.joined(model.digest(job.model), lora_files.facts(job.model))
     if job.run_id is not None and (there := _adopted(job, job.run_id, digest)):
         return there
     with tempfile.TemporaryDirectory(prefix="imagekiln-plan-") as folder:
@@ -75,8 +75,8 @@ def _adopted(job: Job, run_id: str, digest: str) -> Planned | None:
         raise BadInput(
             f"{store.uri}: holds a plan with {_difference(there.job, job)}. Choose another run_id or output."
         )
-    if there.model.digest != digest:
-        raise BadInput(f"{store.uri}: was planned with other files of {job.model.id}. Choose another run_id or output.")
+    if lora_files.joined(there.model.digest, there.loras) != digest:
+        raise BadInput(f"{store.uri}: was planned with other files of {job.model.id} or its LoRAs. Choose another run_id or output.")
     return Planned(there, store.uri, adopted=True)
 
 
@@ -114,6 +114,7 @@ def _write(draft: Draft, run_id: str, spool: Path) -> Planned:
         draft.cut.part_images,
         shards,
         draft.looked_at,
+        loras=draft.loras,
     )
     commit.once(store, names.PLAN, plan.to_json(made))
     return Planned(made, store.uri, adopted=False)
