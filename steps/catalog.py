@@ -21,13 +21,17 @@ from imagekiln.steps.spread import SHAPE, images_sql, quoted
 from imagekiln.steps.tables import IMAGE_ROW
 
 MOST_SHAPES = 10_000
+WHICH = "pictures"  # of a group, and in no object
 # What SQL needs to know of an image. Its texts stay where they are.
 NARROW = ("number", "row", "image_index", "image_id", "id", "content", "rule", "truncated", *SHAPE)
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Images of one shape: what a batch may hold together. `truncated` of them have a prompt that the model cuts."""
+    """Images of one shape: what a batch may hold together. `truncated` of them have a prompt that the model cuts.
+
+    `pictures` are the columns of pictures that are not null, joined by commas; None where there are none.
+    """
 
     width: int
     height: int
@@ -36,6 +40,9 @@ class Group:
     sampler: str
     images: int
     truncated: int = 0
+    loras: str | None = None
+    strength: float | None = None
+    pictures: str | None = None
 
 
 class Catalog:
@@ -118,10 +125,10 @@ class Catalog:
     def images(self) -> Iterator[pa.RecordBatch]:
         """Every planned image in the order of groups and rows, as a stream."""
         planned = self._planned()
-        if len(self.groups) == 1:
-            return planned
-        sizes = {tuple(getattr(group, name) for name in SHAPE): group.images for group in self.groups}
-        return by_group(planned, SHAPE, sizes, self._folder)
+        if len(self.groups) > 1:
+            sizes = {tuple(getattr(group, name) for name in SHAPE): group.images for group in self.groups}
+            planned = by_group(planned, SHAPE, sizes, self._folder)
+        return (batch.drop_columns([WHICH]) for batch in planned)
 
     def _planned(self) -> Iterator[pa.RecordBatch]:
         """Every planned image in the order of rows. No join does it: that would lose the order."""
@@ -132,7 +139,7 @@ class Catalog:
         )
         for batch in spool.read(self._file):
             kept = pa.array(~left_out.among(batch["number"].to_numpy()))
-            yield batch.select([*IMAGE_ROW.names, *self._carried]).filter(kept)
+            yield batch.select([*IMAGE_ROW.names, *self._carried, WHICH]).filter(kept)
 
     def _find_groups(self) -> None:
         shape = ", ".join(SHAPE)
@@ -143,8 +150,8 @@ class Catalog:
         shapes = self._count("SELECT count(*) FROM shapes")
         if shapes > MOST_SHAPES:
             raise BadInput(
-                f"the rows have {shapes} combinations of width, height, steps, guidance and sampler; at most "
-                f"{MOST_SHAPES} fit, since images of different ones share no batch. Round the values."
+                f"the rows have {shapes} combinations of width, height, steps, guidance, sampler and the "
+                f"like; at most {MOST_SHAPES} fit, since images of different ones share no batch. Round the values."
             )
         found = self._database.table("SELECT * EXCLUDE (first_row) FROM shapes ORDER BY first_row")
         self.groups = tuple(Group(**group) for group in found.to_pylist())

@@ -7,6 +7,8 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput
 
+# Columns of pictures that condition an image: what it starts from, where it is drawn anew, what guides it.
+PICTURES = ("source_image", "mask_image", "control_image", "reference_image")
 # Our columns of a prompt row, in the order of the errors that are reported, and what each holds.
 COLUMNS = {
     "prompt": "text",
@@ -19,6 +21,9 @@ COLUMNS = {
     "steps": "integer",
     "images": "integer",
     "guidance": "number",
+    "loras": "text",
+    "strength": "number",
+    **dict.fromkeys(PICTURES, "picture"),
 }
 INTEGER = r"^\s*[+-]?0*[0-9]{1,19}\s*$"  # what 64 bits hold, and a little more
 NUMBER = r"^\s*[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]?[0-9]{1,3})?\s*$"

@@ -70,7 +70,7 @@ def _part_costs(groups: tuple[Group, ...], part: int, seconds: float) -> Iterato
 
 def work(group: Group) -> float:
     """What an image of the group costs, as pixels times steps."""
-    return float(group.width * group.height * group.steps)
+    return float(group.width * group.height * group.steps * (group.strength or 1.0))
 
 
 def _total(groups: tuple[Group, ...]) -> int:

@@ -57,7 +57,7 @@ def _names(source: Source, there: pa.Schema, columns: Columns, carry: tuple[str,
     if columns.prompt not in there.names:
         has = ", ".join(there.names[:12]) or "none"
         raise BadInput(f"{source.uri}: has no column {columns.prompt!r} (it has {has}). Set columns.prompt.")
-    names = {ours: theirs for ours, theirs in columns if theirs in there.names}
+    names = {ours: theirs for ours, theirs in columns if theirs in there.names and COLUMNS[ours] in READERS}
     for name in (*names.values(), *carry):
         if there.names.count(name) > 1:
             raise BadInput(f"{source.uri}: has more than one column {name!r}. Rename one.")

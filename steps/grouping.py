@@ -87,7 +87,9 @@ def _numbered(window: pa.RecordBatch, columns: Sequence[str], numbers: Mapping[K
     """The window with the number of each row's group."""
     codes = np.zeros(len(window), np.int64)
     for name in columns:
-        values = window[name].dictionary_encode()
+        if window[name].null_count == len(window):
+            continue
+        values = window[name].dictionary_encode(null_encoding="encode")
         both = pa.array(codes * len(values.dictionary) + values.indices.to_numpy())
         codes = both.dictionary_encode().indices.to_numpy()
     # Codes are given in the order in which their groups appear.

@@ -8,15 +8,24 @@ import json
 from dataclasses import dataclass
 
 PIXELS = "concat(strlen(prompt), ':', prompt, '|', strlen(negative_prompt), ':', negative_prompt, '|', {seed}, '|', " \
-    "width, 'x', height, '|', steps, '|', guidance, '|', sampler)"  # fmt: skip
-TEXT_AND_SETTINGS = PIXELS.format(seed="'-'")
+    "width, 'x', height, '|', steps, '|', guidance, '|', sampler, {more})"  # fmt: skip
+# What an image may do without. Text joined to a null is null, and `concat` passes over nulls: without any of these, an
+# image has the id that it had before there were such columns.
+MORE = ("loras", "strength", "source_image", "mask_image", "control_image", "reference_image")
+MORE_SQL = ", ".join(
+    f"'|{name}:' || strlen(CAST({name} AS VARCHAR)) || ':' || CAST({name} AS VARCHAR)" for name in MORE
+)
+TEXT_AND_SETTINGS = PIXELS.format(seed="'-'", more=MORE_SQL)
 ID_DIGITS = 32  # 128 bits: a collision is not to be expected before 10^19 images
 SEED_DIGITS = 13  # 52 bits, which every reader of JSON holds exactly
 
 
 @dataclass(frozen=True, slots=True)
 class Pixels:
-    """Everything of one image that decides its pixels, but for the model."""
+    """Everything of one image that decides its pixels, but for the model.
+
+    `loras` is canonical text such as "style:0.8,detail:0.5". The pictures are the SHA-256 of their files.
+    """
 
     prompt: str
     negative_prompt: str
@@ -26,6 +35,12 @@ class Pixels:
     steps: int
     guidance: float
     sampler: str
+    loras: str | None = None
+    strength: float | None = None
+    source_image: str | None = None
+    mask_image: str | None = None
+    control_image: str | None = None
+    reference_image: str | None = None
 
 
 def model_key(digest: str, dtype: str) -> str:
@@ -37,12 +52,14 @@ def image_id(key: str, pixels: Pixels) -> str:
     """The id of one image, 32 hexadecimal digits."""
     texts = "|".join(f"{len(text.encode())}:{text}" for text in (pixels.prompt, pixels.negative_prompt))
     rest = f"{pixels.seed}|{pixels.width}x{pixels.height}|{pixels.steps}|{pixels.guidance}|{pixels.sampler}"
-    return hashlib.sha256(f"{key}|{texts}|{rest}".encode()).hexdigest()[:ID_DIGITS]
+    given = ((name, getattr(pixels, name)) for name in MORE)
+    more = "".join(f"|{name}:{len(str(value).encode())}:{value}" for name, value in given if value is not None)
+    return hashlib.sha256(f"{key}|{texts}|{rest}{more}".encode()).hexdigest()[:ID_DIGITS]
 
 
 def image_id_sql(key: str) -> str:
     """The id of each image from columns of the names above."""
-    return f"substr(sha256(concat('{key}|', {PIXELS.format(seed='seed')})), 1, {ID_DIGITS})"
+    return f"substr(sha256(concat('{key}|', {PIXELS.format(seed='seed', more=MORE_SQL)})), 1, {ID_DIGITS})"
 
 
 def seed_sql(job_seed: int) -> str:

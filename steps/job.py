@@ -28,6 +28,12 @@ class Columns(Settings):
     guidance: Text = "guidance"
     sampler: Text = "sampler"
     images: Text = "images"
+    loras: Text = "loras"
+    strength: Text = "strength"
+    source_image: Text = "source_image"
+    mask_image: Text = "mask_image"
+    control_image: Text = "control_image"
+    reference_image: Text = "reference_image"
 
 
 class Model(Settings):
@@ -50,6 +56,9 @@ class Defaults(Settings):
     height: Positive | None = Field(None, description="Pixels; the model's own size where absent.")
     negative_prompt: str = ""
     sampler: Sampler = "default"
+    strength: Number = Field(
+        0.8, gt=0, le=1, description="How much of a source image is drawn anew, from nothing to all."
+    )
     images_per_prompt: Whole = Field(1, ge=1, le=10_000)
     seed: Whole = Field(0, ge=0, lt=2**63)
     loras: str = Field("", description="LoRAs and their weights, such as style:0.8, detail:0.5.")

@@ -47,6 +47,11 @@ def listing(folder: str) -> str:
     return f"{folder}/metadata.parquet"
 
 
+def input_picture(sha256: str) -> str:
+    """A picture that conditions images, as it came: named by the SHA-256 of its bytes."""
+    return f"inputs/{sha256}"
+
+
 def stats(shard_number: int) -> str:
     """What the shard took."""
     return f"stats/{shard_number:05d}.json"

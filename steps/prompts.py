@@ -25,7 +25,7 @@ def schema(files: tuple[InputFile, ...]) -> pa.Schema:
     return pa.schema([pa.field("row", pa.int64()), *ours, pa.field("wrong", pa.string()), *carried])
 
 
-KINDS = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64()}
+KINDS = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64(), "picture": pa.string()}
 
 
 def batches(files: tuple[InputFile, ...]) -> Iterator[pa.RecordBatch]:

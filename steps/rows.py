@@ -6,6 +6,7 @@ from itertools import groupby
 
 import pyarrow as pa
 
+from imagekiln.steps.cells import PICTURES
 from imagekiln.steps.identity import Pixels
 
 NAMED = ("image_id", "id", "image_index")
@@ -24,18 +25,25 @@ class ImageRow:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What all images of a batch have in common. Sizes are in pixels."""
+    """What all images of a batch have in common. Sizes are in pixels; `pictures` are the columns that are not null."""
 
     width: int
     height: int
     steps: int
     guidance: float
     sampler: str
+    loras: str | None = None
+    strength: float | None = None
+    pictures: tuple[str, ...] = ()
 
 
 def image_rows(table: pa.Table) -> list[ImageRow]:
     """The image rows of one part's slice of a shard."""
-    columns = {name: table[name].to_pylist() for name in (*NAMED, *Pixels.__slots__)}
+    there = set(table.column_names)  # an older plan lacks columns, as if they were null
+    columns = {
+        name: table[name].to_pylist() if name in there else [None] * table.num_rows
+        for name in (*NAMED, *Pixels.__slots__)
+    }
     pixels = [Pixels(*values) for values in zip(*(columns[name] for name in Pixels.__slots__), strict=True)]
     each = zip(columns["image_id"], pixels, columns["id"], columns["image_index"], strict=True)
     return [ImageRow(place, *values) for place, values in enumerate(each)]
@@ -44,7 +52,9 @@ def image_rows(table: pa.Table) -> list[ImageRow]:
 def shape(row: ImageRow) -> Shape:
     """The shape of the batch that a row belongs to."""
     pixels = row.pixels
-    return Shape(pixels.width, pixels.height, pixels.steps, pixels.guidance, pixels.sampler)
+    pictures = tuple(name for name in PICTURES if getattr(pixels, name) is not None)
+    return Shape(pixels.width, pixels.height, pixels.steps, pixels.guidance, pixels.sampler,
+                 pixels.loras, pixels.strength, pictures)  # fmt: skip
 
 
 def same_shape(rows: Sequence[ImageRow]) -> Iterator[list[ImageRow]]:

@@ -1,10 +1,15 @@
 """The SQL by which a prompt row becomes its images: filled, judged, spread, seeded and named."""
 
+from imagekiln.steps.cells import PICTURES
 from imagekiln.steps.identity import image_id_sql, seed_sql
 from imagekiln.steps.job import Job
 from imagekiln.steps.rules import LARGEST_SEED, MOST_IMAGES, Rule, first_broken_sql
 
-SHAPE = ("width", "height", "steps", "guidance", "sampler")  # what all images of one batch must have in common
+# What all images of one batch must have in common. `pictures` names the columns of pictures that are not null.
+SHAPE = ("width", "height", "steps", "guidance", "sampler", "loras", "strength", "pictures")
+PICTURES_SQL = "nullif(concat_ws(',', {}), '')".format(
+    ", ".join(f"CASE WHEN {name} IS NOT NULL THEN '{name}' END" for name in PICTURES)
+)
 
 
 def images_sql(
@@ -14,7 +19,8 @@ def images_sql(
 
     `number` counts images over the whole input, with room for the most that a row may have.
     """
-    given, shape, kept = job.defaults, ", ".join(SHAPE), "".join(f", {name}" for name in carried)
+    given, kept = job.defaults, "".join(f", {name}" for name in carried)
+    shape, pictures = ", ".join(SHAPE), ", ".join(PICTURES)
     return f"""
         WITH filled AS (
             SELECT row, wrong, truncated, id, prompt,
@@ -24,17 +30,20 @@ def images_sql(
                    coalesce(steps, {given.steps}) AS steps,
                    coalesce(guidance, CAST({given.guidance} AS DOUBLE)) + 0.0::DOUBLE AS guidance, -- never -0.0
                    coalesce(sampler, {quoted(given.sampler)}) AS sampler,
+                   loras, {PICTURES_SQL} AS pictures, {pictures},
+                   coalesce(strength, CASE WHEN source_image IS NOT NULL THEN CAST({given.strength} AS DOUBLE) END)
+                       + 0.0::DOUBLE AS strength,
                    coalesce(images, {given.images_per_prompt}) AS images {kept}
             FROM input),
         judged AS (SELECT *, {first_broken_sql(rules)} AS rule FROM filled),
         spread AS (
             SELECT *, unnest(range(CASE WHEN rule IS NULL THEN images ELSE 1 END)) AS image_index,
                    CASE WHEN id IS NOT NULL
-                        THEN hash(prompt, negative_prompt, row_seed, {shape}, images) END AS content
+                        THEN hash(prompt, negative_prompt, row_seed, {shape}, {pictures}, images) END AS content
             FROM judged),
         seeded AS (SELECT *, {seed_sql(given.seed)} AS seed FROM spread)
         SELECT {image_id_sql(model_key)} AS image_id, id, image_index, row, prompt, negative_prompt, seed,
-               {shape}, truncated {kept}, row * {MOST_IMAGES} + image_index AS number, rule, content
+               {shape}, {pictures}, truncated {kept}, row * {MOST_IMAGES} + image_index AS number, rule, content
         FROM seeded"""
 
 

@@ -25,6 +25,12 @@ IMAGE_ROW = pa.schema(
         pa.field("steps", pa.int64()),
         pa.field("guidance", pa.float64()),
         pa.field("sampler", pa.string()),
+        pa.field("loras", pa.string()),
+        pa.field("strength", pa.float64()),
+        pa.field("source_image", pa.string()),
+        pa.field("mask_image", pa.string()),
+        pa.field("control_image", pa.string()),
+        pa.field("reference_image", pa.string()),
         pa.field("truncated", pa.bool_()),
     ]
 )
@@ -64,7 +70,9 @@ DUPLICATE = pa.schema(
 )
 RESERVED = {*IMAGE_ROW.names, *OUTCOME.names, *PLACE.names, *NEAR.names, IMAGE.name}
 # What repeats within an object is worth a dictionary; ids, prompts and hashes do not.
-REPEATING = ["negative_prompt", "width", "height", "steps", "guidance", "sampler", "status", "error", "part"]
+REPEATING = [
+    "negative_prompt", "width", "height", "steps", "guidance", "sampler", "loras", "strength", "status", "error", "part",
+]  # fmt: skip
 GROUP_ROWS = 131_072  # of what is written as a stream
 DAMAGED = (pa.ArrowException, OSError, ValueError)
 

@@ -7,6 +7,7 @@ from dataclasses import astuple, dataclass, fields, replace
 import duckdb
 import pyarrow as pa
 
+from imagekiln.steps.cells import PICTURES
 from imagekiln.steps.identity import Pixels, image_id, image_id_sql, model_key, seed_sql
 from tests.texts import HOSTILE, chance
 
@@ -18,7 +19,8 @@ QUOTED = Pixels(
 ODD = Pixels("nul \0 and 'quotes'; {{braces}}\n\u05e2", "x" * 10, 0, 8, 65_536, 1000, 1e-07, "dpmpp_2m_karras")
 TEXTS = ["", "a", "'", "|", "1:a|", "\0", "\n", "x" * 9000, *HOSTILE]
 COLUMNS = {"prompt": pa.string(), "negative_prompt": pa.string(), "seed": pa.int64(), "width": pa.int64(),
-           "height": pa.int64(), "steps": pa.int64(), "guidance": pa.float64(), "sampler": pa.string()}  # fmt: skip
+           "height": pa.int64(), "steps": pa.int64(), "guidance": pa.float64(), "sampler": pa.string(),
+           "loras": pa.string(), "strength": pa.float64(), **dict.fromkeys(PICTURES, pa.string())}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,9 @@ def _random_rows(count: int, seed: int) -> list[Pixels]:
             rng.randrange(1, 1000),
             rng.choice([0.0, 100.0, 7.5, 1 / 3, sys.float_info.min, 5e-324, 100 * rng.random(), 10.0 ** -rng.random()]),
             rng.choice(["default", "euler", "dpmpp_2m"]),
+            rng.choice([None, None, "style:0.8,detail:0.5"]),
+            rng.choice([None, None, 1.0, 1 / 3, rng.random()]),
+            *(rng.choice([None, None, f"{rng.getrandbits(256):064x}"]) for _ in PICTURES),
         )
         for _ in range(count)
     ]
@@ -67,6 +72,8 @@ def _seed(job_seed: int, row: Pixels, asked: Asked) -> int:
         return asked.row_seed + asked.image_index
     texts = "|".join(f"{len(text.encode())}:{text}" for text in (row.prompt, row.negative_prompt))
     settings = f"{texts}|-|{row.width}x{row.height}|{row.steps}|{row.guidance}|{row.sampler}"
+    more = ((name, getattr(row, name)) for name in ("loras", "strength", *PICTURES))
+    settings += "".join(f"|{name}:{len(str(value))}:{value}" for name, value in more if value is not None)
     who = f"text|{settings}" if asked.id is None else f"id|{asked.id}"
     return int(hashlib.sha256(f"{job_seed}|{asked.image_index}|{who}".encode()).hexdigest()[:13], 16)
 
@@ -122,7 +129,9 @@ def test_no_two_rows_have_one_id_however_their_texts_run_together() -> None:
 
 
 def test_every_setting_changes_the_id() -> None:
-    others = Pixels("another", "ugly", 8, 1032, 1016, 31, 5.5, "euler")
+    others = Pixels(
+        "another", "ugly", 8, 1032, 1016, 31, 5.5, "euler", "style:1.0", 0.5, "a" * 64, "a" * 64, "a" * 64, "a" * 64
+    )
     changed = [replace(PLAIN, **{field.name: getattr(others, field.name)}) for field in fields(Pixels)]
     ids = {image_id(KEY, row) for row in [PLAIN, *changed]}
     assert len(ids) == 1 + len(astuple(PLAIN))

@@ -3,9 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from imagekiln.steps import rows, shard
+from imagekiln.steps.identity import Pixels
 from imagekiln.steps.storage import open_store
 from tests.runs import image_row, planned
 
@@ -24,8 +26,11 @@ def test_image_rows_keep_the_order_the_ids_and_the_settings_of_the_plan(tmp_path
 
 
 @pytest.mark.parametrize(
-    "other", [{"width": 32}, {"height": 32}, {"steps": 3}, {"guidance": 4.0}, {"sampler": "ddim"}], ids=str
-)
+    "other",
+    [{"width": 32}, {"height": 32}, {"steps": 3}, {"guidance": 4.0}, {"sampler": "ddim"}, {"loras": "style:0.8"},
+     {"strength": 0.5}, {"source_image": "a" * 64}, {"control_image": "a" * 64}],
+    ids=str,
+)  # fmt: skip
 def test_rows_of_another_shape_get_a_batch_of_their_own(other: dict[str, Any]) -> None:
     mixed = [image_row(place=0), image_row(place=1, **other), image_row(place=2)]
     assert list(rows.same_shape(mixed)) == [[mixed[0]], [mixed[1]], [mixed[2]]]
@@ -34,6 +39,19 @@ def test_rows_of_another_shape_get_a_batch_of_their_own(other: dict[str, Any]) -
 def test_prompts_negative_prompts_and_seeds_share_a_batch() -> None:
     alike = [image_row("a"), image_row("b", 1, negative_prompt="c"), image_row("d", 2, seed=9)]
     assert list(rows.same_shape(alike)) == [alike]
+
+
+def test_other_pictures_share_a_batch() -> None:
+    alike = [image_row(place=place, source_image=sign * 64, strength=0.5) for place, sign in enumerate("ab")]
+    assert list(rows.same_shape(alike)) == [alike]
+
+
+def test_rows_of_a_plan_without_columns_for_pictures_are_rows_without_pictures() -> None:
+    named = {"image_id": ["a" * 32], "id": ["x"], "image_index": [0]}
+    first = {"prompt": ["a"], "negative_prompt": [""], "seed": [1], "width": [8], "height": [8], "steps": [2],
+             "guidance": [3.0], "sampler": ["default"]}  # fmt: skip
+    (found,) = rows.image_rows(pa.table(named | first))
+    assert found.pixels == Pixels("a", "", 1, 8, 8, 2, 3.0, "default")
 
 
 def test_a_short_batch_is_filled_with_its_last_row() -> None:
