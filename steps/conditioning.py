@@ -9,6 +9,7 @@ import torch
 
 from imagekiln.steps.embeddings import Embedded, Encoder, TextCache, stacked
 from imagekiln.steps.families import Places, family
+from imagekiln.steps.lora_layers import LoraLayers
 from imagekiln.steps.rows import ImageRow, padded
 
 Inputs = dict[str, object]
@@ -17,9 +18,10 @@ Inputs = dict[str, object]
 class Conditioning:
     """Turns rows of one shape into a pipeline's arguments."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline) -> None:
-        """Look at what the pipeline takes."""
+    def __init__(self, pipe: diffusers.DiffusionPipeline, loras: LoraLayers | None = None) -> None:
+        """Look at what the pipeline takes. Its LoRAs may change what texts become."""
         self._pipe = pipe
+        self._loras = loras
         self._accepts = set(inspect.signature(pipe.__call__).parameters)
         self._family = family(type(pipe).__name__)
         if self._family.positive:
@@ -45,6 +47,13 @@ class Conditioning:
         """The output type to ask for: tensors, but in families whose tensors may be of another range than [0, 1]."""
         return "pt" if self._family.positive else "np"
 
+    def adapt(self, row: ImageRow) -> None:
+        """Put the row's LoRAs in force in what the pipeline runs once it has its inputs."""
+        if self._loras is not None:
+            self._loras.use(row.pixels.loras, texts=False)
+            if not self._family.positive:  # it embeds texts itself
+                self._loras.use(row.pixels.loras, texts=True)
+
     def text(self, rows: Sequence[ImageRow]) -> Inputs:
         """The prompts as embeddings where the family is known, else as text."""
         prompts = [row.pixels.prompt for row in rows]
@@ -59,9 +68,11 @@ class Conditioning:
         inputs: Inputs = {"negative_prompt": None} if self.accepts("negative_prompt") else {}
         if length is not None:
             inputs["max_sequence_length"] = length
-        inputs |= self._embedded(self._family.positive, map(self._positive.of, prompts), length)
+        under = self._loras and self._loras.use(rows[0].pixels.loras, texts=True)
+        inputs |= self._embedded(self._family.positive, (self._positive.of(text, under) for text in prompts), length)
         if self._reads_negative(rows[0]):
-            inputs |= self._embedded(self._family.negative, map(self._negative.of, negatives), length)
+            negative = (self._negative.of(text, under) for text in negatives)
+            inputs |= self._embedded(self._family.negative, negative, length)
         return inputs
 
     def noise(self, rows: Sequence[ImageRow]) -> Inputs:

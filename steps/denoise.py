@@ -7,11 +7,12 @@ import diffusers
 import numpy as np
 import torch
 
-from imagekiln.steps.branches import Branches, pictured
+from imagekiln.steps.branches import Branches
 from imagekiln.steps.conditioning import Conditioning
 from imagekiln.steps.conditioning import Inputs as Arguments
+from imagekiln.steps.conditions import Conditions
 from imagekiln.steps.encode import Picture
-from imagekiln.steps.inputs import Inputs
+from imagekiln.steps.lora_layers import LoraLayers
 from imagekiln.steps.pipeline import scheduler
 from imagekiln.steps.rows import ImageRow, shape
 
@@ -21,12 +22,18 @@ GUIDERS = ("guider", "ocr_guider")  # HunyuanImage's
 class Denoiser:
     """A loaded pipeline that draws batches. Not for use from two threads at once."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline, inputs: Inputs | None = None) -> None:
-        """Take a pipeline on its device, in eval mode, and the pictures of the rows, where rows have any."""
+    def __init__(
+        self,
+        pipe: diffusers.DiffusionPipeline,
+        loras: LoraLayers | None = None,
+        conditions: Conditions | None = None,
+    ) -> None:
+        """Take a pipeline on its device, in eval mode, its LoRAs, and what images are drawn from beside texts."""
         self.device: torch.device = pipe.device
         self._pipe = pipe
-        self._branches = Branches(pipe)
-        self._inputs = inputs
+        self._loras = loras
+        self._conditions = conditions
+        self._branches = Branches(pipe, loras, conditions)
         self._schedulers = {"default": pipe.scheduler}
 
     def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
@@ -35,17 +42,20 @@ class Denoiser:
         One picture a row, `blank` where it is not finite. `check` is called after each step and may raise to give up.
         Raises what the pipeline raises, and ValueError where it drew another size than asked.
         """
-        _, told = self._branches.of(())
+        _, told = self._branches.plain
         drawn = [picture for batch in told.calls(rows, size) for picture in self._call(batch, check)]
         return drawn[: len(rows)]
+
+    def load_loras(self, names: Iterable[str]) -> None:
+        """Load these LoRAs now, rather than when a batch first asks for them. Raises BadInput, Missing, TryAgain."""
+        if self._loras is not None:
+            self._loras.load(names)
 
     def _call(self, batch: Sequence[ImageRow], check: Callable[[], None]) -> list[Picture]:
         pipe, told = self._branches.of(shape(batch[0]).pictures)
         self._prepare(pipe, batch[0])
         inputs = told.text(batch) | told.noise(batch) | told.settings(batch[0]) | _asking(told, check)
-        if self._inputs is not None:
-            inputs |= pictured(batch, self._inputs)
-        output = pipe(**inputs, output_type=told.drawn_as)
+        output = pipe(**inputs | self._branches.pictured(batch), output_type=told.drawn_as)
         images = _sized(_tensor(output.images), batch[0])
         finite = images.isfinite().flatten(1).all(1).tolist()
         filtered = getattr(output, "nsfw_content_detected", None) or [False] * len(batch)
@@ -57,12 +67,13 @@ class Denoiser:
 
     def expect(self, rows: Iterable[ImageRow]) -> None:
         """Say which rows will be drawn, so that their pictures can be read ahead."""
-        if self._inputs is not None:
-            self._inputs.expect(rows)
+        if self._conditions is not None:
+            self._conditions.inputs.expect(rows)
 
     def _prepare(self, pipe: diffusers.DiffusionPipeline, row: ImageRow) -> None:
         """Give the pipeline what it keeps as a part of itself: the batch's scheduler and the strength of guiders."""
         wanted = shape(row)
+        self._branches.plain[1].adapt(row)
         if wanted.sampler not in self._schedulers:
             self._schedulers[wanted.sampler] = scheduler(self._pipe, wanted.sampler)
         pipe.scheduler = self._schedulers[wanted.sampler]

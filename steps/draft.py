@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from imagekiln.steps import footers, model, prompts, sources, tables
+from imagekiln.steps import adapter_files, footers, model, prompts, sources, tables
 from imagekiln.steps.catalog import Catalog
 from imagekiln.steps.cost import seconds_per_work
 from imagekiln.steps.cutting import Cut, cut
@@ -39,12 +39,14 @@ class Draft:
         self.job = job
         self.looked_at = looked_at
         self.model = model.facts(job.model)
+        adapter_files.require(job.model, self.model.pipeline)
+        self.adapters = adapter_files.keys(job.model)
         self.size = (job.defaults.width or self.model.width, job.defaults.height or self.model.height)
         self._files = footers.inspect(found, job.columns, job.carry)
         self._catalog = Catalog(spool, job, (*rules(job, self.model), *input_rules(job, self.model)), len(job.carry))
         lengths = PromptLengths(model.configuration(job.model))
         schema = prompts.schema(self._files).append(pa.field("truncated", pa.bool_()))
-        key = model_key(self.model.digest, job.model.dtype)
+        key = model_key(adapter_files.joined(self.model.digest, self.adapters), job.model.dtype)
         runs = [f"{job.output.rstrip('/')}/{run_id}" for run_id in looked_at]
         with closing(Pictures(job.limits, spool, keep)) as pictures:
             rows = _measured(self._files, schema, lengths, pictures)

@@ -20,14 +20,14 @@ class TextCache:
     def __init__(self, encode: Callable[[str], Embedded]) -> None:
         """Take the function that encodes one text."""
         self._encode = encode
-        self._known: OrderedDict[str, Embedded] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str | None], Embedded] = OrderedDict()
 
-    def of(self, text: str) -> Embedded:
-        """The embeddings of one text."""
-        if text not in self._known:
-            self._known[text] = self._encode(text)
-        self._known.move_to_end(text)
-        found = self._known[text]
+    def of(self, text: str, loras: str | None = None) -> Embedded:
+        """The embeddings of one text, by encoders in which these LoRAs are in force."""
+        if (text, loras) not in self._known:
+            self._known[text, loras] = self._encode(text)
+        self._known.move_to_end((text, loras))
+        found = self._known[text, loras]
         room = REMEMBERED_BYTES // sum(tensor.nbytes for tensor in found)  # all texts of a family are about as large
         while len(self._known) > max(1, min(REMEMBERED_TEXTS, room)):
             self._known.popitem(last=False)

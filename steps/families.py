@@ -22,7 +22,7 @@ class Family:
     their masks, where the family would pad to the longest of them. Where no mask hides the padding, or nothing is
     known, `alone` draws one image at a time. `listed` embeddings go as a list. `float32` latents stay so in models of
     any dtype. `side` is the default size and `multiple` what sizes must be a multiple of, both in pixels; None: as the
-    model's own files say.
+    model's own files say. `loras` is whether the pipeline takes any; of one that is not known, only loading it tells.
     """
 
     positive: Places = field(default_factory=dict)
@@ -38,6 +38,7 @@ class Family:
     multiple: int | None = None
     compiled: Literal["regional", "whole", "none"] = "none"
     attention: Literal["backend", "sdpa"] = "sdpa"
+    loras: bool = True
 
 
 PLAIN = Family(alone=True)
@@ -52,7 +53,7 @@ _POOLED = Family(
     {"negative_prompt_embeds": 1, "negative_pooled_prompt_embeds": 3},
     compiled="whole",
 )
-_T5 = Family(_MASKED, _NOT_MASKED, compiled="whole")
+_T5 = Family(_MASKED, _NOT_MASKED, compiled="whole", loras=False)
 
 # Compiling by region takes a model that names its repeated blocks; the others are compiled whole.
 FAMILIES: Mapping[str, Family] = {
@@ -115,10 +116,11 @@ FAMILIES: Mapping[str, Family] = {
         multiple=64,
         compiled="regional",
         attention="backend",
+        loras=False,
     ),
     # These have two text encoders, or a model of images in between: prompts go as text.
-    "HunyuanDiTPipeline": Family(compiled="whole"),
-    "KandinskyV22CombinedPipeline": Family(alone=True, multiple=64, compiled="whole"),
+    "HunyuanDiTPipeline": Family(compiled="whole", loras=False),
+    "KandinskyV22CombinedPipeline": Family(alone=True, multiple=64, compiled="whole", loras=False),
     "Kandinsky3Pipeline": Family(alone=True, multiple=64, compiled="whole"),
 }
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cache, partial
 
-from imagekiln.steps import formats, rounds, shard, stages, stats
+from imagekiln.steps import conditions, formats, rounds, shard, stages, stats
 from imagekiln.steps import plan as plans
 from imagekiln.steps.ahead import Waits, ahead, feed
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.device import describe
 from imagekiln.steps.encoder import Encoder
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.inputs import Inputs
+from imagekiln.steps.lora_layers import LoraLayers
 from imagekiln.steps.pipeline import load, versions
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.progress import Progress, Silent
@@ -44,8 +44,14 @@ def generate(uri: str, number: int, progress: Progress | None = None, stop: Stop
 
 def loader(store: Store, plan: Plan) -> Callable[[], Denoiser]:
     """What loads the model of a run, or of a round, when it is first needed, and gives the same one from then on."""
+    return cache(lambda: _opened(store, plan))
+
+
+def _opened(store: Store, plan: Plan) -> Denoiser:
+    pipe = load(plan)
     run, _ = rounds.home(store.uri)
-    return cache(lambda: Denoiser(load(plan), Inputs(open_store(run))))
+    loras = LoraLayers(pipe, plan) if plan.loras else None
+    return Denoiser(pipe, loras, conditions.load(pipe, plan, open_store(run)))
 
 
 def make_shard(
@@ -67,6 +73,7 @@ def make_shard(
     work = _Work(store, plan, Encoder(plan), progress, stop)
     with timed(work.seconds, "load"):
         denoiser = open_denoiser()
+        denoiser.load_loras(shard.loras(missing))
     try:
         with stop.finishing():
             work.make(missing, denoiser)

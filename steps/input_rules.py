@@ -14,7 +14,7 @@ def input_rules(job: Job, model: ModelFacts) -> tuple[Rule, ...]:
     faults = (Rule(name, f"wrong = '{name} {fault}'", reasons[fault]) for name in PICTURES for fault in FAULTS)
     return (
         *faults,
-        *_of_no_use(model),
+        *_of_no_use(job, model),
         Rule("mask_image", "mask_image IS NOT NULL AND source_image IS NULL", "is given without a source_image"),
         Rule("strength", "strength IS NOT NULL AND source_image IS NULL", "is given without a source_image"),
         Rule("strength", "strength <= 0 OR strength > 1", "is not over 0 and up to 1"),
@@ -22,13 +22,13 @@ def input_rules(job: Job, model: ModelFacts) -> tuple[Rule, ...]:
     )
 
 
-def _of_no_use(model: ModelFacts) -> tuple[Rule, ...]:
+def _of_no_use(job: Job, model: ModelFacts) -> tuple[Rule, ...]:
     known, name = siblings(model.pipeline), model.pipeline
     useless = {
         "source_image": None if known.from_image else f"is of no use to {name}, which starts from no picture",
         "mask_image": None if known.inpaint else f"is of no use to {name}, which draws no part of a picture",
-        "control_image": "needs model.controlnet",
-        "reference_image": "needs model.ip_adapter",
+        "control_image": None if job.model.controlnet else "needs model.controlnet",
+        "reference_image": None if job.model.ip_adapter else "needs model.ip_adapter",
     }
     return tuple(Rule(column, f"{column} IS NOT NULL", reason) for column, reason in useless.items() if reason)
 

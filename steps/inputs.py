@@ -51,7 +51,10 @@ class Inputs:
 
         Raises Missing, BadInput where the file is not the one that was planned, TryAgain, and what decoding raises.
         """
-        asked = wanted(row, column)
+        return self.ready(wanted(row, column))
+
+    def ready(self, asked: Wanted) -> Pillow.Image:
+        """The same for what a row needs. Raises the same."""
         future = self._reading(asked)
         self._ahead.discard(asked)
         while len(self._ahead) < AHEAD and (after := next(self._expected, None)) is not None:
@@ -67,11 +70,11 @@ class Inputs:
 
     def _reading(self, asked: Wanted) -> "Future[Pillow.Image]":
         if asked not in self._held:
-            self._held[asked] = self._pool.submit(self._ready, asked)
+            self._held[asked] = self._pool.submit(self._made, asked)
         self._held.move_to_end(asked)
         return self._held[asked]
 
-    def _ready(self, asked: Wanted) -> Pillow.Image:
+    def _made(self, asked: Wanted) -> Pillow.Image:
         key = names.input_picture(asked.sha256)
         content = self._store.read(key)
         if hashlib.sha256(content).hexdigest() != asked.sha256:

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from imagekiln.steps.adapters import AdapterName, ControlNet, IpAdapter, Lora
 from imagekiln.steps.encodings import Encoding, Png
 from imagekiln.steps.gate_settings import Gates
 from imagekiln.steps.metadata import C2pa, Metadata
@@ -43,6 +44,9 @@ class Model(Settings):
         None, pattern=r"^[0-9a-f]{40}$", description="The commit of a hub model, 40 hexadecimal digits."
     )
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    controlnet: ControlNet | None = Field(None, description="What reads the pictures of control_image.")
+    ip_adapter: IpAdapter | None = Field(None, description="What reads the pictures of reference_image.")
+    loras: dict[AdapterName, Lora] = Field({}, description="LoRAs by the names that rows call them by.")
 
 
 class Defaults(Settings):
@@ -59,6 +63,7 @@ class Defaults(Settings):
     )
     images_per_prompt: Whole = Field(1, ge=1, le=10_000)
     seed: Whole = Field(0, ge=0, lt=2**63)
+    loras: str = Field("", description="LoRAs and their weights, such as style:0.8, detail:0.5.")
 
 
 class Card(Settings):

@@ -1,6 +1,6 @@
 """The frozen plan of a run: what must exist. Everything after planning reads its settings here."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, cast
 
 from pydantic import SerializerFunctionWrapHandler, TypeAdapter, ValidationError, WrapSerializer
@@ -8,6 +8,7 @@ from pydantic import SerializerFunctionWrapHandler, TypeAdapter, ValidationError
 from imagekiln.steps import names
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job import Job
+from imagekiln.steps.lora_files import LoraFacts
 from imagekiln.steps.model import ModelFacts
 from imagekiln.steps.storage import Store
 
@@ -69,6 +70,8 @@ class Plan:
     looked_at: tuple[str, ...] = ()
     round: int = 0
     covers: tuple[tuple[int, int], ...] = ()
+    adapters: dict[str, str] = field(default_factory=dict)
+    loras: dict[str, LoraFacts] = field(default_factory=dict)
 
     def parts(self, shard: int) -> int:
         """How many parts a shard has."""

@@ -120,13 +120,12 @@ def _then(store: Store, row: pa.Table) -> ShardStats | None:
 
 def _drawn(store: Store, frozen: Plan, row: ImageRow, batch: int) -> tuple[Picture, Made]:
     # Only where pixels are made: torch takes seconds to import.
-    from imagekiln.steps.denoise import Denoiser
     from imagekiln.steps.device import describe
-    from imagekiln.steps.inputs import Inputs
-    from imagekiln.steps.pipeline import load, versions
+    from imagekiln.steps.generate import loader
+    from imagekiln.steps.pipeline import versions
     from imagekiln.steps.rescue import Rescue
 
-    denoiser = Denoiser(load(frozen), Inputs(store))
+    denoiser = loader(store, frozen)()
     rescue = Rescue(partial(denoiser.draw, check=lambda: None), batch)
     (picture,) = next(rescue.batches([row]))
     return picture, Made(describe(denoiser.device), rescue.size, versions())
