@@ -48,7 +48,7 @@ def loader(plan: Plan) -> Callable[[], Denoiser]:
 
 def _opened(plan: Plan) -> Denoiser:
     pipe = load(plan)
-    return Denoiser(pipe, LoraLayers(pipe, plan) if plan.loras else None)
+    return Denoiser(pipe, LoraLayers(pipe, plan.job.model.loras, plan.loras) if plan.loras else None)
 
 
 def make_shard(

@@ -63,7 +63,9 @@ def planned(name: str, lora: Lora, sha256: str) -> Path:
     """The file of a LoRA, as it was planned with. Raises BadInput where it is another one by now, Missing, TryAgain."""
     path = local(name, lora)
     if _facts(path, setting := f"model.loras.{name}").sha256 != sha256:
-        raise BadInput(f"{setting}: {path.name} is not the file that the run was planned with. Restore it, or plan anew.")
+        raise BadInput(
+            f"{setting}: {path.name} is not the file that the run was planned with. Restore it, or plan anew."
+        )
     return path
 
 

@@ -76,7 +76,9 @@ def _adopted(job: Job, run_id: str, digest: str) -> Planned | None:
             f"{store.uri}: holds a plan with {_difference(there.job, job)}. Choose another run_id or output."
         )
     if lora_files.joined(there.model.digest, there.loras) != digest:
-        raise BadInput(f"{store.uri}: was planned with other files of {job.model.id} or its LoRAs. Choose another run_id or output.")
+        raise BadInput(
+            f"{store.uri}: was planned with other files of {job.model.id} or LoRAs. Choose another run_id or output."
+        )
     return Planned(there, store.uri, adopted=True)
 
 
