@@ -5,7 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What was asked for. `seed` is the image's own; sizes are in pixels; `id` is the input's, where it has one."""
+    """What was asked for. `seed` is the image's own; sizes are in pixels; `id` is the input's, where it has one.
+
+    `loras` is text such as "detail:0.5,style:0.8". The pictures are the SHA-256 of their bytes.
+    """
 
     image_id: str
     id: str | None
@@ -18,6 +21,12 @@ class Row:
     steps: int
     guidance: float
     sampler: str
+    loras: str | None = None
+    strength: float | None = None
+    source_image: str | None = None
+    mask_image: str | None = None
+    control_image: str | None = None
+    reference_image: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
