@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Row:
     """What was asked for. `seed` is the image's own; sizes are in pixels; `id` is the input's, where it has one.
 
-    `loras` are such as "style:0.8". Of pictures that it was drawn from, there is the SHA-256 of the file.
+    `loras` is text such as "detail:0.5,style:0.8". The pictures are the SHA-256 of their bytes.
     """
 
     image_id: str

@@ -68,7 +68,7 @@ class Conditioning:
         inputs: Inputs = {"negative_prompt": None} if self.accepts("negative_prompt") else {}
         if length is not None:
             inputs["max_sequence_length"] = length
-        under = self._loras and self._loras.use(rows[0].pixels.loras, texts=True)
+        under = None if self._loras is None else self._loras.use(rows[0].pixels.loras, texts=True)
         inputs |= self._embedded(self._family.positive, (self._positive.of(text, under) for text in prompts), length)
         if self._reads_negative(rows[0]):
             negative = (self._negative.of(text, under) for text in negatives)

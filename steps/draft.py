@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from imagekiln.steps import adapter_files, footers, model, prompts, sources, tables
+from imagekiln.steps import adapter_files, footers, lora_files, model, prompts, sources, tables
 from imagekiln.steps.catalog import Catalog
 from imagekiln.steps.cost import seconds_per_work
 from imagekiln.steps.cutting import Cut, cut
@@ -14,6 +14,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.identity import model_key
 from imagekiln.steps.input_rules import input_rules
 from imagekiln.steps.job import Job
+from imagekiln.steps.lora_column import LORA_COLUMNS, LoraColumn
 from imagekiln.steps.pictures import Keep, Pictures
 from imagekiln.steps.plan import Counts, Input
 from imagekiln.steps.rules import rules
@@ -41,15 +42,19 @@ class Draft:
         self.model = model.facts(job.model)
         adapter_files.require(job.model, self.model.pipeline)
         self.adapters = adapter_files.keys(job.model)
+        lora_files.require(job.model, self.model.pipeline)
+        self.loras = lora_files.facts(job.model)
         self.size = (job.defaults.width or self.model.width, job.defaults.height or self.model.height)
         self._files = footers.inspect(found, job.columns, job.carry)
         self._catalog = Catalog(spool, job, (*rules(job, self.model), *input_rules(job, self.model)), len(job.carry))
         lengths = PromptLengths(model.configuration(job.model))
+        loras = LoraColumn(job.defaults.loras, {name: each.sha256 for name, each in self.loras.items()})
         schema = prompts.schema(self._files).append(pa.field("truncated", pa.bool_()))
+        schema = pa.schema([*schema, *(pa.field(name, pa.string()) for name in LORA_COLUMNS)])
         key = model_key(adapter_files.joined(self.model.digest, self.adapters), job.model.dtype)
         runs = [f"{job.output.rstrip('/')}/{run_id}" for run_id in looked_at]
         with closing(Pictures(job.limits, spool, keep)) as pictures:
-            rows = _measured(self._files, schema, lengths, pictures)
+            rows = _measured(prompts.batches(self._files, pictures), schema, lengths, loras)
             self._catalog.fill(schema, rows, key, self.size, runs)
         self.input = Input(len(found), sum(file.rows for file in self._files), sources.fingerprint(found))
         self._refuse_too_many()
@@ -99,7 +104,8 @@ class Draft:
 
 
 def _measured(
-    files: tuple[footers.InputFile, ...], schema: pa.Schema, lengths: PromptLengths, pictures: Pictures
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, lengths: PromptLengths, loras: LoraColumn
 ) -> Iterator[pa.RecordBatch]:
-    for batch in prompts.batches(files, pictures):
-        yield pa.RecordBatch.from_arrays([*batch.columns, lengths.cut(batch.column("prompt"))], schema=schema)
+    for batch in batches:
+        more = [lengths.cut(batch.column("prompt")), *loras.read(batch.column("loras"))]
+        yield pa.RecordBatch.from_arrays([*batch.columns, *more], schema=schema)

@@ -22,7 +22,7 @@ class Encoder:
         job = plan.job
         encodings.require(job.encoding)
         self._encoding, self._metadata = job.encoding, job.metadata
-        self._model = Model(job.model.id, plan.model.digest)
+        self._model = Model(job.model.id, plan.model.digest, plan.loras)
         self._sign = None if job.c2pa is None else Signer(job.c2pa, job.encoding)
         self._judge = Judge(job.gates)
 

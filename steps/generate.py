@@ -50,7 +50,7 @@ def loader(store: Store, plan: Plan) -> Callable[[], Denoiser]:
 def _opened(store: Store, plan: Plan) -> Denoiser:
     pipe = load(plan)
     run, _ = rounds.home(store.uri)
-    loras = LoraLayers(pipe, plan) if plan.loras else None
+    loras = LoraLayers(pipe, plan.job.model.loras, plan.loras) if plan.loras else None
     return Denoiser(pipe, loras, conditions.load(pipe, plan, open_store(run)))
 
 

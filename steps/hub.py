@@ -52,7 +52,7 @@ def configuration(model: Model) -> Path:
 
 
 def file(wanted: Pinned, name: str, setting: str) -> Path:
-    """One file, in the hub's cache on this machine; `setting` is what asks for it. Raises BadInput, Missing, TryAgain."""
+    """One file that `setting` asks for, in the hub's cache on this machine. Raises BadInput, Missing, TryAgain."""
     _require_revision(wanted, setting)
     from huggingface_hub import hf_hub_download
 

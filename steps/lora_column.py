@@ -9,7 +9,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.loras import REASONS
 
 REMEMBERED_TEXTS = 100_000
-FIELDS = ("loras", "lora_key", "lora_fault")  # all null where a row asks for none
+LORA_COLUMNS = ("lora_names", "lora_key", "lora_fault")  # all null where a row asks for none
 
 
 class LoraColumn:
@@ -25,7 +25,7 @@ class LoraColumn:
         self._default = self._read(default)
 
     def read(self, column: pa.Array) -> tuple[pa.Array, ...]:
-        """The canonical text, the key that goes into image_id, and the fault of each row, as the columns of FIELDS."""
+        """The canonical text, the key that goes into image_id, and the fault of each row, as LORA_COLUMNS."""
         each = column.dictionary_encode(null_encoding="encode")
         read = [self._remembered(text) for text in each.dictionary.to_pylist()]
         return tuple(pa.array(values, pa.string()).take(each.indices) for values in zip(*read, strict=True))

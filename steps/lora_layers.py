@@ -13,9 +13,10 @@ import torch
 from diffusers.utils import set_adapter_layers, set_weights_and_activate_adapters
 
 from imagekiln.steps import lora_files, loras
+from imagekiln.steps.adapters import Lora
 from imagekiln.steps.device import is_lost, is_out_of_memory
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
-from imagekiln.steps.plan import Plan
+from imagekiln.steps.lora_files import LoraFacts
 from imagekiln.steps.store_errors import reason
 
 COUNTED = ("lora", "lokr")  # in the names of tensors that change layers, as they are once loaded
@@ -24,11 +25,13 @@ COUNTED = ("lora", "lokr")  # in the names of tensors that change layers, as the
 class LoraLayers:
     """The LoRAs of one pipeline. Texts and pixels may have others in force, so that one is made ahead of the other."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline, plan: Plan) -> None:
-        """Take a loaded pipeline and the plan that names its LoRAs; none of them is loaded yet."""
+    def __init__(
+        self, pipe: diffusers.DiffusionPipeline, wanted: Mapping[str, Lora], planned: Mapping[str, LoraFacts]
+    ) -> None:
+        """Take a loaded pipeline, and the LoRAs by name as the job wants them and as they were planned; load none."""
         self._pipe = pipe
-        self._wanted = plan.job.model.loras
-        self._digests = {name: each.sha256 for name, each in plan.loras.items()}
+        self._wanted = wanted
+        self._digests = {name: each.sha256 for name, each in planned.items()}
         self._adapters: dict[str, str] = {}
         self._in_force: dict[bool, str | None] = {}  # in text encoders, and in all else
 
@@ -110,6 +113,8 @@ class LoraLayers:
 def _explained(setting: str, error: Exception) -> KilnError:
     if isinstance(error, KilnError):
         return error
+    if isinstance(error, KeyError) and isinstance(error.__context__, Exception):
+        error = error.__context__  # diffusers tidies up after a failure what is not always there
     if is_out_of_memory(error) or is_lost(error):
         return TryAgain(f"{setting}: the device has no room for it, or failed ({reason(error)}). Run the shard again.")
     return BadInput(f"{setting}: does not fit the model ({reason(error)}). Name another LoRA, or another model.")

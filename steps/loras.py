@@ -61,7 +61,7 @@ def _fault(name: str, weight: float, found: Collection[str], known: Collection[s
 
 def canonical(weights: Mapping[str, float]) -> str | None:
     """The canonical text of these weights; None where all are zero."""
-    return ",".join(f"{name}:{_digits(weight)}" for name, weight in sorted(weights.items()) if weight) or None
+    return ",".join(f"{name}:{digits(weight)}" for name, weight in sorted(weights.items()) if weight) or None
 
 
 def weights(loras: str | None) -> dict[str, float]:
@@ -72,8 +72,9 @@ def weights(loras: str | None) -> dict[str, float]:
 
 def key(loras: str, digests: Mapping[str, str]) -> str:
     """What of a canonical text decides pixels: each file's digest and its weight, whatever the files are called."""
-    return ",".join(sorted(f"{digests[name]}:{_digits(weight)}" for name, weight in weights(loras).items()))
+    return ",".join(sorted(f"{digests[name]}:{digits(weight)}" for name, weight in weights(loras).items()))
 
 
-def _digits(weight: float) -> str:
+def digits(weight: float) -> str:
+    """The shortest digits that give this weight."""
     return repr(weight).removesuffix(".0")

@@ -88,7 +88,7 @@ def _adopted(job: Job, run_id: str, digest: str) -> Planned | None:
         )
     if _digest(there.model.digest, there.adapters, there.loras) != digest:
         raise BadInput(
-            f"{store.uri}: was planned with other files of {job.model.id} or its adapters. Choose another run_id or output."
+            f"{store.uri}: was planned with other files of {job.model.id} or adapters. Choose another run_id or output."
         )
     return Planned(there, store.uri, adopted=True)
 

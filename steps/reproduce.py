@@ -77,7 +77,7 @@ def reproduce(uri: str, image_id: str, to: Path | None = None) -> Reproduced:
     then = _then(store, row)
     asked, job = image_rows(row)[0], frozen.job
     picture, now = _drawn(store, frozen, asked, then.batch if then else job.batch.images)
-    said = notes(asked, Model(job.model.id, frozen.model.digest), job.encoding, job.metadata)
+    said = notes(asked, Model(job.model.id, frozen.model.digest, frozen.loras), job.encoding, job.metadata)
     made = encode(picture, job.encoding, said)
     file = to or Path(f"{image_id}{suffix(job.encoding)}")
     if made.content is not None:

@@ -21,6 +21,8 @@ def images_sql(
     """
     given, kept = job.defaults, "".join(f", {name}" for name in carried)
     shape, pictures = ", ".join(SHAPE), ", ".join(PICTURES)
+    # In ids LoRAs are their files, whatever they are called; in the plan they are their names.
+    named = shape.replace("loras", "lora_names AS loras")
     return f"""
         WITH filled AS (
             SELECT row, wrong, truncated, id, prompt,
@@ -30,7 +32,7 @@ def images_sql(
                    coalesce(steps, {given.steps}) AS steps,
                    coalesce(guidance, CAST({given.guidance} AS DOUBLE)) + 0.0::DOUBLE AS guidance, -- never -0.0
                    coalesce(sampler, {quoted(given.sampler)}) AS sampler,
-                   loras, {PICTURES_SQL} AS pictures, {pictures},
+                   lora_key AS loras, lora_names, lora_fault, {PICTURES_SQL} AS pictures, {pictures},
                    coalesce(strength, CASE WHEN source_image IS NOT NULL THEN CAST({given.strength} AS DOUBLE) END)
                        + 0.0::DOUBLE AS strength,
                    coalesce(images, {given.images_per_prompt}) AS images {kept}
@@ -43,7 +45,7 @@ def images_sql(
             FROM judged),
         seeded AS (SELECT *, {seed_sql(given.seed)} AS seed FROM spread)
         SELECT {image_id_sql(model_key)} AS image_id, id, image_index, row, prompt, negative_prompt, seed,
-               {shape}, {pictures}, truncated {kept}, row * {MOST_IMAGES} + image_index AS number, rule, content
+               {named}, {pictures}, truncated {kept}, row * {MOST_IMAGES} + image_index AS number, rule, content
         FROM seeded"""
 
 
