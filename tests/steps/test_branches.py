@@ -3,6 +3,7 @@
 import hashlib
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +12,15 @@ import pytest
 from PIL import Image as Pillow
 
 from imagekiln.steps import names, tables
+from imagekiln.steps import plan as plans
 from imagekiln.steps.conditions import Conditions
 from imagekiln.steps.denoise import Denoiser
+from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.generate import loader
 from imagekiln.steps.inputs import Inputs
 from imagekiln.steps.reproduce import reproduce
-from imagekiln.steps.rows import ImageRow
+from imagekiln.steps.retry import retry
+from imagekiln.steps.rows import ImageRow, image_rows
 from imagekiln.steps.run import run
 from imagekiln.steps.storage import Store, open_store
 from imagekiln.steps.verify import verify
@@ -152,3 +157,43 @@ def test_a_job_with_pictures_runs_is_verified_and_reproduced(tmp_path: Path, kin
     picked = next(row for row in manifest if row["mask_image"] or (not masks and row["strength"] == 1.0))
     again = reproduce(done.uri, picked["image_id"], tmp_path / "again.png")
     assert again.equal == "bytes"
+
+
+def test_a_round_finds_the_pictures_of_its_run(tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "source_image": noise(1), "sampler": None},
+            {"prompt": "b", "source_image": noise(2), "sampler": "flow_euler"}]  # fmt: skip
+    asked = job(
+        write_prompts(tmp_path / "p.parquet", rows),
+        str(tmp_path / "out"),
+        defaults={"steps": 4, "guidance": 3.0, "seed": 7},
+        limits={"failed_share": 0.5},
+    )
+    done = run(asked)
+    again = retry(done.uri)
+    assert (again.round, again.images) == (1, 1)
+    error = tables.read(open_store(done.uri), names.manifest(0))["error"].to_pylist()[1]
+    assert "sampler 'flow_euler' does not fit this model" in error  # and not that a picture is missing
+    assert verify(done.uri).ok == 1
+    inside = open_store(f"{done.uri}/retry-1")
+    rows_again = tables.read(inside, names.shard(0))
+    (picture,) = loader(inside, plans.load(inside))().draw(
+        [replace(row, pixels=replace(row.pixels, sampler="default")) for row in image_rows(rows_again)], 4, lambda: None
+    )
+    assert picture.status == "ok"
+
+
+@pytest.mark.parametrize("change", ["gone", "other"])
+def test_a_picture_that_is_gone_or_changed_is_found_by_verify_and_not_drawn_from(tmp_path: Path, change: str) -> None:
+    rows = [{"prompt": "a", "source_image": noise(1)}]
+    defaults = {"steps": 4, "guidance": 3.0, "seed": 7}
+    done = run(job(write_prompts(tmp_path / "p.parquet", rows), str(tmp_path / "out"), defaults=defaults))
+    (picture,) = (Path(done.uri) / "inputs").iterdir()
+    if change == "gone":
+        picture.unlink()
+    else:
+        picture.write_bytes(noise(2))
+    with pytest.raises(Incomplete, match="is missing" if change == "gone" else "has other bytes than were planned"):
+        verify(done.uri)
+    image = tables.read(open_store(done.uri), names.manifest(0))["image_id"].to_pylist()[0]
+    with pytest.raises(BadInput, match="no such file" if change == "gone" else "is not the picture that was planned"):
+        reproduce(done.uri, image, tmp_path / "again.png")
