@@ -1,5 +1,6 @@
 """What a pipeline is told of a batch: its text, its noise and its settings, in the way of its family."""
 
+import copy
 import inspect
 from collections.abc import Iterable, Sequence
 
@@ -26,6 +27,12 @@ class Conditioning:
         if self._family.positive:
             encoder = Encoder(pipe, self._family)
             self._positive, self._negative = TextCache(encoder.positive), TextCache(encoder.negative)
+
+    def beside(self, sibling: diffusers.DiffusionPipeline) -> "Conditioning":
+        """The same, texts and all, for a pipeline with the same components whose call takes other arguments."""
+        other = copy.copy(self)
+        other._accepts = set(inspect.signature(sibling.__call__).parameters)
+        return other
 
     def accepts(self, name: str) -> bool:
         """Whether the pipeline takes an argument of this name."""
@@ -74,8 +81,8 @@ class Conditioning:
         So neither the device nor the dtype nor a neighbour enters into it.
         """
         generators = [torch.Generator("cpu").manual_seed(row.pixels.seed) for row in rows]
-        if not self._family.positive:
-            return {"generator": generators}
+        if not self._family.positive or rows[0].pixels.source_image is not None:
+            return {"generator": generators}  # with a picture, the pipeline mixes the noise with it
         shape = self._latent_shape(rows[0])
         drawn = torch.stack([torch.randn(shape, generator=each, dtype=torch.float32) for each in generators])
         if self._family.latents == "packed":

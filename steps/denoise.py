@@ -7,7 +7,10 @@ import diffusers
 import numpy as np
 import torch
 
-from imagekiln.steps.conditioning import Conditioning, Inputs
+from imagekiln.steps.branches import Branches
+from imagekiln.steps.conditioning import Conditioning
+from imagekiln.steps.conditioning import Inputs as Arguments
+from imagekiln.steps.conditions import Conditions
 from imagekiln.steps.encode import Picture
 from imagekiln.steps.lora_layers import LoraLayers
 from imagekiln.steps.pipeline import scheduler
@@ -19,12 +22,18 @@ GUIDERS = ("guider", "ocr_guider")  # HunyuanImage's
 class Denoiser:
     """A loaded pipeline that draws batches. Not for use from two threads at once."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline, loras: LoraLayers | None = None) -> None:
-        """Take a pipeline on its device, in eval mode, and its LoRAs where the job has any."""
+    def __init__(
+        self,
+        pipe: diffusers.DiffusionPipeline,
+        loras: LoraLayers | None = None,
+        conditions: Conditions | None = None,
+    ) -> None:
+        """Take a pipeline on its device, in eval mode, its LoRAs, and what images are drawn from beside texts."""
         self.device: torch.device = pipe.device
         self._pipe = pipe
         self._loras = loras
-        self._conditioning = Conditioning(pipe, loras)
+        self._conditions = conditions
+        self._branches = Branches(pipe, loras, conditions)
         self._schedulers = {"default": pipe.scheduler}
 
     def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
@@ -33,7 +42,8 @@ class Denoiser:
         One picture a row, `blank` where it is not finite. `check` is called after each step and may raise to give up.
         Raises what the pipeline raises, and ValueError where it drew another size than asked.
         """
-        drawn = [picture for batch in self._conditioning.calls(rows, size) for picture in self._call(batch, check)]
+        _, told = self._branches.plain
+        drawn = [picture for batch in told.calls(rows, size) for picture in self._call(batch, check)]
         return drawn[: len(rows)]
 
     def load_loras(self, names: Iterable[str]) -> None:
@@ -42,10 +52,10 @@ class Denoiser:
             self._loras.load(names)
 
     def _call(self, batch: Sequence[ImageRow], check: Callable[[], None]) -> list[Picture]:
-        told = self._conditioning
-        self._prepare(batch[0])
-        inputs = told.text(batch) | told.noise(batch) | told.settings(batch[0]) | self._asking(check)
-        output = self._pipe(**inputs, output_type=told.drawn_as)
+        pipe, told = self._branches.of(shape(batch[0]).pictures)
+        self._prepare(pipe, batch[0])
+        inputs = told.text(batch) | told.noise(batch) | told.settings(batch[0]) | _asking(told, check)
+        output = pipe(**inputs | self._branches.pictured(batch), output_type=told.drawn_as)
         images = _sized(_tensor(output.images), batch[0])
         finite = images.isfinite().flatten(1).all(1).tolist()
         filtered = getattr(output, "nsfw_content_detected", None) or [False] * len(batch)
@@ -55,23 +65,29 @@ class Denoiser:
             for row, rgb, good, bad in zip(batch, pixels, finite, filtered, strict=True)
         ]  # fmt: skip
 
-    def _asking(self, check: Callable[[], None]) -> Inputs:
-        if self._conditioning.accepts("callback_on_step_end"):
-            return {"callback_on_step_end": partial(_after_step, check)}
-        if self._conditioning.accepts("callback"):  # PixArt's
-            return {"callback": lambda _step, _time, _latents: check()}
-        return {}
+    def expect(self, rows: Iterable[ImageRow]) -> None:
+        """Say which rows will be drawn, so that their pictures can be read ahead."""
+        if self._conditions is not None:
+            self._conditions.inputs.expect(rows)
 
-    def _prepare(self, row: ImageRow) -> None:
+    def _prepare(self, pipe: diffusers.DiffusionPipeline, row: ImageRow) -> None:
         """Give the pipeline what it keeps as a part of itself: the batch's scheduler and the strength of guiders."""
         wanted = shape(row)
-        self._conditioning.adapt(row)
+        self._branches.plain[1].adapt(row)
         if wanted.sampler not in self._schedulers:
             self._schedulers[wanted.sampler] = scheduler(self._pipe, wanted.sampler)
-        self._pipe.scheduler = self._schedulers[wanted.sampler]
+        pipe.scheduler = self._schedulers[wanted.sampler]
         for name in GUIDERS:
-            if guider := getattr(self._pipe, name, None):
+            if guider := getattr(pipe, name, None):
                 guider.guidance_scale = wanted.guidance
+
+
+def _asking(told: Conditioning, check: Callable[[], None]) -> Arguments:
+    if told.accepts("callback_on_step_end"):
+        return {"callback_on_step_end": partial(_after_step, check)}
+    if told.accepts("callback"):  # PixArt's
+        return {"callback": lambda _step, _time, _latents: check()}
+    return {}
 
 
 def _tensor(images: "torch.Tensor | np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> torch.Tensor:
@@ -86,7 +102,7 @@ def _sized(images: torch.Tensor, row: ImageRow) -> torch.Tensor:
     return images
 
 
-def _after_step(check: Callable[[], None], _pipe: object, _step: int, _time: object, tensors: Inputs) -> Inputs:
+def _after_step(check: Callable[[], None], _pipe: object, _step: int, _time: object, tensors: Arguments) -> Arguments:
     check()
     return tensors
 

@@ -1,18 +1,21 @@
 """A plan worked out but not written: what `plan` writes and `estimate` counts."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 
-from imagekiln.steps import footers, lora_files, model, prompts, sources, tables
+from imagekiln.steps import adapter_files, footers, lora_files, model, prompts, sources, tables
 from imagekiln.steps.catalog import Catalog
 from imagekiln.steps.cost import seconds_per_work
 from imagekiln.steps.cutting import Cut, cut
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.identity import model_key
+from imagekiln.steps.input_rules import input_rules
 from imagekiln.steps.job import Job
 from imagekiln.steps.lora_column import LORA_COLUMNS, LoraColumn
+from imagekiln.steps.pictures import Keep, Pictures
 from imagekiln.steps.plan import Counts, Input
 from imagekiln.steps.rules import rules
 from imagekiln.steps.tokens import PromptLengths
@@ -22,27 +25,37 @@ class Draft:
     """The images of a job, counted, refused and cut. Close it after use."""
 
     def __init__(
-        self, job: Job, found: tuple[sources.Source, ...], spool: Path, looked_at: tuple[str, ...] = ()
+        self,
+        job: Job,
+        found: tuple[sources.Source, ...],
+        spool: Path,
+        looked_at: tuple[str, ...] = (),
+        keep: Keep | None = None,
     ) -> None:
         """Read the model's configuration and every prompt row; leave out what the runs `looked_at` hold.
 
+        `keep` is told the hash and the bytes of each picture that conditions images.
         Raises BadInput, Missing, TryAgain.
         """
         self.job = job
         self.looked_at = looked_at
         self.model = model.facts(job.model)
+        adapter_files.require(job.model, self.model.pipeline)
+        self.adapters = adapter_files.keys(job.model)
         lora_files.require(job.model, self.model.pipeline)
         self.loras = lora_files.facts(job.model)
         self.size = (job.defaults.width or self.model.width, job.defaults.height or self.model.height)
         self._files = footers.inspect(found, job.columns, job.carry)
-        self._catalog = Catalog(spool, job, rules(job, self.model), len(job.carry))
+        self._catalog = Catalog(spool, job, (*rules(job, self.model), *input_rules(job, self.model)), len(job.carry))
         lengths = PromptLengths(model.configuration(job.model))
         loras = LoraColumn(job.defaults.loras, {name: each.sha256 for name, each in self.loras.items()})
         schema = prompts.schema(self._files).append(pa.field("truncated", pa.bool_()))
         schema = pa.schema([*schema, *(pa.field(name, pa.string()) for name in LORA_COLUMNS)])
-        key = model_key(self.model.digest, job.model.dtype)
+        key = model_key(adapter_files.joined(self.model.digest, self.adapters), job.model.dtype)
         runs = [f"{job.output.rstrip('/')}/{run_id}" for run_id in looked_at]
-        self._catalog.fill(schema, _measured(self._files, schema, lengths, loras), key, self.size, runs)
+        with closing(Pictures(job.limits, spool, keep)) as pictures:
+            rows = _measured(prompts.batches(self._files, pictures), schema, lengths, loras)
+            self._catalog.fill(schema, rows, key, self.size, runs)
         self.input = Input(len(found), sum(file.rows for file in self._files), sources.fingerprint(found))
         self._refuse_too_many()
         self.groups = self._catalog.groups
@@ -91,8 +104,8 @@ class Draft:
 
 
 def _measured(
-    files: tuple[footers.InputFile, ...], schema: pa.Schema, lengths: PromptLengths, loras: LoraColumn
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, lengths: PromptLengths, loras: LoraColumn
 ) -> Iterator[pa.RecordBatch]:
-    for batch in prompts.batches(files):
+    for batch in batches:
         more = [lengths.cut(batch.column("prompt")), *loras.read(batch.column("loras"))]
         yield pa.RecordBatch.from_arrays([*batch.columns, *more], schema=schema)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import cache, partial
 
-from imagekiln.steps import formats, shard, stages, stats
+from imagekiln.steps import conditions, formats, rounds, shard, stages, stats
 from imagekiln.steps import plan as plans
 from imagekiln.steps.ahead import Waits, ahead, feed
 from imagekiln.steps.denoise import Denoiser
@@ -20,6 +20,7 @@ from imagekiln.steps.pipeline import load, versions
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.progress import Progress, Silent
 from imagekiln.steps.rescue import Rescue
+from imagekiln.steps.rows import image_rows
 from imagekiln.steps.shard import Part
 from imagekiln.steps.stats import Seconds, ShardStats, timed
 from imagekiln.steps.stop import Stop, Stopped
@@ -38,17 +39,19 @@ def generate(uri: str, number: int, progress: Progress | None = None, stop: Stop
     store = open_store(uri)
     plan = plans.load(store)
     progress.start(plan.shards[number].images if 0 <= number < len(plan.shards) else 0)
-    return make_shard(store, plan, number, loader(plan), progress, stop)
+    return make_shard(store, plan, number, loader(store, plan), progress, stop)
 
 
-def loader(plan: Plan) -> Callable[[], Denoiser]:
-    """What loads the plan's model when it is first needed, and gives the same one from then on."""
-    return cache(lambda: _opened(plan))
+def loader(store: Store, plan: Plan) -> Callable[[], Denoiser]:
+    """What loads the model of a run, or of a round, when it is first needed, and gives the same one from then on."""
+    return cache(lambda: _opened(store, plan))
 
 
-def _opened(plan: Plan) -> Denoiser:
+def _opened(store: Store, plan: Plan) -> Denoiser:
     pipe = load(plan)
-    return Denoiser(pipe, LoraLayers(pipe, plan.job.model.loras, plan.loras) if plan.loras else None)
+    run, _ = rounds.home(store.uri)
+    loras = LoraLayers(pipe, plan.job.model.loras, plan.loras) if plan.loras else None
+    return Denoiser(pipe, loras, conditions.load(pipe, plan, open_store(run)))
 
 
 def make_shard(
@@ -98,6 +101,7 @@ class _Work:
 
     def make(self, missing: list[Part], denoiser: Denoiser) -> None:
         """Make these parts, one after the other."""
+        denoiser.expect(row for part in missing for row in image_rows(part.rows))
         rescue = Rescue(partial(denoiser.draw, check=self._stop.check), self._batch)
         drawn, encoded = Waits(), Waits()
         started = time.perf_counter()

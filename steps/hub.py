@@ -60,6 +60,15 @@ def file(wanted: Pinned, name: str, setting: str) -> Path:
         return Path(hf_hub_download(wanted.id, name, revision=wanted.revision))
 
 
+def snapshot(wanted: Pinned, patterns: list[str], setting: str) -> Path:
+    """The files of such names, in the hub's cache on this machine. Raises BadInput, Missing, TryAgain."""
+    _require_revision(wanted, setting)
+    from huggingface_hub import snapshot_download
+
+    with told(wanted, setting), _quiet():
+        return Path(snapshot_download(wanted.id, revision=wanted.revision, allow_patterns=patterns))
+
+
 def files(model: Model) -> tuple[str, ...]:
     """The names of the model's files, weights and all; none where the hub cannot be asked."""
     from huggingface_hub import HfApi

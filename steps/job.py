@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from imagekiln.steps.adapters import AdapterName, Lora
+from imagekiln.steps.adapters import AdapterName, ControlNet, IpAdapter, Lora
 from imagekiln.steps.encodings import Encoding, Png
 from imagekiln.steps.gate_settings import Gates
 from imagekiln.steps.metadata import C2pa, Metadata
@@ -44,6 +44,8 @@ class Model(Settings):
         None, pattern=r"^[0-9a-f]{40}$", description="The commit of a hub model, 40 hexadecimal digits."
     )
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
+    controlnet: ControlNet | None = Field(None, description="What reads the pictures of control_image.")
+    ip_adapter: IpAdapter | None = Field(None, description="What reads the pictures of reference_image.")
     loras: dict[AdapterName, Lora] = Field({}, description="LoRAs by the names that rows call them by.")
 
 
@@ -107,6 +109,8 @@ class Limits(Settings):
 
     prompt_chars: Positive = 4000
     pixels: Positive = Field(4096 * 4096, description="The most that one image may have.")
+    picture_bytes: Positive = Field(32 * 2**20, le=2**30, description="The most that a picture of the input may have.")
+    picture_pixels: Positive = Field(8192 * 8192, description="The most that a picture of the input may have.")
     rejected_share: Share = Field(0.01, description="Planning fails when more rows are rejected.")
     failed_share: Share = Field(0.0, description="The run fails when more images are not ok.")
 

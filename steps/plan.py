@@ -70,6 +70,7 @@ class Plan:
     looked_at: tuple[str, ...] = ()
     round: int = 0
     covers: tuple[tuple[int, int], ...] = ()
+    adapters: dict[str, str] = field(default_factory=dict)
     loras: dict[str, LoraFacts] = field(default_factory=dict)
 
     def parts(self, shard: int) -> int:

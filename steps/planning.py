@@ -3,18 +3,20 @@
 import hashlib
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
-from imagekiln.steps import commit, earlier, encodings, lora_files, model, names, plan, sources, tables
+from imagekiln.steps import adapter_files, commit, earlier, encodings, lora_files, model, names, plan, sources, tables
 from imagekiln.steps.draft import Draft
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job import Job
+from imagekiln.steps.lora_files import LoraFacts
 from imagekiln.steps.plan import Plan, Shard
 from imagekiln.steps.storage import Store, open_store
 
@@ -38,7 +40,7 @@ def make_plan(job: Job, *, must_exist: bool = False) -> Planned:
     """
     job = job.without_cluster()
     encodings.require(job.encoding)  # aggregate reads images back, where this installation will run too
-    digest = lora_files.joined(model.digest(job.model), lora_files.facts(job.model))
+    digest = _digest(model.digest(job.model), adapter_files.keys(job.model), lora_files.facts(job.model))
     if job.run_id is not None and (there := _adopted(job, job.run_id, digest)):
         return there
     with tempfile.TemporaryDirectory(prefix="imagekiln-plan-") as folder:
@@ -49,8 +51,9 @@ def make_plan(job: Job, *, must_exist: bool = False) -> Planned:
             return there
         if must_exist:
             raise Missing(f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. Run the job first.")
-        looked_at = earlier.chosen(_store(job, run_id), job, run_id)
-        with closing(Draft(job, found, spool, looked_at)) as draft:
+        store = _store(job, run_id)
+        looked_at = earlier.chosen(store, job, run_id)
+        with closing(Draft(job, found, spool, looked_at, partial(_keep, store))) as draft:
             return _write(draft, run_id, spool)
 
 
@@ -64,6 +67,14 @@ def _store(job: Job, run_id: str) -> Store:
     return open_store(f"{job.output.rstrip('/')}/{run_id}")
 
 
+def _digest(model: str, adapters: Mapping[str, str], loras: Mapping[str, LoraFacts]) -> str:
+    return lora_files.joined(adapter_files.joined(model, adapters), loras)
+
+
+def _keep(store: Store, digest: str, picture: bytes) -> None:
+    commit.once(store, names.input_picture(digest), picture)
+
+
 def _adopted(job: Job, run_id: str, digest: str) -> Planned | None:
     store = _store(job, run_id)
     try:
@@ -75,9 +86,9 @@ def _adopted(job: Job, run_id: str, digest: str) -> Planned | None:
         raise BadInput(
             f"{store.uri}: holds a plan with {_difference(there.job, job)}. Choose another run_id or output."
         )
-    if lora_files.joined(there.model.digest, there.loras) != digest:
+    if _digest(there.model.digest, there.adapters, there.loras) != digest:
         raise BadInput(
-            f"{store.uri}: was planned with other files of {job.model.id} or LoRAs. Choose another run_id or output."
+            f"{store.uri}: was planned with other files of {job.model.id} or adapters. Choose another run_id or output."
         )
     return Planned(there, store.uri, adopted=True)
 
@@ -116,6 +127,7 @@ def _write(draft: Draft, run_id: str, spool: Path) -> Planned:
         draft.cut.part_images,
         shards,
         draft.looked_at,
+        adapters=draft.adapters,
         loras=draft.loras,
     )
     commit.once(store, names.PLAN, plan.to_json(made))

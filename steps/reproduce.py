@@ -76,7 +76,7 @@ def reproduce(uri: str, image_id: str, to: Path | None = None) -> Reproduced:
     row = find(store, frozen, image_id)
     then = _then(store, row)
     asked, job = image_rows(row)[0], frozen.job
-    picture, now = _drawn(frozen, asked, then.batch if then else job.batch.images)
+    picture, now = _drawn(store, frozen, asked, then.batch if then else job.batch.images)
     said = notes(asked, Model(job.model.id, frozen.model.digest, frozen.loras), job.encoding, job.metadata)
     made = encode(picture, job.encoding, said)
     file = to or Path(f"{image_id}{suffix(job.encoding)}")
@@ -118,14 +118,14 @@ def _then(store: Store, row: pa.Table) -> ShardStats | None:
     return stats.load(open_store(f"{store.uri}/{names.round_folder(again)}") if again else store, number)
 
 
-def _drawn(frozen: Plan, row: ImageRow, batch: int) -> tuple[Picture, Made]:
+def _drawn(store: Store, frozen: Plan, row: ImageRow, batch: int) -> tuple[Picture, Made]:
     # Only where pixels are made: torch takes seconds to import.
     from imagekiln.steps.device import describe
     from imagekiln.steps.generate import loader
     from imagekiln.steps.pipeline import versions
     from imagekiln.steps.rescue import Rescue
 
-    denoiser = loader(frozen)()
+    denoiser = loader(store, frozen)()
     rescue = Rescue(partial(denoiser.draw, check=lambda: None), batch)
     (picture,) = next(rescue.batches([row]))
     return picture, Made(describe(denoiser.device), rescue.size, versions())

@@ -53,6 +53,9 @@ class Store(Protocol):
     def open(self, key: str) -> AbstractContextManager[BinaryIO]:
         """The object for reading in pieces. Raises Missing."""
 
+    def head(self, key: str, most: int) -> bytes:
+        """The object's first bytes, at most so many. Raises Missing."""
+
     def exists(self, key: str) -> bool:
         """Whether the object, which is never empty, is there now."""
 
@@ -119,6 +122,12 @@ class ObjectStore:
         """The object for reading in pieces. Raises Missing."""
         with told(self.at(key)), self._files.open(f"{self._path}/{key}", "rb", cache_type="none") as file:
             yield file
+
+    def head(self, key: str, most: int) -> bytes:
+        """The object's first bytes, at most so many. Raises Missing."""
+        with told(self.at(key)):
+            limit = self._limit(READ_SECONDS)
+            return cast("bytes", self._files.cat_file(f"{self._path}/{key}", start=0, end=most, **limit))
 
     def exists(self, key: str) -> bool:
         """Whether the object is there: reads its first byte, since asking for its details may list."""

@@ -71,7 +71,8 @@ DUPLICATE = pa.schema(
 RESERVED = {*IMAGE_ROW.names, *OUTCOME.names, *PLACE.names, *NEAR.names, IMAGE.name}
 # What repeats within an object is worth a dictionary; ids, prompts and hashes do not.
 REPEATING = [
-    "negative_prompt", "width", "height", "steps", "guidance", "sampler", "loras", "strength", "status", "error", "part",
+    "negative_prompt", "width", "height", "steps", "guidance", "sampler", "loras", "strength",
+    "status", "error", "part",
 ]  # fmt: skip
 GROUP_ROWS = 131_072  # of what is written as a stream
 DAMAGED = (pa.ArrowException, OSError, ValueError)
