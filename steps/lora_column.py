@@ -20,8 +20,8 @@ class LoraColumn:
         self._digests = digests
         self._known: dict[str | None, tuple[str | None, ...]] = {}
         if fault := loras.read(default, digests).fault:
-            known = ", ".join(sorted(digests)) or "nothing"
-            raise BadInput(f"defaults.loras {REASONS[fault]}, which has {known}. Correct it.")
+            known = ", ".join(sorted(digests)) or "none"
+            raise BadInput(f"defaults.loras {REASONS[fault]}; model.loras has {known}. Correct it.")
         self._default = self._read(default)
 
     def read(self, column: pa.Array) -> tuple[pa.Array, ...]:
