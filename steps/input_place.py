@@ -22,25 +22,34 @@ def read(name: str, table: str, most: int) -> bytes:
     Relative paths are relative to the working directory, as those of prompts are. Raises Unfit, or TryAgain where
     storage fails.
     """
-    folder, _, key = _allowed(name, is_remote(table)).rpartition("/")
+    folder, key = _allowed(name, is_remote(table))
     try:
         return open_store(folder).head(key, most)
     except BadInput as error:  # it is missing, or may not be read
         raise Unfit("missing") from error
 
 
-def _allowed(name: str, elsewhere: bool) -> str:
+def _allowed(name: str, elsewhere: bool) -> tuple[str, str]:
+    """The folder that the name leads to, and the name in it. Raises Unfit."""
     if len(name.encode()) > LONGEST:
         raise Unfit("place")
     if is_remote(name):
-        # Two colons would chain file systems, and lead from an allowed one to any.
-        if name.partition("://")[0] not in STORES or "::" in name:
-            raise Unfit("place")
-        return name
+        return _object(name)
     if elsewhere:
         raise Unfit("place")
     path = Path(name.removeprefix("file://"))
     with suppress(OSError):  # a name that is too long
         if path.is_file():  # a pipe, or a device, would be read for ever
-            return str(path.absolute())
+            return str(path.absolute().parent), path.name
     raise Unfit("missing")
+
+
+def _object(name: str) -> tuple[str, str]:
+    scheme, _, rest = name.partition("://")
+    # Two colons would chain file systems, and lead from an allowed one to any.
+    if scheme not in STORES or "::" in name:
+        raise Unfit("place")
+    folder, _, key = rest.rpartition("/")
+    if not folder or not key:
+        raise Unfit("missing")
+    return f"{scheme}://{folder}", key

@@ -42,7 +42,7 @@ def _pipe(kind: str) -> models.Untyped:
 
 
 def _folder(kind: str) -> Path:
-    return models.folder(kind) if kind in models.BUILD else families.folder(kind)  # type: ignore[arg-type]
+    return models.folder(kind) if kind in models.BUILD else families.folder(kind)
 
 
 def _side(kind: str) -> int:
@@ -161,7 +161,7 @@ def test_a_job_with_pictures_runs_is_verified_and_reproduced(tmp_path: Path, kin
 
 
 def test_a_round_finds_the_pictures_of_its_run(tmp_path: Path) -> None:
-    rows = [{"prompt": "a", "source_image": noise(1), "sampler": None},
+    rows: list[dict[str, object]] = [{"prompt": "a", "source_image": noise(1), "sampler": None},
             {"prompt": "b", "source_image": noise(2), "sampler": "flow_euler"}]  # fmt: skip
     asked = job(
         write_prompts(tmp_path / "p.parquet", rows),

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
 KINDS: list[Kind] = ["sd", "sdxl"]
 PROMPTS = ["a red circle", "a blue square on yellow", "two green triangles", "a star"]
-PLAIN = {"source_image": None, "mask_image": None, "control_image": None, "reference_image": None}
+PLAIN: dict[str, object] = {"source_image": None, "mask_image": None, "control_image": None, "reference_image": None}
 
 
 def _model(kind: Kind) -> dict[str, object]:

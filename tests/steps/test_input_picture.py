@@ -56,10 +56,10 @@ def test_sixteen_bits_of_grey_keep_their_highest() -> None:
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
 def test_what_is_transparent_is_white(mode: str) -> None:
     if mode == "P":
-        picture, options = _two("P"), {"transparency": _two("P").getpixel((0, 0))}
+        found = _pixels(_two("P"), transparency=_two("P").getpixel((0, 0)))
     else:
-        picture, options = Pillow.new(mode, (16, 8)), {}
-    assert tuple(_pixels(picture, **options)[4, 2]) == WHITE
+        found = _pixels(Pillow.new(mode, (16, 8)))
+    assert tuple(found[4, 2]) == WHITE
 
 
 def test_the_first_of_several_frames_counts() -> None:

@@ -13,7 +13,7 @@ from PIL import Image as Pillow
 from imagekiln.steps import estimate, names
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.planning import Planned
-from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage import filesystem, open_store
 from tests import jobs, models
 from tests.jobs import image_rows, rejected
 
@@ -124,7 +124,8 @@ def test_bytes_and_places_of_one_picture_give_one_image(tmp_path: Path, monkeypa
 def test_a_picture_in_a_bucket_is_taken_and_kept_once(tmp_path: Path, s3_bucket: str) -> None:
     bucket = open_store(s3_bucket)
     bucket.create("in/a.png", GOOD)
-    bucket.create("in/empty.png", b" ")
+    files, path = filesystem(f"{s3_bucket}/in/empty.png")
+    files.pipe_file(path, b"")
     uri = f"{s3_bucket}/in/a.png"
     planned = _plan(tmp_path, [uri, uri, f"{s3_bucket}/in/none.png", f"{s3_bucket}/in/empty.png"], output=s3_bucket)
     assert image_rows(planned)["source_image"].to_pylist() == [_hash(GOOD)] * 2
@@ -146,8 +147,13 @@ def test_no_place_is_asked_but_files_and_object_stores(tmp_path: Path, name: str
     assert refused["reason"] == "lies where this table may name no picture"
 
 
-@pytest.mark.parametrize("name", ["", "none.png", "\0", "/dev/zero", ".", "/" + "x" * 300, "s3:///a.png"])
-def test_what_is_no_file_is_missing(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["", "none.png", "\0", "/dev/zero", ".", "/" + "x" * 300, "s3:///a.png", "s3://a.png",
+    "s3://bucket/", "s3://", "/a.png"])  # fmt: skip
+def test_what_is_no_file_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.png").write_bytes(GOOD)
+    (tmp_path / "s3:").mkdir()
+    (tmp_path / "s3:" / "a.png").write_bytes(GOOD)
     (refused,) = rejected(_plan(tmp_path, [name, None]))
     assert refused["reason"] == "is not there, or may not be read"
 
@@ -166,7 +172,12 @@ def test_a_picture_is_read_once_however_many_rows_name_it(tmp_path: Path, monkey
     (tmp_path / "a.png").write_bytes(GOOD)
     asked: list[str] = []
     read = input_place.read
-    monkeypatch.setattr(input_place, "read", lambda name, *more: asked.append(name) or read(name, *more))
+
+    def counted(name: str, table: str, most: int) -> bytes:
+        asked.append(name)
+        return read(name, table, most)
+
+    monkeypatch.setattr(input_place, "read", counted)
     planned = _plan(tmp_path, [str(tmp_path / "a.png")] * 70_000)  # more than a batch
     assert (planned.plan.counts.images, len(asked)) == (70_000, 1)
 
