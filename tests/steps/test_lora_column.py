@@ -107,7 +107,7 @@ def test_a_plan_is_adopted_only_with_the_files_that_it_was_made_with(tmp_path: P
     first = plan(tmp_path, columns, run_id="one", **_settings(tmp_path, style="one"))
     assert plan(tmp_path, columns, run_id="one", **_settings(tmp_path, style="one")).adopted
     assert first.plan.loras["style"].sha256
-    with pytest.raises(BadInput, match=r"was planned with other files of bundled:shapes or LoRAs"):
+    with pytest.raises(BadInput, match=r"was planned with other files of bundled:shapes or adapters"):
         plan(tmp_path, columns, run_id="one", **_settings(tmp_path, style="two"))
 
 

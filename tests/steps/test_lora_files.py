@@ -12,6 +12,7 @@ from tests import safetensors
 from tests.hub import MODEL, REVISION
 from tests.hub import hub as serving
 
+PIN = "model.loras.style.revision is missing"
 URLS = "{repo_id}/resolve/{revision}/{filename}"
 
 
@@ -100,7 +101,7 @@ def test_families_that_take_no_lora_are_refused_at_planning(pipeline: str, tmp_p
     ("file", "revision", "told"),
     [
         (None, REVISION, f"model.loras.style.weight_name is missing: name the safetensors file at {MODEL}."),
-        ("a.safetensors", None, f"model.loras.style.revision is missing: pin {MODEL} to a commit, 40 hexadecimal digits."),
+        ("a.safetensors", None, f"{PIN}: pin {MODEL} to a commit, 40 hexadecimal digits."),
         ("a.bin", REVISION, "model.loras.style: a.bin is no safetensors file, so it may hold code. Convert it."),
     ],
 )  # fmt: skip

@@ -133,8 +133,8 @@ def test_a_lora_is_loaded_once_however_often_it_is_switched(monkeypatch: pytest.
     load = pipe.load_lora_weights
     monkeypatch.setattr(pipe, "load_lora_weights", lambda *args, **asked: loaded.append(args) or load(*args, **asked))
     sizes = set()
-    for turn in range(100):
-        for wanted in (None, "style:0.8", f"detail:{turn + 1}", BOTH):
+    for turn in range(50):
+        for wanted in (None, "style:0.8", f"detail:{turn / 10 + 1}", BOTH):
             layers.use(wanted, texts=True)
             layers.use(wanted, texts=False)
         parts = (pipe.unet, pipe.text_encoder)
@@ -213,6 +213,21 @@ def test_a_file_that_changed_since_planning_is_refused(tmp_path: Path) -> None:
     file.write_bytes((loras.folder("sd", 2) / loras.FILE).read_bytes())
     with pytest.raises(BadInput, match=r"style\.safetensors is not the file that the run was planned with"):
         _drawn(denoiser, _rows(1, "style:1"), 1)
+
+
+def test_another_weight_is_not_compiled_anew_and_another_set_of_loras_is_once() -> None:
+    pipe, graphs, counts = models.pipe("sd"), list[object](), []
+    layers = _layers(pipe, style=loras.folder("sd", 1), detail=loras.folder("sd", 2))
+    layers.load(["style", "detail"])
+    layer = pipe.unet.mid_block.attentions[0].transformer_blocks[0].attn1.to_q
+    layer.compile(backend=lambda graph, _: graphs.append(graph) or graph.forward, dynamic=False)
+    for wanted in (None, "style:1", "style:0.5", BOTH, "detail:2,style:3", None, "style:0.25"):
+        layers.use(wanted, texts=False)
+        with torch.no_grad():
+            layer(torch.ones(1, layer.in_features))
+        counts.append(len(graphs))
+        graphs.clear()
+    assert counts == [1, 1, 0, 1, 0, 0, 0]
 
 
 def test_a_pipeline_that_loads_no_loras_says_so() -> None:
