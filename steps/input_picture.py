@@ -5,7 +5,7 @@ from typing import Literal, get_args
 
 import numpy as np
 from PIL import Image as Pillow
-from PIL import ImageOps
+from PIL import ImageOps, UnidentifiedImageError
 
 from imagekiln.steps.job import Limits
 from imagekiln.steps.room import Room
@@ -44,7 +44,7 @@ class Inspector:
                 self._decode(image)
         except Unfit:
             raise
-        except Pillow.UnidentifiedImageError as error:
+        except UnidentifiedImageError as error:
             raise Unfit("format") from error
         except (Pillow.DecompressionBombError, Pillow.DecompressionBombWarning) as error:
             raise Unfit("pixels") from error

@@ -81,6 +81,7 @@ def _settings(pixels: Pixels, model: Model) -> str:
         "CFG scale": str(pixels.guidance),
         "Seed": str(pixels.seed),
         "Size": f"{pixels.width}x{pixels.height}",
+        "Denoising strength": None if pixels.strength is None else str(pixels.strength),
         "Model hash": model.hash,
         "Model": model.name,
         "Lora hashes": _lora_hashes(pixels, model),

@@ -66,8 +66,9 @@ class Pictures:
             return [one or other for one, other in zip(held, named, strict=True)]
         cells = array.to_pylist()
         if is_bytes(kind):
-            return self._told([_key(cell) for cell in cells], lambda place: self._judged(cells[place]))
-        return self._told(cells, lambda place: self._fetched(cells[place], table))
+            return self._told([_key("bytes", cell) for cell in cells], lambda place: self._judged(cells[place]))
+        named = [_key("name", None if cell is None else cell.encode()) for cell in cells]
+        return self._told(named, lambda place: self._fetched(cells[place], table))
 
     def _told(self, keys: Sequence[str | None], look: Callable[[int], str]) -> Said:
         """What is known of each key; for those that are new, what `look` says of the first place of each."""
@@ -99,9 +100,8 @@ class Pictures:
         return digest
 
 
-def _key(content: bytes | None) -> str | None:
-    # No path and no URI is like it: NUL is in none.
-    return None if content is None else f"\0{hashlib.sha256(content).hexdigest()}"
+def _key(kind: str, content: bytes | None) -> str | None:
+    return None if content is None else f"{kind}:{hashlib.sha256(content).hexdigest()}"
 
 
 def is_bytes(kind: pa.DataType) -> bool:

@@ -171,6 +171,19 @@ def test_a_picture_is_read_once_however_many_rows_name_it(tmp_path: Path, monkey
     assert (planned.plan.counts.images, len(asked)) == (70_000, 1)
 
 
+@pytest.mark.parametrize("second", [[GOOD], ["\0a.png"]], ids=["bytes", "a name with a NUL"])
+def test_a_picture_may_come_in_several_columns_and_files(tmp_path: Path, second: list[object]) -> None:
+    for number in range(3):
+        cells = pa.array(second)
+        table = pa.table({"prompt": [f"prompt {number}"], "source_image": cells, "mask_image": cells})
+        jobs.write(tmp_path / f"p{number}.parquet", table)
+    model = {"id": str(models.folder("sd")), "dtype": "float32"}
+    more = pa.table({"prompt": ["a"], "source_image": [GOOD], "mask_image": [GOOD]})
+    jobs.write(tmp_path / "p9.parquet", more)
+    there = jobs.plan(tmp_path, None, prompts=str(tmp_path / "p*.parquet"), model=model, **ALL)
+    assert there.plan.counts.images == (4 if second == [GOOD] else 1)
+
+
 def test_planning_again_gives_the_same_plan_and_a_picture_that_changes_is_no_matter(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(GOOD)
     first = _plan(tmp_path, [str(tmp_path / "a.png")])
