@@ -116,8 +116,8 @@ def _keep_out_of_compiled_code(component: torch.nn.Module) -> None:
     """Hold weights as tensors without axes: compiled code has numbers in it, and another weight would be other code."""
     for layer in component.modules():
         if isinstance(layer, BaseTunerLayer):
-            for adapter, scale in layer.scaling.items():
-                layer.scaling[adapter] = torch.as_tensor(scale, dtype=torch.float32)
+            scales: dict[str, float | torch.Tensor] = vars(layer)["scaling"]
+            scales.update({name: torch.as_tensor(each, dtype=torch.float32) for name, each in scales.items()})
 
 
 def _explained(setting: str, error: Exception) -> KilnError:

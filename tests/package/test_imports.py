@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HEAVY = {"diffusers", "duckdb", "pyarrow", "s3fs", "torch", "transformers"}
-GENERATE_ONLY = {"accelerate", "diffusers", "peft", "safetensors", "torch", "transformers"}
+GENERATE_ONLY = {"accelerate", "diffusers", "safetensors", "torch", "transformers"}
 
 
 def _loaded_by(module: str) -> set[str]:
@@ -49,17 +49,9 @@ def test_workflows_import_nothing_that_only_generate_installs() -> None:
 def test_what_makes_no_image_needs_nothing_that_only_generate_installs() -> None:
     """As on the image of the CPU steps, and on a laptop that only submits."""
     makers = {
-        "conditioning",
-        "denoise",
-        "device",
-        "embeddings",
-        "fetch",
-        "generate",
-        "lora_layers",
-        "pipeline",
-        "rescue",
-        "stages",
-    }
+        "branches", "conditioning", "conditions", "denoise", "device", "embeddings", "fetch", "generate", "lora_layers",
+        "pipeline", "references", "rescue", "stages",
+    }  # fmt: skip
     steps = {path.stem for path in Path(str(files("imagekiln.steps"))).glob("*.py")} - makers - {"__init__"}
     shown = {f"imagekiln.workflows.{path.stem}" for path in Path(str(files("imagekiln.workflows"))).glob("*.py")}
     modules = sorted({f"imagekiln.steps.{name}" for name in steps} | shown)

@@ -64,8 +64,8 @@ def test_every_mistake_is_told_at_its_own_line() -> None:
         "job.yaml:8: defaults.steps is 0; write 1 or more.",
         "job.yaml:9: defaults.width is -1; write 1 or more.",
         "job.yaml:10: unknown is no setting; write one of name, prompts, output, model, columns, carry, defaults, "
-        "format, card, encoding, metadata, c2pa, shard, part, batch, device, threads, limits, gates, price_per_hour, "
-        "run_id, skip_existing, unconditional_writes, cluster.",
+        "format, card, encoding, metadata, c2pa, shard, part, batch, device, threads, speed, limits, gates, "
+        "price_per_hour, run_id, skip_existing, unconditional_writes, cluster.",
     ]
 
 
@@ -144,7 +144,10 @@ def test_set_makes_groups_that_the_file_lacks() -> None:
         ("defaults..steps=5", "--set defaults..steps: names no setting. Name one, such as defaults.steps."),
         ("name.first=5", "--set name.first: name is no group of settings. Set name itself."),
         ("model.dtype=bf16", '--set model.dtype: model.dtype is "bf16"; write "bfloat16".'),
-        ("model=x", '--set model: model is "x"; write settings in it: id, revision, dtype.'),
+        (
+            "model=x",
+            '--set model: model is "x"; write settings in it: id, revision, dtype, controlnet, ip_adapter, loras.',
+        ),
         ("defaults.stepss=1", '--set defaults.stepss: defaults.stepss is no setting; write "steps".'),
         ("prompts=[]", "--set prompts: prompts is an empty list; write at least one."),
     ],

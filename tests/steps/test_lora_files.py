@@ -78,7 +78,7 @@ def test_a_folder_must_say_which_file_is_meant(tmp_path: Path) -> None:
     for name in ("a.safetensors", "b.safetensors"):
         safetensors.write(tmp_path / name)
     assert _told(tmp_path) == "model.loras.style: FILE has 2 safetensors files. Name one by weight_name."
-    assert _facts(tmp_path, "b.safetensors")
+    assert _facts(tmp_path, "b.safetensors") == _facts(tmp_path / "b.safetensors")
     told = _told(tmp_path, "c.safetensors", Missing)
     assert told == "model.loras.style: FILE has no file c.safetensors. Correct weight_name."
     assert "is not there" in _told(tmp_path / "nowhere", kind=Missing)
