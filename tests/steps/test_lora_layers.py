@@ -151,7 +151,11 @@ def test_a_lora_is_loaded_once_however_often_it_is_switched(monkeypatch: pytest.
 def _settings(kind: Kind) -> dict[str, object]:
     files = {"style": loras.folder(kind, 1, text=True), "detail": loras.folder(kind, 2)}
     model = {"id": str(models.folder(kind)), "dtype": "float32"}
-    return {"model": {**model, "loras": {name: {"id": str(file)} for name, file in files.items()}}}
+    defaults = {"steps": 2, "guidance": 3.0, "width": SIDE, "height": SIDE}
+    return {
+        "model": {**model, "loras": {name: {"id": str(file)} for name, file in files.items()}},
+        "defaults": defaults,
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
