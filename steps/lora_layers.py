@@ -11,6 +11,7 @@ from pathlib import Path
 import diffusers
 import torch
 from diffusers.utils import set_adapter_layers, set_weights_and_activate_adapters
+from peft.tuners.tuners_utils import BaseTunerLayer
 
 from imagekiln.steps import lora_files, loras
 from imagekiln.steps.adapters import Lora
@@ -69,6 +70,7 @@ class LoraLayers:
         if active:
             adapters = [self._adapters[name] for name in active]
             set_weights_and_activate_adapters(component, adapters, [weights[name] for name in active])
+            _keep_out_of_compiled_code(component)
         set_adapter_layers(component, enabled=bool(active))
         component.requires_grad_(False)
 
@@ -108,6 +110,14 @@ class LoraLayers:
         )
         if fitting < wanted:
             raise ValueError(f"the model has no layer for {wanted - fitting} of its {wanted} tensors")
+
+
+def _keep_out_of_compiled_code(component: torch.nn.Module) -> None:
+    """Hold weights as tensors without axes: compiled code has numbers in it, and another weight would be other code."""
+    for layer in component.modules():
+        if isinstance(layer, BaseTunerLayer):
+            scales: dict[str, float | torch.Tensor] = vars(layer)["scaling"]
+            scales.update({name: torch.as_tensor(each, dtype=torch.float32) for name, each in scales.items()})
 
 
 def _explained(setting: str, error: Exception) -> KilnError:

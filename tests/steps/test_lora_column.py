@@ -1,4 +1,5 @@
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ def _settings(folder: Path, **names: str) -> dict[str, object]:
     return {"model": {**SHAPES, "loras": {name: {"id": str(file)} for name, file in files.items()}}}
 
 
-def _planned(folder: Path, texts: list[str | None], default: str = "", **names: str) -> Planned:
+def _planned(folder: Path, texts: Sequence[str | None], default: str = "", **names: str) -> Planned:
     columns = {"prompt": ["a red circle"] * len(texts), "id": [f"{place}" for place in range(len(texts))],
                "seed": [7] * len(texts), "loras": pa.array(texts, pa.string())}  # fmt: skip
     settings = _settings(folder, **(names or {"style": "one", "detail": "two"}))
@@ -107,7 +108,7 @@ def test_a_plan_is_adopted_only_with_the_files_that_it_was_made_with(tmp_path: P
     first = plan(tmp_path, columns, run_id="one", **_settings(tmp_path, style="one"))
     assert plan(tmp_path, columns, run_id="one", **_settings(tmp_path, style="one")).adopted
     assert first.plan.loras["style"].sha256
-    with pytest.raises(BadInput, match=r"was planned with other files of bundled:shapes or LoRAs"):
+    with pytest.raises(BadInput, match=r"was planned with other files of bundled:shapes or adapters"):
         plan(tmp_path, columns, run_id="one", **_settings(tmp_path, style="two"))
 
 

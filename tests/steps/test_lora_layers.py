@@ -75,15 +75,15 @@ def test_images_are_those_of_diffusers_own_call_with_the_same_loras(kind: Kind) 
     pipe = models.pipe(kind)
     loras.load(pipe, loras.folder(kind, 1, text=True), "a")
     loras.load(pipe, loras.folder(kind, 2), "b")
-    own = {}
+    own: dict[str | None, list[Rgb]] = {}
     for wanted, adapters, weights in (("style:0.8", ["a"], [0.8]), (BOTH, ["a", "b"], [0.8, -0.5])):
         pipe.set_adapters(adapters, weights)
         own[wanted] = _diffusers(pipe, _rows(2, wanted))
     pipe.disable_lora()
     own[None] = _diffusers(pipe, _rows(2, None))
     denoiser = _denoiser(kind)
-    for wanted, images in own.items():
-        assert np.array_equal(_drawn(denoiser, _rows(2, wanted), 2), images), wanted
+    for text, images in own.items():
+        assert np.array_equal(_drawn(denoiser, _rows(2, text), 2), images), text
     assert len({image[0].tobytes() for image in own.values()}) == len(own)
 
 
@@ -131,10 +131,15 @@ def test_a_lora_is_loaded_once_however_often_it_is_switched(monkeypatch: pytest.
     pipe = models.pipe("sd")
     layers, loaded = _layers(pipe, style=loras.folder("sd", 1, text=True), detail=loras.folder("sd", 2)), []
     load = pipe.load_lora_weights
-    monkeypatch.setattr(pipe, "load_lora_weights", lambda *args, **asked: loaded.append(args) or load(*args, **asked))
+
+    def counted(*args: object, **asked: object) -> None:
+        loaded.append(args)
+        load(*args, **asked)
+
+    monkeypatch.setattr(pipe, "load_lora_weights", counted)
     sizes = set()
-    for turn in range(100):
-        for wanted in (None, "style:0.8", f"detail:{turn + 1}", BOTH):
+    for turn in range(50):
+        for wanted in (None, "style:0.8", f"detail:{turn / 10 + 1}", BOTH):
             layers.use(wanted, texts=True)
             layers.use(wanted, texts=False)
         parts = (pipe.unet, pipe.text_encoder)
@@ -146,7 +151,11 @@ def test_a_lora_is_loaded_once_however_often_it_is_switched(monkeypatch: pytest.
 def _settings(kind: Kind) -> dict[str, object]:
     files = {"style": loras.folder(kind, 1, text=True), "detail": loras.folder(kind, 2)}
     model = {"id": str(models.folder(kind)), "dtype": "float32"}
-    return {"model": {**model, "loras": {name: {"id": str(file)} for name, file in files.items()}}}
+    defaults = {"steps": 2, "guidance": 3.0, "width": SIDE, "height": SIDE}
+    return {
+        "model": {**model, "loras": {name: {"id": str(file)} for name, file in files.items()}},
+        "defaults": defaults,
+    }
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -213,6 +222,26 @@ def test_a_file_that_changed_since_planning_is_refused(tmp_path: Path) -> None:
     file.write_bytes((loras.folder("sd", 2) / loras.FILE).read_bytes())
     with pytest.raises(BadInput, match=r"style\.safetensors is not the file that the run was planned with"):
         _drawn(denoiser, _rows(1, "style:1"), 1)
+
+
+def test_another_weight_is_not_compiled_anew_and_another_set_of_loras_is_once() -> None:
+    pipe, graphs, counts = models.pipe("sd"), list[object](), []
+    layers = _layers(pipe, style=loras.folder("sd", 1), detail=loras.folder("sd", 2))
+    layers.load(["style", "detail"])
+    layer = pipe.unet.mid_block.attentions[0].transformer_blocks[0].attn1.to_q
+
+    def backend(graph: Untyped, _: object) -> Untyped:
+        graphs.append(graph)
+        return graph.forward
+
+    layer.compile(backend=backend, dynamic=False)
+    for wanted in (None, "style:1", "style:0.5", BOTH, "detail:2,style:3", None, "style:0.25"):
+        layers.use(wanted, texts=False)
+        with torch.no_grad():
+            layer(torch.ones(1, layer.in_features))
+        counts.append(len(graphs))
+        graphs.clear()
+    assert counts == [1, 1, 0, 1, 0, 0, 0]
 
 
 def test_a_pipeline_that_loads_no_loras_says_so() -> None:
