@@ -91,7 +91,7 @@ class Compiling:
     def _kind(self, batch: Sequence[ImageRow]) -> str:
         """What of a batch decides the code that it needs: its size and shape, and whether guidance doubles it."""
         guided = shape(batch[0]).guidance > self._family.unguided
-        first = replace(shape(batch[0]), steps=1, guidance=float(guided), sampler="default")
+        first = replace(shape(batch[0]), steps=1, guidance=float(guided), sampler="default", strength=None)
         return f"{len(batch)} {first}"
 
 

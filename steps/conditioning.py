@@ -1,5 +1,6 @@
 """What a pipeline is told of a batch: its text, its noise and its settings, in the way of its family."""
 
+import copy
 import inspect
 from collections.abc import Iterable, Sequence
 
@@ -9,6 +10,7 @@ import torch
 from imagekiln.steps.embeddings import Embedded, Encoder, TextCache, stacked
 from imagekiln.steps.families import Family, Places, family
 from imagekiln.steps.lookahead import Wanted
+from imagekiln.steps.lora_layers import LoraLayers
 from imagekiln.steps.rows import ImageRow, padded
 
 Inputs = dict[str, object]
@@ -17,14 +19,26 @@ Inputs = dict[str, object]
 class Conditioning:
     """Turns rows of one shape into a pipeline's arguments."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline, known: Family | None = None) -> None:
-        """Look at what the pipeline takes. Its family is that of its class, unless another is `known`."""
+    def __init__(
+        self, pipe: diffusers.DiffusionPipeline, known: Family | None = None, loras: LoraLayers | None = None
+    ) -> None:
+        """Look at what the pipeline takes. Its family is that of its class, unless another is `known`.
+
+        Its LoRAs may change what texts become.
+        """
         self._pipe = pipe
+        self._loras = loras
         self._accepts = set(inspect.signature(pipe.__call__).parameters)
         self._family = known or family(type(pipe).__name__)
         if self._family.positive:
             encoder = Encoder(pipe, self._family)
             self._positive, self._negative = TextCache(encoder.positive), TextCache(encoder.negative)
+
+    def beside(self, sibling: diffusers.DiffusionPipeline) -> "Conditioning":
+        """The same, texts and all, for a pipeline with the same components whose call takes other arguments."""
+        other = copy.copy(self)
+        other._accepts = set(inspect.signature(sibling.__call__).parameters)
+        return other
 
     def accepts(self, name: str) -> bool:
         """Whether the pipeline takes an argument of this name."""
@@ -48,12 +62,23 @@ class Conditioning:
         """The texts of rows of one shape that would have to be encoded before the rows are drawn."""
         if not rows or not self.embeds:
             return []
+        under = self._under(rows[0])
         negatives = [row.pixels.negative_prompt for row in rows] if self._reads_negative(rows[0]) else []
-        prompts = self._positive.unknown([row.pixels.prompt for row in rows])
+        prompts = self._positive.unknown([row.pixels.prompt for row in rows], under)
         return [
-            *((self._positive, text) for text in prompts),
-            *((self._negative, text) for text in (self._negative.unknown(negatives) if negatives else [])),
+            *((self._positive, text, under) for text in prompts),
+            *(
+                (self._negative, text, under)
+                for text in (self._negative.unknown(negatives, under) if negatives else [])
+            ),
         ]
+
+    def adapt(self, row: ImageRow) -> None:
+        """Put the row's LoRAs in force in what the pipeline runs once it has its inputs."""
+        if self._loras is not None:
+            self._loras.use(row.pixels.loras, texts=False)
+            if not self.embeds:
+                self._loras.use(row.pixels.loras, texts=True)
 
     def text(self, rows: Sequence[ImageRow]) -> Inputs:
         """The prompts as embeddings where the family is known, else as text."""
@@ -69,9 +94,11 @@ class Conditioning:
         inputs: Inputs = {"negative_prompt": None} if self.accepts("negative_prompt") else {}
         if length is not None:
             inputs["max_sequence_length"] = length
-        inputs |= self._embedded(self._family.positive, map(self._positive.of, prompts), length)
+        under = self._under(rows[0])
+        inputs |= self._embedded(self._family.positive, (self._positive.of(text, under) for text in prompts), length)
         if self._reads_negative(rows[0]):
-            inputs |= self._embedded(self._family.negative, map(self._negative.of, negatives), length)
+            negative = (self._negative.of(text, under) for text in negatives)
+            inputs |= self._embedded(self._family.negative, negative, length)
         return inputs
 
     def noise(self, rows: Sequence[ImageRow]) -> Inputs:
@@ -80,8 +107,8 @@ class Conditioning:
         So neither the device nor the dtype nor a neighbour enters into it.
         """
         generators = [torch.Generator("cpu").manual_seed(row.pixels.seed) for row in rows]
-        if not self._family.positive:
-            return {"generator": generators}
+        if not self._family.positive or rows[0].pixels.source_image is not None:
+            return {"generator": generators}  # with a picture, the pipeline mixes the noise with it
         shape = self._latent_shape(rows[0])
         drawn = torch.stack([torch.randn(shape, generator=each, dtype=torch.float32) for each in generators])
         if self._family.latents == "packed":
@@ -114,6 +141,10 @@ class Conditioning:
             return channels // 4, height, width
         fold = 2 if self._family.latents == "folded" else 1
         return channels, height // fold, width // fold
+
+    def _under(self, row: ImageRow) -> str | None:
+        """Put the row's LoRAs in force in what encodes texts, and say which of them change it."""
+        return None if self._loras is None else self._loras.use(row.pixels.loras, texts=True)
 
     def _reads_negative(self, row: ImageRow) -> bool:
         return self._family.guided(row.pixels.guidance)

@@ -1,6 +1,6 @@
 """One batch through the denoiser: image rows of one shape in, RGB pixels out."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from diffusers.utils import BaseOutput
 
+from imagekiln.steps.branches import Branch, Branches
 from imagekiln.steps.compiled_code import CompiledCode
 from imagekiln.steps.compiling import Compiling
 from imagekiln.steps.conditioning import Conditioning, Inputs
+from imagekiln.steps.conditions import Conditions
 from imagekiln.steps.cutoff import CutOff, Tensors
 from imagekiln.steps.decoding import Decoding
 from imagekiln.steps.device import side_stream
@@ -21,6 +23,7 @@ from imagekiln.steps.encode import Picture
 from imagekiln.steps.families import family
 from imagekiln.steps.foretelling import Foretelling
 from imagekiln.steps.lookahead import LookAhead
+from imagekiln.steps.lora_layers import LoraLayers
 from imagekiln.steps.meter import Meter, Watched
 from imagekiln.steps.pipeline import scheduler
 from imagekiln.steps.refine import Refiner
@@ -57,16 +60,21 @@ class Denoiser:
         speed: Speed | None = None,
         code: CompiledCode | None = None,
         refiner: Refiner | None = None,
+        loras: LoraLayers | None = None,
+        conditions: Conditions | None = None,
     ) -> None:
-        """Take a pipeline on its device, in eval mode; compiled code that others kept; what draws the last steps.
+        """Take a pipeline on its device, in eval mode, and what may come with it.
 
-        Raises BadInput.
+        `code` is compiled code that others kept, `refiner` what draws the last steps, `conditions` what images are
+        drawn from beside texts. Raises BadInput.
         """
         speed, known = speed or Speed(), family(type(pipe).__name__)
         self.device: torch.device = pipe.device
         self._pipe = pipe
         self._refiner = refiner
-        self._conditioning = Conditioning(pipe)
+        self._loras, self._conditions = loras, conditions
+        self._branches = Branches(pipe, loras, conditions)
+        self._conditioning = self._branches.plain.told
         self._schedulers = {"default": pipe.scheduler}
         self.compiling = Compiling(pipe, speed, code, [refiner.pipe.unet] if refiner else ())
         self.decoding = Decoding(refiner.pipe if refiner else pipe, speed.vae)
@@ -103,6 +111,16 @@ class Denoiser:
         """Be told what will be drawn after the next batch: its texts are encoded beside that one, where that helps."""
         self._coming = rows
 
+    def announce(self, rows: Iterable[ImageRow]) -> None:
+        """Say which rows will be drawn, about in this order, so that their pictures can be read ahead."""
+        if self._conditions is not None:
+            self._conditions.inputs.expect(rows)
+
+    def load_loras(self, names: Iterable[str]) -> None:
+        """Load these LoRAs now, rather than when a batch first asks for them. Raises BadInput, Missing, TryAgain."""
+        if self._loras is not None:
+            self._loras.load(names)
+
     def taken(self) -> Taken:
         """What the batches took that were looked at since this was last asked."""
         self._ahead.settle()
@@ -110,14 +128,15 @@ class Denoiser:
 
     def _call(self, batch: Sequence[ImageRow], check: Callable[[], None]) -> _Called:
         self._ahead.settle()
-        told = self._conditioning
-        self._prepare(batch[0])
+        branch = self._branches.of(shape(batch[0]).pictures)
+        told = branch.told
+        self._prepare(branch.pipe, batch[0])
         with self._meter.watching() as watched:
             with watched.spans.span("text"):
                 text = told.text(batch)
             self._look_ahead(batch[0])
-            inputs = text | told.noise(batch) | told.settings(batch[0]) | self._asking(check)
-            output = self._drawn(batch, inputs)
+            inputs = text | told.noise(batch) | told.settings(batch[0]) | self._asking(told, check)
+            output = self._drawn(branch, batch, inputs | self._branches.pictured(batch))
         images = _sized(_tensor(output.images), batch[0])
         filtered = getattr(output, "nsfw_content_detected", None) or [False] * len(batch)
         return _Called(shoot(images, self._copies, watched.spans), filtered, watched)
@@ -134,27 +153,28 @@ class Denoiser:
         coming, self._coming = self._coming, ()
         self._ahead.start(self._conditioning.unknown([each for each in coming if shape(each) == shape(row)]))
 
-    def _drawn(self, batch: Sequence[ImageRow], inputs: Inputs) -> BaseOutput:
+    def _drawn(self, branch: Branch, batch: Sequence[ImageRow], inputs: Inputs) -> BaseOutput:
         if self._refiner:
-            return self._refiner.draw(self._pipe, batch, inputs)
+            return self._refiner.draw(branch.pipe, batch, inputs)
         with self._foretold.batch() if self._foretold else nullcontext():
-            return self._pipe(**inputs, output_type=self._conditioning.drawn_as)
+            return branch.pipe(**inputs, output_type=branch.told.drawn_as)
 
-    def _asking(self, check: Callable[[], None]) -> Inputs:
-        if self._conditioning.accepts("callback_on_step_end"):
+    def _asking(self, told: Conditioning, check: Callable[[], None]) -> Inputs:
+        if told.accepts("callback_on_step_end"):
             return {"callback_on_step_end": partial(_after_step, check, self._cut)} | _tensors(self._cut)
-        if self._conditioning.accepts("callback"):  # PixArt's
+        if told.accepts("callback"):  # PixArt's
             return {"callback": lambda _step, _time, _latents: check()}
         return {}
 
-    def _prepare(self, row: ImageRow) -> None:
-        """Give the pipeline what it keeps as a part of itself: the batch's scheduler and the strength of guiders."""
+    def _prepare(self, pipe: diffusers.DiffusionPipeline, row: ImageRow) -> None:
+        """Give the pipeline what it keeps as a part of itself: LoRAs, scheduler and the strength of guiders."""
         wanted = shape(row)
+        self._conditioning.adapt(row)
         if wanted.sampler not in self._schedulers:
             self._schedulers[wanted.sampler] = scheduler(self._pipe, wanted.sampler)
-        self._pipe.scheduler = self._schedulers[wanted.sampler]
+        pipe.scheduler = self._schedulers[wanted.sampler]
         for name in GUIDERS:
-            if guider := getattr(self._pipe, name, None):
+            if guider := getattr(pipe, name, None):
                 guider.guidance_scale = wanted.guidance
 
 

@@ -38,6 +38,11 @@ class Disk:
         with told(self.at(key)), (self._folder / key).open("rb") as file:
             yield file
 
+    def head(self, key: str, most: int) -> bytes:
+        """The object's first bytes, at most so many. Raises Missing."""
+        with self.open(key) as file:
+            return file.read(most)
+
     def exists(self, key: str) -> bool:
         """Whether the object is there."""
         with told(self.at(key)):

@@ -1,18 +1,22 @@
 """A plan worked out but not written: what `plan` writes and `estimate` counts."""
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 
-from imagekiln.steps import batching, footers, model, prompts, shortcuts, sources, tables
+from imagekiln.steps import adapter_files, batching, footers, lora_files, model, prompts, shortcuts, sources, tables
 from imagekiln.steps.batching import NOTHING, Known
 from imagekiln.steps.catalog import Catalog
 from imagekiln.steps.cost import seconds_per_work
 from imagekiln.steps.cutting import Cut, cut
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.identity import model_key
+from imagekiln.steps.input_rules import input_rules
 from imagekiln.steps.job import Job
+from imagekiln.steps.lora_column import LORA_COLUMNS, LoraColumn
+from imagekiln.steps.pictures import Keep, Pictures
 from imagekiln.steps.plan import Counts, Input, largest_batch
 from imagekiln.steps.rules import rules
 from imagekiln.steps.shortcuts import further
@@ -29,23 +33,34 @@ class Draft:
         spool: Path,
         looked_at: tuple[str, ...] = (),
         tuned: Known = NOTHING,
+        keep: Keep | None = None,
     ) -> None:
         """Read the model's configuration and every prompt row; leave out what the runs `looked_at` hold.
 
+        `keep` is told the hash and the bytes of each picture that conditions images.
         Raises BadInput, Missing, TryAgain.
         """
         self.job = job
         self.looked_at = looked_at
         self.model = model.facts(job.model)
         shortcuts.require(job, self.model.pipeline)
+        adapter_files.require(job.model, self.model.pipeline)
+        self.adapters = adapter_files.keys(job.model)
+        lora_files.require(job.model, self.model.pipeline)
+        self.loras = lora_files.facts(job.model)
         self.size = batching.default_size(job, self.model)
         self._files = footers.inspect(found, job.columns, job.carry)
-        self._catalog = Catalog(spool, job, rules(job, self.model), len(job.carry))
+        self._catalog = Catalog(spool, job, (*rules(job, self.model), *input_rules(job, self.model)), len(job.carry))
         lengths = PromptLengths(model.configuration(job.model))
+        loras = LoraColumn(job.defaults.loras, {name: each.sha256 for name, each in self.loras.items()})
         schema = prompts.schema(self._files).append(pa.field("truncated", pa.bool_()))
-        key = model_key(self.model.digest, job.model.dtype, *further(job, self.model))
+        schema = pa.schema([*schema, *(pa.field(name, pa.string()) for name in LORA_COLUMNS)])
+        digest = adapter_files.joined(self.model.digest, self.adapters)
+        key = model_key(digest, job.model.dtype, *further(job, self.model))
         runs = [f"{job.output.rstrip('/')}/{run_id}" for run_id in looked_at]
-        self._catalog.fill(schema, _measured(self._files, schema, lengths), key, self.size, runs)
+        with closing(Pictures(job.limits, spool, keep)) as pictures:
+            rows = _measured(prompts.batches(self._files, pictures), schema, lengths, loras)
+            self._catalog.fill(schema, rows, key, self.size, runs)
         self.input = Input(len(found), sum(file.rows for file in self._files), sources.fingerprint(found))
         self._refuse_too_many()
         self.groups = self._catalog.groups
@@ -95,7 +110,8 @@ class Draft:
 
 
 def _measured(
-    files: tuple[footers.InputFile, ...], schema: pa.Schema, lengths: PromptLengths
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, lengths: PromptLengths, loras: LoraColumn
 ) -> Iterator[pa.RecordBatch]:
-    for batch in prompts.batches(files):
-        yield pa.RecordBatch.from_arrays([*batch.columns, lengths.cut(batch.column("prompt"))], schema=schema)
+    for batch in batches:
+        more = [lengths.cut(batch.column("prompt")), *loras.read(batch.column("loras"))]
+        yield pa.RecordBatch.from_arrays([*batch.columns, *more], schema=schema)

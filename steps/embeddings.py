@@ -20,21 +20,21 @@ class TextCache:
     def __init__(self, encode: Callable[[str], Embedded]) -> None:
         """Take the function that encodes one text."""
         self._encode = encode
-        self._known: OrderedDict[str, Embedded] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str | None], Embedded] = OrderedDict()
 
-    def of(self, text: str) -> Embedded:
-        """The embeddings of one text."""
-        if text not in self._known:
-            self._known[text] = self._encode(text)
-        self._known.move_to_end(text)
-        found = self._known[text]
+    def of(self, text: str, loras: str | None = None) -> Embedded:
+        """The embeddings of one text, by encoders in which these LoRAs are in force."""
+        if (text, loras) not in self._known:
+            self._known[text, loras] = self._encode(text)
+        self._known.move_to_end((text, loras))
+        found = self._known[text, loras]
         while len(self._known) > self._room():
             self._known.popitem(last=False)
         return found
 
-    def unknown(self, texts: Sequence[str]) -> list[str]:
+    def unknown(self, texts: Sequence[str], loras: str | None = None) -> list[str]:
         """Those of the texts that would have to be encoded, each once, and no more than leave room for as many."""
-        return [text for text in dict.fromkeys(texts) if text not in self._known][: self._room() // 2]
+        return [text for text in dict.fromkeys(texts) if (text, loras) not in self._known][: self._room() // 2]
 
     def _room(self) -> int:
         """How many texts are remembered: all texts of a family are about as large as the latest."""

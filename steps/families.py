@@ -23,7 +23,8 @@ class Family:
     known, `alone` draws one image at a time. `listed` embeddings go as a list. `float32` latents stay so in models of
     any dtype. `side` is the default size and `multiple` what sizes must be a multiple of, both in pixels; None: as the
     model's own files say. Guidance can end early where `halved` is not None: it names what holds a negative half before
-    the positive one as long as there is guidance. `foretold` says that steps can be foretold from those before.
+    the positive one as long as there is guidance. `foretold` says that steps can be foretold from those before, `loras`
+    whether the pipeline takes any; of one that is not known, only loading it tells.
     """
 
     positive: Places = field(default_factory=dict)
@@ -40,6 +41,7 @@ class Family:
     compiled: Literal["regional", "whole", "none"] = "none"
     halved: tuple[str, ...] | None = None
     foretold: bool = False
+    loras: bool = True
 
     def guided(self, guidance: float) -> bool:
         """Whether the denoiser runs twice a step, the second time for the negative prompt."""
@@ -58,7 +60,7 @@ _POOLED = Family(
     {"negative_prompt_embeds": 1, "negative_pooled_prompt_embeds": 3},
     compiled="whole",
 )
-_T5 = Family(_MASKED, _NOT_MASKED, compiled="whole")
+_T5 = Family(_MASKED, _NOT_MASKED, compiled="whole", loras=False)
 
 # Compiling by region takes a model that names its repeated blocks; the others are compiled whole.
 FAMILIES: Mapping[str, Family] = {
@@ -135,10 +137,11 @@ FAMILIES: Mapping[str, Family] = {
         multiple=64,
         compiled="regional",
         foretold=True,
+        loras=False,
     ),
     # These have two text encoders, or a model of images in between: prompts go as text.
-    "HunyuanDiTPipeline": Family(compiled="whole"),
-    "KandinskyV22CombinedPipeline": Family(alone=True, multiple=64, compiled="whole"),
+    "HunyuanDiTPipeline": Family(compiled="whole", loras=False),
+    "KandinskyV22CombinedPipeline": Family(alone=True, multiple=64, compiled="whole", loras=False),
     "Kandinsky3Pipeline": Family(alone=True, multiple=64, compiled="whole", halved=("prompt_embeds", "attention_mask")),
 }
 

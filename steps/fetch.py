@@ -1,16 +1,20 @@
 """Bringing a model's files here before they are needed: one pod fills the cache that a hundred others read."""
 
-from imagekiln.steps import model, pipeline
+from imagekiln.steps import adapter_files, model, pipeline
 from imagekiln.steps import plan as plans
 from imagekiln.steps.storage import open_store
 
 
 def fetch(uri: str) -> str:
-    """Bring the files of a planned run's model, and of its refiner, into this machine's cache; give the model's folder.
+    """Bring a planned run's model, its refiner and its adapters into this machine's cache; give the model's folder.
 
     Raises BadInput, Missing and TryAgain as the hub has it.
     """
     plan = plans.load(open_store(uri))
     wanted = [each for each in (plan.job.model, model.refiner(plan.job.model)) if each is not None]
     folders = [pipeline.folder(each, digest) for each, digest in zip(wanted, plan.model.digests, strict=True)]
+    beside = {"control_image": plan.job.model.controlnet, "reference_image": plan.job.model.ip_adapter}
+    for column, each in beside.items():
+        if each is not None:
+            adapter_files.planned(each, plan.adapters[column])
     return str(folders[0])

@@ -6,7 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps import carry as carried_columns
-from imagekiln.steps.cells import COLUMNS, READERS
+from imagekiln.steps import pictures
+from imagekiln.steps.cells import COLUMNS, PICTURES, READERS
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job import Columns
 from imagekiln.steps.sources import Source
@@ -57,12 +58,16 @@ def _names(source: Source, there: pa.Schema, columns: Columns, carry: tuple[str,
     if columns.prompt not in there.names:
         has = ", ".join(there.names[:12]) or "none"
         raise BadInput(f"{source.uri}: has no column {columns.prompt!r} (it has {has}). Set columns.prompt.")
-    names = {ours: theirs for ours, theirs in columns if theirs in there.names and COLUMNS[ours] in READERS}
+    names = {ours: theirs for ours, theirs in columns if theirs in there.names}
     for name in (*names.values(), *carry):
         if there.names.count(name) > 1:
             raise BadInput(f"{source.uri}: has more than one column {name!r}. Rename one.")
     for ours, theirs in names.items():
-        READERS[COLUMNS[ours]](pa.array([], there.field(theirs).type), f"{source.uri}: column {theirs!r}")
+        kind, where = there.field(theirs).type, f"{source.uri}: column {theirs!r}"
+        if ours in PICTURES:
+            pictures.refuse_type(kind, where)
+        else:
+            READERS[COLUMNS[ours]](pa.array([], kind), where)
     return names
 
 

@@ -21,7 +21,7 @@ from imagekiln.steps.pipeline import versions
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.progress import Progress, Silent
 from imagekiln.steps.rescue import Rescue
-from imagekiln.steps.rows import ImageRow
+from imagekiln.steps.rows import ImageRow, image_rows
 from imagekiln.steps.shard import Part
 from imagekiln.steps.stats import Seconds, ShardStats, timed
 from imagekiln.steps.stop import Stop, Stopped
@@ -41,12 +41,12 @@ def generate(uri: str, number: int, progress: Progress | None = None, stop: Stop
     store = open_store(uri)
     plan = plans.load(store)
     progress.start(plan.shards[number].images if 0 <= number < len(plan.shards) else 0)
-    return make_shard(store, plan, number, loader(plan, uri), progress, stop)
+    return make_shard(store, plan, number, loader(store, plan), progress, stop)
 
 
-def loader(plan: Plan, uri: str) -> Callable[[], Denoiser]:
-    """What loads the model of the run or round at `uri` when first needed, and gives the same one from then on."""
-    return cache(lambda: opened(plan, uri))
+def loader(store: Store, plan: Plan) -> Callable[[], Denoiser]:
+    """What loads the model of a run, or of a round, when it is first needed, and gives the same one from then on."""
+    return cache(lambda: opened(plan, store))
 
 
 def make_shard(
@@ -68,6 +68,7 @@ def make_shard(
     work = _Work(store, plan, Encoder(plan), progress, stop)
     with timed(work.seconds, "load"):
         denoiser = open_denoiser()
+        denoiser.load_loras(shard.loras(missing))
     try:
         with stop.finishing():
             work.make(missing, denoiser)
@@ -96,6 +97,7 @@ class _Work:
 
     def make(self, missing: list[Part], denoiser: Denoiser) -> None:
         """Make these parts, one after the other."""
+        denoiser.announce(row for part in missing for row in image_rows(part.rows))
         rescue = Rescue(partial(denoiser.draw, check=self._stop.check), self._batch, self._planned)
         drawn, encoded = Waits(), Waits()
         started, compiled = time.perf_counter(), denoiser.compiling.clock.seconds

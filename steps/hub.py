@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from logging import ERROR
 from pathlib import Path
+from typing import Protocol
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job import Model
@@ -11,22 +12,36 @@ from imagekiln.steps.store_errors import explain, reason
 
 SMALL = ["*.json", "*/*.json", "*/merges.txt", "*/spiece.model", "*/tokenizer.model"]
 REFUSED = {401, 403}
-NO_MODEL = (Missing, "no such model on the hub, or no access. Check model.id and HF_TOKEN.")
+NO_MODEL = (Missing, "no such model on the hub, or no access. Check {setting}.id and HF_TOKEN.")
+NO_FILE = (Missing, "has no such file at that revision. Correct {setting}.weight_name.")
 # By the names of the client's errors: it is slow to import.
 TOLD: dict[str, tuple[type[KilnError], str]] = {
     "GatedRepoError": (BadInput, "is gated. Accept its terms on the hub and set HF_TOKEN."),
-    "RevisionNotFoundError": (Missing, "has no revision {revision}. Correct model.revision."),
+    "RevisionNotFoundError": (Missing, "has no revision {revision}. Correct {setting}.revision."),
     "RepositoryNotFoundError": NO_MODEL,
     "HFValidationError": NO_MODEL,
+    "EntryNotFoundError": NO_FILE,
+    "RemoteEntryNotFoundError": NO_FILE,
     "DisabledRepoError": (BadInput, "is disabled on the hub. Name another model."),
     "OfflineModeIsEnabled": (BadInput, "is not in this machine's cache, and HF_HUB_OFFLINE is set. Unset it."),
 }
 
 
+class Pinned(Protocol):
+    """Something on a hub, at a commit."""
+
+    @property
+    def id(self) -> str:
+        """Its name there, as org/name."""
+
+    @property
+    def revision(self) -> str | None:
+        """The commit."""
+
+
 def configuration(model: Model) -> Path:
     """The model's small files, in the hub's cache on this machine. Raises BadInput, Missing, TryAgain."""
-    if model.revision is None:
-        raise BadInput(f"model.revision is missing: pin {model.id} to a commit, 40 hexadecimal digits.")
+    _require_revision(model, "model")
     from huggingface_hub import snapshot_download  # slow to import, and a local model needs none of it
 
     with told(model), _quiet():
@@ -34,6 +49,24 @@ def configuration(model: Model) -> Path:
     if not (folder / "model_index.json").is_file():
         raise BadInput(f"{model.id}: has no model_index.json, so it is no diffusers pipeline. Name another model.")
     return folder
+
+
+def file(wanted: Pinned, name: str, setting: str) -> Path:
+    """One file that `setting` asks for, in the hub's cache on this machine. Raises BadInput, Missing, TryAgain."""
+    _require_revision(wanted, setting)
+    from huggingface_hub import hf_hub_download
+
+    with told(wanted, setting), _quiet():
+        return Path(hf_hub_download(wanted.id, name, revision=wanted.revision))
+
+
+def snapshot(wanted: Pinned, patterns: list[str], setting: str) -> Path:
+    """The files of such names, in the hub's cache on this machine. Raises BadInput, Missing, TryAgain."""
+    _require_revision(wanted, setting)
+    from huggingface_hub import snapshot_download
+
+    with told(wanted, setting), _quiet():
+        return Path(snapshot_download(wanted.id, revision=wanted.revision, allow_patterns=patterns))
 
 
 def files(model: Model) -> tuple[str, ...]:
@@ -46,25 +79,30 @@ def files(model: Model) -> tuple[str, ...]:
 
 
 @contextmanager
-def told(model: Model) -> Iterator[None]:
-    """Turn what the hub's client raises inside into a sentence about the model."""
+def told(wanted: Pinned, setting: str = "model") -> Iterator[None]:
+    """Turn what the hub's client raises inside into a sentence about what `setting` asks for."""
     try:
         yield
     except Exception as error:
-        told_as = _explained(model, error)
+        told_as = _explained(wanted, error, setting)
         if told_as is None:
             raise
         raise told_as from error
 
 
-def _explained(model: Model, error: Exception) -> KilnError | None:
+def _require_revision(wanted: Pinned, setting: str) -> None:
+    if wanted.revision is None:
+        raise BadInput(f"{setting}.revision is missing: pin {wanted.id} to a commit, 40 hexadecimal digits.")
+
+
+def _explained(model: Pinned, error: Exception, setting: str) -> KilnError | None:
     from huggingface_hub import errors
 
     if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # what kept the client from the hub, before it looked on this disk
     if known := TOLD.get(type(error).__name__):
         kind, sentence = known
-        return kind(f"{model.id}: {sentence.format(revision=model.revision)}")
+        return kind(f"{model.id}: {sentence.format(revision=model.revision, setting=setting)}")
     if isinstance(error, errors.HfHubHTTPError) and error.response.status_code in REFUSED:
         return BadInput(f"{model.id}: the hub refused access ({error.response.status_code}). Check HF_TOKEN.")
     if isinstance(error, OSError) and error.errno is not None:

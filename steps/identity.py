@@ -5,7 +5,10 @@ Every text is framed by its length in bytes, so that no two different rows join 
 
 import hashlib
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from imagekiln.steps import loras
 
 PIXELS = "concat(strlen(prompt), ':', prompt, '|', strlen(negative_prompt), ':', negative_prompt, '|', {seed}, '|', " \
     "width, 'x', height, '|', steps, '|', guidance, '|', sampler, {more})"  # fmt: skip
@@ -51,8 +54,10 @@ def model_key(digest: str, dtype: str, *further: str) -> str:
     return hashlib.sha256(json.dumps(["imagekiln-1", digest, dtype, *further]).encode()).hexdigest()
 
 
-def image_id(key: str, pixels: Pixels) -> str:
-    """The id of one image, 32 hexadecimal digits."""
+def image_id(key: str, pixels: Pixels, digests: Mapping[str, str] | None = None) -> str:
+    """The id of one image, 32 hexadecimal digits. `digests` are those of LoRAs by name: names are not in ids."""
+    if pixels.loras is not None and digests is not None:
+        pixels = replace(pixels, loras=loras.key(pixels.loras, digests))
     texts = "|".join(f"{len(text.encode())}:{text}" for text in (pixels.prompt, pixels.negative_prompt))
     rest = f"{pixels.seed}|{pixels.width}x{pixels.height}|{pixels.steps}|{pixels.guidance}|{pixels.sampler}"
     given = ((name, getattr(pixels, name)) for name in MORE)
@@ -61,7 +66,7 @@ def image_id(key: str, pixels: Pixels) -> str:
 
 
 def image_id_sql(key: str) -> str:
-    """The id of each image from columns of the names above."""
+    """The id of each image from columns of the names above; that of `loras` holds their keys."""
     return f"substr(sha256(concat('{key}|', {PIXELS.format(seed='seed', more=MORE_SQL)})), 1, {ID_DIGITS})"
 
 

@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from imagekiln.steps.adapters import AdapterName, ControlNet, IpAdapter, Lora
 from imagekiln.steps.encodings import Encoding, Png
 from imagekiln.steps.gate_settings import Gates
 from imagekiln.steps.metadata import C2pa, Metadata
@@ -46,6 +47,9 @@ class Model(Settings):
     )
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
     refiner: Refiner | None = Field(None, description="A second model that draws the last steps, as SDXL's does.")
+    controlnet: ControlNet | None = Field(None, description="What reads the pictures of control_image.")
+    ip_adapter: IpAdapter | None = Field(None, description="What reads the pictures of reference_image.")
+    loras: dict[AdapterName, Lora] = Field({}, description="LoRAs by the names that rows call them by.")
 
 
 class Defaults(Settings):
@@ -62,6 +66,7 @@ class Defaults(Settings):
     )
     images_per_prompt: Whole = Field(1, ge=1, le=10_000)
     seed: Whole = Field(0, ge=0, lt=2**63)
+    loras: str = Field("", description="LoRAs and their weights, such as style:0.8, detail:0.5.")
 
 
 class Card(Settings):
@@ -113,6 +118,8 @@ class Limits(Settings):
 
     prompt_chars: Positive = 4000
     pixels: Positive = Field(4096 * 4096, description="The most that one image may have.")
+    picture_bytes: Positive = Field(32 * 2**20, le=2**30, description="The most that a picture of the input may have.")
+    picture_pixels: Positive = Field(8192 * 8192, description="The most that a picture of the input may have.")
     rejected_share: Share = Field(0.01, description="Planning fails when more rows are rejected.")
     failed_share: Share = Field(0.0, description="The run fails when more images are not ok.")
 

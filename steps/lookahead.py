@@ -10,7 +10,7 @@ import torch
 from imagekiln.steps.device import side_stream
 from imagekiln.steps.embeddings import Embedded, TextCache
 
-Wanted = tuple[TextCache, str]
+Wanted = tuple[TextCache, str, str | None]  # a text, and the LoRAs in force in what encodes it
 
 
 def helps(device: torch.device) -> bool:
@@ -42,10 +42,10 @@ class LookAhead:
 
     def _encode(self, wanted: Sequence[Wanted], readers: torch.cuda.Stream | None) -> None:
         with self._beside():
-            for cache, text in wanted:
+            for cache, text, loras in wanted:
                 started = time.perf_counter()
                 with suppress(Exception):  # it fails again where the error can become the image's own
-                    self._hand_over(cache.of(text), readers)
+                    self._hand_over(cache.of(text, loras), readers)
                     self._told(time.perf_counter() - started)
 
     def _beside(self) -> AbstractContextManager[object]:

@@ -116,7 +116,7 @@ def _path(job: type[BaseModel], error: ErrorDetails) -> Place:
             continue
         if settings.has_kinds(job, path) and not told:
             told = True
-        elif isinstance(name, int) or settings.names(job, path):
+        elif isinstance(name, int) or settings.names(job, path) or settings.is_named_freely(job, path):
             path, told = (*path, name), False
     return (*path, "kind") if error["type"] == "union_tag_invalid" else path
 

@@ -85,7 +85,7 @@ def is_hub(name: str) -> bool:
     return plain and not Path(name).exists()
 
 
-def digest(model: Model) -> str:
+def digest(model: hub.Pinned) -> str:
     """What identifies the weights: a hub model's commit, or the hash of a local folder's files, not its path."""
     if is_hub(model.id):
         return f"{model.id}@{model.revision}"

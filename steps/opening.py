@@ -5,28 +5,33 @@ from pathlib import Path
 
 import diffusers
 
-from imagekiln.steps import refine
+from imagekiln.steps import conditions, refine, rounds
 from imagekiln.steps.compiled_code import CompiledCode
 from imagekiln.steps.denoise import Denoiser
+from imagekiln.steps.lora_layers import LoraLayers
 from imagekiln.steps.pipeline import load
 from imagekiln.steps.plan import Plan
-from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage import Store, open_store
 
 
-def opened(plan: Plan, uri: str | None = None) -> Denoiser:
-    """The denoiser of a plan; of the run or round at `uri`, with the compiled code that lies beside the run.
+def opened(plan: Plan, store: Store | None = None, *, code: bool = True) -> Denoiser:
+    """The denoiser of a plan; of the run or round in `store`, with its pictures and the networks that read them.
 
-    Raises BadInput where the model does not load, TryAgain where its device is not there.
+    With `code`, it takes and leaves the compiled code that lies beside the run. Raises BadInput where the model does
+    not load, TryAgain where its device is not there.
     """
-    pipe = load(plan)
-    speed = plan.job.speed
-    code = None if uri is None or speed.compile_cache == "off" else _code(plan, uri, pipe)
-    return Denoiser(pipe, speed, code, refine.load(plan, pipe))
+    pipe, speed = load(plan), plan.job.speed
+    refiner = refine.load(plan, pipe)
+    loras = LoraLayers(pipe, plan.job.model.loras, plan.loras) if plan.loras else None
+    if store is None:
+        return Denoiser(pipe, speed, None, refiner, loras)
+    run, _ = rounds.home(store.uri)
+    kept = _code(plan, run, pipe) if code and speed.compile_cache != "off" else None
+    return Denoiser(pipe, speed, kept, refiner, loras, conditions.load(pipe, plan, open_store(run)))
 
 
-def _code(plan: Plan, uri: str, pipe: diffusers.DiffusionPipeline) -> CompiledCode:
-    folder = uri if "://" in uri else os.path.normpath(Path(uri).absolute())
-    for _ in range(2 if plan.round else 1):  # a round lies in its run, and that in the output
-        folder = folder.rstrip("/").rpartition("/")[0]
-    decides = f"{plan.model.digests} {plan.model.pipeline} {plan.job.model.dtype} {plan.job.speed}"
-    return CompiledCode(open_store(folder or "/"), pipe.device, decides)
+def _code(plan: Plan, run: str, pipe: diffusers.DiffusionPipeline) -> CompiledCode:
+    path = run if "://" in run else os.path.normpath(Path(run).absolute())
+    output = path.rstrip("/").rpartition("/")[0]
+    decides = f"{plan.model.digests} {plan.adapters} {plan.model.pipeline} {plan.job.model.dtype} {plan.job.speed}"
+    return CompiledCode(open_store(output or "/"), pipe.device, decides)

@@ -1,7 +1,8 @@
 """What made an image, as the text `parameters` that Stable Diffusion web UIs write and read back.
 
 Readers take the last line for settings, a line that begins with `Negative prompt:` for the end of the prompt, and
-drop white space around lines. What is quoted there is JSON.
+drop white space around lines. What is quoted there is JSON. LoRAs stand in the prompt as <lora:name:weight>, and by
+the hashes of their tensors in the settings.
 """
 
 import json
@@ -11,15 +12,16 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePath
 
-from imagekiln.steps import shortcuts
+from imagekiln.steps import loras, shortcuts
 from imagekiln.steps.identity import Pixels
+from imagekiln.steps.lora_files import LoraFacts
 from imagekiln.steps.plan import Plan
 
 NEGATIVE = "Negative prompt:"
 # Without it, such a line of a prompt would be taken for the negative prompt. It is seen by none and stripped by none.
 GUARD = "\N{ZERO WIDTH SPACE}"
 GUARDED = re.compile(rf"^([^\S\n]*)(?={NEGATIVE})", re.MULTILINE)
-HASH_DIGITS = 10
+HASH_DIGITS, LORA_HASH_DIGITS = 10, 12
 CUT = "\N{HORIZONTAL ELLIPSIS}"
 # Ours, and what web UIs call sampler and schedule. "default" is not here: which it is, the model alone knows.
 SAMPLERS = {
@@ -44,11 +46,18 @@ SCHEDULES = {"dpmpp_2m_karras": "Karras"}
 class Model:
     """What the text says of the model, and of the program."""
 
-    def __init__(self, name: str, digest: str, further: Mapping[str, str] | None = None) -> None:
-        """Take the model's id and what identifies its files, and further settings that are the same for all images.
+    def __init__(
+        self,
+        name: str,
+        digest: str,
+        loras: Mapping[str, LoraFacts] | None = None,
+        further: Mapping[str, str] | None = None,
+    ) -> None:
+        """Take the model's id and what identifies its files, its LoRAs, and further settings that all images share.
 
         Of a local folder, only the last name is told.
         """
+        self.loras = loras or {}
         kind, _, digits = digest.rpartition("@" if "@" in digest else ":")
         self.name = PurePath(name).name if kind == "sha256" else name
         self.hash = digits[:HASH_DIGITS]
@@ -64,18 +73,27 @@ def of(plan: Plan) -> Model:
         further["Refiner switch at"] = str(job.model.refiner.start)
     if named := shortcuts.told(job.speed):
         further["Shortcuts"] = named
-    return Model(job.model.id, plan.model.digest, further)
+    return Model(job.model.id, plan.model.digest, plan.loras, further)
 
 
 def text(pixels: Pixels, model: Model, most: int | None = None) -> str:
     """The whole text. With `most`, the prompts are cut so that it is no longer in units of UTF-16."""
-    settings = _settings(pixels, model)
+    settings, networks = _settings(pixels, model), _networks(pixels)
     prompt, negative = _clean(pixels.prompt), _clean(pixels.negative_prompt)
     if most is not None:
-        room = most - _units(settings) - len(NEGATIVE) - 3  # two ends of line and a space
+        room = most - _units(settings) - _units(networks) - len(NEGATIVE) - 3  # two ends of line and a space
         kept = _cut(negative, max(room // 2, room - _units(prompt)))
         prompt, negative = _cut(prompt, room - _units(kept)), kept
-    return "\n".join([prompt, *([f"{NEGATIVE} {negative}"] if negative else []), settings])
+    return "\n".join([prompt + networks, *([f"{NEGATIVE} {negative}"] if negative else []), settings])
+
+
+def _networks(pixels: Pixels) -> str:
+    return "".join(f" <lora:{name}:{loras.digits(weight)}>" for name, weight in loras.weights(pixels.loras).items())
+
+
+def _lora_hashes(pixels: Pixels, model: Model) -> str | None:
+    named = [name for name in loras.weights(pixels.loras) if name in model.loras]
+    return ", ".join(f"{name}: {model.loras[name].tensors[:LORA_HASH_DIGITS]}" for name in named) or None
 
 
 def _settings(pixels: Pixels, model: Model) -> str:
@@ -86,8 +104,10 @@ def _settings(pixels: Pixels, model: Model) -> str:
         "CFG scale": str(pixels.guidance),
         "Seed": str(pixels.seed),
         "Size": f"{pixels.width}x{pixels.height}",
+        "Denoising strength": None if pixels.strength is None else str(pixels.strength),
         "Model hash": model.hash,
         "Model": model.name,
+        "Lora hashes": _lora_hashes(pixels, model),
         **model.further,
         "Version": program(),
     }

@@ -1,7 +1,7 @@
 """The frozen plan of a run: what must exist. Everything after planning reads its settings here."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, cast
 
 from pydantic import SerializerFunctionWrapHandler, TypeAdapter, ValidationError, WrapSerializer
@@ -9,6 +9,7 @@ from pydantic import SerializerFunctionWrapHandler, TypeAdapter, ValidationError
 from imagekiln.steps import names
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job import UNTUNED_BATCH, Job
+from imagekiln.steps.lora_files import LoraFacts
 from imagekiln.steps.model import ModelFacts
 from imagekiln.steps.storage import Store
 
@@ -81,6 +82,8 @@ class Plan:
     round: int = 0
     covers: tuple[tuple[int, int], ...] = ()
     batches: tuple[BatchSize, ...] = ()
+    adapters: dict[str, str] = field(default_factory=dict)
+    loras: dict[str, LoraFacts] = field(default_factory=dict)
 
     @property
     def largest_batch(self) -> int:

@@ -3,18 +3,32 @@
 import hashlib
 import tempfile
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
 
-from imagekiln.steps import batching, commit, earlier, encodings, model, names, plan, sources, tables
+from imagekiln.steps import (
+    adapter_files,
+    batching,
+    commit,
+    earlier,
+    encodings,
+    lora_files,
+    model,
+    names,
+    plan,
+    sources,
+    tables,
+)
 from imagekiln.steps.draft import Draft
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job import Job
+from imagekiln.steps.lora_files import LoraFacts
 from imagekiln.steps.plan import Plan, Shard
 from imagekiln.steps.storage import Store, open_store
 
@@ -38,21 +52,22 @@ def make_plan(job: Job, *, must_exist: bool = False) -> Planned:
     """
     job = job.without_cluster()
     encodings.require(job.encoding)  # aggregate reads images back, where this installation will run too
-    digests = model.digests(job.model)
-    if job.run_id is not None and (there := _adopted(job, job.run_id, digests)):
+    digest = _digest(model.digests(job.model), adapter_files.keys(job.model), lora_files.facts(job.model))
+    if job.run_id is not None and (there := _adopted(job, job.run_id, digest)):
         return there
     with tempfile.TemporaryDirectory(prefix="imagekiln-plan-") as folder:
         spool = Path(folder)
         found = sources.gather(job.patterns, spool)
-        tuned = batching.known(job, " ".join(digests))
-        decides = *digests, batching.used(job, tuned, found)
+        tuned = batching.known(job, " ".join(model.digests(job.model)))
+        decides = digest, batching.used(job, tuned, found)
         run_id = job.run_id or derived_run_id(job, sources.fingerprint(found), *decides)
-        if there := _adopted(job, run_id, digests):
+        if there := _adopted(job, run_id, digest):
             return there
         if must_exist:
             raise Missing(f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. Run the job first.")
-        looked_at = earlier.chosen(_store(job, run_id), job, run_id)
-        with closing(Draft(job, found, spool, looked_at, tuned)) as draft:
+        store = _store(job, run_id)
+        looked_at = earlier.chosen(store, job, run_id)
+        with closing(Draft(job, found, spool, looked_at, tuned, partial(_keep, store))) as draft:
             return _write(draft, run_id, spool)
 
 
@@ -67,7 +82,16 @@ def _store(job: Job, run_id: str) -> Store:
     return open_store(f"{job.output.rstrip('/')}/{run_id}")
 
 
-def _adopted(job: Job, run_id: str, digests: tuple[str, ...]) -> Planned | None:
+def _digest(models: Iterable[str], adapters: Mapping[str, str], loras: Mapping[str, LoraFacts]) -> str:
+    """What identifies all files that a run is drawn with."""
+    return lora_files.joined(adapter_files.joined(" ".join(models), adapters), loras)
+
+
+def _keep(store: Store, digest: str, picture: bytes) -> None:
+    commit.once(store, names.input_picture(digest), picture)
+
+
+def _adopted(job: Job, run_id: str, digest: str) -> Planned | None:
     store = _store(job, run_id)
     try:
         content = store.read(names.PLAN)
@@ -78,8 +102,10 @@ def _adopted(job: Job, run_id: str, digests: tuple[str, ...]) -> Planned | None:
         raise BadInput(
             f"{store.uri}: holds a plan with {_difference(there.job, job)}. Choose another run_id or output."
         )
-    if there.model.digests != digests:
-        raise BadInput(f"{store.uri}: was planned with other files of {job.model.id}. Choose another run_id or output.")
+    if _digest(there.model.digests, there.adapters, there.loras) != digest:
+        raise BadInput(
+            f"{store.uri}: was planned with other files of {job.model.id} or adapters. Choose another run_id or output."
+        )
     return Planned(there, store.uri, adopted=True)
 
 
@@ -118,6 +144,8 @@ def _write(draft: Draft, run_id: str, spool: Path) -> Planned:
         shards,
         draft.looked_at,
         batches=draft.batches,
+        adapters=draft.adapters,
+        loras=draft.loras,
     )
     commit.once(store, names.PLAN, plan.to_json(made))
     return Planned(made, store.uri, adopted=False)

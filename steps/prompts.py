@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps import carry as carried_columns
 from imagekiln.steps import tables
-from imagekiln.steps.cells import COLUMNS, READERS, Cells
+from imagekiln.steps.cells import COLUMNS, PICTURES, READERS, Cells
 from imagekiln.steps.footers import DAMAGED, InputFile, unreadable
+from imagekiln.steps.pictures import Pictured, Pictures, holds_bytes
 
 # Pages are read as they are needed: the default keeps each column chunk that was read until the file's end.
 READ_BYTES = 2**20
@@ -28,12 +29,12 @@ def schema(files: tuple[InputFile, ...]) -> pa.Schema:
 KINDS = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64(), "picture": pa.string()}
 
 
-def batches(files: tuple[InputFile, ...]) -> Iterator[pa.RecordBatch]:
+def batches(files: tuple[InputFile, ...], pictures: Pictures) -> Iterator[pa.RecordBatch]:
     """Every row of every file, in order, numbered from 0 over all files. Raises BadInput on damage, TryAgain."""
     row, end = 0, 0
     for file in files:
         end += file.rows
-        for batch in _read(file, row, schema(files)):
+        for batch in _read(file, row, schema(files), pictures):
             yield batch
             row += batch.num_rows
         if row != end:
@@ -52,27 +53,34 @@ def locate(files: tuple[InputFile, ...], rejected: pa.RecordBatch) -> pa.RecordB
     return pa.RecordBatch.from_arrays(columns, schema=tables.REJECTED)
 
 
-def _read(file: InputFile, row: int, wanted: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _read(file: InputFile, row: int, wanted: pa.Schema, pictures: Pictures) -> Iterator[pa.RecordBatch]:
     columns = [*dict.fromkeys([*file.names.values(), *file.carried.names])]
     options = {"page_checksum_verification": True, "pre_buffer": False, "buffer_size": READ_BYTES}
     try:
         with pq.ParquetFile(file.source.path, **options) as parquet:
-            for batch in parquet.iter_batches(_batch_rows(parquet.metadata, columns), columns=columns):
-                yield _batch(file, batch, row, wanted)
+            for batch in parquet.iter_batches(_batch_rows(file, parquet, columns), columns=columns):
+                yield _batch(file, batch, row, wanted, pictures)
                 row += batch.num_rows
     except DAMAGED as error:
         raise unreadable(file.source, error) from error
 
 
-def _batch_rows(file: pq.FileMetaData, columns: list[str]) -> int:
-    """Rows to read at a time: fewer where texts are long, so that memory stays the same."""
-    groups = [file.row_group(number) for number in range(file.num_row_groups)]
-    chunks = (group.column(place) for group in groups for place in range(file.num_columns))
-    size: int = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns)
-    return max(FEWEST_ROWS, min(BATCH_ROWS, BATCH_BYTES * int(file.num_rows) // max(1, size)))
+def _batch_rows(file: InputFile, parquet: pq.ParquetFile, columns: list[str]) -> int:
+    """Rows to read at a time: fewer where texts are long or pictures large, so that memory stays the same."""
+    there = parquet.metadata
+    groups = [there.row_group(number) for number in range(there.num_row_groups)]
+    chunks = (group.column(place) for group in groups for place in range(there.num_columns))
+    size: int = sum(
+        chunk.total_uncompressed_size
+        for chunk in chunks
+        if {(path := chunk.path_in_schema), path.partition(".")[0]} & {*columns}
+    )
+    held = (parquet.schema_arrow.field(file.names[name]).type for name in PICTURES if name in file.names)
+    fewest = 1 if any(map(holds_bytes, held)) else FEWEST_ROWS
+    return max(fewest, min(BATCH_ROWS, BATCH_BYTES * int(there.num_rows) // max(1, size)))
 
 
-def _batch(file: InputFile, batch: pa.RecordBatch, row: int, wanted: pa.Schema) -> pa.RecordBatch:
+def _batch(file: InputFile, batch: pa.RecordBatch, row: int, wanted: pa.Schema, pictures: Pictures) -> pa.RecordBatch:
     where = f"{file.source.uri}: "
     wrong = pa.nulls(batch.num_rows, pa.string())
     arrays: list[pa.Array] = [pa.array(np.arange(row, row + batch.num_rows, dtype=np.int64))]
@@ -81,7 +89,11 @@ def _batch(file: InputFile, batch: pa.RecordBatch, row: int, wanted: pa.Schema) 
         if theirs is None:
             arrays.append(pa.nulls(batch.num_rows, KINDS[kind]))
             continue
-        cells: Cells = READERS[kind](batch.column(theirs), f"{where}column {theirs!r}")
+        cells: Cells | Pictured
+        if kind == "picture":
+            cells = pictures.cells(batch.column(theirs), file.source.uri)
+        else:
+            cells = READERS[kind](batch.column(theirs), f"{where}column {theirs!r}")
         arrays.append(cells.values)
         wrong = cells.mark(wrong, ours)
     carried: list[pa.Array] = []

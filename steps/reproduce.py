@@ -76,7 +76,7 @@ def reproduce(uri: str, image_id: str, to: Path | None = None) -> Reproduced:
     then = _then(store, row)
     asked, job = image_rows(row)[0], frozen.job
     batch = frozen.batch(asked.pixels.width, asked.pixels.height)
-    picture, now = _drawn(frozen, asked, min(then.batch, batch) if then else batch)
+    picture, now = _drawn(store, frozen, asked, min(then.batch, batch) if then else batch)
     said = notes(asked, parameters.of(frozen), job.encoding, job.metadata)
     made = encode(picture, job.encoding, said)
     file = to or Path(f"{image_id}{suffix(job.encoding)}")
@@ -118,14 +118,14 @@ def _then(store: Store, row: pa.Table) -> ShardStats | None:
     return stats.load(open_store(f"{store.uri}/{names.round_folder(again)}") if again else store, number)
 
 
-def _drawn(frozen: Plan, row: ImageRow, batch: int) -> tuple[Picture, Made]:
+def _drawn(store: Store, frozen: Plan, row: ImageRow, batch: int) -> tuple[Picture, Made]:
     # Only where pixels are made: torch takes seconds to import.
     from imagekiln.steps.device import describe
     from imagekiln.steps.opening import opened
     from imagekiln.steps.pipeline import versions
     from imagekiln.steps.rescue import Rescue
 
-    denoiser = opened(frozen)
+    denoiser = opened(frozen, store, code=False)
     rescue = Rescue(partial(denoiser.draw, check=lambda: None), batch)
     (picture,) = next(rescue.batches([row]))
     return picture, Made(describe(denoiser.device), rescue.size, versions())

@@ -47,7 +47,7 @@ def retry(
     # Only where pixels are made: torch takes seconds to import, and planning needs none of it.
     from imagekiln.steps.generate import loader, make_shard
 
-    open_denoiser = loader(there.plan, there.store.uri)
+    open_denoiser = loader(there.store, there.plan)
     progress.start(there.plan.counts.images)
     for number in range(len(there.plan.shards)):
         make_shard(there.store, there.plan, number, open_denoiser, progress, stop)

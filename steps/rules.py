@@ -7,6 +7,7 @@ from imagekiln.steps.cells import COLUMNS
 from imagekiln.steps.encodings import LARGEST_SIDES, Encoding
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job import Job
+from imagekiln.steps.loras import REASONS
 from imagekiln.steps.model import ModelFacts
 from imagekiln.steps.samplers import SAMPLERS
 
@@ -53,8 +54,7 @@ def rules(job: Job, model: ModelFacts) -> tuple[Rule, ...]:
         Rule("width", f"width * height > {limits.pixels}", f"times height is over {limits.pixels} pixels"),
         Rule("steps", "steps NOT BETWEEN 1 AND 1000", "is not between 1 and 1000"),
         Rule("guidance", "guidance NOT BETWEEN 0 AND 100", "is not between 0 and 100"),
-        Rule("strength", "strength <= 0 OR strength > 1", "is not over 0 and up to 1"),
-        Rule("strength", "strength IS NOT NULL AND source_image IS NULL", "is given without a source_image"),
+        *(Rule("loras", f"lora_fault = '{fault}'", reason) for fault, reason in REASONS.items()),
         Rule("images", f"images NOT BETWEEN 1 AND {MOST_IMAGES}", f"is not between 1 and {MOST_IMAGES}"),
         Rule("seed", f"row_seed NOT BETWEEN 0 AND {LARGEST_SEED}", f"is not between 0 and {LARGEST_SEED}"),
         # NOT IN becomes a join, after which DuckDB keeps rows in no order.

@@ -41,7 +41,7 @@ def run(
     # Only where pixels are made: torch takes seconds to import, and planning needs none of it.
     from imagekiln.steps.generate import loader, make_shard
 
-    open_denoiser = loader(there.plan, there.uri)
+    open_denoiser = loader(store, there.plan)
     progress.start(there.plan.counts.images)
     for number in range(len(there.plan.shards)):
         make_shard(store, there.plan, number, open_denoiser, progress, stop)

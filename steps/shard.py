@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from imagekiln.steps import names, parts, tables
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.loras import weights
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.storage import Store
 
@@ -39,6 +40,12 @@ def read(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
 def images(wanted: Sequence[Part]) -> int:
     """How many images the parts hold."""
     return sum(part.rows.num_rows for part in wanted)
+
+
+def loras(wanted: Sequence[Part]) -> set[str]:
+    """The names of the LoRAs that the parts' images are drawn with."""
+    columns = [part.rows["loras"] for part in wanted if "loras" in part.rows.column_names]
+    return {name for column in columns for text in column.unique().to_pylist() for name in weights(text)}
 
 
 def missing(store: Store, wanted: Sequence[Part]) -> list[Part]:

@@ -22,7 +22,9 @@ def images_sql(
     """
     given, kept = job.defaults, "".join(f", {name}" for name in carried)
     shape, pictures, taken = ", ".join(SHAPE), ", ".join(PICTURES), shortcuts.told(job.speed)
-    named = "NULL" if taken is None else quoted(taken)
+    named_shortcuts = "NULL" if taken is None else quoted(taken)
+    # In ids LoRAs are their files, whatever they are called; in the plan they are their names.
+    named = shape.replace("loras", "lora_names AS loras")
     return f"""
         WITH filled AS (
             SELECT row, wrong, truncated, id, prompt,
@@ -32,7 +34,7 @@ def images_sql(
                    coalesce(steps, {given.steps}) AS steps,
                    coalesce(guidance, CAST({given.guidance} AS DOUBLE)) + 0.0::DOUBLE AS guidance, -- never -0.0
                    coalesce(sampler, {quoted(given.sampler)}) AS sampler,
-                   loras, {PICTURES_SQL} AS pictures, {pictures},
+                   lora_key AS loras, lora_names, lora_fault, {PICTURES_SQL} AS pictures, {pictures},
                    coalesce(strength, CASE WHEN source_image IS NOT NULL THEN CAST({given.strength} AS DOUBLE) END)
                        + 0.0::DOUBLE AS strength,
                    coalesce(images, {given.images_per_prompt}) AS images {kept}
@@ -45,7 +47,7 @@ def images_sql(
             FROM judged),
         seeded AS (SELECT *, {seed_sql(given.seed)} AS seed FROM spread)
         SELECT {image_id_sql(model_key)} AS image_id, id, image_index, row, prompt, negative_prompt, seed,
-               {shape}, {pictures}, truncated, {named}::VARCHAR AS shortcuts {kept},
+               {named}, {pictures}, truncated, {named_shortcuts}::VARCHAR AS shortcuts {kept},
                row * {MOST_IMAGES} + image_index AS number, rule, content
         FROM seeded"""
 

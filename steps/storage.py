@@ -35,6 +35,7 @@ READ_SECONDS = 180.0
 SLOWEST_WRITE = 1 / 2**20  # seconds a byte
 CONFLICT_TRIES = 5
 TAKEN = {"PreconditionFailed", "412"}
+EMPTY = {"InvalidRange", "416"}  # what is said of the first bytes of an object that has none
 
 
 class Store(Protocol):
@@ -52,6 +53,9 @@ class Store(Protocol):
 
     def open(self, key: str) -> AbstractContextManager[BinaryIO]:
         """The object for reading in pieces. Raises Missing."""
+
+    def head(self, key: str, most: int) -> bytes:
+        """The object's first bytes, at most so many. Raises Missing."""
 
     def exists(self, key: str) -> bool:
         """Whether the object, which is never empty, is there now."""
@@ -119,6 +123,17 @@ class ObjectStore:
         """The object for reading in pieces. Raises Missing."""
         with told(self.at(key)), self._files.open(f"{self._path}/{key}", "rb", cache_type="none") as file:
             yield file
+
+    def head(self, key: str, most: int) -> bytes:
+        """The object's first bytes, at most so many. Raises Missing."""
+        with told(self.at(key)):
+            limit = self._limit(READ_SECONDS)
+            try:
+                return cast("bytes", self._files.cat_file(f"{self._path}/{key}", start=0, end=most, **limit))
+            except OSError as error:
+                if code(error) not in EMPTY:
+                    raise
+                return b""
 
     def exists(self, key: str) -> bool:
         """Whether the object is there: reads its first byte, since asking for its details may list."""

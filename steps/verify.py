@@ -7,7 +7,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps import beside, formats, names, originals, plan, rounds, shard, tables
+from imagekiln.steps import beside, formats, kept_inputs, names, originals, plan, rounds, shard, tables
 from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.formats import Format
 from imagekiln.steps.in_order import in_order
@@ -64,13 +64,15 @@ def _shard(store: Store, again: Rounds, frozen: Plan, number: int, room: Room) -
         wanted = shard.read(store, frozen, number)
     except BadInput as error:
         return bad(error)
+    rows = pa.concat_tables([part.rows for part in wanted])
+    kept = sum(map(bad, kept_inputs.problems(store, rows)), Checked())
     layout = formats.chosen(frozen.job)
     try:
         latest = again.reconcile(number).manifest
     except BadInput as error:
-        return sum((_part(store, part, layout, room) for part in wanted), bad(error))
+        return sum((_part(store, part, layout, room) for part in wanted), bad(error) + kept)
     good = latest.filter(pc.equal(latest["status"], "ok"))
-    counts = Checked(latest.num_rows, good.num_rows, pc.sum(good["size"]).as_py() or 0)
+    counts = kept + Checked(latest.num_rows, good.num_rows, pc.sum(good["size"]).as_py() or 0)
     size = frozen.part_images
     slices = (latest.slice(place * size, size) for place in range(len(wanted)))
     read = (

@@ -81,8 +81,8 @@ def _sd3() -> Untyped:
     transformer = diffusers.SD3Transformer2DModel(
         sample_size=SIDE // 2,
         patch_size=1,
-        in_channels=4,
-        out_channels=4,
+        in_channels=16,  # as the real ones have: inpainting refuses others
+        out_channels=16,
         num_layers=1,
         attention_head_dim=8,
         num_attention_heads=4,
@@ -93,7 +93,7 @@ def _sd3() -> Untyped:
     return diffusers.StableDiffusion3Pipeline(
         transformer=transformer,
         scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
-        vae=tiny_vae(latent_channels=4, shift_factor=0.1),
+        vae=tiny_vae(latent_channels=16, shift_factor=0.1),
         text_encoder=transformers.CLIPTextModelWithProjection(tiny_clip()),
         text_encoder_2=transformers.CLIPTextModelWithProjection(tiny_clip()),
         text_encoder_3=tiny_t5(),

@@ -376,7 +376,7 @@ def test_a_model_that_fits_fewer_images_finishes_with_smaller_batches(there: Pla
 
 def test_shards_of_one_run_share_a_loaded_model(tmp_path: Path) -> None:
     there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4])
-    open_denoiser = loader(there.plan, there.uri)
+    open_denoiser = loader(open_store(there.uri), there.plan)
     assert open_denoiser() is open_denoiser()
 
 

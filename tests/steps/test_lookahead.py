@@ -118,7 +118,7 @@ def test_what_texts_took_is_told_but_for_those_that_fail() -> None:
     told: list[float] = []
     cache = TextCache(encode)
     ahead = LookAhead(CPU, told.append)
-    ahead.start([(cache, "a"), (cache, "bad"), (cache, "b")])
+    ahead.start([(cache, text, None) for text in ("a", "bad", "b")])
     ahead.settle()
     assert len(told) == 2
     assert cache.unknown(["a", "bad", "b", "bad"]) == ["bad"]

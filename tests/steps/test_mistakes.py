@@ -50,7 +50,10 @@ def test_setting_of_another_group_is_told_with_its_place() -> None:
 
 
 def test_setting_like_no_other_is_told_with_all_of_its_group() -> None:
-    assert _told(model={"id": "x", "zzz": 1}) == "model.zzz is no setting; write one of id, revision, dtype."
+    assert (
+        _told(model={"id": "x", "zzz": 1}) == "model.zzz is no setting; write one of id, revision, dtype, controlnet, "
+        "ip_adapter, loras."
+    )
 
 
 @pytest.mark.parametrize(
@@ -84,6 +87,18 @@ def test_setting_like_no_other_is_told_with_all_of_its_group() -> None:
         (
             {"model": {"id": "a/b", "revision": "main"}},
             'model.revision is "main"; write the commit of a hub model, 40 hexadecimal digits.',
+        ),
+        (
+            {"model": {"id": "a", "loras": {"a b": {"id": "c"}}}},
+            'model.loras.a b is "a b"; write at most 64 letters, digits, dots, - and _.',
+        ),
+        (
+            {"model": {"id": "a", "loras": {"style": {"id": "c", "weigth_name": "d"}}}},
+            'model.loras.style.weigth_name is no setting; write "weight_name".',
+        ),
+        (
+            {"model": {"id": "a", "loras": {"style": "style.safetensors"}}},
+            'model.loras.style is "style.safetensors"; write settings in it: id, revision, weight_name.',
         ),
         (
             {"run_id": "../x"},

@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from imagekiln.steps.lora_files import LoraFacts
 from imagekiln.steps.parameters import CUT, GUARD, SAMPLERS, Model, program, text
 from imagekiln.steps.samplers import SAMPLERS as OURS
 from tests.notes import NEGATIVE, parse
@@ -43,6 +44,17 @@ def test_the_text_is_as_web_uis_write_it() -> None:
         "Steps: 2, Sampler: DPM++ 2M, Schedule type: Karras, CFG scale: 3.0, Seed: 7, Size: 16x16, "
         f"Model hash: 4621659840, Model: stabilityai/sdxl, Version: {program()}"
     )
+
+
+def test_loras_stand_in_the_prompt_and_by_the_hash_of_their_tensors_in_the_settings() -> None:
+    facts = {name: LoraFacts("ff" * 32, digit * 64) for name, digit in (("detail", "a"), ("style", "b"), ("x", "c"))}
+    pixels = image_row("a red circle", loras="detail:-0.5,style:1", negative_prompt="ugly").pixels
+    said = text(pixels, Model("a", "a@b", facts))
+    assert parse(said).prompts == ("a red circle <lora:detail:-0.5> <lora:style:1>", "ugly")
+    assert parse(said).settings["Lora hashes"] == f"detail: {'a' * 12}, style: {'b' * 12}"
+    assert 'Lora hashes: "detail: aaaaaaaaaaaa, style: bbbbbbbbbbbb", Version' in said
+    alone = text(image_row("a", loras="style:1").pixels, Model("a", "a@b", facts))
+    assert 'Lora hashes: "style: bbbbbbbbbbbb"' in alone
 
 
 def test_without_a_negative_prompt_there_is_no_line_of_it() -> None:

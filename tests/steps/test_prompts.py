@@ -10,7 +10,8 @@ import pytest
 from imagekiln.steps import sources
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.footers import inspect
-from imagekiln.steps.job import Columns
+from imagekiln.steps.job import Columns, Limits
+from imagekiln.steps.pictures import Pictures
 from imagekiln.steps.prompts import batches
 from tests.jobs import image_rows, job, plan, rejected, write
 from tests.texts import HOSTILE
@@ -302,7 +303,7 @@ def test_disk_that_fails_is_not_taken_for_a_damaged_file(
         files = inspect(found, Columns(), ())
         monkeypatch.setattr(pq.ParquetFile, "iter_batches", _failing(number))
         with pytest.raises(kind) as caught:
-            list(batches(files))
+            list(batches(files, Pictures(Limits(), tmp_path)))
     else:
         monkeypatch.setattr(pq, "read_metadata", _failing(number))
         with pytest.raises(kind) as caught:

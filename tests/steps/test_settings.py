@@ -13,6 +13,16 @@ def test_groups_in_a_list_are_found_by_their_place_in_it() -> None:
     assert settings.takes(Job, ("gates", "checks", 3, "entry"), str)
 
 
+def test_members_that_the_user_names_are_found_by_any_name() -> None:
+    assert settings.names(Job, ("model", "loras")) == []
+    assert settings.names(Job, ("model", "loras", "any")) == ["id", "revision", "weight_name"]
+    assert settings.is_named_freely(Job, ("model", "loras"))
+    assert not settings.is_named_freely(Job, ("model",))
+    assert settings.takes(Job, ("model", "loras", "any", "id"), str)
+    assert not settings.takes(Job, ("model", "loras", "any"), str)
+    assert settings.description(Job, ("model", "loras", "any")) == "At most 64 letters, digits, dots, - and _."
+
+
 def test_every_setting_is_listed_once() -> None:
     found = [*settings.everywhere(Job)]
     assert len(found) == len(set(found))

@@ -1,0 +1,89 @@
+"""The files of a job's ControlNet and IP-Adapter: found, refused where they are none, and known by their bytes."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from imagekiln.steps import bundled, hub
+from imagekiln.steps.adapters import ControlNet, IpAdapter
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job import Model
+from imagekiln.steps.model import digest, is_hub
+from imagekiln.steps.siblings import siblings
+from imagekiln.steps.store_errors import told
+
+CONFIG = "config.json"
+NEEDED = ["*.json", "*.safetensors"]
+
+
+def keys(model: Model) -> dict[str, str]:
+    """What identifies each network and its settings, by the column whose pictures it reads.
+
+    Raises BadInput, Missing, TryAgain.
+    """
+    wanted = {"control_image": model.controlnet, "reference_image": model.ip_adapter}
+    return {column: _key(each) for column, each in wanted.items() if each is not None}
+
+
+def joined(digest: str, adapters: Mapping[str, str]) -> str:
+    """What identifies all files that images are drawn with: the model's digest, and the keys where there are any."""
+    return "|".join([digest, *(f"{column}={key}" for column, key in sorted(adapters.items()))])
+
+
+def require(model: Model, pipeline: str) -> None:
+    """Raise BadInput where the job has a network that its pipeline is known not to take, or that is none."""
+    known = siblings(pipeline)
+    if model.controlnet is not None:
+        if known.control is None:
+            raise BadInput(f"model.controlnet: {pipeline} takes none here. Remove it, or name another model.")
+        if (kind := _class(model.controlnet)) != known.control:
+            raise BadInput(f"model.controlnet: {model.controlnet.id} is a {kind}, not a {known.control}. Name another.")
+    if model.ip_adapter is not None and not known.reference:
+        raise BadInput(f"model.ip_adapter: {pipeline} takes none here. Remove it, or name another model.")
+
+
+def planned(wanted: ControlNet | IpAdapter, key: str) -> Path:
+    """The folder of a network, brought here if need be.
+
+    Raises BadInput where it is not what the run was planned with, Missing, TryAgain.
+    """
+    if _key(wanted) != key:
+        raise BadInput(f"{wanted.id}: is not what the run was planned with. Restore it, or plan anew.")
+    return hub.snapshot(wanted, NEEDED, wanted.setting) if is_hub(wanted.id) else _local(wanted)
+
+
+def _key(wanted: ControlNet | IpAdapter) -> str:
+    if not is_hub(wanted.id):
+        _refuse_pickles(wanted)
+    elif wanted.revision is None:
+        raise BadInput(f"{wanted.setting}.revision is missing: pin {wanted.id} to a commit, 40 hexadecimal digits.")
+    settings = wanted.model_dump(mode="json", exclude={"id", "revision"})
+    return hashlib.sha256(json.dumps([digest(wanted), settings], sort_keys=True).encode()).hexdigest()
+
+
+def _local(wanted: ControlNet | IpAdapter) -> Path:
+    folder = Path(bundled.local(wanted.id))
+    if not folder.is_dir():
+        raise Missing(f"{wanted.setting}: {wanted.id} is no folder. Name a folder, or a hub id as org/name.")
+    return folder
+
+
+def _refuse_pickles(wanted: ControlNet | IpAdapter) -> None:
+    """Raise BadInput where the weights of a local network are no safetensors."""
+    folder = _local(wanted)
+    for pattern in wanted.weights:
+        if not any(folder.glob(pattern)):
+            raise BadInput(
+                f"{wanted.setting}: {wanted.id} has no {pattern}. Pickles can run code: convert it to safetensors."
+            )
+
+
+def _class(wanted: ControlNet) -> str:
+    path = hub.file(wanted, CONFIG, wanted.setting) if is_hub(wanted.id) else _local(wanted) / CONFIG
+    try:
+        with told(str(path)):
+            found = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise BadInput(f"{wanted.setting}: {path} is not JSON ({error}). Save the network again.") from error
+    return str(found.get("_class_name")) if isinstance(found, dict) else "list"

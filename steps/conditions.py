@@ -1,0 +1,88 @@
+"""What images are drawn from beside their texts: the pictures of a run, and the networks that read them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+import diffusers
+import transformers
+
+from imagekiln.steps import adapter_files
+from imagekiln.steps.adapters import ControlNet, IpAdapter
+from imagekiln.steps.device import is_lost, is_out_of_memory
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.inputs import Inputs
+from imagekiln.steps.plan import Plan
+from imagekiln.steps.storage import Store
+from imagekiln.steps.store_errors import reason
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Conditions:
+    """The pictures; a ControlNet and its scale, where the job has one; the scale of its IP-Adapter, else None."""
+
+    inputs: Inputs
+    controlnet: diffusers.ModelMixin | None = None
+    control_scale: float = 1.0
+    reference_scale: float | None = None
+
+
+def load(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -> Conditions:
+    """The conditions of a run in `store`. An IP-Adapter becomes a part of `pipe`.
+
+    Raises BadInput where a network does not fit or is not as planned, Missing, TryAgain.
+    """
+    control, reference = plan.job.model.controlnet, plan.job.model.ip_adapter
+    found = Conditions(Inputs(store))
+    if control is not None:
+        network = _told("model.controlnet", lambda: controlnet(pipe, control, plan.adapters["control_image"]))
+        found = Conditions(found.inputs, network, control.scale)
+    if reference is not None:
+        _told("model.ip_adapter", lambda: add_ip_adapter(pipe, reference, plan.adapters["reference_image"]))
+        found = Conditions(found.inputs, found.controlnet, found.control_scale, reference.scale)
+    return found
+
+
+def controlnet(pipe: diffusers.DiffusionPipeline, wanted: ControlNet, key: str) -> diffusers.ModelMixin:
+    """The ControlNet with this key, on the pipeline's device. Raises ValueError where it does not fit, and others."""
+    folder = adapter_files.planned(wanted, key)
+    network = diffusers.ControlNetModel.from_pretrained(
+        folder, torch_dtype=pipe.dtype, use_safetensors=True, local_files_only=True
+    )
+    ours, theirs = network.config.cross_attention_dim, pipe.unet.config.cross_attention_dim
+    if ours != theirs:
+        raise ValueError(f"it reads texts of {ours} channels, and the model has {theirs}")
+    return network.to(pipe.device).eval()
+
+
+def add_ip_adapter(pipe: diffusers.DiffusionPipeline, wanted: IpAdapter, key: str) -> None:
+    """Make the IP-Adapter with this key a part of the pipeline. Raises what loading raises."""
+    folder = adapter_files.planned(wanted, key)
+    # By ourselves: the pipeline would take pickles too.
+    encoder = transformers.CLIPVisionModelWithProjection.from_pretrained(
+        folder / wanted.image_encoder, dtype=pipe.dtype, use_safetensors=True, local_files_only=True
+    )
+    pipe.register_modules(image_encoder=encoder.to(pipe.device).eval())
+    pipe.load_ip_adapter(
+        str(folder),
+        subfolder=wanted.subfolder,
+        weight_name=wanted.weight_name,
+        image_encoder_folder=None,
+        local_files_only=True,
+    )
+    pipe.unet.to(pipe.device, pipe.dtype).eval()
+
+
+def _told(setting: str, work: Callable[[], T]) -> T:
+    try:
+        return work()
+    except KilnError:
+        raise
+    except Exception as error:  # whatever a stranger's folder makes the libraries raise
+        if is_out_of_memory(error) or is_lost(error):
+            raise TryAgain(
+                f"{setting}: the device has no room for it ({reason(error)}). Run the shard again."
+            ) from error
+        raise BadInput(f"{setting}: does not fit the model ({reason(error)}). Name another.") from error

@@ -1,0 +1,84 @@
+"""A picture that conditions images: whether a stranger's file is one that can be taken, and its pixels upright."""
+
+import io
+from typing import Literal, get_args
+
+import numpy as np
+from PIL import Image as Pillow
+from PIL import ImageOps, UnidentifiedImageError
+
+from imagekiln.steps.job import Limits
+from imagekiln.steps.room import Room
+
+FORMATS = ("PNG", "JPEG", "WEBP")  # and no other decoder of Pillow's ever sees the bytes
+Fault = Literal["place", "missing", "bytes", "format", "pixels", "damaged"]
+FAULTS: tuple[Fault, ...] = get_args(Fault)
+DECODED = 2**29  # bytes of decoded pixels at a time, however many threads there are
+PIXEL_BYTES = 8  # as it is decoded, and upright
+WHITE = (255, 255, 255, 255)
+
+
+class Unfit(Exception):
+    """A picture that cannot be taken. `fault` says why."""
+
+    def __init__(self, fault: Fault) -> None:
+        """Take the reason."""
+        super().__init__(fault)
+        self.fault: Fault = fault
+
+
+class Inspector:
+    """Judges files as `limits` has it. For several threads: they share the memory that decoding takes."""
+
+    def __init__(self, limits: Limits) -> None:
+        """Begin with all memory free."""
+        self._limits = limits
+        self._room = Room(DECODED)
+
+    def inspect(self, content: bytes) -> None:
+        """Raise Unfit where a file is too large, of another format, or does not decode."""
+        if len(content) > self._limits.picture_bytes:
+            raise Unfit("bytes")
+        try:
+            with Pillow.open(io.BytesIO(content), formats=FORMATS) as image:
+                self._decode(image)
+        except Unfit:
+            raise
+        except UnidentifiedImageError as error:
+            raise Unfit("format") from error
+        except (Pillow.DecompressionBombError, Pillow.DecompressionBombWarning) as error:
+            raise Unfit("pixels") from error
+        except Exception as error:  # a stranger's file may make a decoder raise anything
+            raise Unfit("damaged") from error
+
+    def _decode(self, image: Pillow.Image) -> None:
+        pixels = image.width * image.height
+        if pixels > self._limits.picture_pixels:
+            raise Unfit("pixels")
+        with self._room.taken(PIXEL_BYTES * pixels):
+            upright(image)
+
+
+def opened(content: bytes) -> Pillow.Image:
+    """The picture in a file that was inspected, RGB and upright. Raises what decoding raises."""
+    with Pillow.open(io.BytesIO(content), formats=FORMATS) as image:
+        return upright(image)
+
+
+def upright(image: Pillow.Image) -> Pillow.Image:
+    """The picture as a viewer shows it, in RGB: turned as its EXIF says, and what is transparent over white."""
+    turned = ImageOps.exif_transpose(image)
+    if turned.mode.startswith("I"):  # 16 bits of grey, of which `convert` would keep the lowest
+        turned = Pillow.fromarray((np.asarray(turned) >> 8).astype(np.uint8))
+    if not turned.has_transparency_data:
+        return turned.convert("RGB")
+    ground = Pillow.new("RGBA", turned.size, WHITE)
+    ground.alpha_composite(turned.convert("RGBA"))
+    return ground.convert("RGB")
+
+
+def fitted(image: Pillow.Image, width: int, height: int) -> Pillow.Image:
+    """The picture scaled until it covers this size, and cut around its middle. One of that size stays as it is."""
+    if image.size == (width, height):
+        return image
+    return ImageOps.fit(image, (width, height), Pillow.Resampling.LANCZOS)

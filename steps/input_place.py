@@ -1,0 +1,55 @@
+"""Where the input may say that a picture lies, and reading it from there.
+
+A planning pod reads what the author of a table names. So a table from elsewhere names no file of the pod's own, no
+table names an address of the network but an object store's, and nothing is read but so many bytes.
+"""
+
+from contextlib import suppress
+from pathlib import Path
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.input_picture import Unfit
+from imagekiln.steps.remote import is_remote
+from imagekiln.steps.storage import open_store
+
+STORES = {"s3", "s3a", "gs", "gcs"}
+LONGEST = 1024  # bytes of a key, as S3 has it
+
+
+def read(name: str, table: str, most: int) -> bytes:
+    """The first bytes, at most so many, of the picture that the table at a path or URI names.
+
+    Relative paths are relative to the working directory, as those of prompts are. Raises Unfit, or TryAgain where
+    storage fails.
+    """
+    folder, key = _allowed(name, is_remote(table))
+    try:
+        return open_store(folder).head(key, most)
+    except BadInput as error:  # it is missing, or may not be read
+        raise Unfit("missing") from error
+
+
+def _allowed(name: str, elsewhere: bool) -> tuple[str, str]:
+    """The folder that the name leads to, and the name in it. Raises Unfit."""
+    if len(name.encode()) > LONGEST:
+        raise Unfit("place")
+    if is_remote(name):
+        return _object(name)
+    if elsewhere:
+        raise Unfit("place")
+    path = Path(name.removeprefix("file://"))
+    with suppress(OSError):  # a name that is too long
+        if path.is_file():  # a pipe, or a device, would be read for ever
+            return str(path.absolute().parent), path.name
+    raise Unfit("missing")
+
+
+def _object(name: str) -> tuple[str, str]:
+    scheme, _, rest = name.partition("://")
+    # Two colons would chain file systems, and lead from an allowed one to any.
+    if scheme not in STORES or "::" in name:
+        raise Unfit("place")
+    folder, _, key = rest.rpartition("/")
+    if not folder or not key:
+        raise Unfit("missing")
+    return f"{scheme}://{folder}", key

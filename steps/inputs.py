@@ -1,0 +1,90 @@
+"""The pictures of the rows that are drawn next: read and made ready in threads, a few of them ahead."""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from PIL import Image as Pillow
+
+from imagekiln.steps import names
+from imagekiln.steps.cells import PICTURES
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.input_picture import fitted, opened
+from imagekiln.steps.rows import ImageRow
+from imagekiln.steps.storage import Store
+
+READERS = 4
+AHEAD = 32
+KEPT = 2 * AHEAD
+OWN_SIZE = {"reference_image"}  # what looks at it scales it itself
+GREY = {"mask_image"}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One picture as one row needs it, in pixels; without a size, as it is."""
+
+    sha256: str
+    grey: bool
+    size: tuple[int, int] | None
+
+
+class Inputs:
+    """Pictures of a run, by row and column. Not for use from two threads at once."""
+
+    def __init__(self, store: Store) -> None:
+        """Take the run's own folder, and not that of a round."""
+        self._store = store
+        self._pool = ThreadPoolExecutor(READERS)
+        self._expected: Iterator[Wanted] = iter(())
+        self._ahead: set[Wanted] = set()
+        self._held: OrderedDict[Wanted, Future[Pillow.Image]] = OrderedDict()
+
+    def expect(self, rows: Iterable[ImageRow]) -> None:
+        """Say which rows will be asked for, about in this order."""
+        self._expected = (wanted(row, name) for row in rows for name in PICTURES if getattr(row.pixels, name))
+
+    def of(self, row: ImageRow, column: str) -> Pillow.Image:
+        """The row's picture in RGB, a mask in grey, of the image's size.
+
+        Raises Missing, BadInput where the file is not the one that was planned, TryAgain, and what decoding raises.
+        """
+        return self.ready(wanted(row, column))
+
+    def ready(self, asked: Wanted) -> Pillow.Image:
+        """The same for what a row needs. Raises the same."""
+        future = self._reading(asked)
+        self._ahead.discard(asked)
+        while len(self._ahead) < AHEAD and (after := next(self._expected, None)) is not None:
+            self._ahead.add(after)
+            self._reading(after)
+        while len(self._held) > KEPT:
+            self._held.popitem(last=False)
+        try:
+            return future.result()
+        except BaseException:
+            self._held.pop(asked, None)
+            raise
+
+    def _reading(self, asked: Wanted) -> "Future[Pillow.Image]":
+        if asked not in self._held:
+            self._held[asked] = self._pool.submit(self._made, asked)
+        self._held.move_to_end(asked)
+        return self._held[asked]
+
+    def _made(self, asked: Wanted) -> Pillow.Image:
+        key = names.input_picture(asked.sha256)
+        content = self._store.read(key)
+        if hashlib.sha256(content).hexdigest() != asked.sha256:
+            raise BadInput(f"{self._store.at(key)}: is not the picture that was planned. Restore it.")
+        picture = opened(content)
+        picture = picture if asked.size is None else fitted(picture, *asked.size)
+        return picture.convert("L") if asked.grey else picture
+
+
+def wanted(row: ImageRow, column: str) -> Wanted:
+    """How a row needs the picture of a column."""
+    size = None if column in OWN_SIZE else (row.pixels.width, row.pixels.height)
+    return Wanted(getattr(row.pixels, column), column in GREY, size)

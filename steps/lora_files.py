@@ -1,0 +1,114 @@
+"""The files of a job's LoRAs: found, refused where they are none, and known by their bytes."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagekiln.steps import bundled, hub
+from imagekiln.steps.adapters import Lora
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.families import family
+from imagekiln.steps.job import Model
+from imagekiln.steps.model import is_hub
+from imagekiln.steps.store_errors import told
+
+SUFFIX = ".safetensors"
+LENGTH_BYTES = 8  # a safetensors file begins with its header's length, in 64 bits, lowest first
+MOST_HEADER_BYTES = 100_000_000  # https://github.com/huggingface/safetensors: the format's own limit
+MARKS = ("lora", "lokr")  # one of them is in each tensor's name that changes a layer
+
+
+@dataclass(frozen=True, slots=True)
+class LoraFacts:
+    """What a plan freezes of a LoRA: the hash of its file, and that of its tensors alone, as web UIs name LoRAs."""
+
+    sha256: str
+    tensors: str
+
+
+def facts(model: Model) -> dict[str, LoraFacts]:
+    """What is known of each LoRA of the job, by name. Raises BadInput, Missing, TryAgain."""
+    return {name: _facts(local(name, lora), f"model.loras.{name}") for name, lora in sorted(model.loras.items())}
+
+
+def require(model: Model, pipeline: str) -> None:
+    """Raise BadInput where the job has LoRAs and its pipeline is known to take none."""
+    if model.loras and not family(pipeline).loras:
+        raise BadInput(f"model.loras: {pipeline} takes no LoRA. Remove them, or name another model.")
+
+
+def joined(digest: str, loras: Mapping[str, LoraFacts]) -> str:
+    """What identifies all files that a run is planned with: the model's digest, and those of LoRAs where it has any."""
+    return "|".join([digest, *(f"{name}={each.sha256}" for name, each in sorted(loras.items()))])
+
+
+def local(name: str, lora: Lora) -> Path:
+    """The file of a LoRA on this machine, brought here if need be. Raises BadInput, Missing, TryAgain."""
+    setting = f"model.loras.{name}"
+    if is_hub(lora.id):
+        if lora.weight_name is None:
+            raise BadInput(f"{setting}.weight_name is missing: name the safetensors file at {lora.id}.")
+        _refuse_others(setting, lora.weight_name)
+        return hub.file(lora, lora.weight_name, setting)
+    path = Path(bundled.local(lora.id))
+    with told(lora.id):
+        found = path if path.is_file() else _inside(path, lora, setting)
+    _refuse_others(setting, found.name)
+    return found
+
+
+def planned(name: str, lora: Lora, sha256: str) -> Path:
+    """The file of a LoRA, as it was planned with. Raises BadInput where it is another one by now, Missing, TryAgain."""
+    path = local(name, lora)
+    if _facts(path, setting := f"model.loras.{name}").sha256 != sha256:
+        raise BadInput(
+            f"{setting}: {path.name} is not the file that the run was planned with. Restore it, or plan anew."
+        )
+    return path
+
+
+def _inside(folder: Path, lora: Lora, setting: str) -> Path:
+    if not folder.is_dir():
+        raise Missing(f"{setting}: {lora.id} is not there. Name a safetensors file, or a hub id as org/name.")
+    if lora.weight_name is not None:
+        if not (folder / lora.weight_name).is_file():
+            raise Missing(f"{setting}: {lora.id} has no file {lora.weight_name}. Correct weight_name.")
+        return folder / lora.weight_name
+    there = sorted(folder.glob(f"*{SUFFIX}"))
+    if len(there) != 1:
+        raise BadInput(f"{setting}: {lora.id} has {len(there)} safetensors files. Name one by weight_name.")
+    return there[0]
+
+
+def _refuse_others(setting: str, file: str) -> None:
+    if not file.endswith(SUFFIX):
+        raise BadInput(f"{setting}: {file} is no safetensors file, so it may hold code. Convert it.")
+
+
+def _facts(path: Path, setting: str) -> LoraFacts:
+    with told(str(path)), path.open("rb") as file:
+        size = path.stat().st_size
+        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        if not 0 < length <= min(MOST_HEADER_BYTES, size - LENGTH_BYTES):
+            raise BadInput(f"{setting}: {path.name} is no whole safetensors file. Fetch it again.")
+        _refuse_tensors(_names(file.read(length), path, setting), path, setting)
+        tensors = hashlib.file_digest(file, "sha256").hexdigest()
+        file.seek(0)
+        return LoraFacts(hashlib.file_digest(file, "sha256").hexdigest(), tensors)
+
+
+def _names(header: bytes, path: Path, setting: str) -> list[str]:
+    try:
+        tensors = json.loads(header)
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{setting}: {path.name} is no safetensors file. Fetch it again.") from error
+    return [name for name in tensors if name != "__metadata__"] if isinstance(tensors, dict) else []
+
+
+def _refuse_tensors(names: list[str], path: Path, setting: str) -> None:
+    if not any(mark in name for name in names for mark in MARKS):
+        raise BadInput(f"{setting}: {path.name} holds no LoRA. Name another file.")
+    if any("dora_scale" in name for name in names):  # diffusers leaves them out, and draws something else
+        raise BadInput(f"{setting}: {path.name} is a DoRA, whose scales diffusers does not read. Name a plain LoRA.")

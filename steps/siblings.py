@@ -1,0 +1,39 @@
+"""Which pipelines of a family take pictures: their classes by name, so that planning needs no diffusers.
+
+The names are those of diffusers' own tables (AutoPipelineForImage2Image and AutoPipelineForInpainting), for the
+families whose calls were tested here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Siblings:
+    """The classes that draw with the components of a pipeline. `control` is the class of the ControlNet it takes."""
+
+    from_image: str | None = None
+    inpaint: str | None = None
+    control: str | None = None
+    reference: bool = False
+
+
+NONE = Siblings()
+SIBLINGS: Mapping[str, Siblings] = {
+    "StableDiffusionPipeline": Siblings(
+        "StableDiffusionImg2ImgPipeline", "StableDiffusionInpaintPipeline", "ControlNetModel", reference=True
+    ),
+    "StableDiffusionXLPipeline": Siblings(
+        "StableDiffusionXLImg2ImgPipeline", "StableDiffusionXLInpaintPipeline", "ControlNetModel", reference=True
+    ),
+    "LatentConsistencyModelPipeline": Siblings("LatentConsistencyModelImg2ImgPipeline"),
+    "StableDiffusion3Pipeline": Siblings("StableDiffusion3Img2ImgPipeline", "StableDiffusion3InpaintPipeline"),
+    "FluxPipeline": Siblings("FluxImg2ImgPipeline", "FluxInpaintPipeline"),
+    "QwenImagePipeline": Siblings("QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline"),
+    "ZImagePipeline": Siblings("ZImageImg2ImgPipeline", "ZImageInpaintPipeline"),
+}
+
+
+def siblings(pipeline: str) -> Siblings:
+    """What else draws with the components of a pipeline, by the name of its class."""
+    return SIBLINGS.get(pipeline, NONE)

@@ -1,0 +1,63 @@
+"""Tiny ControlNets and IP-Adapters with random weights, for the tiny UNets of `tests.models`."""
+
+import atexit
+import shutil
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+import diffusers
+import safetensors.torch
+import torch
+import transformers
+
+from tests.models import WIDE, pipe
+
+Kind = Literal["sd", "sdxl"]
+TOKENS = 4  # that a picture becomes
+SIGHT = 16  # pixels: what the image encoder looks at
+
+
+@cache
+def controlnet(kind: Kind) -> Path:
+    """A saved ControlNet. Its last layers are zeros in a new one, so they are given weights too."""
+    torch.manual_seed(5)
+    network = diffusers.ControlNetModel.from_unet(pipe(kind).unet, conditioning_embedding_out_channels=(8, 16))
+    for each in network.parameters():
+        torch.nn.init.normal_(each, std=0.2)
+    folder = _folder(f"controlnet-{kind}")
+    network.save_pretrained(folder)
+    return folder
+
+
+@cache
+def ip_adapter(kind: Kind) -> Path:
+    """A folder as hubs have it: the adapter's file, and the image encoder's folder."""
+    torch.manual_seed(6)
+    unet, folder = pipe(kind).unet, _folder(f"ip-adapter-{kind}")
+    read = unet.config.cross_attention_dim
+    tensors = {
+        "image_proj.proj.weight": torch.randn(TOKENS * read, WIDE),
+        "image_proj.proj.bias": torch.randn(TOKENS * read),
+        "image_proj.norm.weight": torch.ones(read),
+        "image_proj.norm.bias": torch.zeros(read),
+    }
+    crossing = [name for name in unet.attn_processors if name.endswith("attn2.processor")]
+    for place, name in enumerate(crossing):
+        to_k = unet.get_submodule(name.removesuffix(".processor")).to_k.weight
+        for letter in "kv":
+            tensors[f"ip_adapter.{2 * place + 1}.to_{letter}_ip.weight"] = torch.randn_like(to_k)
+    safetensors.torch.save_file(tensors, folder / "adapter.safetensors")
+    config = transformers.CLIPVisionConfig(
+        hidden_size=WIDE, intermediate_size=WIDE, projection_dim=WIDE, num_hidden_layers=2, num_attention_heads=4,
+        image_size=SIGHT, patch_size=4,
+    )  # fmt: skip
+    transformers.CLIPVisionModelWithProjection(config).save_pretrained(folder / "image_encoder")
+    return folder
+
+
+def _folder(name: str) -> Path:
+    target = Path(tempfile.mkdtemp(prefix=f"imagekiln-{name}-"))
+    atexit.register(shutil.rmtree, target, ignore_errors=True)
+    return target

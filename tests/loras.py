@@ -1,0 +1,49 @@
+"""Tiny LoRAs with random weights for the pipelines of `tests.models`, saved by diffusers itself."""
+
+import atexit
+import shutil
+import tempfile
+import warnings
+from functools import cache
+from pathlib import Path
+
+import diffusers
+import peft
+import torch
+
+from tests import models
+from tests.models import Kind, Untyped
+
+FILE = "pytorch_lora_weights.safetensors"
+STRENGTH = 0.3  # of the random weights: enough to be seen, and not so much that numbers overflow
+
+
+@cache
+def folder(kind: Kind, seed: int = 0, *, text: bool = False, dropout: float = 0.0) -> Path:
+    """A folder with one LoRA for a pipeline of this kind; with `text`, also for its first text encoder."""
+    target = Path(tempfile.mkdtemp(prefix=f"imagekiln-lora-{kind}-"))
+    atexit.register(shutil.rmtree, target, ignore_errors=True)
+    pipe, random = models.pipe(kind), torch.Generator().manual_seed(seed)
+    name = "unet" if hasattr(pipe, "unet") else "transformer"
+    layers = {name: (getattr(pipe, name), ["to_q", "to_k", "to_v", "to_out.0"])}
+    if text:
+        layers["text_encoder"] = (pipe.text_encoder, ["q_proj", "v_proj"])
+    saved: dict[str, Untyped] = {}
+    for component, (module, targets) in layers.items():
+        weights, settings = _random(module, targets, random, dropout)
+        saved |= {f"{component}_lora_layers": weights, f"{component}_lora_adapter_metadata": settings}
+    type(pipe).save_lora_weights(target, **saved)
+    return target
+
+
+def _random(module: Untyped, targets: list[str], random: torch.Generator, dropout: float) -> tuple[Untyped, Untyped]:
+    module.add_adapter(peft.LoraConfig(r=2, lora_alpha=3, lora_dropout=dropout, target_modules=targets))
+    weights = peft.get_peft_model_state_dict(module)
+    drawn = {name: torch.randn(each.shape, generator=random) * STRENGTH for name, each in weights.items()}
+    return drawn, module.peft_config["default"].to_dict()
+
+
+def load(pipe: diffusers.DiffusionPipeline, found: Path, name: str) -> None:
+    """Load a LoRA as anyone would."""
+    with warnings.catch_warnings(action="ignore"):  # peft warns of a second adapter in a model
+        pipe.load_lora_weights(str(found), weight_name=FILE, adapter_name=name)

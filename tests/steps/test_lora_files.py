@@ -1,0 +1,127 @@
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps import lora_files
+from imagekiln.steps.adapters import Lora
+from imagekiln.steps.errors import BadInput, KilnError, Missing
+from imagekiln.steps.families import FAMILIES
+from imagekiln.steps.job import Model
+from tests import safetensors
+from tests.hub import MODEL, REVISION
+from tests.hub import hub as serving
+
+PIN = "model.loras.style.revision is missing"
+URLS = "{repo_id}/resolve/{revision}/{filename}"
+
+
+def _facts(file: Path, weight_name: str | None = None) -> lora_files.LoraFacts:
+    return lora_files.facts(_model(str(file), weight_name))["style"]
+
+
+def _model(name: str, weight_name: str | None = None, revision: str | None = None) -> Model:
+    return Model(id="bundled:shapes", loras={"style": Lora(id=name, weight_name=weight_name, revision=revision)})
+
+
+def _told(file: Path, weight_name: str | None = None, kind: type[KilnError] = BadInput) -> str:
+    with pytest.raises(kind) as caught:
+        _facts(file, weight_name)
+    return str(caught.value).replace(str(file), "FILE")
+
+
+def test_a_lora_is_known_by_the_bytes_of_its_file_and_not_by_its_place(tmp_path: Path) -> None:
+    one = safetensors.write(tmp_path / "a.safetensors")
+    other = safetensors.write(tmp_path / "folder" / "b.safetensors")
+    assert _facts(one) == _facts(other) == _facts(other.parent) == _facts(other.parent, "b.safetensors")
+    assert _facts(one).sha256 == hashlib.sha256(one.read_bytes()).hexdigest()
+    assert _facts(one).tensors == hashlib.sha256(b"\1\2\3\4").hexdigest()  # all that follows the header
+    assert _facts(safetensors.write(tmp_path / "c.safetensors", data=b"\1\2\3\5")) != _facts(one)
+
+
+@pytest.mark.parametrize("name", ["style.pt", "style.bin", "style.ckpt", "style"])
+def test_a_file_that_may_hold_code_is_refused(tmp_path: Path, name: str) -> None:
+    safetensors.write(tmp_path / name)
+    told = f"model.loras.style: {name} is no safetensors file, so it may hold code. Convert it."
+    assert _told(tmp_path / name) == _told(tmp_path, name) == told
+
+
+@pytest.mark.parametrize(
+    ("header", "length"),
+    [(b"", 0), (b"{}", 3), (b"{}", 2**63), (b"{", None), (b"[" * 100_000, None), (b"\x80\x04K\x01.", None)],
+)
+def test_a_file_that_is_no_safetensors_is_refused(tmp_path: Path, header: bytes, length: int | None) -> None:
+    file = safetensors.raw(tmp_path / "style.safetensors", header, length=length)
+    assert _told(file).startswith("model.loras.style: style.safetensors is no ")
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "style.safetensors").touch()
+    assert "is no whole safetensors file" in _told(tmp_path)
+
+
+@pytest.mark.parametrize("header", [b"[]", b"1", b"{}", b'{"__metadata__": {"lora": "x"}}'])
+def test_a_file_without_tensors_of_a_lora_is_refused(tmp_path: Path, header: bytes) -> None:
+    file = safetensors.raw(tmp_path / "style.safetensors", header)
+    assert _told(file) == "model.loras.style: style.safetensors holds no LoRA. Name another file."
+    safetensors.write(file, ("unet.conv_in.weight",))
+    assert _told(file) == "model.loras.style: style.safetensors holds no LoRA. Name another file."
+
+
+def test_a_dora_is_refused_since_it_would_be_drawn_as_something_else(tmp_path: Path) -> None:
+    file = safetensors.write(tmp_path / "style.safetensors", ("a.lora_up.weight", "a.dora_scale"))
+    assert "is a DoRA" in _told(file)
+
+
+def test_a_folder_must_say_which_file_is_meant(tmp_path: Path) -> None:
+    assert _told(tmp_path) == "model.loras.style: FILE has 0 safetensors files. Name one by weight_name."
+    for name in ("a.safetensors", "b.safetensors"):
+        safetensors.write(tmp_path / name)
+    assert _told(tmp_path) == "model.loras.style: FILE has 2 safetensors files. Name one by weight_name."
+    assert _facts(tmp_path, "b.safetensors") == _facts(tmp_path / "b.safetensors")
+    told = _told(tmp_path, "c.safetensors", Missing)
+    assert told == "model.loras.style: FILE has no file c.safetensors. Correct weight_name."
+    assert "is not there" in _told(tmp_path / "nowhere", kind=Missing)
+
+
+@pytest.mark.parametrize("pipeline", sorted(FAMILIES))
+def test_families_that_take_no_lora_are_refused_at_planning(pipeline: str, tmp_path: Path) -> None:
+    import diffusers
+
+    model = _model(str(safetensors.write(tmp_path / "style.safetensors")))
+    if hasattr(getattr(diffusers, pipeline), "load_lora_weights"):
+        lora_files.require(model, pipeline)
+    else:
+        with pytest.raises(BadInput, match=rf"^model\.loras: {pipeline} takes no LoRA\. "):
+            lora_files.require(model, pipeline)
+    lora_files.require(Model(id="bundled:shapes"), pipeline)
+
+
+@pytest.mark.parametrize(
+    ("file", "revision", "told"),
+    [
+        (None, REVISION, f"model.loras.style.weight_name is missing: name the safetensors file at {MODEL}."),
+        ("a.safetensors", None, f"{PIN}: pin {MODEL} to a commit, 40 hexadecimal digits."),
+        ("a.bin", REVISION, "model.loras.style: a.bin is no safetensors file, so it may hold code. Convert it."),
+    ],
+)  # fmt: skip
+def test_a_hub_lora_must_be_one_file_of_one_commit(file: str | None, revision: str | None, told: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        lora_files.facts(_model(MODEL, file, revision))
+    assert str(caught.value) == told
+
+
+def test_a_hub_lora_is_fetched_and_known_by_its_bytes_like_any_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    file = safetensors.write(tmp_path / "repository" / "style.safetensors")
+    with serving(file.parent) as there:
+        monkeypatch.setattr(constants, "ENDPOINT", there.endpoint)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{there.endpoint}/{URLS}")
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        assert lora_files.facts(_model(MODEL, "style.safetensors", REVISION))["style"] == _facts(file)
+        with pytest.raises(Missing) as caught:
+            lora_files.facts(_model(MODEL, "other.safetensors", REVISION))
+    assert str(caught.value) == f"{MODEL}: has no such file at that revision. Correct model.loras.style.weight_name."

@@ -1,0 +1,22 @@
+"""The table of siblings against diffusers' own."""
+
+import diffusers
+import pytest
+from diffusers.pipelines import auto_pipeline
+
+from imagekiln.steps.siblings import SIBLINGS, siblings
+
+
+@pytest.mark.parametrize("name", SIBLINGS)
+def test_the_siblings_are_those_that_diffusers_makes(name: str) -> None:
+    pipeline, known = getattr(diffusers, name).__name__, siblings(name)
+    for found, mapping in (
+        (known.from_image, auto_pipeline.AUTO_IMAGE2IMAGE_PIPELINES_MAPPING),
+        (known.inpaint, auto_pipeline.AUTO_INPAINT_PIPELINES_MAPPING),
+    ):
+        theirs = auto_pipeline._get_task_class(mapping, pipeline, throw_error_if_not_exist=False)
+        assert (theirs and theirs.__name__) == found
+
+
+def test_a_pipeline_that_is_not_known_takes_no_picture() -> None:
+    assert siblings("StrangePipeline").from_image is None
