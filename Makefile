@@ -64,9 +64,6 @@ bench-aggregate: $(VENV)/dev build/linked ## Benchmark: aggregation, images per 
 bench-index: $(VENV)/dev build/linked ## Benchmark: leaving out what earlier runs hold, seconds and memory
 	@$(BIN)/python tests/bench/index.py
 
-bench-hidden: $(VENV)/dev build/linked ## Benchmark: the share of encoding and writing that is hidden behind the device
-	@$(BIN)/python tests/bench/hidden.py
-
 lint: $(VENV)/dev ## Check style and formatting
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet
