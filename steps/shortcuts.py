@@ -36,10 +36,24 @@ def require(job: Job, pipeline: str) -> None:
         raise _not_for("quantisation", "none", pipeline, FAMILIES)
     if speed.guidance_until < ALL_STEPS and known.halved is None:
         raise _not_for("guidance_until", "1", pipeline, [name for name, each in FAMILIES.items() if _can_end(each)])
+    if speed.quantisation == "fp8" and job.model.loras:
+        raise BadInput("speed.quantisation is fp8, and model.loras change layers that are in 8 bits then. Remove one.")
+    if (without := without_pictures(job)) and (job.model.controlnet or job.model.ip_adapter):
+        raise BadInput(f"{without} does not go with model.controlnet or model.ip_adapter. Remove it, or them.")
     if speed.guidance_until < ALL_STEPS and job.model.refiner is not None:
         raise BadInput("speed.guidance_until ends guidance before a refiner begins. Remove it, or model.refiner.")
     if speed.reuse > 1 and not known.foretold:
         raise _not_for("reuse", "1", pipeline, [name for name, each in FAMILIES.items() if each.foretold])
+
+
+def without_pictures(job: Job) -> str | None:
+    """The setting that draws from texts alone, where the job has one."""
+    names = {
+        "model.refiner": job.model.refiner is not None,
+        "speed.guidance_until": job.speed.guidance_until < ALL_STEPS,
+        "speed.reuse": job.speed.reuse > 1,
+    }
+    return next((name for name, there in names.items() if there), None)
 
 
 def _can_end(known: Family) -> bool:

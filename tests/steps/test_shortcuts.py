@@ -77,6 +77,24 @@ def test_a_shortcut_that_is_none_for_the_model_is_refused_at_planning(
         _planned(tmp_path, kind, speed=speed)
 
 
+@pytest.mark.parametrize(
+    ("speed", "more", "said"),
+    [
+        ({"quantisation": "fp8"}, {"loras": {"style": {"id": "style.safetensors"}}}, r"and model\.loras change layers"),
+        ({"guidance_until": 0.5}, {"controlnet": {"id": "canny"}}, r"speed\.guidance_until does not go with model\."),
+        ({}, {"refiner": {"id": "refiner"}, "controlnet": {"id": "canny"}}, r"model\.refiner does not go with model\."),
+    ],
+)
+def test_a_shortcut_that_does_not_go_with_the_rest_of_the_job_is_refused(
+    speed: dict[str, object], more: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    model = {"id": "here", "dtype": "bfloat16", **more}
+    with pytest.raises(BadInput, match=said):
+        shortcuts.require(
+            runs.job(tmp_path / "prompts.parquet", "out", model=model, speed=speed), "StableDiffusionPipeline"
+        )
+
+
 def test_fp8_without_compiling_is_refused_with_its_place(tmp_path: Path) -> None:
     said = r"speed has fp8, which without compiling is slower than bfloat16, and compile: off; remove one"
     with pytest.raises(BadInput, match=said):
