@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
-import torch
 
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.drawing import Drawing
 from imagekiln.steps.encode import Picture
 from imagekiln.steps.rows import ImageRow
 from imagekiln.steps.timing import Taken
+from tests import models
 
 NOISES = 8
 
@@ -20,7 +20,7 @@ class StandIn(Denoiser):
     """Takes this many seconds for a batch, one after the other, and gives noise when it is asked for pictures."""
 
     def __init__(self, seconds: float, side: int) -> None:
-        self.device, self.dtype = torch.device("cpu"), "float32"
+        super().__init__(models.pipe("sd"))
         self.batches = 0
         self._seconds, self._over = seconds, 0.0
         self._noise = np.random.default_rng(7).integers(0, 256, (NOISES, side, side, 3), np.uint8)

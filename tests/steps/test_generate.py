@@ -260,7 +260,7 @@ def test_a_pipeline_out_of_memory_above_two_images_makes_all_in_batches_of_two(
         pipe.unet.register_forward_pre_hook(full)
         return pipe
 
-    monkeypatch.setattr("imagekiln.steps.generate.load", loaded)
+    monkeypatch.setattr("imagekiln.steps.opening.load", loaded)
     done = generate(there.uri, 0)
     told = stats.load(open_store(there.uri), 0)
     assert done == told

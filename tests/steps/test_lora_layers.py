@@ -83,7 +83,9 @@ def test_images_are_those_of_diffusers_own_call_with_the_same_loras(kind: Kind) 
     own[None] = _diffusers(pipe, _rows(2, None))
     denoiser = _denoiser(kind)
     for text, images in own.items():
-        assert np.array_equal(_drawn(denoiser, _rows(2, text), 2), images), text
+        drawn = np.array(_drawn(denoiser, _rows(2, text), 2), np.int16)
+        # Two LoRAs are added up in the order of their files' hashes, and sums of floats depend on their order.
+        assert np.abs(drawn - np.array(images, np.int16)).max() <= (text == BOTH), text
     assert len({image[0].tobytes() for image in own.values()}) == len(own)
 
 

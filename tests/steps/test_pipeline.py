@@ -10,6 +10,7 @@ import torch
 
 from imagekiln.steps import pipeline
 from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.job import Model
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.samplers import SCHEDULERS
 from tests import models
@@ -69,10 +70,10 @@ def test_a_gpu_without_the_plan_s_dtype_is_refused_before_anything_is_loaded(
     monkeypatch.setattr(pipeline, "describe", lambda _: "Tesla T4")
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation)
     bfloat16, float16 = _plan(tmp_path / "a", dtype="bfloat16"), _plan(tmp_path / "b", dtype="float16")
-    looked_for = list[Plan]()
+    looked_for = list[str]()
 
-    def folder(plan: Plan) -> Path:
-        looked_for.append(plan)
+    def folder(_wanted: Model, digest: str) -> Path:
+        looked_for.append(digest)
         return tmp_path
 
     monkeypatch.setattr(pipeline, "folder", folder)
@@ -80,7 +81,7 @@ def test_a_gpu_without_the_plan_s_dtype_is_refused_before_anything_is_loaded(
         pipeline.load(bfloat16)
     with pytest.raises(BadInput, match="does not load"):  # since there is nothing in the folder
         pipeline.load(float16)
-    assert looked_for == [float16]
+    assert looked_for == [float16.model.digest]
 
 
 def test_a_model_whose_files_changed_since_planning_is_refused(tmp_path: Path) -> None:
