@@ -1,30 +1,30 @@
 """One batch through the denoiser: image rows of one shape in, RGB pixels out."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 
 import diffusers
-import numpy as np
 import torch
 from diffusers.utils import BaseOutput
 
 from imagekiln.steps.branches import Branch, Branches
+from imagekiln.steps.called import Called, picture, sized
 from imagekiln.steps.compiled_code import CompiledCode
 from imagekiln.steps.compiling import Compiling
-from imagekiln.steps.conditioning import Conditioning, Inputs
+from imagekiln.steps.conditioning import Inputs
 from imagekiln.steps.conditions import Conditions
-from imagekiln.steps.cutoff import CutOff, Tensors
+from imagekiln.steps.cutoff import CutOff
 from imagekiln.steps.decoding import Decoding
 from imagekiln.steps.device import side_stream
-from imagekiln.steps.drawing import Drawing, Event, Shot, shoot, wait
+from imagekiln.steps.drawing import Drawing, Event, shoot, wait
+from imagekiln.steps.each_step import asking
 from imagekiln.steps.encode import Picture
 from imagekiln.steps.families import family
 from imagekiln.steps.foretelling import Foretelling
 from imagekiln.steps.lookahead import LookAhead
 from imagekiln.steps.lora_layers import LoraLayers
-from imagekiln.steps.meter import Meter, Watched
+from imagekiln.steps.meter import Meter
 from imagekiln.steps.pipeline import scheduler
 from imagekiln.steps.refine import Refiner
 from imagekiln.steps.rows import ImageRow, shape
@@ -33,22 +33,6 @@ from imagekiln.steps.speed import Speed
 from imagekiln.steps.timing import Taken
 
 GUIDERS = ("guider", "ocr_guider")  # HunyuanImage's
-
-
-RGB = np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Called:
-    """A call of the pipeline: its pixels, which images its safety checker refused, and what was seen of it."""
-
-    shot: Shot
-    filtered: Sequence[bool]
-    watched: Watched
-
-    def pixels(self) -> Iterator[tuple[RGB, bool, bool]]:
-        """Each image's pixels, whether its numbers were finite, and whether it was refused."""
-        return zip(self.shot.rgb.numpy(), self.shot.finite.tolist(), self.filtered, strict=True)
 
 
 class Denoiser:
@@ -126,7 +110,7 @@ class Denoiser:
         self._ahead.settle()
         return self._meter.taken()
 
-    def _call(self, batch: Sequence[ImageRow], check: Callable[[], None]) -> _Called:
+    def _call(self, batch: Sequence[ImageRow], check: Callable[[], None]) -> Called:
         self._ahead.settle()
         branch = self._branches.of(shape(batch[0]).pictures)
         told = branch.told
@@ -135,18 +119,18 @@ class Denoiser:
             with watched.spans.span("text"):
                 text = told.text(batch)
             self._look_ahead(batch[0])
-            inputs = text | told.noise(batch) | told.settings(batch[0]) | self._asking(told, check)
+            inputs = text | told.noise(batch) | told.settings(batch[0]) | asking(told, check, self._cut)
             output = self._drawn(branch, batch, inputs | self._branches.pictured(batch))
-        images = _sized(_tensor(output.images), batch[0])
+        images = sized(output.images, batch[0])
         filtered = getattr(output, "nsfw_content_detected", None) or [False] * len(batch)
-        return _Called(shoot(images, self._copies, watched.spans), filtered, watched)
+        return Called(shoot(images, self._copies, watched.spans), filtered, watched)
 
-    def _pictures(self, rows: Sequence[ImageRow], calls: Sequence[_Called]) -> list[Picture]:
+    def _pictures(self, rows: Sequence[ImageRow], calls: Sequence[Called]) -> list[Picture]:
         """The pictures of calls that are over. What filled up their batch comes last, and is left out."""
         for each in calls:
             self._meter.add(each.watched, len(rows) / sum(len(call.filtered) for call in calls))
         drawn = [pixels for each in calls for pixels in each.pixels()]
-        return [_picture(row, *pixels) for row, pixels in zip(rows, drawn, strict=False)]
+        return [picture(row, *pixels) for row, pixels in zip(rows, drawn, strict=False)]
 
     def _look_ahead(self, row: ImageRow) -> None:
         """Encode the texts of rows to come, those of the same shape: another may change the pipeline itself."""
@@ -159,13 +143,6 @@ class Denoiser:
         with self._foretold.batch() if self._foretold else nullcontext():
             return branch.pipe(**inputs, output_type=branch.told.drawn_as)
 
-    def _asking(self, told: Conditioning, check: Callable[[], None]) -> Inputs:
-        if told.accepts("callback_on_step_end"):
-            return {"callback_on_step_end": partial(_after_step, check, self._cut)} | _tensors(self._cut)
-        if told.accepts("callback"):  # PixArt's
-            return {"callback": lambda _step, _time, _latents: check()}
-        return {}
-
     def _prepare(self, pipe: diffusers.DiffusionPipeline, row: ImageRow) -> None:
         """Give the pipeline what it keeps as a part of itself: LoRAs, scheduler and the strength of guiders."""
         wanted = shape(row)
@@ -176,40 +153,3 @@ class Denoiser:
         for name in GUIDERS:
             if guider := getattr(pipe, name, None):
                 guider.guidance_scale = wanted.guidance
-
-
-def _tensor(images: "torch.Tensor | np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> torch.Tensor:
-    """Images as float32 (batch, 3, height, width), from tensors or from arrays with the channels last."""
-    return images.float() if isinstance(images, torch.Tensor) else torch.from_numpy(images).float().permute(0, 3, 1, 2)
-
-
-def _sized(images: torch.Tensor, row: ImageRow) -> torch.Tensor:
-    height, width = images.shape[-2:]
-    if (height, width) != (row.pixels.height, row.pixels.width):
-        raise ValueError(f"the model drew {width} x {height} pixels, which is the nearest size that it knows")
-    return images
-
-
-def _after_step(
-    check: Callable[[], None],
-    cut: CutOff | None,
-    pipe: diffusers.DiffusionPipeline,
-    step: int,
-    _time: object,
-    tensors: Tensors,
-) -> Tensors:
-    check()
-    return cut.after_step(pipe, step, tensors) if cut else tensors
-
-
-def _tensors(cut: CutOff | None) -> Inputs:
-    """What a pipeline is to show after each step, where it is not what it always shows."""
-    return {"callback_on_step_end_tensor_inputs": list(cut.halved)} if cut else {}
-
-
-def _picture(row: ImageRow, rgb: RGB, good: bool, bad: bool) -> Picture:
-    if not good:
-        return Picture(row.place, None, "blank", "the model gave numbers that are not finite")
-    if bad:
-        return Picture(row.place, None, "filtered", "the model's safety checker refused it")
-    return Picture(row.place, rgb)

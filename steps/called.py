@@ -1,0 +1,51 @@
+"""One call of a pipeline: what it gave, and the picture of each row in it."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from imagekiln.steps.codecs import RGB
+from imagekiln.steps.drawing import Shot
+from imagekiln.steps.encode import Picture
+from imagekiln.steps.meter import Watched
+from imagekiln.steps.rows import ImageRow
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A call of the pipeline: its pixels, which images its safety checker refused, and what was seen of it."""
+
+    shot: Shot
+    filtered: Sequence[bool]
+    watched: Watched
+
+    def pixels(self) -> Iterator[tuple[RGB, bool, bool]]:
+        """Each image's pixels, whether its numbers were finite, and whether it was refused."""
+        return zip(self.shot.rgb.numpy(), self.shot.finite.tolist(), self.filtered, strict=True)
+
+
+def sized(images: "torch.Tensor | np.ndarray[tuple[int, ...], np.dtype[np.float32]]", row: ImageRow) -> torch.Tensor:
+    """Images as float32 (batch, 3, height, width), from tensors or from arrays with the channels last.
+
+    Raises ValueError where they are of another size than the row's.
+    """
+    found = images.float() if isinstance(images, torch.Tensor) else _channels_first(images)
+    height, width = found.shape[-2:]
+    if (height, width) != (row.pixels.height, row.pixels.width):
+        raise ValueError(f"the model drew {width} x {height} pixels, which is the nearest size that it knows")
+    return found
+
+
+def _channels_first(images: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> torch.Tensor:
+    return torch.from_numpy(images).float().permute(0, 3, 1, 2)
+
+
+def picture(row: ImageRow, rgb: RGB, good: bool, bad: bool) -> Picture:
+    """A row's picture: `good` numbers are finite, a `bad` image was refused."""
+    if not good:
+        return Picture(row.place, None, "blank", "the model gave numbers that are not finite")
+    if bad:
+        return Picture(row.place, None, "filtered", "the model's safety checker refused it")
+    return Picture(row.place, rgb)
