@@ -29,7 +29,7 @@ demo: $(VENV)/generate build/linked ## Make the bundled dataset on this machine
 	@$(BIN)/imagekiln demo
 
 test: lint types ## Lint, types and every test but the slow ones: what CI runs
-	@$(BIN)/pytest tests/steps tests/workflows tests/package
+	@$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile tests/steps tests/workflows tests/package
 
 test-slow: $(VENV)/dev build/linked ## Tests that take minutes
 	@$(BIN)/pytest tests/slow
