@@ -14,6 +14,7 @@ from imagekiln.workflows import (
     workflow_commands,
 )
 from imagekiln.workflows.options import date_options, job_options, output_option
+from imagekiln.workflows.quiet import quiet_libraries
 
 DEMO = "bundled:demo.yaml"
 
@@ -44,6 +45,7 @@ class Commands(click.Group):
 @click.version_option(package_name="imagekiln")
 def main() -> None:
     """Batch image generation: a Parquet file of prompts in, a verified image dataset out."""
+    quiet_libraries()
 
 
 @main.command()
