@@ -16,7 +16,7 @@ from imagekiln.steps.shard import Part
 from imagekiln.steps.storage import Store, open_store
 from imagekiln.steps.verify import Verified, verify
 from tests import jobs
-from tests.processes import Child, make_shard
+from tests.processes import Child, make_little_of_shard, make_shard
 from tests.texts import chance
 
 AT_ONCE = 2  # processes on the one shard
@@ -99,7 +99,7 @@ def killed(there: Planned, least: int, seed: int) -> Kills:
 
 def _attempt(there: Planned, awaited: Part | None, dice: random.Random) -> int:
     """Start processes on the shard, kill them one after the other; how many were still at work."""
-    children = [Child(make_shard, there.uri, 0) for _ in range(AT_ONCE)]
+    children = [Child(make_little_of_shard, there.uri, 0) for _ in range(AT_ONCE)]
     for child in children:
         child.wait_until_begun()
     if awaited is not None:

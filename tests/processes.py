@@ -88,6 +88,21 @@ def make_shard(begun: Begun, uri: str, number: int) -> None:
     generate(uri, number, Telling(begun))
 
 
+def make_little_of_shard(begun: Begun, uri: str, number: int) -> None:
+    """Make a part or two of a shard, then wait for the end: however slow the killer, there is something to kill."""
+    from imagekiln.steps.generate import generate
+
+    class Waiting(Telling):
+        batches = 0
+
+        def made(self, images: int) -> None:  # noqa: ARG002  # a batch is a part here
+            self.batches += 1
+            if self.batches == 2:
+                signal.pause()
+
+    generate(uri, number, Waiting(begun))
+
+
 def make_plan(begun: Begun, job: Job) -> None:
     """Plan a job."""
     from imagekiln.steps import planning

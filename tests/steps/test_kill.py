@@ -15,7 +15,7 @@ from imagekiln.steps.verify import verify
 from tests.kills import Dataset, finished, killed, planned, undisturbed
 from tests.processes import Begun, Child, command
 
-IMAGES = 40
+IMAGES = 60
 KILLS = 6
 
 
