@@ -17,13 +17,18 @@ CONFIG = "config.json"
 NEEDED = ["*.json", "*.safetensors"]
 
 
+def networks(model: Model) -> dict[str, ControlNet | IpAdapter]:
+    """The job's networks, by the column whose pictures each reads."""
+    wanted = {"control_image": model.controlnet, "reference_image": model.ip_adapter}
+    return {column: each for column, each in wanted.items() if each is not None}
+
+
 def keys(model: Model) -> dict[str, str]:
     """What identifies each network and its settings, by the column whose pictures it reads.
 
     Raises BadInput, Missing, TryAgain.
     """
-    wanted = {"control_image": model.controlnet, "reference_image": model.ip_adapter}
-    return {column: _key(each) for column, each in wanted.items() if each is not None}
+    return {column: _key(each) for column, each in networks(model).items()}
 
 
 def joined(digest: str, adapters: Mapping[str, str]) -> str:
@@ -56,8 +61,8 @@ def planned(wanted: ControlNet | IpAdapter, key: str) -> Path:
 def _key(wanted: ControlNet | IpAdapter) -> str:
     if not is_hub(wanted.id):
         _refuse_pickles(wanted)
-    elif wanted.revision is None:
-        raise BadInput(f"{wanted.setting}.revision is missing: pin {wanted.id} to a commit, 40 hexadecimal digits.")
+    else:
+        hub.require_revision(wanted, wanted.setting)
     settings = wanted.model_dump(mode="json", exclude={"id", "revision"})
     return hashlib.sha256(json.dumps([digest(wanted), settings], sort_keys=True).encode()).hexdigest()
 

@@ -1,7 +1,7 @@
 """The batch sizes that planning freezes: the job's number, else what was tuned, else what a table says."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from imagekiln.steps import batch_table, footers, model, tuning_file
@@ -47,10 +47,15 @@ class Known:
 NOTHING = Known()
 
 
-def known(job: Job, digest: str) -> Known:
-    """What is known of a job's batches before its rows are read. Raises BadInput, Missing, TryAgain."""
+def known(job: Job, digests: Callable[[], tuple[str, ...]]) -> Known:
+    """What is known of a job's batches before its rows are read.
+
+    `digests` identifies its models, and is asked only where there is a tuning file: hashing weights takes a while.
+    Raises BadInput, Missing, TryAgain.
+    """
     if job.batch.tuning is None:
         return Known(gpu=job.batch.gpu)
+    digest = " ".join(digests())
     found = [each for each in tuning_file.read(job.batch.tuning).entries if _fits(each, job, digest)]
     gpus = sorted({each.gpu for each in found})
     if job.batch.gpu is None and len(gpus) > 1:

@@ -13,8 +13,6 @@ def fetch(uri: str) -> str:
     plan = plans.load(open_store(uri))
     wanted = [each for each in (plan.job.model, model.refiner(plan.job.model)) if each is not None]
     folders = [pipeline.folder(each, digest) for each, digest in zip(wanted, plan.model.digests, strict=True)]
-    beside = {"control_image": plan.job.model.controlnet, "reference_image": plan.job.model.ip_adapter}
-    for column, each in beside.items():
-        if each is not None:
-            adapter_files.planned(each, plan.adapters[column])
+    for column, each in adapter_files.networks(plan.job.model).items():
+        adapter_files.planned(each, plan.adapters[column])
     return str(folders[0])

@@ -41,7 +41,7 @@ class Pinned(Protocol):
 
 def configuration(model: Model) -> Path:
     """The model's small files, in the hub's cache on this machine. Raises BadInput, Missing, TryAgain."""
-    _require_revision(model, "model")
+    require_revision(model, "model")
     from huggingface_hub import snapshot_download  # slow to import, and a local model needs none of it
 
     with told(model), _quiet():
@@ -53,7 +53,7 @@ def configuration(model: Model) -> Path:
 
 def file(wanted: Pinned, name: str, setting: str) -> Path:
     """One file that `setting` asks for, in the hub's cache on this machine. Raises BadInput, Missing, TryAgain."""
-    _require_revision(wanted, setting)
+    require_revision(wanted, setting)
     from huggingface_hub import hf_hub_download
 
     with told(wanted, setting), _quiet():
@@ -62,7 +62,7 @@ def file(wanted: Pinned, name: str, setting: str) -> Path:
 
 def snapshot(wanted: Pinned, patterns: list[str], setting: str) -> Path:
     """The files of such names, in the hub's cache on this machine. Raises BadInput, Missing, TryAgain."""
-    _require_revision(wanted, setting)
+    require_revision(wanted, setting)
     from huggingface_hub import snapshot_download
 
     with told(wanted, setting), _quiet():
@@ -90,7 +90,8 @@ def told(wanted: Pinned, setting: str = "model") -> Iterator[None]:
         raise told_as from error
 
 
-def _require_revision(wanted: Pinned, setting: str) -> None:
+def require_revision(wanted: Pinned, setting: str) -> None:
+    """Raise BadInput where nothing pins what `setting` asks for to a commit."""
     if wanted.revision is None:
         raise BadInput(f"{setting}.revision is missing: pin {wanted.id} to a commit, 40 hexadecimal digits.")
 

@@ -52,13 +52,14 @@ def make_plan(job: Job, *, must_exist: bool = False) -> Planned:
     """
     job = job.without_cluster()
     encodings.require(job.encoding)  # aggregate reads images back, where this installation will run too
-    digest = _digest(model.digests(job.model), adapter_files.keys(job.model), lora_files.facts(job.model))
+    models = model.digests(job.model)
+    digest = _digest(models, adapter_files.keys(job.model), lora_files.facts(job.model))
     if job.run_id is not None and (there := _adopted(job, job.run_id, digest)):
         return there
     with tempfile.TemporaryDirectory(prefix="imagekiln-plan-") as folder:
         spool = Path(folder)
         found = sources.gather(job.patterns, spool)
-        tuned = batching.known(job, " ".join(model.digests(job.model)))
+        tuned = batching.known(job, lambda: models)
         decides = digest, batching.used(job, tuned, found)
         run_id = job.run_id or derived_run_id(job, sources.fingerprint(found), *decides)
         if there := _adopted(job, run_id, digest):

@@ -36,6 +36,10 @@ class Seconds:
     encode_waits: float = 0.0
     write_waits: float = 0.0
 
+    def __add__(self, other: "Seconds") -> "Seconds":
+        """Both together."""
+        return Seconds(*(getattr(self, name) + getattr(other, name) for name in Seconds.__slots__))
+
 
 @dataclass(frozen=True, slots=True)
 class ShardStats:
@@ -66,6 +70,11 @@ class ShardStats:
     def images_per_second(self) -> float:
         """Images made for each second of wall time, loading included."""
         return self.images / self.seconds.total if self.seconds.total else 0.0
+
+    @property
+    def working(self) -> float:
+        """Seconds after loading."""
+        return max(0.0, self.seconds.total - self.seconds.load)
 
 
 STATS: TypeAdapter[ShardStats] = TypeAdapter(ShardStats)
@@ -110,14 +119,13 @@ def load(store: Store, shard: int) -> ShardStats | None:
 def _added(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
     if earlier is None:
         return attempt
-    seconds = Seconds(*(getattr(earlier.seconds, name) + getattr(attempt.seconds, name) for name in Seconds.__slots__))
     return replace(
         attempt,
         attempts=earlier.attempts + 1,
         images=earlier.images + attempt.images,
         parts=earlier.parts + attempt.parts,
-        seconds=seconds,
-        busy=_busy([earlier, attempt]),
+        seconds=earlier.seconds + attempt.seconds,
+        busy=busy([earlier, attempt]),
         peak_memory=max(
             (each.peak_memory for each in (earlier, attempt) if each.peak_memory is not None), default=None
         ),
@@ -125,8 +133,12 @@ def _added(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
     )
 
 
-def _busy(attempts: Sequence[ShardStats]) -> float | None:
-    """The share over all attempts that told of one, each weighted by its time after loading."""
-    told = [(each.busy, each.seconds.total - each.seconds.load) for each in attempts if each.busy is not None]
-    spent = sum(time for _, time in told)
-    return sum(busy * time for busy, time in told) / spent if spent else None
+def busy(told: Sequence[ShardStats]) -> float | None:
+    """The share over all that told of one, each weighted by its time after loading."""
+    return weighted([(each.busy * each.working, each.working) for each in told if each.busy is not None])
+
+
+def weighted(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """What share the first of all pairs are of the second; None of nothing."""
+    whole = sum(of for _, of in pairs)
+    return sum(part for part, _ in pairs) / whole if whole else None

@@ -46,7 +46,7 @@ class Sums:
     def summary(self, plan: Plan, told: Iterable[ShardStats], accepted: Accepted, rounds: int = 0) -> Summary:
         """The sums, with what the shards of the run and of its rounds told of themselves, and what was accepted."""
         stats = list(told)
-        seconds = Seconds(*(sum(getattr(each.seconds, name) for each in stats) for name in Seconds.__slots__))
+        seconds = sum((each.seconds for each in stats), Seconds())
         made = sum(each.images for each in stats)
         return Summary(
             run_id=plan.run_id,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from imagekiln.steps.stats import ShardStats
+from imagekiln.steps.stats import ShardStats, busy, weighted
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,17 +21,6 @@ class Usage:
 
 def usage(told: Sequence[ShardStats]) -> Usage:
     """The use of all shards' devices: a shard that took longer counts for more."""
-    busy = [(each.busy * _working(each), _working(each)) for each in told if each.busy is not None]
-    done = [(each.flops, each.limit * _working(each)) for each in told if each.flops is not None and each.limit]
+    done = [(each.flops, each.limit * each.working) for each in told if each.flops is not None and each.limit]
     peaks = [each.peak_memory for each in told if each.peak_memory is not None]
-    return Usage(_share(busy), _share(done), max(peaks, default=None))
-
-
-def _working(told: ShardStats) -> float:
-    """Seconds after loading."""
-    return max(0.0, told.seconds.total - told.seconds.load)
-
-
-def _share(pairs: Sequence[tuple[float, float]]) -> float | None:
-    whole = sum(of for _, of in pairs)
-    return sum(part for part, _ in pairs) / whole if whole else None
+    return Usage(busy(told), weighted(done), max(peaks, default=None))

@@ -1,8 +1,5 @@
 """Tiny ControlNets and IP-Adapters with random weights, for the tiny UNets of `tests.models`."""
 
-import atexit
-import shutil
-import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -12,6 +9,7 @@ import safetensors.torch
 import torch
 import transformers
 
+from tests import models
 from tests.models import WIDE, pipe
 
 Kind = Literal["sd", "sdxl"]
@@ -26,7 +24,7 @@ def controlnet(kind: Kind) -> Path:
     network = diffusers.ControlNetModel.from_unet(pipe(kind).unet, conditioning_embedding_out_channels=(8, 16))
     for each in network.parameters():
         torch.nn.init.normal_(each, std=0.2)
-    folder = _folder(f"controlnet-{kind}")
+    folder = models.scratch(f"controlnet-{kind}")
     network.save_pretrained(folder)
     return folder
 
@@ -35,7 +33,7 @@ def controlnet(kind: Kind) -> Path:
 def ip_adapter(kind: Kind) -> Path:
     """A folder as hubs have it: the adapter's file, and the image encoder's folder."""
     torch.manual_seed(6)
-    unet, folder = pipe(kind).unet, _folder(f"ip-adapter-{kind}")
+    unet, folder = pipe(kind).unet, models.scratch(f"ip-adapter-{kind}")
     read = unet.config.cross_attention_dim
     tensors = {
         "image_proj.proj.weight": torch.randn(TOKENS * read, WIDE),
@@ -55,9 +53,3 @@ def ip_adapter(kind: Kind) -> Path:
     )  # fmt: skip
     transformers.CLIPVisionModelWithProjection(config).save_pretrained(folder / "image_encoder")
     return folder
-
-
-def _folder(name: str) -> Path:
-    target = Path(tempfile.mkdtemp(prefix=f"imagekiln-{name}-"))
-    atexit.register(shutil.rmtree, target, ignore_errors=True)
-    return target

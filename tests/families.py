@@ -1,8 +1,5 @@
 """Tiny pipelines with random weights of the families that `tests.models` lacks: real in every way but size."""
 
-import atexit
-import shutil
-import tempfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -19,6 +16,7 @@ from tests.models import (
     WIDE,
     Untyped,
     clip_tokenizer,
+    saved,
     tiny_clip,
     tiny_t5,
     tiny_unet,
@@ -51,11 +49,7 @@ SIDES = {
 @cache
 def folder(kind: str) -> Path:
     """A saved pipeline, as a job names it."""
-    target = Path(tempfile.mkdtemp(prefix=f"imagekiln-{kind}-"))
-    atexit.register(shutil.rmtree, target, ignore_errors=True)
-    torch.manual_seed(7)
-    MAKE[kind]().save_pretrained(target)
-    return target
+    return saved(kind, MAKE[kind])
 
 
 def pipe(kind: str, dtype: torch.dtype = torch.float32) -> Untyped:

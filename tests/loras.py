@@ -1,8 +1,5 @@
 """Tiny LoRAs with random weights for the pipelines of `tests.models`, saved by diffusers itself."""
 
-import atexit
-import shutil
-import tempfile
 import warnings
 from functools import cache
 from pathlib import Path
@@ -21,8 +18,7 @@ STRENGTH = 0.3  # of the random weights: enough to be seen, and not so much that
 @cache
 def folder(kind: Kind, seed: int = 0, *, text: bool = False, dropout: float = 0.0) -> Path:
     """A folder with one LoRA for a pipeline of this kind; with `text`, also for its first text encoder."""
-    target = Path(tempfile.mkdtemp(prefix=f"imagekiln-lora-{kind}-"))
-    atexit.register(shutil.rmtree, target, ignore_errors=True)
+    target = models.scratch(f"lora-{kind}")
     pipe, random = models.pipe(kind), torch.Generator().manual_seed(seed)
     name = "unet" if hasattr(pipe, "unet") else "transformer"
     layers = {name: (getattr(pipe, name), ["to_q", "to_k", "to_v", "to_out.0"])}

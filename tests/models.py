@@ -3,6 +3,7 @@
 import atexit
 import shutil
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -28,16 +29,27 @@ for library in (diffusers, transformers):
     library.utils.logging.disable_progress_bar()
 
 
+def scratch(name: str) -> Path:
+    """A folder that lasts as long as the tests."""
+    target = Path(tempfile.mkdtemp(prefix=f"imagekiln-{name}-"))
+    atexit.register(shutil.rmtree, target, ignore_errors=True)
+    return target
+
+
+def saved(name: str, make: Callable[[], Untyped]) -> Path:
+    """What `make` makes with random weights, always the same, as a job names it."""
+    target = scratch(name)
+    torch.manual_seed(7)
+    make().save_pretrained(target)
+    return target
+
+
 @cache
 def folder(kind: Kind) -> Path:
     """A saved pipeline, as a job names it."""
     if kind == "shapes":
         return SHAPES
-    target = Path(tempfile.mkdtemp(prefix=f"imagekiln-{kind}-"))
-    atexit.register(shutil.rmtree, target, ignore_errors=True)
-    torch.manual_seed(7)
-    BUILD[kind]().save_pretrained(target)
-    return target
+    return saved(kind, BUILD[kind])
 
 
 def pipe(kind: Kind) -> Untyped:

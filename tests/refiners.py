@@ -1,8 +1,5 @@
 """A tiny SDXL refiner with random weights, with the text encoder and the VAE of the tiny SDXL in tests.models."""
 
-import atexit
-import shutil
-import tempfile
 from functools import cache
 from pathlib import Path
 
@@ -18,8 +15,7 @@ TIMES = 8  # channels of each number of the size, and of the aesthetic score
 @cache
 def folder(*, own_vae: bool = False) -> Path:
     """A saved refiner, as a job names it; with another VAE than the base's where it has its own."""
-    target = Path(tempfile.mkdtemp(prefix="imagekiln-refiner-"))
-    atexit.register(shutil.rmtree, target, ignore_errors=True)
+    target = models.scratch("refiner")
     torch.manual_seed(11)
     base = models.pipe("sdxl")
     unet = tiny_unet(

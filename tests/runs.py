@@ -1,8 +1,6 @@
 """Small runs of a tiny random model: planned, finished, or with parts of any outcome."""
 
-import atexit
 import shutil
-import tempfile
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -28,6 +26,7 @@ from imagekiln.steps.shard import Part
 from imagekiln.steps.stop import Stop
 from imagekiln.steps.storage import Store, open_store
 from tests.models import SIDE, folder
+from tests.models import scratch as temporary
 
 Rows = Iterable[Mapping[str, object]]
 IMAGES = 20  # of the finished run: shards of 8, 8 and 4, in parts of 4
@@ -91,8 +90,7 @@ def finished(target: Path) -> Store:
 
 @cache
 def _finished() -> Path:
-    scratch = Path(tempfile.mkdtemp(prefix="imagekiln-finished-"))
-    atexit.register(shutil.rmtree, scratch, ignore_errors=True)
+    scratch = temporary("finished")
     prompts = write_prompts(scratch / "prompts.parquet")
     return Path(run(job(prompts, str(scratch / "out")), Silent(), Stop()).uri)
 

@@ -1,7 +1,5 @@
 """Guidance that ends early: the same images as by diffusers' own callbacks, whoever the neighbours are."""
 
-from collections.abc import Callable, Sequence
-
 import diffusers
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +12,7 @@ from imagekiln.steps.families import FAMILIES, family
 from imagekiln.steps.rows import ImageRow
 from imagekiln.steps.speed import Speed
 from tests import families, models
+from tests.drawing import pixels_of
 from tests.models import SIDE
 from tests.runs import image_row
 
@@ -32,16 +31,6 @@ def _rows(kind: str, count: int, **settings: object) -> list[ImageRow]:
     side = families.SIDES.get(kind, SIDE)
     plain = {"steps": 4, "width": side, "height": side, "negative_prompt": "a yellow star"}
     return [image_row(f"a red circle {place}", place, **plain | settings) for place in range(count)]
-
-
-def _drawn(
-    denoiser: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None] = lambda: None
-) -> list[RGB]:
-    drawn = []
-    for picture in denoiser.draw(rows, size, check):
-        assert picture.rgb is not None, picture.error
-        drawn.append(picture.rgb)
-    return drawn
 
 
 def _counted(pipe: models.Untyped) -> list[int]:
@@ -66,7 +55,7 @@ def test_after_its_share_of_the_steps_the_negative_prompt_is_no_longer_computed(
     pipe, whole = families.pipe(kind), families.pipe(kind)
     cut, all_steps = _counted(pipe), _counted(whole)
     rows = _rows(kind, 2)
-    drawn, before = _drawn(Denoiser(pipe, HALF), rows, 2), _drawn(Denoiser(whole), rows, 2)
+    drawn, before = pixels_of(Denoiser(pipe, HALF), rows, 2), pixels_of(Denoiser(whole), rows, 2)
     assert sum(cut) == 0.75 * sum(all_steps)  # two steps of four cost half
     assert not any(map(np.array_equal, drawn, before))
 
@@ -76,16 +65,16 @@ def test_after_its_share_of_the_steps_the_negative_prompt_is_no_longer_computed(
 def test_an_image_depends_on_neither_its_place_nor_its_neighbours(kind: str, size: int, wide: int) -> None:
     denoiser = Denoiser(families.pipe(kind), HALF)
     first, *others = _rows(kind, size, width=wide * families.SIDES.get(kind, SIDE))
-    alone = _drawn(denoiser, [first], size)[0]
+    alone = pixels_of(denoiser, [first], size)[0]
     assert alone.std() > 1
-    assert np.array_equal(_drawn(denoiser, [first, *others], size)[0], alone)
-    assert np.array_equal(_drawn(denoiser, [*others, first], size)[-1], alone)
+    assert np.array_equal(pixels_of(denoiser, [first, *others], size)[0], alone)
+    assert np.array_equal(pixels_of(denoiser, [*others, first], size)[-1], alone)
 
 
 @pytest.mark.parametrize("kind", sorted(THEIRS))
 def test_an_image_is_that_of_diffusers_own_callback(kind: str) -> None:
     pipe, (row,) = families.pipe(kind), _rows(kind, 1)
-    ours = _drawn(Denoiser(pipe, HALF), [row], 1)[0]
+    ours = pixels_of(Denoiser(pipe, HALF), [row], 1)[0]
     theirs = pipe(
         row.pixels.prompt,
         negative_prompt=row.pixels.negative_prompt,
@@ -103,28 +92,28 @@ def test_an_image_is_that_of_diffusers_own_callback(kind: str) -> None:
 def test_the_share_is_rounded_to_steps_and_the_first_always_has_guidance(until: float, steps: int, guided: int) -> None:
     pipe = models.pipe("sd")
     seen = _counted(pipe)
-    _drawn(Denoiser(pipe, Speed(guidance_until=until)), _rows("sd", 1, steps=steps), 1)
+    pixels_of(Denoiser(pipe, Speed(guidance_until=until)), _rows("sd", 1, steps=steps), 1)
     assert seen == [2] * guided + [1] * (steps - guided)
 
 
 def test_images_without_guidance_stay_what_they_are() -> None:
     rows = _rows("sdxl", 2, guidance=1.0)
-    assert all(map(np.array_equal, _drawn(Denoiser(models.pipe("sdxl"), HALF), rows, 2),
-                   _drawn(Denoiser(models.pipe("sdxl")), rows, 2)))  # fmt: skip
+    assert all(map(np.array_equal, pixels_of(Denoiser(models.pipe("sdxl"), HALF), rows, 2),
+                   pixels_of(Denoiser(models.pipe("sdxl")), rows, 2)))  # fmt: skip
 
 
 def test_whoever_wants_to_stop_is_still_asked_after_every_step() -> None:
     asked = []
-    _drawn(Denoiser(models.pipe("sdxl"), HALF), _rows("sdxl", 2), 2, lambda: asked.append(1))
+    pixels_of(Denoiser(models.pipe("sdxl"), HALF), _rows("sdxl", 2), 2, lambda: asked.append(1))
     assert len(asked) == 4
 
 
 @pytest.mark.parametrize("sampler", ["dpmpp_2m", "euler_a", "heun", "lcm"])
 def test_guidance_ends_with_every_kind_of_sampler(sampler: str) -> None:
     rows = _rows("sd", 2, sampler=sampler)
-    ours = _drawn(Denoiser(models.pipe("sd"), HALF), rows, 2)
-    assert not any(map(np.array_equal, ours, _drawn(Denoiser(models.pipe("sd")), rows, 2)))
-    assert np.array_equal(_drawn(Denoiser(models.pipe("sd"), HALF), rows[1:], 2)[0], ours[1])
+    ours = pixels_of(Denoiser(models.pipe("sd"), HALF), rows, 2)
+    assert not any(map(np.array_equal, ours, pixels_of(Denoiser(models.pipe("sd")), rows, 2)))
+    assert np.array_equal(pixels_of(Denoiser(models.pipe("sd"), HALF), rows[1:], 2)[0], ours[1])
 
 
 @pytest.mark.parametrize("kind", KINDS)

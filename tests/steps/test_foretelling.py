@@ -1,7 +1,7 @@
 """Foretold steps: on a schedule, as diffusers foretells them, and known to no other batch."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import diffusers
 import numpy as np
@@ -16,6 +16,7 @@ from imagekiln.steps.rows import ImageRow
 from imagekiln.steps.speed import Speed
 from imagekiln.steps.stop import Stopped
 from tests import families, models
+from tests.drawing import pixels_of
 from tests.models import SIDE
 from tests.runs import image_row
 
@@ -33,16 +34,6 @@ def _rows(kind: str, count: int, **settings: object) -> list[ImageRow]:
     side = families.SIDES.get(kind, SIDE)
     plain = {"steps": 7, "width": side, "height": side, "negative_prompt": "a yellow star"}
     return [image_row(f"a red circle {place}", place, **plain | settings) for place in range(count)]
-
-
-def _drawn(
-    denoiser: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None] = lambda: None
-) -> list[RGB]:
-    drawn = []
-    for picture in denoiser.draw(rows, size, check):
-        assert picture.rgb is not None, picture.error
-        drawn.append(picture.rgb)
-    return drawn
 
 
 def _computed(pipe: models.Untyped) -> list[int]:
@@ -73,7 +64,7 @@ def test_the_first_three_steps_are_computed_the_fifth_and_then_one_in_so_many(
 ) -> None:
     pipe = families.pipe("flux")
     steps = _computed(pipe)
-    _drawn(Denoiser(pipe, Speed(reuse=interval)), _rows("flux", 2, steps=11), 2)
+    pixels_of(Denoiser(pipe, Speed(reuse=interval)), _rows("flux", 2, steps=11), 2)
     assert steps == computed
 
 
@@ -86,10 +77,10 @@ def test_an_image_depends_on_neither_its_place_nor_its_neighbours_nor_earlier_ba
 ) -> None:
     denoiser = Denoiser(families.pipe(kind), THIRD)
     first, *others = _rows(kind, size, width=wide * families.SIDES.get(kind, SIDE), steps=5)
-    alone = _drawn(denoiser, [first], size)[0]
+    alone = pixels_of(denoiser, [first], size)[0]
     assert alone.std() > 1
-    assert np.array_equal(_drawn(denoiser, [first, *others], size)[0], alone)
-    assert np.array_equal(_drawn(denoiser, [*others, first], size)[-1], alone)
+    assert np.array_equal(pixels_of(denoiser, [first, *others], size)[0], alone)
+    assert np.array_equal(pixels_of(denoiser, [*others, first], size)[-1], alone)
 
 
 def _stopping(after: int) -> Callable[[], None]:
@@ -105,10 +96,10 @@ def _stopping(after: int) -> Callable[[], None]:
 
 def test_a_batch_knows_nothing_of_one_that_ended_midway() -> None:
     denoiser, rows = Denoiser(families.pipe("flux"), THIRD), _rows("flux", 2)
-    whole = _drawn(denoiser, rows, 2)
+    whole = pixels_of(denoiser, rows, 2)
     with pytest.raises(Stopped):
         denoiser.draw(_rows("flux", 2, seed=99), 2, _stopping(5))
-    assert all(map(np.array_equal, _drawn(denoiser, rows, 2), whole))
+    assert all(map(np.array_equal, pixels_of(denoiser, rows, 2), whole))
 
 
 @pytest.mark.parametrize("kind", ["flux", "qwen-image"])
@@ -127,17 +118,17 @@ def test_an_image_is_that_of_diffusers_own_cache(kind: str) -> None:
         num_inference_steps=row.pixels.steps,
         **guided | ({} if kind == "flux" else {"negative_prompt": row.pixels.negative_prompt}),
     )
-    ours = _drawn(Denoiser(families.pipe(kind), THIRD), [row], 1)[0]
+    ours = pixels_of(Denoiser(families.pipe(kind), THIRD), [row], 1)[0]
     assert np.array_equal(ours, np.asarray(theirs.images[0]))
-    assert not np.array_equal(ours, _drawn(Denoiser(families.pipe(kind)), [row], 1)[0])
+    assert not np.array_equal(ours, pixels_of(Denoiser(families.pipe(kind)), [row], 1)[0])
 
 
 def test_foretold_steps_and_guidance_that_ends_go_together() -> None:
     both = Speed(reuse=2, guidance_until=0.5)
     rows = _rows("klein", 2)
-    ours = _drawn(Denoiser(families.pipe("klein"), both), rows, 2)
-    assert not np.array_equal(ours[0], _drawn(Denoiser(families.pipe("klein"), Speed(reuse=2)), rows, 2)[0])
-    assert np.array_equal(_drawn(Denoiser(families.pipe("klein"), both), rows[1:], 2)[0], ours[1])
+    ours = pixels_of(Denoiser(families.pipe("klein"), both), rows, 2)
+    assert not np.array_equal(ours[0], pixels_of(Denoiser(families.pipe("klein"), Speed(reuse=2)), rows, 2)[0])
+    assert np.array_equal(pixels_of(Denoiser(families.pipe("klein"), both), rows[1:], 2)[0], ours[1])
 
 
 def test_blocks_are_compiled_once_whatever_the_number_of_steps() -> None:
@@ -147,7 +138,7 @@ def test_blocks_are_compiled_once_whatever_the_number_of_steps() -> None:
     for block in (*pipe.transformer.transformer_blocks, *pipe.transformer.single_transformer_blocks):
         block.compile(backend=counter, dynamic=False)
     rows = _rows("flux", 2, steps=12)
-    drawn = _drawn(denoiser, rows, 2)
+    drawn = pixels_of(denoiser, rows, 2)
     assert counter.frame_count == 2  # one for each kind of block
-    assert all(map(np.array_equal, drawn, _drawn(Denoiser(families.pipe("flux"), THIRD), rows, 2)))
+    assert all(map(np.array_equal, drawn, pixels_of(Denoiser(families.pipe("flux"), THIRD), rows, 2)))
     torch.compiler.reset()

@@ -23,6 +23,7 @@ from imagekiln.steps.run import run
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.verify import verify
 from tests import families, loras, models, runs
+from tests.drawing import pixels_of
 from tests.models import DIFFUSERS_WARNS, SIDE, Kind, Untyped
 from tests.runs import image_row
 
@@ -40,14 +41,6 @@ def _layers(pipe: Untyped, **files: Path) -> LoraLayers:
 def _denoiser(kind: Kind, pipe: Untyped = None) -> Denoiser:
     pipe = pipe or models.pipe(kind)
     return Denoiser(pipe, loras=_layers(pipe, style=loras.folder(kind, 1, text=True), detail=loras.folder(kind, 2)))
-
-
-def _drawn(
-    denoiser: Denoiser, rows: Sequence[ImageRow], size: int
-) -> "list[np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]]":
-    pictures = denoiser.draw(rows, size, lambda: None)
-    assert all(picture.rgb is not None for picture in pictures), pictures
-    return [picture.rgb for picture in pictures if picture.rgb is not None]
 
 
 def _rows(count: int, wanted: str | None) -> list[ImageRow]:
@@ -83,7 +76,7 @@ def test_images_are_those_of_diffusers_own_call_with_the_same_loras(kind: Kind) 
     own[None] = _diffusers(pipe, _rows(2, None))
     denoiser = _denoiser(kind)
     for text, images in own.items():
-        drawn = np.array(_drawn(denoiser, _rows(2, text), 2), np.int16)
+        drawn = np.array(pixels_of(denoiser, _rows(2, text), 2), np.int16)
         # Two LoRAs are added up in the order of their files' hashes, and sums of floats depend on their order.
         assert np.abs(drawn - np.array(images, np.int16)).max() <= (text == BOTH), text
     assert len({image[0].tobytes() for image in own.values()}) == len(own)
@@ -93,13 +86,13 @@ def test_images_are_those_of_diffusers_own_call_with_the_same_loras(kind: Kind) 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_image_depends_on_neither_its_place_nor_the_loras_before_it(kind: Kind, size: int) -> None:
     denoiser = _denoiser(kind)
-    first = {wanted: _drawn(denoiser, _rows(1, wanted), size)[0] for wanted in (None, "style:0.8", BOTH)}
+    first = {wanted: pixels_of(denoiser, _rows(1, wanted), size)[0] for wanted in (None, "style:0.8", BOTH)}
     plain = Denoiser(models.pipe(kind))
-    assert np.array_equal(_drawn(plain, _rows(1, None), size)[0], first[None])
+    assert np.array_equal(pixels_of(plain, _rows(1, None), size)[0], first[None])
     for wanted in (BOTH, None, "style:0.8", None, BOTH):
         rows = _rows(size, wanted)
-        assert np.array_equal(_drawn(denoiser, rows, size)[0], first[wanted])
-        assert np.array_equal(_drawn(denoiser, rows[::-1], size)[-1], first[wanted])
+        assert np.array_equal(pixels_of(denoiser, rows, size)[0], first[wanted])
+        assert np.array_equal(pixels_of(denoiser, rows[::-1], size)[-1], first[wanted])
 
 
 def test_what_a_lora_is_called_changes_no_pixel() -> None:
@@ -108,7 +101,7 @@ def test_what_a_lora_is_called_changes_no_pixel() -> None:
     one = Denoiser(first, loras=_layers(first, a=files[0], b=files[1], c=files[2]))
     two = Denoiser(other, loras=_layers(other, c=files[0], b=files[1], a=files[2]))
     row, same = _rows(1, "a:0.7,b:-0.3,c:1.1"), _rows(1, "a:1.1,b:-0.3,c:0.7")
-    assert np.array_equal(_drawn(one, row, 2)[0], _drawn(two, same, 2)[0])
+    assert np.array_equal(pixels_of(one, row, 2)[0], pixels_of(two, same, 2)[0])
 
 
 def test_texts_are_embedded_again_only_where_a_lora_changes_their_encoder() -> None:
@@ -117,7 +110,7 @@ def test_texts_are_embedded_again_only_where_a_lora_changes_their_encoder() -> N
     pipe.text_encoder.register_forward_hook(lambda *called: calls.append(called))
     for wanted in (None, "detail:0.5", "style:0.8", "detail:0.5,style:0.8", "style:0.2", None, "style:0.8"):
         calls.clear()
-        _drawn(denoiser, _rows(1, wanted), 2)
+        pixels_of(denoiser, _rows(1, wanted), 2)
         counts.append(bool(calls))
     assert counts == [True, False, True, False, True, False, False]
 
@@ -125,7 +118,7 @@ def test_texts_are_embedded_again_only_where_a_lora_changes_their_encoder() -> N
 def test_a_loras_dropout_is_off() -> None:
     pipe = models.pipe("sd")
     denoiser = Denoiser(pipe, loras=_layers(pipe, style=loras.folder("sd", 1, dropout=0.5)))
-    once, again = (_drawn(denoiser, _rows(1, "style:1"), 1)[0] for _ in range(2))
+    once, again = (pixels_of(denoiser, _rows(1, "style:1"), 1)[0] for _ in range(2))
     assert np.array_equal(once, again)
 
 
@@ -192,7 +185,7 @@ def test_images_with_loras_are_retried_and_reproduced(tmp_path: Path) -> None:
 
 def test_a_lora_in_another_precision_takes_that_of_the_model() -> None:
     pipe = models.pipe("sd").to(torch.bfloat16)
-    _drawn(_denoiser("sd", pipe), _rows(1, BOTH), 1)
+    pixels_of(_denoiser("sd", pipe), _rows(1, BOTH), 1)
     assert {each.dtype for part in (pipe.unet, pipe.text_encoder) for each in part.parameters()} == {torch.bfloat16}
 
 
@@ -203,7 +196,7 @@ def test_a_lora_of_another_model_is_refused_in_a_sentence(kind: Kind, other: Kin
     with pytest.raises(
         BadInput, match=r"^model\.loras\.style: does not fit the model \([^\n]+\)\. Name another"
     ) as told:
-        _drawn(denoiser, _rows(1, "style:1"), 1)
+        pixels_of(denoiser, _rows(1, "style:1"), 1)
     assert "\n" not in str(told.value)
 
 
@@ -214,7 +207,7 @@ def test_a_lora_with_tensors_that_the_model_has_no_layer_for_is_refused(tmp_path
     pipe = models.pipe("sd")
     denoiser = Denoiser(pipe, loras=_layers(pipe, style=tmp_path / "style.safetensors"))
     with pytest.raises(BadInput, match=r"no layer for \d+ of its \d+ tensors"):
-        _drawn(denoiser, _rows(1, "style:1"), 1)
+        pixels_of(denoiser, _rows(1, "style:1"), 1)
 
 
 def test_a_file_that_changed_since_planning_is_refused(tmp_path: Path) -> None:
@@ -223,7 +216,7 @@ def test_a_file_that_changed_since_planning_is_refused(tmp_path: Path) -> None:
     denoiser = Denoiser(pipe, loras=_layers(pipe, style=file))
     file.write_bytes((loras.folder("sd", 2) / loras.FILE).read_bytes())
     with pytest.raises(BadInput, match=r"style\.safetensors is not the file that the run was planned with"):
-        _drawn(denoiser, _rows(1, "style:1"), 1)
+        pixels_of(denoiser, _rows(1, "style:1"), 1)
 
 
 def test_another_weight_is_not_compiled_anew_and_another_set_of_loras_is_once() -> None:
@@ -250,4 +243,4 @@ def test_a_pipeline_that_loads_no_loras_says_so() -> None:
     pipe = families.pipe("pixart-sigma")
     denoiser = Denoiser(pipe, loras=_layers(pipe, style=loras.folder("sd", 1)))
     with pytest.raises(BadInput, match=r"model\.loras: PixArtSigmaPipeline takes no LoRA"):
-        _drawn(denoiser, _rows(1, "style:1"), 1)
+        pixels_of(denoiser, _rows(1, "style:1"), 1)

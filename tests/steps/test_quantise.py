@@ -1,6 +1,5 @@
 """The denoiser in 8 bits: which layers, on which devices, and no image by its neighbours."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +11,8 @@ from imagekiln.steps import pipeline, quantise
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate import generate
-from imagekiln.steps.rows import ImageRow
 from tests import families, models, runs
+from tests.drawing import pixels_of
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
@@ -71,29 +70,21 @@ def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quant_api, "_check_hardware_support", lambda _: None)
 
 
-def _drawn(denoiser: Denoiser, rows: Sequence[ImageRow], size: int) -> list[RGB]:
-    drawn = []
-    for picture in denoiser.draw(rows, size, lambda: None):
-        assert picture.rgb is not None, picture.error
-        drawn.append(picture.rgb)
-    return drawn
-
-
 @pytest.mark.usefixtures("emulated")
 @pytest.mark.parametrize(("size", "wide"), [(2, 1), (4, 2)])
 @pytest.mark.parametrize("kind", ["sdxl", "flux"])
 def test_an_image_in_fp8_is_near_to_that_in_bfloat16_and_knows_no_neighbours(kind: str, size: int, wide: int) -> None:
     rows = [runs.image_row(f"a red circle {place}", place, width=16 * wide) for place in range(size)]
     pipe = families.pipe(kind, torch.bfloat16)
-    before = _drawn(Denoiser(pipe), rows, size)
+    before = pixels_of(Denoiser(pipe), rows, size)
     quantise.to_fp8(pipeline.denoiser(pipe))
     denoiser = Denoiser(pipe)
     first, *others = rows
-    alone = _drawn(denoiser, [first], size)[0]
+    alone = pixels_of(denoiser, [first], size)[0]
     assert not np.array_equal(alone, before[0])
     assert np.abs(alone.astype(int) - before[0]).mean() < 4
-    assert np.array_equal(_drawn(denoiser, [first, *others], size)[0], alone)
-    assert np.array_equal(_drawn(denoiser, [*others, first], size)[-1], alone)
+    assert np.array_equal(pixels_of(denoiser, [first, *others], size)[0], alone)
+    assert np.array_equal(pixels_of(denoiser, [*others, first], size)[-1], alone)
 
 
 @pytest.mark.usefixtures("emulated")

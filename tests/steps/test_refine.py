@@ -1,7 +1,6 @@
 """A refiner draws the last steps: as diffusers' own two calls do, whoever the neighbours are."""
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from imagekiln.steps.stop import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.verify import verify
 from tests import families, models, refiners, runs
+from tests.drawing import pixels_of
 from tests.runs import image_row
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
@@ -40,14 +40,6 @@ def _rows(count: int, **settings: object) -> list[ImageRow]:
 
 def _denoiser(start: float = START) -> Denoiser:
     return Denoiser(models.pipe("sdxl"), refiner=Refiner(refiners.pipe(), start))
-
-
-def _drawn(denoiser: Denoiser, rows: Sequence[ImageRow], size: int) -> list[RGB]:
-    drawn = []
-    for picture in denoiser.draw(rows, size, lambda: None):
-        assert picture.rgb is not None, picture.error
-        drawn.append(picture.rgb)
-    return drawn
 
 
 def _diffusers(row: ImageRow, start: float = START) -> RGB:
@@ -71,15 +63,15 @@ def _diffusers(row: ImageRow, start: float = START) -> RGB:
 @pytest.mark.parametrize("start", [0.3, 0.6, 0.8])
 def test_an_image_is_that_of_diffusers_own_two_calls(start: float, guidance: float) -> None:
     (row,) = _rows(1, guidance=guidance)
-    ours = _drawn(_denoiser(start), [row], 1)[0]
+    ours = pixels_of(_denoiser(start), [row], 1)[0]
     assert np.array_equal(ours, _diffusers(row, start))
-    assert not np.array_equal(ours, _drawn(Denoiser(models.pipe("sdxl")), [row], 1)[0])
+    assert not np.array_equal(ours, pixels_of(Denoiser(models.pipe("sdxl")), [row], 1)[0])
 
 
 @pytest.mark.parametrize("sampler", ["ddim", "dpmpp_2m_karras", "dpmpp_sde", "euler_a", "heun", "lcm", "unipc"])
 def test_a_row_s_sampler_draws_on_from_its_own_noise_levels(sampler: str) -> None:
     (row,) = _rows(1, sampler=sampler)
-    assert np.array_equal(_drawn(_denoiser(), [row], 1)[0], _diffusers(row))
+    assert np.array_equal(pixels_of(_denoiser(), [row], 1)[0], _diffusers(row))
 
 
 @pytest.mark.parametrize("sampler", ["default", "euler_a"])
@@ -87,10 +79,10 @@ def test_a_row_s_sampler_draws_on_from_its_own_noise_levels(sampler: str) -> Non
 def test_an_image_depends_on_neither_its_place_nor_its_neighbours(size: int, wide: int, sampler: str) -> None:
     denoiser = _denoiser()
     first, *others = _rows(size, width=16 * wide, sampler=sampler)
-    alone = _drawn(denoiser, [first], size)[0]
+    alone = pixels_of(denoiser, [first], size)[0]
     assert alone.std() > 1
-    assert np.array_equal(_drawn(denoiser, [first, *others], size)[0], alone)
-    assert np.array_equal(_drawn(denoiser, [*others, first], size)[-1], alone)
+    assert np.array_equal(pixels_of(denoiser, [first, *others], size)[0], alone)
+    assert np.array_equal(pixels_of(denoiser, [*others, first], size)[-1], alone)
 
 
 def test_both_models_together_take_the_steps_and_whoever_wants_to_stop_is_asked_after_each() -> None:
@@ -101,7 +93,7 @@ def test_both_models_together_take_the_steps_and_whoever_wants_to_stop_is_asked_
 
 def test_few_steps_that_leave_the_refiner_nothing_are_drawn_by_the_model_alone() -> None:
     rows = _rows(2, steps=1)
-    assert all(np.isfinite(each).all() for each in _drawn(_denoiser(), rows, 2))
+    assert all(np.isfinite(each).all() for each in pixels_of(_denoiser(), rows, 2))
 
 
 def _settings(**refiner: object) -> dict[str, object]:
