@@ -1,4 +1,5 @@
 import hashlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ from imagekiln.steps import lora_files
 from imagekiln.steps.adapters import Lora
 from imagekiln.steps.errors import BadInput, KilnError, Missing
 from imagekiln.steps.families import FAMILIES
+from imagekiln.steps.fetch import fetch
 from imagekiln.steps.job import Model
-from tests import safetensors
+from tests import runs, safetensors
 from tests.hub import MODEL, REVISION
 from tests.hub import hub as serving
 
@@ -111,9 +113,9 @@ def test_a_hub_lora_must_be_one_file_of_one_commit(file: str | None, revision: s
     assert str(caught.value) == told
 
 
-def test_a_hub_lora_is_fetched_and_known_by_its_bytes_like_any_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def hub_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A LoRA that a hub gives as style.safetensors; what it gives is kept in tmp_path's cache."""
     from huggingface_hub import constants
 
     file = safetensors.write(tmp_path / "repository" / "style.safetensors")
@@ -121,7 +123,28 @@ def test_a_hub_lora_is_fetched_and_known_by_its_bytes_like_any_other(
         monkeypatch.setattr(constants, "ENDPOINT", there.endpoint)
         monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{there.endpoint}/{URLS}")
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        assert lora_files.facts(_model(MODEL, "style.safetensors", REVISION))["style"] == _facts(file)
-        with pytest.raises(Missing) as caught:
-            lora_files.facts(_model(MODEL, "other.safetensors", REVISION))
+        yield file
+
+
+def test_a_hub_lora_is_brought_here_and_known_by_its_bytes_like_any_other(hub_file: Path) -> None:
+    assert lora_files.facts(_model(MODEL, "style.safetensors", REVISION))["style"] == _facts(hub_file)
+    with pytest.raises(Missing) as caught:
+        lora_files.facts(_model(MODEL, "other.safetensors", REVISION))
     assert str(caught.value) == f"{MODEL}: has no such file at that revision. Correct model.loras.style.weight_name."
+
+
+def test_fetch_brings_a_run_s_hub_loras_to_where_no_hub_is_needed(
+    hub_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    there = runs.planned(
+        tmp_path, str(tmp_path / "out"), model=_model(MODEL, "style.safetensors", REVISION).model_dump()
+    )
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "volume"))
+    fetch(there.uri)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    (lora,) = there.plan.job.model.loras.values()
+    found = lora_files.planned("style", lora, there.plan.loras["style"].sha256)
+    assert found.is_relative_to(tmp_path / "volume")
+    assert found.read_bytes() == hub_file.read_bytes()
