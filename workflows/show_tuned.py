@@ -18,7 +18,8 @@ def tuned(result: Tuned) -> str:
 
 
 def _entry(entry: Entry) -> str:
-    head = f"{entry.width} x {entry.height} on {in_line(entry.gpu)}: {entry.batch} images at once"
+    images = f"{entry.batch} image{'' if entry.batch == 1 else 's'} at once"
+    head = f"{entry.width} x {entry.height} on {in_line(entry.gpu)}: {images}"
     lines = [f"{head}, {entry.seconds_per_image:.3g} s each ({WHY[entry.stopped]})."]
     for rate in entry.measured:
         memory = "" if rate.peak_gib is None else f"{rate.peak_gib:9.1f} GiB"

@@ -114,4 +114,5 @@ def test_what_was_found_before_is_said_to_be(job: str) -> None:
 
 def test_a_plan_says_where_nothing_is_known_of_the_gpu(job: str, tmp_path: Path) -> None:
     done = _kiln("plan", job, "--set", "batch.gpu=a GPU", "--set", f"output={tmp_path}/out")
-    assert done.stdout.endswith("\nBatches of 8 images: nothing is known of this model, dtype and speed on this GPU.\n")
+    told = "nothing is known of this model, dtype and speed on this GPU. `imagekiln tune` measures it."
+    assert done.stdout.endswith(f"\nBatches of 8 images: {told}\n")
