@@ -44,6 +44,8 @@ def tune(
     entries, measured = [], 0
     for size in dict.fromkeys(sizes or [default_size(job, bench.facts)]):
         if (entry := known.get(bench.subject.key(size))) is None:
+            if not measured:
+                tuning_file.require_writable(file)
             entry, measured = bench.subject.entry(size, bench.found(size), versions()), measured + 1
             tuning_file.add(file, entry)
         entries.append(entry)

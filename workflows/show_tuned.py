@@ -14,7 +14,8 @@ WHY = {
 def tuned(result: Tuned) -> str:
     """Each shape's batch with what was measured, and where it is kept."""
     found = "" if result.measured else "Found, and not measured again: --again does.\n"
-    return found + "\n".join([*map(_entry, result.entries), f"Kept in: {in_line(result.file)}"])
+    kept = f"Kept in: {in_line(result.file)}\nName it in the job, as batch.tuning."
+    return found + "\n".join([*map(_entry, result.entries), kept])
 
 
 def _entry(entry: Entry) -> str:

@@ -102,7 +102,17 @@ def test_where_nothing_fits_it_is_told_and_nothing_kept(tmp_path: Path, monkeypa
     _measures(monkeypatch, lambda _: None)
     with pytest.raises(TryAgain, match="not even one image of 64 x 64 fits in the memory of cpu"):
         _tuned(_job(tmp_path), tmp_path)
-    assert not (tmp_path / "tuning.yaml").exists()
+    assert tuning_file.read(f"{tmp_path}/tuning.yaml").entries == ()
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = _measures(monkeypatch, lambda batch: Measured(batch, 1.0))
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput):
+        tune.tune(_job(tmp_path), str(tmp_path / "file" / "tuning.yaml"))
+    assert asked == []
 
 
 @pytest.mark.parametrize(
