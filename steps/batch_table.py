@@ -15,7 +15,8 @@ GIB = 2**30
 class Size:
     """A model: GB of weights in 16 bits, texts' encoders included, and the side of a token's square in pixels.
 
-    For a UNet, it is a token of the level that does most of the work.
+    For a UNet, it is a token of the middle of its work, by level: SDXL does 69 % of that at 32 pixels, Stable Diffusion
+    1.5 does 38, 29 and 27 % at 8, 16 and 32.
     """
 
     gigabytes: float
@@ -24,7 +25,7 @@ class Size:
 
 MODELS: Mapping[str, Size] = {
     "stabilityai/stable-diffusion-xl-base-1.0": Size(7.0, 32),
-    "stable-diffusion-v1-5/stable-diffusion-v1-5": Size(2.7, 32),
+    "stable-diffusion-v1-5/stable-diffusion-v1-5": Size(2.7, 16),
     "stabilityai/stable-diffusion-3.5-medium": Size(16.3, 16),
     "stabilityai/stable-diffusion-3.5-large": Size(27.6, 16),
     "black-forest-labs/FLUX.1-dev": Size(33.7, 16),

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from imagekiln.steps import batch_table, footers, model, tuning_file
 from imagekiln.steps.batch_table import power_of_two
 from imagekiln.steps.catalog import Group
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.families import family
 from imagekiln.steps.job import Job
 from imagekiln.steps.model import ModelFacts
 from imagekiln.steps.plan import BatchSize
 from imagekiln.steps.sources import Source
-from imagekiln.steps.tuning import Entry, deciding, load
+from imagekiln.steps.tuning import Entry, Tuning, deciding, load
 
 SHAPING = {"width", "height", "guidance"}  # the columns by which rows may need other batches than the defaults
 
@@ -56,13 +56,22 @@ def known(job: Job, digests: Callable[[], tuple[str, ...]]) -> Known:
     if job.batch.tuning is None:
         return Known(gpu=job.batch.gpu)
     digest = " ".join(digests())
-    found = [each for each in tuning_file.read(job.batch.tuning).entries if _fits(each, job, digest)]
+    found = [each for each in _read(job.batch.tuning).entries if _fits(each, job, digest)]
     gpus = sorted({each.gpu for each in found})
     if job.batch.gpu is None and len(gpus) > 1:
         named = ", ".join(gpus)
         raise BadInput(f"{job.batch.tuning}: has entries for several GPUs ({named}). Name one as batch.gpu.")
     gpu = job.batch.gpu or next(iter(gpus), None)
     return Known(tuple(each for each in found if each.gpu == gpu), gpu)
+
+
+def _read(name: str) -> Tuning:
+    try:
+        return tuning_file.read(name)
+    except Missing as error:
+        raise Missing(
+            f"{name}: there is no such tuning file. Run `imagekiln tune`, or correct batch.tuning."
+        ) from error
 
 
 def _fits(entry: Entry, job: Job, digest: str) -> bool:

@@ -22,16 +22,26 @@ log = logging.getLogger(__name__)
 
 
 class Decoding:
-    """The VAE of a pipeline, and the `way` in which it decodes: the latest one, which only ever becomes more frugal."""
+    """The VAE of a pipeline, and the `way` in which it decodes: the latest one, more and more frugal."""
 
     def __init__(self, pipe: diffusers.DiffusionPipeline, wanted: Literal["auto"] | Way) -> None:
         """Have it decode in the way that is wanted. Raises BadInput where it knows no such way."""
         self.way: Way = "whole"
+        self._saves = wanted == "auto"
         self._vae: Vae = getattr(pipe, "vae", None)
         if wanted == "auto" and self._vae is not None:
             self._vae.decode = self._saving(self._vae.decode)
         elif wanted in ("slices", "tiles") and not self._take(wanted):
             raise BadInput(f"speed.vae is {wanted!r}, which this model's VAE does not know. Write auto.")
+
+    def anew(self) -> None:
+        """Forget that memory ever ran out: decode whole again, unless another way was asked for."""
+        if not self._saves or self.way == "whole":
+            return
+        self._vae.disable_slicing()
+        if self.way == "tiles":
+            self._vae.disable_tiling()
+        self.way = "whole"
 
     def _saving(self, decode: Callable[P, T]) -> Callable[P, T]:
         """The same, again and again with less at a time while memory runs out."""

@@ -6,7 +6,8 @@ from datetime import UTC, datetime
 from imagekiln.steps.job import Job
 from imagekiln.steps.saturation import Found, Measured
 from imagekiln.steps.speed import Speed
-from imagekiln.steps.tuning import Entry, Key, Rate, deciding, key
+from imagekiln.steps.tuning import MOST_NAME, Entry, Key, Rate, deciding, key
+from imagekiln.steps.visible import cut
 
 GIB = 2**30
 Size = tuple[int, int]
@@ -35,7 +36,7 @@ class Subject:
     def entry(self, size: Size, found: Found, versions: dict[str, str]) -> Entry:
         """The entry for a size, of what was found just now."""
         return Entry(
-            model=self.job.model.id,
+            model=cut(self.job.model.id, MOST_NAME - 50),
             digest=self.digest,
             dtype=self.job.model.dtype,
             speed=self.speed,

@@ -19,7 +19,8 @@ MOST_DRAWS = 20
 class Effort:
     """How much is drawn for each batch size: so many steps a time, for so many seconds after a first time to warm up.
 
-    `minutes` is for all batches of one size of images: when they are over, what was measured decides.
+    An image of fewer steps is drawn whole. `minutes` is for all batches of one size of images: when they are over, what
+    was measured decides.
     """
 
     steps: int = 6
@@ -35,6 +36,7 @@ class Trial:
         self._denoiser = denoiser
         self._pixels = pixels
         self._effort = effort
+        self._steps = min(effort.steps, pixels.steps)
 
     def measure(self, batch: int) -> Measured | None:
         """What a batch of so many images takes with all its steps; None where it does not fit in memory.
@@ -60,7 +62,7 @@ class Trial:
         seconds: list[float] = []
         began = gauge.now(self._denoiser.device)
         while len(seconds) < MOST_DRAWS and gauge.now(self._denoiser.device) - began < self._effort.seconds:
-            seconds.append(whole(self._drawn(rows), self._effort.steps, self._pixels.steps))
+            seconds.append(whole(self._drawn(rows), self._steps, self._pixels.steps))
         # What slows a draw down, a neighbour or a clock, never speeds one up: the fastest is the device's own.
         return Measured(batch, min(seconds), gauge.peak(self._denoiser.device))
 
@@ -74,7 +76,7 @@ class Trial:
         return times
 
     def _rows(self, batch: int) -> list[ImageRow]:
-        few = replace(self._pixels, steps=self._effort.steps)
+        few = replace(self._pixels, steps=self._steps)
         return [ImageRow(place, f"{place:032x}", replace(few, seed=place)) for place in range(batch)]
 
 

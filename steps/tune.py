@@ -2,9 +2,10 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cache
 
-from imagekiln.steps import gauge, model, tuning_file
+from imagekiln.steps import adapter_files, gauge, lora_files, model, shortcuts, tuning_file
 from imagekiln.steps.batching import default_size
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.device import choose, describe
@@ -43,6 +44,8 @@ def tune(
     entries, measured = [], 0
     for size in dict.fromkeys(sizes or [default_size(job, bench.facts)]):
         if (entry := known.get(bench.subject.key(size))) is None:
+            if not measured:
+                tuning_file.require_writable(file)
             entry, measured = bench.subject.entry(size, bench.found(size), versions()), measured + 1
             tuning_file.add(file, entry)
         entries.append(entry)
@@ -55,16 +58,21 @@ class _Bench:
     def __init__(self, job: Job, effort: Effort, told: Callable[[str], None]) -> None:
         device = choose(job.device)
         self.facts = model.facts(job.model)
+        shortcuts.require(job, self.facts.pipeline)
+        adapter_files.require(job.model, self.facts.pipeline)
+        lora_files.require(job.model, self.facts.pipeline)
         self._family = family(self.facts.pipeline)
         guided = self._family.guided(job.defaults.guidance)
         self.subject = Subject(job, " ".join(self.facts.digests), guided, describe(device), gauge.memory(device))
-        self._job, self._effort, self._told = job, effort, told
+        self._job, self._effort, self._told = job, _enough(job, effort), told
         self._load: Callable[[], Denoiser] = cache(lambda: opened(_plan(job, self.facts)))
 
     def found(self, size: Size) -> Found:
         """What the search for a size found."""
         self._refuse(size)
-        trial, end = Trial(self._load(), self._pixels(size), self._effort), self._effort.minutes * 60 + time.monotonic()
+        denoiser = self._load()
+        denoiser.decoding.anew()  # memory that ran out for another size says nothing of this one
+        trial, end = Trial(denoiser, self._pixels(size), self._effort), self._effort.minutes * 60 + time.monotonic()
         most = 1 if self._family.alone else LARGEST  # it draws one image at a time, whatever the batch
 
         def measure(batch: int) -> Measured | None:
@@ -87,6 +95,12 @@ class _Bench:
             raise BadInput(f"{_text(size)}: the model's sides are multiples of {multiple} pixels. Name another size.")
         if size[0] * size[1] > most:
             raise BadInput(f"{_text(size)}: has more than {most} pixels. Name another size, or raise limits.pixels.")
+
+
+def _enough(job: Job, effort: Effort) -> Effort:
+    """The effort; all of the job's steps where some of them take longer than others."""
+    uneven = shortcuts.without_pictures(job) is not None  # guidance that ends, reuse, a refiner
+    return replace(effort, steps=job.defaults.steps) if uneven else effort
 
 
 def _plan(job: Job, facts: ModelFacts) -> Plan:

@@ -10,6 +10,7 @@ from imagekiln.steps.speed import Speed
 from imagekiln.steps.values import Number, Positive, Settings, Text, Whole
 
 MOST_ENTRIES = 2000
+MOST_NAME = 500  # characters
 
 
 def _power_of_two(batch: int) -> int:
@@ -18,7 +19,7 @@ def _power_of_two(batch: int) -> int:
     return batch
 
 
-Name = Annotated[Text, Field(max_length=500)]
+Name = Annotated[Text, Field(max_length=MOST_NAME)]
 Images = Annotated[Positive, Field(le=LARGEST), AfterValidator(_power_of_two)]
 Gib = Annotated[Number, Field(ge=0, le=1_000_000)]
 Side = Annotated[Positive, Field(le=2**16)]

@@ -40,8 +40,12 @@ def add(name: str, entry: Entry) -> None:
     others = [each for each in read_or_empty(name).entries if each.key != entry.key]
     if len(others) >= MOST_ENTRIES:
         raise BadInput(f"{name}: has {len(others)} entries, and no more fit. Remove old ones, or name another --file.")
-    store, key = _place(name)
-    store.replace(key, to_yaml(Tuning(entries=tuple(sorted([*others, entry], key=lambda each: each.key)))))
+    _write(name, Tuning(entries=tuple(sorted([*others, entry], key=lambda each: each.key))))
+
+
+def require_writable(name: str) -> None:
+    """Write the file as it is, or an empty one, before anything is measured in vain. Raises BadInput, TryAgain."""
+    _write(name, read_or_empty(name))
 
 
 def to_yaml(tuning: Tuning) -> bytes:
@@ -66,6 +70,11 @@ def parse(content: bytes, name: str) -> Tuning:
         return Tuning.model_validate(values)
     except ValidationError as error:
         raise BadInput(*sentences(Tuning, error.errors()[:MOST_SAID], name, {})) from error
+
+
+def _write(name: str, tuning: Tuning) -> None:
+    store, key = _place(name)
+    store.replace(key, to_yaml(tuning))
 
 
 def _place(name: str) -> tuple[Store, str]:

@@ -51,7 +51,8 @@ def _batches(plan: Plan) -> str:
     if asked.images is not None or (asked.tuning is None and asked.gpu is None):
         return ""
     if not plan.batches:
-        return f"\nBatches of {plan.largest_batch} images: nothing is known of this model, dtype and speed on this GPU."
+        unknown = "nothing is known of this model, dtype and speed on this GPU. `imagekiln tune` measures it."
+        return f"\nBatches of {plan.largest_batch} images: {unknown}"
     shown = [f"{each.images} of {each.width} x {each.height}" for each in plan.batches[:MOST_SIZES]]
     more = [f"{len(plan.batches) - MOST_SIZES} more sizes"] if len(plan.batches) > MOST_SIZES else []
     return f"\nBatches: {', '.join(shown + more)}."

@@ -14,11 +14,13 @@ WHY = {
 def tuned(result: Tuned) -> str:
     """Each shape's batch with what was measured, and where it is kept."""
     found = "" if result.measured else "Found, and not measured again: --again does.\n"
-    return found + "\n".join([*map(_entry, result.entries), f"Kept in: {in_line(result.file)}"])
+    kept = f"Kept in: {in_line(result.file)}\nName it in the job, as batch.tuning."
+    return found + "\n".join([*map(_entry, result.entries), kept])
 
 
 def _entry(entry: Entry) -> str:
-    head = f"{entry.width} x {entry.height} on {in_line(entry.gpu)}: {entry.batch} images at once"
+    images = f"{entry.batch} image{'' if entry.batch == 1 else 's'} at once"
+    head = f"{entry.width} x {entry.height} on {in_line(entry.gpu)}: {images}"
     lines = [f"{head}, {entry.seconds_per_image:.3g} s each ({WHY[entry.stopped]})."]
     for rate in entry.measured:
         memory = "" if rate.peak_gib is None else f"{rate.peak_gib:9.1f} GiB"

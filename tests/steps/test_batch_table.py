@@ -20,6 +20,7 @@ def test_a_batch_ends_where_the_device_is_saturated() -> None:
     assert _images(QWEN, guided=True) == 1
     assert _images(FLUX, side=512) == 8
     assert _images(SDXL, guided=True) == 4
+    assert _images("stable-diffusion-v1-5/stable-diffusion-v1-5", side=512, guided=True) == 4
 
 
 def test_guidance_halves_the_batch_that_saturates() -> None:

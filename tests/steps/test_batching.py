@@ -144,7 +144,7 @@ def test_same_job_and_file_give_the_same_plan(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
-    with pytest.raises(Missing, match=r"absent\.yaml: no such file"):
+    with pytest.raises(Missing, match=r"absent\.yaml: there is no such tuning file. Run `imagekiln tune`"):
         _plan(tmp_path, batch={"tuning": str(tmp_path / "absent.yaml")})
 
 

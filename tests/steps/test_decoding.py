@@ -42,6 +42,23 @@ def _drawn(denoiser: Denoiser) -> list[models.Untyped]:
     return [picture.rgb for picture in denoiser.draw(_rows(), 4, lambda: None)]
 
 
+@pytest.mark.parametrize("room", [LATENTS**2, LATENTS**2 // 4])
+def test_decoding_whole_is_tried_anew_when_asked(room: int) -> None:
+    denoiser = Denoiser(_pipe(room))
+    _drawn(denoiser)
+    denoiser.decoding.anew()
+    vae = denoiser._pipe.vae
+    assert (denoiser.decoding.way, vae.use_slicing, vae.use_tiling) == ("whole", False, False)
+    _drawn(denoiser)
+    assert denoiser.decoding.way != "whole"
+
+
+def test_a_way_that_was_asked_for_stays() -> None:
+    asked = Denoiser(_pipe(), Speed(vae="slices"))
+    asked.decoding.anew()
+    assert asked.decoding.way == "slices"
+
+
 @pytest.mark.parametrize(
     ("room", "way"),
     [(None, "whole"), (4 * LATENTS**2, "whole"), (LATENTS**2, "slices"), (LATENTS**2 // 4, "tiles")],

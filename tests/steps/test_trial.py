@@ -1,6 +1,7 @@
 """One batch size on a stand-in for a model, whose steps take as long as they are told to."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
@@ -61,6 +62,14 @@ def test_what_all_steps_take_follows_from_a_few(batch: int, monkeypatch: pytest.
     assert found.seconds == pytest.approx(30 * (0.5 + 0.25 * batch) + 1)
     assert (found.batch, found.peak) == (batch, None)
     assert set(model.drawn) == {(batch, batch, 4)}
+
+
+def test_an_image_of_fewer_steps_is_drawn_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model()
+    monkeypatch.setattr(gauge, "now", lambda _: model.clock)
+    found = Trial(model, replace(PIXELS, steps=1), Effort(steps=4)).measure(2)  # type: ignore[arg-type]
+    assert found is not None
+    assert (found.seconds, set(model.drawn)) == (2, {(2, 2, 1)})
 
 
 def test_the_first_draw_only_warms_up_and_the_fastest_counts(monkeypatch: pytest.MonkeyPatch) -> None:

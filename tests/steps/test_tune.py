@@ -1,13 +1,17 @@
 """Tuning for real: the bundled model on the CPU, with little effort."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from imagekiln.steps import tune, tuning_file
+from imagekiln.steps.bundled import local
+from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.families import family
+from imagekiln.steps.identity import Pixels
 from imagekiln.steps.job import Job
 from imagekiln.steps.planning import make_plan
 from imagekiln.steps.saturation import Measured
@@ -98,7 +102,17 @@ def test_where_nothing_fits_it_is_told_and_nothing_kept(tmp_path: Path, monkeypa
     _measures(monkeypatch, lambda _: None)
     with pytest.raises(TryAgain, match="not even one image of 64 x 64 fits in the memory of cpu"):
         _tuned(_job(tmp_path), tmp_path)
-    assert not (tmp_path / "tuning.yaml").exists()
+    assert tuning_file.read(f"{tmp_path}/tuning.yaml").entries == ()
+
+
+def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = _measures(monkeypatch, lambda batch: Measured(batch, 1.0))
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput):
+        tune.tune(_job(tmp_path), str(tmp_path / "file" / "tuning.yaml"))
+    assert asked == []
 
 
 @pytest.mark.parametrize(
@@ -118,6 +132,57 @@ def test_a_size_that_rows_could_not_have_is_refused(size: tuple[int, int], told:
 def test_a_model_that_is_not_there_is_told(tmp_path: Path) -> None:
     with pytest.raises(Missing, match="no such model folder"):
         _tuned(_job(tmp_path, model={"id": "./absent"}), tmp_path)
+
+
+@pytest.mark.parametrize("setting", ["reuse", "guidance_until"])
+def test_a_shortcut_that_planning_refuses_is_refused_before_loading(
+    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagekiln.steps.shortcuts.family", lambda _: family("Kandinsky22"))
+    with pytest.raises(BadInput, match=f"speed.{setting} is not for StableDiffusion"):
+        _tuned(_job(tmp_path, speed={setting: 2 if setting == "reuse" else 0.5}), tmp_path)
+
+
+@pytest.mark.parametrize(("speed", "drawn"), [({}, 3), ({"guidance_until": 0.5}, 20)])
+def test_where_steps_differ_all_of_them_are_drawn(
+    speed: dict[str, float], drawn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    efforts: list[int] = []
+
+    class Noted(Trial):
+        def __init__(self, denoiser: Denoiser, pixels: Pixels, effort: Effort) -> None:
+            efforts.append(effort.steps)
+            super().__init__(denoiser, pixels, effort)
+
+    monkeypatch.setattr(tune, "Trial", Noted)
+    _measures(monkeypatch, lambda batch: Measured(batch, 1.0))
+    _tuned(_job(tmp_path, speed=speed, defaults={"steps": 20}), tmp_path)
+    assert efforts == [drawn]
+
+
+def test_memory_that_ran_out_for_one_size_does_not_slow_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ways: list[str] = []
+
+    def measure(trial: Trial, batch: int) -> Measured:
+        decoding = trial._denoiser.decoding
+        ways.append(decoding.way)
+        decoding._take("slices")
+        return Measured(batch, 1.0)
+
+    monkeypatch.setattr(Trial, "measure", measure)
+    monkeypatch.setattr(tune, "LARGEST", 1)
+    _tuned(_job(tmp_path), tmp_path, (64, 64), (128, 64))
+    assert ways == ["whole", "whole"]
+
+
+def test_a_model_in_a_folder_far_down_is_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _measures(monkeypatch, lambda batch: Measured(batch, 1.0))
+    folder = tmp_path.joinpath(*["far" * 40] * 5)
+    shutil.copytree(local("bundled:shapes"), folder)
+    (entry,) = _tuned(_job(tmp_path, model={"id": str(folder), "dtype": "float32"}), tmp_path).entries
+    assert entry.model.startswith(str(tmp_path))
 
 
 def test_time_that_is_over_ends_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

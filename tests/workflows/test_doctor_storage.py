@@ -3,7 +3,7 @@
 import fsspec
 import pytest
 
-from imagekiln.steps import storage
+from imagekiln.steps import storage, tuning_file
 from imagekiln.steps.job import Job
 from imagekiln.steps.jobfile import check_job
 from imagekiln.steps.storage import open_store
@@ -11,6 +11,7 @@ from imagekiln.workflows.doctor import check_storage
 from tests import s3
 from tests.jobs import SHAPES
 from tests.stub_s3 import stub_s3
+from tests.tuned import entry
 
 
 def _job(bucket: str, **settings: object) -> Job:
@@ -101,6 +102,17 @@ def test_prompts_of_a_date_are_not_looked_for() -> None:
 
 def test_prompts_that_ship_are_there() -> None:
     assert check_storage.prompts(_job("s3://bucket", prompts="bundled:prompts.parquet")).verdict == "ok"
+
+
+def test_a_tuning_file_is_read(s3_bucket: str) -> None:
+    name = f"{s3_bucket}/tuning.yaml"
+    asked = _job(s3_bucket, batch={"tuning": name})
+    assert check_storage.tuning(asked).verdict == "wrong"
+    tuning_file.add(name, entry())
+    found = check_storage.tuning(asked)
+    assert (found.verdict, found.says) == ("ok", f"{name} can be read.")
+    open_store(s3_bucket).replace("tuning.yaml", b"entries: []")
+    assert "is no tuning file" in check_storage.tuning(asked).says
 
 
 @pytest.mark.parametrize("key", ["prompts", "output"])

@@ -42,7 +42,7 @@ def test_it_measures_once_and_the_plan_and_the_estimate_use_it(job: str, tmp_pat
     file = f"{tmp_path}/tuning.yaml"
     (found,) = tuning_file.read(file).entries
     assert done.stdout.startswith(f"64 x 64 on cpu: {found.batch} images at once, ")
-    assert done.stdout.endswith(f"\nKept in: {file}\n")
+    assert done.stdout.endswith(f"\nKept in: {file}\nName it in the job, as batch.tuning.\n")
     assert [line.split(":")[0] for line in done.stderr.splitlines()[-2:]] == [
         "64 x 64, 1 at once",
         "64 x 64, 2 at once",
@@ -99,13 +99,17 @@ def test_a_hostile_file_is_refused_with_a_sentence(job: str, tmp_path: Path) -> 
             "     4 at once          2 images/s      3.5 GiB",
         ),
         (
+            entry(batch=1, measured=[]),
+            "64 x 64 on a GPU: 1 image at once, 0.5 s each (larger batches gain nothing).",
+        ),
+        (
             entry(gpu="a\x1bGPU", stopped="memory", measured=[]),
             "64 x 64 on a\ufffdGPU: 4 images at once, 0.5 s each (larger batches do not fit in memory).",
         ),
     ],
 )
 def test_what_was_found_is_said(found: Entry, said: str) -> None:
-    assert tuned(Tuned("t.yaml", (found,), 1)) == f"{said}\nKept in: t.yaml"
+    assert tuned(Tuned("t.yaml", (found,), 1)) == f"{said}\nKept in: t.yaml\nName it in the job, as batch.tuning."
 
 
 def test_what_was_found_before_is_said_to_be(job: str) -> None:
@@ -114,4 +118,5 @@ def test_what_was_found_before_is_said_to_be(job: str) -> None:
 
 def test_a_plan_says_where_nothing_is_known_of_the_gpu(job: str, tmp_path: Path) -> None:
     done = _kiln("plan", job, "--set", "batch.gpu=a GPU", "--set", f"output={tmp_path}/out")
-    assert done.stdout.endswith("\nBatches of 8 images: nothing is known of this model, dtype and speed on this GPU.\n")
+    told = "nothing is known of this model, dtype and speed on this GPU. `imagekiln tune` measures it."
+    assert done.stdout.endswith(f"\nBatches of 8 images: {told}\n")

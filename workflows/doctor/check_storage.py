@@ -3,7 +3,7 @@
 from contextlib import suppress
 from uuid import uuid4
 
-from imagekiln.steps import bundled, commit, sources
+from imagekiln.steps import bundled, commit, sources, tuning_file
 from imagekiln.steps.dated import DATE
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job import Job
@@ -50,6 +50,17 @@ def prompts(job: Job) -> Finding:
     if len(undated) < len(job.patterns):
         return unknown("Whose prompts there are depends on the date.", "See `imagekiln plan --date` for one.")
     return ok(f"{', '.join(undated)} can be read.")
+
+
+@check("tuning")
+def tuning(job: Job) -> Finding:
+    """The file that the job takes its batches from can be read."""
+    name = job.batch.tuning or ""
+    try:
+        tuning_file.read(name)
+    except KilnError as error:
+        return _failure(error)
+    return ok(f"{name} can be read.")
 
 
 def _probed(store: Store, *, careful: bool) -> Finding:

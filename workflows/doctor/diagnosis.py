@@ -106,3 +106,5 @@ def _storage(job: Job) -> Iterator[Check]:
     yield check_storage.places(job)
     yield check_storage.output(job)
     yield check_storage.prompts(job)
+    if job.batch.tuning is not None:
+        yield check_storage.tuning(job)
