@@ -44,7 +44,7 @@ def test_a_class_whose_call_takes_no_text_or_more_than_a_text_is_refused() -> No
 
 
 def _takes_more(found: type) -> bool:
-    taken = inspect.signature(found.__call__).parameters  # type: ignore[operator]  # of pipelines, not of all types
+    taken = inspect.signature(found.__call__).parameters
     needed = {
         name for name, each in taken.items() if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
     }
