@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from diffusers.utils import BaseOutput
 
 from imagekiln.steps.codecs import RGB
 from imagekiln.steps.drawing import Shot
@@ -36,6 +37,12 @@ def sized(images: "torch.Tensor | np.ndarray[tuple[int, ...], np.dtype[np.float3
     if (height, width) != (row.pixels.height, row.pixels.width):
         raise ValueError(f"the model drew {width} x {height} pixels, which is the nearest size that it knows")
     return found
+
+
+def refused(output: BaseOutput, count: int) -> list[bool]:
+    """Which of this many images the pipeline's safety checker refused; none where it has none, or is silent."""
+    found = (getattr(output, name, None) for name in ("nsfw_content_detected", "nsfw_detected"))
+    return [bool(each) for each in next(filter(None, found), [False] * count)]
 
 
 def _channels_first(images: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> torch.Tensor:

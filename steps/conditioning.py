@@ -106,7 +106,10 @@ class Conditioning:
 
         So neither the device nor the dtype nor a neighbour enters into it.
         """
-        generators = [torch.Generator("cpu").manual_seed(row.pixels.seed) for row in rows]
+        if self._family.alone and not self._family.positive:
+            torch.manual_seed(rows[0].pixels.seed)  # LongCat-Image rewrites prompts by what is drawn from there
+            return {"generator": _generator(rows[0])}  # GLM-Image and aMUSEd take no list of them
+        generators = [_generator(row) for row in rows]
         if not self._family.positive or rows[0].pixels.source_image is not None:
             return {"generator": generators}  # with a picture, the pipeline mixes the noise with it
         shape = self._latent_shape(rows[0])
@@ -152,3 +155,7 @@ class Conditioning:
     def _embedded(self, names: Places, each: Iterable[Embedded], length: int | None) -> Inputs:
         tensors = stacked(list(each), length)
         return dict(zip(names, map(list, tensors) if self._family.listed else tensors, strict=True))
+
+
+def _generator(row: ImageRow) -> torch.Generator:
+    return torch.Generator("cpu").manual_seed(row.pixels.seed)

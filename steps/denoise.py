@@ -9,7 +9,7 @@ import torch
 from diffusers.utils import BaseOutput
 
 from imagekiln.steps.branches import Branch, Branches
-from imagekiln.steps.called import Called, picture, sized
+from imagekiln.steps.called import Called, picture, refused, sized
 from imagekiln.steps.compiled_code import CompiledCode
 from imagekiln.steps.compiling import Compiling
 from imagekiln.steps.conditioning import Inputs
@@ -122,8 +122,7 @@ class Denoiser:
             inputs = text | told.noise(batch) | told.settings(batch[0]) | asking(told, check, self._cut)
             output = self._drawn(branch, batch, inputs | self._branches.pictured(batch))
         images = sized(output.images, batch[0])
-        filtered = getattr(output, "nsfw_content_detected", None) or [False] * len(batch)
-        return Called(shoot(images, self._copies, watched.spans), filtered, watched)
+        return Called(shoot(images, self._copies, watched.spans), refused(output, len(batch)), watched)
 
     def _pictures(self, rows: Sequence[ImageRow], calls: Sequence[Called]) -> list[Picture]:
         """The pictures of calls that are over. What filled up their batch comes last, and is left out."""
@@ -149,7 +148,9 @@ class Denoiser:
         self._conditioning.adapt(row)
         if wanted.sampler not in self._schedulers:
             self._schedulers[wanted.sampler] = scheduler(self._pipe, wanted.sampler)
-        pipe.scheduler = self._schedulers[wanted.sampler]
+        for part in (pipe, getattr(pipe, "decoder_pipe", None)):  # Kandinsky 2.2 draws by one within
+            if part is not None:
+                part.scheduler = self._schedulers[wanted.sampler]
         for name in GUIDERS:
             if guider := getattr(pipe, name, None):
                 guider.guidance_scale = wanted.guidance

@@ -143,6 +143,7 @@ FAMILIES: Mapping[str, Family] = {
     "HunyuanDiTPipeline": Family(compiled="whole", loras=False),
     "KandinskyV22CombinedPipeline": Family(alone=True, multiple=64, compiled="whole", loras=False),
     "Kandinsky3Pipeline": Family(alone=True, multiple=64, compiled="whole", halved=("prompt_embeds", "attention_mask")),
+    "IFPipeline": Family(alone=True, side=64, compiled="whole"),  # its first stage, which has no VAE
 }
 
 

@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from imagekiln.steps import bundled, hub
+from imagekiln.steps import bundled, from_text, hub
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.families import family
 from imagekiln.steps.job import Model
@@ -35,9 +35,14 @@ class ModelFacts:
 
 
 def facts(model: Model) -> ModelFacts:
-    """Read the model's configuration. Raises BadInput where it is no safetensors pipeline, Missing, TryAgain."""
+    """Read the model's configuration.
+
+    Raises BadInput where it is no safetensors pipeline, or none that draws from a text alone, Missing, TryAgain.
+    """
     folder = configuration(model)
     pipeline, index = _index(model, folder)
+    if why := from_text.refused(pipeline):
+        raise BadInput(f"{model.id}: is a {pipeline}, which {why}.")
     denoiser = next((name for name in ("unet", "transformer", "prior") if name in index), None)
     vae = next((name for name in ("vae", "movq") if name in index), None)
     side, multiple = _sizes(*(_optional(folder / str(name) / "config.json") for name in (denoiser, vae)))

@@ -1,5 +1,6 @@
 """Loading a diffusers pipeline: safetensors only, no remote code, on the device and in the dtype of the plan."""
 
+import inspect
 from pathlib import Path
 
 import diffusers
@@ -27,6 +28,7 @@ def load(plan: Plan) -> diffusers.DiffusionPipeline:
     if plan.job.threads is not None:
         torch.set_num_threads(plan.job.threads)
     pipe = loaded(plan.job.model, plan.model.digest, device)
+    _require_texts(plan.job.model.id, pipe)
     if in_fp8:
         quantise.to_fp8(denoiser(pipe))
     return pipe
@@ -67,6 +69,15 @@ def _refuse_emulation(plan: Plan, device: torch.device) -> None:
         f"{wanted.id}: is planned in bfloat16, which {describe(device)} does not have. "
         "Set model.dtype: float16 and plan anew, or use a GPU of compute capability 8.0 or more."
     )
+
+
+def _require_texts(name: str, pipe: diffusers.DiffusionPipeline) -> None:
+    """Raise BadInput where a pipeline takes no text, or not a text alone."""
+    taken = inspect.signature(pipe.__call__).parameters
+    needed = [each for each, how in taken.items() if how.default is how.empty and how.kind is how.POSITIONAL_OR_KEYWORD]
+    if "prompt" not in taken or set(needed) - {"prompt"}:
+        given = ", ".join(needed) or "no text"
+        raise BadInput(f"{name}: is a {type(pipe).__name__}, which draws from {given}. Name one that draws from texts.")
 
 
 def scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers.SchedulerMixin:

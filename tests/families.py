@@ -59,7 +59,7 @@ def pipe(kind: str, dtype: torch.dtype = torch.float32) -> Untyped:
     return loaded
 
 
-def _words() -> Untyped:
+def words() -> Untyped:
     """A tokeniser of whole words where it knows them, of bytes elsewhere."""
     made = tokenizers.Tokenizer(tokenizers.models.BPE())
     made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -81,7 +81,8 @@ def _words() -> Untyped:
     )
 
 
-def _decoder(config: Callable[..., Untyped], **more: object) -> Untyped:
+def decoder(config: Callable[..., Untyped], **more: object) -> Untyped:
+    """What a text model that reads from left to right is made from."""
     return config(
         vocab_size=VOCABULARY,
         hidden_size=WIDE,
@@ -99,10 +100,11 @@ def _decoder(config: Callable[..., Untyped], **more: object) -> Untyped:
 
 
 def _gemma() -> Untyped:
-    return transformers.Gemma2Model(_decoder(transformers.Gemma2Config))
+    return transformers.Gemma2Model(decoder(transformers.Gemma2Config))
 
 
-def _qwen_vl() -> Untyped:
+def qwen_vl() -> Untyped:
+    """A Qwen 2.5 that reads texts and pictures."""
     text = {
         "hidden_size": WIDE,
         "intermediate_size": WIDE,
@@ -120,7 +122,8 @@ def _qwen_vl() -> Untyped:
     return transformers.Qwen2_5_VLForConditionalGeneration(config)
 
 
-def _flow(**more: object) -> Untyped:
+def flow(**more: object) -> Untyped:
+    """The scheduler of models that flow from noise to image."""
     return diffusers.FlowMatchEulerDiscreteScheduler(**more)
 
 
@@ -159,13 +162,13 @@ def _flux2_parts(*, guided: bool) -> dict[str, Untyped]:
             down_block_types=("DownEncoderBlock2D",) * 2,
             up_block_types=("UpDecoderBlock2D",) * 2,
         ),
-        "scheduler": _flow(),
-        "tokenizer": _words(),
+        "scheduler": flow(),
+        "tokenizer": words(),
     }
 
 
 def _flux2() -> Untyped:
-    text = _decoder(transformers.MistralConfig).to_dict() | {"model_type": "mistral", "num_hidden_layers": 31}
+    text = decoder(transformers.MistralConfig).to_dict() | {"model_type": "mistral", "num_hidden_layers": 31}
     sight = {"model_type": "pixtral", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
              "intermediate_size": 16, "image_size": 30, "patch_size": 6}  # fmt: skip
     config = transformers.Mistral3Config(text_config=text, vision_config=sight, image_token_index=3)
@@ -174,7 +177,7 @@ def _flux2() -> Untyped:
 
 
 def _klein() -> Untyped:
-    config = _decoder(transformers.Qwen3Config)
+    config = decoder(transformers.Qwen3Config)
     config.num_hidden_layers = 28
     config.layer_types = ["full_attention"] * 28
     encoder = transformers.Qwen3ForCausalLM(config)
@@ -198,8 +201,8 @@ def _chroma() -> Untyped:
         ),
         vae=tiny_vae(latent_channels=4, shift_factor=0.1),
         text_encoder=tiny_t5(),
-        tokenizer=_words(),
-        scheduler=_flow(),
+        tokenizer=words(),
+        scheduler=flow(),
     )
 
 
@@ -219,7 +222,7 @@ def _pixart_parts() -> dict[str, Untyped]:
         ),
         "vae": tiny_vae(latent_channels=4),
         "text_encoder": tiny_t5(),
-        "tokenizer": _words(),
+        "tokenizer": words(),
         "scheduler": diffusers.DPMSolverMultistepScheduler(),
     }
 
@@ -266,12 +269,12 @@ def _sana_parts(**more: object) -> dict[str, Untyped]:
             scaling_factor=0.5,
         ),
         "text_encoder": _gemma(),
-        "tokenizer": _words(),
+        "tokenizer": words(),
     }
 
 
 def _sana() -> Untyped:
-    return diffusers.SanaPipeline(scheduler=_flow(shift=7.0), **_sana_parts())
+    return diffusers.SanaPipeline(scheduler=flow(shift=7.0), **_sana_parts())
 
 
 def _sana_sprint() -> Untyped:
@@ -300,8 +303,8 @@ def _aura_flow() -> Untyped:
         transformer=transformer,
         vae=tiny_vae(latent_channels=4),
         text_encoder=tiny_t5(),
-        tokenizer=_words(),
-        scheduler=_flow(),
+        tokenizer=words(),
+        scheduler=flow(),
     )
 
 
@@ -323,8 +326,8 @@ def _lumina2() -> Untyped:
         # This family takes every VAE for one of factor 8.
         vae=tiny_vae((4, 4, 8, 8), latent_channels=4, shift_factor=0.1),
         text_encoder=_gemma(),
-        tokenizer=_words(),
-        scheduler=_flow(),
+        tokenizer=words(),
+        scheduler=flow(),
     )
 
 
@@ -349,9 +352,9 @@ def _qwen() -> Untyped:
             latents_mean=[0.0] * 4,
             latents_std=[1.0] * 4,
         ),
-        text_encoder=_qwen_vl(),
-        tokenizer=_words(),
-        scheduler=_flow(),
+        text_encoder=qwen_vl(),
+        tokenizer=words(),
+        scheduler=flow(),
     )
 
 
@@ -375,9 +378,9 @@ def _z_image() -> Untyped:
     return diffusers.ZImagePipeline(
         transformer=transformer,
         vae=tiny_vae(latent_channels=4, shift_factor=0.1),
-        text_encoder=transformers.Qwen3Model(_decoder(transformers.Qwen3Config)),
-        tokenizer=_words(),
-        scheduler=_flow(),
+        text_encoder=transformers.Qwen3Model(decoder(transformers.Qwen3Config)),
+        tokenizer=words(),
+        scheduler=flow(),
     )
 
 
@@ -395,9 +398,9 @@ def _cogview4() -> Untyped:
             condition_dim=4,
         ),
         vae=tiny_vae(latent_channels=4),
-        text_encoder=transformers.GlmForCausalLM(_decoder(transformers.GlmConfig)),
-        tokenizer=_words(),
-        scheduler=_flow(
+        text_encoder=transformers.GlmForCausalLM(decoder(transformers.GlmConfig)),
+        tokenizer=words(),
+        scheduler=flow(
             base_shift=0.25, max_shift=0.75, base_image_seq_len=256, use_dynamic_shifting=True, time_shift_type="linear"
         ),
     )
@@ -429,11 +432,11 @@ def _hunyuan_image() -> Untyped:
             sample_size=64,
             scaling_factor=0.5,
         ),
-        text_encoder=_qwen_vl(),
-        tokenizer=_words(),
+        text_encoder=qwen_vl(),
+        tokenizer=words(),
         text_encoder_2=transformers.T5EncoderModel(byt5),
-        tokenizer_2=_words(),
-        scheduler=_flow(),
+        tokenizer_2=words(),
+        scheduler=flow(),
         guider=AdaptiveProjectedMixGuidance(adaptive_projected_guidance_start_step=1),
         ocr_guider=AdaptiveProjectedMixGuidance(adaptive_projected_guidance_start_step=1),
     )
@@ -472,9 +475,9 @@ def _hunyuan_dit() -> Untyped:
         # This family takes every VAE for one of factor 8.
         vae=tiny_vae((4, 4, 8, 8), latent_channels=4),
         text_encoder=transformers.BertModel(bert),
-        tokenizer=_words(),
+        tokenizer=words(),
         text_encoder_2=tiny_t5(),
-        tokenizer_2=_words(),
+        tokenizer_2=words(),
         scheduler=diffusers.DDPMScheduler(),
         safety_checker=None,
         feature_extractor=None,
@@ -542,8 +545,38 @@ def _kandinsky3() -> Untyped:
         ),
         movq=_movq(),
         text_encoder=tiny_t5(),
-        tokenizer=_words(),
+        tokenizer=words(),
         scheduler=diffusers.DDPMScheduler(beta_schedule="squaredcos_cap_v2"),
+    )
+
+
+def _if() -> Untyped:
+    return diffusers.IFPipeline(
+        unet=diffusers.UNet2DConditionModel(
+            sample_size=SIDE,
+            in_channels=3,
+            out_channels=6,
+            layers_per_block=1,
+            block_out_channels=(32, 64),
+            down_block_types=("ResnetDownsampleBlock2D", "SimpleCrossAttnDownBlock2D"),
+            mid_block_type="UNetMidBlock2DSimpleCrossAttn",
+            up_block_types=("SimpleCrossAttnUpBlock2D", "ResnetUpsampleBlock2D"),
+            cross_attention_dim=32,
+            encoder_hid_dim=2 * WIDE,
+            attention_head_dim=8,
+            addition_embed_type="text",
+            addition_embed_type_num_heads=2,
+            cross_attention_norm="group_norm",
+            resnet_time_scale_shift="scale_shift",
+            act_fn="gelu",
+        ),
+        text_encoder=tiny_t5(),
+        tokenizer=words(),
+        scheduler=diffusers.DDPMScheduler(variance_type="learned_range", thresholding=True),
+        safety_checker=None,
+        feature_extractor=None,
+        watermarker=None,
+        requires_safety_checker=False,
     )
 
 
@@ -566,4 +599,5 @@ MAKE: dict[str, Callable[[], Untyped]] = {
     "hunyuan-dit": _hunyuan_dit,
     "kandinsky22": _kandinsky22,
     "kandinsky3": _kandinsky3,
+    "if": _if,
 }

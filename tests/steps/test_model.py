@@ -227,6 +227,23 @@ def test_sizes_that_the_configuration_does_not_tell_are_known_by_family(
     assert (found.width, found.height, found.size_multiple) == (side, side, multiple)
 
 
+@pytest.mark.parametrize(
+    ("pipeline", "why"),
+    [
+        ("StableDiffusionXLImg2ImgPipeline", "draws from more than a text. Name a model that needs no more."),
+        ("WanPipeline", "makes videos. Name a model of images."),
+        ("KandinskyV22Pipeline", "is one half of a model. Save both halves in one folder, as docs/models.md says."),
+    ],
+)
+def test_a_pipeline_that_draws_from_no_text_alone_is_refused_at_planning(
+    tmp_path: Path, pipeline: str, why: str
+) -> None:
+    folder = _configured(tmp_path / "model", pipeline, unet={}, vae=VAE8)
+    with pytest.raises(BadInput) as caught:
+        plan(tmp_path, {"prompt": ["a"]}, model={"id": str(folder)})
+    assert str(caught.value) == f"{folder}: is a {pipeline}, which {why}"
+
+
 def test_a_size_that_a_family_does_not_draw_is_refused(tmp_path: Path) -> None:
     folder = _configured(tmp_path / "model", "Kandinsky3Pipeline", unet={}, movq=VAE8)
     with pytest.raises(BadInput) as caught:

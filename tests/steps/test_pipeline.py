@@ -7,6 +7,8 @@ from pathlib import Path
 import diffusers
 import pytest
 import torch
+import transformers
+from sentencepiece import sentencepiece_model_pb2
 
 from imagekiln.steps import pipeline
 from imagekiln.steps.errors import BadInput, TryAgain
@@ -18,6 +20,7 @@ from tests.runs import planned
 from tests.steps.test_device import ABSENT
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
+WORDS = ("a", "red", "circle")
 
 
 def _plan(tmp_path: Path, model: Path | None = None, dtype: str = "float32", **changes: object) -> Plan:
@@ -110,6 +113,36 @@ def test_a_pipeline_that_diffusers_does_not_know_is_bad_input(tmp_path: Path) ->
     index.write_text(json.dumps(json.loads(index.read_text()) | {"_class_name": "NoSuchPipeline"}))
     with pytest.raises(BadInput, match=r"does not load as a diffusers pipeline \(.*NoSuchPipeline"):
         pipeline.load(_plan(tmp_path, model))
+
+
+def test_a_pipeline_that_draws_from_more_than_a_text_is_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(_self: object, prompt: str, image: object) -> None:
+        raise AssertionError((prompt, image))
+
+    plan = _plan(tmp_path)
+    monkeypatch.setattr(diffusers.StableDiffusionPipeline, "__call__", call)
+    with pytest.raises(BadInput, match=r"is a StableDiffusionPipeline, which draws from prompt, image\. Name one that"):
+        pipeline.load(plan)
+
+
+def test_a_tokeniser_that_is_a_sentencepiece_model_alone_loads(tmp_path: Path) -> None:
+    # As PixArt, Hunyuan-DiT, CogView3 and DeepFloyd IF come.
+    pieces = (
+        ("<pad>", "CONTROL"),
+        ("</s>", "CONTROL"),
+        ("<unk>", "UNKNOWN"),
+        *[(f"▁{word}", "NORMAL") for word in WORDS],
+    )
+    spiece = sentencepiece_model_pb2.ModelProto(
+        pieces=[{"piece": piece, "type": kind, "score": -1.0} for piece, kind in pieces],
+        trainer_spec={"model_type": "UNIGRAM", "unk_id": 2},
+    )
+    (tmp_path / "spiece.model").write_bytes(spiece.SerializeToString())
+    settings = {"tokenizer_class": "T5Tokenizer", "eos_token": "</s>", "pad_token": "<pad>", "extra_ids": 0}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert transformers.T5TokenizerFast.from_pretrained(tmp_path)("a red circle").input_ids == [3, 4, 5, 1]
 
 
 @pytest.mark.parametrize("where", ["unet/sneaky.py", "sneaky.py"])

@@ -1,0 +1,31 @@
+"""Which pipelines draw from a text alone, as far as the names of their classes tell: planning asks no diffusers.
+
+One whose name says nothing is taken to do so. Once it is loaded, its call tells more (`pipeline.load`).
+"""
+
+import re
+from collections.abc import Mapping
+
+IMAGES = "Name a model of images"
+# In this order: a video pipeline may start from a picture too.
+OTHERWISE: Mapping[str, str] = {
+    r"Video|Vid|Animat|ToWorld|[IT]2V|^Wan|^LTX|^Mochi|^Allegro|^Latte|^Helios|^SkyReels|^Cosmos(?!2TextToImage)"
+    r"|^Consis|^Chrono|^AnyFlow|^PIA|^SanaWM": f"makes videos. {IMAGES}",
+    r"Audio|Music|^AceStep|^Dance": f"makes sounds. {IMAGES}",
+    r"DiffusionGemma|^LLaDA|^ShapE|Protein": f"makes no images. {IMAGES}",
+    r"^(DDIM|DDPM|PNDM|LDM|DiT|ScoreSdeVe|KarrasVe|ConsistencyModel|VersatileDiffusion)Pipeline": (
+        "reads no text. Name a model that does"
+    ),
+    r"Prior(?!.*Redux)|Decoder|^Kandinsky(V22)?Pipeline": (
+        "is one half of a model. Save both halves in one folder, as docs/models.md says"
+    ),
+    r"Img2Img|I2I|Edit(?!ing)|Pix2Pix|In[Pp]aint|RePaint|PaintBy|Fill|Redux|Variation|Upscal|Super|Refiner|SRPipe|Depth"
+    r"|Blip|^Cycle|DualGuided|^Marigold|Layered|^VisualCloze|Control|Adapter|AttendAndExcite": (
+        "draws from more than a text. Name a model that needs no more"
+    ),
+}
+
+
+def refused(pipeline: str) -> str | None:
+    """Why a class of pipelines, by its name, draws no images from texts, and what to do; None where nothing says so."""
+    return next((why for words, why in OTHERWISE.items() if re.search(words, pipeline)), None)

@@ -1,0 +1,152 @@
+"""Tiny pipelines with random weights of families that stand in no row of ours, and so take the plain path."""
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+import diffusers
+import torch
+import transformers
+
+from tests.families import decoder, flow, words
+from tests.models import SIDE, WIDE, Untyped, clip_tokenizer, saved, tiny_clip, tiny_t5, tiny_vae
+
+
+@cache
+def folder(kind: str) -> Path:
+    """A saved pipeline, as a job names it."""
+    return saved(kind, MAKE[kind])
+
+
+def pipe(kind: str) -> Untyped:
+    """A loaded pipeline of its own, on the CPU in float32."""
+    loaded = diffusers.DiffusionPipeline.from_pretrained(folder(kind), dtype=torch.float32)
+    loaded.set_progress_bar_config(disable=True)
+    return loaded
+
+
+def _cogview3() -> Untyped:
+    return diffusers.CogView3PlusPipeline(
+        transformer=diffusers.CogView3PlusTransformer2DModel(
+            patch_size=2,
+            in_channels=4,
+            out_channels=4,
+            num_layers=1,
+            attention_head_dim=4,
+            num_attention_heads=2,
+            text_embed_dim=2 * WIDE,
+            time_embed_dim=8,
+            condition_dim=2,
+            pos_embed_max_size=16,
+            sample_size=SIDE // 2,
+        ),
+        vae=tiny_vae(latent_channels=4),
+        text_encoder=tiny_t5(),
+        tokenizer=words(),
+        scheduler=diffusers.CogVideoXDDIMScheduler(),
+    )
+
+
+def _lumina() -> Untyped:
+    return diffusers.LuminaPipeline(
+        transformer=diffusers.LuminaNextDiT2DModel(
+            sample_size=SIDE // 2,
+            patch_size=2,
+            in_channels=4,
+            hidden_size=8,
+            num_layers=2,
+            num_attention_heads=1,
+            num_kv_heads=1,
+            multiple_of=16,
+            learn_sigma=True,
+            qk_norm=True,
+            cross_attention_dim=WIDE,
+            scaling_factor=1.0,
+        ),
+        vae=tiny_vae((4, 4, 8, 8), latent_channels=4),
+        text_encoder=transformers.GemmaModel(decoder(transformers.GemmaConfig)),
+        tokenizer=words(),
+        scheduler=flow(),
+    )
+
+
+def _ovis() -> Untyped:
+    return diffusers.OvisImagePipeline(
+        transformer=diffusers.OvisImageTransformer2DModel(
+            patch_size=1,
+            in_channels=16,
+            out_channels=16,
+            num_layers=1,
+            num_single_layers=1,
+            attention_head_dim=16,
+            num_attention_heads=2,
+            joint_attention_dim=WIDE,
+            axes_dims_rope=(4, 4, 8),
+        ),
+        vae=tiny_vae(latent_channels=4, shift_factor=0.1),
+        text_encoder=transformers.Qwen3Model(decoder(transformers.Qwen3Config)),
+        tokenizer=words(),
+        scheduler=flow(),
+    )
+
+
+def _bria() -> Untyped:
+    return diffusers.BriaPipeline(
+        transformer=diffusers.BriaTransformer2DModel(
+            patch_size=1,
+            in_channels=16,
+            num_layers=1,
+            num_single_layers=1,
+            attention_head_dim=8,
+            num_attention_heads=2,
+            joint_attention_dim=2 * WIDE,
+            pooled_projection_dim=None,
+            axes_dims_rope=[0, 4, 4],
+        ),
+        vae=tiny_vae(latent_channels=4, shift_factor=0.0),
+        text_encoder=tiny_t5(),
+        tokenizer=words(),
+        scheduler=flow(),
+    )
+
+
+def _amused() -> Untyped:
+    return diffusers.AmusedPipeline(
+        transformer=diffusers.UVit2DModel(
+            hidden_size=8,
+            cond_embed_dim=WIDE,
+            micro_cond_encode_dim=2,
+            micro_cond_embed_dim=10,
+            encoder_hidden_size=WIDE,
+            vocab_size=32,
+            codebook_size=32,
+            in_channels=8,
+            block_out_channels=8,
+            num_res_blocks=1,
+            block_num_heads=1,
+            num_hidden_layers=1,
+            num_attention_heads=1,
+            intermediate_size=8,
+        ),
+        vqvae=diffusers.VQModel(
+            block_out_channels=(8, 8),
+            down_block_types=("DownEncoderBlock2D",) * 2,
+            up_block_types=("UpDecoderBlock2D",) * 2,
+            latent_channels=8,
+            norm_num_groups=8,
+            num_vq_embeddings=32,
+            lookup_from_codebook=True,
+        ),
+        text_encoder=transformers.CLIPTextModelWithProjection(tiny_clip()),
+        tokenizer=clip_tokenizer(),
+        scheduler=diffusers.AmusedScheduler(mask_token_id=31),
+    )
+
+
+MAKE: dict[str, Callable[[], Untyped]] = {
+    "cogview3": _cogview3,
+    "lumina": _lumina,
+    "ovis": _ovis,
+    "bria": _bria,
+    "amused": _amused,
+}
