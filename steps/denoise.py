@@ -141,6 +141,8 @@ class Denoiser:
     def _look_ahead(self, row: ImageRow) -> None:
         """Encode the texts of rows to come, those of the same shape: another may change the pipeline itself."""
         coming, self._coming = self._coming, ()
+        if self.compiling.first:
+            return
         self._ahead.start(self._conditioning.unknown([each for each in coming if shape(each) == shape(row)]))
 
     def _drawn(self, branch: Branch, batch: Sequence[ImageRow], inputs: Inputs) -> BaseOutput:
