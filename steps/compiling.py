@@ -24,7 +24,10 @@ log = logging.getLogger(__name__)
 
 
 class Compiling:
-    """A pipeline whose networks are compiled at the first batch of each shape. The `clock` counts what that takes."""
+    """A pipeline whose networks are compiled at the first batch of each shape. The `clock` counts what that takes.
+
+    `first`: such a batch is being drawn. PyTorch patches what all threads share meanwhile, so nothing is to run beside.
+    """
 
     def __init__(
         self,
@@ -42,6 +45,7 @@ class Compiling:
         self._networks = Networks(pipe, self._family.compiled if _wanted(speed, pipe.device) else "none", further)
         self._code = code
         self._seen: set[str] = set()
+        self.first = False
 
     @property
     def how(self) -> How:
@@ -58,8 +62,12 @@ class Compiling:
         kind = self._kind(batch)
         if kind in self._seen:
             return call()
-        with self._code.used(kind) if self._code else nullcontext():
-            drawn = self._first(call)
+        self.first = True
+        try:
+            with self._code.used(kind) if self._code else nullcontext():
+                drawn = self._first(call)
+        finally:
+            self.first = False
         self._seen.add(kind)
         return drawn
 

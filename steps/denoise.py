@@ -64,7 +64,13 @@ class Denoiser:
         self.decoding = Decoding(refiner.pipe if refiner else pipe, speed.vae)
         self._cut = None if speed.guidance_until == ALL_STEPS else CutOff(speed.guidance_until, known.halved or ())
         self._foretold = None if speed.reuse == 1 else Foretelling(pipe, speed.reuse)
-        self._meter = Meter(pipe, texts=not self._conditioning.embeds, clock=self.compiling.clock)
+        self._meter = Meter(
+            pipe,
+            texts=not self._conditioning.embeds,
+            clock=self.compiling.clock,
+            refiner=refiner.pipe if refiner else None,
+            computed=self._foretold.computed if self._foretold else lambda: True,
+        )
         self.dtype = self._meter.dtype
         self._ahead = LookAhead(self.device, self._meter.text)
         self._coming: Sequence[ImageRow] = ()
@@ -134,6 +140,8 @@ class Denoiser:
     def _look_ahead(self, row: ImageRow) -> None:
         """Encode the texts of rows to come, those of the same shape: another may change the pipeline itself."""
         coming, self._coming = self._coming, ()
+        if self.compiling.first:
+            return
         self._ahead.start(self._conditioning.unknown([each for each in coming if shape(each) == shape(row)]))
 
     def _drawn(self, branch: Branch, batch: Sequence[ImageRow], inputs: Inputs) -> BaseOutput:

@@ -7,8 +7,9 @@ import torch
 
 from imagekiln.steps.errors import TryAgain
 
-# What CUDA and MPS, PyTorch's allocator on the CPU, and cuBLAS say, who have no error class of their own for it.
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
+# What CUDA and MPS, PyTorch's allocator on the CPU, cuBLAS, and convolutions that find no room to work in by cuDNN
+# say, who have no error class of their own for it.
+OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED", "unable to find an engine to execute")
 
 
 def choose(wanted: str) -> torch.device:

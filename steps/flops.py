@@ -13,7 +13,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 MOST_LENGTHS = 3  # texts of many lengths are as many shapes, which differ by little
-Part = Literal["denoiser", "decoder"]
+Part = Literal["denoiser", "refiner", "decoder"]
 Inputs = tuple[tuple[object, ...], dict[str, object]]
 
 

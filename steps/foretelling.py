@@ -29,9 +29,9 @@ class Foretelling:
                 cache_interval=interval, use_lite_mode=True, taylor_factors_dtype=torch.float32
             )
         )
-        for module in self._denoiser.modules():
-            if hasattr(module, "_diffusers_hook") and (hook := module._diffusers_hook.get_hook(HOOK)):
-                _beside_what_is_compiled(hook)
+        self._hooks = list(_hooks(self._denoiser))
+        for hook in self._hooks:
+            _beside_what_is_compiled(hook)
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -39,6 +39,17 @@ class Foretelling:
         HookRegistry.check_if_exists_or_initialize(self._denoiser).reset_stateful_hooks()
         with self._denoiser.cache_context(CALL):
             yield
+
+    def computed(self) -> bool:
+        """Whether the denoiser computed its latest step. To be asked within that call's own context."""
+        state = self._hooks[-1].state_manager.get_state()
+        return bool(state.last_update_step == state.current_step)
+
+
+def _hooks(denoiser: diffusers.ModelMixin) -> Iterator[Hook]:
+    for module in denoiser.modules():
+        if hasattr(module, "_diffusers_hook") and (hook := module._diffusers_hook.get_hook(HOOK)):
+            yield hook
 
 
 def _beside_what_is_compiled(hook: Hook) -> None:

@@ -13,6 +13,7 @@ from imagekiln.steps.timing import Span, Spans, Taken
 
 DENOISERS = ("unet", "transformer")
 DECODERS = ("vae", "movq")
+DENOISING: tuple[Part, ...] = ("denoiser", "refiner")
 Function = Callable[..., object]
 
 
@@ -28,22 +29,36 @@ class Watched:
 class Meter:
     """Watches a pipeline, and adds up what its calls took. `add`, `text` and `taken` may be called in any thread."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline, *, texts: bool, clock: Clock) -> None:
+    def __init__(
+        self,
+        pipe: diffusers.DiffusionPipeline,
+        *,
+        texts: bool,
+        clock: Clock,
+        refiner: diffusers.DiffusionPipeline | None = None,
+        computed: Callable[[], bool] = lambda: True,
+    ) -> None:
         """Find the models under their usual names. `texts`: the pipeline's own call encodes its texts.
 
-        What the clock counts as compiling is not counted as drawing.
+        What the clock counts as compiling is not counted as drawing. A `refiner` draws the last steps and decodes.
+        `computed` tells, after each call of the denoiser, whether it was computed and not foretold.
         """
         self._pipe, self._texts = pipe, texts and hasattr(pipe, "encode_prompt")
-        self._denoiser, self._decoder = _first(pipe, DENOISERS), _first(pipe, DECODERS)
-        models: dict[Part, torch.nn.Module | None] = {"denoiser": self._denoiser, "decoder": self._decoder}
-        self._flops = Flops(models) if worth_it(pipe.device) else None
+        self._models: dict[Part, torch.nn.Module | None] = {
+            "denoiser": _first(pipe, DENOISERS),
+            "refiner": None if refiner is None else _first(refiner, DENOISERS),
+            "decoder": _first(pipe if refiner is None else refiner, DECODERS),
+        }
+        self._flops = Flops(self._models) if worth_it(pipe.device) else None
+        self._computed = computed
         self._taken, self._clock = Taken(), clock
         self._lock = Lock()
 
     @property
     def dtype(self) -> str:
         """What the denoiser computes in, by its name."""
-        model = self._pipe if self._denoiser is None else self._denoiser
+        denoiser = self._models["denoiser"]
+        model = self._pipe if denoiser is None else denoiser
         return str(model.dtype).removeprefix("torch.")
 
     @contextmanager
@@ -84,12 +99,14 @@ class Meter:
 
     def _parts(self, watched: Watched) -> Iterator[tuple[object, str, Function]]:
         """What to replace, and by what: no more than tells something."""
-        if (denoiser := self._denoiser) is not None and self._flops is not None:
-            # The one place that compiled and plain modules are both called by.
-            called: Function = denoiser._compiled_call_impl or denoiser._call_impl
-            yield denoiser, "_compiled_call_impl", self._noted(called, "denoiser", watched)
-        if (decode := getattr(self._decoder, "decode", None)) is not None:
-            yield self._decoder, "decode", _timed(self._noted(decode, "decoder", watched), "decode", watched)
+        for part in DENOISING:
+            if (network := self._models[part]) is not None and self._flops is not None:
+                # The one place that compiled and plain modules are both called by.
+                called: Function = network._compiled_call_impl or network._call_impl
+                yield network, "_compiled_call_impl", self._noted(called, part, watched)
+        decoder = self._models["decoder"]
+        if (decode := getattr(decoder, "decode", None)) is not None:
+            yield decoder, "decode", _timed(self._noted(decode, "decoder", watched), "decode", watched)
         if self._texts:
             yield self._pipe, "encode_prompt", _timed(self._pipe.encode_prompt, "text", watched)
 
@@ -99,8 +116,11 @@ class Meter:
             return function
 
         def called(*places: object, **names: object) -> object:
-            watched.calls.append(flops.note(part, places, names))
-            return function(*places, **names)
+            call = flops.note(part, places, names)
+            given = function(*places, **names)
+            if part != "denoiser" or self._computed():
+                watched.calls.append(call)
+            return given
 
         return called
 

@@ -44,7 +44,7 @@ class Taken:
 
 
 class Spans:
-    """The spans of one batch. On CUDA they are known only once the batch is over: reading them earlier raises."""
+    """The spans of one batch. On CUDA they are known only once the batch is over: to read them waits for that."""
 
     def __init__(self, device: torch.device, clock: Clock | None = None) -> None:
         """Begin without any. What a clock counts as compiling is left out of them."""
@@ -78,4 +78,5 @@ def _now(device: torch.device) -> Moment:
 def _between(since: Moment, until: Moment) -> float:
     if isinstance(since, float) or isinstance(until, float):
         return float(until) - float(since)  # type: ignore[arg-type]  # moments of one device are of one kind
+    until.synchronize()  # pixels that left the device in another way may be there before it is
     return float(since.elapsed_time(until)) / 1000

@@ -8,6 +8,7 @@ from imagekiln.steps.values import Settings
 
 Amount = Annotated[float, Field(gt=0)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+SLICE = "/mig-"  # in the resource that NVIDIA's plugin names a MIG slice by
 
 
 class Label(Settings):
@@ -60,6 +61,12 @@ class Gpu(Settings):
     count: int = Field(1, ge=1, le=64, description="GPUs in one pod. Each gets a worker of its own.")
     claim: Name | None = Field(None, description="A ResourceClaimTemplate of the namespace, in the resource's place.")
     device: Literal["cuda", "cpu"] = Field("cuda", description="cpu is for clusters whose GPUs are only advertised.")
+
+    @model_validator(mode="after")
+    def _one_slice(self) -> "Gpu":
+        if self.count > 1 and SLICE in self.resource:  # CUDA counts whole GPUs, and takes slices by their UUIDs alone
+            raise ValueError("asks for several slices in one pod, whose workers would find one; set count: 1")
+        return self
 
 
 class Cache(Settings):

@@ -34,6 +34,7 @@ def test_the_cpu_is_called_cpu() -> None:
         RuntimeError("MPS backend out of memory (MPS allocated: 8.00 GB)"),
         torch.AcceleratorError("CUDA error: out of memory"),
         RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+        RuntimeError("GET was unable to find an engine to execute this computation"),
         MemoryError(),
     ],
     ids=repr,

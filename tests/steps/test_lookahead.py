@@ -100,6 +100,17 @@ def _index(part: Path) -> list[dict[str, object]]:
     return list(pq.read_table(part, columns=["prompt", "status", "error"]).to_pylist())
 
 
+@pytest.mark.usefixtures("helps")
+def test_nothing_is_encoded_beside_a_batch_that_is_being_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    denoiser, asked = _denoiser("sd")
+    monkeypatch.setattr(denoiser.compiling._networks, "how", "whole")  # and nothing is, for it is a test of threads
+    for name in ("first", "second"):
+        denoiser.expect([image_row(f"after the {name}")])
+        denoiser.draw([image_row(name)], 1, lambda: None)
+    denoiser.taken()
+    assert [text for text, main in asked if text.startswith("after") and not main] == ["after the second"]
+
+
 def test_a_cpu_has_no_thread_for_it() -> None:
     denoiser, asked = _denoiser("sd")
     denoiser.expect([image_row("next")])

@@ -5,8 +5,9 @@ import torch
 
 from imagekiln.steps import meter as meters
 from imagekiln.steps.denoise import Denoiser
+from imagekiln.steps.refine import Refiner
 from imagekiln.steps.speed import Speed
-from tests import families, models
+from tests import families, models, refiners
 from tests.runs import image_row
 
 ROWS = [image_row(f"number {place}", place) for place in range(4)]
@@ -70,6 +71,40 @@ def test_operations_are_those_of_the_images_that_were_asked_for(compiled: str, m
     assert part is not None
     assert whole > 1e6
     assert part == pytest.approx(0.75 * whole)
+
+
+def _operations(denoiser: Denoiser, **settings: object) -> float:
+    denoiser.draw([image_row("a red circle", **settings)], 1, lambda: None)
+    found = denoiser.taken().flops
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("kind", ["flux", "qwen-image"])
+def test_steps_that_are_foretold_are_no_operations(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meters, "worth_it", lambda _: True)
+    every = Denoiser(families.pipe(kind))
+    six, seven = (_operations(every, steps=steps) for steps in (6, 7))
+    # Of seven steps, the first three and the fifth are computed.
+    foretold = _operations(Denoiser(families.pipe(kind), Speed(reuse=3)), steps=7)
+    assert foretold == pytest.approx(seven - 3 * (seven - six))
+
+
+def test_steps_without_guidance_are_half_the_operations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meters, "worth_it", lambda _: True)
+    two, four = (_operations(Denoiser(models.pipe("sd")), steps=steps) for steps in (2, 4))
+    ended = _operations(Denoiser(models.pipe("sd"), Speed(guidance_until=0.5)), steps=4)
+    assert ended == pytest.approx((two + four) / 2)
+
+
+@pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
+def test_a_refiner_s_steps_are_counted_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meters, "worth_it", lambda _: True)
+    base, refiner = models.pipe("sdxl"), Refiner(refiners.pipe(own_vae=True), 0.5)
+    without = Denoiser(base, None, None, refiner)
+    both = _operations(without, steps=4)
+    monkeypatch.setattr("imagekiln.steps.meter.DENOISING", ("denoiser",))
+    assert _operations(without, steps=4) < 0.9 * both
 
 
 def test_a_cpu_s_operations_are_not_counted() -> None:

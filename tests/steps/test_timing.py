@@ -54,3 +54,26 @@ def test_compiling_is_left_out_of_what_was_done_meanwhile() -> None:
         clock.seconds += 0.04
     taken = spans.taken()
     assert 0.01 <= taken.decode <= taken.busy < 0.05
+
+
+def test_moments_of_the_device_are_waited_for_before_the_time_between_them_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Event:
+        """One of CUDA, which the device has not come to yet."""
+
+        over = False
+
+        def synchronize(self) -> None:
+            self.over = True
+
+        def elapsed_time(self, until: "Event") -> float:
+            if not until.over:
+                raise ValueError("Both events must be completed before calculating elapsed time.")
+            return 2000.0
+
+    monkeypatch.setattr("imagekiln.steps.timing.event", lambda *, timed: Event() if timed else None)
+    spans = Spans(torch.device("cuda"))
+    with spans.span("whole"):
+        pass
+    assert spans.taken().busy == 2.0

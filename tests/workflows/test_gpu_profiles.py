@@ -56,6 +56,7 @@ def test_unknown_profile_is_refused_with_the_nearest() -> None:
     [
         ("description: x\ngenerate: {memry: 3}\n", "generate.memry"),
         ("description: x\ngpu: {count: 0}\n", "gpu.count"),
+        ("description: x\ngpu: {resource: nvidia.com/mig-1g.10gb, count: 2}\n", "several slices in one pod"),
         ("description: x\ncache: {claim: a, host_path: /b}\n", "needs one of claim, host_path and image"),
         ("description: x\ngenerate: {labels: [{key: a, operator: Exists, values: [b]}]}\n", "goes without values"),
         ("description: x\nlike: [h100]\n", "like must name a profile"),
