@@ -9,11 +9,12 @@ from imagekiln.steps import bundled, hub
 from imagekiln.steps.adapters import ControlNet, IpAdapter
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job import Model
-from imagekiln.steps.model import digest, is_hub
+from imagekiln.steps.model import configuration, digest, is_hub, read_json
 from imagekiln.steps.siblings import siblings
-from imagekiln.steps.store_errors import told
 
 CONFIG = "config.json"
+UNET = "unet/config.json"
+TEXTS = "cross_attention_dim"
 NEEDED = ["*.json", "*.safetensors"]
 
 
@@ -42,8 +43,7 @@ def require(model: Model, pipeline: str) -> None:
     if model.controlnet is not None:
         if known.control is None:
             raise BadInput(f"model.controlnet: {pipeline} takes none here. Remove it, or name another model.")
-        if (kind := _class(model.controlnet)) != known.control:
-            raise BadInput(f"model.controlnet: {model.controlnet.id} is a {kind}, not a {known.control}. Name another.")
+        _require_control(model, model.controlnet, known.control)
     if model.ip_adapter is not None and not known.reference:
         raise BadInput(f"model.ip_adapter: {pipeline} takes none here. Remove it, or name another model.")
 
@@ -84,11 +84,14 @@ def _refuse_pickles(wanted: ControlNet | IpAdapter) -> None:
             )
 
 
-def _class(wanted: ControlNet) -> str:
+def _require_control(model: Model, wanted: ControlNet, kind: str) -> None:
+    """Raise BadInput where a folder holds no network of this kind, or one for other texts than the model's."""
     path = hub.file(wanted, CONFIG, wanted.setting) if is_hub(wanted.id) else _local(wanted) / CONFIG
-    try:
-        with told(str(path)):
-            found = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise BadInput(f"{wanted.setting}: {path} is not JSON ({error}). Save the network again.") from error
-    return str(found.get("_class_name")) if isinstance(found, dict) else "list"
+    found = read_json(path, wanted.setting)
+    if found.get("_class_name") != kind:
+        raise BadInput(f"{wanted.setting}: {wanted.id} is a {found.get('_class_name')}, not a {kind}. Name another.")
+    ours, theirs = found.get(TEXTS), read_json(configuration(model) / UNET, model.id).get(TEXTS)
+    if ours is not None and theirs is not None and ours != theirs:
+        raise BadInput(
+            f"{wanted.setting}: {wanted.id} reads texts of {ours} channels, and {model.id} has {theirs}. Name another."
+        )

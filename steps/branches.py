@@ -70,4 +70,7 @@ class Branches:
             name = "image" if first.source_image is None else "control_image"
             told[name] = [of(row, "control_image") for row in rows]
             told["controlnet_conditioning_scale"] = self._conditions.control_scale
-        return told | (self._references.told(rows) if self._references else {})
+        if self._references is not None:
+            told |= self._references.told(rows)
+        self._conditions.inputs.passed(rows)
+        return told

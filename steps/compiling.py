@@ -9,6 +9,7 @@ from typing import TypeVar
 import diffusers
 import torch
 
+from imagekiln.steps import loras
 from imagekiln.steps.compile_clock import Clock
 from imagekiln.steps.compiled_code import CompiledCode
 from imagekiln.steps.device import is_lost, is_out_of_memory
@@ -38,7 +39,7 @@ class Compiling:
     ) -> None:
         """Compile what the settings, the device and the family say; `code` is what other pods compiled.
 
-        `further` are denoisers that draw beside the pipeline's own.
+        `further` are networks that run at its steps beside its own denoiser, or in place of it.
         """
         self.clock = Clock()
         self._family = family(type(pipe).__name__)
@@ -97,10 +98,13 @@ class Compiling:
         return drawn
 
     def _kind(self, batch: Sequence[ImageRow]) -> str:
-        """What of a batch decides the code that it needs: its size and shape, and whether guidance doubles it."""
+        """What of a batch decides the code that it needs: its size and shape, and whether guidance doubles it.
+
+        Of its LoRAs, which they are: their weights are not in the code.
+        """
         guided = shape(batch[0]).guidance > self._family.unguided
         first = replace(shape(batch[0]), steps=1, guidance=float(guided), sampler="default", strength=None)
-        return f"{len(batch)} {first}"
+        return f"{len(batch)} {replace(first, loras=','.join(loras.weights(first.loras)) or None)}"
 
 
 def _wanted(speed: Speed, device: torch.device) -> bool:

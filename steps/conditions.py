@@ -1,7 +1,8 @@
 """What images are drawn from beside their texts: the pictures of a run, and the networks that read them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import diffusers
@@ -13,6 +14,7 @@ from imagekiln.steps.device import is_lost, is_out_of_memory
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.inputs import Inputs
 from imagekiln.steps.plan import Plan
+from imagekiln.steps.sight import look, require_fitting
 from imagekiln.steps.storage import Store
 from imagekiln.steps.store_errors import reason
 
@@ -38,10 +40,10 @@ def load(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -> Conditi
     found = Conditions(Inputs(store))
     if control is not None:
         network = _told("model.controlnet", lambda: controlnet(pipe, control, plan.adapters["control_image"]))
-        found = Conditions(found.inputs, network, control.scale)
+        found = replace(found, controlnet=network, control_scale=control.scale)
     if reference is not None:
         _told("model.ip_adapter", lambda: add_ip_adapter(pipe, reference, plan.adapters["reference_image"]))
-        found = Conditions(found.inputs, found.controlnet, found.control_scale, reference.scale)
+        found = replace(found, inputs=Inputs(store, partial(look, pipe)), reference_scale=reference.scale)
     return found
 
 
@@ -73,6 +75,7 @@ def add_ip_adapter(pipe: diffusers.DiffusionPipeline, wanted: IpAdapter, key: st
         local_files_only=True,
     )
     pipe.unet.to(pipe.device, pipe.dtype).eval()
+    require_fitting(pipe)
 
 
 def _told(setting: str, work: Callable[[], T]) -> T:

@@ -60,7 +60,8 @@ class Denoiser:
         self._branches = Branches(pipe, loras, conditions)
         self._conditioning = self._branches.plain.told
         self._schedulers = {"default": pipe.scheduler}
-        self.compiling = Compiling(pipe, speed, code, [refiner.pipe.unet] if refiner else ())
+        further = (refiner and refiner.pipe.unet, conditions and conditions.controlnet)
+        self.compiling = Compiling(pipe, speed, code, [each for each in further if each is not None])
         self.decoding = Decoding(refiner.pipe if refiner else pipe, speed.vae)
         self._cut = None if speed.guidance_until == ALL_STEPS else CutOff(speed.guidance_until, known.halved or ())
         self._foretold = None if speed.reuse == 1 else Foretelling(pipe, speed.reuse)

@@ -120,7 +120,7 @@ def _file_hash(path: Path) -> str:
 
 def _index(model: Model, folder: Path) -> tuple[str, dict[str, object]]:
     """The class of the pipeline in a folder, and its components. Raises BadInput where one of them is a pickle."""
-    index = _json(folder / "model_index.json", model.id)
+    index = read_json(folder / "model_index.json", model.id)
     pipeline = index.get("_class_name")
     if not isinstance(pipeline, str):
         raise BadInput(f"{model.id}: model_index.json names no pipeline class. Name a diffusers folder.")
@@ -162,10 +162,11 @@ def _vae_factor(vae: dict[str, object]) -> int:
 
 
 def _optional(path: Path) -> dict[str, object]:
-    return _json(path, str(path)) if path.is_file() else {}
+    return read_json(path, str(path)) if path.is_file() else {}
 
 
-def _json(path: Path, name: str) -> dict[str, object]:
+def read_json(path: Path, name: str) -> dict[str, object]:
+    """The settings in a file of what `name` names. Raises BadInput where it holds none, Missing, TryAgain."""
     try:
         with told(str(path)):
             content = json.loads(path.read_bytes())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import diffusers
 
-from imagekiln.steps import conditions, refine, rounds
+from imagekiln.steps import conditions, lora_files, refine, rounds
 from imagekiln.steps.compiled_code import CompiledCode
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.lora_layers import LoraLayers
@@ -33,5 +33,6 @@ def opened(plan: Plan, store: Store | None = None, *, code: bool = True) -> Deno
 def _code(plan: Plan, run: str, pipe: diffusers.DiffusionPipeline) -> CompiledCode:
     path = run if "://" in run else os.path.normpath(Path(run).absolute())
     output = path.rstrip("/").rpartition("/")[0]
-    decides = f"{plan.model.digests} {plan.adapters} {plan.model.pipeline} {plan.job.model.dtype} {plan.job.speed}"
+    files = lora_files.joined(f"{plan.model.digests} {plan.adapters}", plan.loras)
+    decides = f"{files} {plan.model.pipeline} {plan.job.model.dtype} {plan.job.speed}"
     return CompiledCode(open_store(output or "/"), pipe.device, decides)

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 
 import diffusers
 import torch
-from diffusers.models.embeddings import ImageProjection
-from PIL import Image as Pillow
 
 from imagekiln.steps.conditioning import Inputs
 from imagekiln.steps.conditions import Conditions
 from imagekiln.steps.inputs import Wanted, wanted
 from imagekiln.steps.recent import Recent
 from imagekiln.steps.rows import ImageRow
+from imagekiln.steps.sight import NOTHING, encoded, look
 
 REMEMBERED = 256
 COLUMN = "reference_image"
@@ -29,9 +28,7 @@ class References:
         self._pipe = pipe
         self._conditions = conditions
         self._known = Recent(self._read, REMEMBERED)
-        (layer,) = pipe.unet.encoder_hid_proj.image_projection_layers
-        self._hidden = not isinstance(layer, ImageProjection)
-        self._nothing = self._encoded(Pillow.new("RGB", (8, 8)))
+        self._nothing = encoded(pipe, look(pipe, NOTHING))
         self.join(pipe)
 
     def join(self, pipe: diffusers.DiffusionPipeline) -> None:
@@ -48,13 +45,7 @@ class References:
         return {"ip_adapter_image_embeds": [negative, positive]}
 
     def _read(self, picture: Wanted) -> tuple[torch.Tensor, torch.Tensor]:
-        return self._encoded(self._conditions.inputs.ready(picture))
-
-    def _encoded(self, picture: Pillow.Image) -> tuple[torch.Tensor, torch.Tensor]:
-        """The picture, and what stands for none, each with a leading axis of 1."""
-        with torch.no_grad():
-            positive, negative = self._pipe.encode_image([picture], self._pipe.device, 1, self._hidden)
-        return positive, negative
+        return encoded(self._pipe, self._conditions.inputs.seen(picture))
 
 
 def _as_given(

@@ -47,9 +47,14 @@ def ip_adapter(kind: Kind) -> Path:
         for letter in "kv":
             tensors[f"ip_adapter.{2 * place + 1}.to_{letter}_ip.weight"] = torch.randn_like(to_k)
     safetensors.torch.save_file(tensors, folder / "adapter.safetensors")
+    save_image_encoder(folder, WIDE)
+    return folder
+
+
+def save_image_encoder(folder: Path, sees: int) -> None:
+    """Give an adapter's folder the image encoder, which makes so many channels of a picture."""
     config = transformers.CLIPVisionConfig(
-        hidden_size=WIDE, intermediate_size=WIDE, projection_dim=WIDE, num_hidden_layers=2, num_attention_heads=4,
+        hidden_size=WIDE, intermediate_size=WIDE, projection_dim=sees, num_hidden_layers=2, num_attention_heads=4,
         image_size=SIGHT, patch_size=4,
     )  # fmt: skip
     transformers.CLIPVisionModelWithProjection(config).save_pretrained(folder / "image_encoder")
-    return folder

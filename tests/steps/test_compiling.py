@@ -1,8 +1,11 @@
 """Compiled networks: equal pictures to the eye, and plain ones where compiling fails."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+import diffusers
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -10,14 +13,18 @@ import torch
 
 from imagekiln.steps import compiling, networks, stats
 from imagekiln.steps.codecs import decode
+from imagekiln.steps.compiled_code import CompiledCode
+from imagekiln.steps.compiling import Compiling
+from imagekiln.steps.conditions import Conditions
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.encode import Picture
+from imagekiln.steps.inputs import Inputs
 from imagekiln.steps.rescue import Rescue
 from imagekiln.steps.rows import ImageRow
 from imagekiln.steps.run import run
 from imagekiln.steps.speed import Speed
 from imagekiln.steps.storage import open_store
-from tests import models, runs
+from tests import adapters, models, runs
 from tests.faults import image, manifests
 from tests.models import Kind
 from tests.runs import image_row
@@ -78,6 +85,36 @@ def test_an_image_has_the_same_bytes_whichever_shapes_came_before() -> None:
     denoiser = Denoiser(models.pipe("flux"), ON)
     _drawn(denoiser, _rows(width=32, height=24))
     assert all(np.array_equal(*each) for each in zip(_drawn(denoiser, last), alone, strict=True))
+
+
+class Noted(CompiledCode):
+    """Kept code that only says what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    @contextmanager
+    def used(self, batch: str) -> Iterator[None]:
+        self.asked.append(batch)
+        yield
+
+
+def test_code_is_kept_for_each_set_of_loras_and_not_for_each_weight() -> None:
+    noted = Noted()
+    told = Compiling(models.pipe("sd"), ON, noted)
+    for loras in ("a:0.5", "a:0.8", "a:0.8,b:1", None, "a:-1,b:0.2"):
+        told.draw(_rows(loras=loras), list)
+    assert len(noted.asked) == len({*noted.asked}) == 3
+
+
+def test_a_controlnet_is_compiled_beside_the_denoiser(tmp_path: Path) -> None:
+    network = diffusers.ControlNetModel.from_pretrained(adapters.controlnet("sd"))
+    conditions = Conditions(Inputs(open_store(str(tmp_path))), network)
+    Denoiser(models.pipe("sd"), ON, conditions=conditions)
+    assert network._compiled_call_impl is not None
+    plain = diffusers.ControlNetModel.from_pretrained(adapters.controlnet("sd"))
+    Denoiser(models.pipe("sd"), conditions=Conditions(conditions.inputs, plain))
+    assert plain._compiled_call_impl is None
 
 
 def _failing(_graph: object, _inputs: object) -> object:

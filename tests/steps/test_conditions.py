@@ -137,6 +137,10 @@ def test_a_job_with_both_runs_is_verified_and_reproduced(tmp_path: Path, kind: K
         ({"controlnet": {"id": "{unet}"}}, "model.controlnet: .* is a UNet2DConditionModel, not a ControlNetModel"),
         ({"ip_adapter": {"id": "{pickles}", "weight_name": "a.safetensors"}}, "has no a.safetensors. Pickles can"),
         ({"id": "{flux}", "controlnet": {"id": "{control}"}}, "model.controlnet: FluxPipeline takes none here"),
+        (
+            {"controlnet": {"id": "{wide}"}},
+            "model.controlnet: .* reads texts of 64 channels, and .* has 32. Name another",
+        ),
         ({"controlnet": {"id": "org/name"}}, "model.controlnet.revision is missing: pin org/name to a commit"),
     ],
 )
@@ -146,7 +150,7 @@ def test_a_network_that_is_none_is_refused_at_planning(tmp_path: Path, changes: 
     (pickles / "diffusion_pytorch_model.bin").write_bytes(b"\x80\x04")
     (pickles / "config.json").write_text('{"_class_name": "ControlNetModel"}')
     known = {"{pickles}": pickles, "{unet}": models.folder("sd") / "unet", "{flux}": models.folder("flux"),
-             "{control}": adapters.controlnet("sd")}  # fmt: skip
+             "{control}": adapters.controlnet("sd"), "{wide}": adapters.controlnet("sdxl")}  # fmt: skip
 
     def filled(value: object) -> object:
         if isinstance(value, dict):
@@ -158,10 +162,16 @@ def test_a_network_that_is_none_is_refused_at_planning(tmp_path: Path, changes: 
         planned(tmp_path, str(tmp_path / "out"), _rows(control_image=True), model=filled(model))
 
 
-def test_a_network_that_does_not_fit_the_model_is_the_job_s_mistake(tmp_path: Path) -> None:
-    model = {**_model("sd"), "controlnet": {"id": str(adapters.controlnet("sdxl"))}}
-    there = planned(tmp_path, str(tmp_path / "out"), _rows(control_image=True), model=model)
-    with pytest.raises(BadInput, match=r"model\.controlnet: does not fit the model \(it reads texts of 64 channels"):
+@pytest.mark.parametrize(("whose", "sees"), [("sdxl", models.WIDE), ("sd", 2 * models.WIDE)])
+def test_an_ip_adapter_of_another_model_or_image_encoder_is_the_job_s_mistake(
+    tmp_path: Path, whose: Kind, sees: int
+) -> None:
+    shutil.copytree(adapters.ip_adapter(whose), tmp_path / "adapter")
+    adapters.save_image_encoder(tmp_path / "adapter", sees)
+    adapter = {"id": str(tmp_path / "adapter"), "weight_name": "adapter.safetensors"}
+    model = {"id": str(models.folder("sd")), "dtype": "float32", "ip_adapter": adapter}
+    there = planned(tmp_path, str(tmp_path / "out"), _rows(reference_image=True), model=model)
+    with pytest.raises(BadInput, match=r"model\.ip_adapter: does not fit the model \(.*\). Name another"):
         loader(open_store(there.uri), there.plan)()
 
 

@@ -1,0 +1,67 @@
+"""Pictures of rows: read ahead whether they are asked for or not, and no larger in memory than they are needed."""
+
+import hashlib
+import io
+from pathlib import Path
+
+from PIL import Image as Pillow
+
+from imagekiln.steps import names
+from imagekiln.steps.inputs import AHEAD, Inputs, wanted
+from imagekiln.steps.rows import ImageRow
+from imagekiln.steps.storage import Store, open_store
+from tests.runs import image_row
+
+
+class Counted:
+    """A store that tells what was read."""
+
+    def __init__(self, store: Store) -> None:
+        self.inside = store
+        self.read_keys: list[str] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.inside, name)
+
+    def read(self, key: str) -> bytes:
+        self.read_keys.append(key)
+        return self.inside.read(key)
+
+
+def _references(store: Store, count: int) -> list[ImageRow]:
+    rows = []
+    for place in range(count):
+        file = io.BytesIO()
+        Pillow.new("RGB", (16, 16), (place % 256, place // 256, 0)).save(file, "PNG")
+        digest = hashlib.sha256(file.getvalue()).hexdigest()
+        store.create(names.input_picture(digest), file.getvalue())
+        rows.append(image_row("a red circle", place, reference_image=digest))
+    return rows
+
+
+def test_pictures_are_read_ahead_although_those_of_earlier_rows_were_not_asked_for(tmp_path: Path) -> None:
+    store = Counted(open_store(str(tmp_path)))
+    rows = _references(store.inside, 3 * AHEAD)
+    inputs = Inputs(store)  # type: ignore[arg-type]  # only reading is needed
+    inputs.expect(rows)
+    for row in rows[: 2 * AHEAD]:  # what was made of them is known already
+        inputs.passed([row])
+    for row in rows[2 * AHEAD :]:
+        inputs.seen(wanted(row, "reference_image"))
+    inputs._pool.shutdown()  # those not asked for may still be read
+    assert len(store.read_keys) == len({*store.read_keys}) == 3 * AHEAD
+
+
+def test_no_more_is_read_ahead_than_so_many_pictures(tmp_path: Path) -> None:
+    store = Counted(open_store(str(tmp_path)))
+    rows = _references(store.inside, 3 * AHEAD)
+    inputs = Inputs(store)  # type: ignore[arg-type]  # only reading is needed
+    inputs.expect(rows)
+    inputs.seen(wanted(rows[0], "reference_image"))
+    assert len(inputs._ahead) == AHEAD
+
+
+def test_of_a_reference_only_what_was_made_of_it_is_kept(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    (row,) = _references(store, 1)
+    assert Inputs(store, lambda picture: picture.size).seen(wanted(row, "reference_image")) == (16, 16)
