@@ -43,7 +43,7 @@ def tune(
     entries, measured = [], 0
     for size in dict.fromkeys(sizes or [default_size(job, bench.facts)]):
         if (entry := known.get(bench.subject.key(size))) is None:
-            entry, measured = bench.subject.entry(size, bench.found(size), versions()), measured + 1
+            entry, measured = bench.subject.entry(size, bench.found(size), versions(job)), measured + 1
             tuning_file.add(file, entry)
         entries.append(entry)
     return Tuned(file, tuple(entries), measured)
