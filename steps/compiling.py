@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TypeVar
 
@@ -14,6 +14,7 @@ from imagekiln.steps.compiled_code import CompiledCode
 from imagekiln.steps.device import is_lost, is_out_of_memory
 from imagekiln.steps.errors import KilnError, first_line
 from imagekiln.steps.families import family
+from imagekiln.steps.loras import weights
 from imagekiln.steps.networks import How, Network, Networks, has_compiler
 from imagekiln.steps.rows import ImageRow, shape
 from imagekiln.steps.speed import Speed
@@ -41,7 +42,7 @@ class Compiling:
         self._family = family(type(pipe).__name__)
         self._networks = Networks(pipe, self._family.compiled if _wanted(speed, pipe.device) else "none", further)
         self._code = code
-        self._seen: set[str] = set()
+        self._begun: set[str] = set()
 
     @property
     def how(self) -> How:
@@ -55,18 +56,9 @@ class Compiling:
         """
         if self.how == "none":
             return call()
-        kind = self._kind(batch)
-        if kind in self._seen:
-            return call()
-        with self._code.used(kind) if self._code else nullcontext():
-            drawn = self._first(call)
-        self._seen.add(kind)
-        return drawn
-
-    def _first(self, call: Callable[[], T]) -> T:
         before = self.clock.count
         try:
-            with self.clock.running():
+            with self._shared(self._kind(batch)), self.clock.running():
                 return call()
         except KilnError:
             raise
@@ -88,10 +80,18 @@ class Compiling:
         log.warning("The model could not be compiled (%s), so it runs as it is, slower. Set speed.compile: off.", said)
         return drawn
 
+    def _shared(self, kind: str) -> AbstractContextManager[None]:
+        """Take and leave code at the first batch of a kind. After one that failed, only some of it would be left."""
+        if self._code is None or kind in self._begun:
+            return nullcontext()
+        self._begun.add(kind)
+        return self._code.used(kind)
+
     def _kind(self, batch: Sequence[ImageRow]) -> str:
-        """What of a batch decides the code that it needs: its size and shape, and whether guidance doubles it."""
-        guided = shape(batch[0]).guidance > self._family.unguided
-        first = replace(shape(batch[0]), steps=1, guidance=float(guided), sampler="default", strength=None)
+        """What of a batch decides the code that it needs: its size, shape and LoRAs, and if guidance doubles it."""
+        wanted = shape(batch[0])
+        guided, loras = float(wanted.guidance > self._family.unguided), ",".join(weights(wanted.loras)) or None
+        first = replace(wanted, steps=1, guidance=guided, sampler="default", loras=loras, strength=None)
         return f"{len(batch)} {first}"
 
 

@@ -33,5 +33,6 @@ def opened(plan: Plan, store: Store | None = None, *, code: bool = True) -> Deno
 def _code(plan: Plan, run: str, pipe: diffusers.DiffusionPipeline) -> CompiledCode:
     path = run if "://" in run else os.path.normpath(Path(run).absolute())
     output = path.rstrip("/").rpartition("/")[0]
-    decides = f"{plan.model.digests} {plan.adapters} {plan.model.pipeline} {plan.job.model.dtype} {plan.job.speed}"
-    return CompiledCode(open_store(output or "/"), pipe.device, decides)
+    loras = {name: each.sha256 for name, each in plan.loras.items()}
+    model = f"{plan.model.digests} {plan.adapters} {loras} {plan.model.pipeline} {plan.job.model.dtype}"
+    return CompiledCode(open_store(output or "/"), pipe.device, f"{model} {plan.job.speed}")
