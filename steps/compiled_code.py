@@ -21,6 +21,7 @@ from imagekiln.steps.storage import Store
 
 FORMAT = b"imagekiln compiled code 1\n"
 DIGEST_BYTES = 32
+MOST_BYTES = 2**30  # of one object: what a stranger put there could be of any size, and is held in memory
 log = logging.getLogger(__name__)
 
 
@@ -45,14 +46,14 @@ class CompiledCode:
     def _load(self, key: str) -> bool:
         """Whether an object is there, and sound or not, none is to be written."""
         try:
-            content = self._store.read(key)
+            content = self._store.head(key, MOST_BYTES + 1)
         except Missing:
             return False
         except KilnError as error:
             log.warning("%s The model is compiled here.", error)
             return True
         code = content[len(FORMAT) + DIGEST_BYTES :]
-        sound = content[: -len(code)] == _head(code) if code else False
+        sound = bool(code) and len(content) <= MOST_BYTES and content[: -len(code)] == _head(code)
         if not sound or not _taken(code):
             log.warning(
                 "%s: is no compiled code, or damaged; the model is compiled here. Delete it.", self._store.at(key)
@@ -61,10 +62,11 @@ class CompiledCode:
 
     def _save(self, key: str) -> None:
         made = torch.compiler.save_cache_artifacts()
-        if made is None:
+        if made is None or len(content := _head(made[0]) + made[0]) > MOST_BYTES:
             return
         try:
-            self._store.create(key, _head(made[0]) + made[0])
+            if not self._store.exists(key):  # by now: of many pods that begin together, one need send it
+                self._store.create(key, content)
         except KilnError as error:  # the images do not need it
             log.warning("%s Compiled code is not kept.", error)
 
@@ -87,7 +89,8 @@ def _machine(device: torch.device) -> list[str]:
     except PackageNotFoundError:
         triton = ""
     software = [torch.__version__, str(torch.version.cuda), triton, platform.python_version()]
+    processor = [platform.machine(), torch.backends.cpu.get_cpu_capability()]  # a GPU's code has some for it, too
     if device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)
-        return [*software, torch.cuda.get_device_name(device), f"{capability[0]}.{capability[1]}"]
-    return [*software, device.type, platform.machine(), torch.backends.cpu.get_cpu_capability()]
+        return [*software, *processor, torch.cuda.get_device_name(device), f"{capability[0]}.{capability[1]}"]
+    return [*software, *processor, device.type]

@@ -1,20 +1,20 @@
 """Batches drawn by compiled networks, and by plain ones where compiling fails."""
 
 import logging
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from typing import TypeVar
 
 import diffusers
 import torch
 
-from imagekiln.steps import loras
 from imagekiln.steps.compile_clock import Clock
 from imagekiln.steps.compiled_code import CompiledCode
 from imagekiln.steps.device import is_lost, is_out_of_memory
 from imagekiln.steps.errors import KilnError, first_line
 from imagekiln.steps.families import family
+from imagekiln.steps.loras import weights
 from imagekiln.steps.networks import How, Network, Networks, has_compiler
 from imagekiln.steps.rows import ImageRow, shape
 from imagekiln.steps.speed import Speed
@@ -45,7 +45,8 @@ class Compiling:
         self._family = family(type(pipe).__name__)
         self._networks = Networks(pipe, self._family.compiled if _wanted(speed, pipe.device) else "none", further)
         self._code = code
-        self._seen: set[str] = set()
+        self._begun: set[str] = set()
+        self._drawn: set[str] = set()
         self.first = False
 
     @property
@@ -60,22 +61,9 @@ class Compiling:
         """
         if self.how == "none":
             return call()
-        kind = self._kind(batch)
-        if kind in self._seen:
-            return call()
-        self.first = True
+        kind, before = self._kind(batch), self.clock.count
         try:
-            with self._code.used(kind) if self._code else nullcontext():
-                drawn = self._first(call)
-        finally:
-            self.first = False
-        self._seen.add(kind)
-        return drawn
-
-    def _first(self, call: Callable[[], T]) -> T:
-        before = self.clock.count
-        try:
-            with self.clock.running():
+            with self._shared(kind), self.clock.running(), self._alone(kind):
                 return call()
         except KilnError:
             raise
@@ -97,14 +85,29 @@ class Compiling:
         log.warning("The model could not be compiled (%s), so it runs as it is, slower. Set speed.compile: off.", said)
         return drawn
 
-    def _kind(self, batch: Sequence[ImageRow]) -> str:
-        """What of a batch decides the code that it needs: its size and shape, and whether guidance doubles it.
+    def _shared(self, kind: str) -> AbstractContextManager[None]:
+        """Take and leave code at the first batch of a kind. After one that failed, only some of it would be left."""
+        if self._code is None or kind in self._begun:
+            return nullcontext()
+        self._begun.add(kind)
+        return self._code.used(kind)
 
-        Of its LoRAs, which they are: their weights are not in the code.
-        """
-        guided = shape(batch[0]).guidance > self._family.unguided
-        first = replace(shape(batch[0]), steps=1, guidance=float(guided), sampler="default", strength=None)
-        return f"{len(batch)} {replace(first, loras=','.join(loras.weights(first.loras)) or None)}"
+    @contextmanager
+    def _alone(self, kind: str) -> Iterator[None]:
+        """Say so while the first batch of a kind is drawn."""
+        self.first = kind not in self._drawn
+        try:
+            yield
+            self._drawn.add(kind)
+        finally:
+            self.first = False
+
+    def _kind(self, batch: Sequence[ImageRow]) -> str:
+        """What of a batch decides the code that it needs: its size, shape and LoRAs, and if guidance doubles it."""
+        wanted = shape(batch[0])
+        guided, loras = float(wanted.guidance > self._family.unguided), ",".join(weights(wanted.loras)) or None
+        first = replace(wanted, steps=1, guidance=guided, sampler="default", loras=loras, strength=None)
+        return f"{len(batch)} {first}"
 
 
 def _wanted(speed: Speed, device: torch.device) -> bool:

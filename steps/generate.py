@@ -137,7 +137,7 @@ class _Work:
             batch=self._batch,
             device=describe(denoiser.device),
             seconds=self.seconds,
-            versions=versions(),
+            versions=versions(self._plan.job),
             busy=stats.share(self._device.busy, self.seconds.total - self.seconds.load),
             peak_memory=peak_memory(denoiser.device),
             flops=self._device.flops,

@@ -119,7 +119,10 @@ class Limits(Settings):
     prompt_chars: Positive = 4000
     pixels: Positive = Field(4096 * 4096, description="The most that one image may have.")
     picture_bytes: Positive = Field(32 * 2**20, le=2**30, description="The most that a picture of the input may have.")
-    picture_pixels: Positive = Field(8192 * 8192, description="The most that a picture of the input may have.")
+    # Pillow itself takes none above twice its MAX_IMAGE_PIXELS.
+    picture_pixels: Positive = Field(
+        8192 * 8192, le=178_956_970, description="The most that a picture of the input may have."
+    )
     rejected_share: Share = Field(0.01, description="Planning fails when more rows are rejected.")
     failed_share: Share = Field(0.0, description="The run fails when more images are not ok.")
 

@@ -1,6 +1,7 @@
 """Loading a diffusers pipeline: safetensors only, no remote code, on the device and in the dtype of the plan."""
 
 import inspect
+from importlib.metadata import version
 from pathlib import Path
 
 import diffusers
@@ -10,7 +11,7 @@ import transformers
 from imagekiln.steps import bundled, hub, model, quantise
 from imagekiln.steps.device import choose, describe, is_lost, is_out_of_memory
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
-from imagekiln.steps.job import Model
+from imagekiln.steps.job import Job, Model
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.samplers import SCHEDULERS
 from imagekiln.steps.store_errors import explain, reason
@@ -108,13 +109,18 @@ def _explained(name: str, error: Exception) -> KilnError:
     return BadInput(f"{name}: does not load as a diffusers pipeline ({first}). Name another model.")
 
 
-def versions() -> dict[str, str]:
-    """The libraries that decide pixels and speed."""
-    return {
+def versions(job: Job) -> dict[str, str]:
+    """The libraries that decide the pixels and the speed of a job."""
+    found = {
         "torch": torch.__version__,
         "diffusers": diffusers.__version__,
         "transformers": transformers.__version__,
     }
+    if job.model.loras:
+        found["peft"] = version("peft")
+    if job.speed.quantisation == "fp8":
+        found["torchao"] = version("torchao")
+    return found
 
 
 def folder(wanted: Model, digest: str) -> Path:

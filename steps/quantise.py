@@ -3,6 +3,7 @@
 Source: https://docs.pytorch.org/ao/stable/. As each token has a scale of its own, no image depends on its neighbours.
 """
 
+import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -14,9 +15,10 @@ from imagekiln.steps.errors import BadInput
 
 CAPABILITY = (8, 9)  # NVIDIA's Ada; Hopper is 9.0
 MULTIPLE = 16  # what both sides of a product in float8 must be multiples of
-BLOCKS = "blocks."  # what repeats has a name with this in it; the first and the last projection lie outside
+# What repeats, by any family's name for it. The first and the last projection lie outside.
+BLOCKS = re.compile(r"(blocks|^layers|^noise_refiner|^context_refiner)\.\d")
 SMALLEST = 1e-12  # an empty negative prompt is all zeros in SDXL, and by a scale of 0 its numbers would not be finite
-MODULATION = ".norm"  # of one row an image: too small to gain
+MODULATION = re.compile(r"norm|_mod\.|modulation|time_emb")  # of one row an image: too small to gain
 
 
 def require(device: torch.device) -> None:
@@ -31,11 +33,16 @@ def require(device: torch.device) -> None:
 
 
 def to_fp8(denoiser: diffusers.ModelMixin) -> None:
-    """Change the linear layers of the repeated blocks to float8, in place: before anything is compiled."""
+    """Change the linear layers of the repeated blocks to float8, in place: before anything is compiled.
+
+    Raises BadInput where there is none.
+    """
     from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, PerRow, quantize_
     from torchao.quantization.quantize_.common import KernelPreference
 
     wanted = set(layers(denoiser))
+    if not wanted:
+        raise BadInput("speed.quantisation is fp8, and the denoiser has no layer that float8 can hold. Write none.")
     config = Float8DynamicActivationFloat8WeightConfig(
         granularity=PerRow(),
         activation_value_lb=SMALLEST,
@@ -48,7 +55,8 @@ def to_fp8(denoiser: diffusers.ModelMixin) -> None:
 def layers(denoiser: diffusers.ModelMixin) -> Iterator[str]:
     """The names of the layers that are worth it."""
     for name, module in denoiser.named_modules():
-        if isinstance(module, torch.nn.Linear) and BLOCKS in name and MODULATION not in name and _fits(module.weight):
+        repeated = bool(BLOCKS.search(name)) and not MODULATION.search(name)
+        if repeated and isinstance(module, torch.nn.Linear) and _fits(module.weight):
             yield name
 
 

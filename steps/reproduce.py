@@ -128,7 +128,7 @@ def _drawn(store: Store, frozen: Plan, row: ImageRow, batch: int) -> tuple[Pictu
     denoiser = opened(frozen, store, code=False)
     rescue = Rescue(partial(denoiser.draw, check=lambda: None), batch)
     (picture,) = next(rescue.batches([row]))
-    return picture, Made(describe(denoiser.device), rescue.size, versions())
+    return picture, Made(describe(denoiser.device), rescue.size, versions(frozen.job))
 
 
 def _equal(before: dict[str, object], made: Encoded) -> Equal:

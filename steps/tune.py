@@ -46,7 +46,7 @@ def tune(
         if (entry := known.get(bench.subject.key(size))) is None:
             if not measured:
                 tuning_file.require_writable(file)
-            entry, measured = bench.subject.entry(size, bench.found(size), versions()), measured + 1
+            entry, measured = bench.subject.entry(size, bench.found(size), versions(job)), measured + 1
             tuning_file.add(file, entry)
         entries.append(entry)
     return Tuned(file, tuple(entries), measured)

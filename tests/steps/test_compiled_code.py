@@ -10,9 +10,9 @@ import torch
 import torch._inductor.config
 from torch._dynamo.utils import counters
 
-from imagekiln.steps import names
+from imagekiln.steps import compiled_code, names
 from imagekiln.steps.compiled_code import FORMAT, CompiledCode
-from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.errors import Missing, TryAgain
 from imagekiln.steps.gc import gc
 from imagekiln.steps.storage import Store, open_store
 
@@ -108,16 +108,57 @@ def test_spoilt_code_is_passed_over_with_a_sentence_and_left_where_it_is(
     assert store.read(key) == spoilt_content
 
 
+def test_an_object_of_any_size_is_read_no_further_than_code_is_large(
+    tmp_path: Path, pod: Pod, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(str(tmp_path / "out"))
+    made = _run(_code(store))
+    (key,) = _kept(store)
+    monkeypatch.setattr(compiled_code, "MOST_BYTES", len(store.read(key)) - 1)
+    pod("second")
+    assert torch.equal(_run(_code(store)), made)
+    assert _hits() == 0
+    assert "is no compiled code, or damaged" in caplog.text
+    pod("third")
+    _run(_code(store, "another model"))
+    assert _kept(store) == [key]  # and none is kept that nobody would read
+
+
+class Slow:
+    """A store in which another pod keeps its code while this one compiles."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def head(self, key: str, _: int) -> bytes:
+        self._store.create(key, b"theirs")
+        raise Missing(f"{key}: no such file.")
+
+    def exists(self, key: str) -> bool:
+        return self._store.exists(key)
+
+
+@pytest.mark.usefixtures("pod")
+def test_of_pods_that_compile_at_once_only_the_first_sends_its_code(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "out"))
+    _run(_code(Slow(store)))  # type: ignore[arg-type]  # nothing more is asked for
+    (key,) = _kept(store)
+    assert store.read(key) == b"theirs"
+
+
 class Down:
     """A store that is away: for reading, or for writing."""
 
     def __init__(self, store: Store, *, reads: bool) -> None:
         self._store, self._reads = store, reads
 
-    def read(self, key: str) -> bytes:
+    def head(self, key: str, most: int) -> bytes:
         if not self._reads:
             raise TryAgain(f"{key}: storage timed out.")
-        return self._store.read(key)
+        return self._store.head(key, most)
+
+    def exists(self, key: str) -> bool:
+        return self._store.exists(key)
 
     def create(self, key: str, _: bytes) -> bool:
         raise TryAgain(f"{key}: storage timed out.")

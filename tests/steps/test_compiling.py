@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import cast
 
 import diffusers
 import numpy as np
@@ -11,20 +12,22 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from imagekiln.steps import compiling, networks, stats
+from imagekiln.steps import compiling, lora_files, networks, stats
+from imagekiln.steps.adapters import Lora
 from imagekiln.steps.codecs import decode
 from imagekiln.steps.compiled_code import CompiledCode
-from imagekiln.steps.compiling import Compiling
 from imagekiln.steps.conditions import Conditions
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.encode import Picture
 from imagekiln.steps.inputs import Inputs
+from imagekiln.steps.job import Model
+from imagekiln.steps.lora_layers import LoraLayers
 from imagekiln.steps.rescue import Rescue
 from imagekiln.steps.rows import ImageRow
 from imagekiln.steps.run import run
 from imagekiln.steps.speed import Speed
 from imagekiln.steps.storage import open_store
-from tests import adapters, models, runs
+from tests import adapters, loras, models, runs
 from tests.faults import image, manifests
 from tests.models import Kind
 from tests.runs import image_row
@@ -87,26 +90,6 @@ def test_an_image_has_the_same_bytes_whichever_shapes_came_before() -> None:
     assert all(np.array_equal(*each) for each in zip(_drawn(denoiser, last), alone, strict=True))
 
 
-class Noted(CompiledCode):
-    """Kept code that only says what it was asked for."""
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    @contextmanager
-    def used(self, batch: str) -> Iterator[None]:
-        self.asked.append(batch)
-        yield
-
-
-def test_code_is_kept_for_each_set_of_loras_and_not_for_each_weight() -> None:
-    noted = Noted()
-    told = Compiling(models.pipe("sd"), ON, noted)
-    for loras in ("a:0.5", "a:0.8", "a:0.8,b:1", None, "a:-1,b:0.2"):
-        told.draw(_rows(loras=loras), list)
-    assert len(noted.asked) == len({*noted.asked}) == 3
-
-
 def test_a_controlnet_is_compiled_beside_the_denoiser(tmp_path: Path) -> None:
     network = diffusers.ControlNetModel.from_pretrained(adapters.controlnet("sd"))
     conditions = Conditions(Inputs(open_store(str(tmp_path))), network)
@@ -134,6 +117,62 @@ def test_where_compiling_fails_images_are_drawn_plainly_and_one_sentence_says_so
     assert said.startswith("The model could not be compiled (")
     assert said.endswith("so it runs as it is, slower. Set speed.compile: off.")
     assert "\n" not in said
+
+
+class Shared:
+    """Keeps nothing, and notes for which kinds of batch code was asked for, and which of them left theirs."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.left: list[str] = []
+
+    @contextmanager
+    def used(self, batch: str) -> Iterator[None]:
+        self.asked.append(batch)
+        yield
+        self.left.append(batch)
+
+
+def test_code_is_shared_once_a_shape_and_by_loras_of_any_weight() -> None:
+    shared, pipe = Shared(), models.pipe("sd")
+    files = {"style": Lora(id=str(loras.folder("sd", 1)))}
+    layers = LoraLayers(pipe, files, lora_files.facts(Model(id="bundled:shapes", loras=files)))
+    denoiser = Denoiser(pipe, ON, cast("CompiledCode", shared), loras=layers)
+    _drawn(denoiser, _rows(loras="style:0.8"))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        drawn = [_drawn(denoiser, _rows(loras=f"style:{weight}")) for weight in (0.8, -0.3)]
+    assert not np.array_equal(drawn[0][0], drawn[1][0])
+    _drawn(denoiser, _rows())
+    assert shared.left == shared.asked
+    assert len(shared.asked) == 2
+
+
+def test_half_of_a_shape_s_code_is_not_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared = Shared()
+    denoiser = Denoiser(models.pipe("sd"), ON, cast("CompiledCode", shared))
+    decode = denoiser._pipe.vae.decode
+    denoiser._pipe.vae.decode = lambda *_, **__: 1 / 0  # after the network was compiled
+    with pytest.raises(ZeroDivisionError):
+        _drawn(denoiser, _rows())
+    denoiser._pipe.vae.decode = decode
+    _drawn(denoiser, _rows())
+    monkeypatch.setattr(networks, "COMPILER", {"backend": _failing})
+    torch.compiler.reset()
+    _drawn(Denoiser(models.pipe("sd"), ON, cast("CompiledCode", shared)), _rows())
+    assert (len(shared.asked), shared.left) == (2, [])
+
+
+def test_what_cannot_be_compiled_for_a_later_batch_is_drawn_plainly_too() -> None:
+    until_half = ON.model_copy(update={"guidance_until": 0.5})
+    denoiser = Denoiser(models.pipe("sd"), until_half)
+    _drawn(denoiser, _rows(steps=1))  # which leaves no step without guidance
+    compiled = denoiser.compiling.clock.count
+    for network in denoiser.compiling._networks._calls:
+        network._compiled_call_impl = torch.compile(network._call_impl, dynamic=False, backend=_failing)
+    drawn = _drawn(denoiser, _rows(steps=4))
+    assert denoiser.compiling.clock.count > compiled
+    plain = _drawn(Denoiser(models.pipe("sd"), Speed(guidance_until=0.5)), _rows(steps=4))
+    assert all(map(np.array_equal, drawn, plain))
 
 
 def test_an_image_that_fails_by_itself_leaves_the_model_compiled() -> None:

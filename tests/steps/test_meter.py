@@ -73,8 +73,8 @@ def test_operations_are_those_of_the_images_that_were_asked_for(compiled: str, m
     assert part == pytest.approx(0.75 * whole)
 
 
-def _operations(denoiser: Denoiser, **settings: object) -> float:
-    denoiser.draw([image_row("a red circle", **settings)], 1, lambda: None)
+def _operations(denoiser: Denoiser, steps: int) -> float:
+    denoiser.draw([image_row(steps=steps)], 1, lambda: None)
     found = denoiser.taken().flops
     assert found is not None
     return found
@@ -84,16 +84,16 @@ def _operations(denoiser: Denoiser, **settings: object) -> float:
 def test_steps_that_are_foretold_are_no_operations(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meters, "worth_it", lambda _: True)
     every = Denoiser(families.pipe(kind))
-    six, seven = (_operations(every, steps=steps) for steps in (6, 7))
+    six, seven = (_operations(every, steps) for steps in (6, 7))
     # Of seven steps, the first three and the fifth are computed.
-    foretold = _operations(Denoiser(families.pipe(kind), Speed(reuse=3)), steps=7)
+    foretold = _operations(Denoiser(families.pipe(kind), Speed(reuse=3)), 7)
     assert foretold == pytest.approx(seven - 3 * (seven - six))
 
 
 def test_steps_without_guidance_are_half_the_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meters, "worth_it", lambda _: True)
-    two, four = (_operations(Denoiser(models.pipe("sd")), steps=steps) for steps in (2, 4))
-    ended = _operations(Denoiser(models.pipe("sd"), Speed(guidance_until=0.5)), steps=4)
+    two, four = (_operations(Denoiser(models.pipe("sd")), steps) for steps in (2, 4))
+    ended = _operations(Denoiser(models.pipe("sd"), Speed(guidance_until=0.5)), 4)
     assert ended == pytest.approx((two + four) / 2)
 
 

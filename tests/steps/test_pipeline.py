@@ -15,7 +15,7 @@ from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.job import Model
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.samplers import SCHEDULERS
-from tests import models
+from tests import models, runs
 from tests.runs import planned
 from tests.steps.test_device import ABSENT
 
@@ -190,6 +190,17 @@ def test_a_flow_model_takes_the_flow_sampler() -> None:
     assert isinstance(found, diffusers.FlowMatchEulerDiscreteScheduler)
 
 
-def test_versions_are_those_of_the_libraries_that_decide_pixels() -> None:
-    assert pipeline.versions()["torch"] == torch.__version__
-    assert set(pipeline.versions()) == {"torch", "diffusers", "transformers"}
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [
+        ({}, set[str]()),
+        ({"model": {"id": "here", "loras": {"style": {"id": "style.safetensors"}}}}, {"peft"}),
+        ({"speed": {"quantisation": "fp8"}}, {"torchao"}),
+    ],
+)
+def test_versions_are_those_of_the_libraries_that_decide_a_job_s_pixels(
+    changes: dict[str, object], more: set[str]
+) -> None:
+    told = pipeline.versions(runs.job(Path("prompts.parquet"), "out", **changes))
+    assert told["torch"] == torch.__version__
+    assert set(told) == {"torch", "diffusers", "transformers"} | more
