@@ -88,4 +88,5 @@ def _told(setting: str, work: Callable[[], T]) -> T:
             raise TryAgain(
                 f"{setting}: the device has no room for it ({reason(error)}). Run the shard again."
             ) from error
-        raise BadInput(f"{setting}: does not fit the model ({reason(error)}). Name another.") from error
+        said = f"it has no {error}" if isinstance(error, KeyError) else reason(error)
+        raise BadInput(f"{setting}: does not fit the model ({said}). Name another.") from error

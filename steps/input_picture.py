@@ -14,7 +14,7 @@ FORMATS = ("PNG", "JPEG", "WEBP")  # and no other decoder of Pillow's ever sees 
 Fault = Literal["place", "missing", "bytes", "format", "pixels", "damaged"]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 DECODED = 2**29  # bytes of decoded pixels at a time, however many threads there are
-PIXEL_BYTES = 8  # as it is decoded, and upright
+PIXEL_BYTES = 20  # RGBA as it is decoded, upright, over white, and the result, at their most
 WHITE = (255, 255, 255, 255)
 
 

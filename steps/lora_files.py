@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,21 +93,28 @@ def _facts(path: Path, setting: str) -> LoraFacts:
         length = int.from_bytes(file.read(LENGTH_BYTES), "little")
         if not 0 < length <= min(MOST_HEADER_BYTES, size - LENGTH_BYTES):
             raise BadInput(f"{setting}: {path.name} is no whole safetensors file. Fetch it again.")
-        _refuse_tensors(_names(file.read(length), path, setting), path, setting)
+        found = _tensors(file.read(length), path, setting)
+        if max(found.values(), default=0) != size - LENGTH_BYTES - length:
+            raise BadInput(f"{setting}: {path.name} is no whole safetensors file. Fetch it again.")
+        _refuse_tensors(found, path, setting)
         tensors = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
         return LoraFacts(hashlib.file_digest(file, "sha256").hexdigest(), tensors)
 
 
-def _names(header: bytes, path: Path, setting: str) -> list[str]:
+def _tensors(header: bytes, path: Path, setting: str) -> dict[str, int]:
+    """Where each tensor ends, in bytes after the header. The last one ends with the file."""
     try:
-        tensors = json.loads(header)
-    except (ValueError, RecursionError) as error:
+        described = json.loads(header)
+        ends = {name: each["data_offsets"][1] for name, each in described.items() if name != "__metadata__"}
+    except (ValueError, RecursionError, AttributeError, TypeError, LookupError) as error:
         raise BadInput(f"{setting}: {path.name} is no safetensors file. Fetch it again.") from error
-    return [name for name in tensors if name != "__metadata__"] if isinstance(tensors, dict) else []
+    if not all(isinstance(end, int) for end in ends.values()):
+        raise BadInput(f"{setting}: {path.name} is no safetensors file. Fetch it again.")
+    return ends
 
 
-def _refuse_tensors(names: list[str], path: Path, setting: str) -> None:
+def _refuse_tensors(names: Iterable[str], path: Path, setting: str) -> None:
     if not any(mark in name for name in names for mark in MARKS):
         raise BadInput(f"{setting}: {path.name} holds no LoRA. Name another file.")
     if any("dora_scale" in name for name in names):  # diffusers leaves them out, and draws something else

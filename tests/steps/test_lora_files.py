@@ -50,7 +50,18 @@ def test_a_file_that_may_hold_code_is_refused(tmp_path: Path, name: str) -> None
 
 @pytest.mark.parametrize(
     ("header", "length"),
-    [(b"", 0), (b"{}", 3), (b"{}", 2**63), (b"{", None), (b"[" * 100_000, None), (b"\x80\x04K\x01.", None)],
+    [
+        (b"", 0),
+        (b"{}", 3),
+        (b"{}", 2**63),
+        (b"{", None),
+        (b"[" * 100_000, None),
+        (b"\x80\x04K\x01.", None),
+        (b"[]", None),
+        (b"1", None),
+        (b'{"a.lora": 1}', None),
+        (b'{"a.lora": {"data_offsets": [0, "4"]}}', None),
+    ],
 )
 def test_a_file_that_is_no_safetensors_is_refused(tmp_path: Path, header: bytes, length: int | None) -> None:
     file = safetensors.raw(tmp_path / "style.safetensors", header, length=length)
@@ -62,7 +73,15 @@ def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     assert "is no whole safetensors file" in _told(tmp_path)
 
 
-@pytest.mark.parametrize("header", [b"[]", b"1", b"{}", b'{"__metadata__": {"lora": "x"}}'])
+def test_a_file_that_is_cut_off_or_goes_on_is_refused(tmp_path: Path) -> None:
+    file = safetensors.write(tmp_path / "style.safetensors")
+    whole = file.read_bytes()
+    for content in (whole[:-1], whole + b"\0"):
+        file.write_bytes(content)
+        assert _told(file) == "model.loras.style: style.safetensors is no whole safetensors file. Fetch it again."
+
+
+@pytest.mark.parametrize("header", [b"{}", b'{"__metadata__": {"lora": "x"}}'])
 def test_a_file_without_tensors_of_a_lora_is_refused(tmp_path: Path, header: bytes) -> None:
     file = safetensors.raw(tmp_path / "style.safetensors", header)
     assert _told(file) == "model.loras.style: style.safetensors holds no LoRA. Name another file."
