@@ -5,15 +5,16 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from imagekiln.steps import bundled, hub
+from imagekiln.steps import bundled, hub, reference_files
 from imagekiln.steps.adapters import ControlNet, IpAdapter
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job import Model
 from imagekiln.steps.model import configuration, digest, is_hub, read_json
-from imagekiln.steps.siblings import siblings
+from imagekiln.steps.siblings import ImageEncoder, siblings
 
 CONFIG = "config.json"
 UNET = "unet/config.json"
+TRANSFORMER = "transformer/config.json"
 TEXTS = "cross_attention_dim"
 NEEDED = ["*.json", "*.safetensors"]
 
@@ -44,8 +45,10 @@ def require(model: Model, pipeline: str) -> None:
         if known.control is None:
             raise BadInput(f"model.controlnet: {pipeline} takes none here. Remove it, or name another model.")
         _require_control(model, model.controlnet, known.control)
-    if model.ip_adapter is not None and not known.reference:
-        raise BadInput(f"model.ip_adapter: {pipeline} takes none here. Remove it, or name another model.")
+    if model.ip_adapter is not None:
+        if known.reference is None:
+            raise BadInput(f"model.ip_adapter: {pipeline} takes none here. Remove it, or name another model.")
+        _require_reference(model, model.ip_adapter, known.reference)
 
 
 def planned(wanted: ControlNet | IpAdapter, key: str) -> Path:
@@ -95,3 +98,12 @@ def _require_control(model: Model, wanted: ControlNet, kind: str) -> None:
         raise BadInput(
             f"{wanted.setting}: {wanted.id} reads texts of {ours} channels, and {model.id} has {theirs}. Name another."
         )
+
+
+def _require_reference(model: Model, wanted: IpAdapter, encoder: ImageEncoder) -> None:
+    """Raise BadInput where a folder holds an adapter for another model. One at a hub is looked at once it is here."""
+    if is_hub(wanted.id):
+        return
+    _refuse_pickles(wanted)
+    path = configuration(model) / TRANSFORMER
+    reference_files.require(_local(wanted), wanted, encoder, read_json(path, model.id) if path.is_file() else {})

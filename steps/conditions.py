@@ -3,17 +3,20 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import diffusers
 import transformers
 
-from imagekiln.steps import adapter_files
+from imagekiln.steps import adapter_files, reference_files
 from imagekiln.steps.adapters import ControlNet, IpAdapter
 from imagekiln.steps.device import is_lost, is_out_of_memory
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.inputs import Inputs
+from imagekiln.steps.pipeline import denoiser
 from imagekiln.steps.plan import Plan
+from imagekiln.steps.siblings import ImageEncoder, siblings
 from imagekiln.steps.sight import look, require_fitting
 from imagekiln.steps.storage import Store
 from imagekiln.steps.store_errors import reason
@@ -61,21 +64,29 @@ def controlnet(pipe: diffusers.DiffusionPipeline, wanted: ControlNet, key: str) 
 
 def add_ip_adapter(pipe: diffusers.DiffusionPipeline, wanted: IpAdapter, key: str) -> None:
     """Make the IP-Adapter with this key a part of the pipeline. Raises what loading raises."""
-    folder = adapter_files.planned(wanted, key)
-    # By ourselves: the pipeline would take pickles too.
-    encoder = transformers.CLIPVisionModelWithProjection.from_pretrained(
-        folder / wanted.image_encoder, dtype=pipe.dtype, use_safetensors=True, local_files_only=True
-    )
-    pipe.register_modules(image_encoder=encoder.to(pipe.device).eval())
-    pipe.load_ip_adapter(
-        str(folder),
-        subfolder=wanted.subfolder,
-        weight_name=wanted.weight_name,
-        image_encoder_folder=None,
-        local_files_only=True,
-    )
-    pipe.unet.to(pipe.device, pipe.dtype).eval()
+    folder, kind = adapter_files.planned(wanted, key), siblings(type(pipe).__name__).reference
+    if kind is None:
+        raise ValueError(f"{type(pipe).__name__} takes none")
+    reference_files.require(folder, wanted, kind, denoiser(pipe).config)
+    _add_image_encoder(pipe, folder / wanted.image_encoder, kind)
+    pipe.load_ip_adapter(str(folder), subfolder=wanted.subfolder, weight_name=wanted.weight_name, local_files_only=True)
+    if lacking := [name for name, each in denoiser(pipe).named_parameters() if each.is_meta]:
+        raise ValueError(f"it has no {lacking[0]}")
+    denoiser(pipe).to(pipe.device, pipe.dtype).eval()
     require_fitting(pipe)
+
+
+def _add_image_encoder(pipe: diffusers.DiffusionPipeline, folder: Path, kind: ImageEncoder) -> None:
+    """Load it by ourselves: the pipeline would take pickles too, and what a file lacks would be drawn at random."""
+    encoder, told = getattr(transformers, kind).from_pretrained(
+        folder, dtype=pipe.dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
+    )
+    if told["missing_keys"]:
+        raise ValueError(f"its image encoder has no {min(told['missing_keys'])}")
+    pipe.register_modules(image_encoder=encoder.to(pipe.device).eval())
+    if kind == "SiglipVisionModel":  # to CLIP's pictures, diffusers cuts them itself
+        cut = transformers.SiglipImageProcessor.from_pretrained(folder, local_files_only=True)
+        pipe.register_modules(feature_extractor=cut)
 
 
 def _told(setting: str, work: Callable[[], T]) -> T:

@@ -6,29 +6,38 @@ families whose calls were tested here.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
+
+ImageEncoder = Literal["CLIPVisionModelWithProjection", "SiglipVisionModel"]
 
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
-    """The classes that draw with the components of a pipeline. `control` is the class of the ControlNet it takes."""
+    """The classes that draw with the components of a pipeline. `control` is the class of the ControlNet it takes.
+
+    `reference` is the class of the image encoder that the IP-Adapters it takes read.
+    """
 
     from_image: str | None = None
     inpaint: str | None = None
     control: str | None = None
-    reference: bool = False
+    reference: ImageEncoder | None = None
 
 
 NONE = Siblings()
+CLIP: ImageEncoder = "CLIPVisionModelWithProjection"
 SIBLINGS: Mapping[str, Siblings] = {
     "StableDiffusionPipeline": Siblings(
-        "StableDiffusionImg2ImgPipeline", "StableDiffusionInpaintPipeline", "ControlNetModel", reference=True
+        "StableDiffusionImg2ImgPipeline", "StableDiffusionInpaintPipeline", "ControlNetModel", reference=CLIP
     ),
     "StableDiffusionXLPipeline": Siblings(
-        "StableDiffusionXLImg2ImgPipeline", "StableDiffusionXLInpaintPipeline", "ControlNetModel", reference=True
+        "StableDiffusionXLImg2ImgPipeline", "StableDiffusionXLInpaintPipeline", "ControlNetModel", reference=CLIP
     ),
     "LatentConsistencyModelPipeline": Siblings("LatentConsistencyModelImg2ImgPipeline"),
-    "StableDiffusion3Pipeline": Siblings("StableDiffusion3Img2ImgPipeline", "StableDiffusion3InpaintPipeline"),
-    "FluxPipeline": Siblings("FluxImg2ImgPipeline", "FluxInpaintPipeline"),
+    "StableDiffusion3Pipeline": Siblings(
+        "StableDiffusion3Img2ImgPipeline", "StableDiffusion3InpaintPipeline", reference="SiglipVisionModel"
+    ),
+    "FluxPipeline": Siblings("FluxImg2ImgPipeline", "FluxInpaintPipeline", reference=CLIP),
     "QwenImagePipeline": Siblings("QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline"),
     "ZImagePipeline": Siblings("ZImageImg2ImgPipeline", "ZImageInpaintPipeline"),
 }

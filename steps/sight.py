@@ -2,6 +2,7 @@
 
 import diffusers
 import torch
+from diffusers.loaders import FluxIPAdapterMixin, SD3IPAdapterMixin
 from diffusers.models.embeddings import ImageProjection
 from PIL import Image as Pillow
 
@@ -15,16 +16,33 @@ def look(pipe: diffusers.DiffusionPipeline, picture: Pillow.Image) -> torch.Tens
 
 
 def encoded(pipe: diffusers.DiffusionPipeline, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """What a picture becomes, and what stands for none, each with a leading axis of 1."""
-    (layer,) = pipe.unet.encoder_hid_proj.image_projection_layers
+    """What a picture becomes, and what stands for none: each what one image of a batch is told."""
     with torch.no_grad():
+        if isinstance(pipe, SD3IPAdapterMixin):
+            return _beside_nothing(pipe.encode_image(seen, pipe.device)[0])
+        if isinstance(pipe, FluxIPAdapterMixin):
+            return _beside_nothing(pipe.encode_image(seen, pipe.device, 1))
+        (layer,) = pipe.unet.encoder_hid_proj.image_projection_layers
         positive, negative = pipe.encode_image(seen, pipe.device, 1, not isinstance(layer, ImageProjection))
     return positive, negative
 
 
 def require_fitting(pipe: diffusers.DiffusionPipeline) -> None:
     """Raise what PyTorch raises where the adapter does not read what its image encoder makes of pictures."""
-    (layer,) = pipe.unet.encoder_hid_proj.image_projection_layers
     positive, _ = encoded(pipe, look(pipe, NOTHING))
     with torch.no_grad():
-        layer(positive)
+        if isinstance(pipe, SD3IPAdapterMixin):
+            states, time = pipe.transformer.image_proj(positive[None], torch.zeros(1, device=pipe.device))
+            reader = next(iter(pipe.transformer.attn_processors.values()))
+            reader.to_k_ip(reader.norm_ip(states, temb=time))
+        elif isinstance(pipe, FluxIPAdapterMixin):
+            (states,) = pipe.transformer.encoder_hid_proj([positive[None]])
+            next(iter(pipe.transformer.attn_processors.values())).to_k_ip[0](states)
+        else:
+            (layer,) = pipe.unet.encoder_hid_proj.image_projection_layers
+            layer(positive)
+
+
+def _beside_nothing(positive: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """A picture, and zeros that take no memory."""
+    return positive, positive.new_zeros(()).expand_as(positive)

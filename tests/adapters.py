@@ -8,11 +8,14 @@ import diffusers
 import safetensors.torch
 import torch
 import transformers
+from diffusers.models.attention_processor import SD3IPAdapterJointAttnProcessor2_0
+from diffusers.models.embeddings import IPAdapterTimeImageProjection
 
 from tests import models
 from tests.models import WIDE, pipe
 
 Kind = Literal["sd", "sdxl"]
+Transformer = Literal["flux", "sd3"]
 TOKENS = 4  # that a picture becomes
 SIGHT = 16  # pixels: what the image encoder looks at
 
@@ -58,3 +61,49 @@ def save_image_encoder(folder: Path, sees: int) -> None:
         image_size=SIGHT, patch_size=4,
     )  # fmt: skip
     transformers.CLIPVisionModelWithProjection(config).save_pretrained(folder / "image_encoder")
+
+
+@cache
+def flux_ip_adapter() -> Path:
+    """The same for FLUX.1, its tensors named as the first such adapters have them."""
+    torch.manual_seed(8)
+    network, folder = pipe("flux").transformer, models.scratch("ip-adapter-flux")
+    read, made = network.config.joint_attention_dim, network.inner_dim
+    tensors = {
+        "ip_adapter_proj_model.proj.weight": torch.randn(TOKENS * read, WIDE),
+        "ip_adapter_proj_model.proj.bias": torch.randn(TOKENS * read),
+        "ip_adapter_proj_model.norm.weight": torch.ones(read),
+        "ip_adapter_proj_model.norm.bias": torch.zeros(read),
+    }
+    for block in range(network.config.num_layers):
+        for letter in "kv":
+            place = f"double_blocks.{block}.processor.ip_adapter_double_stream_{letter}_proj"
+            tensors |= {f"{place}.weight": torch.randn(made, read), f"{place}.bias": torch.randn(made)}
+    safetensors.torch.save_file(tensors, folder / "adapter.safetensors")
+    save_image_encoder(folder, WIDE)
+    return folder
+
+
+@cache
+def sd3_ip_adapter() -> Path:
+    """The same for Stable Diffusion 3, whose image encoder is SigLIP's."""
+    torch.manual_seed(9)
+    network, folder = pipe("sd3").transformer, models.scratch("ip-adapter-sd3")
+    made = network.config.attention_head_dim * network.config.num_attention_heads
+    eyes = IPAdapterTimeImageProjection(
+        WIDE, made, hidden_dim=128, heads=2, num_queries=TOKENS, timestep_in_dim=16
+    )
+    tensors = {f"image_proj.{name}": each for name, each in eyes.state_dict().items()}
+    for block in range(len(network.attn_processors)):
+        reader = SD3IPAdapterJointAttnProcessor2_0(made, made, network.config.attention_head_dim, timesteps_emb_dim=128)
+        torch.nn.init.normal_(reader.to_v_ip.weight)
+        tensors |= {f"ip_adapter.{block}.{name}": each for name, each in reader.state_dict().items()}
+    safetensors.torch.save_file(tensors, folder / "adapter.safetensors")
+    config = transformers.SiglipVisionConfig(
+        hidden_size=WIDE, intermediate_size=WIDE, num_hidden_layers=2, num_attention_heads=4, image_size=SIGHT,
+        patch_size=4,
+    )  # fmt: skip
+    transformers.SiglipVisionModel(config).save_pretrained(folder / "image_encoder")
+    cut = transformers.SiglipImageProcessor(size={"height": SIGHT, "width": SIGHT})
+    cut.save_pretrained(folder / "image_encoder")
+    return folder

@@ -1,0 +1,55 @@
+"""The files of an IP-Adapter beside the model that they are for: looked at before anything of them is loaded."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from imagekiln.steps.adapters import IpAdapter
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.model import read_json
+from imagekiln.steps.siblings import ImageEncoder
+from imagekiln.steps.store_errors import told
+
+# As transformers' configurations name them: alone, and as a half of what reads texts too.
+KINDS: Mapping[ImageEncoder, tuple[str, str]] = {
+    "CLIPVisionModelWithProjection": ("clip_vision_model", "clip"),
+    "SiglipVisionModel": ("siglip_vision_model", "siglip"),
+}
+BLOCK = re.compile(r"(?:ip_adapter|double_blocks)\.(\d{1,4})\.")
+
+
+def require(folder: Path, wanted: IpAdapter, encoder: ImageEncoder, denoiser: Mapping[str, object]) -> None:
+    """Raise BadInput where the files in `folder` are not for this image encoder and a denoiser so configured.
+
+    Raises Missing, TryAgain too.
+    """
+    kind = read_json(folder / wanted.image_encoder / "config.json", wanted.setting).get("model_type")
+    if kind not in KINDS[encoder]:
+        raise BadInput(
+            f"{wanted.setting}: {wanted.id} has an image encoder of the kind {kind}, and the model reads what a "
+            f"{encoder} makes of pictures. Name another."
+        )
+    found, blocks = _blocks(folder / wanted.weights[0], wanted.setting), _read_by(denoiser)
+    if blocks is not None and found != {*range(blocks)}:  # diffusers would leave out what is for more
+        raise BadInput(
+            f"{wanted.setting}: {wanted.weight_name} is for {len(found)} blocks of a transformer, and the model has "
+            f"{blocks}. Name another."
+        )
+
+
+def _blocks(file: Path, setting: str) -> set[int]:
+    """The numbers of the blocks that an adapter is for."""
+    try:
+        with told(str(file)), safe_open(file, framework="numpy") as tensors:
+            return {int(each[1]) for name in tensors.keys() if (each := BLOCK.match(name))}  # noqa: SIM118  # no mapping
+    except SafetensorError as error:
+        raise BadInput(f"{setting}: {file.name} is no whole safetensors file. Fetch it again.") from error
+
+
+def _read_by(denoiser: Mapping[str, object]) -> int | None:
+    """How many blocks of a transformer read a reference; None for UNets, whose blocks are numbered otherwise."""
+    layers, dual = denoiser.get("num_layers"), denoiser.get("dual_attention_layers")
+    more = len(dual) if isinstance(dual, list | tuple) else 0  # SD 3.5 medium's that attend twice
+    return layers + more if isinstance(layers, int) else None
