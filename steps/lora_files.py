@@ -1,12 +1,11 @@
 """The files of a job's LoRAs: found, refused where they are none, and known by their bytes."""
 
 import hashlib
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagekiln.steps import bundled, hub
+from imagekiln.steps import bundled, hub, tensor_names
 from imagekiln.steps.adapters import Lora
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.families import family
@@ -15,8 +14,6 @@ from imagekiln.steps.model import is_hub
 from imagekiln.steps.store_errors import told
 
 SUFFIX = ".safetensors"
-LENGTH_BYTES = 8  # a safetensors file begins with its header's length, in 64 bits, lowest first
-MOST_HEADER_BYTES = 100_000_000  # https://github.com/huggingface/safetensors: the format's own limit
 MARKS = ("lora", "lokr")  # one of them is in each tensor's name that changes a layer
 
 
@@ -89,29 +86,11 @@ def _refuse_others(setting: str, file: str) -> None:
 
 def _facts(path: Path, setting: str) -> LoraFacts:
     with told(str(path)), path.open("rb") as file:
-        size = path.stat().st_size
-        length = int.from_bytes(file.read(LENGTH_BYTES), "little")
-        if not 0 < length <= min(MOST_HEADER_BYTES, size - LENGTH_BYTES):
-            raise BadInput(f"{setting}: {path.name} is no whole safetensors file. Fetch it again.")
-        found = _tensors(file.read(length), path, setting)
-        if max(found.values(), default=0) != size - LENGTH_BYTES - length:
-            raise BadInput(f"{setting}: {path.name} is no whole safetensors file. Fetch it again.")
+        found = tensor_names.read(file, path, setting)
         _refuse_tensors(found, path, setting)
         tensors = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
         return LoraFacts(hashlib.file_digest(file, "sha256").hexdigest(), tensors)
-
-
-def _tensors(header: bytes, path: Path, setting: str) -> dict[str, int]:
-    """Where each tensor ends, in bytes after the header. The last one ends with the file."""
-    try:
-        described = json.loads(header)
-        ends = {name: each["data_offsets"][1] for name, each in described.items() if name != "__metadata__"}
-    except (ValueError, RecursionError, AttributeError, TypeError, LookupError) as error:
-        raise BadInput(f"{setting}: {path.name} is no safetensors file. Fetch it again.") from error
-    if not all(isinstance(end, int) for end in ends.values()):
-        raise BadInput(f"{setting}: {path.name} is no safetensors file. Fetch it again.")
-    return ends
 
 
 def _refuse_tensors(names: Iterable[str], path: Path, setting: str) -> None:
