@@ -72,7 +72,7 @@ def add_ip_adapter(pipe: diffusers.DiffusionPipeline, wanted: IpAdapter, key: st
     pipe.load_ip_adapter(str(folder), subfolder=wanted.subfolder, weight_name=wanted.weight_name, local_files_only=True)
     if lacking := [name for name, each in denoiser(pipe).named_parameters() if each.is_meta]:
         raise ValueError(f"it has no {lacking[0]}")
-    denoiser(pipe).to(pipe.device, pipe.dtype).eval()
+    denoiser(pipe).eval()
     require_fitting(pipe)
 
 

@@ -4,8 +4,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-
+from imagekiln.steps import tensor_names
 from imagekiln.steps.adapters import IpAdapter
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.model import read_json
@@ -41,11 +40,9 @@ def require(folder: Path, wanted: IpAdapter, encoder: ImageEncoder, denoiser: Ma
 
 def _blocks(file: Path, setting: str) -> set[int]:
     """The numbers of the blocks that an adapter is for."""
-    try:
-        with told(str(file)), safe_open(file, framework="numpy") as tensors:
-            return {int(each[1]) for name in tensors.keys() if (each := BLOCK.match(name))}  # noqa: SIM118  # no mapping
-    except SafetensorError as error:
-        raise BadInput(f"{setting}: {file.name} is no whole safetensors file. Fetch it again.") from error
+    with told(str(file)), file.open("rb") as opened:
+        found = tensor_names.read(opened, file, setting)
+    return {int(each[1]) for name in found if (each := BLOCK.match(name))}
 
 
 def _read_by(denoiser: Mapping[str, object]) -> int | None:

@@ -90,9 +90,7 @@ def sd3_ip_adapter() -> Path:
     torch.manual_seed(9)
     network, folder = pipe("sd3").transformer, models.scratch("ip-adapter-sd3")
     made = network.config.attention_head_dim * network.config.num_attention_heads
-    eyes = IPAdapterTimeImageProjection(
-        WIDE, made, hidden_dim=128, heads=2, num_queries=TOKENS, timestep_in_dim=16
-    )
+    eyes = IPAdapterTimeImageProjection(WIDE, made, hidden_dim=128, heads=2, num_queries=TOKENS, timestep_in_dim=16)
     tensors = {f"image_proj.{name}": each for name, each in eyes.state_dict().items()}
     for block in range(len(network.attn_processors)):
         reader = SD3IPAdapterJointAttnProcessor2_0(made, made, network.config.attention_head_dim, timesteps_emb_dim=128)

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -136,8 +137,122 @@ def test_a_reference_is_encoded_once_and_no_black_picture_ever(tmp_path: Path, k
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_job_runs_is_verified_and_reproduced(tmp_path: Path, kind: Transformer) -> None:
     rows = [*_rows("reference_image")[:2], *_rows("reference_image", "source_image")[2:], PLAIN]
-    done = run(job(write_prompts(tmp_path / "p.parquet", rows), str(tmp_path / "out"), model=_model(kind)))
+    model = {**_model(kind), "dtype": "bfloat16"}
+    done = run(job(write_prompts(tmp_path / "p.parquet", rows), str(tmp_path / "out"), model=model))
     assert (done.summary.images, done.summary.ok) == (5, 5)
     assert verify(done.uri).ok == 5
     for row in tables.read(open_store(done.uri), names.manifest(0)).to_pylist()[::2]:
         assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
+
+
+Tensors = dict[str, torch.Tensor]
+
+
+def _copy(target: Path, kind: Transformer, change: Callable[[Tensors], Tensors]) -> Path:
+    shutil.copytree(ADAPTERS[kind](), target)
+    tensors = change(safetensors.torch.load_file(target / FILE))
+    (target / FILE).unlink()
+    safetensors.torch.save_file(tensors, target / FILE)
+    return target
+
+
+def _further_block(tensors: Tensors) -> Tensors:
+    again = {name.replace(".0.", ".1."): each.clone() for name, each in tensors.items() if ".0." in name}
+    return {**tensors, **{name: each for name, each in again.items() if not name.startswith("image_proj")}}
+
+
+def _without(name: str) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {key: each for key, each in tensors.items() if name not in key}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_adapter_of_a_larger_transformer_is_refused_at_planning(tmp_path: Path, kind: Transformer) -> None:
+    folder = _copy(tmp_path / "adapter", kind, _further_block)
+    with pytest.raises(BadInput, match=r"adapter\.safetensors is for 2 blocks of a transformer, and the model has 1\."):
+        _opened(tmp_path, kind, _rows("reference_image"), folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "folder", "told"),
+    [
+        ("flux", adapters.sd3_ip_adapter, "kind siglip_vision_model, and the model reads what a CLIPVisionModelWith"),
+        ("sd3", adapters.flux_ip_adapter, "kind clip_vision_model, and the model reads what a SiglipVisionModel makes"),
+        ("flux", partial(adapters.ip_adapter, "sd"), "is for 4 blocks of a transformer, and the model has 1"),
+    ],
+)
+def test_an_adapter_of_another_family_is_refused_at_planning(
+    tmp_path: Path, kind: Transformer, folder: Callable[[], Path], told: str
+) -> None:
+    with pytest.raises(BadInput, match=told):
+        planned(tmp_path, str(tmp_path / "out"), _rows("reference_image"), model=_model(kind, folder()))
+
+
+def test_an_adapter_that_is_cut_off_is_refused_at_planning(tmp_path: Path) -> None:
+    folder = _copy(tmp_path / "adapter", "flux", dict)
+    whole = (folder / FILE).read_bytes()
+    (folder / FILE).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(BadInput, match=r"model\.ip_adapter: adapter\.safetensors is no whole safetensors file"):
+        planned(tmp_path, str(tmp_path / "out"), _rows("reference_image"), model=_model("flux", folder))
+
+
+@pytest.mark.parametrize(
+    ("kind", "lacks", "told"),
+    [
+        ("flux", "v_proj.bias", "it has no '0.to_v_ip.bias'"),
+        ("flux", "norm.weight", "it has no encoder_hid_proj.image_projection_layers.0.norm.weight"),
+        ("sd3", "to_v_ip", "it has no transformer_blocks.0.attn.processor.to_v_ip.weight"),
+    ],
+)
+def test_an_adapter_that_lacks_a_tensor_ends_the_shard(
+    tmp_path: Path, kind: Transformer, lacks: str, told: str
+) -> None:
+    folder = _copy(tmp_path / "adapter", kind, _without(lacks))
+    with pytest.raises(BadInput, match=rf"model\.ip_adapter: does not fit the model \({told}\)\. Name another"):
+        _opened(tmp_path, kind, _rows("reference_image"), folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_image_encoder_without_all_its_weights_ends_the_shard(tmp_path: Path, kind: Transformer) -> None:
+    folder = _copy(tmp_path / "adapter", kind, dict)
+    weights = folder / "image_encoder/model.safetensors"
+    kept = safetensors.torch.load_file(weights)
+    lost = next(name for name in sorted(kept) if name.endswith("mlp.fc1.weight"))
+    weights.unlink()
+    safetensors.torch.save_file(_without(lost)(kept), weights, {"format": "pt"})
+    with pytest.raises(BadInput, match=r"its image encoder has no .*mlp\.fc1\.weight"):
+        _opened(tmp_path, kind, _rows("reference_image"), folder)
+
+
+def test_an_adapter_that_reads_what_another_image_encoder_sees_ends_the_shard(tmp_path: Path) -> None:
+    folder = _copy(tmp_path / "adapter", "flux", dict)
+    adapters.save_image_encoder(folder, 2 * models.WIDE)
+    with pytest.raises(BadInput, match=r"model\.ip_adapter: does not fit the model \(.*\)\. Name another"):
+        _opened(tmp_path, "flux", _rows("reference_image"), folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_image_encoder_may_be_half_of_what_reads_texts_too(tmp_path: Path, kind: Transformer) -> None:
+    folder = _copy(tmp_path / "adapter", kind, dict)
+    alone, rows = _opened(tmp_path, kind, _rows("reference_image"))
+    sight = alone._pipe.image_encoder
+    for file in (folder / "image_encoder").glob("model.safetensors"):
+        file.unlink()
+    _whole(kind, sight).save_pretrained(folder / "image_encoder")
+    other, _ = _opened(tmp_path / "other", kind, _rows("reference_image"), folder)
+    assert _bytes(other, rows[:1], 2) == _bytes(alone, rows[:1], 2)
+
+
+def _whole(kind: Transformer, sight: models.Untyped) -> models.Untyped:
+    vision = sight.config.to_dict()
+    text = {"vocab_size": 100, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
+            "num_attention_heads": 2}  # fmt: skip
+    both: models.Untyped
+    if kind == "flux":
+        config = transformers.CLIPConfig(text_config=text, vision_config=vision, projection_dim=models.WIDE)
+        both = transformers.CLIPModel(config)
+        both.visual_projection = sight.visual_projection
+    else:
+        both = transformers.SiglipModel(transformers.SiglipConfig(text_config=text, vision_config=vision))
+    inside = sight.vision_model if hasattr(sight, "vision_model") else sight
+    both.vision_model.load_state_dict(inside.state_dict())
+    return both

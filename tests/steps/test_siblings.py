@@ -1,5 +1,7 @@
 """The table of siblings against diffusers' own."""
 
+import inspect
+
 import diffusers
 import pytest
 from diffusers.pipelines import auto_pipeline
@@ -16,6 +18,14 @@ def test_the_siblings_are_those_that_diffusers_makes(name: str) -> None:
     ):
         theirs = auto_pipeline._get_task_class(mapping, pipeline, throw_error_if_not_exist=False)
         assert (theirs and theirs.__name__) == found
+
+
+@pytest.mark.parametrize("name", [name for name, each in SIBLINGS.items() if each.reference])
+def test_whatever_draws_with_an_ip_adapter_takes_its_embeddings(name: str) -> None:
+    known = siblings(name)
+    for each in (name, known.from_image, known.inpaint):
+        assert each is not None
+        assert "ip_adapter_image_embeds" in inspect.signature(getattr(diffusers, each).__call__).parameters
 
 
 def test_a_pipeline_that_is_not_known_takes_no_picture() -> None:
