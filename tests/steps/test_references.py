@@ -97,9 +97,10 @@ def test_an_image_without_a_reference_is_drawn_as_by_the_model_alone(tmp_path: P
     assert _bytes(denoiser, plain, 4) == _bytes(Denoiser(models.pipe(kind)), plain, 4)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_an_ip_adapter_draws_what_it_draws_in_diffusers(tmp_path: Path, kind: Transformer) -> None:
-    denoiser, rows = _opened(tmp_path, kind, _rows("reference_image")[:1])
+@pytest.mark.parametrize(("kind", "guidance"), [("flux", 3.0), ("sd3", 3.0), ("sd3", 1.0)])
+def test_an_ip_adapter_draws_what_it_draws_in_diffusers(tmp_path: Path, kind: Transformer, guidance: float) -> None:
+    denoiser, found = _opened(tmp_path, kind, _rows("reference_image")[:1])
+    rows = [_like(found[0], guidance=guidance)]
     pipe, folder = models.pipe(kind), ADAPTERS[kind]()
     if kind == "flux":
         encoder = {
@@ -118,7 +119,7 @@ def test_an_ip_adapter_draws_what_it_draws_in_diffusers(tmp_path: Path, kind: Tr
         width=models.SIDE,
         height=models.SIDE,
         num_inference_steps=2,
-        guidance_scale=3.0,
+        guidance_scale=guidance,
         generator=[torch.Generator("cpu").manual_seed(rows[0].pixels.seed)],
     ).images
     assert _bytes(denoiser, rows, 1) == [np.asarray(theirs).tobytes()]
