@@ -21,7 +21,7 @@ from imagekiln.steps.rows import ImageRow, image_rows
 from imagekiln.steps.run import run
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.verify import verify
-from tests import adapters, models
+from tests import adapters, loras, models
 from tests.adapters import Transformer
 from tests.pictures import half, noise
 from tests.runs import image_row, job, planned, write_prompts
@@ -95,6 +95,22 @@ def test_an_image_without_a_reference_is_drawn_as_by_the_model_alone(tmp_path: P
     plain = [row for row in found if row.pixels.reference_image is None]
     _bytes(denoiser, [row for row in found if row not in plain], 4)
     assert _bytes(denoiser, plain, 4) == _bytes(Denoiser(models.pipe(kind)), plain, 4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lora_and_a_reference_go_together(tmp_path: Path, kind: Transformer) -> None:
+    model = {**_model(kind), "loras": {"style": {"id": str(loras.folder(kind))}}}
+    rows = [{**row, "loras": text} for row in _rows("reference_image")[:2] for text in ("style:0.8", "")]
+    there = planned(tmp_path, str(tmp_path / "out"), rows, model=model)
+    store = open_store(there.uri)
+    denoiser, found = loader(store, there.plan)(), image_rows(tables.read(store, names.shard(0)))
+    with_lora = [row for row in found if row.pixels.loras]
+    without = [row for row in found if not row.pixels.loras]
+    drawn = _bytes(denoiser, with_lora, 2)
+    alone, _ = _opened(tmp_path / "alone", kind, _rows("reference_image"))
+    assert _bytes(denoiser, without, 2) == _bytes(alone, without, 2)
+    assert _bytes(denoiser, with_lora[::-1], 2)[::-1] == drawn
+    assert not {*drawn} & {*_bytes(denoiser, without, 2)}
 
 
 @pytest.mark.parametrize(("kind", "guidance"), [("flux", 3.0), ("sd3", 3.0), ("sd3", 1.0)])
