@@ -10,11 +10,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
-    """The classes that draw with the components of a pipeline. `control` is the class of the ControlNet it takes."""
+    """The classes that draw with the components of a pipeline.
+
+    `control` is the class of the ControlNet that it takes, `control_source` whether also beside a source picture.
+    """
 
     from_image: str | None = None
     inpaint: str | None = None
     control: str | None = None
+    control_source: bool = True
     reference: bool = False
 
 
@@ -27,8 +31,13 @@ SIBLINGS: Mapping[str, Siblings] = {
         "StableDiffusionXLImg2ImgPipeline", "StableDiffusionXLInpaintPipeline", "ControlNetModel", reference=True
     ),
     "LatentConsistencyModelPipeline": Siblings("LatentConsistencyModelImg2ImgPipeline"),
-    "StableDiffusion3Pipeline": Siblings("StableDiffusion3Img2ImgPipeline", "StableDiffusion3InpaintPipeline"),
-    "FluxPipeline": Siblings("FluxImg2ImgPipeline", "FluxInpaintPipeline"),
+    "StableDiffusion3Pipeline": Siblings(
+        "StableDiffusion3Img2ImgPipeline",
+        "StableDiffusion3InpaintPipeline",
+        "SD3ControlNetModel",
+        control_source=False,
+    ),
+    "FluxPipeline": Siblings("FluxImg2ImgPipeline", "FluxInpaintPipeline", "FluxControlNetModel"),
     "QwenImagePipeline": Siblings("QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline"),
     "ZImagePipeline": Siblings("ZImageImg2ImgPipeline", "ZImageInpaintPipeline"),
 }

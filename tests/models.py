@@ -21,6 +21,8 @@ SIDE = 16  # pixels: the size that the tiny models draw when nothing is said
 WIDE = 32  # channels of text
 # Some of diffusers' schedulers hand tensors to numpy in ways that numpy 2 warns of; not ours to mend.
 DIFFUSERS_WARNS = "ignore:__array_:DeprecationWarning"
+# A FluxControlNetModel takes its embedding from where diffusers no longer wants it taken from.
+FLUX_WARNS = "ignore:`FluxPosEmbed` is deprecated:FutureWarning"
 
 # On a busy machine, threads that wait for each other make a batch take ten times as long.
 torch.set_num_threads(1)
@@ -95,7 +97,7 @@ def _sd3() -> Untyped:
         patch_size=1,
         in_channels=16,  # as the real ones have: inpainting refuses others
         out_channels=16,
-        num_layers=1,
+        num_layers=2,  # the last is not for ControlNets
         attention_head_dim=8,
         num_attention_heads=4,
         joint_attention_dim=2 * WIDE,
