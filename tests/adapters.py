@@ -14,7 +14,7 @@ from tests.models import WIDE, Untyped, pipe
 
 Kind = Literal["sd", "sdxl"]
 Controlled = Literal["sd", "sdxl", "sd3", "flux"]
-Model = Literal["flux", "flux-of-8", "sd3"]
+Model = Literal["sd", "sdxl", "sd3", "flux", "flux-of-8"]
 TOKENS = 4  # that a picture becomes
 BESIDE = {"flux": diffusers.FluxControlNetModel, "sd3": diffusers.SD3ControlNetModel}
 SIGHT = 16  # pixels: what the image encoder looks at
@@ -37,10 +37,23 @@ def beside(kind: Controlled, **more: object) -> Untyped:
 @cache
 def model(kind: Model) -> Path:
     """A saved model that takes ControlNets. As the real FLUX.1, `flux-of-8` has a VAE of factor 8."""
-    if kind != "flux-of-8":
-        return models.folder(kind)
+    if kind == "sd3":
+        return models.saved(kind, _deeper_sd3)
+    if kind == "flux-of-8":
+        return models.saved(kind, _flux_of_8)
+    return models.folder(kind)
+
+
+def _deeper_sd3() -> Untyped:
+    parts = pipe("sd3").components
+    config = {**parts["transformer"].config, "num_layers": 2}  # no ControlNet changes the last one
+    transformer = diffusers.SD3Transformer2DModel.from_config(config)
+    return diffusers.StableDiffusion3Pipeline(**{**parts, "transformer": transformer})
+
+
+def _flux_of_8() -> Untyped:
     vae = models.tiny_vae((4, 4, 8, 8), latent_channels=4, shift_factor=0.1)
-    return models.saved(kind, lambda: diffusers.FluxPipeline(**{**pipe("flux").components, "vae": vae}))
+    return diffusers.FluxPipeline(**{**pipe("flux").components, "vae": vae})
 
 
 def saved_controlnet(network: Untyped) -> Path:

@@ -97,7 +97,7 @@ def _sd3() -> Untyped:
         patch_size=1,
         in_channels=16,  # as the real ones have: inpainting refuses others
         out_channels=16,
-        num_layers=2,  # the last is not for ControlNets
+        num_layers=1,
         attention_head_dim=8,
         num_attention_heads=4,
         joint_attention_dim=2 * WIDE,

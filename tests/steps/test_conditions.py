@@ -41,7 +41,7 @@ PLAIN: dict[str, object] = {
 
 def _model(kind: Controlled) -> dict[str, object]:
     controlled: dict[str, object] = {
-        "id": str(models.folder(kind)),
+        "id": str(adapters.model(kind)),
         "dtype": "float32",
         "controlnet": {"id": str(adapters.controlnet(kind)), "scale": 0.7},
     }
