@@ -7,15 +7,14 @@ from pathlib import Path
 
 from imagekiln.steps import bundled, hub, reference_files
 from imagekiln.steps.adapters import ControlNet, IpAdapter
+from imagekiln.steps.control_fit import KINDS, unfit
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job import Model
 from imagekiln.steps.model import configuration, digest, is_hub, read_json
 from imagekiln.steps.siblings import ImageEncoder, siblings
 
 CONFIG = "config.json"
-UNET = "unet/config.json"
 TRANSFORMER = "transformer/config.json"
-TEXTS = "cross_attention_dim"
 NEEDED = ["*.json", "*.safetensors"]
 
 
@@ -88,16 +87,13 @@ def _refuse_pickles(wanted: ControlNet | IpAdapter) -> None:
 
 
 def _require_control(model: Model, wanted: ControlNet, kind: str) -> None:
-    """Raise BadInput where a folder holds no network of this kind, or one for other texts than the model's."""
+    """Raise BadInput where a folder holds no network of this kind, or one for another model."""
     path = hub.file(wanted, CONFIG, wanted.setting) if is_hub(wanted.id) else _local(wanted) / CONFIG
     found = read_json(path, wanted.setting)
     if found.get("_class_name") != kind:
         raise BadInput(f"{wanted.setting}: {wanted.id} is a {found.get('_class_name')}, not a {kind}. Name another.")
-    ours, theirs = found.get(TEXTS), read_json(configuration(model) / UNET, model.id).get(TEXTS)
-    if ours is not None and theirs is not None and ours != theirs:
-        raise BadInput(
-            f"{wanted.setting}: {wanted.id} reads texts of {ours} channels, and {model.id} has {theirs}. Name another."
-        )
+    if told := unfit(kind, found, read_json(configuration(model) / KINDS[kind].denoiser / CONFIG, model.id)):
+        raise BadInput(f"{wanted.setting}: {wanted.id} {told}. Name another.")
 
 
 def _require_reference(model: Model, wanted: IpAdapter, encoder: ImageEncoder) -> None:

@@ -4,12 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import diffusers
+from diffusers.utils import BaseOutput
 
 from imagekiln.steps.conditioning import Conditioning, Inputs
 from imagekiln.steps.conditions import Conditions
+from imagekiln.steps.control_noise import own_noise
 from imagekiln.steps.lora_layers import LoraLayers
 from imagekiln.steps.references import References
-from imagekiln.steps.rows import ImageRow
+from imagekiln.steps.rows import ImageRow, shape
 
 FROM_TEXT = diffusers.AutoPipelineForText2Image
 FROM_IMAGE = diffusers.AutoPipelineForImage2Image
@@ -22,6 +24,11 @@ class Branch:
 
     pipe: diffusers.DiffusionPipeline
     told: Conditioning
+
+    def draw(self, inputs: Inputs) -> BaseOutput:
+        """What the pipeline makes of a batch's inputs. Raises what it raises."""
+        with own_noise(self.pipe, inputs.get("generator")):
+            return self.pipe(**inputs, output_type=self.told.drawn_as)
 
 
 class Branches:
@@ -67,7 +74,8 @@ class Branches:
         if first.mask_image is not None:
             told["mask_image"] = [of(row, "mask_image") for row in rows]
         if first.control_image is not None:
-            name = "image" if first.source_image is None else "control_image"
+            takes = self.of(shape(rows[0]).pictures).told.accepts
+            name = "control_image" if takes("control_image") else "image"
             told[name] = [of(row, "control_image") for row in rows]
             told["controlnet_conditioning_scale"] = self._conditions.control_scale
         if self._references is not None:

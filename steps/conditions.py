@@ -11,6 +11,7 @@ import transformers
 
 from imagekiln.steps import adapter_files, reference_files
 from imagekiln.steps.adapters import ControlNet, IpAdapter
+from imagekiln.steps.control_fit import KINDS, unfit
 from imagekiln.steps.device import is_lost, is_out_of_memory
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.inputs import Inputs
@@ -53,12 +54,14 @@ def load(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -> Conditi
 def controlnet(pipe: diffusers.DiffusionPipeline, wanted: ControlNet, key: str) -> diffusers.ModelMixin:
     """The ControlNet with this key, on the pipeline's device. Raises ValueError where it does not fit, and others."""
     folder = adapter_files.planned(wanted, key)
-    network = diffusers.ControlNetModel.from_pretrained(
+    kind = siblings(type(pipe).__name__).control
+    if kind is None:
+        raise ValueError(f"{type(pipe).__name__} takes none")
+    network = getattr(diffusers, kind).from_pretrained(
         folder, torch_dtype=pipe.dtype, use_safetensors=True, local_files_only=True
     )
-    ours, theirs = network.config.cross_attention_dim, pipe.unet.config.cross_attention_dim
-    if ours != theirs:
-        raise ValueError(f"it reads texts of {ours} channels, and the model has {theirs}")
+    if told := unfit(kind, network.config, getattr(pipe, KINDS[kind].denoiser).config):
+        raise ValueError(f"it {told}")
     return network.to(pipe.device).eval()
 
 

@@ -149,7 +149,7 @@ class Denoiser:
         if self._refiner:
             return self._refiner.draw(branch.pipe, batch, inputs)
         with self._foretold.batch() if self._foretold else nullcontext():
-            return branch.pipe(**inputs, output_type=branch.told.drawn_as)
+            return branch.draw(inputs)
 
     def _prepare(self, pipe: diffusers.DiffusionPipeline, row: ImageRow) -> None:
         """Give the pipeline what it keeps as a part of itself: LoRAs, scheduler and the strength of guiders."""

@@ -33,7 +33,12 @@ def _of_no_use(job: Job, model: ModelFacts) -> tuple[Rule, ...]:
         "control_image": None if job.model.controlnet else "needs model.controlnet",
         "reference_image": None if job.model.ip_adapter else "needs model.ip_adapter",
     }
-    return tuple(Rule(column, f"{column} IS NOT NULL", reason) for column, reason in useless.items() if reason)
+    rules = [Rule(column, f"{column} IS NOT NULL", reason) for column, reason in useless.items() if reason]
+    if known.control and not (known.control_source and (known.all_three or job.model.ip_adapter is None)):
+        both = "control_image IS NOT NULL AND source_image IS NOT NULL"
+        beside = "a source_image and an IP-Adapter" if known.control_source else "a source_image"
+        rules.append(Rule("control_image", both, f"does not go with {beside} for {name}"))
+    return tuple(rules)
 
 
 def _reasons(limits: Limits) -> dict[Fault, str]:

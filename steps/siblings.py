@@ -13,15 +13,18 @@ ImageEncoder = Literal["CLIPVisionModelWithProjection", "SiglipVisionModel"]
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
-    """The classes that draw with the components of a pipeline. `control` is the class of the ControlNet it takes.
+    """The classes that draw with the components of a pipeline. `control` is the class of the ControlNet that it takes.
 
-    `reference` is the class of the image encoder that the IP-Adapters it takes read.
+    `reference` is the class of the image encoder that its IP-Adapters read. `control_source`: whether it takes a
+    control picture beside a source; `all_three`: and beside these a reference.
     """
 
     from_image: str | None = None
     inpaint: str | None = None
     control: str | None = None
+    control_source: bool = True
     reference: ImageEncoder | None = None
+    all_three: bool = True
 
 
 NONE = Siblings()
@@ -35,9 +38,15 @@ SIBLINGS: Mapping[str, Siblings] = {
     ),
     "LatentConsistencyModelPipeline": Siblings("LatentConsistencyModelImg2ImgPipeline"),
     "StableDiffusion3Pipeline": Siblings(
-        "StableDiffusion3Img2ImgPipeline", "StableDiffusion3InpaintPipeline", reference="SiglipVisionModel"
+        "StableDiffusion3Img2ImgPipeline",
+        "StableDiffusion3InpaintPipeline",
+        "SD3ControlNetModel",
+        control_source=False,
+        reference="SiglipVisionModel",
     ),
-    "FluxPipeline": Siblings("FluxImg2ImgPipeline", "FluxInpaintPipeline", reference=CLIP),
+    "FluxPipeline": Siblings(
+        "FluxImg2ImgPipeline", "FluxInpaintPipeline", "FluxControlNetModel", reference=CLIP, all_three=False
+    ),
     "QwenImagePipeline": Siblings("QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline"),
     "ZImagePipeline": Siblings("ZImageImg2ImgPipeline", "ZImageInpaintPipeline"),
 }

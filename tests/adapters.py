@@ -1,4 +1,4 @@
-"""Tiny ControlNets and IP-Adapters with random weights, for the tiny UNets of `tests.models`."""
+"""Tiny ControlNets and IP-Adapters with random weights, for the tiny models of `tests.models`."""
 
 from functools import cache
 from pathlib import Path
@@ -12,22 +12,59 @@ from diffusers.models.attention_processor import SD3IPAdapterJointAttnProcessor2
 from diffusers.models.embeddings import IPAdapterTimeImageProjection
 
 from tests import models
-from tests.models import WIDE, pipe
+from tests.models import WIDE, Untyped, pipe
 
 Kind = Literal["sd", "sdxl"]
 Transformer = Literal["flux", "sd3"]
+Controlled = Literal["sd", "sdxl", "sd3", "flux"]
+Model = Literal["sd", "sdxl", "sd3", "flux", "flux-of-8"]
 TOKENS = 4  # that a picture becomes
+BESIDE = {"flux": diffusers.FluxControlNetModel, "sd3": diffusers.SD3ControlNetModel}
 SIGHT = 16  # pixels: what the image encoder looks at
 
 
 @cache
-def controlnet(kind: Kind) -> Path:
-    """A saved ControlNet. Its last layers are zeros in a new one, so they are given weights too."""
-    torch.manual_seed(5)
+def controlnet(kind: Controlled) -> Path:
+    """A saved ControlNet."""
+    if kind in BESIDE:
+        return saved_controlnet(beside(kind))
     network = diffusers.ControlNetModel.from_unet(pipe(kind).unet, conditioning_embedding_out_channels=(8, 16))
+    return saved_controlnet(network)
+
+
+def beside(kind: Controlled, **more: object) -> Untyped:
+    """A ControlNet as the transformer of a tiny model is, but for what is asked otherwise."""
+    return BESIDE[kind].from_config({**pipe(kind).transformer.config, **more})
+
+
+@cache
+def model(kind: Model) -> Path:
+    """A saved model that takes ControlNets. As the real FLUX.1, `flux-of-8` has a VAE of factor 8."""
+    if kind == "sd3":
+        return models.saved(kind, _deeper_sd3)
+    if kind == "flux-of-8":
+        return models.saved(kind, _flux_of_8)
+    return models.folder(kind)
+
+
+def _deeper_sd3() -> Untyped:
+    parts = pipe("sd3").components
+    config = {**parts["transformer"].config, "num_layers": 2}  # no ControlNet changes the last one
+    transformer = diffusers.SD3Transformer2DModel.from_config(config)
+    return diffusers.StableDiffusion3Pipeline(**{**parts, "transformer": transformer})
+
+
+def _flux_of_8() -> Untyped:
+    vae = models.tiny_vae((4, 4, 8, 8), latent_channels=4, shift_factor=0.1)
+    return diffusers.FluxPipeline(**{**pipe("flux").components, "vae": vae})
+
+
+def saved_controlnet(network: Untyped) -> Path:
+    """The folder of a network. Its last layers are zeros in a new one, so they are given weights too."""
+    torch.manual_seed(5)
     for each in network.parameters():
         torch.nn.init.normal_(each, std=0.2)
-    folder = models.scratch(f"controlnet-{kind}")
+    folder = models.scratch("controlnet")
     network.save_pretrained(folder)
     return folder
 

@@ -21,6 +21,8 @@ SIDE = 16  # pixels: the size that the tiny models draw when nothing is said
 WIDE = 32  # channels of text
 # Some of diffusers' schedulers hand tensors to numpy in ways that numpy 2 warns of; not ours to mend.
 DIFFUSERS_WARNS = "ignore:__array_:DeprecationWarning"
+# A FluxControlNetModel takes its embedding from where diffusers no longer wants it taken from.
+FLUX_WARNS = "ignore:`FluxPosEmbed` is deprecated:FutureWarning"
 
 # On a busy machine, threads that wait for each other make a batch take ten times as long.
 torch.set_num_threads(1)

@@ -1,5 +1,6 @@
 """Compiled networks: equal pictures to the eye, and plain ones where compiling fails."""
 
+import hashlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from imagekiln.steps import compiling, lora_files, networks, stats
+from imagekiln.steps import compiling, lora_files, names, networks, stats
 from imagekiln.steps.adapters import Lora
 from imagekiln.steps.codecs import decode
 from imagekiln.steps.compiled_code import CompiledCode
@@ -30,6 +31,7 @@ from imagekiln.steps.storage import open_store
 from tests import adapters, loras, models, runs
 from tests.faults import image, manifests
 from tests.models import Kind
+from tests.pictures import noise
 from tests.runs import image_row
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
@@ -98,6 +100,24 @@ def test_a_controlnet_is_compiled_beside_the_denoiser(tmp_path: Path) -> None:
     plain = diffusers.ControlNetModel.from_pretrained(adapters.controlnet("sd"))
     Denoiser(models.pipe("sd"), conditions=Conditions(conditions.inputs, plain))
     assert plain._compiled_call_impl is None
+
+
+@pytest.mark.filterwarnings(models.FLUX_WARNS)
+@pytest.mark.parametrize("kind", ["flux", "sd3"])
+def test_a_controlnet_s_pictures_are_the_same_compiled_and_plain(tmp_path: Path, kind: adapters.Controlled) -> None:
+    store, control = open_store(str(tmp_path)), noise(1)
+    store.create(names.input_picture(digest := hashlib.sha256(control).hexdigest()), control)
+    rows = _rows(control_image=digest)
+
+    def drawn(speed: Speed) -> list[RGB]:
+        pipe = diffusers.DiffusionPipeline.from_pretrained(adapters.model(kind))
+        network = type(adapters.beside(kind)).from_pretrained(adapters.controlnet(kind))
+        denoiser = Denoiser(pipe, speed, conditions=Conditions(Inputs(store), network))
+        pictures = _drawn(denoiser, rows)
+        assert denoiser.compiling.how == ("none" if speed != ON else "regional" if kind == "flux" else "whole")
+        return pictures
+
+    assert all(np.array_equal(*each) for each in zip(drawn(ON), drawn(Speed()), strict=True))
 
 
 def _failing(_graph: object, _inputs: object) -> object:

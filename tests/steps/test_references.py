@@ -162,6 +162,22 @@ def test_a_job_runs_is_verified_and_reproduced(tmp_path: Path, kind: Transformer
         assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
 
 
+@pytest.mark.filterwarnings(models.FLUX_WARNS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_controlnet_acts_beside_it_and_with_a_source_too_is_refused_by_row(tmp_path: Path, kind: Transformer) -> None:
+    both = _rows("reference_image", "control_image")
+    rows = [*both[:3], *_rows("control_image")[3:], PLAIN, *_rows("control_image", "source_image")[:1]]
+    model = _model(kind) | {"controlnet": {"id": str(adapters.controlnet(kind))}}
+    prompts = write_prompts(tmp_path / "p.parquet", rows)
+    done = run(job(prompts, str(tmp_path / "out"), model=model, limits={"rejected_share": 0.5}))
+    assert (done.summary.images, done.summary.ok) == (5, 5)
+    (refused,) = tables.read(open_store(done.uri), names.REJECTED).to_pylist()
+    assert refused["reason"].startswith("does not go with a source_image")
+    made = tables.read(open_store(done.uri), names.manifest(0)).to_pylist()
+    for row in made[::3]:
+        assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
+
+
 Tensors = dict[str, torch.Tensor]
 
 
