@@ -11,5 +11,6 @@ def quiet_libraries() -> None:
     """Leave out what libraries say of each other as they are imported, unless the environment asks for it."""
     for name in TALKING:
         os.environ.setdefault(name, "error")
-    warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated", FutureWarning)  # of what Kolors calls
+    # Of what diffusers itself calls: Kolors the one, FLUX's ControlNets the other.
+    warnings.filterwarnings("ignore", "`(torch.jit.script|FluxPosEmbed)` is deprecated", FutureWarning)
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # of what torchao calls
