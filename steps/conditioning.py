@@ -11,6 +11,7 @@ from imagekiln.steps.embeddings import Embedded, Encoder, TextCache, stacked
 from imagekiln.steps.families import Family, Places, family
 from imagekiln.steps.lookahead import Wanted
 from imagekiln.steps.lora_layers import LoraLayers
+from imagekiln.steps.pipeline import denoiser
 from imagekiln.steps.rows import ImageRow, padded
 
 Inputs = dict[str, object]
@@ -116,7 +117,7 @@ class Conditioning:
         drawn = torch.stack([torch.randn(shape, generator=each, dtype=torch.float32) for each in generators])
         if self._family.latents == "packed":
             drawn = self._pipe._pack_latents(drawn, *drawn.shape)
-        dtype = torch.float32 if self._family.float32 else self._denoiser.dtype
+        dtype = torch.float32 if self._family.float32 else denoiser(self._pipe).dtype
         return {"generator": generators, "latents": drawn.to(self._pipe.device, dtype)}
 
     def settings(self, row: ImageRow) -> Inputs:
@@ -133,12 +134,8 @@ class Conditioning:
             named["intermediate_timesteps"] = None
         return {name: value for name, value in named.items() if self.accepts(name)}
 
-    @property
-    def _denoiser(self) -> diffusers.ModelMixin:
-        return self._pipe.unet if hasattr(self._pipe, "unet") else self._pipe.transformer
-
     def _latent_shape(self, row: ImageRow) -> tuple[int, int, int]:
-        channels, factor = self._denoiser.config.in_channels, self._pipe.vae_scale_factor
+        channels, factor = denoiser(self._pipe).config.in_channels, self._pipe.vae_scale_factor
         height, width = row.pixels.height // factor, row.pixels.width // factor
         if self._family.latents == "packed":
             return channels // 4, height, width

@@ -11,7 +11,7 @@ import transformers
 
 from imagekiln.steps import adapter_files, reference_files
 from imagekiln.steps.adapters import ControlNet, IpAdapter
-from imagekiln.steps.control_fit import KINDS, unfit
+from imagekiln.steps.control_fit import unfit
 from imagekiln.steps.device import is_lost, is_out_of_memory
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.inputs import Inputs
@@ -41,13 +41,13 @@ def load(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -> Conditi
     Raises BadInput where a network does not fit or is not as planned, Missing, TryAgain.
     """
     control, reference = plan.job.model.controlnet, plan.job.model.ip_adapter
-    found = Conditions(Inputs(store))
+    found = Conditions(Inputs(store, partial(look, pipe) if reference else None))
     if control is not None:
         network = _told("model.controlnet", lambda: controlnet(pipe, control, plan.adapters["control_image"]))
         found = replace(found, controlnet=network, control_scale=control.scale)
     if reference is not None:
         _told("model.ip_adapter", lambda: add_ip_adapter(pipe, reference, plan.adapters["reference_image"]))
-        found = replace(found, inputs=Inputs(store, partial(look, pipe)), reference_scale=reference.scale)
+        found = replace(found, reference_scale=reference.scale)
     return found
 
 
@@ -60,7 +60,7 @@ def controlnet(pipe: diffusers.DiffusionPipeline, wanted: ControlNet, key: str) 
     network = getattr(diffusers, kind).from_pretrained(
         folder, torch_dtype=pipe.dtype, use_safetensors=True, local_files_only=True
     )
-    if told := unfit(kind, network.config, getattr(pipe, KINDS[kind].denoiser).config):
+    if told := unfit(kind, network.config, denoiser(pipe).config):
         raise ValueError(f"it {told}")
     return network.to(pipe.device).eval()
 

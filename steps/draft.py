@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from imagekiln.steps import adapter_files, batching, footers, lora_files, model, prompts, shortcuts, sources, tables
+from imagekiln.steps import adapter_files, batching, fitting, footers, lora_files, model, prompts, sources, tables
 from imagekiln.steps.batching import NOTHING, Known
 from imagekiln.steps.catalog import Catalog
 from imagekiln.steps.cost import seconds_per_work
@@ -43,10 +43,8 @@ class Draft:
         self.job = job
         self.looked_at = looked_at
         self.model = model.facts(job.model)
-        shortcuts.require(job, self.model.pipeline)
-        adapter_files.require(job.model, self.model.pipeline)
+        fitting.require(job, self.model.pipeline)
         self.adapters = adapter_files.keys(job.model)
-        lora_files.require(job.model, self.model.pipeline)
         self.loras = lora_files.facts(job.model)
         self.size = batching.default_size(job, self.model)
         self._files = footers.inspect(found, job.columns, job.carry)

@@ -126,9 +126,7 @@ def _added(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
         parts=earlier.parts + attempt.parts,
         seconds=earlier.seconds + attempt.seconds,
         busy=busy([earlier, attempt]),
-        peak_memory=max(
-            (each.peak_memory for each in (earlier, attempt) if each.peak_memory is not None), default=None
-        ),
+        peak_memory=peak([earlier, attempt]),
         flops=None if earlier.flops is None or attempt.flops is None else earlier.flops + attempt.flops,
     )
 
@@ -136,6 +134,11 @@ def _added(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
 def busy(told: Sequence[ShardStats]) -> float | None:
     """The share over all that told of one, each weighted by its time after loading."""
     return weighted([(each.busy * each.working, each.working) for each in told if each.busy is not None])
+
+
+def peak(told: Sequence[ShardStats]) -> int | None:
+    """The most memory of all that told of any, in bytes."""
+    return max((each.peak_memory for each in told if each.peak_memory is not None), default=None)
 
 
 def weighted(pairs: Sequence[tuple[float, float]]) -> float | None:

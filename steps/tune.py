@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 
-from imagekiln.steps import adapter_files, gauge, lora_files, model, shortcuts, tuning_file
+from imagekiln.steps import fitting, gauge, model, shortcuts, tuning_file
 from imagekiln.steps.batching import default_size
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.device import choose, describe
@@ -58,9 +58,7 @@ class _Bench:
     def __init__(self, job: Job, effort: Effort, told: Callable[[str], None]) -> None:
         device = choose(job.device)
         self.facts = model.facts(job.model)
-        shortcuts.require(job, self.facts.pipeline)
-        adapter_files.require(job.model, self.facts.pipeline)
-        lora_files.require(job.model, self.facts.pipeline)
+        fitting.require(job, self.facts.pipeline)
         self._family = family(self.facts.pipeline)
         guided = self._family.guided(job.defaults.guidance)
         self.subject = Subject(job, " ".join(self.facts.digests), guided, describe(device), gauge.memory(device))

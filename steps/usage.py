@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from imagekiln.steps.stats import ShardStats, busy, weighted
+from imagekiln.steps.stats import ShardStats, busy, peak, weighted
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,5 +22,4 @@ class Usage:
 def usage(told: Sequence[ShardStats]) -> Usage:
     """The use of all shards' devices: a shard that took longer counts for more."""
     done = [(each.flops, each.limit * each.working) for each in told if each.flops is not None and each.limit]
-    peaks = [each.peak_memory for each in told if each.peak_memory is not None]
-    return Usage(busy(told), weighted(done), max(peaks, default=None))
+    return Usage(busy(told), weighted(done), peak(told))

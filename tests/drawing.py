@@ -16,3 +16,10 @@ def pixels_of(
         assert picture.rgb is not None, picture.error
         found.append(picture.rgb)
     return found
+
+
+def bytes_of(denoiser: Denoiser, rows: Sequence[ImageRow], size: int) -> list[bytes]:
+    """The bytes of each row's pixels in a batch of this size; every one must be ok."""
+    drawn = denoiser.draw(rows, size, lambda: None)
+    assert [(each.status, each.error) for each in drawn] == [("ok", None)] * len(rows)
+    return [each.rgb.tobytes() for each in drawn if each.rgb is not None]

@@ -21,6 +21,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.verify import verify
 from tests import adapters, families, models
 from tests.adapters import Controlled, Kind
+from tests.drawing import bytes_of
 from tests.pictures import half, noise
 from tests.runs import job, planned, write_prompts
 
@@ -91,12 +92,6 @@ def _with(folder: Path, model: dict[str, object], rows: list[dict[str, object]])
     return loader(store, there.plan)(), image_rows(tables.read(store, names.shard(0)))
 
 
-def _bytes(denoiser: Denoiser, rows: list[ImageRow], size: int) -> list[bytes]:
-    drawn = denoiser.draw(rows, size, lambda: None)
-    assert [(each.status, each.error) for each in drawn] == [("ok", None)] * len(rows)
-    return [each.rgb.tobytes() for each in drawn if each.rgb is not None]
-
-
 @pytest.mark.parametrize(
     ("kind", "pictures"), CASES, ids=lambda each: each if isinstance(each, str) else "+".join(each)
 )
@@ -106,12 +101,12 @@ def test_an_image_has_the_same_bytes_in_every_slot_and_follows_its_own_pictures(
     denoiser, rows = _opened(tmp_path, kind, _rows(**pictures))
     wide = [_changed(row, width=2 * models.SIDE) for row in rows]
     for size, each in ((2, rows), (4, rows), (2, wide), (4, wide)):
-        whole = _bytes(denoiser, each[:size], size)
-        assert whole == _bytes(denoiser, each[:size][::-1], size)[::-1]
-        assert whole[1:2] == _bytes(denoiser, each[1:2], size)
+        whole = bytes_of(denoiser, each[:size], size)
+        assert whole == bytes_of(denoiser, each[:size][::-1], size)[::-1]
+        assert whole[1:2] == bytes_of(denoiser, each[1:2], size)
     for name in {*pictures} - {"mask_image"}:
         other = _changed(rows[0], **{name: getattr(rows[3].pixels, name)})
-        assert _bytes(denoiser, [other], 4) != _bytes(denoiser, rows[:1], 4)
+        assert bytes_of(denoiser, [other], 4) != bytes_of(denoiser, rows[:1], 4)
 
 
 def _changed(row: ImageRow, **changes: object) -> ImageRow:
@@ -123,7 +118,7 @@ def test_an_image_without_pictures_is_drawn_as_by_the_model_alone(tmp_path: Path
     rows = [*_rows(reference_image=True, control_image=True)[:1], {**PLAIN, "prompt": "a square"}]
     denoiser, found = _opened(tmp_path, kind, rows)
     plain = [row for row in found if row.pixels.reference_image is None]
-    drawn = _bytes(denoiser, [row for row in found if row not in plain], 4), _bytes(denoiser, plain, 4)
+    drawn = bytes_of(denoiser, [row for row in found if row not in plain], 4), bytes_of(denoiser, plain, 4)
     (alone,) = Denoiser(models.pipe(kind)).draw(plain, 4, lambda: None)
     assert alone.rgb is not None
     assert drawn[1] == [alone.rgb.tobytes()]
@@ -146,7 +141,7 @@ def test_an_ip_adapter_draws_what_it_draws_in_diffusers(tmp_path: Path) -> None:
         guidance_scale=3.0,
         generator=[torch.Generator("cpu").manual_seed(rows[0].pixels.seed)],
     ).images
-    assert _bytes(denoiser, rows, 1) == [np.asarray(theirs).tobytes()]
+    assert bytes_of(denoiser, rows, 1) == [np.asarray(theirs).tobytes()]
 
 
 @pytest.mark.parametrize(
@@ -197,7 +192,7 @@ def test_a_controlnet_draws_what_it_draws_in_diffusers(
             generator=generator,
             latents=latents,
         ).images
-    assert _bytes(denoiser, rows, 1) == [np.asarray(theirs).tobytes()]
+    assert bytes_of(denoiser, rows, 1) == [np.asarray(theirs).tobytes()]
 
 
 @pytest.mark.parametrize("kind", ["flux", "sd3"])

@@ -23,6 +23,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.verify import verify
 from tests import adapters, loras, models
 from tests.adapters import Transformer
+from tests.drawing import bytes_of
 from tests.pictures import half, noise
 from tests.runs import image_row, job, planned, write_prompts
 
@@ -62,12 +63,6 @@ def _opened(
     return loader(store, there.plan)(), image_rows(tables.read(store, names.shard(0)))
 
 
-def _bytes(denoiser: Denoiser, rows: list[ImageRow], size: int) -> list[bytes]:
-    drawn = denoiser.draw(rows, size, lambda: None)
-    assert [(each.status, each.error) for each in drawn] == [("ok", None)] * len(rows)
-    return [each.rgb.tobytes() for each in drawn if each.rgb is not None]
-
-
 def _like(row: ImageRow, **changes: object) -> ImageRow:
     same = {name: getattr(row.pixels, name) for name in type(row.pixels).__slots__ if name != "prompt"}
     return image_row(row.pixels.prompt, **{**same, **changes})
@@ -82,19 +77,19 @@ def test_an_image_has_the_same_bytes_in_every_slot_and_follows_its_own_reference
     for width in (models.SIDE, 2 * models.SIDE):
         shaped = [_like(row, width=width) for row in rows]
         for size in (2, 4):
-            whole = _bytes(denoiser, shaped[:size], size)
-            assert whole == _bytes(denoiser, shaped[:size][::-1], size)[::-1]
-            assert whole[1:2] == _bytes(denoiser, shaped[1:2], size)
+            whole = bytes_of(denoiser, shaped[:size], size)
+            assert whole == bytes_of(denoiser, shaped[:size][::-1], size)[::-1]
+            assert whole[1:2] == bytes_of(denoiser, shaped[1:2], size)
     other = _like(rows[0], reference_image=rows[3].pixels.reference_image)
-    assert _bytes(denoiser, [other], 4) != _bytes(denoiser, rows[:1], 4)
+    assert bytes_of(denoiser, [other], 4) != bytes_of(denoiser, rows[:1], 4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_image_without_a_reference_is_drawn_as_by_the_model_alone(tmp_path: Path, kind: Transformer) -> None:
     denoiser, found = _opened(tmp_path, kind, [*_rows("reference_image")[:1], PLAIN])
     plain = [row for row in found if row.pixels.reference_image is None]
-    _bytes(denoiser, [row for row in found if row not in plain], 4)
-    assert _bytes(denoiser, plain, 4) == _bytes(Denoiser(models.pipe(kind)), plain, 4)
+    bytes_of(denoiser, [row for row in found if row not in plain], 4)
+    assert bytes_of(denoiser, plain, 4) == bytes_of(Denoiser(models.pipe(kind)), plain, 4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -106,11 +101,11 @@ def test_a_lora_and_a_reference_go_together(tmp_path: Path, kind: Transformer) -
     denoiser, found = loader(store, there.plan)(), image_rows(tables.read(store, names.shard(0)))
     with_lora = [row for row in found if row.pixels.loras]
     without = [row for row in found if not row.pixels.loras]
-    drawn = _bytes(denoiser, with_lora, 2)
+    drawn = bytes_of(denoiser, with_lora, 2)
     alone, _ = _opened(tmp_path / "alone", kind, _rows("reference_image"))
-    assert _bytes(denoiser, without, 2) == _bytes(alone, without, 2)
-    assert _bytes(denoiser, with_lora[::-1], 2)[::-1] == drawn
-    assert not {*drawn} & {*_bytes(denoiser, without, 2)}
+    assert bytes_of(denoiser, without, 2) == bytes_of(alone, without, 2)
+    assert bytes_of(denoiser, with_lora[::-1], 2)[::-1] == drawn
+    assert not {*drawn} & {*bytes_of(denoiser, without, 2)}
 
 
 @pytest.mark.parametrize(("kind", "guidance"), [("flux", 3.0), ("sd3", 3.0), ("sd3", 1.0)])
@@ -138,7 +133,7 @@ def test_an_ip_adapter_draws_what_it_draws_in_diffusers(tmp_path: Path, kind: Tr
         guidance_scale=guidance,
         generator=[torch.Generator("cpu").manual_seed(rows[0].pixels.seed)],
     ).images
-    assert _bytes(denoiser, rows, 1) == [np.asarray(theirs).tobytes()]
+    assert bytes_of(denoiser, rows, 1) == [np.asarray(theirs).tobytes()]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -147,7 +142,7 @@ def test_a_reference_is_encoded_once_and_no_black_picture_ever(tmp_path: Path, k
     counted = []
     denoiser._pipe.image_encoder.register_forward_hook(lambda *_: counted.append(1))
     for _ in range(2):
-        _bytes(denoiser, rows, 4)
+        bytes_of(denoiser, rows, 4)
     assert len(counted) == len(rows)
 
 
@@ -272,7 +267,7 @@ def test_an_image_encoder_may_be_half_of_what_reads_texts_too(tmp_path: Path, ki
         file.unlink()
     _whole(kind, sight).save_pretrained(folder / "image_encoder")
     other, _ = _opened(tmp_path / "other", kind, _rows("reference_image"), folder)
-    assert _bytes(other, rows[:1], 2) == _bytes(alone, rows[:1], 2)
+    assert bytes_of(other, rows[:1], 2) == bytes_of(alone, rows[:1], 2)
 
 
 def _whole(kind: Transformer, sight: models.Untyped) -> models.Untyped:
