@@ -33,6 +33,9 @@ S3_ROUNDS = 2  # s3fs tries again on its own after botocore gave up: five times,
 CALL_SECONDS = 60.0
 READ_SECONDS = 180.0
 SLOWEST_WRITE = 1 / 2**20  # seconds a byte
+# Up to 5 GiB, S3's own limit, go in one conditional PUT. Of two uploads in pieces that end together, not every store
+# makes one fail.
+S3_WHOLE = {"chunksize": 5 * 2**30}
 CONFLICT_TRIES = 5
 TAKEN = {"PreconditionFailed", "412"}
 EMPTY = {"InvalidRange", "416"}  # what is said of the first bytes of an object that has none
@@ -155,8 +158,7 @@ class ObjectStore:
                 except FileExistsError:
                     return False
                 except OSError as error:
-                    # An upload in pieces whose last answer was lost is gone when it is completed again.
-                    if code(error) in TAKEN or (code(error) == "NoSuchUpload" and self.exists(key)):
+                    if code(error) in TAKEN:
                         return False
                     if code(error) != "ConditionalRequestConflict" or attempt == CONFLICT_TRIES - 1:
                         raise
@@ -198,8 +200,9 @@ class ObjectStore:
         if not self._files.async_impl and type(self._files).pipe_file is AbstractFileSystem.pipe_file:
             # Its way to create is to look first and write then. That is no condition and must not pass for one.
             mode = "overwrite"
+        whole = S3_WHOLE if "s3" in self._files.protocol else {}
         limit = self._limit(CALL_SECONDS + len(data) * SLOWEST_WRITE)
-        self._files.pipe_file(f"{self._path}/{key}", data, mode=mode, **limit)
+        self._files.pipe_file(f"{self._path}/{key}", data, mode=mode, **whole, **limit)
 
     def _limit(self, seconds: float) -> dict[str, float]:
         """The argument that limits a call's time; only fsspec's asynchronous file systems know it."""

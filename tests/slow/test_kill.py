@@ -81,7 +81,7 @@ def test_run_whose_aggregation_was_killed_never_looks_finished_before_it_is(
     assert finished(there).manifest.equals(wanted.manifest, check_metadata=True)
 
 
-@pytest.mark.parametrize("size", [32 * MIB, 101 * MIB], ids=["at once", "in pieces"])
+@pytest.mark.parametrize("size", [32 * MIB, 101 * MIB], ids=["small", "large"])
 def test_object_whose_writer_is_killed_is_there_whole_or_not_at_all(store_uri: str, size: int) -> None:
     store, dice, whole, content = open_store(store_uri), chance(7), [], bytes(size)
     for number in range(12):

@@ -9,7 +9,7 @@ import pytest
 from imagekiln.steps import storage
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.storage import open_store
-from tests.network import dead_port, flaky
+from tests.network import dead_port
 from tests.s3 import READER, S3Server, forget_connections, log_in
 from tests.stub_s3 import CONFLICT, EXPIRED, SLOW_DOWN, StubS3, stub_s3
 
@@ -44,9 +44,9 @@ def test_of_many_writers_at_once_one_wins(store_uri: str) -> None:
     assert stores[0].read("part") == contents[won.index(True)]
 
 
-def test_object_of_many_pieces_is_created_once(s3_bucket: str) -> None:
+def test_large_object_is_created_once(s3_bucket: str) -> None:
     stores = [open_store(s3_bucket), open_store(s3_bucket)]
-    contents = [bytes([number]) * (101 * MIB) for number in range(2)]  # s3fs uploads these in pieces
+    contents = [bytes([number]) * (101 * MIB) for number in range(2)]  # s3fs's own choice is to send these in pieces
     with ThreadPoolExecutor(2) as pool:
         won = list(pool.map(lambda store, content: store.create("large", content), stores, contents))
     assert sorted(won) == [False, True]
@@ -211,24 +211,9 @@ def test_lost_answer_to_a_write_shows_as_taken(stub: StubS3) -> None:
     assert stub.requests[:2] == ["PUT /bucket/run/a"] * 2
 
 
-def test_lost_answer_to_the_end_of_an_upload_in_pieces_shows_as_taken(
-    s3_bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    content = bytes(101 * MIB)
-    with flaky(s3_server.endpoint, lambda answer: b"CompleteMultipartUploadResult" in answer) as network:
-        log_in(S3Server(network.endpoint), monkeypatch)
-        assert not open_store(s3_bucket).create("large", content)
-        assert network.lost == 1
-        assert open_store(s3_bucket).read("large") == content
-
-
-def test_upload_that_the_store_no_longer_knows_is_done_or_to_be_tried_again(stub: StubS3) -> None:
-    store = open_store("s3://bucket/run")
-    stub.faults.append((404, "NoSuchUpload"))
-    assert type(failure(store.create, "a", b"x")) is TryAgain
-    stub.objects["/bucket/run/a"] = b"x"
-    stub.faults.append((404, "NoSuchUpload"))
-    assert not store.create("a", b"x")
+def test_large_object_is_sent_in_one_request_that_decides_whose_it_is(stub: StubS3) -> None:
+    assert open_store("s3://bucket/run").create("large", bytes(101 * MIB))
+    assert stub.requests == ["PUT /bucket/run/large"]
 
 
 def test_request_meeting_slow_down_is_repeated(stub: StubS3) -> None:
