@@ -81,6 +81,13 @@ def power_of_two(most: float) -> int:
     return 1 << max(0, int(max(0, most)).bit_length() - 1)
 
 
+def halved(images: int, pixels: int, most: int | None) -> int:
+    """A batch of images of so many pixels each, halved until it has no more than `most` at once, or one image."""
+    while most is not None and images > 1 and images * pixels > most:
+        images //= 2
+    return images
+
+
 def _memory(gpu: str) -> int | None:
     """Bytes of the GPU, or of a slice of one."""
     if part := SLICE.search(gpu):

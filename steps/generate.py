@@ -93,12 +93,13 @@ class _Work:
         self._store, self._encoder, self._progress, self._stop = store, encoder, progress, stop
         self._layout = formats.chosen(plan.job)
         self._device = Taken()
-        self._plan, self._batch = plan, plan.largest_batch
+        self._plan = plan
+        self._most: int | None = None
 
     def make(self, missing: list[Part], denoiser: Denoiser) -> None:
         """Make these parts, one after the other."""
         denoiser.announce(row for part in missing for row in image_rows(part.rows))
-        rescue = Rescue(partial(denoiser.draw, check=self._stop.check), self._batch, self._planned)
+        rescue = Rescue(partial(denoiser.draw, check=self._stop.check), self._planned)
         drawn, encoded = Waits(), Waits()
         started, compiled = time.perf_counter(), denoiser.compiling.clock.seconds
         denoiser.taken()  # of an attempt before, with the same model
@@ -106,7 +107,7 @@ class _Work:
         try:
             feed(batches, partial(self._finish, waits=encoded), BATCHES_AHEAD, drawn)
         finally:
-            self._batch = rescue.size
+            self._most = rescue.most
             self.seconds.total = self.seconds.load + time.perf_counter() - started
             self.seconds.compile = denoiser.compiling.clock.seconds - compiled
             stats.note_waits(self.seconds, drawn, encoded)
@@ -134,7 +135,8 @@ class _Work:
             attempts=1,
             images=shard.images(self.made),
             parts=len(self.made),
-            batch=self._batch,
+            batch=self._plan.largest_batch,
+            batch_pixels=self._most,
             device=describe(denoiser.device),
             seconds=self.seconds,
             versions=versions(self._plan.job),

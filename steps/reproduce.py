@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps import commands, fetch_image, names, parameters, plan, rounds, stats, tables
+from imagekiln.steps.batch_table import halved
 from imagekiln.steps.encode import Encoded, Picture, encode
 from imagekiln.steps.encoder import notes
 from imagekiln.steps.encodings import suffix
@@ -75,8 +76,8 @@ def reproduce(uri: str, image_id: str, to: Path | None = None) -> Reproduced:
     row = find(store, frozen, image_id)
     then = _then(store, row)
     asked, job = image_rows(row)[0], frozen.job
-    batch = frozen.batch(asked.pixels.width, asked.pixels.height)
-    picture, now = _drawn(store, frozen, asked, min(then.batch, batch) if then else batch)
+    batch = _batch(frozen, asked, then)
+    picture, now = _drawn(store, frozen, asked, batch)
     said = notes(asked, parameters.of(frozen), job.encoding, job.metadata)
     made = encode(picture, job.encoding, said)
     file = to or Path(f"{image_id}{suffix(job.encoding)}")
@@ -88,7 +89,7 @@ def reproduce(uri: str, image_id: str, to: Path | None = None) -> Reproduced:
     apart = _apart(store, before, picture) if equal == "nothing" else None
     written = None if made.content is None else str(file)
     return Reproduced(
-        store.uri, image_id, written, equal, before["status"], made.status, made.error, apart, _made(then), now
+        store.uri, image_id, written, equal, before["status"], made.status, made.error, apart, _made(then, batch), now
     )
 
 
@@ -118,6 +119,13 @@ def _then(store: Store, row: pa.Table) -> ShardStats | None:
     return stats.load(open_store(f"{store.uri}/{names.round_folder(again)}") if again else store, number)
 
 
+def _batch(frozen: Plan, row: ImageRow, then: ShardStats | None) -> int:
+    """How many images the batch had that the row was drawn in."""
+    width, height = row.pixels.width, row.pixels.height
+    planned = frozen.batch(width, height)
+    return planned if then is None else halved(min(then.batch, planned), width * height, then.batch_pixels)
+
+
 def _drawn(store: Store, frozen: Plan, row: ImageRow, batch: int) -> tuple[Picture, Made]:
     # Only where pixels are made: torch takes seconds to import.
     from imagekiln.steps.device import describe
@@ -126,9 +134,9 @@ def _drawn(store: Store, frozen: Plan, row: ImageRow, batch: int) -> tuple[Pictu
     from imagekiln.steps.rescue import Rescue
 
     denoiser = opened(frozen, store, code=False)
-    rescue = Rescue(partial(denoiser.draw, check=lambda: None), batch)
+    rescue = Rescue(partial(denoiser.draw, check=lambda: None), lambda _: batch)
     (picture,) = next(rescue.batches([row]))
-    return picture, Made(describe(denoiser.device), rescue.size, versions(frozen.job))
+    return picture, Made(describe(denoiser.device), rescue.batch(row), versions(frozen.job))
 
 
 def _equal(before: dict[str, object], made: Encoded) -> Equal:
@@ -146,5 +154,5 @@ def _apart(store: Store, before: dict[str, object], picture: Picture) -> Likenes
     return likeness(there, picture.rgb) if there.shape == picture.rgb.shape else None
 
 
-def _made(told_then: ShardStats | None) -> Made | None:
-    return None if told_then is None else Made(told_then.device, told_then.batch, told_then.versions)
+def _made(told_then: ShardStats | None, batch: int) -> Made | None:
+    return None if told_then is None else Made(told_then.device, batch, told_then.versions)

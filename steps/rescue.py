@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from imagekiln.steps import device
+from imagekiln.steps import batch_table, device
 from imagekiln.steps.encode import Picture
 from imagekiln.steps.errors import KilnError, TryAgain
 from imagekiln.steps.rows import ImageRow
@@ -29,11 +29,14 @@ class _Failure:
 
 
 class Rescue:
-    """Draws every row one way or another. `size` is the largest batch that fits: it only ever shrinks."""
+    """Draws every row one way or another. `most` is how many pixels fit at once, None until memory ran out.
 
-    def __init__(self, draw: Draw, size: int, planned: Callable[[ImageRow], int] | None = None) -> None:
-        """Take what draws a batch, and how large one is; where rows have batches of their own, also how large those."""
-        self.size = size
+    It only ever shrinks, and what failed at one size leaves the batches of smaller images as they are.
+    """
+
+    def __init__(self, draw: Draw, planned: Callable[[ImageRow], int]) -> None:
+        """Take what draws a batch, and how many images one has that holds rows of this one's size."""
+        self.most: int | None = None
         self._draw = draw
         self._planned = planned
         self._fitted = False
@@ -48,7 +51,7 @@ class Rescue:
 
     def batch(self, row: ImageRow) -> int:
         """The batch for rows of this one's shape."""
-        return min(self.size, self._planned(row)) if self._planned else self.size
+        return batch_table.halved(self._planned(row), _area(row), self.most)
 
     def _some(self, rows: list[ImageRow]) -> Sequence[Picture]:
         """Pictures of the first rows: of all, unless the batch had to become smaller."""
@@ -57,9 +60,9 @@ class Rescue:
             self._fitted = True
             return drawn
         if drawn.memory and (batch := self.batch(rows[0])) > 1:
-            self.size = batch // 2
+            self.most = batch // 2 * _area(rows[0])
             device.free_memory()
-            return self._some(rows[: self.size])
+            return self._some(rows[: batch // 2])
         if drawn.memory and not self._fitted:  # it is the device that is too full, not the image that is too large
             raise TryAgain(f"not even one image fits in the device's memory ({drawn.said[:200]}). Run the shard again.")
         if len(rows) == 1:
@@ -78,3 +81,7 @@ class Rescue:
             said = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
             # Parquet takes no lone surrogates, which names of files may hold.
             return _Failure(said.encode(errors="replace").decode(), device.is_out_of_memory(error))
+
+
+def _area(row: ImageRow) -> int:
+    return row.pixels.width * row.pixels.height

@@ -43,7 +43,8 @@ class Seconds:
 
 @dataclass(frozen=True, slots=True)
 class ShardStats:
-    """One shard's statistics. `batch` is the batch size that fitted in the end.
+    """One shard's statistics. `batch` is the images in the largest batch that was planned, and `batch_pixels` the most
+    pixels that a batch held in the end, where memory had run out.
 
     `busy` is the share of the wall time after loading in which the device computed, `peak_memory` the most bytes in use
     at once, `flops` the floating-point operations of all images made, and `limit` what the device can do of them in a
@@ -63,6 +64,7 @@ class ShardStats:
     peak_memory: int | None = None
     flops: float | None = None
     limit: float | None = None
+    batch_pixels: int | None = None
     compiled: Literal["regional", "whole", "none"] = "none"
     decoded: Literal["whole", "slices", "tiles"] = "whole"
 

@@ -197,7 +197,7 @@ def test_what_cannot_be_compiled_for_a_later_batch_is_drawn_plainly_too() -> Non
 
 def test_an_image_that_fails_by_itself_leaves_the_model_compiled() -> None:
     denoiser = Denoiser(models.pipe("sd"), ON)
-    rescue = Rescue(lambda rows, size: denoiser.draw(rows, size, lambda: None), 2)
+    rescue = Rescue(lambda rows, size: denoiser.draw(rows, size, lambda: None), lambda _: 2)
     (failed,) = next(rescue.batches([image_row(sampler="flow_euler")]))
     assert failed.status == "failed"
     decode = denoiser._pipe.vae.decode

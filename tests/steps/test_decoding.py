@@ -88,10 +88,10 @@ def test_tiles_draw_an_image_whoever_its_neighbours_are() -> None:
 
 def test_what_fits_in_no_way_halves_the_batch() -> None:
     denoiser = Denoiser(_pipe(room=1))
-    rescue = Rescue(lambda rows, size: denoiser.draw(rows, size, lambda: None), 4)
+    rescue = Rescue(lambda rows, size: denoiser.draw(rows, size, lambda: None), lambda _: 4)
     with pytest.raises(Exception, match="not even one image fits"):
         next(rescue.batches(_rows()))
-    assert rescue.size == 1
+    assert rescue.batch(_rows()[0]) == 1
 
 
 def test_whole_is_whole_though_memory_runs_out() -> None:

@@ -138,7 +138,7 @@ def test_flow_models_draw_with_the_flow_sampler(kind: Kind) -> None:
 
 def test_an_image_that_asks_for_an_unfit_sampler_fails_and_no_other() -> None:
     denoiser = Denoiser(models.pipe("sd"))
-    rescue = Rescue(lambda rows, size: denoiser.draw(rows, size, lambda: None), 4)
+    rescue = Rescue(lambda rows, size: denoiser.draw(rows, size, lambda: None), lambda _: 4)
     (failed,) = next(rescue.batches([image_row(sampler="flow_euler")]))
     assert (failed.status, failed.rgb) == ("failed", None)
     assert failed.error is not None
@@ -302,7 +302,7 @@ def test_a_text_that_cannot_be_encoded_fails_alone_and_its_neighbours_keep_their
 
     pipe.encode_prompt = poisoned
     denoiser = Denoiser(pipe)
-    found = next(Rescue(lambda rows, size: denoiser.draw(rows, size, lambda: None), 4).batches(rows))
+    found = next(Rescue(lambda rows, size: denoiser.draw(rows, size, lambda: None), lambda _: 4).batches(rows))
     assert [each.status for each in found] == ["ok", "failed", "ok", "ok"]
     assert found[1].error == "IndexError: a token out of range"
     assert all(np.array_equal(_rgb(found[place]), whole[place]) for place in (0, 2, 3))

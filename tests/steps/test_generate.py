@@ -265,7 +265,7 @@ def test_a_pipeline_out_of_memory_above_two_images_makes_all_in_batches_of_two(
     told = stats.load(open_store(there.uri), 0)
     assert done == told
     assert done is not None
-    assert (done.images, done.parts, done.batch) == (10, 3, 2)
+    assert (done.images, done.parts, done.batch_pixels) == (10, 3, 2 * 16 * 16)
     store = open_store(there.uri)
     assert [pq.read_table(store.at(key))["status"].to_pylist() for key in KEYS] == [
         ["ok"] * count for count in (4, 4, 2)
@@ -370,7 +370,7 @@ def test_a_model_that_fits_fewer_images_finishes_with_smaller_batches(there: Pla
     store = open_store(there.uri)
     done = make_shard(store, there.plan, 0, lambda: Small(models.pipe("sd")), Silent(), Stop())
     assert done is not None
-    assert (done.images, done.batch) == (10, 2)
+    assert (done.images, done.batch_pixels) == (10, 2 * 16 * 16)
     assert all(pq.read_table(store.at(key))["status"].to_pylist().count("ok") in (4, 2) for key in KEYS)
 
 
@@ -454,3 +454,30 @@ def test_each_size_is_drawn_in_the_batches_that_were_tuned_for_it(
     last = manifests(there.uri)[-1]
     again = reproduce(there.uri, str(last["image_id"]), tmp_path / "again.png")
     assert (again.equal, again.now.batch) == ("bytes", 2)
+
+
+def test_an_image_of_a_batch_that_was_halved_is_drawn_again_to_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[int, int]] = []
+    draw = Denoiser.draw
+
+    def small(self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
+        calls.append((side := rows[0].pixels.width, size))
+        if size * side > 2 * 32:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return draw(self, rows, size, check)
+
+    monkeypatch.setattr(Denoiser, "draw", small)
+    rows = [{"prompt": f"{place}", "width": side, "height": side} for side in (16, 32) for place in range(4)]
+    there = planned(tmp_path, str(tmp_path / "out"), rows, batch={"images": 4}, shard={"images": 100})
+    done = generate(there.uri, 0)
+    assert done is not None
+    assert (done.images, done.batch_pixels) == (8, 2 * 32 * 32)
+    assert calls == [(16, 4), (32, 4), (32, 2), (32, 2)]
+    aggregate(there.uri)
+    calls.clear()
+    for made, batch in ((manifests(there.uri)[0], (16, 4)), (manifests(there.uri)[-1], (32, 2))):
+        again = reproduce(there.uri, str(made["image_id"]), tmp_path / "again.png")
+        assert (again.equal, again.then and again.then.batch, again.now.batch) == ("bytes", batch[1], batch[1])
+        assert calls.pop() == batch

@@ -50,7 +50,7 @@ class Model:
 
 
 def _draw(wanted: Sequence[Part], model: Model, stop: Stop | None = None, size: int = 2) -> Iterator[Drawn]:
-    return stages.draw(wanted, Rescue(model, size), stop or Stop())
+    return stages.draw(wanted, Rescue(model, lambda _: size), stop or Stop())
 
 
 def _encode(picture: Picture, row: ImageRow) -> Encoded:
@@ -105,7 +105,7 @@ class Pending:
 
 
 def test_pictures_that_are_still_being_drawn_are_not_waited_for(wanted: tuple[Part, ...]) -> None:
-    first, second = list(stages.draw(wanted[:1], Rescue(Pending(0.1), 2), Stop()))
+    first, second = list(stages.draw(wanted[:1], Rescue(Pending(0.1), lambda _: 2), Stop()))
     assert [len(each.pictures) for each in (first, second)] == [2, 2]
     assert [row.place for row in second.rows] == [2, 3]
 
@@ -115,7 +115,7 @@ def test_the_time_that_a_part_needs_counts_what_is_still_being_drawn(
     wanted: tuple[Part, ...], spare: float, finished: bool
 ) -> None:
     stop = Stop()
-    drawn = stages.draw(wanted[:1], Rescue(Pending(0.2), 1), stop)
+    drawn = stages.draw(wanted[:1], Rescue(Pending(0.2), lambda _: 1), stop)
     next(drawn)
     next(drawn)  # one image took 0.2 s, one is pending, two are left: 0.6 s
     stop.asked_at = time.monotonic() - GRACE_SECONDS + COMMIT_SECONDS + 0.5 + spare
@@ -133,7 +133,7 @@ def test_who_encodes_texts_is_told_of_each_row_once_a_batch_before_it_is_drawn(w
     def expect(coming: Sequence[ImageRow]) -> None:
         batches.append([row.pixels.seed for row in coming])
 
-    list(stages.draw(wanted, Rescue(Model(), 2), Stop(), expect))
+    list(stages.draw(wanted, Rescue(Model(), lambda _: 2), Stop(), expect))
     assert len(seeds) == 14
     assert [seed for batch in batches for seed in batch] == seeds[2:]
     assert batches[0] == seeds[2:4]
