@@ -5,7 +5,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from imagekiln.steps import bundled, from_text, hub
+from imagekiln.steps import bundled, file_hash, from_text, hub
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.families import family
 from imagekiln.steps.job import Model
@@ -98,7 +98,7 @@ def digest(model: hub.Pinned) -> str:
     total = hashlib.sha256()
     with told(model.id):
         for path in sorted(path for path in folder.rglob("*") if path.is_file() and _decides(path, folder)):
-            total.update(f"{path.relative_to(folder).as_posix()}\0{_file_hash(path)}\n".encode())
+            total.update(f"{path.relative_to(folder).as_posix()}\0{file_hash.sha256(path)}\n".encode())
     return f"sha256:{total.hexdigest()}"
 
 
@@ -111,11 +111,6 @@ def digests(model: Model) -> tuple[str, ...]:
 def _decides(path: Path, folder: Path) -> bool:
     hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
     return not hidden and (path.suffix.lower() not in WITHOUT_PIXELS or path.name in KEPT_TEXTS)
-
-
-def _file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _index(model: Model, folder: Path) -> tuple[str, dict[str, object]]:
