@@ -30,6 +30,10 @@ class Missing(BadInput):
     """An object, file or bucket that was named is not there."""
 
 
+class NotInstalled(BadInput):
+    """What was asked for needs a library that is not there."""
+
+
 class Incomplete(KilnError):
     """The run lacks images, or more of them failed than the job allows."""
 

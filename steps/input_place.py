@@ -7,7 +7,7 @@ table names an address of the network but an object store's, and nothing is read
 from contextlib import suppress
 from pathlib import Path
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, NotInstalled
 from imagekiln.steps.input_picture import Unfit
 from imagekiln.steps.remote import is_remote
 from imagekiln.steps.storage import open_store
@@ -20,11 +20,13 @@ def read(name: str, table: str, most: int) -> bytes:
     """The first bytes, at most so many, of the picture that the table at a path or URI names.
 
     Relative paths are relative to the working directory, as those of prompts are. Raises Unfit, or TryAgain where
-    storage fails.
+    storage fails, or NotInstalled where nothing here reads from such a store.
     """
     folder, key = _allowed(name, is_remote(table))
     try:
         return open_store(folder).head(key, most)
+    except NotInstalled:  # true of every row's, and no fault of this one
+        raise
     except BadInput as error:  # it is missing, or may not be read
         raise Unfit("missing") from error
 

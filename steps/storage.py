@@ -15,7 +15,7 @@ from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 
 from imagekiln.steps.disk import Disk
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, NotInstalled
 from imagekiln.steps.listed import Listed, is_plain
 from imagekiln.steps.store_errors import code, told
 
@@ -96,7 +96,8 @@ def filesystem(uri: str) -> tuple[Any, str]:
         with told(uri):
             files, path = cast("tuple[Any, str]", url_to_fs(uri, **options))
     except (ImportError, ValueError) as error:
-        raise BadInput(f"{uri}: {error}. Use a path or s3://, or install what this URI needs.") from error
+        kind = NotInstalled if isinstance(error, ImportError) else BadInput
+        raise kind(f"{uri}: {error}. Use a path or s3://, or install what this URI needs.") from error
     if options:
         files.retries = S3_ROUNDS
     return files, path

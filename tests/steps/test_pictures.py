@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import sys
 import zlib
 from pathlib import Path
 
@@ -156,6 +157,14 @@ def test_what_is_no_file_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "s3:" / "a.png").write_bytes(GOOD)
     (refused,) = rejected(_plan(tmp_path, [name, None]))
     assert refused["reason"] == "is not there, or may not be read"
+
+
+def test_a_store_that_nothing_here_reads_from_refuses_the_job_and_not_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(BadInput, match=r"^gs://bucket: .*gcsfs.* install what this URI needs\.$"):
+        _plan(tmp_path, ["gs://bucket/a.png", None])
 
 
 def test_a_table_in_a_bucket_names_no_file_of_this_machine(tmp_path: Path, s3_bucket: str) -> None:
