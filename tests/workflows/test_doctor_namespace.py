@@ -95,21 +95,3 @@ def test_a_semaphore_without_a_number_is_wrong(kube: Kube, data: dict[str, str])
     kube.put(CONFIG, "imagekiln-gpus", data=data)
     found = check_namespace.semaphore(kube.view(), "gpu")
     assert (found.verdict, found.says) == ("wrong", "ConfigMap imagekiln-gpus has no number in gpu.")
-
-
-def test_our_own_manifests_give_reports_a_place(kube: Kube) -> None:
-    assert check_namespace.artifacts(kube.view()).says == "Argo keeps reports by artifact-repositories/s3."
-
-
-def test_reports_without_a_place_are_wrong(kube: Kube) -> None:
-    del kube.objects[f"{CONFIG}/artifact-repositories"]
-    found = check_namespace.artifacts(kube.view())
-    assert found.verdict == "wrong"
-    assert found.remedy is not None
-    assert "report_artifact: false" in found.remedy
-
-
-def test_a_default_place_that_is_not_among_them_is_wrong(kube: Kube) -> None:
-    about = {"annotations": {check_namespace.DEFAULT: "gcs"}}
-    kube.put(CONFIG, "artifact-repositories", metadata=about, data={"s3": ""})
-    assert check_namespace.artifacts(kube.view()).verdict == "wrong"
