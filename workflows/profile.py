@@ -78,7 +78,7 @@ class Cache(Settings):
     claim: Name | None = None
     host_path: str | None = Field(None, pattern=r"^/", description="A folder of each node. Pod Security must allow it.")
     image: str | None = Field(
-        None, description="An OCI image that is HF_HOME, with the hub's cache in /hub (Kubernetes 1.33)."
+        None, description="An OCI image that is HF_HOME, with the hub's cache in /hub (Kubernetes 1.35)."
     )
 
     @model_validator(mode="after")

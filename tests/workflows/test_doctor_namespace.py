@@ -41,8 +41,13 @@ def test_a_template_that_the_cluster_would_refuse_is_wrong(kube: Kube) -> None:
     assert "spec.templates: unknown field" in found.says
 
 
-@pytest.mark.parametrize(("version", "verdict"), [("v1.32.9", "wrong"), ("v1.33.0-gke.1", "ok")])
-def test_models_in_an_image_need_kubernetes_1_33(kube: Kube, version: str, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "verdict"),
+    [("v1.32.9", "wrong"), ("v1.33.0-gke.1", "unknown"), ("v1.34.4", "unknown"), ("v1.35.0", "ok")],
+)
+def test_models_in_an_image_need_kubernetes_1_35_or_a_feature_gate_before(
+    kube: Kube, version: str, verdict: str
+) -> None:
     kube.version = version
     assert check_namespace.image_volume(kube.view()).verdict == verdict
 

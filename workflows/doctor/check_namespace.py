@@ -16,7 +16,8 @@ CONFIG_MAPS = Kind("api/v1", "configmaps", namespaced=True)
 CLAIMS = Kind("api/v1", "persistentvolumeclaims", namespaced=True)
 RUNTIMES = Kind("apis/node.k8s.io/v1", "runtimeclasses")
 PRIORITIES = Kind("apis/scheduling.k8s.io/v1", "priorityclasses")
-IMAGE_VOLUMES = (1, 33)
+IMAGE_VOLUMES = (1, 33)  # behind a feature gate, which is on by default in:
+IMAGE_VOLUMES_BY_DEFAULT = (1, 35)
 MANY = {"ReadWriteMany", "ReadOnlyMany"}
 
 
@@ -84,8 +85,14 @@ def image_volume(view: KubernetesView) -> Finding:
     """Kubernetes can mount an image, which the profile keeps model files in."""
     version = view.version()
     found = re.match(r"v?(\d+)\.(\d+)", version)
-    if found and (int(found[1]), int(found[2])) < IMAGE_VOLUMES:
-        return wrong(f"Kubernetes {version} mounts no images.", "Update it to 1.33, or keep models in cache.claim.")
+    number = (int(found[1]), int(found[2])) if found else IMAGE_VOLUMES
+    if number < IMAGE_VOLUMES:
+        return wrong(f"Kubernetes {version} mounts no images.", "Update it to 1.35, or keep models in cache.claim.")
+    if number < IMAGE_VOLUMES_BY_DEFAULT:
+        says = (
+            f"Kubernetes {version} mounts images only with its feature gate ImageVolume; pods come without them else."
+        )
+        return unknown(says, "Ask who runs the cluster, update it to 1.35, or keep models in cache.claim.")
     return ok(f"Kubernetes {version} mounts images.")
 
 
