@@ -60,7 +60,9 @@ class Gpu(Settings):
 
     resource: str = "nvidia.com/gpu"
     count: int = Field(1, ge=1, le=64, description="GPUs in one pod. Each gets a worker of its own.")
-    claim: Name | None = Field(None, description="A ResourceClaimTemplate of the namespace, in the resource's place.")
+    claim: Name | None = Field(
+        None, description="A ResourceClaimTemplate of the namespace, in the resource's place, for `count` GPUs."
+    )
     device: Literal["cuda", "cpu"] = Field("cuda", description="cpu is for clusters whose GPUs are only advertised.")
 
     @model_validator(mode="after")
