@@ -1,7 +1,8 @@
 # generate, and everything else: PyPI's torch, which brings its own CUDA. The node brings the driver. From the
 # repository's root:
 #   docker build --file images/gpu.Dockerfile --tag imagekiln-gpu:0.1.0 .
-#   docker run --rm --gpus all --read-only --tmpfs /tmp:exec --volume "$PWD:/work" --workdir /work imagekiln-gpu:0.1.0 run job.yaml
+#   docker run --rm --gpus all --user "$(id -u):$(id -g)" --read-only --tmpfs /tmp:exec --volume "$PWD:/work" \
+#     --workdir /work --env HF_HOME=/work/models imagekiln-gpu:0.1.0 run job.yaml
 ARG PYTHON=python:3.11-slim
 
 # Gigabytes that change less often than we do: a layer of its own, which nodes that have it do not pull again.
@@ -25,7 +26,7 @@ RUN uv build --wheel --no-cache --build-constraints requirements/lock.txt --out-
 FROM ${PYTHON}
 # Triton builds its launchers with a C compiler and Python's headers, which this base has, when a model is first run.
 # PyTorch builds code for the few numbers that stay on the CPU with a C++ compiler.
-# hadolint ignore=DL3008  # the base's date decides the versions
+# hadolint ignore=DL3008  # Debian keeps but the newest of a release, so that a version named here would soon be gone
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends g++ \
     && rm -rf /var/lib/apt/lists/*

@@ -9,6 +9,7 @@ from imagekiln.steps.values import Settings
 Amount = Annotated[float, Field(gt=0)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
 SLICE = "/mig-"  # in the resource that NVIDIA's plugin names a MIG slice by
+SHARED = ".shared"  # what it ends in where a GPU is shared by turns or by MPS
 
 
 class Label(Settings):
@@ -59,13 +60,17 @@ class Gpu(Settings):
 
     resource: str = "nvidia.com/gpu"
     count: int = Field(1, ge=1, le=64, description="GPUs in one pod. Each gets a worker of its own.")
-    claim: Name | None = Field(None, description="A ResourceClaimTemplate of the namespace, in the resource's place.")
+    claim: Name | None = Field(
+        None, description="A ResourceClaimTemplate of the namespace, in the resource's place, for `count` GPUs."
+    )
     device: Literal["cuda", "cpu"] = Field("cuda", description="cpu is for clusters whose GPUs are only advertised.")
 
     @model_validator(mode="after")
-    def _one_slice(self) -> "Gpu":
+    def _one_part(self) -> "Gpu":
         if self.count > 1 and SLICE in self.resource:  # CUDA counts whole GPUs, and takes slices by their UUIDs alone
             raise ValueError("asks for several slices in one pod, whose workers would find one; set count: 1")
+        if self.count > 1 and self.resource.endswith(SHARED):  # they may all be of one GPU: the plugin refuses the pod
+            raise ValueError("asks for several shares in one pod, which is no more of a GPU; set count: 1")
         return self
 
 
@@ -74,7 +79,9 @@ class Cache(Settings):
 
     claim: Name | None = None
     host_path: str | None = Field(None, pattern=r"^/", description="A folder of each node. Pod Security must allow it.")
-    image: str | None = Field(None, description="An OCI image whose root is a hub cache (Kubernetes 1.33 or later).")
+    image: str | None = Field(
+        None, description="An OCI image that is HF_HOME, with the hub's cache in /hub (Kubernetes 1.35)."
+    )
 
     @model_validator(mode="after")
     def _one_place(self) -> "Cache":

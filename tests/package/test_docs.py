@@ -28,7 +28,8 @@ def blocks(language: str) -> Iterator[str]:
 
 def commands() -> list[list[str]]:
     """Every `imagekiln ...` in the pages' shell blocks, as words."""
-    lines = (shlex.split(line, comments=True) for text in blocks("sh") for line in text.splitlines())
+    joined = (text.replace("\\\n", "") for text in blocks("sh"))
+    lines = (shlex.split(line, comments=True) for text in joined for line in text.splitlines())
     return [words[1:] for words in lines if words[:1] == ["imagekiln"]]
 
 

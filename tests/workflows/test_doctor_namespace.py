@@ -41,8 +41,13 @@ def test_a_template_that_the_cluster_would_refuse_is_wrong(kube: Kube) -> None:
     assert "spec.templates: unknown field" in found.says
 
 
-@pytest.mark.parametrize(("version", "verdict"), [("v1.32.9", "wrong"), ("v1.33.0-gke.1", "ok")])
-def test_models_in_an_image_need_kubernetes_1_33(kube: Kube, version: str, verdict: str) -> None:
+@pytest.mark.parametrize(
+    ("version", "verdict"),
+    [("v1.32.9", "wrong"), ("v1.33.0-gke.1", "unknown"), ("v1.34.4", "unknown"), ("v1.35.0", "ok")],
+)
+def test_models_in_an_image_need_kubernetes_1_35_or_a_feature_gate_before(
+    kube: Kube, version: str, verdict: str
+) -> None:
     kube.version = version
     assert check_namespace.image_volume(kube.view()).verdict == verdict
 
@@ -95,21 +100,3 @@ def test_a_semaphore_without_a_number_is_wrong(kube: Kube, data: dict[str, str])
     kube.put(CONFIG, "imagekiln-gpus", data=data)
     found = check_namespace.semaphore(kube.view(), "gpu")
     assert (found.verdict, found.says) == ("wrong", "ConfigMap imagekiln-gpus has no number in gpu.")
-
-
-def test_our_own_manifests_give_reports_a_place(kube: Kube) -> None:
-    assert check_namespace.artifacts(kube.view()).says == "Argo keeps reports by artifact-repositories/s3."
-
-
-def test_reports_without_a_place_are_wrong(kube: Kube) -> None:
-    del kube.objects[f"{CONFIG}/artifact-repositories"]
-    found = check_namespace.artifacts(kube.view())
-    assert found.verdict == "wrong"
-    assert found.remedy is not None
-    assert "report_artifact: false" in found.remedy
-
-
-def test_a_default_place_that_is_not_among_them_is_wrong(kube: Kube) -> None:
-    about = {"annotations": {check_namespace.DEFAULT: "gcs"}}
-    kube.put(CONFIG, "artifact-repositories", metadata=about, data={"s3": ""})
-    assert check_namespace.artifacts(kube.view()).verdict == "wrong"

@@ -39,6 +39,19 @@ def test_nodes_and_gpus_that_fit_are_counted(kube: Kube) -> None:
     assert (found.verdict, found.says) == ("ok", f"2 nodes with 6 {WHOLE} (NVIDIA-H100-80GB-HBM3).")
 
 
+@pytest.mark.parametrize(("limit", "waits"), [(0, False), (1, True), (5, True)])
+def test_a_pool_that_a_shard_can_run_out_of_is_said(kube: Kube, tmp_path: Path, limit: int, waits: bool) -> None:
+    found = check_gpus.gpus(kube.view(), _own(tmp_path, f"retries: {{elsewhere: true, limit: {limit}}}"))
+    assert found.verdict == "ok"
+    assert ("a shard that fails on it waits" in found.says) == waits
+
+
+def test_a_pool_that_grows_is_not_run_out_of(kube: Kube, tmp_path: Path) -> None:
+    grows = "generate: {annotations: {karpenter.sh/do-not-disrupt: 'true'}}"
+    found = check_gpus.gpus(kube.view(), _own(tmp_path, f"retries: {{elsewhere: true}}\n{grows}"))
+    assert "waits" not in found.says
+
+
 def test_nodes_come_page_by_page(kube: Kube) -> None:
     kube.page = 1
     assert check_gpus.gpus(kube.view(), GPU).verdict == "ok"

@@ -34,12 +34,21 @@ def test_only_the_test_profile_draws_on_the_cpu() -> None:
     assert [name for name in gpu_profiles.bundled() if gpu_profiles.load(name).gpu.device == "cpu"] == ["test"]
 
 
+def test_pods_that_share_a_gpu_by_mps_keep_the_shared_memory_that_its_device_plugin_mounts() -> None:
+    assert gpu_profiles.load("mps").generate.shared_memory is None
+
+
+def test_only_pools_that_grow_forbid_nodes_that_failed_a_shard() -> None:
+    careful = [name for name in gpu_profiles.bundled() if gpu_profiles.load(name).retries.elsewhere]
+    assert careful == ["scale-from-zero"], "elsewhere, a shard that failed on every node would wait for ever"
+
+
 def test_own_profile_is_like_the_one_it_names_but_for_what_it_says(tmp_path: Path) -> None:
     ours = gpu_profiles.load(_own(tmp_path, "description: Ours\nlike: h100\ngenerate: {memory: 100}\n"))
     h100 = gpu_profiles.load("h100")
     assert ours.name == "ours"
     assert ours.generate == h100.generate.model_copy(update={"memory": 100.0})
-    assert ours.retries == h100.retries
+    assert ours.gpu == h100.gpu
 
 
 def test_own_profile_that_names_none_is_like_gpu(tmp_path: Path) -> None:
@@ -57,6 +66,7 @@ def test_unknown_profile_is_refused_with_the_nearest() -> None:
         ("description: x\ngenerate: {memry: 3}\n", "generate.memry"),
         ("description: x\ngpu: {count: 0}\n", "gpu.count"),
         ("description: x\ngpu: {resource: nvidia.com/mig-1g.10gb, count: 2}\n", "several slices in one pod"),
+        ("description: x\ngpu: {resource: nvidia.com/gpu.shared, count: 2}\n", "several shares in one pod"),
         ("description: x\ncache: {claim: a, host_path: /b}\n", "needs one of claim, host_path and image"),
         ("description: x\ngenerate: {labels: [{key: a, operator: Exists, values: [b]}]}\n", "goes without values"),
         ("description: x\nlike: [h100]\n", "like must name a profile"),

@@ -162,6 +162,17 @@ def test_manifests_of_the_cluster_are_what_kubernetes_takes(overlay: str, tmp_pa
     _taken_by_kubernetes(file)
 
 
+def test_settings_of_a_controller_are_those_that_argo_3_6_starts_with() -> None:
+    file = Path(str(submission.__file__)).resolve().parent / "cluster/overlays/own-namespace/controller.yaml"
+    assert set(yaml.safe_load(file.read_text(encoding="utf-8"))["data"]) == {"retentionPolicy"}
+
+
+def test_batches_that_give_way_still_make_a_pool_grow() -> None:
+    file = Path(str(submission.__file__)).resolve().parent / "cluster/base/priority.yaml"
+    values = {each["metadata"]["name"]: each["value"] for each in yaml.safe_load_all(file.read_text(encoding="utf-8"))}
+    assert -10 <= values["imagekiln-batch"] < 0, "below -10, cluster autoscalers take pods for expendable"
+
+
 def test_pod_that_tunes_is_locked_down_and_calls_a_command_that_there_is() -> None:
     file = Path(str(submission.__file__)).resolve().parent / "cluster" / "gpus" / "tune.yaml"
     _taken_by_kubernetes(file)

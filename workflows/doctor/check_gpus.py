@@ -26,7 +26,7 @@ def gpus(view: KubernetesView, profile: Profile) -> Finding:
     if found.nodes:
         total = sum(int(node.has(resource)) for node in found.nodes)
         has = f"{count(len(found.nodes), 'node')} with {total} {resource}"
-        return ok(f"{has}{_products(found.nodes)}.{_shares(found, resource)}")
+        return ok(f"{has}{_products(found.nodes)}.{_shares(found, resource)}{_cornered(found, profile)}")
     return _none(found, profile)
 
 
@@ -105,6 +105,16 @@ def _shares(found: Fit, resource: str) -> str:
     replicas = shared[0].labels[REPLICAS]
     where = f"on {count(len(shared), 'node')} {replicas} pods"
     return f" But {where} share each GPU and its memory ({REPLICAS} is {replicas})."
+
+
+def _cornered(found: Fit, profile: Profile) -> str:
+    """Said where a shard could fail on every node, and would then be forbidden all of them."""
+    retries, nodes = profile.retries, len(found.nodes)
+    grows = any(key in profile.generate.annotations for key in GROWING)
+    if not retries.elsewhere or nodes > retries.limit or grows:
+        return ""
+    where = "it" if nodes == 1 else f"all {nodes}"
+    return f" But retries.elsewhere is set, so a shard that fails on {where} waits for a further node."
 
 
 def _products(nodes: Sequence[Node]) -> str:

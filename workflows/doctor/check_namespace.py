@@ -16,9 +16,8 @@ CONFIG_MAPS = Kind("api/v1", "configmaps", namespaced=True)
 CLAIMS = Kind("api/v1", "persistentvolumeclaims", namespaced=True)
 RUNTIMES = Kind("apis/node.k8s.io/v1", "runtimeclasses")
 PRIORITIES = Kind("apis/scheduling.k8s.io/v1", "priorityclasses")
-REPOSITORIES = "artifact-repositories"
-DEFAULT = "workflows.argoproj.io/default-artifact-repository"
-IMAGE_VOLUMES = (1, 33)
+IMAGE_VOLUMES = (1, 33)  # behind a feature gate, which is on by default in:
+IMAGE_VOLUMES_BY_DEFAULT = (1, 35)
 MANY = {"ReadWriteMany", "ReadOnlyMany"}
 
 
@@ -86,8 +85,14 @@ def image_volume(view: KubernetesView) -> Finding:
     """Kubernetes can mount an image, which the profile keeps model files in."""
     version = view.version()
     found = re.match(r"v?(\d+)\.(\d+)", version)
-    if found and (int(found[1]), int(found[2])) < IMAGE_VOLUMES:
-        return wrong(f"Kubernetes {version} mounts no images.", "Update it to 1.33, or keep models in cache.claim.")
+    number = (int(found[1]), int(found[2])) if found else IMAGE_VOLUMES
+    if number < IMAGE_VOLUMES:
+        return wrong(f"Kubernetes {version} mounts no images.", "Update it to 1.35, or keep models in cache.claim.")
+    if number < IMAGE_VOLUMES_BY_DEFAULT:
+        says = (
+            f"Kubernetes {version} mounts images only with its feature gate ImageVolume; pods come without them else."
+        )
+        return unknown(says, "Ask who runs the cluster, update it to 1.35, or keep models in cache.claim.")
     return ok(f"Kubernetes {version} mounts images.")
 
 
@@ -99,19 +104,6 @@ def semaphore(view: KubernetesView, key: str) -> Finding:
         remedy = f'Set it to how many pods may run at once, such as {key}: "16".'
         return wrong(f"ConfigMap imagekiln-gpus has no number in {key}.", remedy)
     return ok(f"{there.strip()} pods at once, over all batches.")
-
-
-@check("report-artifact")
-def artifacts(view: KubernetesView) -> Finding:
-    """Argo has a place for the report, which its page shows."""
-    found = view.get(CONFIG_MAPS, REPOSITORIES)
-    key = texts(found, "metadata", "annotations").get(DEFAULT)
-    remedy = "Apply workflows/cluster/base/artifacts.yaml with your bucket, or set report_artifact: false in a profile."
-    if found is None:
-        return wrong(f"There is no ConfigMap {REPOSITORIES}.", remedy)
-    if key not in texts(found, "data"):
-        return wrong(f"ConfigMap {REPOSITORIES} has no repository that its annotation {DEFAULT} names.", remedy)
-    return ok(f"Argo keeps reports by {REPOSITORIES}/{key}.")
 
 
 def priority_classes(job: Job, profile: Profile) -> list[str]:

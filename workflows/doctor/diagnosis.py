@@ -14,6 +14,7 @@ from imagekiln.workflows.doctor import (
     check_images,
     check_namespace,
     check_quota,
+    check_reports,
     check_storage,
 )
 from imagekiln.workflows.doctor.check import Check
@@ -84,7 +85,7 @@ def _named(view: KubernetesView, profile: Profile) -> Iterator[Check]:
     if profile.cache and profile.cache.image:
         yield check_namespace.image_volume(view)
     if profile.report_artifact:
-        yield check_namespace.artifacts(view)
+        yield check_reports.artifacts(view)
 
 
 def _nodes(view: KubernetesView, job: Job, profile: Profile) -> Iterator[Check]:
