@@ -83,11 +83,11 @@ def list_(namespace: str, server: str | None, context: str | None, output: str) 
 def logs(name: str, namespace: str, server: str | None, context: str | None, shard: int | None, follow: bool) -> None:
     """Print what a workflow's pods have logged."""
     from imagekiln.steps.visible import in_line
-    from imagekiln.workflows import client
+    from imagekiln.workflows import pod_logs
     from imagekiln.workflows.argo import connect
     from imagekiln.workflows.say import say
 
-    for line in client.logs(name, namespace, shard, connect(server, context), follow=follow):
+    for line in pod_logs.logs(name, namespace, shard, connect(server, context), follow=follow):
         say(in_line(line))
 
 
