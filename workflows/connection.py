@@ -8,13 +8,22 @@ import requests
 from requests.adapters import HTTPAdapter
 from urllib3.util.retry import Retry
 
-from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first_line
 
 CONNECT_SECONDS = 5
 ANSWER_SECONDS = 30
 QUIET_SECONDS = 3600  # how long a log that is followed may say nothing
 TRIES = 4
 PASSING = (429, 500, 502, 503, 504)
+ADDRESS = (
+    requests.exceptions.InvalidURL,  # a proxy's too
+    requests.exceptions.InvalidSchema,
+    requests.exceptions.MissingSchema,
+)
+TRUST = (
+    "Name its authority's file in REQUESTS_CA_BUNDLE; for Argo's server, ARGO_INSECURE_SKIP_VERIFY=true asks no more."
+)
+NOT_SERVED = "the server could not find the requested resource"  # what Kubernetes says of a kind that it does not know
 Json = dict[str, object]
 
 
@@ -28,12 +37,29 @@ class Denied(BadInput):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where an API is, and how it knows who asks. `token` is called for each request, since tokens expire."""
+    """Where an API is, and how it knows who asks. `token` is called for each request, since tokens expire.
+
+    `verify` may be a file of authorities; `proxy` stands between, and `server_name` is what the certificate names where
+    that is not the URL's host.
+    """
 
     url: str
     token: Callable[[], str | None]
     verify: bool | str = True
     certificate: tuple[str, str] | None = None
+    proxy: str | None = None
+    server_name: str | None = None
+
+
+class _Adapter(HTTPAdapter):
+    """Tries again; holds a certificate to the name that it is expected to have."""
+
+    def __init__(self, server_name: str | None, retry: Retry) -> None:
+        self._names = {"server_hostname": server_name, "assert_hostname": server_name} if server_name else {}
+        super().__init__(max_retries=retry)
+
+    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **more: object) -> None:
+        super().init_poolmanager(connections, maxsize, block, **more, **self._names)
 
 
 class Connection:
@@ -44,13 +70,22 @@ class Connection:
         self.url = access.url.rstrip("/")
         self._access = access
         self._session = requests.Session()
-        self._session.trust_env = False  # no proxy or netrc of the environment gets between us and the cluster
+        # A netrc would take the token's place, and REQUESTS_CA_BUNDLE that of `verify`: access has read what counts.
+        self._session.trust_env = False
+        self._session.proxies = {"http": access.proxy, "https": access.proxy} if access.proxy else {}
         self._session.verify = access.verify
         self._session.cert = access.certificate
         # Names are ours, so that a second POST of the same object is found out: it may be tried again like any other.
-        retry = Retry(TRIES, backoff_factor=0.5, status_forcelist=PASSING, allowed_methods=None, raise_on_status=False)
+        retry = Retry(
+            TRIES,
+            backoff_factor=0.5,
+            status_forcelist=PASSING,
+            allowed_methods=None,
+            raise_on_status=False,
+            respect_retry_after_header=False,  # which may ask for an hour
+        )
         for scheme in ("https://", "http://"):
-            self._session.mount(scheme, HTTPAdapter(max_retries=retry))
+            self._session.mount(scheme, _Adapter(access.server_name, retry))
 
     def ask(
         self,
@@ -107,7 +142,12 @@ class Connection:
                 method, url, params=query, json=body, headers=headers, timeout=times, stream=stream
             )
         except requests.exceptions.SSLError as error:
-            raise BadInput(f"{self.url}: its certificate is not trusted ({_brief(error)}).") from error
+            raise BadInput(f"{self.url}: its certificate is not trusted ({_brief(error)}). {TRUST}") from error
+        except (requests.exceptions.InvalidHeader, UnicodeError):
+            # What was raised quotes the token.
+            raise BadInput(f"{self.url}: the token has signs that no token has. Set it anew.") from None
+        except ADDRESS as error:
+            raise BadInput(f"{self.url}: is no address ({_brief(error)}). Write https://host:port.") from error
         except requests.RequestException as error:
             raise TryAgain(f"{self.url}: does not answer ({_brief(error)}). Check the network.") from error
         if answer.ok:
@@ -118,10 +158,14 @@ class Connection:
 
 def _refusal(answer: requests.Response, url: str) -> KilnError:
     said = _said(answer)
-    if answer.status_code == 401:
+    if answer.status_code == 401 or (answer.status_code == 403 and '"system:anonymous"' in said):
         return BadInput(f"{url}: does not know you ({said}). Log in again, or renew the token.")
     if answer.status_code == 403:
         return Denied(f"{url}: you may not do this ({said}). Ask for the role imagekiln-submitter.")
+    if answer.status_code == 404 and said == NOT_SERVED:
+        return Missing(
+            f"{url}: does not know this kind of object. Is Argo installed there? `imagekiln doctor JOB` says."
+        )
     if answer.status_code == 404:
         return Missing(f"{url}: {said}.")
     if answer.status_code == 409:
@@ -136,7 +180,9 @@ def _said(answer: requests.Response) -> str:
     try:
         message = answer.json()["message"]
     except (ValueError, KeyError, TypeError):
-        message = answer.text[:500].strip() or answer.reason
+        page = "html" in answer.headers.get("Content-Type", "")
+        message = "" if page else answer.text[:500].strip()
+    message = message or answer.reason or f"status {answer.status_code}"
     return " ".join(str(message).split()).rstrip(".")
 
 
@@ -147,4 +193,4 @@ def _brief(error: Exception) -> str:
         if not isinstance(inner, Exception):
             break
         reason = inner
-    return str(reason).rpartition(">: ")[2].splitlines()[0][:200]
+    return first_line(str(reason).rpartition(">: ")[2]) or type(reason).__name__

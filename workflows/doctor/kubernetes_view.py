@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from typing import cast
+from urllib.parse import quote
 
 from imagekiln.steps.errors import Missing
 from imagekiln.workflows.connection import Connection, Denied, Json
@@ -62,7 +63,7 @@ class KubernetesView:
     def get(self, kind: Kind, name: str) -> Json | None:
         """An object by its name; None where there is none."""
         try:
-            return self._connection.ask("GET", f"{self._path(kind)}/{name}")
+            return self._connection.ask("GET", f"{self._path(kind)}/{quote(name, safe='')}")
         except Missing:
             return None
         except Denied as error:
