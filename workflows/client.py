@@ -50,6 +50,11 @@ def submit(job: Job, date: str = "", timezone: str = "", argo: Argo | None = Non
         return next_tries.begin(there, argo) if found.phase in FAILED else found
 
 
+def retry(job: Job, date: str = "", timezone: str = "", argo: Argo | None = None) -> Status:
+    """Make again what ended failed, blank or missing in the job's run: `submit` with `retry`."""
+    return submit(job, date, timezone, argo, retry=True)
+
+
 def state(name: str, namespace: str, argo: Argo | None = None) -> Status:
     """Where a workflow stands, with the further ones that it has made. Raises Missing."""
     argo = argo or connect()

@@ -11,7 +11,7 @@ from imagekiln.workflows.status import FAILED, Status
 
 MOST_TRIES = 100  # of one job, after failures
 AGAIN = "-again-"
-LONGEST = 63  # what Argo takes as a workflow's name
+LONGEST = 60  # Argo takes names of 63 signs, and further workflows add up to three
 SCHEDULED = "workflows.argoproj.io/scheduled-time"  # by it, a workflow of a schedule knows its date
 
 
