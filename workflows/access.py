@@ -44,7 +44,9 @@ def kubernetes(context: str | None = None) -> Access:
             config.load_kube_config(context=context, client_configuration=found)
     except (config.ConfigException, OSError, TypeError, ValueError) as error:
         said = str(error).strip().rstrip(".") or "it is no kubeconfig"
-        raise BadInput(f"kubeconfig: names no cluster ({said}). Set KUBECONFIG, or {SERVER}.") from error
+        raise BadInput(
+            f"kubeconfig: names no cluster ({said}). Set KUBECONFIG{'' if named_server() else f', or {SERVER}'}."
+        ) from error
     certificate = (found.cert_file, found.key_file) if found.cert_file and found.key_file else None
     verify = (found.ssl_ca_cert or os.environ.get("REQUESTS_CA_BUNDLE") or True) if found.verify_ssl else False
 

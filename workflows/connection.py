@@ -1,11 +1,14 @@
 """HTTP to an API of the cluster's: with timeouts, a few tries, and failures as sentences."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
 import requests
 from requests.adapters import HTTPAdapter
+from urllib3 import disable_warnings
+from urllib3.exceptions import InsecureRequestWarning
 from urllib3.util.retry import Retry
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first_line
@@ -20,6 +23,8 @@ ADDRESS = (
     requests.exceptions.InvalidSchema,
     requests.exceptions.MissingSchema,
 )
+LOGIN = re.compile(r"//[^/@]*@")  # in a URL: no message shows it
+PLAIN = "WRONG_VERSION_NUMBER"  # what OpenSSL says of an answer that is not encrypted
 TRUST = (
     "Name its authority's file in REQUESTS_CA_BUNDLE; for Argo's server, ARGO_INSECURE_SKIP_VERIFY=true asks no more."
 )
@@ -67,13 +72,15 @@ class Connection:
 
     def __init__(self, access: Access) -> None:
         """Take note of the access; nothing is asked yet."""
-        self.url = access.url.rstrip("/")
-        self._access = access
+        self._access, self._base = access, access.url.rstrip("/")
+        self.url = LOGIN.sub("//", self._base)
         self._session = requests.Session()
         # A netrc would take the token's place, and REQUESTS_CA_BUNDLE that of `verify`: access has read what counts.
         self._session.trust_env = False
         self._session.proxies = {"http": access.proxy, "https": access.proxy} if access.proxy else {}
         self._session.verify = access.verify
+        if access.verify is False:
+            disable_warnings(InsecureRequestWarning)  # it was asked for
         self._session.cert = access.certificate
         # Names are ours, so that a second POST of the same object is found out: it may be tried again like any other.
         retry = Retry(
@@ -136,13 +143,16 @@ class Connection:
         token = self._access.token()
         headers |= {"Authorization": token} if token else {}
         times = (CONNECT_SECONDS, QUIET_SECONDS if stream else ANSWER_SECONDS)
-        url = f"{self.url}/{path}"
+        url = f"{self._base}/{path}"
         try:
             answer = self._session.request(
                 method, url, params=query, json=body, headers=headers, timeout=times, stream=stream
             )
         except requests.exceptions.SSLError as error:
-            raise BadInput(f"{self.url}: its certificate is not trusted ({_brief(error)}). {TRUST}") from error
+            said = _brief(error)
+            if PLAIN in said:
+                raise BadInput(f"{self.url}: speaks no TLS. Write http://, or set ARGO_SECURE=false.") from error
+            raise BadInput(f"{self.url}: its certificate is not trusted ({said}). {TRUST}") from error
         except (requests.exceptions.InvalidHeader, UnicodeError):
             # What was raised quotes the token.
             raise BadInput(f"{self.url}: the token has signs that no token has. Set it anew.") from None

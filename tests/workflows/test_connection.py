@@ -97,6 +97,19 @@ def test_request_goes_by_the_proxy_that_is_named(url: str, asked: list[str]) -> 
     assert len(asked) == 1
 
 
+def test_login_in_an_address_is_used_and_not_printed(url: str, asked: list[str]) -> None:
+    connection = Connection(Access(url.replace("//", "//me:hush@"), lambda: None))
+    with pytest.raises(BadInput, match=f"^{url}: ") as raised:
+        connection.ask("GET", "401")
+    assert "hush" not in str(raised.value)
+    assert asked[0].startswith("Basic ")
+
+
+def test_server_that_speaks_no_tls_is_told_from_one_that_is_not_trusted(url: str) -> None:
+    with pytest.raises(BadInput, match="speaks no TLS"):
+        Connection(Access(url.replace("http:", "https:"), lambda: None)).ask("GET", "200")
+
+
 @pytest.mark.parametrize("address", ["http://[", "ftp://argo"])
 def test_address_that_is_none_is_not_tried_again(address: str) -> None:
     with pytest.raises(BadInput, match="is no address"):
