@@ -10,8 +10,9 @@ from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job import Job
 from imagekiln.workflows import gpu_profiles, next_rounds, next_tries, status, submission, templates
 from imagekiln.workflows.argo import Argo, connect, identity, metadata
-from imagekiln.workflows.connection import Json, Taken
+from imagekiln.workflows.connection import Json
 from imagekiln.workflows.further import PART_OF
+from imagekiln.workflows.refusals import Taken
 from imagekiln.workflows.status import FAILED, Status
 
 EVERY_SECONDS = 5.0

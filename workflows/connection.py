@@ -11,33 +11,20 @@ from urllib3 import disable_warnings
 from urllib3.exceptions import InsecureRequestWarning
 from urllib3.util.retry import Retry
 
-from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first_line
+from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.workflows import refusals
 
 CONNECT_SECONDS = 5
 ANSWER_SECONDS = 30
 QUIET_SECONDS = 3600  # how long a log that is followed may say nothing
 TRIES = 4
-PASSING = (429, 500, 502, 503, 504)
 ADDRESS = (
     requests.exceptions.InvalidURL,  # a proxy's too
     requests.exceptions.InvalidSchema,
     requests.exceptions.MissingSchema,
 )
 LOGIN = re.compile(r"//[^/@]*@")  # in a URL: no message shows it
-PLAIN = "WRONG_VERSION_NUMBER"  # what OpenSSL says of an answer that is not encrypted
-TRUST = (
-    "Name its authority's file in REQUESTS_CA_BUNDLE; for Argo's server, ARGO_INSECURE_SKIP_VERIFY=true asks no more."
-)
-NOT_SERVED = "the server could not find the requested resource"  # what Kubernetes says of a kind that it does not know
 Json = dict[str, object]
-
-
-class Taken(BadInput):
-    """An object of this name is there already."""
-
-
-class Denied(BadInput):
-    """Who asks is known, and may not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +53,9 @@ class _Adapter(HTTPAdapter):
     def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **more: object) -> None:
         super().init_poolmanager(connections, maxsize, block, **more, **self._names)
 
+    def proxy_manager_for(self, proxy: str, **more: object) -> object:
+        return super().proxy_manager_for(proxy, **more, **self._names)
+
 
 class Connection:
     """A session with one API. Raises Missing, Taken, Denied, BadInput and TryAgain."""
@@ -86,7 +76,7 @@ class Connection:
         retry = Retry(
             TRIES,
             backoff_factor=0.5,
-            status_forcelist=PASSING,
+            status_forcelist=refusals.PASSING,
             allowed_methods=None,
             raise_on_status=False,
             respect_retry_after_header=False,  # which may ask for an hour
@@ -128,7 +118,7 @@ class Connection:
                 for line in answer.iter_lines(chunk_size=1):
                     yield line.decode(errors="replace")
             except requests.RequestException as error:
-                raise TryAgain(f"{self.url}: broke off ({_brief(error)}). Run again.") from error
+                raise TryAgain(f"{self.url}: broke off ({refusals.brief(error)}). Run again.") from error
 
     def _send(
         self,
@@ -149,58 +139,15 @@ class Connection:
                 method, url, params=query, json=body, headers=headers, timeout=times, stream=stream
             )
         except requests.exceptions.SSLError as error:
-            said = _brief(error)
-            if PLAIN in said:
-                raise BadInput(f"{self.url}: speaks no TLS. Write http://, or set ARGO_SECURE=false.") from error
-            raise BadInput(f"{self.url}: its certificate is not trusted ({said}). {TRUST}") from error
+            raise refusals.untrusted(error, self.url) from error
         except (requests.exceptions.InvalidHeader, UnicodeError):
             # What was raised quotes the token.
             raise BadInput(f"{self.url}: the token has signs that no token has. Set it anew.") from None
         except ADDRESS as error:
-            raise BadInput(f"{self.url}: is no address ({_brief(error)}). Write https://host:port.") from error
+            raise BadInput(f"{self.url}: is no address ({refusals.brief(error)}). Write https://host:port.") from error
         except requests.RequestException as error:
-            raise TryAgain(f"{self.url}: does not answer ({_brief(error)}). Check the network.") from error
+            raise TryAgain(f"{self.url}: does not answer ({refusals.brief(error)}). Check the network.") from error
         if answer.ok:
             return answer
         with answer:
-            raise _refusal(answer, self.url)
-
-
-def _refusal(answer: requests.Response, url: str) -> KilnError:
-    said = _said(answer)
-    if answer.status_code == 401 or (answer.status_code == 403 and '"system:anonymous"' in said):
-        return BadInput(f"{url}: does not know you ({said}). Log in again, or renew the token.")
-    if answer.status_code == 403:
-        return Denied(f"{url}: you may not do this ({said}). Ask for the role imagekiln-submitter.")
-    if answer.status_code == 404 and said == NOT_SERVED:
-        return Missing(
-            f"{url}: does not know this kind of object. Is Argo installed there? `imagekiln doctor JOB` says."
-        )
-    if answer.status_code == 404:
-        return Missing(f"{url}: {said}.")
-    if answer.status_code == 409:
-        return Taken(f"{url}: {said}.")
-    if answer.status_code in PASSING:
-        return TryAgain(f"{url}: is in trouble ({answer.status_code}: {said}). Run again.")
-    return BadInput(f"{url}: refuses this ({said}).")
-
-
-def _said(answer: requests.Response) -> str:
-    """What an error's body says: Kubernetes and Argo both call it `message`."""
-    try:
-        message = answer.json()["message"]
-    except (ValueError, KeyError, TypeError):
-        page = "html" in answer.headers.get("Content-Type", "")
-        message = "" if page else answer.text[:500].strip()
-    message = message or answer.reason or f"status {answer.status_code}"
-    return " ".join(str(message).split()).rstrip(".")
-
-
-def _brief(error: Exception) -> str:
-    """The last cause, which is the one that tells."""
-    reason: object = error
-    while inner := getattr(reason, "reason", None) or next(iter(getattr(reason, "args", ())), None):
-        if not isinstance(inner, Exception):
-            break
-        reason = inner
-    return first_line(str(reason).rpartition(">: ")[2]) or type(reason).__name__
+            raise refusals.refusal(answer, self.url)

@@ -6,7 +6,8 @@ from contextlib import suppress
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.workflows import status
 from imagekiln.workflows.argo import Argo, identity
-from imagekiln.workflows.connection import Json, Taken
+from imagekiln.workflows.connection import Json
+from imagekiln.workflows.refusals import Taken
 from imagekiln.workflows.status import Status
 
 MOST = 100  # of one job

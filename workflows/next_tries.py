@@ -6,7 +6,8 @@ from typing import cast
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows import status, submission
 from imagekiln.workflows.argo import Argo, identity, metadata
-from imagekiln.workflows.connection import Json, Taken
+from imagekiln.workflows.connection import Json
+from imagekiln.workflows.refusals import Taken
 from imagekiln.workflows.status import FAILED, Status
 
 MOST_TRIES = 100  # of one job, after failures

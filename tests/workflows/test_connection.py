@@ -8,7 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
-from imagekiln.workflows.connection import Access, Connection, Denied, Taken
+from imagekiln.workflows.connection import Access, Connection
+from imagekiln.workflows.refusals import Denied, Taken
 
 ANONYMOUS = b'{"message": "pods is forbidden: User \\"system:anonymous\\" cannot list resource"}'
 SAID = {

@@ -5,9 +5,10 @@ from typing import cast
 from urllib.parse import quote
 
 from imagekiln.steps.errors import Missing
-from imagekiln.workflows.connection import Connection, Denied, Json
+from imagekiln.workflows.connection import Connection, Json
 from imagekiln.workflows.doctor.check import Unseen
 from imagekiln.workflows.kubernetes_api import KubernetesApi
+from imagekiln.workflows.refusals import Denied
 
 PAGE = "500"
 OUTLINES = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
