@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from imagekiln.steps.job import Job
     from imagekiln.steps.jobfile import read_job
     from imagekiln.workflows.argo import connect
-    from imagekiln.workflows.client import apply, logs, resubmit, result, runs, state, stop, submit, wait, watch
+    from imagekiln.workflows.client import apply, resubmit, result, retry, runs, state, stop, submit, wait, watch
+    from imagekiln.workflows.pod_logs import logs
     from imagekiln.workflows.schedules import backfill, resume, schedule, suspend
     from imagekiln.workflows.status import Status
 
@@ -19,16 +20,17 @@ _HOMES = {
     "imagekiln.steps.jobfile": ("read_job",),
     "imagekiln.workflows.argo": ("connect",),
     "imagekiln.workflows.client": (
-        "apply", "logs", "resubmit", "result", "runs", "state", "stop", "submit", "wait", "watch",
+        "apply", "resubmit", "result", "retry", "runs", "state", "stop", "submit", "wait", "watch",
     ),
+    "imagekiln.workflows.pod_logs": ("logs",),
     "imagekiln.workflows.schedules": ("backfill", "resume", "schedule", "suspend"),
     "imagekiln.workflows.status": ("Status",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 __all__ = [
-    "Job", "Status", "apply", "backfill", "connect", "logs", "read_job", "resubmit", "result", "resume", "runs",
-    "schedule", "state", "stop", "submit", "suspend", "wait", "watch",
+    "Job", "Status", "apply", "backfill", "connect", "logs", "read_job", "resubmit", "result", "resume", "retry",
+    "runs", "schedule", "state", "stop", "submit", "suspend", "wait", "watch",
 ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping
+from urllib.parse import urlsplit
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.connection import Access
@@ -25,7 +26,8 @@ def argo_server(url: str, environment: Mapping[str, str] = os.environ) -> Access
     if token and " " not in token:
         token = f"Bearer {token}"
     trusting = environment.get("ARGO_INSECURE_SKIP_VERIFY", "").lower() in ("true", "1")
-    return Access(url, lambda: token or None, verify=not trusting)
+    authorities = environment.get("REQUESTS_CA_BUNDLE") or environment.get("SSL_CERT_FILE") or True
+    return Access(url, lambda: token or None, verify=False if trusting else authorities, proxy=_proxy(url))
 
 
 def kubernetes(context: str | None = None) -> Access:
@@ -34,6 +36,7 @@ def kubernetes(context: str | None = None) -> Access:
     from kubernetes.client import Configuration
 
     found = Configuration()
+    found.proxy = None  # kubeconfig may name one; of the environment's, it would not know which hosts go without
     try:
         if "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
             config.load_incluster_config(client_configuration=found)
@@ -41,13 +44,25 @@ def kubernetes(context: str | None = None) -> Access:
             config.load_kube_config(context=context, client_configuration=found)
     except (config.ConfigException, OSError, TypeError, ValueError) as error:
         said = str(error).strip().rstrip(".") or "it is no kubeconfig"
-        raise BadInput(f"kubeconfig: names no cluster ({said}). Set KUBECONFIG, or {SERVER}.") from error
+        raise BadInput(
+            f"kubeconfig: names no cluster ({said}). Set KUBECONFIG{'' if named_server() else f', or {SERVER}'}."
+        ) from error
     certificate = (found.cert_file, found.key_file) if found.cert_file and found.key_file else None
-    verify = (found.ssl_ca_cert or True) if found.verify_ssl else False
+    verify = (found.ssl_ca_cert or os.environ.get("REQUESTS_CA_BUNDLE") or True) if found.verify_ssl else False
 
     def token() -> str | None:
         # Asked for each time: a login that is about to expire is renewed there.
         wanted = found.auth_settings().get("BearerToken")
         return None if wanted is None else wanted["value"]
 
-    return Access(found.host, token, verify, certificate)
+    return Access(found.host, token, verify, certificate, found.proxy or _proxy(found.host), found.tls_server_name)
+
+
+def _proxy(url: str) -> str | None:
+    """The environment's proxy for a URL, as kubectl takes it: none for this machine itself, or by NO_PROXY."""
+    from requests.utils import get_environ_proxies, select_proxy
+
+    host = urlsplit(url).hostname or ""
+    if host in ("localhost", "::1") or host.startswith("127."):
+        return None
+    return select_proxy(url, get_environ_proxies(url))

@@ -1,10 +1,14 @@
 """Argo's objects on a cluster: one set of verbs, whichever API they go by."""
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol, cast
 
+from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.connection import Json
+
+NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")  # Kubernetes' own rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,14 @@ def connect(server: str | None = None, context: str | None = None) -> Argo:
     if named:
         return ArgoServer(Connection(access.argo_server(named)))
     return KubernetesApi(Connection(access.kubernetes(context)))
+
+
+def path(*segments: str) -> str:
+    """A path of names, which may have been typed: none of them is empty, or leads elsewhere. Raises BadInput."""
+    for each in segments:
+        if not NAME.fullmatch(each):
+            raise BadInput(f"{each!r}: is no name of an object on a cluster. `imagekiln list` shows what there is.")
+    return "/".join(segments)
 
 
 def metadata(made: Json) -> Json:

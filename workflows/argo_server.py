@@ -5,8 +5,10 @@ from collections.abc import Iterator
 from typing import cast
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.workflows.argo import KINDS, identity, metadata
+from imagekiln.workflows.argo import KINDS, identity, metadata, path
 from imagekiln.workflows.connection import Connection, Json
+
+NOT_FOUND = 404
 
 
 class ArgoServer:
@@ -25,14 +27,14 @@ class ArgoServer:
     def apply(self, made: Json) -> Json:
         """Make an object, or put it in the place of the one that is there."""
         kind, namespace, name = identity(made)
-        path = _path(kind, namespace, name)
+        place = _path(kind, namespace, name)
         try:
-            there = self.connection.ask("GET", path)
+            there = self.connection.ask("GET", place)
         except Missing:
             return self.create(made)
         version = {"resourceVersion": metadata(there)["resourceVersion"]}
         body: Json = {KINDS[kind].body: made | {"metadata": metadata(made) | version}}
-        return self.connection.ask("PUT", path, body=body)
+        return self.connection.ask("PUT", place, body=body)
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
         """An object by its name."""
@@ -61,10 +63,19 @@ class ArgoServer:
         query = {"podName": pod, "logOptions.container": "main", "logOptions.follow": str(follow).lower()}
         for line in self.connection.lines(f"{_path('Workflow', namespace, workflow)}/log", query):
             if line.strip():
-                yield str(json.loads(line).get("result", {}).get("content", ""))
+                yield _line(json.loads(line))
 
 
-def _path(kind: str, namespace: str, name: str = "") -> str:
+def _line(said: Json) -> str:
+    """A line of a log. Raises Missing, or BadInput, where the stream says why there is none."""
+    if "error" not in said:
+        return str(cast("Json", said.get("result") or {}).get("content", ""))
+    error = cast("Json", said["error"])
+    kind = Missing if error.get("http_code") == NOT_FOUND else BadInput
+    raise kind(f"{error.get('message') or 'the server says no more'}.")
+
+
+def _path(kind: str, namespace: str, *name: str) -> str:
     if not KINDS[kind].path:
         raise BadInput(f"Argo's server takes no {kind}. Go by kubeconfig: unset ARGO_SERVER.")
-    return "/".join(filter(None, ("api/v1", KINDS[kind].path, namespace, name)))
+    return f"api/v1/{path(KINDS[kind].path, namespace, *name)}"

@@ -1,21 +1,21 @@
-"""The job on a cluster, from Python: submit it, wait for it, read its logs, stop it, resubmit it."""
+"""The job on a cluster, from Python: submit it, wait for it, stop it, resubmit it."""
 
+import math
 import time
 from collections.abc import Iterator
-from typing import cast
+from contextlib import suppress
 
+from imagekiln.steps.dated import moment, refuse_undated, time_zone
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job import Job
-from imagekiln.workflows import gpu_profiles, next_rounds, nodes, status, submission, templates
+from imagekiln.workflows import gpu_profiles, next_rounds, next_tries, status, submission, templates
 from imagekiln.workflows.argo import Argo, connect, identity, metadata
-from imagekiln.workflows.connection import Json, Taken
+from imagekiln.workflows.connection import Json
 from imagekiln.workflows.further import PART_OF
+from imagekiln.workflows.refusals import Taken
 from imagekiln.workflows.status import FAILED, Status
 
 EVERY_SECONDS = 5.0
-MOST_TRIES = 100  # of one job, after failures
-AGAIN = "-again-"
-ARGOS_OWN = " argo=true"  # what its executor says of itself in our container's log
 
 
 def apply(job: Job, argo: Argo | None = None) -> str:
@@ -35,6 +35,7 @@ def submit(job: Job, date: str = "", timezone: str = "", argo: Argo | None = Non
     With `retry`, what ended failed, blank or missing in the job's run is made again, in a round of its own; while one
     round is under way, no other is begun.
     """
+    refuse_undated(job) if not date else moment(date, time_zone(timezone))
     argo = argo or connect()
     profile = gpu_profiles.load(job.cluster.profile)
     made = submission.workflow(job, profile, date, timezone)
@@ -46,8 +47,13 @@ def submit(job: Job, date: str = "", timezone: str = "", argo: Argo | None = Non
         return status.status(argo.create(made))
     except Taken:
         there = argo.get(*identity(made))
-        found = status.status(there)
-        return _again(there, argo) if found.phase in FAILED else found
+        found = status.listed(there)
+        return next_tries.begin(there, argo) if found.phase in FAILED else found
+
+
+def retry(job: Job, date: str = "", timezone: str = "", argo: Argo | None = None) -> Status:
+    """Make again what ended failed, blank or missing in the job's run: `submit` with `retry`."""
+    return submit(job, date, timezone, argo, retry=True)
 
 
 def state(name: str, namespace: str, argo: Argo | None = None) -> Status:
@@ -61,14 +67,11 @@ def watch(name: str, namespace: str, argo: Argo | None = None, every: float = EV
     """Where a workflow stands, again and again, until it has ended. An API that is away is asked again."""
     argo = argo or connect()
     while True:
-        try:
+        with suppress(TryAgain):
             now = state(name, namespace, argo)
-        except TryAgain:
-            time.sleep(every)
-            continue
-        yield now
-        if now.ended:
-            return
+            yield now
+            if now.ended:
+                return
         time.sleep(every)
 
 
@@ -76,52 +79,46 @@ def wait(
     name: str, namespace: str, seconds: float | None = None, argo: Argo | None = None, every: float = EVERY_SECONDS
 ) -> Status:
     """The status of a workflow once it has ended. Raises TryAgain where that takes longer than `seconds`."""
-    until = None if seconds is None else time.monotonic() + seconds
-    for now in watch(name, namespace, argo, every):
-        if now.ended:
-            return now
-        if until is not None and time.monotonic() > until:
-            raise TryAgain(f"{name}: is still {now.phase} after {seconds:.0f} s. Wait longer.")
-    raise AssertionError("a watch ends with the workflow")
+    argo = argo or connect()
+    until = math.inf if seconds is None else time.monotonic() + seconds
+    while True:
+        try:
+            now = state(name, namespace, argo)
+            if now.ended:
+                return now
+            late = TryAgain(f"{name}: is still {now.phase} after {seconds or 0:.0f} s. Wait longer.")
+        except TryAgain as error:
+            late = error
+        if time.monotonic() >= until:
+            raise late
+        time.sleep(min(every, max(0.0, until - time.monotonic())))
 
 
 def runs(namespace: str, argo: Argo | None = None) -> list[Status]:
     """Every workflow of ours in a namespace, the newest first."""
     found = (argo or connect()).find("Workflow", namespace, f"app.kubernetes.io/part-of=imagekiln,!{PART_OF}")
-    return sorted((status.status(each) for each in found), key=lambda each: each.started or "~", reverse=True)
-
-
-def logs(
-    name: str, namespace: str, shard: int | None = None, argo: Argo | None = None, *, follow: bool = False
-) -> Iterator[str]:
-    """The lines that a workflow's pods have logged: of all, each with its pod's step, or of one shard."""
-    argo = argo or connect()
-    found = [each for tried in nodes.attempts(argo.get("Workflow", namespace, name)) for each in tried]
-    wanted = [each for each in found if shard is None or each.shard == shard]
-    if not wanted:
-        raise Missing(f"{name}: has no pod{'' if shard is None else f' of shard {shard}'} yet. Wait, or see `watch`.")
-    for each in sorted(wanted, key=lambda each: each.started or "~"):
-        label = each.step if each.shard is None else f"{each.step} {each.shard}"
-        try:
-            for line in argo.logs(namespace, name, each.pod, follow=follow):
-                if ARGOS_OWN not in line:
-                    yield line if shard is not None else f"{label}: {line}"
-        except (Missing, BadInput) as error:
-            yield f"{label}: no log: {error}"
+    return sorted(map(status.listed, found), key=lambda each: each.started or "~", reverse=True)
 
 
 def stop(name: str, namespace: str, argo: Argo | None = None) -> None:
-    """End a workflow early: its pods finish the part in hand. Resubmitted, the job goes on from there."""
-    (argo or connect()).stop(namespace, name)
+    """End a workflow early: its pods finish the part in hand. Resubmitted, the job goes on from there.
+
+    The further workflows that it has made are ended too; first the one that would make more.
+    """
+    argo = argo or connect()
+    argo.stop(namespace, name)
+    for each in argo.find("Workflow", namespace, f"{PART_OF}={name}"):
+        if not status.listed(each).ended:
+            argo.stop(namespace, str(metadata(each)["name"]))
 
 
 def resubmit(name: str, namespace: str, argo: Argo | None = None) -> Status:
     """Run a workflow that has ended again, under a new name: what is there stays, what is missing is made."""
     argo = argo or connect()
     there = argo.get("Workflow", namespace, name)
-    if not status.status(there).ended:
+    if not status.listed(there).ended:
         raise BadInput(f"{name}: is still running. Wait for it, or stop it first.")
-    return _again(there, argo)
+    return next_tries.begin(there, argo)
 
 
 def result(name: str, namespace: str, argo: Argo | None = None) -> Status:
@@ -146,29 +143,3 @@ def register(job: Job, argo: Argo) -> None:
 
 def _template(job: Job) -> Json:
     return templates.workflow_template(gpu_profiles.load(job.cluster.profile), job.cluster.namespace)
-
-
-def _again(there: Json, argo: Argo) -> Status:
-    """Go on with a workflow's work: under the first name that is free, unless the one that has it still may succeed."""
-    about = metadata(there)
-    first = str(about["name"]).partition(AGAIN)[0]
-    spec = {key: value for key, value in cast("Json", there["spec"]).items() if key != "shutdown"}
-    kept = {"namespace": about["namespace"]} | {key: _ours(about.get(key)) for key in ("labels", "annotations")}
-    for number in range(2, MOST_TRIES):
-        name = f"{first}{AGAIN}{number}"
-        # Argo's server does not say of what kind its answer is.
-        made: Json = {"apiVersion": submission.API, "kind": "Workflow", "metadata": kept | {"name": name}, "spec": spec}
-        try:
-            return status.status(argo.create(made))
-        except Taken:
-            found = status.status(argo.get(*identity(made)))
-            if found.phase not in FAILED:
-                return found
-    raise BadInput(f"{first}: failed {MOST_TRIES} times. See why, then delete these workflows.")
-
-
-def _ours(given: object) -> dict[str, str]:
-    """Labels or annotations without those that Argo keeps its own state in."""
-    kept = {"workflows.argoproj.io/title", "workflows.argoproj.io/description"}
-    pairs = cast("dict[str, str]", given or {}).items()
-    return {key: value for key, value in pairs if key in kept or not key.startswith("workflows.argoproj.io/")}

@@ -1,39 +1,60 @@
 """HTTP to an API of the cluster's: with timeouts, a few tries, and failures as sentences."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import cast
 
 import requests
 from requests.adapters import HTTPAdapter
+from urllib3 import disable_warnings
+from urllib3.exceptions import InsecureRequestWarning
 from urllib3.util.retry import Retry
 
-from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.workflows import refusals
 
 CONNECT_SECONDS = 5
 ANSWER_SECONDS = 30
 QUIET_SECONDS = 3600  # how long a log that is followed may say nothing
 TRIES = 4
-PASSING = (429, 500, 502, 503, 504)
+ADDRESS = (
+    requests.exceptions.InvalidURL,  # a proxy's too
+    requests.exceptions.InvalidSchema,
+    requests.exceptions.MissingSchema,
+)
+LOGIN = re.compile(r"//[^/@]*@")  # in a URL: no message shows it
 Json = dict[str, object]
-
-
-class Taken(BadInput):
-    """An object of this name is there already."""
-
-
-class Denied(BadInput):
-    """Who asks is known, and may not."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where an API is, and how it knows who asks. `token` is called for each request, since tokens expire."""
+    """Where an API is, and how it knows who asks. `token` is called for each request, since tokens expire.
+
+    `verify` may be a file of authorities; `proxy` stands between, and `server_name` is what the certificate names where
+    that is not the URL's host.
+    """
 
     url: str
     token: Callable[[], str | None]
     verify: bool | str = True
     certificate: tuple[str, str] | None = None
+    proxy: str | None = None
+    server_name: str | None = None
+
+
+class _Adapter(HTTPAdapter):
+    """Tries again; holds a certificate to the name that it is expected to have."""
+
+    def __init__(self, server_name: str | None, retry: Retry) -> None:
+        self._names = {"server_hostname": server_name, "assert_hostname": server_name} if server_name else {}
+        super().__init__(max_retries=retry)
+
+    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **more: object) -> None:
+        super().init_poolmanager(connections, maxsize, block, **more, **self._names)
+
+    def proxy_manager_for(self, proxy: str, **more: object) -> object:
+        return super().proxy_manager_for(proxy, **more, **self._names)
 
 
 class Connection:
@@ -41,16 +62,27 @@ class Connection:
 
     def __init__(self, access: Access) -> None:
         """Take note of the access; nothing is asked yet."""
-        self.url = access.url.rstrip("/")
-        self._access = access
+        self._access, self._base = access, access.url.rstrip("/")
+        self.url = LOGIN.sub("//", self._base)
         self._session = requests.Session()
-        self._session.trust_env = False  # no proxy or netrc of the environment gets between us and the cluster
+        # A netrc would take the token's place, and REQUESTS_CA_BUNDLE that of `verify`: access has read what counts.
+        self._session.trust_env = False
+        self._session.proxies = {"http": access.proxy, "https": access.proxy} if access.proxy else {}
         self._session.verify = access.verify
+        if access.verify is False:
+            disable_warnings(InsecureRequestWarning)  # it was asked for
         self._session.cert = access.certificate
         # Names are ours, so that a second POST of the same object is found out: it may be tried again like any other.
-        retry = Retry(TRIES, backoff_factor=0.5, status_forcelist=PASSING, allowed_methods=None, raise_on_status=False)
+        retry = Retry(
+            TRIES,
+            backoff_factor=0.5,
+            status_forcelist=refusals.PASSING,
+            allowed_methods=None,
+            raise_on_status=False,
+            respect_retry_after_header=False,  # which may ask for an hour
+        )
         for scheme in ("https://", "http://"):
-            self._session.mount(scheme, HTTPAdapter(max_retries=retry))
+            self._session.mount(scheme, _Adapter(access.server_name, retry))
 
     def ask(
         self,
@@ -86,7 +118,7 @@ class Connection:
                 for line in answer.iter_lines(chunk_size=1):
                     yield line.decode(errors="replace")
             except requests.RequestException as error:
-                raise TryAgain(f"{self.url}: broke off ({_brief(error)}). Run again.") from error
+                raise TryAgain(f"{self.url}: broke off ({refusals.brief(error)}). Run again.") from error
 
     def _send(
         self,
@@ -101,50 +133,21 @@ class Connection:
         token = self._access.token()
         headers |= {"Authorization": token} if token else {}
         times = (CONNECT_SECONDS, QUIET_SECONDS if stream else ANSWER_SECONDS)
-        url = f"{self.url}/{path}"
+        url = f"{self._base}/{path}"
         try:
             answer = self._session.request(
                 method, url, params=query, json=body, headers=headers, timeout=times, stream=stream
             )
         except requests.exceptions.SSLError as error:
-            raise BadInput(f"{self.url}: its certificate is not trusted ({_brief(error)}).") from error
+            raise refusals.untrusted(error, self.url) from error
+        except (requests.exceptions.InvalidHeader, UnicodeError):
+            # What was raised quotes the token.
+            raise BadInput(f"{self.url}: the token has signs that no token has. Set it anew.") from None
+        except ADDRESS as error:
+            raise BadInput(f"{self.url}: is no address ({refusals.brief(error)}). Write https://host:port.") from error
         except requests.RequestException as error:
-            raise TryAgain(f"{self.url}: does not answer ({_brief(error)}). Check the network.") from error
+            raise TryAgain(f"{self.url}: does not answer ({refusals.brief(error)}). Check the network.") from error
         if answer.ok:
             return answer
         with answer:
-            raise _refusal(answer, self.url)
-
-
-def _refusal(answer: requests.Response, url: str) -> KilnError:
-    said = _said(answer)
-    if answer.status_code == 401:
-        return BadInput(f"{url}: does not know you ({said}). Log in again, or renew the token.")
-    if answer.status_code == 403:
-        return Denied(f"{url}: you may not do this ({said}). Ask for the role imagekiln-submitter.")
-    if answer.status_code == 404:
-        return Missing(f"{url}: {said}.")
-    if answer.status_code == 409:
-        return Taken(f"{url}: {said}.")
-    if answer.status_code in PASSING:
-        return TryAgain(f"{url}: is in trouble ({answer.status_code}: {said}). Run again.")
-    return BadInput(f"{url}: refuses this ({said}).")
-
-
-def _said(answer: requests.Response) -> str:
-    """What an error's body says: Kubernetes and Argo both call it `message`."""
-    try:
-        message = answer.json()["message"]
-    except (ValueError, KeyError, TypeError):
-        message = answer.text[:500].strip() or answer.reason
-    return " ".join(str(message).split()).rstrip(".")
-
-
-def _brief(error: Exception) -> str:
-    """The last cause, which is the one that tells."""
-    reason: object = error
-    while inner := getattr(reason, "reason", None) or next(iter(getattr(reason, "args", ())), None):
-        if not isinstance(inner, Exception):
-            break
-        reason = inner
-    return str(reason).rpartition(">: ")[2].splitlines()[0][:200]
+            raise refusals.refusal(answer, self.url)

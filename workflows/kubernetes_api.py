@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from imagekiln.workflows import argo
 from imagekiln.workflows.argo import KINDS, identity
 from imagekiln.workflows.connection import Connection, Json
 
@@ -51,12 +52,12 @@ class KubernetesApi:
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:  # noqa: ARG002
         """The pod's own log, while there is a pod."""
         query = {"container": "main", "follow": str(follow).lower()}
-        return self.connection.lines(f"api/v1/namespaces/{namespace}/pods/{pod}/log", query)
+        return self.connection.lines(f"api/v1/{argo.path('namespaces', namespace, 'pods', pod)}/log", query)
 
     def _change(self, path: str, spec: Json) -> None:
         self.connection.ask("PATCH", path, body={"spec": spec}, kind="application/merge-patch+json")
 
 
-def path(kind: str, namespace: str, name: str = "") -> str:
+def path(kind: str, namespace: str, *name: str) -> str:
     """Where objects of a kind of Argo's are, or one of them."""
-    return "/".join(filter(None, (GROUP, "namespaces", namespace, KINDS[kind].plural, name)))
+    return f"{GROUP}/{argo.path('namespaces', namespace, KINDS[kind].plural, *name)}"

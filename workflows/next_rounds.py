@@ -6,7 +6,8 @@ from contextlib import suppress
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.workflows import status
 from imagekiln.workflows.argo import Argo, identity
-from imagekiln.workflows.connection import Json, Taken
+from imagekiln.workflows.connection import Json
+from imagekiln.workflows.refusals import Taken
 from imagekiln.workflows.status import Status
 
 MOST = 100  # of one job
@@ -15,7 +16,7 @@ MOST = 100  # of one job
 def refuse_running(workflow: tuple[str, str, str], argo: Argo) -> None:
     """Raise BadInput while the job's own workflow, of this kind, namespace and name, is under way."""
     with suppress(Missing):
-        if not status.status(argo.get(*workflow)).ended:
+        if not status.listed(argo.get(*workflow)).ended:
             raise BadInput(f"{workflow[2]}: is still running. Wait for it, or stop it, before a retry.")
 
 
@@ -25,7 +26,7 @@ def begin(workflow: Callable[[int], Json], argo: Argo) -> Status:
         try:
             return status.status(argo.create(made))
         except Taken:
-            found = status.status(argo.get(*identity(made)))
+            found = status.listed(argo.get(*identity(made)))
             if not found.ended:
                 return found
     raise BadInput(f"there are {MOST} retries of this job. See why, then delete their workflows.")

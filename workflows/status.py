@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast
 
+from imagekiln.steps.errors import BadInput
 from imagekiln.workflows import nodes
 from imagekiln.workflows.argo import metadata
 from imagekiln.workflows.connection import Json
@@ -95,6 +96,15 @@ def status(workflow: Json, further: Sequence[Json] = ()) -> Status:
         finished=cast("str | None", state.get("finishedAt")),
         failures=tuple(_failure(each) for each in tried if each[-1].phase in FAILED),
     )
+
+
+def listed(workflow: Json) -> Status:
+    """The status of one workflow among others: without its counts where its nodes are not to be had."""
+    try:
+        return status(workflow)
+    except BadInput:
+        state = cast("Json", workflow["status"])
+        return status({**workflow, "status": {**state, "offloadNodeStatusVersion": ""}})
 
 
 def _made(tried: Sequence[Attempt], share: float) -> float:

@@ -51,6 +51,23 @@ def watch(name: str, namespace: str, server: str | None, context: str | None, ou
 
 @click.command()
 @named_options
+@click.option("--seconds", type=click.FloatRange(0), help="Give up after so long, with exit code 75.")
+@output_option
+def wait(
+    name: str, namespace: str, server: str | None, context: str | None, seconds: float | None, output: str
+) -> None:
+    """Wait in silence until a workflow has ended; the exit code says how."""
+    from imagekiln.workflows import client
+    from imagekiln.workflows.argo import connect
+    from imagekiln.workflows.standing import leave, show_status
+
+    ended = client.wait(name, namespace, seconds, connect(server, context))
+    show_status(ended, output)
+    leave(ended)
+
+
+@click.command()
+@named_options
 @output_option
 def result(name: str, namespace: str, server: str | None, context: str | None, output: str) -> None:
     """Say how a workflow ended; the exit code says so too, and 75 that it has not."""
@@ -83,11 +100,11 @@ def list_(namespace: str, server: str | None, context: str | None, output: str) 
 def logs(name: str, namespace: str, server: str | None, context: str | None, shard: int | None, follow: bool) -> None:
     """Print what a workflow's pods have logged."""
     from imagekiln.steps.visible import in_line
-    from imagekiln.workflows import client
+    from imagekiln.workflows import pod_logs
     from imagekiln.workflows.argo import connect
     from imagekiln.workflows.say import say
 
-    for line in client.logs(name, namespace, shard, connect(server, context), follow=follow):
+    for line in pod_logs.logs(name, namespace, shard, connect(server, context), follow=follow):
         say(in_line(line))
 
 
@@ -115,4 +132,4 @@ def resubmit(name: str, namespace: str, server: str | None, context: str | None,
     show_status(client.resubmit(name, namespace, connect(server, context)), output)
 
 
-COMMANDS = (submit, watch, result, list_, logs, stop, resubmit)
+COMMANDS = (submit, watch, wait, result, list_, logs, stop, resubmit)

@@ -6,7 +6,7 @@ import urllib.request
 
 import pytest
 
-from imagekiln.workflows import client
+from imagekiln.workflows import client, pod_logs
 from imagekiln.workflows.argo import Argo
 from imagekiln.workflows.argo_server import ArgoServer
 from imagekiln.workflows.status import Status
@@ -22,7 +22,7 @@ def watched(argo: Argo) -> list[Status]:
     """A run's statuses, from its beginning to its end."""
     name = submitted(slow(SHOWN), argo)
     pod = kube.name(running(name, "generate"))
-    lines = client.logs(name, kube.NAMESPACE, 0, argo, follow=True)
+    lines = pod_logs.logs(name, kube.NAMESPACE, 0, argo, follow=True)
     assert f'"total": {SHOWN}' in next(lines), f"{pod} says nothing of what it does"
     return list(client.watch(name, kube.NAMESPACE, argo, every=1))
 

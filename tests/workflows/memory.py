@@ -6,7 +6,8 @@ from typing import cast
 
 from imagekiln.steps.errors import Missing
 from imagekiln.workflows.argo import identity, metadata
-from imagekiln.workflows.connection import Json, Taken
+from imagekiln.workflows.connection import Json
+from imagekiln.workflows.refusals import Taken
 
 
 class Memory:

@@ -28,7 +28,7 @@ ROWS = PROMPTS[:6]  # shards of 4 and 2 images
 COMMANDS = [
     "aggregate", "apply", "backfill", "demo", "diff", "doctor", "estimate", "fetch", "gc", "generate", "list", "logs",
     "outcome", "plan", "render", "reproduce", "resubmit", "result", "resume", "retry", "run", "schedule", "schema",
-    "stop", "submit", "suspend", "tune", "verify", "watch",
+    "stop", "submit", "suspend", "tune", "verify", "wait", "watch",
 ]  # fmt: skip
 
 

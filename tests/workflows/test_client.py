@@ -8,8 +8,9 @@ import pytest
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job import Job
 from imagekiln.steps.jobfile import check_job
-from imagekiln.workflows import client, schedules
+from imagekiln.workflows import client, pod_logs, schedules
 from imagekiln.workflows.argo import metadata
+from imagekiln.workflows.connection import Json
 from tests.workflows.memory import Memory
 
 NAMESPACE = "images"
@@ -23,7 +24,7 @@ def argo() -> Memory:
 def job(**changes: object) -> Job:
     values: dict[str, object] = {
         "name": "postcards",
-        "prompts": "s3://prompts/{date}/*.parquet",
+        "prompts": "s3://prompts/*.parquet",
         "output": "s3://datasets",
         "model": {"id": "bundled:shapes"},
         "cluster": {"namespace": NAMESPACE, "profile": "gpu"},
@@ -104,6 +105,41 @@ def test_resubmitted_workflow_has_our_labels_and_none_of_argos_state(argo: Memor
     assert metadata(argo.get("Workflow", NAMESPACE, again))["labels"] == ours
 
 
+def test_stopping_ends_the_further_workflows_too_that_still_run(argo: Memory) -> None:
+    first = client.submit(job(), argo=argo).name
+    for number, phase in enumerate(("Succeeded", "Running")):
+        about = {"name": f"{first}-{number}", "namespace": NAMESPACE, "labels": {"imagekiln/part-of": first}}
+        argo.create({"kind": "Workflow", "metadata": about, "spec": {}})
+        argo.end(f"{first}-{number}", phase)
+    client.stop(first, NAMESPACE, argo)
+    specs = {name: argo.get("Workflow", NAMESPACE, name)["spec"] for name in workflows(argo)}
+    assert [name for name, spec in specs.items() if "shutdown" in spec] == [first, f"{first}-1"]  # type: ignore[operator]
+
+
+def test_resubmitted_firing_keeps_its_date_and_a_name_that_argo_takes(argo: Memory) -> None:
+    scheduled = "workflows.argoproj.io/scheduled-time"
+    names = [f"imagekiln-{'n' * 40}-17000000{number}0" for number in (1, 2)]
+    for name in names:
+        about = {"name": name, "namespace": NAMESPACE, "annotations": {scheduled: "2026-11-21T01:30:00Z"}}
+        argo.create({"kind": "Workflow", "metadata": about, "spec": {}})
+        argo.end(name, "Failed")
+    again = [client.resubmit(name, NAMESPACE, argo).name for name in names]
+    argo.end(again[0], "Failed")
+    third = client.resubmit(again[0], NAMESPACE, argo).name
+    assert len({*again, third}) == 3
+    assert third.removesuffix("3") == again[0].removesuffix("2")
+    for name in (*again, third):
+        assert metadata(argo.get("Workflow", NAMESPACE, name))["annotations"] == {scheduled: "2026-11-21T01:30:00Z"}
+        assert len(name) <= 63
+
+
+@pytest.mark.parametrize(("prompts", "date"), [("s3://p/{date}/*.parquet", ""), ("s3://p/*.parquet", "tomorrow")])
+def test_job_whose_date_no_pod_could_read_is_not_started(argo: Memory, prompts: str, date: str) -> None:
+    with pytest.raises(BadInput, match="date"):
+        client.submit(job(prompts=prompts), date, argo=argo)
+    assert not argo.objects
+
+
 def test_running_workflow_is_not_resubmitted(argo: Memory) -> None:
     first = client.submit(job(), argo=argo).name
     with pytest.raises(BadInput, match="still running"):
@@ -164,6 +200,23 @@ def test_result_of_a_running_workflow_is_to_be_asked_for_again(argo: Memory) -> 
         client.result(name, NAMESPACE, argo)
 
 
+def test_waiting_ends_with_the_time_where_the_api_is_away(argo: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: object) -> Json:
+        raise TryAgain("the API: does not answer.")
+
+    monkeypatch.setattr(argo, "get", away)
+    with pytest.raises(TryAgain, match="does not answer"):
+        client.result("postcards", NAMESPACE, argo)
+    with pytest.raises(TryAgain, match="does not answer"):
+        client.wait("postcards", NAMESPACE, 0.05, argo, every=0.01)
+
+
+def test_workflow_whose_nodes_are_in_argos_database_is_listed_without_counts(argo: Memory) -> None:
+    name = client.submit(job(), argo=argo).name
+    argo.end(name, "Running", offloadNodeStatusVersion="fnv:1")
+    assert [(each.phase, each.images) for each in client.runs(NAMESPACE, argo)] == [("Running", None)]
+
+
 def test_runs_are_ours_newest_first_without_further_ones(argo: Memory) -> None:
     names = [client.submit(job(name=name), argo=argo).name for name in ("one", "two")]
     argo.end(names[0], "Running", startedAt="2026-11-21T01:00:00Z")
@@ -183,12 +236,23 @@ def test_logs_are_of_all_pods_or_of_one_shards(argo: Memory) -> None:
     name = client.submit(job(), argo=argo).name
     argo.end(name, "Running", nodes={str(number): shard_node(name, number) for number in (0, 1)})
     argo.logged = {f"{name}-generate-1": ['time=1 level=INFO msg="exited" argo=true', "drawn"]}
-    everything = list(client.logs(name, NAMESPACE, argo=argo))
+    everything = list(pod_logs.logs(name, NAMESPACE, argo=argo))
     assert everything[0].startswith("generate 0: no log: ")
     assert everything[1] == "generate 1: drawn"
-    assert list(client.logs(name, NAMESPACE, 1, argo)) == ["drawn"]
+    assert list(pod_logs.logs(name, NAMESPACE, 1, argo)) == ["drawn"]
     with pytest.raises(Missing, match="no pod of shard 7"):
-        list(client.logs(name, NAMESPACE, 7, argo))
+        list(pod_logs.logs(name, NAMESPACE, 7, argo))
+
+
+def test_logs_that_are_followed_are_of_pods_too_that_come_later(argo: Memory) -> None:
+    name = client.submit(job(), argo=argo).name
+    argo.logged = {f"{name}-generate-{number}": [f"drawn {number}"] for number in (0, 1)}
+    followed = pod_logs.logs(name, NAMESPACE, argo=argo, follow=True, every=0.01)
+    argo.end(name, "Running", nodes={"0": shard_node(name, 0) | {"phase": "Running"}})
+    assert next(followed) == "generate 0: drawn 0"
+    nodes = {str(number): shard_node(name, number) | {"phase": "Succeeded"} for number in (0, 1)}
+    argo.end(name, "Succeeded", nodes=nodes)
+    assert list(followed) == ["generate 1: drawn 1"]
 
 
 def test_backfill_submits_what_the_schedule_would_have_fired(argo: Memory) -> None:

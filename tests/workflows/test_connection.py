@@ -8,7 +8,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
-from imagekiln.workflows.connection import Access, Connection, Taken
+from imagekiln.workflows.connection import Access, Connection
+from imagekiln.workflows.refusals import Denied, Taken
+
+ANONYMOUS = b'{"message": "pods is forbidden: User \\"system:anonymous\\" cannot list resource"}'
+SAID = {
+    299: b"<html>",
+    410: b"<html><body>many words</body></html>",
+    403: ANONYMOUS,
+    404: b'{"message": "the server could not find the requested resource"}',
+}
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -18,11 +27,13 @@ class Answers(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer."""
-        statuses = self.path.strip("/").split("-")
+        statuses = self.path.rpartition("/")[2].split("-")
         status = int(statuses[min(len(self.asked), len(statuses) - 1)])
         self.asked.append(self.headers.get("Authorization", ""))
-        body = json.dumps({"message": 'pods "a" is forbidden'}).encode() if status != 299 else b"<html>"
+        body = SAID.get(status, json.dumps({"message": 'pods "a" is forbidden'}).encode())
         self.send_response(status)
+        if body.startswith(b"<html>"):
+            self.send_header("Content-Type", "text/html; charset=utf-8")
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -47,7 +58,7 @@ def url(asked: list[str]) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(400, BadInput), (401, BadInput), (403, BadInput), (404, Missing), (409, Taken), (503, TryAgain)],
+    [(400, BadInput), (401, BadInput), (409, Taken), (503, TryAgain)],
 )
 def test_refusal_says_what_the_api_says_and_whether_to_try_again(
     url: str, asked: list[str], status: int, kind: type[KilnError]
@@ -55,6 +66,55 @@ def test_refusal_says_what_the_api_says_and_whether_to_try_again(
     with pytest.raises(kind, match='pods "a" is forbidden'):
         Connection(Access(url, lambda: None)).ask("GET", str(status))
     assert len(asked) == (5 if kind is TryAgain else 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "says"),
+    [
+        (403, BadInput, "does not know you"),
+        (404, Missing, "Is Argo installed there"),
+        (410, BadInput, r"refuses this \(Gone\)\.$"),
+    ],
+)
+def test_refusal_that_would_mislead_is_said_otherwise(url: str, status: int, kind: type[KilnError], says: str) -> None:
+    with pytest.raises(kind, match=says) as raised:
+        Connection(Access(url, lambda: None)).ask("GET", str(status))
+    assert not isinstance(raised.value, Denied)
+
+
+@pytest.mark.parametrize("token", ["Bearer se\ncret", "Bearer secret\u2026"])
+def test_token_that_cannot_be_sent_is_not_printed(url: str, asked: list[str], token: str) -> None:
+    with pytest.raises(BadInput, match="the token has signs") as raised:
+        Connection(Access(url, lambda: token)).ask("GET", "200")
+    assert "cret" not in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert not asked
+
+
+def test_request_goes_by_the_proxy_that_is_named(url: str, asked: list[str]) -> None:
+    # A proxy is asked for whole URLs; this one takes the path's last part for the status.
+    answer = Connection(Access("http://argo.invalid:2746", lambda: None, proxy=url)).ask("GET", "200")
+    assert "message" in answer
+    assert len(asked) == 1
+
+
+def test_login_in_an_address_is_used_and_not_printed(url: str, asked: list[str]) -> None:
+    connection = Connection(Access(url.replace("//", "//me:hush@"), lambda: None))
+    with pytest.raises(BadInput, match=f"^{url}: ") as raised:
+        connection.ask("GET", "401")
+    assert "hush" not in str(raised.value)
+    assert asked[0].startswith("Basic ")
+
+
+def test_server_that_speaks_no_tls_is_told_from_one_that_is_not_trusted(url: str) -> None:
+    with pytest.raises(BadInput, match="speaks no TLS"):
+        Connection(Access(url.replace("http:", "https:"), lambda: None)).ask("GET", "200")
+
+
+@pytest.mark.parametrize("address", ["http://[", "ftp://argo"])
+def test_address_that_is_none_is_not_tried_again(address: str) -> None:
+    with pytest.raises(BadInput, match="is no address"):
+        Connection(Access(address, lambda: None)).ask("GET", "200")
 
 
 def test_trouble_that_passes_is_not_heard_of(url: str, asked: list[str]) -> None:

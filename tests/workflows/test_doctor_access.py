@@ -44,13 +44,21 @@ def test_a_cache_on_a_nodes_disk_passes_without_pod_security(kube: Kube) -> None
     assert check_access.namespace(kube.view(), gpu_profiles.load("cached-node")).verdict == "ok"
 
 
-@pytest.mark.parametrize("right", ["create workflows", "get workflowtemplates", "create cronworkflows", "get pods/log"])
+@pytest.mark.parametrize(
+    "right",
+    ["create workflows", "patch workflows", "create workflowtemplates", "patch cronworkflows", "get pods/log"],
+)
 def test_a_right_that_who_asks_does_not_have_is_named(kube: Kube, right: str) -> None:
     kube.refused.add(right)
     found = check_access.rights(kube.view())
     assert (found.verdict, found.says) == ("wrong", f"You may not {right} in imagekiln.")
     assert found.remedy is not None
     assert "imagekiln-submitter" in found.remedy
+
+
+def test_rights_by_kubeconfig_say_nothing_of_a_token_of_argos_server(kube: Kube) -> None:
+    kube.refused.add("create workflows")
+    assert check_access.rights(kube.view(), by_server=True).verdict == "unknown"
 
 
 def test_the_rights_of_the_submitter_are_enough(kube: Kube) -> None:
@@ -88,6 +96,16 @@ def test_an_identity_of_the_cloud_stands_for_a_secret(kube: Kube) -> None:
     about = {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/images"}}
     kube.put(f"{CORE}/serviceaccounts", "imagekiln", metadata=about)
     assert check_access.credentials(kube.view(), "s3://datasets/a").verdict == "ok"
+
+
+@pytest.mark.parametrize(("provider", "verdict"), [("aws:///eu-west-1a/i-0", "unknown"), ("kind://docker/0", "wrong")])
+def test_a_node_of_awss_may_stand_for_a_secret_that_is_not_there(kube: Kube, provider: str, verdict: str) -> None:
+    kube.refused.clear()
+    kube.put("api/v1/nodes", "cpu-1", spec={"providerID": provider})
+    found = check_access.credentials(kube.view(), "s3://datasets/a")
+    assert found.verdict == verdict
+    kube.unreadable.add("nodes")
+    assert check_access.credentials(kube.view(), "s3://datasets/a").verdict == "wrong"
 
 
 def test_a_store_that_is_no_s3_needs_no_key_of_s3(kube: Kube) -> None:

@@ -17,10 +17,16 @@ def _workflow(kube: Kube, age: timedelta, phase: str = "") -> None:
     kube.put(f"{ARGO}/workflows", "shapes", metadata={"creationTimestamp": created, "labels": labels})
 
 
-def _controller(kube: Kube, ready: int, image: str = "quay.io/argoproj/workflow-controller:v4.1.2") -> None:
-    spec = {"template": {"spec": {"containers": [{"image": image}]}}}
-    about = {"namespace": "argo"}
-    kube.put(DEPLOYMENTS, "workflow-controller", metadata=about, spec=spec, status={"readyReplicas": ready})
+def _controller(
+    kube: Kube,
+    ready: int,
+    image: str = "quay.io/argoproj/workflow-controller:v4.1.2",
+    args: tuple[str, ...] = (),
+    namespace: str = "argo",
+) -> None:
+    spec = {"template": {"spec": {"containers": [{"image": image, "args": list(args)}]}}}
+    about = {"namespace": namespace, "name": "workflow-controller"}
+    kube.put(DEPLOYMENTS, f"{namespace}-controller", metadata=about, spec=spec, status={"readyReplicas": ready})
 
 
 def test_the_version_of_kubernetes_is_said(kube: Kube) -> None:
@@ -60,6 +66,42 @@ def test_a_controller_that_runs_is_found_by_its_deployment(kube: Kube) -> None:
 def test_a_controller_without_a_ready_pod_is_wrong(kube: Kube) -> None:
     _controller(kube, ready=0)
     assert check_argo.controller(kube.view()).verdict == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("args", "namespace", "verdict"),
+    [
+        (("--namespaced",), "imagekiln", "ok"),
+        (("--namespaced", "--managed-namespace", "imagekiln"), "argo", "ok"),
+        (("--namespaced", "--managed-namespace=imagekiln"), "argo", "ok"),
+        (("--namespaced", "--managed-namespace=theirs"), "imagekiln", "wrong"),
+        (("--namespaced",), "theirs", "wrong"),
+    ],
+)
+def test_a_controller_may_watch_one_namespace_only(
+    kube: Kube, args: tuple[str, ...], namespace: str, verdict: str
+) -> None:
+    _controller(kube, 1, args=args, namespace=namespace)
+    assert check_argo.controller(kube.view()).verdict == verdict
+
+
+def test_another_teams_controller_neither_vouches_nor_accuses(kube: Kube) -> None:
+    theirs = ("--namespaced",)
+    _controller(kube, 0, "quay.io/argoproj/workflow-controller:v3.4.1", theirs, "aaa")
+    _controller(kube, 1, args=theirs, namespace="imagekiln")
+    assert check_argo.controller(kube.view()).says == "workflow-controller in namespace imagekiln runs."
+    assert check_argo.version(kube.view(), None).verdict == "ok"
+
+
+def test_a_controller_that_runs_and_takes_nothing_up_is_wrong(kube: Kube) -> None:
+    _controller(kube, ready=1)
+    _workflow(kube, timedelta(minutes=9))
+    found = check_argo.controller(kube.view())
+    assert found.verdict == "wrong"
+    assert found.remedy is not None
+    assert "instanceID" in found.remedy
+    kube.unreadable = {"workflows"}
+    assert check_argo.controller(kube.view()).verdict == "ok"
 
 
 def test_a_workflow_that_nobody_takes_up_shows_that_no_controller_runs(kube: Kube) -> None:

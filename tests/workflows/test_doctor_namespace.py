@@ -1,11 +1,13 @@
 """Whether what a profile and a job name is there."""
 
+from copy import deepcopy
+
 import pytest
 
 from imagekiln.steps.jobfile import check_job
 from imagekiln.workflows import gpu_profiles, templates
 from imagekiln.workflows.doctor import check_namespace
-from imagekiln.workflows.doctor.fields import part
+from imagekiln.workflows.doctor.fields import part, parts
 from tests.jobs import SHAPES
 from tests.kube import ARGO, CORE, Kube
 
@@ -24,6 +26,19 @@ def test_a_template_that_is_not_registered_will_be(kube: Kube) -> None:
 def test_a_template_of_this_version_is_up_to_date(kube: Kube) -> None:
     kube.objects[TEMPLATE] = templates.workflow_template(GPU, "imagekiln")
     assert check_namespace.template(kube.view(), GPU).says == "imagekiln-gpu is registered and up to date."
+
+
+def test_a_template_that_argos_server_has_written_is_up_to_date(kube: Kube) -> None:
+    """It writes out what is empty, and puts podMetadata's labels into each template."""
+    made = templates.workflow_template(GPU, "imagekiln")
+    written = deepcopy(made)
+    for each in parts(written, "spec", "templates"):
+        each |= {"outputs": part(each, "outputs"), "metadata": part(each, "metadata")}
+        if "container" in each:
+            labels = part(each, "metadata", "labels") | part(made, "spec", "podMetadata", "labels")
+            each |= {"metadata": {"labels": labels}, "container": part(each, "container") | {"name": ""}}
+    kube.objects[TEMPLATE] = written
+    assert check_namespace.template(kube.view(), GPU).verdict == "ok"
 
 
 def test_a_template_of_another_version_is_wrong(kube: Kube) -> None:

@@ -15,6 +15,7 @@ from tests.kube import CORE, H100, Kube
 GPU = gpu_profiles.load("gpu")
 WHOLE = "nvidia.com/gpu"
 RESOURCES = "apis/resource.k8s.io/v1"
+OURS = "registry:5000/imagekiln-gpu:0.1.0@sha256:00"
 CLAIMS = f"{RESOURCES}/namespaces/imagekiln/resourceclaimtemplates"
 
 
@@ -127,6 +128,15 @@ def test_labels_are_compared_as_the_scheduler_does(kube: Kube, tmp_path: Path, l
     assert check_gpus.gpus(kube.view(), _own(tmp_path, f"generate: {{labels: [{label}]}}")).verdict == verdict
 
 
+def test_a_node_that_is_cordoned_is_said_to_rest(kube: Kube) -> None:
+    _only(kube, taint="node.kubernetes.io/unschedulable", has={WHOLE: "2"})
+    found = check_gpus.gpus(kube.view(), GPU)
+    assert (found.verdict, found.says[:43]) == ("wrong", "Node gpu-0 would do, but takes no pods now:")
+    assert "kubectl uncordon" in _remedy(found)
+    kube.node("gpu-1", H100, has={WHOLE: "2"})
+    assert check_gpus.gpus(kube.view(), GPU).verdict == "ok"
+
+
 def test_a_taint_that_is_not_tolerated_is_named(kube: Kube) -> None:
     _only(kube, taint="dedicated", has={WHOLE: "2"})
     found = check_gpus.gpus(kube.view(), GPU)
@@ -192,14 +202,23 @@ def test_cpu_steps_without_a_node_but_those_with_gpus_are_wrong(kube: Kube) -> N
 )
 def test_a_driver_before_580_does_not_run_cuda_13(kube: Kube, label: str, version: str, verdict: str) -> None:
     _only(kube, {label: version} if version else {}, has={WHOLE: "1"})
-    found = check_devices.driver(kube.view(), GPU)
+    found = check_devices.driver(kube.view(), GPU, OURS)
     assert found.verdict == verdict
     assert (f"gpu-0 has {version}" in found.says) == (verdict == "wrong")
 
 
 def test_a_driver_of_nodes_that_the_job_keeps_off_does_not_matter(kube: Kube) -> None:
     kube.node("old", {"nvidia.com/cuda.driver.major": "470"}, taint="other", has={WHOLE: "1"})
-    assert check_devices.driver(kube.view(), GPU).verdict == "ok"
+    assert check_devices.driver(kube.view(), GPU, OURS).verdict == "ok"
+
+
+def test_an_image_of_the_users_may_bring_an_older_cuda(kube: Kube) -> None:
+    _only(kube, {"nvidia.com/cuda.driver.major": "550"}, has={WHOLE: "1"})
+    found = check_devices.driver(kube.view(), GPU, "registry.example.com/mine:1")
+    assert (found.verdict, found.says) == (
+        "unknown",
+        "registry.example.com/mine:1 is no image of ours, and gpu-0 has 550.",
+    )
 
 
 def _claim(kube: Kube, devices: int = 2) -> None:
@@ -250,6 +269,14 @@ def test_an_image_that_a_pod_waits_for_in_vain_is_wrong(kube: Kube) -> None:
     kube.put(f"{CORE}/pods", "shapes-generate", metadata=about, status={"containerStatuses": [waiting]})
     found = check_images.gpu_image(kube.view(), "gpu:1", GPU)
     assert (found.verdict, found.says) == ("wrong", "Pod shapes-generate cannot get gpu:1.")
+
+
+def test_a_pod_that_waits_for_argos_own_image_is_named(kube: Kube) -> None:
+    waiting = {"image": "quay.io/argoproj/argoexec:v4.1.2", "state": {"waiting": {"reason": "ErrImagePull"}}}
+    about = {"labels": {"app.kubernetes.io/part-of": "imagekiln"}}
+    kube.put(f"{CORE}/pods", "shapes-plan", metadata=about, status={"initContainerStatuses": [waiting]})
+    found = check_images.cpu_image(kube.view(), "cpu:1", GPU)
+    assert (found.verdict, found.says) == ("wrong", "Pod shapes-plan cannot get quay.io/argoproj/argoexec:v4.1.2.")
 
 
 def test_the_jobs_own_images_are_looked_for(kube: Kube) -> None:

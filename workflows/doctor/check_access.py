@@ -1,20 +1,21 @@
 """Whether the namespace is there, and people and pods may do there what they must."""
 
-from imagekiln.workflows.doctor.check import Finding, check, ok, unknown, wrong
+from imagekiln.workflows.doctor.check import Finding, Unseen, check, ok, unknown, wrong
 from imagekiln.workflows.doctor.fields import part, texts
 from imagekiln.workflows.doctor.kubernetes_view import SUBMITTER, Kind, KubernetesView, Right
+from imagekiln.workflows.doctor.node_fit import NODES
 from imagekiln.workflows.pods import STORAGE
 from imagekiln.workflows.profile import Profile
 
 ARGO = "argoproj.io"
 OURS = (
-    Right("create", "workflows", ARGO),
-    Right("get", "workflowtemplates", ARGO),
-    Right("create", "cronworkflows", ARGO),
+    *(Right(verb, "workflows", ARGO) for verb in ("create", "get", "list", "patch")),
+    *(Right(verb, "workflowtemplates", ARGO) for verb in ("get", "create", "patch")),
+    *(Right(verb, "cronworkflows", ARGO) for verb in ("create", "get", "patch")),
     Right("get", "pods/log"),
 )
 RESULTS = tuple(Right(verb, "workflowtaskresults", ARGO) for verb in ("create", "patch"))
-FURTHER = (Right("create", "workflows", ARGO),)
+FURTHER = tuple(Right(verb, "workflows", ARGO) for verb in ("create", "get", "list", "patch", "watch"))
 ACCOUNTS = {"imagekiln": RESULTS, "imagekiln-further": RESULTS + FURTHER}
 # By them, clouds give a service account's pods rights without a key.
 IDENTITIES = ("eks.amazonaws.com/role-arn", "iam.gke.io/gcp-service-account", "azure.workload.identity/client-id")
@@ -39,12 +40,15 @@ def namespace(view: KubernetesView, profile: Profile) -> Finding:
 
 
 @check("your-rights")
-def rights(view: KubernetesView) -> Finding:
-    """Who asks may submit, schedule and read logs."""
+def rights(view: KubernetesView, *, by_server: bool = False) -> Finding:
+    """Who asks may submit, watch, stop, schedule and read logs; Argo's server asks what its own token may."""
     missing = [str(right) for right in OURS if not view.may(right)]
-    if missing:
-        return wrong(f"You may not {', '.join(missing)} in {view.namespace}.", SUBMITTER)
-    return ok(f"You may {', '.join(map(str, OURS))}.")
+    if not missing:
+        return ok(f"You may submit, watch, stop and schedule in {view.namespace}, and read logs.")
+    says = f"You may not {', '.join(missing)} in {view.namespace}"
+    if by_server:
+        return unknown(f"{says}, by kubeconfig; Argo's server goes by ARGO_TOKEN.", SUBMITTER)
+    return wrong(f"{says}.", SUBMITTER)
 
 
 @check("service-accounts")
@@ -79,8 +83,20 @@ def credentials(view: KubernetesView, output: str) -> Finding:
     if not view.may(Right("get", "secrets")):
         remedy = f"Ask who may: Secret {secret} needs {' and '.join(keys)}, or the account imagekiln an identity."
         return unknown("You may not read Secrets, which is as it should be.", remedy)
-    there = part(view.get(SECRETS, secret), "data")
+    found_secret = view.get(SECRETS, secret)
+    if found_secret is None and _on_aws(view):
+        remedy = f"EKS Pod Identity and a node's role are not to be seen from here; without one, make Secret {secret}."
+        return unknown(f"There is no Secret {secret}, and service account imagekiln shows no identity.", remedy)
+    there = part(found_secret, "data")
     if missing := [key for key in keys if not there.get(key)]:
         remedy = "Fill in workflows/cluster/base/secrets.example.yaml, or annotate the account with an identity."
         return wrong(f"Secret {secret} does not have {' and '.join(missing)}.", remedy)
     return ok(f"Secret {secret} has {' and '.join(keys)}.")
+
+
+def _on_aws(view: KubernetesView) -> bool:
+    """Whether the nodes are AWS's, which may give pods rights that no object of the namespace shows."""
+    try:
+        return any(str(part(node, "spec").get("providerID", "")).startswith("aws:") for node in view.find(NODES))
+    except Unseen:
+        return False

@@ -20,6 +20,11 @@ DEPLOYMENTS = Kind("apis/apps/v1", "deployments", namespaced=True)
 WORKFLOWS = Kind(GROUP, "workflows", namespaced=True)
 PODS = Kind("api/v1", "pods", namespaced=True)
 CONTROLLERS = ("workflow-controller", "argo-workflows-workflow-controller")  # Argo's own manifests; its Helm chart
+NAMESPACED, MANAGED = "--namespaced", "--managed-namespace"  # arguments of the controller's
+WATCHING = (
+    "Start Argo's workflow-controller, and let it watch this namespace. One that has an instanceID takes up only what "
+    "is submitted by its server: set ARGO_SERVER."
+)
 INSTALL = "Install Argo Workflows 3.6 or later: https://argo-workflows.readthedocs.io/en/stable/installation/"
 
 
@@ -41,19 +46,23 @@ def definitions(view: KubernetesView) -> Finding:
 @check("argo-controller")
 def controller(view: KubernetesView) -> Finding:
     """A controller runs: by its Deployment where one may be read, else by what became of the newest workflows."""
-    for each in _deployments(view):
-        where = f"{name(each)} in namespace {part(each, 'metadata').get('namespace')}"
-        if part(each, "status").get("readyReplicas"):
-            return ok(f"{where} runs.")
-        return wrong(f"{where} has no pod that is ready.", "See why: kubectl describe its pods.")
-    workflows = sorted(view.outlines(WORKFLOWS), key=_age)
+    found = _deployments(view)
+    serving = [each for each in found if _serves(each, view.namespace)]
+    workflows = _workflows(view, needed=not serving)
     waiting = [each for each in workflows if PHASE not in texts(each, "metadata", "labels") and _age(each) > PATIENCE]
     if waiting:
         says = f"No controller has taken up workflow {name(waiting[0])}, which is {_age(waiting[0])} old."
-        return wrong(says, "Start Argo's workflow-controller, and let it watch this namespace.")
+        return wrong(says, WATCHING)
+    for each in serving:
+        if part(each, "status").get("readyReplicas"):
+            return ok(f"{_where(each)} runs.")
+    if serving:
+        return wrong(f"{_where(serving[0])} has no pod that is ready.", "See why: kubectl describe its pods.")
     taken = [each for each in workflows if PHASE in texts(each, "metadata", "labels")]
     if taken and _age(taken[0]) < RECENT:
         return ok(f"A controller has taken up workflow {name(taken[0])}, which is {_age(taken[0])} old.")
+    if found:
+        return wrong(f"{_where(found[0])} watches other namespaces only.", WATCHING)
     return unknown("No workflow of the last day shows one.", "Submit one; if it stays without a phase, none runs.")
 
 
@@ -82,6 +91,8 @@ def version(view: KubernetesView, server: Connection | None) -> Finding:
 
 def _versions(view: KubernetesView, server: Connection | None) -> Iterator[tuple[str, str]]:
     for each in _deployments(view):
+        if not _serves(each, view.namespace):
+            continue
         yield "its controller's image", _tag(parts(each, "spec", "template", "spec", "containers"))
     if server:
         yield "its server", _of_server(server)
@@ -96,12 +107,38 @@ def _of_server(server: Connection) -> str:
         return ""  # it is not the server that is asked for; other signs may do
 
 
-def _deployments(view: KubernetesView) -> Iterator[Json]:
-    for each in CONTROLLERS:
-        try:
-            yield from view.find(DEPLOYMENTS, f"fieldSelector=metadata.name={each}", everywhere=True)
-        except Unseen:
-            return
+def _deployments(view: KubernetesView) -> list[Json]:
+    """Every controller on the cluster, as far as one may see them."""
+    try:
+        wanted = (f"fieldSelector=metadata.name={each}" for each in CONTROLLERS)
+        return [found for query in wanted for found in view.find(DEPLOYMENTS, query, everywhere=True)]
+    except Unseen:
+        return []
+
+
+def _serves(controller: Json, namespace: str) -> bool:
+    """Whether a controller takes up the workflows of a namespace: it may be told to watch but one."""
+    lists = (each.get("args") for each in parts(controller, "spec", "template", "spec", "containers"))
+    words = " ".join(str(word) for each in lists if isinstance(each, list) for word in each).replace("=", " ").split()
+    if NAMESPACED not in words:
+        return True
+    if MANAGED in words:
+        return words[words.index(MANAGED) + 1 :][:1] == [namespace]
+    return part(controller, "metadata").get("namespace") == namespace
+
+
+def _where(controller: Json) -> str:
+    return f"{name(controller)} in namespace {part(controller, 'metadata').get('namespace')}"
+
+
+def _workflows(view: KubernetesView, *, needed: bool) -> list[Json]:
+    """The namespace's workflows, the newest first. Raises Unseen, but not where other signs will do."""
+    try:
+        return sorted(view.outlines(WORKFLOWS), key=_age)
+    except Unseen:
+        if needed:
+            raise
+        return []
 
 
 def _tag(containers: Iterable[Json]) -> str:

@@ -12,12 +12,19 @@ from imagekiln.workflows.doctor.node_fit import Node
 from imagekiln.workflows.profile import Profile
 
 DRIVER = 580  # what CUDA 13 needs, which PyPI's wheels of torch 2.15 are built for
+OLDER = 525  # what CUDA 12 needs
+OURS = "imagekiln-gpu"
 LABELS = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.major")
 CLAIM_TEMPLATES = Kind("apis/resource.k8s.io/v1", "resourceclaimtemplates", namespaced=True)
 CLASSES = Kind("apis/resource.k8s.io/v1", "deviceclasses")
 SLICES = Kind("apis/resource.k8s.io/v1", "resourceslices")
 DAEMONS = Kind("apis/apps/v1", "daemonsets", namespaced=True)
-EXPORTERS = ("app.kubernetes.io/name=dcgm-exporter", "app=nvidia-dcgm-exporter")
+EXPORTERS = (
+    "app.kubernetes.io/name=dcgm-exporter",
+    "app=nvidia-dcgm-exporter",  # the GPU Operator's
+    "app.kubernetes.io/name=gke-managed-dcgm-exporter",
+    "k8s-app=dcgm-exporter",  # CloudWatch's, on EKS
+)
 INSTALL = "Install the DRA driver of your GPUs; Kubernetes must be 1.34 or later."
 
 
@@ -49,8 +56,8 @@ def _classes(request: Json) -> list[str]:
 
 
 @check("driver")
-def driver(view: KubernetesView, profile: Profile) -> Finding:
-    """The GPUs' driver runs the CUDA that the image brings."""
+def driver(view: KubernetesView, profile: Profile, image: str) -> Finding:
+    """The GPUs' driver runs the CUDA that our image brings; what another image brings, nobody here knows."""
     nodes = check_gpus.fitting(node_fit.nodes(view), profile, sized=False).nodes
     if not nodes:
         return unknown("There is no node to look at.", "See gpu-nodes.")
@@ -58,6 +65,9 @@ def driver(view: KubernetesView, profile: Profile) -> Finding:
     old = {name: version for name, version in versions.items() if int(version.partition(".")[0]) < DRIVER}
     if old:
         names = ", ".join(f"{name} has {version}" for name, version in list(old.items())[: node_fit.MOST_SHOWN])
+        if image.rpartition("/")[2].partition("@")[0].partition(":")[0] != OURS:
+            remedy = f"CUDA 13 needs {DRIVER} or later, CUDA 12 runs on {OLDER}: see which one your image has."
+            return unknown(f"{image} is no image of ours, and {names}.", remedy)
         says = f"The image's CUDA 13 needs driver {DRIVER} or later; {names}."
         return wrong(says, "Update the driver, or keep the job off these nodes by a label in a profile of your own.")
     if not versions:

@@ -9,6 +9,7 @@ from imagekiln.workflows.doctor.kubernetes_view import KubernetesView
 from imagekiln.workflows.doctor.node_fit import Node
 from imagekiln.workflows.profile import Profile
 
+ARGOS = "argoexec"
 HUB = "docker.io"
 FAILED = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
 
@@ -44,7 +45,9 @@ def full_name(image: str) -> str:
 
 def _image(view: KubernetesView, image: str, nodes: tuple[Node, ...]) -> Finding:
     if failed := _failed(view, image):
-        return wrong(f"Pod {failed} cannot get {image}.", "See why: kubectl describe it. Check name and pull secret.")
+        return wrong(
+            f"Pod {failed[0]} cannot get {failed[1]}.", "See why: kubectl describe it. Check name and pull secret."
+        )
     if not nodes:
         return unknown("There is no node to look at.", "See gpu-nodes and cpu-nodes.")
     there = sum(full_name(image) in node.images for node in nodes)
@@ -58,14 +61,16 @@ def _image(view: KubernetesView, image: str, nodes: tuple[Node, ...]) -> Finding
     return unknown(says, "Only a pull shows whether they can: the first pod of it will.")
 
 
-def _failed(view: KubernetesView, image: str) -> str | None:
-    """A pod of the namespace that waits for the image in vain."""
+def _failed(view: KubernetesView, image: str) -> tuple[str, str] | None:
+    """A pod of the namespace that waits for the image in vain, or for Argo's own; and which."""
     try:
         pods = view.find(PODS, "labelSelector=app.kubernetes.io/part-of=imagekiln")
     except Unseen:
         return None
     for pod in pods:
-        for each in parts(pod, "status", "containerStatuses"):
-            if each.get("image") == image and part(each, "state", "waiting").get("reason") in FAILED:
-                return name(pod)
+        for each in (*parts(pod, "status", "initContainerStatuses"), *parts(pod, "status", "containerStatuses")):
+            wanted = str(each.get("image", ""))
+            ours = wanted == image or ARGOS in wanted
+            if ours and part(each, "state", "waiting").get("reason") in FAILED:
+                return name(pod), wanted
     return None

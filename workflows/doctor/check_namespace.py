@@ -1,12 +1,15 @@
 """Whether what a profile and a job name in the namespace, or in the cluster, is there."""
 
 import re
+from collections.abc import Set
+from typing import cast
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job import Job
 from imagekiln.workflows import templates
+from imagekiln.workflows.connection import Json
 from imagekiln.workflows.doctor.check import Finding, Unseen, check, ok, unknown, wrong
-from imagekiln.workflows.doctor.fields import part, texts
+from imagekiln.workflows.doctor.fields import part, parts, texts
 from imagekiln.workflows.doctor.kubernetes_view import Kind, KubernetesView
 from imagekiln.workflows.kubernetes_api import GROUP
 from imagekiln.workflows.profile import Profile
@@ -18,6 +21,7 @@ RUNTIMES = Kind("apis/node.k8s.io/v1", "runtimeclasses")
 PRIORITIES = Kind("apis/scheduling.k8s.io/v1", "priorityclasses")
 IMAGE_VOLUMES = (1, 33)  # behind a feature gate, which is on by default in:
 IMAGE_VOLUMES_BY_DEFAULT = (1, 35)
+EMPTY: tuple[object, ...] = ({}, [], "", None)
 MANY = {"ReadWriteMany", "ReadOnlyMany"}
 
 
@@ -41,7 +45,25 @@ def template(view: KubernetesView, profile: Profile) -> Finding:
 
 
 def _meant(made: dict[str, object], key: str) -> object:
-    return part(made, "spec") if key == "spec" else part(made, "metadata", key)
+    """A part of a template, whichever API it came by: Argo's server writes out what is empty, and repeats labels."""
+    if key != "spec":
+        return part(made, "metadata", key)
+    spec = cast("Json", _filled(part(made, "spec")))
+    common = texts(spec, "podMetadata", "labels").items()
+    return spec | {"templates": [_without(each, common) for each in parts(spec, "templates")]}
+
+
+def _filled(value: object) -> object:
+    """The value without what is empty, at any depth."""
+    if isinstance(value, dict):
+        return {key: kept for key, each in value.items() if (kept := _filled(each)) not in EMPTY}
+    return [_filled(each) for each in value] if isinstance(value, list) else value
+
+
+def _without(template: Json, labels: Set[tuple[str, str]]) -> Json:
+    own = {key: value for key, value in texts(template, "metadata", "labels").items() if (key, value) not in labels}
+    about = {**part(template, "metadata"), "labels": own}
+    return cast("Json", _filled({**template, "metadata": about}))
 
 
 @check("runtime-class")

@@ -45,7 +45,7 @@ def diagnose(job: Job, kubernetes: Connection, server: Connection | None = None)
     yield check_argo.kubernetes(view)
     yield from _argo(view, server)
     yield check_access.namespace(view, profile)
-    yield from _namespace(view, job, profile)
+    yield from _namespace(view, job, profile, server)
     yield from _nodes(view, job, profile)
     yield from _storage(job)
 
@@ -63,9 +63,9 @@ def _argo(view: KubernetesView, server: Connection | None) -> Iterator[Check]:
     yield check_argo.version(view, server)
 
 
-def _namespace(view: KubernetesView, job: Job, profile: Profile) -> Iterator[Check]:
+def _namespace(view: KubernetesView, job: Job, profile: Profile, server: Connection | None) -> Iterator[Check]:
     priorities = check_namespace.priority_classes(job, profile)
-    yield check_access.rights(view)
+    yield check_access.rights(view, by_server=server is not None)
     yield check_access.accounts(view)
     yield check_access.pod_rights(view)
     yield check_access.credentials(view, job.output)
@@ -95,7 +95,7 @@ def _nodes(view: KubernetesView, job: Job, profile: Profile) -> Iterator[Check]:
     else:
         yield check_gpus.gpus(view, profile)
     if profile.gpu.device == "cuda":
-        yield check_devices.driver(view, profile)
+        yield check_devices.driver(view, profile, job.cluster.gpu_image or profile.generate.image)
     yield check_gpus.cpus(view, profile)
     for name in sorted({pod.runtime_class for pod in (profile.generate, profile.steps) if pod.runtime_class}):
         yield check_namespace.runtime_class(view, name)

@@ -2,11 +2,13 @@
 
 from dataclasses import dataclass
 from typing import cast
+from urllib.parse import quote
 
 from imagekiln.steps.errors import Missing
-from imagekiln.workflows.connection import Connection, Denied, Json
+from imagekiln.workflows.connection import Connection, Json
 from imagekiln.workflows.doctor.check import Unseen
 from imagekiln.workflows.kubernetes_api import KubernetesApi
+from imagekiln.workflows.refusals import Denied
 
 PAGE = "500"
 OUTLINES = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
@@ -62,7 +64,7 @@ class KubernetesView:
     def get(self, kind: Kind, name: str) -> Json | None:
         """An object by its name; None where there is none."""
         try:
-            return self._connection.ask("GET", f"{self._path(kind)}/{name}")
+            return self._connection.ask("GET", f"{self._path(kind)}/{quote(name, safe='')}")
         except Missing:
             return None
         except Denied as error:

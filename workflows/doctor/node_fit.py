@@ -67,6 +67,12 @@ def fit(among: Sequence[Node], pod: Pod, requests: Mapping[str, Decimal]) -> Fit
         return Fit((), _no_label(among, wanted), "Label nodes so, or have other labels in a profile of your own.")
     free = tuple(node for node in left if not _kept_off(node, pod.tolerations))
     if not free:
+        if resting := [node for node in left if all(map(_passes, _kept_off(node, pod.tolerations)))]:
+            taints = sorted({str(taint) for node in resting for taint in _kept_off(node, pod.tolerations)})
+            says = f"{_nodes(resting)} would do, but takes no pods now: taint {_shown(taints)}."
+            return Fit(
+                (), says, "See why: kubectl describe node. One that was cordoned comes back by kubectl uncordon."
+            )
         taints = sorted({str(taint) for node in left for taint in _kept_off(node, pod.tolerations)})
         says = f"{_nodes(left)} would do, but the profile does not tolerate taint {_shown(taints)}."
         return Fit((), says, "Add it to the profile's tolerations, or take the taint away.")
@@ -110,6 +116,11 @@ def _tolerates(toleration: Toleration, taint: Taint) -> bool:
     if toleration.key != taint.key or toleration.effect not in (None, taint.effect):
         return False
     return toleration.operator == "Exists" or (toleration.value or "") == taint.value
+
+
+def _passes(taint: Taint) -> bool:
+    """Whether Kubernetes itself set a taint for a while: on a node that is cordoned, new, or not well."""
+    return taint.key.startswith(("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"))
 
 
 def _no_label(among: Sequence[Node], wanted: Sequence[Label]) -> str:

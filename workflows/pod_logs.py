@@ -1,0 +1,57 @@
+"""What a workflow's pods have logged, and what they log while somebody listens."""
+
+import time
+from collections.abc import Iterator
+
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.workflows import nodes, status
+from imagekiln.workflows.argo import Argo, connect
+from imagekiln.workflows.connection import Json
+from imagekiln.workflows.nodes import Attempt
+
+EVERY_SECONDS = 5.0
+ARGOS_OWN = " argo=true"  # what its executor says of itself in our container's log
+
+
+def logs(
+    name: str,
+    namespace: str,
+    shard: int | None = None,
+    argo: Argo | None = None,
+    *,
+    follow: bool = False,
+    every: float = EVERY_SECONDS,
+) -> Iterator[str]:
+    """The lines that a workflow's pods have logged: of all, each with its pod's step, or of one shard.
+
+    With `follow`, until the workflow has ended: of one pod to its end, then of the next. Raises Missing where there is
+    no pod.
+    """
+    argo, told = argo or connect(), set[str]()
+    while True:
+        there = argo.get("Workflow", namespace, name)
+        ended = status.listed(there).ended
+        for each in _wanted(there, shard):
+            if each.pod not in told and (ended or not follow or each.phase != "Pending"):
+                told.add(each.pod)
+                yield from _lines(namespace, name, each, argo, follow=follow, labelled=shard is None)
+        if ended or not follow:
+            break
+        time.sleep(every)
+    if not told:
+        raise Missing(f"{name}: has no pod{'' if shard is None else f' of shard {shard}'} yet. Wait, or see `watch`.")
+
+
+def _wanted(workflow: Json, shard: int | None) -> list[Attempt]:
+    found = [each for tried in nodes.attempts(workflow) for each in tried if shard is None or each.shard == shard]
+    return sorted(found, key=lambda each: each.started or "~")
+
+
+def _lines(namespace: str, name: str, pod: Attempt, argo: Argo, *, follow: bool, labelled: bool) -> Iterator[str]:
+    label = pod.step if pod.shard is None else f"{pod.step} {pod.shard}"
+    try:
+        for line in argo.logs(namespace, name, pod.pod, follow=follow):
+            if ARGOS_OWN not in line:
+                yield f"{label}: {line}" if labelled else line
+    except (Missing, BadInput) as error:
+        yield f"{label}: no log: {error}"
