@@ -9,7 +9,7 @@ from imagekiln.steps.dated import moment, refuse_undated, time_zone
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job import Job
 from imagekiln.workflows import gpu_profiles, next_rounds, next_tries, status, submission, templates
-from imagekiln.workflows.argo import Argo, connect, identity, metadata
+from imagekiln.workflows.argo import Argo, connect, identity
 from imagekiln.workflows.connection import Json, Taken
 from imagekiln.workflows.further import PART_OF
 from imagekiln.workflows.status import FAILED, Status
@@ -100,10 +100,10 @@ def stop(name: str, namespace: str, argo: Argo | None = None) -> None:
     The further workflows that it has made are ended too; first the one that would make more.
     """
     argo = argo or connect()
-    argo.stop(namespace, name)
-    for each in argo.find("Workflow", namespace, f"{PART_OF}={name}"):
-        if not status.listed(each).ended:
-            argo.stop(namespace, str(metadata(each)["name"]))
+    if not status.has_ended(argo.get("Workflow", namespace, name)):  # Argo's server refuses to stop what has
+        argo.stop(namespace, name)
+    for each in next_tries.going(name, namespace, argo):
+        argo.stop(namespace, each)
 
 
 def resubmit(name: str, namespace: str, argo: Argo | None = None) -> Status:

@@ -107,6 +107,11 @@ def listed(workflow: Json) -> Status:
         return status({**workflow, "status": {**state, "offloadNodeStatusVersion": ""}})
 
 
+def has_ended(workflow: Json) -> bool:
+    """Whether nothing more will happen, without a look at the workflow's nodes."""
+    return cast("Json", workflow.get("status") or {}).get("phase") in ENDED
+
+
 def _made(tried: Sequence[Attempt], share: float) -> float:
     """How many images a pod has made: what it said, and once it is done the share of the run that a pod has.
 

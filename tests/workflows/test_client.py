@@ -105,15 +105,43 @@ def test_resubmitted_workflow_has_our_labels_and_none_of_argos_state(argo: Memor
     assert metadata(argo.get("Workflow", NAMESPACE, again))["labels"] == ours
 
 
+def further(argo: Memory, name: str, number: int, phase: str) -> str:
+    """A workflow that another one has made."""
+    about = {"name": f"{name}-{number}", "namespace": NAMESPACE, "labels": {"imagekiln/part-of": name}}
+    argo.create({"kind": "Workflow", "metadata": about, "spec": {}})
+    argo.end(f"{name}-{number}", phase)
+    return f"{name}-{number}"
+
+
+def stopped(argo: Memory) -> list[str]:
+    return [name for name in workflows(argo) if "shutdown" in argo.get("Workflow", NAMESPACE, name)["spec"]]  # type: ignore[operator]
+
+
 def test_stopping_ends_the_further_workflows_too_that_still_run(argo: Memory) -> None:
     first = client.submit(job(), argo=argo).name
-    for number, phase in enumerate(("Succeeded", "Running")):
-        about = {"name": f"{first}-{number}", "namespace": NAMESPACE, "labels": {"imagekiln/part-of": first}}
-        argo.create({"kind": "Workflow", "metadata": about, "spec": {}})
-        argo.end(f"{first}-{number}", phase)
+    _, part = (further(argo, first, number, phase) for number, phase in enumerate(("Succeeded", "Running")))
     client.stop(first, NAMESPACE, argo)
-    specs = {name: argo.get("Workflow", NAMESPACE, name)["spec"] for name in workflows(argo)}
-    assert [name for name, spec in specs.items() if "shutdown" in spec] == [first, f"{first}-1"]  # type: ignore[operator]
+    assert stopped(argo) == [first, part]
+
+
+def test_further_workflow_of_one_that_has_ended_is_stopped_by_that_ones_name(argo: Memory) -> None:
+    first = client.submit(job(), argo=argo).name
+    part = further(argo, first, 0, "Running")
+    argo.end(first, "Failed")
+    client.stop(first, NAMESPACE, argo)
+    assert stopped(argo) == [part], "Argo's server refuses to stop what has ended"
+
+
+def test_nothing_goes_on_while_a_further_workflow_still_makes_its_shards(argo: Memory) -> None:
+    first = client.submit(job(), argo=argo).name
+    part = further(argo, first, 0, "Running")
+    argo.end(first, "Failed")
+    with pytest.raises(BadInput, match=f"{part}: is still running"):
+        client.resubmit(first, NAMESPACE, argo)
+    with pytest.raises(BadInput, match=f"{part}: is still running"):
+        client.submit(job(), argo=argo)
+    argo.end(part, "Failed")
+    client.resubmit(first, NAMESPACE, argo)
 
 
 def test_resubmitted_firing_keeps_its_date_and_a_name_that_argo_takes(argo: Memory) -> None:
