@@ -51,7 +51,7 @@ def _plan_file(run: str) -> dict[str, object]:
 
 
 def test_pod_plans_and_leaves_what_argo_needs(tmp_path: Path) -> None:
-    done = _plan(tmp_path, _job(tmp_path, "cluster: {parallelism: 3}"))
+    done = _plan(tmp_path, _job(tmp_path, "cluster: {parallelism: 3, priority: 7, priority_class: nights}"))
     assert done.exit_code == 0, done.output
     left = _outputs(tmp_path)
     shards = len(_list(_plan_file(left["run"])["shards"]))
@@ -62,6 +62,8 @@ def test_pod_plans_and_leaves_what_argo_needs(tmp_path: Path) -> None:
         "pods_here": str(shards),
         "workflows": "0",
         "parallelism": "3",
+        "priority": "7",
+        "priority_class": "nights",
         "images": "135",
     }
 
