@@ -31,7 +31,7 @@ class ArgoServer:
         except Missing:
             return self.create(made)
         version = {"resourceVersion": metadata(there)["resourceVersion"]}
-        body: Json = {KINDS[kind].body: made | {"metadata": metadata(made) | version}}
+        body: Json = {KINDS[kind].body: made | _resting(there, made) | {"metadata": metadata(made) | version}}
         return self.connection.ask("PUT", path, body=body)
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
@@ -62,6 +62,12 @@ class ArgoServer:
         for line in self.connection.lines(f"{_path('Workflow', namespace, workflow)}/log", query):
             if line.strip():
                 yield str(json.loads(line).get("result", {}).get("content", ""))
+
+
+def _resting(there: Json, made: Json) -> Json:
+    """The spec of a schedule that stays suspended, which is not for who renders it to say; else nothing."""
+    suspended = cast("Json", there.get("spec") or {}).get("suspend")
+    return {"spec": cast("Json", made["spec"]) | {"suspend": True}} if suspended else {}
 
 
 def _path(kind: str, namespace: str, name: str = "") -> str:

@@ -7,11 +7,12 @@ import yaml
 from hera.workflows import models as m
 
 from imagekiln.steps import bundled
+from imagekiln.steps.dated import DATE
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job import Job
 from imagekiln.steps.model import is_hub
 from imagekiln.steps.remote import is_remote
-from imagekiln.workflows import templates
+from imagekiln.workflows import cron, templates
 from imagekiln.workflows.profile import Profile
 
 API = "argoproj.io/v1alpha1"
@@ -76,6 +77,12 @@ def cron_name(job: Job) -> str:
 def cron_workflow(job: Job, profile: Profile, schedules: tuple[str, ...], zone: str) -> dict[str, object]:
     """The job on a schedule. A firing's date names its run: one that comes twice, or late, makes nothing twice."""
     refuse_out_of_reach(job)
+    for each in schedules:
+        cron.check(each)
+    if job.run_id:
+        raise BadInput(
+            f"run_id is {job.run_id!r}, of every firing, so that only the first makes anything. Leave it out."
+        )
     given = arguments(job, timezone=zone)
     given.parameters = [*(given.parameters or []), m.Parameter(name="logical-date", value="{{workflow.scheduledTime}}")]
     labels = SHOWN | {"imagekiln/job": job.name}
@@ -91,16 +98,21 @@ def cron_workflow(job: Job, profile: Profile, schedules: tuple[str, ...], zone: 
         spec=m.CronWorkflowSpec(
             schedules=list(schedules),
             timezone=zone,
-            concurrency_policy="Allow",  # each firing is a run of its own; `parallelism` and quotas share the GPUs
+            concurrency_policy=_concurrency(job),
             starting_deadline_seconds=6 * 3600,  # how late a missed firing is caught up with
             successful_jobs_history_limit=7,
             failed_jobs_history_limit=7,
-            suspend=False,
             workflow_metadata=m.ObjectMeta(labels=labels),
             workflow_spec=_spec(job, profile, given),
         ),
     )
     return templates.as_object(made)
+
+
+def _concurrency(job: Job) -> str:
+    """Whether firings overlap. Each is a run of its own; `parallelism` and quotas share the GPUs."""
+    # Two that look for what is new in the same table would both make it; the next one finds what this one would have.
+    return "Forbid" if job.skip_existing and not any(map(DATE.search, job.patterns)) else "Allow"
 
 
 def event_binding(profile: Profile, namespace: str) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """A job on a cluster, from Python: what is started when, and what goes on where."""
 
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -8,9 +8,10 @@ import pytest
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job import Job
 from imagekiln.steps.jobfile import check_job
-from imagekiln.workflows import client, pod_logs, schedules
 from imagekiln.workflows.argo import metadata
 from imagekiln.workflows.connection import Json
+from imagekiln.workflows import client, gpu_profiles, pod_logs, schedules, submission
+from imagekiln.workflows.status import Status
 from tests.workflows.memory import Memory
 
 NAMESPACE = "images"
@@ -283,21 +284,58 @@ def test_logs_that_are_followed_are_of_pods_too_that_come_later(argo: Memory) ->
     assert list(followed) == ["generate 1: drawn 1"]
 
 
+def dates(argo: Memory, found: list[Status]) -> list[str]:
+    return [given(argo, each.name)["logical-date"] for each in found]
+
+
 def test_backfill_submits_what_the_schedule_would_have_fired(argo: Memory) -> None:
     schedules.schedule(job(), "30 1 * * *", "Europe/Berlin", argo)
-    found = schedules.backfill(job(), date(2026, 11, 1), date(2026, 11, 2), argo)
-    dates = [
-        parameter["value"]
-        for each in found
-        for parameter in argo.get("Workflow", NAMESPACE, each.name)["spec"]["arguments"]["parameters"]  # type: ignore[index]
-        if parameter["name"] == "logical-date"
-    ]
-    assert dates == ["2026-11-01T00:30:00+00:00", "2026-11-02T00:30:00+00:00"]
+    found = schedules.backfill(job(), date(2025, 11, 1), date(2025, 11, 2), argo)
+    assert dates(argo, found) == ["2025-11-01T00:30:00+00:00", "2025-11-02T00:30:00+00:00"]
+
+
+def test_backfill_knows_every_line_of_a_schedule(argo: Memory) -> None:
+    lines = ("30 1 * * *", "30 1,13 * * 6")
+    argo.apply(submission.cron_workflow(job(), gpu_profiles.load("gpu"), lines, "UTC"))
+    client.apply(job(), argo)
+    found = schedules.backfill(job(), date(2025, 11, 1), date(2025, 11, 2), argo)
+    assert [each[:16] for each in dates(argo, found)] == ["2025-11-01T01:30", "2025-11-01T13:30", "2025-11-02T01:30"]
+
+
+def test_backfill_makes_nothing_before_its_time(argo: Memory) -> None:
+    today = datetime.now(UTC).date()
+    schedules.schedule(job(), "0 0 * * *", "UTC", argo)
+    found = schedules.backfill(job(), today, today + timedelta(days=3), argo)
+    assert dates(argo, found) == [f"{today}T00:00:00+00:00"]
+    with pytest.raises(BadInput, match="has not fired"):
+        schedules.backfill(job(), today + timedelta(days=1), today + timedelta(days=3), argo)
+
+
+def test_backfill_of_more_than_a_cluster_takes_at_once_is_refused(argo: Memory) -> None:
+    schedules.schedule(job(), "* * * * *", "UTC", argo)
+    with pytest.raises(BadInput, match="Name fewer days"):
+        schedules.backfill(job(), date(2025, 1, 1), date(2025, 1, 2), argo)
+    assert workflows(argo) == []
+
+
+def test_schedule_whose_every_firing_would_be_one_run_is_refused(argo: Memory) -> None:
+    with pytest.raises(BadInput, match="only the first makes anything"):
+        schedules.schedule(job(run_id="mine"), "30 1 * * *", argo=argo)
+
+
+def test_firings_that_look_for_what_is_new_in_one_table_do_not_overlap(argo: Memory) -> None:
+    for changes, expected in (
+        ({}, "Allow"),
+        ({"skip_existing": True, "prompts": "s3://prompts/{date}/*.parquet"}, "Allow"),
+        ({"skip_existing": True}, "Forbid"),
+    ):
+        name = schedules.schedule(job(**changes), "30 1 * * *", argo=argo)
+        assert argo.get("CronWorkflow", NAMESPACE, name)["spec"]["concurrencyPolicy"] == expected  # type: ignore[index]
 
 
 def test_backfill_without_a_schedule_is_refused(argo: Memory) -> None:
     with pytest.raises(Missing):
-        schedules.backfill(job(), date(2026, 11, 1), date(2026, 11, 2), argo)
+        schedules.backfill(job(), date(2025, 11, 1), date(2025, 11, 2), argo)
 
 
 def test_schedule_rests_and_goes_on(argo: Memory) -> None:
