@@ -40,7 +40,7 @@ def submit(job: Job, date: str = "", timezone: str = "", argo: Argo | None = Non
     made = submission.workflow(job, profile, date, timezone)
     register(job, argo)
     if retry:
-        next_rounds.refuse_running(identity(made), argo)
+        next_rounds.refuse_running(made, argo)
         return next_rounds.begin(lambda number: submission.workflow(job, profile, date, timezone, retry=number), argo)
     try:
         return status.status(argo.create(made))

@@ -16,6 +16,7 @@ from imagekiln.workflows import cron, templates
 from imagekiln.workflows.profile import Profile
 
 API = "argoproj.io/v1alpha1"
+JOB = "imagekiln/job"  # the label that says of which job a workflow is
 SHOWN = {"app.kubernetes.io/part-of": "imagekiln"}
 
 
@@ -49,7 +50,7 @@ def workflow(job: Job, profile: Profile, date: str = "", timezone: str = "", ret
         metadata=m.ObjectMeta(
             name=f"{job.name}-{digest}" + (f"-r{retry}" if retry else ""),
             namespace=job.cluster.namespace,
-            labels=SHOWN | {"imagekiln/job": job.name},
+            labels=SHOWN | {JOB: job.name},
             annotations={
                 "workflows.argoproj.io/title": " ".join(filter(None, (job.name, date, "retry" if retry else "")))
             },
@@ -85,7 +86,7 @@ def cron_workflow(job: Job, profile: Profile, schedules: tuple[str, ...], zone: 
         )
     given = arguments(job, timezone=zone)
     given.parameters = [*(given.parameters or []), m.Parameter(name="logical-date", value="{{workflow.scheduledTime}}")]
-    labels = SHOWN | {"imagekiln/job": job.name}
+    labels = SHOWN | {JOB: job.name}
     made = m.CronWorkflow(
         api_version=API,
         kind="CronWorkflow",

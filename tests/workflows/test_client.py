@@ -8,9 +8,9 @@ import pytest
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job import Job
 from imagekiln.steps.jobfile import check_job
+from imagekiln.workflows import client, gpu_profiles, pod_logs, schedules, submission
 from imagekiln.workflows.argo import metadata
 from imagekiln.workflows.connection import Json
-from imagekiln.workflows import client, gpu_profiles, pod_logs, schedules, submission
 from imagekiln.workflows.status import Status
 from tests.workflows.memory import Memory
 
@@ -104,6 +104,22 @@ def test_resubmitted_workflow_has_our_labels_and_none_of_argos_state(argo: Memor
     about["labels"] = ours | {"workflows.argoproj.io/completed": "true", "workflows.argoproj.io/phase": "Failed"}
     again = client.resubmit(first, NAMESPACE, argo).name
     assert metadata(argo.get("Workflow", NAMESPACE, again))["labels"] == ours
+
+
+def fired(argo: Memory, at: str, phase: str = "Failed") -> str:
+    """A workflow that Argo made of the job's schedule."""
+    schedules.schedule(job(), "30 1 * * *", argo=argo)
+    spec = argo.get("CronWorkflow", NAMESPACE, "imagekiln-postcards")["spec"]
+    labels = spec["workflowMetadata"]["labels"]  # type: ignore[index]
+    about = {
+        "name": f"imagekiln-postcards-{datetime.fromisoformat(at).timestamp():.0f}",
+        "namespace": NAMESPACE,
+        "labels": labels | {"workflows.argoproj.io/cron-workflow": "imagekiln-postcards"},
+        "annotations": {"workflows.argoproj.io/scheduled-time": at},
+    }
+    argo.create({"kind": "Workflow", "metadata": about, "spec": spec["workflowSpec"]})  # type: ignore[index]
+    argo.end(str(about["name"]), phase)
+    return str(about["name"])
 
 
 def further(argo: Memory, name: str, number: int, phase: str) -> str:
@@ -202,6 +218,38 @@ def test_nothing_is_retried_while_the_job_itself_runs(argo: Memory) -> None:
     with pytest.raises(BadInput, match=f"{first.name}: is still running"):
         client.submit(job(), argo=argo, retry=True)
     assert workflows(argo) == [first.name]
+
+
+def test_nothing_is_retried_while_a_workflow_that_goes_on_with_the_job_runs(argo: Memory) -> None:
+    argo.end(client.submit(job(), argo=argo).name, "Failed")
+    second = client.submit(job(), argo=argo).name
+    client.submit(job(), "2025-11-21", "UTC", argo)  # another run
+    with pytest.raises(BadInput, match=f"{second}: is still running"):
+        client.submit(job(), argo=argo, retry=True)
+    argo.end(second, "Failed")
+    assert client.submit(job(), argo=argo, retry=True).name.endswith("-r1")
+
+
+def test_nights_are_retried_by_their_days_once_they_have_ended(argo: Memory) -> None:
+    night = date(2025, 11, 26)
+    firing = fired(argo, "2025-11-26T02:30:00+01:00", "Running")
+    argo.apply(submission.cron_workflow(job(), gpu_profiles.load("gpu"), ("30 2 * * *",), "Europe/Berlin"))
+    argo.objects["Workflow", NAMESPACE, firing]["spec"]["arguments"]["parameters"][1]["value"] = "Europe/Berlin"  # type: ignore[index]
+    with pytest.raises(BadInput, match=f"{firing}: is still running"):
+        schedules.backfill(job(), night, night, argo, retry=True)
+    argo.end(firing, "Failed")
+    (begun,) = schedules.backfill(job(), night, night, argo, retry=True)
+    assert given(argo, begun.name)["logical-date"] == "2025-11-26T01:30:00+00:00"
+    assert given(argo, begun.name)["retry"] == "true"
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+def test_backfill_gives_back_the_firing_that_runs_or_was_well(argo: Memory, phase: str) -> None:
+    firing = fired(argo, "2025-11-26T01:30:00Z", phase)
+    night = date(2025, 11, 26)
+    assert [each.name for each in schedules.backfill(job(), night, night, argo)] == [firing]
+    argo.end(firing, "Failed")
+    assert schedules.backfill(job(), night, night, argo)[0].name != firing
 
 
 def test_retries_of_two_dates_are_two(argo: Memory) -> None:
