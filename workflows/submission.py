@@ -120,8 +120,8 @@ def event_binding(profile: Profile, namespace: str) -> dict[str, object]:
     """What starts a run when its job is posted to /api/v1/events/NAMESPACE/imagekiln-PROFILE.
 
     The body is JSON: job (an object, since Argo would hand on a text of several lines as one line) or job-uri, and
-    optionally run-id, logical-date, timezone, settings. With `request`, a word of the sender's, a body that comes twice
-    starts one workflow.
+    optionally run-id, logical-date, timezone, settings (a list, for the same reason) and retry. With `request`, a word
+    of the sender's, a body that comes twice starts one workflow.
     """
     name = templates.name(profile)
     made = m.WorkflowEventBinding(
