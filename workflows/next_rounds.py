@@ -10,10 +10,10 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.workflows import status
 from imagekiln.workflows.argo import Argo, identity, metadata
 from imagekiln.workflows.connection import Json, Taken
+from imagekiln.workflows.next_tries import SCHEDULED
 from imagekiln.workflows.status import Status
 from imagekiln.workflows.submission import JOB
 
-SCHEDULED = "workflows.argoproj.io/scheduled-time"  # on what Argo makes of a schedule: when it was due
 MOST = 100  # of one job
 
 

@@ -1,4 +1,4 @@
-"""A job as Kubernetes objects that run it: once, on a schedule, or when an event comes in."""
+"""A job as Kubernetes objects that run it: once, or on a schedule."""
 
 import hashlib
 import json
@@ -114,35 +114,6 @@ def _concurrency(job: Job) -> str:
     """Whether firings overlap. Each is a run of its own; `parallelism` and quotas share the GPUs."""
     # Two that look for what is new in the same table would both make it; the next one finds what this one would have.
     return "Forbid" if job.skip_existing and not any(map(DATE.search, job.patterns)) else "Allow"
-
-
-def event_binding(profile: Profile, namespace: str) -> dict[str, object]:
-    """What starts a run when its job is posted to /api/v1/events/NAMESPACE/imagekiln-PROFILE.
-
-    The body is JSON: job (an object, since Argo would hand on a text of several lines as one line) or job-uri, and
-    optionally run-id, logical-date, timezone, settings (a list, for the same reason) and retry. With `request`, a word
-    of the sender's, a body that comes twice starts one workflow.
-    """
-    name = templates.name(profile)
-    made = m.WorkflowEventBinding(
-        api_version=API,
-        kind="WorkflowEventBinding",
-        metadata=m.ObjectMeta(name=name, namespace=namespace, labels=templates.labels(profile)),
-        spec=m.WorkflowEventBindingSpec(
-            event=m.Event(selector=f'discriminator == "{name}"'),
-            submit=m.Submit(
-                workflow_template_ref=m.WorkflowTemplateRef(name=name),
-                metadata=m.ObjectMeta(name=f'payload["request"] == nil ? "" : "{name}-" + payload["request"]'),
-                arguments=m.Arguments(
-                    parameters=[
-                        m.Parameter(name=key, value_from=m.ValueFrom(event=f'payload["{key}"] ?? ""'))
-                        for key in templates.PARAMETERS
-                    ]
-                ),
-            ),
-        ),
-    )
-    return templates.as_object(made)
 
 
 def refuse_out_of_reach(job: Job) -> None:
