@@ -134,6 +134,15 @@ def test_plan_hands_out_what_further_workflows_take_and_they_draw_with_the_same_
 
 
 @pytest.mark.parametrize("name", gpu_profiles.bundled())
+def test_expressions_in_a_patch_read_the_same_before_and_after_yaml(name: str) -> None:
+    # Argo works them out in the text of the patch, and reads that as YAML afterwards.
+    for template in _containers(name):
+        patch = template["podSpecPatch"]
+        main = next(each for each in yaml.safe_load(patch)["containers"] if each["name"] == "main")
+        assert f"'{main['resources']['limits']['memory']}'" in patch or "{{" not in patch
+
+
+@pytest.mark.parametrize("name", gpu_profiles.bundled())
 def test_every_container_passes_pod_security_restricted_with_a_read_only_root(name: str) -> None:
     for template in _containers(name):
         patch = yaml.safe_load(template["podSpecPatch"])
