@@ -138,7 +138,11 @@ class Cluster(Settings):
     profile: Text = Field("gpu", description="What a pod asks for a GPU: a bundled profile, or the path of your own.")
     parallelism: Positive = Field(16, le=1000, description="The most pods at once.")
     priority: int = Field(0, description="Among workflows that wait for the controller, higher goes first.")
-    priority_class: Text | None = Field(None, description="The pods' PriorityClass, where the profile has none.")
+    priority_class: str | None = Field(
+        None,
+        pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$",
+        description="The pods' PriorityClass, where the profile has none.",
+    )
     cpu_image: Text | None = Field(None, description="The image of plan and aggregate, not the profile's.")
     gpu_image: Text | None = Field(None, description="The image of generate, not the profile's.")
 

@@ -33,7 +33,7 @@ class ArgoServer:
         except Missing:
             return self.create(made)
         version = {"resourceVersion": metadata(there)["resourceVersion"]}
-        body: Json = {KINDS[kind].body: made | {"metadata": metadata(made) | version}}
+        body: Json = {KINDS[kind].body: made | _resting(there, made) | {"metadata": metadata(made) | version}}
         return self.connection.ask("PUT", place, body=body)
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
@@ -73,6 +73,12 @@ def _line(said: Json) -> str:
     error = cast("Json", said["error"])
     kind = Missing if error.get("http_code") == NOT_FOUND else BadInput
     raise kind(f"{error.get('message') or 'the server says no more'}.")
+
+
+def _resting(there: Json, made: Json) -> Json:
+    """The spec of a schedule that stays suspended, which is not for who renders it to say; else nothing."""
+    suspended = cast("Json", there.get("spec") or {}).get("suspend")
+    return {"spec": cast("Json", made["spec"]) | {"suspend": True}} if suspended else {}
 
 
 def _path(kind: str, namespace: str, *name: str) -> str:

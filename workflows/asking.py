@@ -2,6 +2,7 @@
 
 import base64
 import binascii
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -30,12 +31,11 @@ def in_environment(environment: Mapping[str, str]) -> Asked:
     text, uri, run_id, timezone, settings, retry = (_decoded(environment, f"IMAGEKILN_{name}") for name in variables)
     if bool(text.strip()) == bool(uri.strip()):
         raise BadInput(f"{'Both of' if text.strip() else 'Neither of'} job and job-uri are given. Give one of them.")
-    lines = tuple(line for line in map(str.strip, settings.splitlines()) if line)
     date = environment.get("IMAGEKILN_LOGICAL_DATE", "").strip()
     if (again := retry.strip().lower()) not in ("", "false", "true"):
         raise BadInput(f"retry is {retry!r}. Write true, or leave it empty.")
     name, text_or_none = uri.strip() or "job", text if text.strip() else None
-    return Asked(name, text_or_none, lines, run_id.strip(), date, timezone.strip(), again == "true")
+    return Asked(name, text_or_none, _lines(settings), run_id.strip(), date, timezone.strip(), again == "true")
 
 
 def asked_job(asked: Asked, device: str | None = None) -> Job:
@@ -55,6 +55,19 @@ def _on(device: str | None, job: Job) -> Job:
     if job.device != "auto":
         raise BadInput(f"the job asks for device {job.device!r}, and these pods have {device!r}. Write device: auto.")
     return check_job(job.model_dump() | {"device": device}, "--device")
+
+
+def _lines(settings: str) -> tuple[str, ...]:
+    """The settings, one a line, or as an event has them: a list in JSON."""
+    lines: object = settings.splitlines()
+    if settings.lstrip().startswith("["):
+        try:
+            lines = json.loads(settings)
+        except ValueError as error:
+            raise BadInput(f"settings: is no list in JSON ({error}). Write one KEY=VALUE a line.") from error
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        raise BadInput('settings: are no texts. Write ["KEY=VALUE"].')
+    return tuple(line.strip() for line in lines if line.strip())
 
 
 def _decoded(environment: Mapping[str, str], variable: str) -> str:

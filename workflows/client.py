@@ -9,7 +9,7 @@ from imagekiln.steps.dated import moment, refuse_undated, time_zone
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job import Job
 from imagekiln.workflows import gpu_profiles, next_rounds, next_tries, status, submission, templates
-from imagekiln.workflows.argo import Argo, connect, identity, metadata
+from imagekiln.workflows.argo import Argo, connect, identity
 from imagekiln.workflows.connection import Json
 from imagekiln.workflows.further import PART_OF
 from imagekiln.workflows.refusals import Taken
@@ -41,7 +41,7 @@ def submit(job: Job, date: str = "", timezone: str = "", argo: Argo | None = Non
     made = submission.workflow(job, profile, date, timezone)
     register(job, argo)
     if retry:
-        next_rounds.refuse_running(identity(made), argo)
+        next_rounds.refuse_running(made, argo)
         return next_rounds.begin(lambda number: submission.workflow(job, profile, date, timezone, retry=number), argo)
     try:
         return status.status(argo.create(made))
@@ -106,10 +106,10 @@ def stop(name: str, namespace: str, argo: Argo | None = None) -> None:
     The further workflows that it has made are ended too; first the one that would make more.
     """
     argo = argo or connect()
-    argo.stop(namespace, name)
-    for each in argo.find("Workflow", namespace, f"{PART_OF}={name}"):
-        if not status.listed(each).ended:
-            argo.stop(namespace, str(metadata(each)["name"]))
+    if not status.has_ended(argo.get("Workflow", namespace, name)):  # Argo's server refuses to stop what has
+        argo.stop(namespace, name)
+    for each in next_tries.going(name, namespace, argo):
+        argo.stop(namespace, each)
 
 
 def resubmit(name: str, namespace: str, argo: Argo | None = None) -> Status:

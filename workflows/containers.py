@@ -6,7 +6,7 @@ An expression that encodes them is evaluated once and leaves nothing to paste. N
 
 from hera.workflows import models as m
 
-from imagekiln.workflows import pods
+from imagekiln.workflows import further, pods
 from imagekiln.workflows.pods import Extras, Work
 from imagekiln.workflows.profile import Profile, Retries
 
@@ -14,7 +14,7 @@ OUT = f"{pods.TMP}/imagekiln"
 MODELS = "/models"
 MOST_FAILURES = 20_000  # signs of Argo's list of failures that reach the report
 RUN = "{{inputs.parameters.run}}"
-PLAN_GIVES = ("run", "pods", "pods_here", "workflows", "parallelism", "images")
+PLAN_GIVES = ("run", "pods", "pods_here", "workflows", *further.ASKED, "images")
 
 
 def templates(profile: Profile) -> list[m.Template]:

@@ -37,7 +37,7 @@ def _main(profile: Profile) -> m.Template:
             name="generate-further",
             template="further",
             depends=filled,
-            arguments=arguments(run, **{key: plan.format(key) for key in ("pods", "workflows", "parallelism")}),
+            arguments=arguments(run, **{key: plan.format(key) for key in ("pods", "workflows", *further.ASKED)}),
         ),
         m.DAGTask(
             name="aggregate",

@@ -8,6 +8,7 @@ from imagekiln.workflows.profile import Profile, Retries
 
 PART_OF = "imagekiln/part-of"  # the label of a further workflow: the name of the first
 NOTHING = "nothing"
+ASKED = ("parallelism", "priority", "priority_class")  # what the plan step says of the job, for each further workflow
 MOST_PODS = 2000  # in one workflow, which then fits in its object without a database
 
 
@@ -23,12 +24,12 @@ def _all() -> m.Template:
     task = m.DAGTask(
         name="workflow",
         template="further-one",
-        arguments=arguments(RUN, number="{{item}}", **passed("pods", "parallelism")),
+        arguments=arguments(RUN, number="{{item}}", **passed("pods", *ASKED)),
         with_sequence=m.Sequence(count=m.IntOrString("{{inputs.parameters.workflows}}")),
     )
     return m.Template(
         name="further",
-        inputs=inputs("run", "pods", "workflows", "parallelism"),
+        inputs=inputs("run", "pods", "workflows", *ASKED),
         parallelism=1,
         dag=m.DAGTemplate(fail_fast=False, tasks=[task]),
     )
@@ -42,6 +43,7 @@ def _one(profile: Profile) -> m.Template:
         "run": "{{=toJson(inputs.parameters.run)}}",
         "first": f'"{{{{={first}}}}}"',
         "count": f'"{{{{={count}}}}}"',
+        "gpu-image": "{{=toJson(workflow.parameters['gpu-image'])}}",
     }
     resource = m.ResourceTemplate(
         action="apply",  # a pod that is retried finds the workflow that it made
@@ -57,7 +59,7 @@ def _one(profile: Profile) -> m.Template:
     )
     return m.Template(
         name="further-one",
-        inputs=inputs("run", "number", "pods", "parallelism"),
+        inputs=inputs("run", "number", "pods", *ASKED),
         resource=resource,
         service_account_name="imagekiln-further",
         volumes=[m.Volume(name="tmp", empty_dir=m.EmptyDirVolumeSource())],
@@ -80,6 +82,8 @@ spec:
   entrypoint: shards
   onExit: {nothing}
   parallelism: {{{{inputs.parameters.parallelism}}}}
+  priority: {{{{inputs.parameters.priority}}}}
+  podPriorityClassName: {{{{=toJson(inputs.parameters.priority_class)}}}}
   arguments:
     parameters:{parameters}
 """

@@ -7,6 +7,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.workflows import status, submission
 from imagekiln.workflows.argo import Argo, identity, metadata
 from imagekiln.workflows.connection import Json
+from imagekiln.workflows.further import PART_OF
 from imagekiln.workflows.refusals import Taken
 from imagekiln.workflows.status import FAILED, Status
 
@@ -19,6 +20,10 @@ SCHEDULED = "workflows.argoproj.io/scheduled-time"  # by it, a workflow of a sch
 def begin(there: Json, argo: Argo) -> Status:
     """Go on with a workflow's work: under the first name that is free, unless the one that has it still may succeed."""
     about = metadata(there)
+    if parts := going(str(about["name"]), str(about["namespace"]), argo):
+        raise BadInput(
+            f"{parts[0]}: is still running, as part of {about['name']}. Wait for it, or stop {about['name']}."
+        )
     first = _shortened(str(about["name"]).partition(AGAIN)[0])
     spec = {key: value for key, value in cast("Json", there["spec"]).items() if key != "shutdown"}
     kept = {"namespace": about["namespace"]} | {key: _ours(about.get(key)) for key in ("labels", "annotations")}
@@ -33,6 +38,12 @@ def begin(there: Json, argo: Argo) -> Status:
             if found.phase not in FAILED:
                 return found
     raise BadInput(f"{first}: failed {MOST_TRIES} times. See why, then delete these workflows.")
+
+
+def going(name: str, namespace: str, argo: Argo) -> list[str]:
+    """The further workflows of one that have not ended: Argo lets them go on when that one is stopped or fails."""
+    found = argo.find("Workflow", namespace, f"{PART_OF}={name}")
+    return [str(metadata(each)["name"]) for each in found if not status.has_ended(each)]
 
 
 def _shortened(name: str) -> str:

@@ -5,13 +5,14 @@ from pathlib import Path
 
 from imagekiln.steps import names, rounds
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job import Cluster
 from imagekiln.steps.planning import Planned
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.further import MOST_PODS
 
 
-def write_plan(folder: Path, planned: Planned, parallelism: int, workers: int = 1) -> None:
-    """Write run, pods, pods_here, workflows, parallelism and images, a file each; a pod makes a shard for each worker.
+def write_plan(folder: Path, planned: Planned, cluster: Cluster, workers: int = 1) -> None:
+    """Write run, counts and what further workflows take from the job, a file each; a pod makes a shard a worker.
 
     A run that is finished already needs no pods. Raises BadInput where Argo could not carry the run's name.
     """
@@ -24,7 +25,9 @@ def write_plan(folder: Path, planned: Planned, parallelism: int, workers: int = 
         "pods": str(pods),
         "pods_here": str(pods if here else 0),
         "workflows": str(0 if here else -(-pods // MOST_PODS)),
-        "parallelism": str(parallelism),
+        "parallelism": str(cluster.parallelism),
+        "priority": str(cluster.priority),
+        "priority_class": cluster.priority_class or "",
         "images": str(planned.plan.counts.images),
     }
     folder.mkdir(parents=True, exist_ok=True)

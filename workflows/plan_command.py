@@ -45,5 +45,5 @@ def plan(
     again = retry or asked.retry
     done = plan_retry(wanted) if again else make_plan(wanted)
     if outputs:
-        write_plan(Path(outputs), done, wanted.cluster.parallelism, workers)
+        write_plan(Path(outputs), done, wanted.cluster, workers)
     show(done, output, round_planned if again else planned)

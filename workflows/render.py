@@ -1,7 +1,7 @@
 """What `render` prints: a job's template, and what runs it, as YAML that kubectl and GitOps take as it is."""
 
 from imagekiln.steps.job import Job
-from imagekiln.workflows import gpu_profiles, manifest, submission, templates
+from imagekiln.workflows import events, gpu_profiles, manifest, submission, templates
 
 
 def render(job: Job, schedules: tuple[str, ...] = (), zone: str = "UTC", *, event: bool = False) -> str:
@@ -11,7 +11,7 @@ def render(job: Job, schedules: tuple[str, ...] = (), zone: str = "UTC", *, even
     """
     profile, namespace = gpu_profiles.load(job.cluster.profile), job.cluster.namespace
     if event:
-        runs = submission.event_binding(profile, namespace)
+        runs = events.event_binding(profile, namespace)
     elif schedules:
         runs = submission.cron_workflow(job, profile, schedules, zone)
     else:

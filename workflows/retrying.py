@@ -4,6 +4,8 @@ from hera.workflows import models as m
 
 from imagekiln.workflows.profile import Retries
 
+# In double quotes: in a patch, which is YAML, single ones are doubled.
+OUT_OF_MEMORY = '(get(get($env, "lastRetry") ?? {}, "message") ?? "OOMKilled") contains "OOMKilled"'
 FEW = 6  # retries, the last of which waits eight minutes
 # By the step's exit code, as text. 2 and 3 say that trying again is useless. 75 asks for it. 137 and 143 are signals:
 # out of memory, or stopped before the step could say so. -1: the pod is gone (its node lost, evicted, deleted) or was
@@ -34,7 +36,11 @@ def _backoff(limit: int) -> m.Backoff:
 
 
 def memory(base: int, most: int | None) -> str:
-    """So many MiB, and half of that more at each retry, up to `most`: as Argo works it out for a pod."""
+    """So many MiB, and after OOMKilled half of that more for each retry so far, up to `most`, as Argo works it out.
+
+    Argo before 3.7 does not tell a pod why the last one failed: there, each retry gets more.
+    """
     if most is None or most <= base:
         return f"{base}Mi"
-    return f"{{{{=sprig.min(sprig.div(sprig.mul({base}, sprig.add(retries, 2)), 2), {most})}}}}Mi"
+    more = f"sprig.min(sprig.div(sprig.mul({base}, sprig.add(retries, 2)), 2), {most})"
+    return f"{{{{={OUT_OF_MEMORY} ? {more} : {base}}}}}Mi"

@@ -69,6 +69,7 @@ def resume(name: str, namespace: str, server: str | None, context: str | None) -
 @job_options
 @click.option("--from", "first", type=DAY, required=True, help="The first day.")
 @click.option("--to", "last", type=DAY, required=True, help="The last day.")
+@click.option("--retry", is_flag=True, help="Make again only what ended failed, blank or missing in those runs.")
 @reach
 @output_option
 def backfill(
@@ -76,6 +77,7 @@ def backfill(
     settings: tuple[str, ...],
     first: datetime,
     last: datetime,
+    retry: bool,
     server: str | None,
     context: str | None,
     output: str,
@@ -88,7 +90,8 @@ def backfill(
     from imagekiln.workflows.standing import table
 
     argo = connect(server, context)
-    show(schedules.backfill(read_job(job, settings), first.date(), last.date(), argo), output, table)
+    begun = schedules.backfill(read_job(job, settings), first.date(), last.date(), argo, retry=retry)
+    show(begun, output, table)
 
 
 COMMANDS = (apply, schedule, suspend, resume, backfill)

@@ -13,6 +13,7 @@ from imagekiln.workflows.show import show
 from imagekiln.workflows.status import Failure, Status
 
 MOST_FAILURES = 10
+MOST_SIGNS = 300  # of what a pod waits for
 
 
 def show_status(status: Status, output: str) -> None:
@@ -66,6 +67,8 @@ def standing(status: Status) -> str:
         parts.append(f"{status.rate:.2f} a second")
     if status.seconds_left and not status.ended:
         parts.append(f"{timedelta(seconds=round(status.seconds_left))} left")
+    if status.waits and not status.ended:
+        parts.append(f"waiting, {in_line(status.waits)[:MOST_SIGNS]}")
     return "; ".join(part for part in parts if part != "pods ")
 
 

@@ -49,6 +49,7 @@ class Status:
     """A workflow at one moment.
 
     `run` and `images` are None until it is planned, `rate` (images a second) and `seconds_left` until images are made.
+    `waits` is what the first pod waits for, where none runs.
     """
 
     name: str
@@ -64,6 +65,7 @@ class Status:
     started: str | None
     finished: str | None
     failures: tuple[Failure, ...]
+    waits: str | None = None
 
     @property
     def ended(self) -> bool:
@@ -95,6 +97,7 @@ def status(workflow: Json, further: Sequence[Json] = ()) -> Status:
         started=cast("str | None", state.get("startedAt")),
         finished=cast("str | None", state.get("finishedAt")),
         failures=tuple(_failure(each) for each in tried if each[-1].phase in FAILED),
+        waits=_waits([each[-1] for each in tried]),
     )
 
 
@@ -105,6 +108,11 @@ def listed(workflow: Json) -> Status:
     except BadInput:
         state = cast("Json", workflow["status"])
         return status({**workflow, "status": {**state, "offloadNodeStatusVersion": ""}})
+
+
+def has_ended(workflow: Json) -> bool:
+    """Whether nothing more will happen, without a look at the workflow's nodes."""
+    return cast("Json", workflow.get("status") or {}).get("phase") in ENDED
 
 
 def _made(tried: Sequence[Attempt], share: float) -> float:
@@ -125,6 +133,12 @@ def _pods(shards: Sequence[Sequence[Attempt]]) -> Pods:
         done=phases["Succeeded"],
         failed=sum(phases[phase] for phase in FAILED),
     )
+
+
+def _waits(last: Sequence[Attempt]) -> str | None:
+    if any(each.phase == "Running" for each in last):
+        return None
+    return next((f"{each.step}: {each.message}" for each in last if each.phase == "Pending" and each.message), None)
 
 
 def _rate(made: int, shards: Sequence[Sequence[Attempt]], finished: str | None) -> float | None:

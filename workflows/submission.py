@@ -1,4 +1,4 @@
-"""A job as Kubernetes objects that run it: once, on a schedule, or when an event comes in."""
+"""A job as Kubernetes objects that run it: once, or on a schedule."""
 
 import hashlib
 import json
@@ -7,14 +7,16 @@ import yaml
 from hera.workflows import models as m
 
 from imagekiln.steps import bundled
+from imagekiln.steps.dated import DATE
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job import Job
 from imagekiln.steps.model import is_hub
 from imagekiln.steps.remote import is_remote
-from imagekiln.workflows import templates
+from imagekiln.workflows import cron, templates
 from imagekiln.workflows.profile import Profile
 
 API = "argoproj.io/v1alpha1"
+JOB = "imagekiln/job"  # the label that says of which job a workflow is
 SHOWN = {"app.kubernetes.io/part-of": "imagekiln"}
 
 
@@ -48,7 +50,7 @@ def workflow(job: Job, profile: Profile, date: str = "", timezone: str = "", ret
         metadata=m.ObjectMeta(
             name=f"{job.name}-{digest}" + (f"-r{retry}" if retry else ""),
             namespace=job.cluster.namespace,
-            labels=SHOWN | {"imagekiln/job": job.name},
+            labels=SHOWN | {JOB: job.name},
             annotations={
                 "workflows.argoproj.io/title": " ".join(filter(None, (job.name, date, "retry" if retry else "")))
             },
@@ -76,9 +78,15 @@ def cron_name(job: Job) -> str:
 def cron_workflow(job: Job, profile: Profile, schedules: tuple[str, ...], zone: str) -> dict[str, object]:
     """The job on a schedule. A firing's date names its run: one that comes twice, or late, makes nothing twice."""
     refuse_out_of_reach(job)
+    for each in schedules:
+        cron.check(each)
+    if job.run_id:
+        raise BadInput(
+            f"run_id is {job.run_id!r}, of every firing, so that only the first makes anything. Leave it out."
+        )
     given = arguments(job, timezone=zone)
     given.parameters = [*(given.parameters or []), m.Parameter(name="logical-date", value="{{workflow.scheduledTime}}")]
-    labels = SHOWN | {"imagekiln/job": job.name}
+    labels = SHOWN | {JOB: job.name}
     made = m.CronWorkflow(
         api_version=API,
         kind="CronWorkflow",
@@ -91,11 +99,10 @@ def cron_workflow(job: Job, profile: Profile, schedules: tuple[str, ...], zone: 
         spec=m.CronWorkflowSpec(
             schedules=list(schedules),
             timezone=zone,
-            concurrency_policy="Allow",  # each firing is a run of its own; `parallelism` and quotas share the GPUs
+            concurrency_policy=_concurrency(job),
             starting_deadline_seconds=6 * 3600,  # how late a missed firing is caught up with
             successful_jobs_history_limit=7,
             failed_jobs_history_limit=7,
-            suspend=False,
             workflow_metadata=m.ObjectMeta(labels=labels),
             workflow_spec=_spec(job, profile, given),
         ),
@@ -103,33 +110,10 @@ def cron_workflow(job: Job, profile: Profile, schedules: tuple[str, ...], zone: 
     return templates.as_object(made)
 
 
-def event_binding(profile: Profile, namespace: str) -> dict[str, object]:
-    """What starts a run when its job is posted to /api/v1/events/NAMESPACE/imagekiln-PROFILE.
-
-    The body is JSON: job (an object, since Argo would hand on a text of several lines as one line) or job-uri, and
-    optionally run-id, logical-date, timezone, settings. With `request`, a word of the sender's, a body that comes twice
-    starts one workflow.
-    """
-    name = templates.name(profile)
-    made = m.WorkflowEventBinding(
-        api_version=API,
-        kind="WorkflowEventBinding",
-        metadata=m.ObjectMeta(name=name, namespace=namespace, labels=templates.labels(profile)),
-        spec=m.WorkflowEventBindingSpec(
-            event=m.Event(selector=f'discriminator == "{name}"'),
-            submit=m.Submit(
-                workflow_template_ref=m.WorkflowTemplateRef(name=name),
-                metadata=m.ObjectMeta(name=f'payload["request"] == nil ? "" : "{name}-" + payload["request"]'),
-                arguments=m.Arguments(
-                    parameters=[
-                        m.Parameter(name=key, value_from=m.ValueFrom(event=f'payload["{key}"] ?? ""'))
-                        for key in templates.PARAMETERS
-                    ]
-                ),
-            ),
-        ),
-    )
-    return templates.as_object(made)
+def _concurrency(job: Job) -> str:
+    """Whether firings overlap. Each is a run of its own; `parallelism` and quotas share the GPUs."""
+    # Two that look for what is new in the same table would both make it; the next one finds what this one would have.
+    return "Forbid" if job.skip_existing and not any(map(DATE.search, job.patterns)) else "Allow"
 
 
 def refuse_out_of_reach(job: Job) -> None:

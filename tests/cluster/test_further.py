@@ -21,7 +21,8 @@ def test_shards_that_do_not_fit_are_made_by_further_workflows(argo: Argo, monkey
     planned = make_plan(wanted)
     shards = len(planned.plan.shards)
     assert shards > IN_ONE
-    given = {"run": planned.uri, "pods": shards, "workflows": -(-shards // IN_ONE), "parallelism": 2}
+    given = {"run": planned.uri, "pods": shards, "workflows": -(-shards // IN_ONE)}
+    given |= {"parallelism": 2, "priority": 3, "priority_class": "", "gpu-image": profile.generate.image}
     name = f"further-{wanted.run_id}"
     parameters = [{"name": key, "value": str(value)} for key, value in given.items()]
     made: Json = {
@@ -38,5 +39,7 @@ def test_shards_that_do_not_fit_are_made_by_further_workflows(argo: Argo, monkey
     argo.create(made)
     status = client.wait(name, kube.NAMESPACE, 240, argo, every=1)
     assert (status.phase, status.failures) == ("Succeeded", ())
+    parts = argo.find("Workflow", kube.NAMESPACE, f"{further.PART_OF}={name}")
+    assert {kube.at(each, "spec", "priority") for each in parts} == {3}
     assert client.state(name, kube.NAMESPACE, argo).pods.done == shards
     assert aggregate(planned.uri).ok == len(jobs.TEXTS)

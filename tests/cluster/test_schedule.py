@@ -20,13 +20,15 @@ def test_firing_makes_its_date_once(argo: Argo) -> None:
     run = succeeded(str(metadata(fired)["name"]), argo)
     assert verify(run).ok == len(jobs.TEXTS)
     before = jobs.written(run)
+    schedules.schedule(job, "* * * * *", argo=argo)
+    assert kube.at(argo.get("CronWorkflow", kube.NAMESPACE, cron), "spec", "suspend") is True, "registering resumed it"
 
     at = metadata(fired)["annotations"]["workflows.argoproj.io/scheduled-time"]  # type: ignore[index]
     again = ended(client.submit(job, at, "UTC", argo).name, argo)
     assert (again.phase, again.run, again.pods.done) == ("Succeeded", run, 0), "the same date made something again"
     assert jobs.written(run) == before
     schedules.resume(cron, kube.NAMESPACE, argo)
-    assert kube.at(argo.get("CronWorkflow", kube.NAMESPACE, cron), "spec", "suspend") is False
+    assert kube.at(argo.get("CronWorkflow", kube.NAMESPACE, cron), "spec", "suspend") in (False, None)
     argo.delete("CronWorkflow", kube.NAMESPACE, cron)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.verify import verify
-from imagekiln.workflows import client, gpu_profiles, submission
+from imagekiln.workflows import client, events, gpu_profiles, submission
 from imagekiln.workflows.argo import Argo
 from imagekiln.workflows.argo_server import ArgoServer
 from imagekiln.workflows.connection import Json
@@ -64,7 +64,7 @@ def test_by_the_form_of_argos_page(argo: Argo, server: ArgoServer, text: str, ex
 def test_by_an_event(argo: Argo, server: ArgoServer, text: str, expected: dict[str, str]) -> None:
     wanted = jobs.job(prompts=text)
     client.register(wanted, argo)
-    argo.apply(submission.event_binding(gpu_profiles.load("test"), kube.NAMESPACE))
+    argo.apply(events.event_binding(gpu_profiles.load("test"), kube.NAMESPACE))
     body: Json = {"job": wanted.model_dump(mode="json", exclude_defaults=True), "request": wanted.run_id}
     path = f"api/v1/events/{kube.NAMESPACE}/imagekiln-test"
     server.connection.ask("POST", path, body=body)

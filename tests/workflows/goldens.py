@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from imagekiln.steps.job import Cluster, Defaults, Job, Model
-from imagekiln.workflows import gpu_profiles, manifest, submission, templates
+from imagekiln.workflows import events, gpu_profiles, manifest, submission, templates
 
 FOLDER = Path(__file__).parent / "golden"
 NAMESPACE = "images"
@@ -37,7 +37,7 @@ def goldens() -> Iterator[tuple[Path, str]]:
     yield _file("workflow-odd"), manifest.to_yaml(submission.workflow(ODD, gpu))
     cron = submission.cron_workflow(JOB, gpu, ("30 1 * * *",), "Europe/Berlin")
     yield _file("cron-workflow"), manifest.to_yaml(cron)
-    yield _file("event-binding"), manifest.to_yaml(submission.event_binding(gpu, NAMESPACE))
+    yield _file("event-binding"), manifest.to_yaml(events.event_binding(gpu, NAMESPACE))
 
 
 def generate(profile: str) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """A job on a cluster, from Python: what is started when, and what goes on where."""
 
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -8,9 +8,10 @@ import pytest
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job import Job
 from imagekiln.steps.jobfile import check_job
-from imagekiln.workflows import client, pod_logs, schedules
+from imagekiln.workflows import client, gpu_profiles, pod_logs, schedules, submission
 from imagekiln.workflows.argo import metadata
 from imagekiln.workflows.connection import Json
+from imagekiln.workflows.status import Status
 from tests.workflows.memory import Memory
 
 NAMESPACE = "images"
@@ -105,15 +106,59 @@ def test_resubmitted_workflow_has_our_labels_and_none_of_argos_state(argo: Memor
     assert metadata(argo.get("Workflow", NAMESPACE, again))["labels"] == ours
 
 
+def fired(argo: Memory, at: str, phase: str = "Failed") -> str:
+    """A workflow that Argo made of the job's schedule."""
+    schedules.schedule(job(), "30 1 * * *", argo=argo)
+    spec = argo.get("CronWorkflow", NAMESPACE, "imagekiln-postcards")["spec"]
+    labels = spec["workflowMetadata"]["labels"]  # type: ignore[index]
+    about = {
+        "name": f"imagekiln-postcards-{datetime.fromisoformat(at).timestamp():.0f}",
+        "namespace": NAMESPACE,
+        "labels": labels | {"workflows.argoproj.io/cron-workflow": "imagekiln-postcards"},
+        "annotations": {"workflows.argoproj.io/scheduled-time": at},
+    }
+    argo.create({"kind": "Workflow", "metadata": about, "spec": spec["workflowSpec"]})  # type: ignore[index]
+    argo.end(str(about["name"]), phase)
+    return str(about["name"])
+
+
+def further(argo: Memory, name: str, number: int, phase: str) -> str:
+    """A workflow that another one has made."""
+    about = {"name": f"{name}-{number}", "namespace": NAMESPACE, "labels": {"imagekiln/part-of": name}}
+    argo.create({"kind": "Workflow", "metadata": about, "spec": {}})
+    argo.end(f"{name}-{number}", phase)
+    return f"{name}-{number}"
+
+
+def stopped(argo: Memory) -> list[str]:
+    return [name for name in workflows(argo) if "shutdown" in argo.get("Workflow", NAMESPACE, name)["spec"]]  # type: ignore[operator]
+
+
 def test_stopping_ends_the_further_workflows_too_that_still_run(argo: Memory) -> None:
     first = client.submit(job(), argo=argo).name
-    for number, phase in enumerate(("Succeeded", "Running")):
-        about = {"name": f"{first}-{number}", "namespace": NAMESPACE, "labels": {"imagekiln/part-of": first}}
-        argo.create({"kind": "Workflow", "metadata": about, "spec": {}})
-        argo.end(f"{first}-{number}", phase)
+    _, part = (further(argo, first, number, phase) for number, phase in enumerate(("Succeeded", "Running")))
     client.stop(first, NAMESPACE, argo)
-    specs = {name: argo.get("Workflow", NAMESPACE, name)["spec"] for name in workflows(argo)}
-    assert [name for name, spec in specs.items() if "shutdown" in spec] == [first, f"{first}-1"]  # type: ignore[operator]
+    assert stopped(argo) == [first, part]
+
+
+def test_further_workflow_of_one_that_has_ended_is_stopped_by_that_ones_name(argo: Memory) -> None:
+    first = client.submit(job(), argo=argo).name
+    part = further(argo, first, 0, "Running")
+    argo.end(first, "Failed")
+    client.stop(first, NAMESPACE, argo)
+    assert stopped(argo) == [part], "Argo's server refuses to stop what has ended"
+
+
+def test_nothing_goes_on_while_a_further_workflow_still_makes_its_shards(argo: Memory) -> None:
+    first = client.submit(job(), argo=argo).name
+    part = further(argo, first, 0, "Running")
+    argo.end(first, "Failed")
+    with pytest.raises(BadInput, match=f"{part}: is still running"):
+        client.resubmit(first, NAMESPACE, argo)
+    with pytest.raises(BadInput, match=f"{part}: is still running"):
+        client.submit(job(), argo=argo)
+    argo.end(part, "Failed")
+    client.resubmit(first, NAMESPACE, argo)
 
 
 def test_resubmitted_firing_keeps_its_date_and_a_name_that_argo_takes(argo: Memory) -> None:
@@ -173,6 +218,38 @@ def test_nothing_is_retried_while_the_job_itself_runs(argo: Memory) -> None:
     with pytest.raises(BadInput, match=f"{first.name}: is still running"):
         client.submit(job(), argo=argo, retry=True)
     assert workflows(argo) == [first.name]
+
+
+def test_nothing_is_retried_while_a_workflow_that_goes_on_with_the_job_runs(argo: Memory) -> None:
+    argo.end(client.submit(job(), argo=argo).name, "Failed")
+    second = client.submit(job(), argo=argo).name
+    client.submit(job(), "2025-11-21", "UTC", argo)  # another run
+    with pytest.raises(BadInput, match=f"{second}: is still running"):
+        client.submit(job(), argo=argo, retry=True)
+    argo.end(second, "Failed")
+    assert client.submit(job(), argo=argo, retry=True).name.endswith("-r1")
+
+
+def test_nights_are_retried_by_their_days_once_they_have_ended(argo: Memory) -> None:
+    night = date(2025, 11, 26)
+    firing = fired(argo, "2025-11-26T02:30:00+01:00", "Running")
+    argo.apply(submission.cron_workflow(job(), gpu_profiles.load("gpu"), ("30 2 * * *",), "Europe/Berlin"))
+    argo.objects["Workflow", NAMESPACE, firing]["spec"]["arguments"]["parameters"][1]["value"] = "Europe/Berlin"  # type: ignore[index]
+    with pytest.raises(BadInput, match=f"{firing}: is still running"):
+        schedules.backfill(job(), night, night, argo, retry=True)
+    argo.end(firing, "Failed")
+    (begun,) = schedules.backfill(job(), night, night, argo, retry=True)
+    assert given(argo, begun.name)["logical-date"] == "2025-11-26T01:30:00+00:00"
+    assert given(argo, begun.name)["retry"] == "true"
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+def test_backfill_gives_back_the_firing_that_runs_or_was_well(argo: Memory, phase: str) -> None:
+    firing = fired(argo, "2025-11-26T01:30:00Z", phase)
+    night = date(2025, 11, 26)
+    assert [each.name for each in schedules.backfill(job(), night, night, argo)] == [firing]
+    argo.end(firing, "Failed")
+    assert schedules.backfill(job(), night, night, argo)[0].name != firing
 
 
 def test_retries_of_two_dates_are_two(argo: Memory) -> None:
@@ -255,21 +332,58 @@ def test_logs_that_are_followed_are_of_pods_too_that_come_later(argo: Memory) ->
     assert list(followed) == ["generate 1: drawn 1"]
 
 
+def dates(argo: Memory, found: list[Status]) -> list[str]:
+    return [given(argo, each.name)["logical-date"] for each in found]
+
+
 def test_backfill_submits_what_the_schedule_would_have_fired(argo: Memory) -> None:
     schedules.schedule(job(), "30 1 * * *", "Europe/Berlin", argo)
-    found = schedules.backfill(job(), date(2026, 11, 1), date(2026, 11, 2), argo)
-    dates = [
-        parameter["value"]
-        for each in found
-        for parameter in argo.get("Workflow", NAMESPACE, each.name)["spec"]["arguments"]["parameters"]  # type: ignore[index]
-        if parameter["name"] == "logical-date"
-    ]
-    assert dates == ["2026-11-01T00:30:00+00:00", "2026-11-02T00:30:00+00:00"]
+    found = schedules.backfill(job(), date(2025, 11, 1), date(2025, 11, 2), argo)
+    assert dates(argo, found) == ["2025-11-01T00:30:00+00:00", "2025-11-02T00:30:00+00:00"]
+
+
+def test_backfill_knows_every_line_of_a_schedule(argo: Memory) -> None:
+    lines = ("30 1 * * *", "30 1,13 * * 6")
+    argo.apply(submission.cron_workflow(job(), gpu_profiles.load("gpu"), lines, "UTC"))
+    client.apply(job(), argo)
+    found = schedules.backfill(job(), date(2025, 11, 1), date(2025, 11, 2), argo)
+    assert [each[:16] for each in dates(argo, found)] == ["2025-11-01T01:30", "2025-11-01T13:30", "2025-11-02T01:30"]
+
+
+def test_backfill_makes_nothing_before_its_time(argo: Memory) -> None:
+    today = datetime.now(UTC).date()
+    schedules.schedule(job(), "0 0 * * *", "UTC", argo)
+    found = schedules.backfill(job(), today, today + timedelta(days=3), argo)
+    assert dates(argo, found) == [f"{today}T00:00:00+00:00"]
+    with pytest.raises(BadInput, match="has not fired"):
+        schedules.backfill(job(), today + timedelta(days=1), today + timedelta(days=3), argo)
+
+
+def test_backfill_of_more_than_a_cluster_takes_at_once_is_refused(argo: Memory) -> None:
+    schedules.schedule(job(), "* * * * *", "UTC", argo)
+    with pytest.raises(BadInput, match="Name fewer days"):
+        schedules.backfill(job(), date(2025, 1, 1), date(2025, 1, 2), argo)
+    assert workflows(argo) == []
+
+
+def test_schedule_whose_every_firing_would_be_one_run_is_refused(argo: Memory) -> None:
+    with pytest.raises(BadInput, match="only the first makes anything"):
+        schedules.schedule(job(run_id="mine"), "30 1 * * *", argo=argo)
+
+
+def test_firings_that_look_for_what_is_new_in_one_table_do_not_overlap(argo: Memory) -> None:
+    for changes, expected in (
+        ({}, "Allow"),
+        ({"skip_existing": True, "prompts": "s3://prompts/{date}/*.parquet"}, "Allow"),
+        ({"skip_existing": True}, "Forbid"),
+    ):
+        name = schedules.schedule(job(**changes), "30 1 * * *", argo=argo)
+        assert argo.get("CronWorkflow", NAMESPACE, name)["spec"]["concurrencyPolicy"] == expected  # type: ignore[index]
 
 
 def test_backfill_without_a_schedule_is_refused(argo: Memory) -> None:
     with pytest.raises(Missing):
-        schedules.backfill(job(), date(2026, 11, 1), date(2026, 11, 2), argo)
+        schedules.backfill(job(), date(2025, 11, 1), date(2025, 11, 2), argo)
 
 
 def test_schedule_rests_and_goes_on(argo: Memory) -> None:

@@ -51,7 +51,7 @@ def _plan_file(run: str) -> dict[str, object]:
 
 
 def test_pod_plans_and_leaves_what_argo_needs(tmp_path: Path) -> None:
-    done = _plan(tmp_path, _job(tmp_path, "cluster: {parallelism: 3}"))
+    done = _plan(tmp_path, _job(tmp_path, "cluster: {parallelism: 3, priority: 7, priority_class: nights}"))
     assert done.exit_code == 0, done.output
     left = _outputs(tmp_path)
     shards = len(_list(_plan_file(left["run"])["shards"]))
@@ -62,6 +62,8 @@ def test_pod_plans_and_leaves_what_argo_needs(tmp_path: Path) -> None:
         "pods_here": str(shards),
         "workflows": "0",
         "parallelism": "3",
+        "priority": "7",
+        "priority_class": "nights",
         "images": "135",
     }
 
@@ -122,6 +124,14 @@ def test_parameters_go_on_top_of_the_job(tmp_path: Path) -> None:
     assert job["device"] == "cpu"
 
 
+def test_event_gives_settings_as_a_list(tmp_path: Path) -> None:
+    settings = _encoded(json.dumps(["batch.images=2", 'defaults.negative_prompt=a "b"', ""]))
+    assert _plan(tmp_path, _job(tmp_path), IMAGEKILN_SETTINGS=settings).exit_code == 0
+    job = _dict(_plan_file(_outputs(tmp_path)["run"])["job"])
+    assert _dict(job["batch"])["images"] == 2
+    assert _dict(job["defaults"])["negative_prompt"] == 'a "b"'
+
+
 def test_job_is_read_from_where_job_uri_says(tmp_path: Path, s3_bucket: str) -> None:
     open_store(s3_bucket).create("jobs/shapes.yaml", _job(tmp_path).encode())
     done = _plan(tmp_path, "", IMAGEKILN_JOB_URI=_encoded(f"{s3_bucket}/jobs/shapes.yaml"))
@@ -142,6 +152,8 @@ def test_job_is_read_from_where_job_uri_says(tmp_path: Path, s3_bucket: str) -> 
         ({"IMAGEKILN_RUN_ID": _encoded("a b")}, "run_id"),
         ({"IMAGEKILN_RETRY": _encoded("{{x}}")}, "Write true"),
         ({"IMAGEKILN_SETTINGS": _encoded("device=mps")}, "device"),
+        ({"IMAGEKILN_SETTINGS": _encoded('["device=cpu"')}, "no list in JSON"),
+        ({"IMAGEKILN_SETTINGS": _encoded("[1]")}, "settings: are no texts"),
         ({"IMAGEKILN_SETTINGS": _encoded("prompts=x/{date}.parquet")}, "needs a date"),
     ],
 )

@@ -121,6 +121,27 @@ def test_no_text_of_a_user_is_pasted_into_a_command() -> None:
             assert set(pasted) <= {"{{inputs.parameters.run}}", "{{inputs.parameters.shard}}"}
 
 
+def test_plan_hands_out_what_further_workflows_take_and_they_draw_with_the_same_image() -> None:
+    made = templates.workflow_template(gpu_profiles.load("gpu"), NAMESPACE)
+    by_name = {each["name"]: each for each in _dict(made["spec"])["templates"]}
+    given = {each["name"] for each in by_name["plan"]["outputs"]["parameters"]}
+    wanted = {each["name"] for each in by_name["further"]["inputs"]["parameters"]}
+    assert {"parallelism", "priority", "priority_class"} < wanted <= given
+    assert (
+        "- name: gpu-image\n      value: {{=toJson(workflow.parameters['gpu-image'])}}"
+        in (by_name["further-one"]["resource"]["manifest"])
+    )
+
+
+@pytest.mark.parametrize("name", gpu_profiles.bundled())
+def test_expressions_in_a_patch_read_the_same_before_and_after_yaml(name: str) -> None:
+    # Argo works them out in the text of the patch, and reads that as YAML afterwards.
+    for template in _containers(name):
+        patch = template["podSpecPatch"]
+        main = next(each for each in yaml.safe_load(patch)["containers"] if each["name"] == "main")
+        assert f"'{main['resources']['limits']['memory']}'" in patch or "{{" not in patch
+
+
 @pytest.mark.parametrize("name", gpu_profiles.bundled())
 def test_every_container_passes_pod_security_restricted_with_a_read_only_root(name: str) -> None:
     for template in _containers(name):

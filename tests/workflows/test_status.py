@@ -8,6 +8,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.connection import Json
+from imagekiln.workflows.standing import standing
 from imagekiln.workflows.status import Failure, Pods, status
 
 HOUR = "2026-11-21T01:00:00Z"
@@ -49,6 +50,13 @@ def test_images_are_what_running_pods_say_and_what_done_pods_had() -> None:
     found = status(workflow(plan(90, 3), *shard(0, pod("Succeeded", "1/1")), *shard(1, pod("Running", "12/30"))))
     assert (found.run, found.images, found.made) == ("s3://out/run", 90, 42)
     assert found.pods == Pods(waiting=0, running=1, done=1, failed=0)
+
+
+def test_what_a_pod_waits_for_is_said_while_none_runs() -> None:
+    stuck = pod("Pending", message='ImagePullBackOff: Back-off pulling image "a"')
+    found = status(workflow(plan(60, 2), *shard(0, stuck), *shard(1, pod("Pending"))))
+    assert standing(found).endswith('; waiting, generate: ImagePullBackOff: Back-off pulling image "a"')
+    assert status(workflow(plan(60, 2), *shard(0, stuck), *shard(1, pod("Running")))).waits is None
 
 
 def test_shard_is_counted_once_however_often_it_is_tried() -> None:

@@ -1,11 +1,11 @@
-"""When a schedule would have fired: what a backfill submits."""
+"""When a schedule fires, and what Argo would not read as one."""
 
 from datetime import date
 
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows.schedules import firings
+from imagekiln.workflows.cron import check, firings
 
 
 def moments(cron: str, zone: str, first: date, last: date) -> list[str]:
@@ -28,10 +28,20 @@ def test_clocks_that_change_move_the_moment() -> None:
     assert found == ["2026-10-24T02:30:00+00:00", "2026-10-25T03:30:00+00:00"]
 
 
-@pytest.mark.parametrize("cron", ["", "every night", "61 * * * *", "* * *"])
+# Argo takes the last six without a word, and never fires them.
+@pytest.mark.parametrize(
+    "cron",
+    ["", "every night", "61 * * * *", "* * *",
+     "0 30 1 * * *", "30 1 * * 7", "30 1 * * 5-7", "30 1 L * *", "30 1 * * 5#2", "30 1 * * 5L"],
+)  # fmt: skip
 def test_text_that_is_no_schedule_is_refused(cron: str) -> None:
     with pytest.raises(BadInput, match="Write minute, hour"):
         moments(cron, "UTC", date(2026, 11, 1), date(2026, 11, 1))
+
+
+@pytest.mark.parametrize("cron", ["*/15 0-6,22 1,15 jan-MAR *", "30 1 * * mon-fri", "7 7 7 7 0", "0 1/7 * * 1-5/2"])
+def test_schedules_that_argo_reads_are_taken(cron: str) -> None:
+    check(cron)
 
 
 def test_unknown_time_zone_is_refused() -> None:
