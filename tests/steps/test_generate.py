@@ -235,11 +235,11 @@ class Full(Disk):
 
 
 def test_a_write_that_fails_ends_the_shard_and_leaves_no_thread_behind(there: Planned) -> None:
-    before, store = set(threading.enumerate()), Full(Path(there.uri))
+    before, store = threads(), Full(Path(there.uri))
     with pytest.raises(TryAgain, match=r"00000-0001.parquet: the disk is full") as caught:
         make_shard(store, there.plan, 0, lambda: Denoiser(models.pipe("sd")), Silent(), Stop())
     assert caught.tb is not None  # while it is held, so are the frames of all stages
-    assert set(threading.enumerate()) == before
+    assert threads() == before
     assert [store.exists(key) for key in KEYS] == [True, False, False]
 
 
@@ -301,6 +301,11 @@ def test_encoding_and_writing_are_hidden_behind_a_device_that_is_slower(
     assert took.total - took.load < 0.048 * (batches + 10), "the end, and what a busy machine adds"
 
 
+def threads() -> set[threading.Thread]:
+    """Those that run, but tqdm's own, which begins at the first bar and stays."""
+    return {each for each in threading.enumerate() if each.name != "tqdm_monitor"}
+
+
 class Broken:
     """A device's event that tells, when it is waited for, what went wrong."""
 
@@ -313,14 +318,14 @@ def test_a_device_that_fails_at_pictures_under_way_is_tried_again_and_loses_no_i
     class Failing(Denoiser):
         def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
             drawn = super().draw(rows, size, check)
-            return Drawing(len(rows), Broken(), lambda: [*drawn]) if store.exists(KEYS[0]) else drawn
+            begun.append(len(rows))
+            return Drawing(len(rows), Broken(), lambda: [*drawn]) if len(begun) > 1 else drawn
 
-    before, store = set(threading.enumerate()), open_store(there.uri)
+    before, store, begun = threads(), open_store(there.uri), list[int]()
     with pytest.raises(TryAgain, match=r"the device failed \(CUDA error: an illegal memory access"):
         make_shard(store, there.plan, 0, lambda: Failing(models.pipe("sd")), Silent(), Stop())
-    assert set(threading.enumerate()) == before
-    there_now = [store.exists(key) for key in KEYS]
-    assert there_now != [True, True, True]
+    assert threads() == before
+    assert not any(store.exists(key) for key in KEYS[1:])
     assert generate(there.uri, 0) is not None
     statuses = [status for key in KEYS for status in pq.read_table(store.at(key))["status"].to_pylist()]
     assert statuses == ["ok"] * 10
