@@ -23,7 +23,7 @@ EXPORTERS = (
     "app.kubernetes.io/name=dcgm-exporter",
     "app=nvidia-dcgm-exporter",  # the GPU Operator's
     "app.kubernetes.io/name=gke-managed-dcgm-exporter",
-    "k8s-app=dcgm-exporter",  # CloudWatch's, on EKS
+    "app.kubernetes.io/component=dcgm-exporter",  # CloudWatch's operator, on EKS
 )
 INSTALL = "Install the DRA driver of your GPUs; Kubernetes must be 1.34 or later."
 
