@@ -3,20 +3,23 @@
 import pytest
 
 from imagekiln.steps.aggregate import aggregate
+from imagekiln.steps.plan import load
 from imagekiln.steps.planning import make_plan
-from imagekiln.workflows import client, further, gpu_profiles, templates
+from imagekiln.steps.storage import open_store
+from imagekiln.workflows import client, further, gpu_profiles, status, templates
 from imagekiln.workflows.argo import Argo
 from imagekiln.workflows.connection import Json
 from tests.cluster import jobs, kube
+from tests.cluster.ending import ended
 
 IN_ONE = 3
 
 
-def test_shards_that_do_not_fit_are_made_by_further_workflows(argo: Argo, monkeypatch: pytest.MonkeyPatch) -> None:
+def begun(argo: Argo, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """The name of a workflow whose shards do not fit in one, and its run."""
     monkeypatch.setattr(further, "MOST_PODS", IN_ONE)
     profile = gpu_profiles.load("test").model_copy(update={"name": "few"})
-    template = templates.workflow_template(profile, kube.NAMESPACE)
-    argo.apply(template)
+    argo.apply(templates.workflow_template(profile, kube.NAMESPACE))
     wanted = jobs.job(shard={"images": 2}, device="cpu")
     planned = make_plan(wanted)
     shards = len(planned.plan.shards)
@@ -37,9 +40,39 @@ def test_shards_that_do_not_fit_are_made_by_further_workflows(argo: Argo, monkey
         },
     }
     argo.create(made)
-    status = client.wait(name, kube.NAMESPACE, 240, argo, every=1)
-    assert (status.phase, status.failures) == ("Succeeded", ())
-    parts = argo.find("Workflow", kube.NAMESPACE, f"{further.PART_OF}={name}")
-    assert {kube.at(each, "spec", "priority") for each in parts} == {3}
-    assert client.state(name, kube.NAMESPACE, argo).pods.done == shards
-    assert aggregate(planned.uri).ok == len(jobs.TEXTS)
+    return name, planned.uri
+
+
+def parts(name: str, argo: Argo) -> list[Json]:
+    """The further workflows of one."""
+    return argo.find("Workflow", kube.NAMESPACE, f"{further.PART_OF}={name}")
+
+
+def test_shards_that_do_not_fit_are_made_by_further_workflows(argo: Argo, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, run = begun(argo, monkeypatch)
+    found = ended(name, argo)
+    assert (found.phase, found.failures) == ("Succeeded", ())
+    assert {kube.at(each, "spec", "priority") for each in parts(name, argo)} == {3}
+    assert client.state(name, kube.NAMESPACE, argo).pods.done == len(load(open_store(run)).shards)
+    assert aggregate(run).ok == len(jobs.TEXTS)
+
+
+def test_what_is_stopped_stops_with_its_further_workflows_and_goes_on_when_resubmitted(
+    argo: Argo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, run = begun(argo, monkeypatch)
+    kube.until(240, "a pod of a further workflow", lambda: [each for part in parts(name, argo) for each in _pods(part)])
+    client.stop(name, kube.NAMESPACE, argo)
+    assert ended(name, argo).phase == "Failed"
+    kube.until(240, "the end of its parts", lambda: all(status.has_ended(each) for each in parts(name, argo)))
+    before = jobs.written(run)
+    assert len(before) < len(load(open_store(run)).shards), "it was stopped too late to tell"
+    again = ended(client.resubmit(name, kube.NAMESPACE, argo).name, argo)
+    assert (again.phase, again.failures) == ("Succeeded", ())
+    assert aggregate(run).ok == len(jobs.TEXTS)
+    after = jobs.written(run)
+    assert {key: after[key] for key in before} == before, "what was there was written again"
+
+
+def _pods(workflow: Json) -> list[kube.Object]:
+    return kube.pods(kube.name(workflow), "generate")

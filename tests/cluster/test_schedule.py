@@ -2,6 +2,8 @@
 
 from datetime import UTC, date, datetime
 
+from imagekiln.steps import names
+from imagekiln.steps.storage import open_store
 from imagekiln.steps.verify import verify
 from imagekiln.workflows import client, schedules
 from imagekiln.workflows.argo import Argo, metadata
@@ -43,12 +45,29 @@ def test_backfill_makes_each_date_of_its_own_prompts(argo: Argo) -> None:
     )
     cron = schedules.schedule(job, "30 1 * * *", "Europe/Berlin", argo)
     schedules.suspend(cron, kube.NAMESPACE, argo)
-    names = [each.name for each in schedules.backfill(job, DAYS[0], DAYS[-1], argo)]
-    runs = [succeeded(name, argo) for name in names]
+    begun = [each.name for each in schedules.backfill(job, DAYS[0], DAYS[-1], argo)]
+    runs = [succeeded(name, argo) for name in begun]
     assert [run.rpartition("/")[2] for run in runs] == [
         "nightly-20260301T003000Z", "nightly-20260302T003000Z", "nightly-20260303T003000Z",
     ]  # fmt: skip
     for place, run in enumerate(runs):
         assert sorted(jobs.manifest(run)["prompt"].to_pylist()) == sorted(jobs.TEXTS[place : place + 2])
-    assert [each.name for each in schedules.backfill(job, DAYS[0], DAYS[-1], argo)] == names
+    assert [each.name for each in schedules.backfill(job, DAYS[0], DAYS[-1], argo)] == begun
+    argo.delete("CronWorkflow", kube.NAMESPACE, cron)
+
+
+def test_a_night_that_lost_images_makes_them_again(argo: Argo) -> None:
+    job = jobs.job(name="lossy", run_id=None, output=f"{jobs.BUCKET}/lossy-{datetime.now(UTC):%H%M%S}")
+    cron = schedules.schedule(job, "30 1 * * *", "Europe/Berlin", argo)
+    schedules.suspend(cron, kube.NAMESPACE, argo)
+    (fired,) = schedules.backfill(job, DAYS[0], DAYS[0], argo)
+    run = succeeded(fired.name, argo)
+    whole, before = jobs.made(run), jobs.written(run)
+    open_store(run).remove(names.part(0, 1))
+    jobs.incomplete(run)
+    (again,) = schedules.backfill(job, DAYS[0], DAYS[0], argo, retry=True)
+    assert succeeded(again.name, argo) == f"{run}/retry-1"
+    assert jobs.made(run) == whole
+    assert len(set(before) - set(jobs.written(run))) == 1, "what was lost was written into the run itself"
+    assert len(jobs.written(f"{run}/retry-1")) == 1
     argo.delete("CronWorkflow", kube.NAMESPACE, cron)
