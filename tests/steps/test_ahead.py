@@ -1,6 +1,5 @@
 """Stages that run ahead of their consumers."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -8,6 +7,7 @@ from contextlib import closing
 import pytest
 
 from imagekiln.steps.ahead import Waits, ahead
+from tests.threads import threads
 
 SOON = 5.0  # seconds in which what must happen at once has happened even on a busy machine
 
@@ -59,18 +59,18 @@ def test_producer_goes_no_further_ahead_than_its_queue_and_one_in_hand() -> None
 
 
 def test_consumer_that_leaves_early_stops_the_producer_and_leaves_no_thread() -> None:
-    before = set(threading.enumerate())
+    before = threads()
     counter = Counter(1000)
     with closing(ahead(counter.items(), 2, Waits())) as stage:
         next(stage)
-        assert set(threading.enumerate()) > before
+        assert threads() - before
     assert counter.closed
     assert counter.made < 1000
-    assert set(threading.enumerate()) == before
+    assert not threads() - before
 
 
 def test_consumer_that_fails_closes_every_stage_before_it() -> None:
-    before = set(threading.enumerate())
+    before = threads()
     first = Counter(1000)
 
     def fails_at_the_third() -> None:
@@ -84,13 +84,13 @@ def test_consumer_that_fails_closes_every_stage_before_it() -> None:
     with pytest.raises(OSError, match="full"):
         fails_at_the_third()
     assert first.closed
-    assert set(threading.enumerate()) == before
+    assert not threads() - before
 
 
 def test_threads_are_gone_after_the_last_item() -> None:
-    before = set(threading.enumerate())
+    before = threads()
     list(ahead(Counter(3).items(), 1, Waits()))
-    assert set(threading.enumerate()) == before
+    assert not threads() - before
 
 
 def test_slow_consumer_shows_as_a_full_queue() -> None:

@@ -5,6 +5,7 @@ import pytest
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.in_order import WORKERS, in_order
+from tests.threads import threads
 
 
 def test_answers_come_in_order_however_long_each_takes() -> None:
@@ -25,7 +26,7 @@ def test_only_so_many_answers_are_held_at_a_time() -> None:
 
 
 def test_a_failure_comes_out_and_leaves_no_thread_behind() -> None:
-    before = set(threading.enumerate())
+    before = threads()
 
     def fails(number: int) -> int:
         if number == 3:
@@ -36,7 +37,7 @@ def test_a_failure_comes_out_and_leaves_no_thread_behind() -> None:
     with pytest.raises(TryAgain):
         found.extend(in_order(fails, 100))
     assert found == [0, 1, 2]
-    assert set(threading.enumerate()) == before
+    assert not threads() - before
 
 
 def test_several_are_done_at_once_and_no_more() -> None:

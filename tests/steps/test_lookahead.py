@@ -22,6 +22,7 @@ from imagekiln.steps.storage import open_store
 from tests import models
 from tests.models import Kind
 from tests.runs import image_row, planned
+from tests.threads import threads
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
@@ -85,11 +86,11 @@ def test_a_bad_text_fails_alone_though_it_was_encoded_ahead(tmp_path: Path) -> N
     rows = [{"prompt": f"number {place}"} for place in range(8)]
     there = planned(tmp_path, str(tmp_path / "out"), rows, shard={"images": 100}, batch={"images": 2})
     denoiser, asked = _denoiser("sd", bad="number 5")
-    before = set(threading.enumerate())
+    before = threads()
     store = open_store(there.uri)
     done = make_shard(store, there.plan, 0, lambda: denoiser, Silent(), Stop())
     assert done is not None
-    assert set(threading.enumerate()) == before
+    assert not threads() - before
     assert ("number 5", False) in asked
     index = [row for key in sorted(Path(there.uri, "images").iterdir()) for row in _index(key)]
     assert {(row["prompt"], row["status"]) for row in index if row["status"] != "ok"} == {("number 5", "failed")}

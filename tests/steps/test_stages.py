@@ -1,6 +1,5 @@
 """The three stages of a shard, each without threads of its own or a model: draw, encode, write."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -23,6 +22,7 @@ from imagekiln.steps.stats import Seconds
 from imagekiln.steps.stop import COMMIT_SECONDS, GRACE_SECONDS, Stop, Stopped
 from imagekiln.steps.storage import Store, open_store
 from tests.runs import PROMPTS, picture, planned
+from tests.threads import threads
 
 
 @pytest.fixture(scope="module")
@@ -204,10 +204,10 @@ def test_a_part_that_was_dropped_is_never_put_together(wanted: tuple[Part, ...])
 
 
 def test_encoders_are_gone_when_the_consumer_leaves(wanted: tuple[Part, ...]) -> None:
-    before = set(threading.enumerate())
+    before = threads()
     with closing(stages.finish(_draw(wanted, Model()), _encode, Parquet(Png()), Silent(), Seconds())) as finished:  # type: ignore[type-var]  # a generator
         next(finished)
-    assert set(threading.enumerate()) == before
+    assert not threads() - before
 
 
 def _finished(part: Part, places: Sequence[int]) -> Packed:
