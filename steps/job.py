@@ -11,7 +11,7 @@ from imagekiln.steps.metadata import C2pa, Metadata
 from imagekiln.steps.refiner import Refiner
 from imagekiln.steps.samplers import Sampler
 from imagekiln.steps.speed import Speed
-from imagekiln.steps.values import Number, Positive, Settings, Share, Text, Whole
+from imagekiln.steps.values import Number, ObjectName, Positive, Settings, Share, Text, Whole
 
 UNTUNED_BATCH = 8  # images
 MOST_SHARD_IMAGES = 100_000  # a shard's rows are held in memory
@@ -138,11 +138,7 @@ class Cluster(Settings):
     profile: Text = Field("gpu", description="What a pod asks for a GPU: a bundled profile, or the path of your own.")
     parallelism: Positive = Field(16, le=1000, description="The most pods at once.")
     priority: int = Field(0, description="Among workflows that wait for the controller, higher goes first.")
-    priority_class: str | None = Field(
-        None,
-        pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$",
-        description="The pods' PriorityClass, where the profile has none.",
-    )
+    priority_class: ObjectName | None = Field(None, description="The pods' PriorityClass, where the profile has none.")
     cpu_image: Text | None = Field(None, description="The image of plan and aggregate, not the profile's.")
     gpu_image: Text | None = Field(None, description="The image of generate, not the profile's.")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from imagekiln.steps import bundled, hub, tensor_names
+from imagekiln.steps import bundled, file_hash, hub, tensor_names
 from imagekiln.steps.adapters import Lora
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.families import family
@@ -89,8 +89,7 @@ def _facts(path: Path, setting: str) -> LoraFacts:
         found = tensor_names.read(file, path, setting)
         _refuse_tensors(found, path, setting)
         tensors = hashlib.file_digest(file, "sha256").hexdigest()
-        file.seek(0)
-        return LoraFacts(hashlib.file_digest(file, "sha256").hexdigest(), tensors)
+        return LoraFacts(file_hash.sha256(path), tensors)
 
 
 def _refuse_tensors(names: Iterable[str], path: Path, setting: str) -> None:

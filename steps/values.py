@@ -24,6 +24,8 @@ Whole = Annotated[int, BeforeValidator(_no_truth)]
 Number = Annotated[float, BeforeValidator(_no_truth)]
 Share = Annotated[Number, Field(ge=0, le=1)]
 Positive = Annotated[Whole, Field(ge=1)]
+OBJECT_NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"  # Kubernetes' rule for names of most objects
+ObjectName = Annotated[str, Field(pattern=f"^{OBJECT_NAME}$")]
 Text = Annotated[str, Field(min_length=1), AfterValidator(_no_nul)]
 
 

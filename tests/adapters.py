@@ -5,14 +5,18 @@ from pathlib import Path
 from typing import Literal
 
 import diffusers
+import numpy as np
 import safetensors.torch
 import torch
 import transformers
 from diffusers.models.attention_processor import SD3IPAdapterJointAttnProcessor2_0
 from diffusers.models.embeddings import IPAdapterTimeImageProjection
 
+from imagekiln.steps.input_picture import opened
+from imagekiln.steps.rows import ImageRow
 from tests import models
 from tests.models import WIDE, Untyped, pipe
+from tests.pictures import noise
 
 Kind = Literal["sd", "sdxl"]
 Transformer = Literal["flux", "sd3"]
@@ -142,3 +146,18 @@ def sd3_ip_adapter() -> Path:
     cut = transformers.SiglipImageProcessor(size={"height": SIGHT, "width": SIGHT})
     cut.save_pretrained(folder / "image_encoder")
     return folder
+
+
+def drawn_by_diffusers(loaded: Untyped, prompt: str, row: ImageRow, guidance: float) -> bytes:
+    """What diffusers' own call makes of a prompt and the first picture, with the adapter that was loaded, at 0.8."""
+    loaded.set_ip_adapter_scale(0.8)
+    (image,) = loaded(
+        prompt,
+        ip_adapter_image=opened(noise(0)),
+        width=models.SIDE,
+        height=models.SIDE,
+        num_inference_steps=2,
+        guidance_scale=guidance,
+        generator=[torch.Generator("cpu").manual_seed(row.pixels.seed)],
+    ).images
+    return np.asarray(image).tobytes()

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.values import OBJECT_NAME
 from imagekiln.workflows.connection import Json
 
-NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")  # Kubernetes' own rule
+NAME = re.compile(OBJECT_NAME)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from imagekiln.steps.values import Settings
+from imagekiln.steps.values import ObjectName, Settings
 
 Amount = Annotated[float, Field(gt=0)]
-Name = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
 SLICE = "/mig-"  # in the resource that NVIDIA's plugin names a MIG slice by
 SHARED = ".shared"  # what it ends in where a GPU is shared by turns or by MPS
 
@@ -48,8 +47,8 @@ class Pod(Settings):
     labels: tuple[Label, ...] = Field((), description="Labels that the node must have; all of them.")
     preferred: tuple[Label, ...] = Field((), description="Labels that it had better have.")
     tolerations: tuple[Toleration, ...] = ()
-    runtime_class: Name | None = None
-    priority_class: Name | None = None
+    runtime_class: ObjectName | None = None
+    priority_class: ObjectName | None = None
     annotations: dict[str, str] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
     hours: Amount = Field(24, description="A pod that runs for longer is stopped.")
@@ -60,7 +59,7 @@ class Gpu(Settings):
 
     resource: str = "nvidia.com/gpu"
     count: int = Field(1, ge=1, le=64, description="GPUs in one pod. Each gets a worker of its own.")
-    claim: Name | None = Field(
+    claim: ObjectName | None = Field(
         None, description="A ResourceClaimTemplate of the namespace, in the resource's place, for `count` GPUs."
     )
     device: Literal["cuda", "cpu"] = Field("cuda", description="cpu is for clusters whose GPUs are only advertised.")
@@ -77,7 +76,7 @@ class Gpu(Settings):
 class Cache(Settings):
     """Where model files outlive a pod: a claim that every node can mount, a node's folder, or an image."""
 
-    claim: Name | None = None
+    claim: ObjectName | None = None
     host_path: str | None = Field(None, pattern=r"^/", description="A folder of each node. Pod Security must allow it.")
     image: str | None = Field(
         None, description="An OCI image that is HF_HOME, with the hub's cache in /hub (Kubernetes 1.35)."
@@ -103,7 +102,7 @@ class Sharing(Settings):
     """What keeps batches from each other's GPUs."""
 
     semaphore: str | None = Field(None, description="A key of ConfigMap imagekiln-gpus: so many pods at once.")
-    mutex: Name | None = Field(None, description="Batches with this name generate one after the other.")
+    mutex: ObjectName | None = Field(None, description="Batches with this name generate one after the other.")
 
 
 class Profile(Settings):

@@ -73,9 +73,8 @@ def pod_rights(view: KubernetesView) -> Finding:
 @check("store-credentials")
 def credentials(view: KubernetesView, output: str) -> Finding:
     """Pods have a key to the object store, or an identity that stands for one. No value is looked at."""
-    account = texts(view.get(SERVICE_ACCOUNTS, "imagekiln"), "metadata", "annotations")
-    if found := [key for key in IDENTITIES if account.get(key)]:
-        return ok(f"Service account imagekiln has an identity: {found[0]}.")
+    if found := identity(view):
+        return ok(f"Service account imagekiln has an identity: {found}.")
     if not output.startswith(("s3://", "s3a://")):
         remedy = "Annotate it as your cloud says, or bind its identity to the account in another way."
         return unknown(f"Service account imagekiln shows no identity for {output}.", remedy)
@@ -92,6 +91,12 @@ def credentials(view: KubernetesView, output: str) -> Finding:
         remedy = "Fill in workflows/cluster/base/secrets.example.yaml, or annotate the account with an identity."
         return wrong(f"Secret {secret} does not have {' and '.join(missing)}.", remedy)
     return ok(f"Secret {secret} has {' and '.join(keys)}.")
+
+
+def identity(view: KubernetesView) -> str | None:
+    """The annotation by which the pods' account has an identity that stands for a key, if it has one."""
+    account = texts(view.get(SERVICE_ACCOUNTS, "imagekiln"), "metadata", "annotations")
+    return next((key for key in IDENTITIES if account.get(key)), None)
 
 
 def _on_aws(view: KubernetesView) -> bool:

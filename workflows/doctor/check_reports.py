@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import yaml
 
 from imagekiln.workflows.connection import Json
+from imagekiln.workflows.doctor import check_access
 from imagekiln.workflows.doctor.check import Finding, check, ok, unknown, wrong
-from imagekiln.workflows.doctor.check_access import IDENTITIES, SECRETS, SERVICE_ACCOUNTS
+from imagekiln.workflows.doctor.check_access import SECRETS
 from imagekiln.workflows.doctor.check_namespace import CONFIG_MAPS
 from imagekiln.workflows.doctor.fields import part, texts
 from imagekiln.workflows.doctor.kubernetes_view import KubernetesView, Right
@@ -43,15 +44,14 @@ def _read(text: str) -> object:
 
 def _reached(view: KubernetesView, place: Json) -> Finding | None:
     """What is wrong, or not to be seen, with the Secrets that a repository names."""
-    account = texts(view.get(SERVICE_ACCOUNTS, "imagekiln"), "metadata", "annotations")
-    identity = any(account.get(key) for key in IDENTITIES)
+    apart = check_access.identity(view) is not None
     # Without an identity, the pods have the key too, and store-credentials says where it is missing.
-    names = sorted(set(_secrets(place)) - (set() if identity else {KEY}))
+    names = sorted(set(_secrets(place)) - (set() if apart else {KEY}))
     if view.may(Right("get", "secrets")):
         missing = [name for name in names if view.get(SECRETS, name) is None]
         says = f"Argo keeps reports by Secret {' and '.join(missing)}, which is not there:"
         return wrong(f"{says} aggregate's pod would not start.", KEYLESS) if missing else None
-    if names and identity:
+    if names and apart:
         says = f"The pods' account has an identity, but Argo keeps reports by Secret {' and '.join(names)}."
         return unknown(f"{says} Where that is not there, aggregate's pod does not start.", KEYLESS)
     return None
