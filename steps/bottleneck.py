@@ -10,7 +10,6 @@ from imagekiln.steps.wording import percent
 
 MUCH = 0.1  # of the time: what takes less is not worth a change
 BUSY = 0.8  # of the time: a device that computes for less is not the limit
-NEAR = 0.5  # of what the device can do: from here on, little is left to win
 
 Limit = Literal["device", "launching", "encoding", "storage", "loading", "compiling", "texts", "ends"]
 ADVICE: dict[Limit, str] = {
@@ -22,7 +21,6 @@ ADVICE: dict[Limit, str] = {
     "ends": "Make shards larger, and parts smaller.",
     "launching": "Draw more images in a batch, or let the model be compiled.",
 }
-FURTHER = "More images in a batch, compiling, or fp8 may bring it nearer."
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,4 @@ def _device(took: Seconds, used: Usage) -> Bottleneck:
         return Bottleneck("launching", f"{said} What it is given at once is too little.", ADVICE["launching"])
     after = "" if used.busy is None else " after loading"
     said = f"The device was the limit, as it should be: it computed {percent(busy)} of the time{after}."
-    if used.of_limit is None:
-        return Bottleneck("device", said, "")
-    reached = f"{said} It did {percent(used.of_limit)} of the arithmetic that it can."
-    return Bottleneck("device", reached, "" if used.of_limit >= NEAR else FURTHER)
+    return Bottleneck("device", said, "")

@@ -10,17 +10,17 @@ from diffusers.utils import BaseOutput
 from imagekiln.steps.codecs import RGB
 from imagekiln.steps.drawing import Shot
 from imagekiln.steps.encode import Picture
-from imagekiln.steps.meter import Watched
 from imagekiln.steps.rows import ImageRow
+from imagekiln.steps.timing import Spans
 
 
 @dataclass(frozen=True, slots=True)
 class Called:
-    """A call of the pipeline: its pixels, which images its safety checker refused, and what was seen of it."""
+    """A call of the pipeline: its pixels, which images its safety checker refused, and what it took."""
 
     shot: Shot
     filtered: Sequence[bool]
-    watched: Watched
+    spans: Spans
 
     def pixels(self) -> Iterator[tuple[RGB, bool, bool]]:
         """Each image's pixels, whether its numbers were finite, and whether it was refused."""

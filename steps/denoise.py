@@ -70,9 +70,7 @@ class Denoiser:
             texts=not self._conditioning.embeds,
             clock=self.compiling.clock,
             refiner=refiner.pipe if refiner else None,
-            computed=self._foretold.computed if self._foretold else lambda: True,
         )
-        self.dtype = self._meter.dtype
         self._ahead = LookAhead(self.device, self._meter.text)
         self._coming: Sequence[ImageRow] = ()
         self._copies = side_stream(self.device)
@@ -90,7 +88,6 @@ class Denoiser:
             self.compiling.draw(batch, partial(self._call, batch, check))
             for batch in self._conditioning.calls(rows, size)
         ]
-        self._meter.count()
         if (over := calls[-1].shot.over) is None:
             return self._pictures(rows, calls)
         before, self._before = self._before, over
@@ -122,19 +119,19 @@ class Denoiser:
         branch = self._branches.of(shape(batch[0]).pictures)
         told = branch.told
         self._prepare(branch.pipe, batch[0])
-        with self._meter.watching() as watched:
-            with watched.spans.span("text"):
+        with self._meter.watching() as spans:
+            with spans.span("text"):
                 text = told.text(batch)
             self._look_ahead(batch[0])
             inputs = text | told.noise(batch) | told.settings(batch[0]) | asking(told, check, self._cut)
             output = self._drawn(branch, batch, inputs | self._branches.pictured(batch))
         images = sized(output.images, batch[0])
-        return Called(shoot(images, self._copies, watched.spans), refused(output, len(batch)), watched)
+        return Called(shoot(images, self._copies, spans), refused(output, len(batch)), spans)
 
     def _pictures(self, rows: Sequence[ImageRow], calls: Sequence[Called]) -> list[Picture]:
         """The pictures of calls that are over. What filled up their batch comes last, and is left out."""
         for each in calls:
-            self._meter.add(each.watched, len(rows) / sum(len(call.filtered) for call in calls))
+            self._meter.add(each.spans)
         drawn = [pixels for each in calls for pixels in each.pixels()]
         return [picture(row, *pixels) for row, pixels in zip(rows, drawn, strict=False)]
 

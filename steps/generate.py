@@ -15,7 +15,6 @@ from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.device import describe, peak_memory
 from imagekiln.steps.encoder import Encoder
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.limits import limit
 from imagekiln.steps.opening import opened
 from imagekiln.steps.pipeline import versions
 from imagekiln.steps.plan import Plan
@@ -142,8 +141,6 @@ class _Work:
             versions=versions(self._plan.job),
             busy=stats.share(self._device.busy, self.seconds.total - self.seconds.load),
             peak_memory=peak_memory(denoiser.device),
-            flops=self._device.flops,
-            limit=limit(describe(denoiser.device), denoiser.dtype),
             compiled=denoiser.compiling.how,
             decoded=denoiser.decoding.way,
         )

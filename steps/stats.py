@@ -46,10 +46,9 @@ class ShardStats:
     """One shard's statistics. `batch` is the images in the largest batch that was planned, and `batch_pixels` the most
     pixels that a batch held in the end, where memory had run out.
 
-    `busy` is the share of the wall time after loading in which the device computed, `peak_memory` the most bytes in use
-    at once, `flops` the floating-point operations of all images made, and `limit` what the device can do of them in a
-    second, in the model's dtype. None where that is not known. `compiled` is how the model was, and `decoded` how the
-    VAE worked, in the end.
+    `busy` is the share of the wall time after loading in which the device computed, and `peak_memory` the most bytes in
+    use at once; None where that is not known. `compiled` is how the model was, and `decoded` how the VAE worked, in the
+    end.
     """
 
     shard: int
@@ -62,8 +61,6 @@ class ShardStats:
     versions: dict[str, str] = field(default_factory=dict)
     busy: float | None = None
     peak_memory: int | None = None
-    flops: float | None = None
-    limit: float | None = None
     batch_pixels: int | None = None
     compiled: Literal["regional", "whole", "none"] = "none"
     decoded: Literal["whole", "slices", "tiles"] = "whole"
@@ -129,7 +126,6 @@ def _added(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
         seconds=earlier.seconds + attempt.seconds,
         busy=busy([earlier, attempt]),
         peak_memory=peak([earlier, attempt]),
-        flops=None if earlier.flops is None or attempt.flops is None else earlier.flops + attempt.flops,
     )
 
 

@@ -18,28 +18,22 @@ SPANS: tuple[Span, ...] = ("text", "decode", "copy", "whole")
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """Seconds of the device. `busy` is what it computed for; texts encoded beside that add to `text` alone.
-
-    `flops` are the floating-point operations of the images, None where they could not be counted.
-    """
+    """Seconds of the device. `busy` is what it computed for; texts encoded beside that add to `text` alone."""
 
     text: float = 0.0
     denoise: float = 0.0
     decode: float = 0.0
     copy: float = 0.0
     busy: float = 0.0
-    flops: float | None = 0.0
 
     def __add__(self, other: "Taken") -> "Taken":
         """Both together."""
-        unknown = self.flops is None or other.flops is None
         return Taken(
             self.text + other.text,
             self.denoise + other.denoise,
             self.decode + other.decode,
             self.copy + other.copy,
             self.busy + other.busy,
-            None if unknown else (self.flops or 0.0) + (other.flops or 0.0),
         )
 
 

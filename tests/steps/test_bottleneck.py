@@ -24,13 +24,6 @@ def test_a_busy_device_is_the_limit_as_it_should_be() -> None:
     assert "97 % of the time after loading" in found.said
 
 
-def test_a_busy_device_far_from_what_it_can_do_has_something_left() -> None:
-    far, near = _found(Usage(0.97, 0.2)), _found(Usage(0.97, 0.65))
-    assert "20 % of the arithmetic" in far.said
-    assert "fp8" in far.advice
-    assert near.advice == ""
-
-
 def test_a_device_that_computes_little_though_nothing_holds_it_up_is_given_too_little() -> None:
     found = _found(Usage(busy=0.6))
     assert found.limit == "launching"

@@ -391,7 +391,6 @@ def test_time_is_told_by_stage_and_overlaps(there: Planned) -> None:
     assert done.busy == pytest.approx((took.text + took.denoise + took.decode) / (took.total - took.load))
     assert done.peak_memory is not None
     assert done.peak_memory > 50 << 20
-    assert (done.flops, done.limit) == (None, None), "what a CPU can do at most is not known"
     assert took.encode > 0
     assert took.write > 0
     assert done == stats.load(open_store(there.uri), 0)
