@@ -47,16 +47,16 @@ class Known:
 NOTHING = Known()
 
 
-def known(job: Job, digests: Callable[[], tuple[str, ...]]) -> Known:
+def known(job: Job, digest: Callable[[], str]) -> Known:
     """What is known of a job's batches before its rows are read.
 
-    `digests` identifies its models, and is asked only where there is a tuning file: hashing weights takes a while.
+    `digest` identifies its model, and is asked only where there is a tuning file: hashing weights takes a while.
     Raises BadInput, Missing, TryAgain.
     """
     if job.batch.tuning is None:
         return Known(gpu=job.batch.gpu)
-    digest = " ".join(digests())
-    found = [each for each in _read(job.batch.tuning).entries if _fits(each, job, digest)]
+    files = digest()
+    found = [each for each in _read(job.batch.tuning).entries if _fits(each, job, files)]
     gpus = sorted({each.gpu for each in found})
     if job.batch.gpu is None and len(gpus) > 1:
         named = ", ".join(gpus)

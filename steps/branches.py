@@ -41,7 +41,7 @@ class Branches:
         conditions: Conditions | None = None,
     ) -> None:
         """Take the pipeline that draws from text, its LoRAs, and what rows have beside their texts."""
-        self.plain = Branch(pipe, Conditioning(pipe, loras=loras))
+        self.plain = Branch(pipe, Conditioning(pipe, loras))
         self._conditions = conditions
         self._made: dict[tuple[type, bool], Branch] = {(FROM_TEXT, False): self.plain}
         adapted = conditions is not None and conditions.reference_scale is not None

@@ -39,7 +39,7 @@ class Compiling:
     ) -> None:
         """Compile what the settings, the device and the family say; `code` is what other pods compiled.
 
-        `further` are networks that run at its steps beside its own denoiser, or in place of it.
+        `further` are networks that run at its steps beside its own denoiser.
         """
         self.clock = Clock()
         self._family = family(type(pipe).__name__)

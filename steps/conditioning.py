@@ -8,7 +8,7 @@ import diffusers
 import torch
 
 from imagekiln.steps.embeddings import Embedded, Encoder, TextCache, stacked
-from imagekiln.steps.families import Family, Places, family
+from imagekiln.steps.families import Places, family
 from imagekiln.steps.lookahead import Wanted
 from imagekiln.steps.lora_layers import LoraLayers
 from imagekiln.steps.pipeline import denoiser
@@ -20,17 +20,12 @@ Inputs = dict[str, object]
 class Conditioning:
     """Turns rows of one shape into a pipeline's arguments."""
 
-    def __init__(
-        self, pipe: diffusers.DiffusionPipeline, known: Family | None = None, loras: LoraLayers | None = None
-    ) -> None:
-        """Look at what the pipeline takes. Its family is that of its class, unless another is `known`.
-
-        Its LoRAs may change what texts become.
-        """
+    def __init__(self, pipe: diffusers.DiffusionPipeline, loras: LoraLayers | None = None) -> None:
+        """Look at what the pipeline takes. Its family is that of its class; its LoRAs may change what texts become."""
         self._pipe = pipe
         self._loras = loras
         self._accepts = set(inspect.signature(pipe.__call__).parameters)
-        self._family = known or family(type(pipe).__name__)
+        self._family = family(type(pipe).__name__)
         if self._family.positive:
             encoder = Encoder(pipe, self._family)
             self._positive, self._negative = TextCache(encoder.positive), TextCache(encoder.negative)

@@ -26,7 +26,6 @@ from imagekiln.steps.lookahead import LookAhead
 from imagekiln.steps.lora_layers import LoraLayers
 from imagekiln.steps.meter import Meter
 from imagekiln.steps.pipeline import scheduler
-from imagekiln.steps.refine import Refiner
 from imagekiln.steps.rows import ImageRow, shape
 from imagekiln.steps.shortcuts import ALL_STEPS
 from imagekiln.steps.speed import Speed
@@ -43,33 +42,29 @@ class Denoiser:
         pipe: diffusers.DiffusionPipeline,
         speed: Speed | None = None,
         code: CompiledCode | None = None,
-        refiner: Refiner | None = None,
         loras: LoraLayers | None = None,
         conditions: Conditions | None = None,
     ) -> None:
         """Take a pipeline on its device, in eval mode, and what may come with it.
 
-        `code` is compiled code that others kept, `refiner` what draws the last steps, `conditions` what images are
-        drawn from beside texts. Raises BadInput.
+        `code` is compiled code that others kept, `conditions` what images are drawn from beside texts. Raises BadInput.
         """
         speed, known = speed or Speed(), family(type(pipe).__name__)
         self.device: torch.device = pipe.device
         self._pipe = pipe
-        self._refiner = refiner
         self._loras, self._conditions = loras, conditions
         self._branches = Branches(pipe, loras, conditions)
         self._conditioning = self._branches.plain.told
         self._schedulers = {"default": pipe.scheduler}
-        further = (refiner and refiner.pipe.unet, conditions and conditions.controlnet)
-        self.compiling = Compiling(pipe, speed, code, [each for each in further if each is not None])
-        self.decoding = Decoding(refiner.pipe if refiner else pipe, speed.vae)
+        controlnet = None if conditions is None else conditions.controlnet
+        self.compiling = Compiling(pipe, speed, code, [] if controlnet is None else [controlnet])
+        self.decoding = Decoding(pipe, speed.vae)
         self._cut = None if speed.guidance_until == ALL_STEPS else CutOff(speed.guidance_until, known.halved or ())
         self._foretold = None if speed.reuse == 1 else Foretelling(pipe, speed.reuse)
         self._meter = Meter(
             pipe,
             texts=not self._conditioning.embeds,
             clock=self.compiling.clock,
-            refiner=refiner.pipe if refiner else None,
         )
         self._ahead = LookAhead(self.device, self._meter.text)
         self._coming: Sequence[ImageRow] = ()
@@ -124,7 +119,7 @@ class Denoiser:
                 text = told.text(batch)
             self._look_ahead(batch[0])
             inputs = text | told.noise(batch) | told.settings(batch[0]) | asking(told, check, self._cut)
-            output = self._drawn(branch, batch, inputs | self._branches.pictured(batch))
+            output = self._drawn(branch, inputs | self._branches.pictured(batch))
         images = sized(output.images, batch[0])
         return Called(shoot(images, self._copies, spans), refused(output, len(batch)), spans)
 
@@ -142,9 +137,7 @@ class Denoiser:
             return
         self._ahead.start(self._conditioning.unknown([each for each in coming if shape(each) == shape(row)]))
 
-    def _drawn(self, branch: Branch, batch: Sequence[ImageRow], inputs: Inputs) -> BaseOutput:
-        if self._refiner:
-            return self._refiner.draw(branch.pipe, batch, inputs)
+    def _drawn(self, branch: Branch, inputs: Inputs) -> BaseOutput:
         with self._foretold.batch() if self._foretold else nullcontext():
             return branch.draw(inputs)
 

@@ -123,7 +123,7 @@ def _settings(one: Plan, other: Plan) -> Iterator[Setting]:
     first, second = (
         dict(_flat(each.job.model_dump(mode="json", exclude={"output", "cluster"}))) for each in (one, other)
     )
-    first["model files"], second["model files"] = " ".join(one.model.digests), " ".join(other.model.digests)
+    first["model files"], second["model files"] = one.model.digest, other.model.digest
     for name in first | second:
         if first.get(name) != second.get(name):
             yield Setting(name, first.get(name, ""), second.get(name, ""))

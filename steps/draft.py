@@ -54,7 +54,7 @@ class Draft:
         schema = prompts.schema(self._files).append(pa.field("truncated", pa.bool_()))
         schema = pa.schema([*schema, *(pa.field(name, pa.string()) for name in LORA_COLUMNS)])
         digest = adapter_files.joined(self.model.digest, self.adapters)
-        key = model_key(digest, job.model.dtype, *further(job, self.model))
+        key = model_key(digest, job.model.dtype, *further(job.speed))
         runs = [f"{job.output.rstrip('/')}/{run_id}" for run_id in looked_at]
         with closing(Pictures(job.limits, spool, keep)) as pictures:
             rows = _measured(prompts.batches(self._files, pictures), schema, lengths, loras)

@@ -37,7 +37,7 @@ def estimate(job: Job, price_per_gpu_hour: float | None = None) -> Estimate:
     """Work out the plan without writing it; a price goes before the job's own. Raises what planning raises."""
     with tempfile.TemporaryDirectory(prefix="imagekiln-estimate-") as folder:
         spool = Path(folder)
-        found, tuned = sources.gather(job.patterns, spool), batching.known(job, lambda: model.digests(job.model))
+        found, tuned = sources.gather(job.patterns, spool), batching.known(job, lambda: model.digest(job.model))
         with closing(Draft(job, found, spool, earlier.found(job), tuned)) as draft:
             return _estimate(draft, job.price_per_hour if price_per_gpu_hour is None else price_per_gpu_hour)
 

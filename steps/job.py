@@ -8,7 +8,6 @@ from imagekiln.steps.adapters import AdapterName, ControlNet, IpAdapter, Lora
 from imagekiln.steps.encodings import Encoding, Png
 from imagekiln.steps.gate_settings import Gates
 from imagekiln.steps.metadata import C2pa, Metadata
-from imagekiln.steps.refiner import Refiner
 from imagekiln.steps.samplers import Sampler
 from imagekiln.steps.speed import Speed
 from imagekiln.steps.values import Number, ObjectName, Positive, Settings, Share, Text, Whole
@@ -46,7 +45,6 @@ class Model(Settings):
         None, pattern=r"^[0-9a-f]{40}$", description="The commit of a hub model, 40 hexadecimal digits."
     )
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
-    refiner: Refiner | None = Field(None, description="A second model that draws the last steps, as SDXL's does.")
     controlnet: ControlNet | None = Field(None, description="What reads the pictures of control_image.")
     ip_adapter: IpAdapter | None = Field(None, description="What reads the pictures of reference_image.")
     loras: dict[AdapterName, Lora] = Field({}, description="LoRAs by the names that rows call them by.")

@@ -23,14 +23,13 @@ class Meter:
         *,
         texts: bool,
         clock: Clock,
-        refiner: diffusers.DiffusionPipeline | None = None,
     ) -> None:
         """Find the decoder under its usual names. `texts`: the pipeline's own call encodes its texts.
 
-        What the clock counts as compiling is not counted as drawing. A `refiner` draws the last steps and decodes.
+        What the clock counts as compiling is not counted as drawing.
         """
         self._pipe, self._texts = pipe, texts and hasattr(pipe, "encode_prompt")
-        self._decoder = _first(pipe if refiner is None else refiner, DECODERS)
+        self._decoder = _first(pipe, DECODERS)
         self._taken, self._clock = Taken(), clock
         self._lock = Lock()
 

@@ -14,24 +14,17 @@ from imagekiln.steps.store_errors import told
 PICKLES = {".bin", ".ckpt", ".pt", ".pth", ".pkl"}
 WITHOUT_PIXELS = {".md", ".txt", ".png", ".jpg", ".jpeg", ".webp", ".gitattributes", ".lock"}
 KEPT_TEXTS = {"merges.txt", "vocab.txt"}
-REFINED, REFINER = "StableDiffusionXLPipeline", "StableDiffusionXLImg2ImgPipeline"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """The part of a model that the plan freezes. Sizes are in pixels; `refiner` is the digest of its refiner."""
+    """The part of a model that the plan freezes. Sizes are in pixels."""
 
     digest: str
     pipeline: str
     width: int
     height: int
     size_multiple: int
-    refiner: str | None = None
-
-    @property
-    def digests(self) -> tuple[str, ...]:
-        """What identifies all of its weights, as `digests` gives them."""
-        return (self.digest,) if self.refiner is None else (self.digest, self.refiner)
 
 
 def facts(model: Model) -> ModelFacts:
@@ -48,25 +41,7 @@ def facts(model: Model) -> ModelFacts:
     side, multiple = _sizes(*(_optional(folder / str(name) / "config.json") for name in (denoiser, vae)))
     known = family(pipeline)
     side, multiple = known.side or side, known.multiple or multiple
-    return ModelFacts(digest(model), pipeline, side, side, multiple, _refiner_digest(model, pipeline))
-
-
-def refiner(model: Model) -> Model | None:
-    """The refiner as a model of its own."""
-    there = model.refiner
-    return None if there is None else Model(id=there.id, revision=there.revision, dtype=model.dtype)
-
-
-def _refiner_digest(model: Model, pipeline: str) -> str | None:
-    second = refiner(model)
-    if second is None:
-        return None
-    if pipeline != REFINED:
-        raise BadInput(f"{model.id}: is a {pipeline}, and a refiner goes with a {REFINED}. Remove model.refiner.")
-    found, _ = _index(second, configuration(second))
-    if found != REFINER:
-        raise BadInput(f"{second.id}: is a {found}, and a refiner is a {REFINER}. Correct model.refiner.id.")
-    return digest(second)
+    return ModelFacts(digest(model), pipeline, side, side, multiple)
 
 
 def configuration(model: Model) -> Path:
@@ -100,12 +75,6 @@ def digest(model: hub.Pinned) -> str:
         for path in sorted(path for path in folder.rglob("*") if path.is_file() and _decides(path, folder)):
             total.update(f"{path.relative_to(folder).as_posix()}\0{file_hash.sha256(path)}\n".encode())
     return f"sha256:{total.hexdigest()}"
-
-
-def digests(model: Model) -> tuple[str, ...]:
-    """What identifies all weights: the model's own, and its refiner's where it has one."""
-    second = refiner(model)
-    return (digest(model),) if second is None else (digest(model), digest(second))
 
 
 def _decides(path: Path, folder: Path) -> bool:

@@ -65,12 +65,8 @@ class Model:
 
 
 def of(plan: Plan) -> Model:
-    """What the text says of a plan's model: also its refiner, as web UIs name it, and the shortcuts taken."""
+    """What the text says of a plan's model, and the shortcuts taken."""
     job, further = plan.job, dict[str, str]()
-    if job.model.refiner is not None and plan.model.refiner is not None:
-        second = Model(job.model.refiner.id, plan.model.refiner)
-        further["Refiner"] = f"{second.name} [{second.hash}]"
-        further["Refiner switch at"] = str(job.model.refiner.start)
     if named := shortcuts.told(job.speed):
         further["Shortcuts"] = named
     return Model(job.model.id, plan.model.digest, plan.loras, further)

@@ -3,7 +3,7 @@
 import hashlib
 import tempfile
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
@@ -52,14 +52,14 @@ def make_plan(job: Job, *, must_exist: bool = False) -> Planned:
     """
     job = job.without_cluster()
     encodings.require(job.encoding)  # aggregate reads images back, where this installation will run too
-    models = model.digests(job.model)
-    digest = _digest(models, adapter_files.keys(job.model), lora_files.facts(job.model))
+    files = model.digest(job.model)
+    digest = _digest(files, adapter_files.keys(job.model), lora_files.facts(job.model))
     if job.run_id is not None and (there := _adopted(job, job.run_id, digest)):
         return there
     with tempfile.TemporaryDirectory(prefix="imagekiln-plan-") as folder:
         spool = Path(folder)
         found = sources.gather(job.patterns, spool)
-        tuned = batching.known(job, lambda: models)
+        tuned = batching.known(job, lambda: files)
         decides = digest, batching.used(job, tuned, found)
         run_id = job.run_id or derived_run_id(job, sources.fingerprint(found), *decides)
         if there := _adopted(job, run_id, digest):
@@ -83,9 +83,9 @@ def _store(job: Job, run_id: str) -> Store:
     return open_store(f"{job.output.rstrip('/')}/{run_id}")
 
 
-def _digest(models: Iterable[str], adapters: Mapping[str, str], loras: Mapping[str, LoraFacts]) -> str:
+def _digest(files: str, adapters: Mapping[str, str], loras: Mapping[str, LoraFacts]) -> str:
     """What identifies all files that a run is drawn with."""
-    return lora_files.joined(adapter_files.joined(" ".join(models), adapters), loras)
+    return lora_files.joined(adapter_files.joined(files, adapters), loras)
 
 
 def _keep(store: Store, digest: str, picture: bytes) -> None:
@@ -103,7 +103,7 @@ def _adopted(job: Job, run_id: str, digest: str) -> Planned | None:
         raise BadInput(
             f"{store.uri}: holds a plan with {_difference(there.job, job)}. Choose another run_id or output."
         )
-    if _digest(there.model.digests, there.adapters, there.loras) != digest:
+    if _digest(there.model.digest, there.adapters, there.loras) != digest:
         raise BadInput(
             f"{store.uri}: was planned with other files of {job.model.id} or adapters. Choose another run_id or output."
         )

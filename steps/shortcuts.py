@@ -5,7 +5,6 @@ from collections.abc import Iterable, Iterator
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.families import FAMILIES, Family, family
 from imagekiln.steps.job import Job
-from imagekiln.steps.model import ModelFacts
 from imagekiln.steps.speed import Speed
 
 ALL_STEPS = 1.0
@@ -13,10 +12,11 @@ ALL_STEPS = 1.0
 
 def told(speed: Speed) -> str | None:
     """The shortcuts as the manifest names them, such as `fp8,guidance_until=0.6,reuse=3`; None where there are none."""
-    return ",".join(_names(speed)) or None
+    return ",".join(further(speed)) or None
 
 
-def _names(speed: Speed) -> Iterator[str]:
+def further(speed: Speed) -> Iterator[str]:
+    """What beside the model's files and dtype changes every picture of a job."""
     if speed.quantisation != "none":
         yield speed.quantisation
     if speed.guidance_until < ALL_STEPS:
@@ -40,8 +40,6 @@ def require(job: Job, pipeline: str) -> None:
         raise BadInput("speed.quantisation is fp8, and model.loras change layers that are in 8 bits then. Remove one.")
     if (without := without_pictures(job)) and (job.model.controlnet or job.model.ip_adapter):
         raise BadInput(f"{without} does not go with model.controlnet or model.ip_adapter. Remove it, or them.")
-    if speed.guidance_until < ALL_STEPS and job.model.refiner is not None:
-        raise BadInput("speed.guidance_until ends guidance before a refiner begins. Remove it, or model.refiner.")
     if speed.reuse > 1 and not known.foretold:
         raise _not_for("reuse", "1", pipeline, [name for name, each in FAMILIES.items() if each.foretold])
 
@@ -49,7 +47,6 @@ def require(job: Job, pipeline: str) -> None:
 def without_pictures(job: Job) -> str | None:
     """The setting that draws from texts alone, where the job has one."""
     names = {
-        "model.refiner": job.model.refiner is not None,
         "speed.guidance_until": job.speed.guidance_until < ALL_STEPS,
         "speed.reuse": job.speed.reuse > 1,
     }
@@ -66,10 +63,3 @@ def _not_for(name: str, default: str, pipeline: str, able: Iterable[str]) -> Bad
         f"speed.{name} is not for {pipeline.removesuffix('Pipeline')}: it works with {names}. "
         f"Set it to {default}, or take such a model."
     )
-
-
-def further(job: Job, model: ModelFacts) -> Iterator[str]:
-    """What beside the model's files and dtype changes every picture of a job: shortcuts, and a refiner."""
-    yield from _names(job.speed)
-    if job.model.refiner is not None:
-        yield f"refiner={model.refiner}@{job.model.refiner.start}"

@@ -61,7 +61,7 @@ class _Bench:
         fitting.require(job, self.facts.pipeline)
         self._family = family(self.facts.pipeline)
         guided = self._family.guided(job.defaults.guidance)
-        self.subject = Subject(job, " ".join(self.facts.digests), guided, describe(device), gauge.memory(device))
+        self.subject = Subject(job, self.facts.digest, guided, describe(device), gauge.memory(device))
         self._job, self._effort, self._told = job, _enough(job, effort), told
         self._load: Callable[[], Denoiser] = cache(lambda: opened(_plan(job, self.facts)))
 
@@ -97,7 +97,7 @@ class _Bench:
 
 def _enough(job: Job, effort: Effort) -> Effort:
     """The effort; all of the job's steps where some of them take longer than others."""
-    uneven = shortcuts.without_pictures(job) is not None  # guidance that ends, reuse, a refiner
+    uneven = shortcuts.without_pictures(job) is not None  # guidance that ends, reuse
     return replace(effort, steps=job.defaults.steps) if uneven else effort
 
 

@@ -146,8 +146,7 @@ def test_set_makes_groups_that_the_file_lacks() -> None:
         ("model.dtype=bf16", '--set model.dtype: model.dtype is "bf16"; write "bfloat16".'),
         (
             "model=x",
-            '--set model: model is "x"; write settings in it: '
-            "id, revision, dtype, refiner, controlnet, ip_adapter, loras.",
+            '--set model: model is "x"; write settings in it: id, revision, dtype, controlnet, ip_adapter, loras.',
         ),
         ("defaults.stepss=1", '--set defaults.stepss: defaults.stepss is no setting; write "steps".'),
         ("prompts=[]", "--set prompts: prompts is an empty list; write at least one."),

@@ -51,7 +51,7 @@ def test_setting_of_another_group_is_told_with_its_place() -> None:
 
 def test_setting_like_no_other_is_told_with_all_of_its_group() -> None:
     assert (
-        _told(model={"id": "x", "zzz": 1}) == "model.zzz is no setting; write one of id, revision, dtype, refiner, "
+        _told(model={"id": "x", "zzz": 1}) == "model.zzz is no setting; write one of id, revision, dtype, "
         "controlnet, ip_adapter, loras."
     )
 

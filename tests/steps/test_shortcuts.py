@@ -82,7 +82,6 @@ def test_a_shortcut_that_is_none_for_the_model_is_refused_at_planning(
     [
         ({"quantisation": "fp8"}, {"loras": {"style": {"id": "style.safetensors"}}}, r"and model\.loras change layers"),
         ({"guidance_until": 0.5}, {"controlnet": {"id": "canny"}}, r"speed\.guidance_until does not go with model\."),
-        ({}, {"refiner": {"id": "refiner"}, "controlnet": {"id": "canny"}}, r"model\.refiner does not go with model\."),
     ],
 )
 def test_a_shortcut_that_does_not_go_with_the_rest_of_the_job_is_refused(
