@@ -2,7 +2,8 @@
 
 import copy
 import inspect
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import diffusers
 import torch
@@ -129,6 +130,14 @@ class Conditioning:
             named["intermediate_timesteps"] = None
         return {name: value for name, value in named.items() if self.accepts(name)}
 
+    def after_step(self, check: Callable[[], None]) -> Inputs:
+        """Arguments by which `check` is called after each step; none where the pipeline tells of no steps."""
+        if self.accepts("callback_on_step_end"):
+            return {"callback_on_step_end": partial(_after_step, check)}
+        if self.accepts("callback"):  # PixArt's
+            return {"callback": lambda _step, _time, _latents: check()}
+        return {}
+
     def _latent_shape(self, row: ImageRow) -> tuple[int, int, int]:
         channels, factor = denoiser(self._pipe).config.in_channels, self._pipe.vae_scale_factor
         height, width = row.pixels.height // factor, row.pixels.width // factor
@@ -147,6 +156,17 @@ class Conditioning:
     def _embedded(self, names: Places, each: Iterable[Embedded], length: int | None) -> Inputs:
         tensors = stacked(list(each), length)
         return dict(zip(names, map(list, tensors) if self._family.listed else tensors, strict=True))
+
+
+def _after_step(
+    check: Callable[[], None],
+    _pipe: diffusers.DiffusionPipeline,
+    _step: int,
+    _time: object,
+    tensors: dict[str, torch.Tensor],
+) -> dict[str, torch.Tensor]:
+    check()
+    return tensors
 
 
 def _generator(row: ImageRow) -> torch.Generator:

@@ -1,33 +1,25 @@
 """One batch through the denoiser: image rows of one shape in, RGB pixels out."""
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import nullcontext
 from functools import partial
 
 import diffusers
 import torch
-from diffusers.utils import BaseOutput
 
-from imagekiln.steps.branches import Branch, Branches
+from imagekiln.steps.branches import Branches
 from imagekiln.steps.called import Called, picture, refused, sized
 from imagekiln.steps.compiled_code import CompiledCode
 from imagekiln.steps.compiling import Compiling
-from imagekiln.steps.conditioning import Inputs
 from imagekiln.steps.conditions import Conditions
-from imagekiln.steps.cutoff import CutOff
 from imagekiln.steps.decoding import Decoding
 from imagekiln.steps.device import side_stream
 from imagekiln.steps.drawing import Drawing, Event, shoot, wait
-from imagekiln.steps.each_step import asking
 from imagekiln.steps.encode import Picture
-from imagekiln.steps.families import family
-from imagekiln.steps.foretelling import Foretelling
 from imagekiln.steps.lookahead import LookAhead
 from imagekiln.steps.lora_layers import LoraLayers
 from imagekiln.steps.meter import Meter
 from imagekiln.steps.pipeline import scheduler
 from imagekiln.steps.rows import ImageRow, shape
-from imagekiln.steps.shortcuts import ALL_STEPS
 from imagekiln.steps.speed import Speed
 from imagekiln.steps.timing import Taken
 
@@ -49,7 +41,7 @@ class Denoiser:
 
         `code` is compiled code that others kept, `conditions` what images are drawn from beside texts. Raises BadInput.
         """
-        speed, known = speed or Speed(), family(type(pipe).__name__)
+        speed = speed or Speed()
         self.device: torch.device = pipe.device
         self._pipe = pipe
         self._loras, self._conditions = loras, conditions
@@ -59,13 +51,7 @@ class Denoiser:
         controlnet = None if conditions is None else conditions.controlnet
         self.compiling = Compiling(pipe, speed, code, [] if controlnet is None else [controlnet])
         self.decoding = Decoding(pipe, speed.vae)
-        self._cut = None if speed.guidance_until == ALL_STEPS else CutOff(speed.guidance_until, known.halved or ())
-        self._foretold = None if speed.reuse == 1 else Foretelling(pipe, speed.reuse)
-        self._meter = Meter(
-            pipe,
-            texts=not self._conditioning.embeds,
-            clock=self.compiling.clock,
-        )
+        self._meter = Meter(pipe, texts=not self._conditioning.embeds, clock=self.compiling.clock)
         self._ahead = LookAhead(self.device, self._meter.text)
         self._coming: Sequence[ImageRow] = ()
         self._copies = side_stream(self.device)
@@ -118,8 +104,8 @@ class Denoiser:
             with spans.span("text"):
                 text = told.text(batch)
             self._look_ahead(batch[0])
-            inputs = text | told.noise(batch) | told.settings(batch[0]) | asking(told, check, self._cut)
-            output = self._drawn(branch, inputs | self._branches.pictured(batch))
+            inputs = text | told.noise(batch) | told.settings(batch[0]) | told.after_step(check)
+            output = branch.draw(inputs | self._branches.pictured(batch))
         images = sized(output.images, batch[0])
         return Called(shoot(images, self._copies, spans), refused(output, len(batch)), spans)
 
@@ -136,10 +122,6 @@ class Denoiser:
         if self.compiling.first:
             return
         self._ahead.start(self._conditioning.unknown([each for each in coming if shape(each) == shape(row)]))
-
-    def _drawn(self, branch: Branch, inputs: Inputs) -> BaseOutput:
-        with self._foretold.batch() if self._foretold else nullcontext():
-            return branch.draw(inputs)
 
     def _prepare(self, pipe: diffusers.DiffusionPipeline, row: ImageRow) -> None:
         """Give the pipeline what it keeps as a part of itself: LoRAs, scheduler and the strength of guiders."""

@@ -4,7 +4,7 @@ A pipeline that stands in no row takes the plain path: prompts as text, and a ge
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 # How a pipeline takes its first noise, by what it makes of (channels, height, width) of the VAE's latents:
@@ -22,9 +22,7 @@ class Family:
     their masks, where the family would pad to the longest of them. Where no mask hides the padding, or nothing is
     known, `alone` draws one image at a time. `listed` embeddings go as a list. `float32` latents stay so in models of
     any dtype. `side` is the default size and `multiple` what sizes must be a multiple of, both in pixels; None: as the
-    model's own files say. Guidance can end early where `halved` is not None: it names what holds a negative half before
-    the positive one as long as there is guidance. `foretold` says that steps can be foretold from those before, `loras`
-    whether the pipeline takes any; of one that is not known, only loading it tells.
+    model's own files say. `loras` says whether the pipeline takes any; of one that is not known, only loading it tells.
     """
 
     positive: Places = field(default_factory=dict)
@@ -39,8 +37,6 @@ class Family:
     side: int | None = None
     multiple: int | None = None
     compiled: Literal["regional", "whole", "none"] = "none"
-    halved: tuple[str, ...] | None = None
-    foretold: bool = False
     loras: bool = True
 
     def guided(self, guidance: float) -> bool:
@@ -54,7 +50,7 @@ _MASKED = {"prompt_embeds": 0, "prompt_attention_mask": 1}
 _NOT_MASKED = {"negative_prompt_embeds": 2, "negative_prompt_attention_mask": 3}
 _HUNYUAN = ("prompt_embeds", "prompt_embeds_mask", "prompt_embeds_2", "prompt_embeds_mask_2")
 
-_UNET = Family({"prompt_embeds": 0}, {"negative_prompt_embeds": 1}, compiled="whole", halved=("prompt_embeds",))
+_UNET = Family({"prompt_embeds": 0}, {"negative_prompt_embeds": 1}, compiled="whole")
 _POOLED = Family(
     {"prompt_embeds": 0, "pooled_prompt_embeds": 2},
     {"negative_prompt_embeds": 1, "negative_pooled_prompt_embeds": 3},
@@ -65,31 +61,27 @@ _T5 = Family(_MASKED, _NOT_MASKED, compiled="whole", loras=False)
 # Compiling by region takes a model that names its repeated blocks; the others are compiled whole.
 FAMILIES: Mapping[str, Family] = {
     "StableDiffusionPipeline": _UNET,
-    "StableDiffusionXLPipeline": replace(_POOLED, halved=("prompt_embeds", "add_text_embeds", "add_time_ids")),
+    "StableDiffusionXLPipeline": _POOLED,
     "LatentConsistencyModelPipeline": Family({"prompt_embeds": 0}, compiled="whole"),
-    "StableDiffusion3Pipeline": replace(_POOLED, halved=("prompt_embeds", "pooled_prompt_embeds")),
+    "StableDiffusion3Pipeline": _POOLED,
     # Its negative prompts would double the work by another scale than guidance, so they are not read.
     "FluxPipeline": Family(
         {"prompt_embeds": 0, "pooled_prompt_embeds": 1},
         latents="packed",
         compiled="regional",
-        foretold=True,
     ),
-    "Flux2Pipeline": Family({"prompt_embeds": 0}, latents="folded", compiled="regional", foretold=True),
+    "Flux2Pipeline": Family({"prompt_embeds": 0}, latents="folded", compiled="regional"),
     "Flux2KleinPipeline": Family(
         {"prompt_embeds": 0},
         {"negative_prompt_embeds": 0},
         "folded",
         compiled="regional",
-        halved=(),
-        foretold=True,
     ),
     "ChromaPipeline": Family(
         {"prompt_embeds": 0, "prompt_attention_mask": 2},
         {"negative_prompt_embeds": 3, "negative_prompt_attention_mask": 5},
         "packed",
         compiled="regional",
-        halved=(),
     ),
     "PixArtAlphaPipeline": _T5,
     "PixArtSigmaPipeline": _T5,
@@ -97,7 +89,7 @@ FAMILIES: Mapping[str, Family] = {
     "SanaSprintPipeline": Family(_MASKED, multiple=32, compiled="whole"),
     "AuraFlowPipeline": Family(_MASKED, _NOT_MASKED, side=1024, compiled="whole"),
     # Its transformer cuts a batch to the longest text of it.
-    "Lumina2Pipeline": Family(_MASKED, _NOT_MASKED, alone=True, compiled="whole", halved=()),
+    "Lumina2Pipeline": Family(_MASKED, _NOT_MASKED, alone=True, compiled="whole"),
     # One more than the 512 tokens that it reads: a mask without padding would be dropped, and other kernels used.
     "QwenImagePipeline": Family(
         {"prompt_embeds": 0, "prompt_embeds_mask": 1},
@@ -106,7 +98,6 @@ FAMILIES: Mapping[str, Family] = {
         "true_cfg_scale",
         padded=513,
         compiled="regional",
-        foretold=True,
     ),
     "ZImagePipeline": Family(
         {"prompt_embeds": 0},
@@ -116,7 +107,6 @@ FAMILIES: Mapping[str, Family] = {
         unguided=0.0,
         float32=True,
         compiled="regional",
-        halved=(),
     ),
     "CogView4Pipeline": Family(
         {"prompt_embeds": 0},
@@ -124,8 +114,6 @@ FAMILIES: Mapping[str, Family] = {
         alone=True,
         float32=True,
         compiled="whole",
-        halved=(),
-        foretold=True,
     ),
     # A text with words in quotes changes how its whole batch is guided.
     "HunyuanImagePipeline": Family(
@@ -136,13 +124,12 @@ FAMILIES: Mapping[str, Family] = {
         side=2048,
         multiple=64,
         compiled="regional",
-        foretold=True,
         loras=False,
     ),
     # These have two text encoders, or a model of images in between: prompts go as text.
     "HunyuanDiTPipeline": Family(compiled="whole", loras=False),
     "KandinskyV22CombinedPipeline": Family(alone=True, multiple=64, compiled="whole", loras=False),
-    "Kandinsky3Pipeline": Family(alone=True, multiple=64, compiled="whole", halved=("prompt_embeds", "attention_mask")),
+    "Kandinsky3Pipeline": Family(alone=True, multiple=64, compiled="whole"),
     "IFPipeline": Family(alone=True, side=64, compiled="whole"),  # its first stage, which has no VAE
 }
 

@@ -49,7 +49,7 @@ class Pixels:
 def model_key(digest: str, dtype: str, *further: str) -> str:
     """What the model adds to every image_id: its files, its precision, and what else changes all of its pixels.
 
-    Each of `further` begins with what it is, such as `reuse=3`, so that no two mean the same.
+    Each of `further` begins with what it is, such as `fp8`, so that no two mean the same.
     """
     return hashlib.sha256(json.dumps(["imagekiln-1", digest, dtype, *further]).encode()).hexdigest()
 

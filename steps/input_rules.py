@@ -5,7 +5,6 @@ from imagekiln.steps.input_picture import FAULTS, FORMATS, Fault
 from imagekiln.steps.job import Job, Limits
 from imagekiln.steps.model import ModelFacts
 from imagekiln.steps.rules import Rule
-from imagekiln.steps.shortcuts import without_pictures
 from imagekiln.steps.siblings import siblings
 
 
@@ -24,8 +23,6 @@ def input_rules(job: Job, model: ModelFacts) -> tuple[Rule, ...]:
 
 
 def _of_no_use(job: Job, model: ModelFacts) -> tuple[Rule, ...]:
-    if without := without_pictures(job):
-        return tuple(Rule(column, f"{column} IS NOT NULL", f"does not go with {without}") for column in PICTURES)
     known, name = siblings(model.pipeline), model.pipeline
     useless = {
         "source_image": None if known.from_image else f"is of no use to {name}, which starts from no picture",

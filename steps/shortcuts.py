@@ -1,17 +1,15 @@
 """The shortcuts that a job takes: what they are called, and which models can take them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.families import FAMILIES, Family, family
+from imagekiln.steps.families import FAMILIES
 from imagekiln.steps.job import Job
 from imagekiln.steps.speed import Speed
 
-ALL_STEPS = 1.0
-
 
 def told(speed: Speed) -> str | None:
-    """The shortcuts as the manifest names them, such as `fp8,guidance_until=0.6,reuse=3`; None where there are none."""
+    """The shortcuts as the manifest names them, such as `fp8`; None where there are none."""
     return ",".join(further(speed)) or None
 
 
@@ -19,47 +17,21 @@ def further(speed: Speed) -> Iterator[str]:
     """What beside the model's files and dtype changes every picture of a job."""
     if speed.quantisation != "none":
         yield speed.quantisation
-    if speed.guidance_until < ALL_STEPS:
-        yield f"guidance_until={speed.guidance_until}"
-    if speed.reuse > 1:
-        yield f"reuse={speed.reuse}"
 
 
 def require(job: Job, pipeline: str) -> None:
     """Raise BadInput where a shortcut of the job is none for this pipeline's class, or for the rest of the job."""
-    speed, known = job.speed, family(pipeline)
-    if speed.quantisation == "fp8" and job.model.dtype != "bfloat16":
+    if job.speed.quantisation != "fp8":
+        return
+    if job.model.dtype != "bfloat16":
         raise BadInput(
             f"speed.quantisation is fp8, which scales bfloat16, and model.dtype is {job.model.dtype}. Write bfloat16."
         )
-    if speed.quantisation == "fp8" and pipeline not in FAMILIES:
-        raise _not_for("quantisation", "none", pipeline, FAMILIES)
-    if speed.guidance_until < ALL_STEPS and known.halved is None:
-        raise _not_for("guidance_until", "1", pipeline, [name for name, each in FAMILIES.items() if _can_end(each)])
-    if speed.quantisation == "fp8" and job.model.loras:
+    if pipeline not in FAMILIES:
+        names = ", ".join(each.removesuffix("Pipeline") for each in FAMILIES)
+        raise BadInput(
+            f"speed.quantisation is not for {pipeline.removesuffix('Pipeline')}: it works with {names}. "
+            "Set it to none, or take such a model."
+        )
+    if job.model.loras:
         raise BadInput("speed.quantisation is fp8, and model.loras change layers that are in 8 bits then. Remove one.")
-    if (without := without_pictures(job)) and (job.model.controlnet or job.model.ip_adapter):
-        raise BadInput(f"{without} does not go with model.controlnet or model.ip_adapter. Remove it, or them.")
-    if speed.reuse > 1 and not known.foretold:
-        raise _not_for("reuse", "1", pipeline, [name for name, each in FAMILIES.items() if each.foretold])
-
-
-def without_pictures(job: Job) -> str | None:
-    """The setting that draws from texts alone, where the job has one."""
-    names = {
-        "speed.guidance_until": job.speed.guidance_until < ALL_STEPS,
-        "speed.reuse": job.speed.reuse > 1,
-    }
-    return next((name for name, there in names.items() if there), None)
-
-
-def _can_end(known: Family) -> bool:
-    return known.halved is not None
-
-
-def _not_for(name: str, default: str, pipeline: str, able: Iterable[str]) -> BadInput:
-    names = ", ".join(each.removesuffix("Pipeline") for each in able)
-    return BadInput(
-        f"speed.{name} is not for {pipeline.removesuffix('Pipeline')}: it works with {names}. "
-        f"Set it to {default}, or take such a model."
-    )

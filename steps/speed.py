@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from imagekiln.steps.values import Number, Settings, Whole
+from imagekiln.steps.values import Settings
 
 
 def _as_written(value: object) -> object:
@@ -13,7 +13,7 @@ def _as_written(value: object) -> object:
 
 
 class Speed(Settings):
-    """How the model is run. `quantisation`, `guidance_until` and `reuse` change pictures, so they are in `image_id`."""
+    """How the model is run. `quantisation` changes pictures, so it is in `image_id`."""
 
     compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_as_written)] = Field(
         "auto", description="auto compiles the model where the device is CUDA, on wherever it is."
@@ -26,10 +26,6 @@ class Speed(Settings):
     )
     quantisation: Literal["none", "fp8"] = Field(
         "none", description="fp8 computes the denoiser in 8 bits: needs such a GPU."
-    )
-    guidance_until: Number = Field(1.0, gt=0, le=1, description="The share of the steps that guidance is computed in.")
-    reuse: Whole = Field(
-        1, ge=1, le=10, description="Every so many steps the denoiser runs; those between are foretold."
     )
 
     @model_validator(mode="after")

@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cache
 
-from imagekiln.steps import fitting, gauge, model, shortcuts, tuning_file
+from imagekiln.steps import fitting, gauge, model, tuning_file
 from imagekiln.steps.batching import default_size
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.device import choose, describe
@@ -62,7 +61,7 @@ class _Bench:
         self._family = family(self.facts.pipeline)
         guided = self._family.guided(job.defaults.guidance)
         self.subject = Subject(job, self.facts.digest, guided, describe(device), gauge.memory(device))
-        self._job, self._effort, self._told = job, _enough(job, effort), told
+        self._job, self._effort, self._told = job, effort, told
         self._load: Callable[[], Denoiser] = cache(lambda: opened(_plan(job, self.facts)))
 
     def found(self, size: Size) -> Found:
@@ -93,12 +92,6 @@ class _Bench:
             raise BadInput(f"{_text(size)}: the model's sides are multiples of {multiple} pixels. Name another size.")
         if size[0] * size[1] > most:
             raise BadInput(f"{_text(size)}: has more than {most} pixels. Name another size, or raise limits.pixels.")
-
-
-def _enough(job: Job, effort: Effort) -> Effort:
-    """The effort; all of the job's steps where some of them take longer than others."""
-    uneven = shortcuts.without_pictures(job) is not None  # guidance that ends, reuse
-    return replace(effort, steps=job.defaults.steps) if uneven else effort
 
 
 def _plan(job: Job, facts: ModelFacts) -> Plan:

@@ -50,8 +50,8 @@ def test_what_makes_no_image_needs_nothing_that_only_generate_installs() -> None
     """As on the image of the CPU steps, and on a laptop that only submits."""
     makers = {
         "branches", "called", "compile_clock", "compiled_code", "compiling", "conditioning", "conditions",
-        "control_noise", "cutoff", "decoding", "denoise", "device", "drawing", "each_step", "embeddings", "fetch",
-        "foretelling", "gauge", "generate", "lookahead", "lora_layers", "meter", "networks", "opening",
+        "control_noise", "decoding", "denoise", "device", "drawing", "embeddings", "fetch",
+        "gauge", "generate", "lookahead", "lora_layers", "meter", "networks", "opening",
         "pipeline", "quantise", "references", "rescue", "sight", "stages", "timing", "trial", "tune",
     }  # fmt: skip
     steps = {path.stem for path in Path(str(files("imagekiln.steps"))).glob("*.py")} - makers - {"__init__"}

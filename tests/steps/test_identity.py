@@ -142,7 +142,7 @@ def test_a_model_without_anything_further_has_the_key_that_it_always_had() -> No
 
 
 def test_what_further_changes_all_pictures_changes_every_id() -> None:
-    further = [(), ("fp8",), ("reuse=3",), ("fp8", "reuse=3"), ("fp8reuse=3",)]
+    further = [(), ("fp8",), ("cache=3",), ("fp8", "cache=3"), ("fp8cache=3",)]
     keys = [model_key("a@1", "bfloat16", *each) for each in further]
     assert len({image_id(key, PLAIN) for key in keys}) == len(keys)
 

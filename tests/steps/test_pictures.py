@@ -222,12 +222,6 @@ def test_an_estimate_looks_at_pictures_and_writes_none(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_picture_refuses_its_row_where_the_job_draws_from_texts_alone(tmp_path: Path) -> None:
-    planned = _plan(tmp_path, [GOOD, None], speed={"guidance_until": 0.5})
-    assert [(row["row"], row["reason"]) for row in rejected(planned)] == [(0, "does not go with speed.guidance_until")]
-    assert len(image_rows(planned)) == 1
-
-
 @pytest.mark.parametrize("column", [[1], [True], [["a"]], [{"bytes": "a", "path": "b"}], [{"uri": "a"}]], ids=str)
 def test_a_column_of_another_type_is_the_tables_mistake(tmp_path: Path, column: list[object]) -> None:
     with pytest.raises(BadInput, match=r"column 'source_image' is .*, no picture\. Write its bytes"):

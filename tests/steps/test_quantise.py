@@ -11,7 +11,7 @@ from imagekiln.steps import pipeline, quantise
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate import generate
-from tests import families, models, runs
+from tests import eighths, families, models, runs
 from tests.drawing import pixels_of
 
 pytestmark = [
@@ -74,10 +74,8 @@ def test_a_model_without_such_layers_is_refused_rather_than_called_fp8() -> None
 
 @pytest.fixture
 def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets torchao take a CPU, which computes the same products, slowly."""
-    from torchao.quantization import quant_api
-
-    monkeypatch.setattr(quant_api, "_check_hardware_support", lambda _: None)
+    """Lets a CPU stand in for such a GPU."""
+    eighths.emulate(monkeypatch)
 
 
 @pytest.mark.usefixtures("emulated")
@@ -111,12 +109,9 @@ def test_a_token_of_zeros_and_a_layer_with_a_row_of_zeros_give_finite_numbers() 
 
 
 @pytest.mark.usefixtures("emulated")
-def test_a_plan_in_fp8_loads_a_denoiser_in_fp8_and_leaves_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_plan_in_fp8_loads_a_denoiser_in_fp8_and_leaves_the_rest(tmp_path: Path) -> None:
     from torchao.quantization import Float8Tensor
 
-    monkeypatch.setattr(quantise, "require", lambda _: None)
     model = {"id": str(models.folder("sd")), "dtype": "bfloat16"}
     plan = runs.planned(tmp_path, str(tmp_path / "out"), model=model, speed={"quantisation": "fp8"}).plan
     pipe = pipeline.load(plan)

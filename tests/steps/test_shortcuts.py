@@ -16,17 +16,16 @@ from imagekiln.steps.speed import Speed
 from imagekiln.steps.stop import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.verify import verify
-from tests import families, models, runs
+from tests import eighths, families, models, runs
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
+IN_BFLOAT16 = {"id": str(models.folder("sd")), "dtype": "bfloat16"}
+FP8 = {"quantisation": "fp8"}
 NAMED = [
     ({}, None),
     ({"vae": "slices", "compile": "off"}, None),
-    ({"quantisation": "fp8"}, "fp8"),
-    ({"guidance_until": 0.6}, "guidance_until=0.6"),
-    ({"reuse": 3}, "reuse=3"),
-    ({"reuse": 3, "guidance_until": 0.6, "quantisation": "fp8"}, "fp8,guidance_until=0.6,reuse=3"),
+    (FP8, "fp8"),
 ]
 
 
@@ -46,52 +45,49 @@ def _ids(planned: Planned) -> list[str]:
 
 
 def test_every_shortcut_gives_every_image_another_id_and_speed_alone_none(tmp_path: Path) -> None:
-    in_bfloat16 = {"id": str(families.folder("sd")), "dtype": "bfloat16"}
-    plain, same, cut, less = (
-        _ids(_planned(tmp_path, speed=speed, run_id=f"r{place}"))
-        for place, speed in enumerate([{}, {"vae": "tiles"}, {"guidance_until": 0.5}, {"guidance_until": 0.25}])
+    plain, same, in_fp8 = (
+        _ids(_planned(tmp_path, model=IN_BFLOAT16, speed=speed, run_id=f"r{place}"))
+        for place, speed in enumerate([{}, {"vae": "tiles"}, FP8])
     )
     assert plain == same
-    assert len({*plain, *cut, *less}) == 12
-    ours = [_ids(_planned(tmp_path, model=in_bfloat16, run_id=f"b{place}", speed=speed))
-            for place, speed in enumerate([{}, {"quantisation": "fp8"}])]  # fmt: skip
-    assert len({*ours[0], *ours[1]}) == 8
-    flux = [_ids(_planned(tmp_path, "flux", run_id=f"f{place}", speed={"reuse": place})) for place in (1, 2, 3)]
-    assert len({image for each in flux for image in each}) == 12
+    assert len({*plain, *in_fp8}) == 8
 
 
-@pytest.mark.parametrize(
-    ("kind", "speed", "said"),
-    [
-        ("flux", {"guidance_until": 0.5}, r"speed\.guidance_until is not for Flux: it works with StableDiffusion, .*"
-         r"StableDiffusionXL.*\. Set it to 1, or take such a model\."),
-        ("qwen-image", {"guidance_until": 0.5}, r"is not for QwenImage"),
-        ("sdxl", {"reuse": 3}, r"speed\.reuse is not for StableDiffusionXL: it works with Flux, .*QwenImage.* Set it"),
-        ("sd", {"quantisation": "fp8"}, r"\.quantisation is fp8, which scales bfloat16, and model\.dtype is float32"),
-    ],
-)  # fmt: skip
-def test_a_shortcut_that_is_none_for_the_model_is_refused_at_planning(
-    kind: str, speed: dict[str, object], said: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("setting", ["reuse", "no_such"])
+def test_what_is_no_setting_of_speed_is_refused_with_those_that_are(setting: str, tmp_path: Path) -> None:
+    said = rf"speed\.{setting} is no setting; write one of compile, compile_cache, vae, quantisation\."
     with pytest.raises(BadInput, match=said):
-        _planned(tmp_path, kind, speed=speed)
+        _planned(tmp_path, speed={setting: 2})
+
+
+def test_a_shortcut_that_the_model_s_dtype_does_not_take_is_refused_at_planning(tmp_path: Path) -> None:
+    said = r"\.quantisation is fp8, which scales bfloat16, and model\.dtype is float32"
+    with pytest.raises(BadInput, match=said):
+        _planned(tmp_path, speed=FP8)
 
 
 @pytest.mark.parametrize(
-    ("speed", "more", "said"),
+    ("pipeline", "more", "said"),
     [
-        ({"quantisation": "fp8"}, {"loras": {"style": {"id": "style.safetensors"}}}, r"and model\.loras change layers"),
-        ({"guidance_until": 0.5}, {"controlnet": {"id": "canny"}}, r"speed\.guidance_until does not go with model\."),
+        (
+            "StableDiffusionPipeline",
+            {"loras": {"style": {"id": "style.safetensors"}}},
+            r"and model\.loras change layers",
+        ),
+        (
+            "SomePipeline",
+            {},
+            r"quantisation is not for Some: it works with StableDiffusion, .* Set it to none, or take",
+        ),
     ],
 )
 def test_a_shortcut_that_does_not_go_with_the_rest_of_the_job_is_refused(
-    speed: dict[str, object], more: dict[str, object], said: str, tmp_path: Path
+    pipeline: str, more: dict[str, object], said: str, tmp_path: Path
 ) -> None:
     model = {"id": "here", "dtype": "bfloat16", **more}
+    job = runs.job(tmp_path / "prompts.parquet", "out", model=model, speed=FP8)
     with pytest.raises(BadInput, match=said):
-        shortcuts.require(
-            runs.job(tmp_path / "prompts.parquet", "out", model=model, speed=speed), "StableDiffusionPipeline"
-        )
+        shortcuts.require(job, pipeline)
 
 
 def test_fp8_without_compiling_is_refused_with_its_place(tmp_path: Path) -> None:
@@ -100,31 +96,35 @@ def test_fp8_without_compiling_is_refused_with_its_place(tmp_path: Path) -> None
         _planned(tmp_path, speed={"quantisation": "fp8", "compile": "off"})
 
 
-def test_a_job_with_a_shortcut_says_so_in_every_row_and_picture_and_is_made_again_to_the_byte(tmp_path: Path) -> None:
+def test_a_job_with_a_shortcut_says_so_in_every_row_and_picture_and_is_made_again_to_the_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eighths.emulate(monkeypatch)
     prompts = runs.write_prompts(tmp_path / "prompts.parquet", runs.PROMPTS[:4])
-    defaults = {"steps": 4, "guidance": 3.0, "seed": 7}
-    job = runs.job(prompts, str(tmp_path / "out"), speed={"guidance_until": 0.5}, defaults=defaults)
+    job = runs.job(prompts, str(tmp_path / "out"), model=IN_BFLOAT16, speed=FP8)
     done = run(job, Silent(), Stop())
     assert (done.summary.ok, verify(done.uri).ok) == (4, 4)
     store = open_store(done.uri)
     rows = tables.read(store, names.manifest(0)).to_pylist()
-    assert {row["shortcuts"] for row in rows} == {"guidance_until=0.5"}
-    assert "; shortcuts ` guidance_until=0.5 `" in store.read(names.CARD).decode()
+    assert {row["shortcuts"] for row in rows} == {"fp8"}
+    assert "; shortcuts ` fp8 `" in store.read(names.CARD).decode()
     said = parameters.text(runs.image_row().pixels, parameters.of(plan.load(store)))
-    assert re.search(r", Shortcuts: guidance_until=0\.5, Version: ", said)
+    assert re.search(r", Shortcuts: fp8, Version: ", said)
     made = reproduce(done.uri, str(rows[0]["image_id"]), tmp_path / "again.png")
     assert made.equal == "bytes"
-    plain = run(runs.job(prompts, str(tmp_path / "out"), defaults=defaults), Silent(), Stop())
+    plain = run(runs.job(prompts, str(tmp_path / "out"), model=IN_BFLOAT16), Silent(), Stop())
     found = diff(done.uri, plain.uri, str(tmp_path / "diff"))
-    assert Setting("speed.guidance_until", "0.5", "1.0") in found.settings
+    assert Setting("speed.quantisation", "fp8", "none") in found.settings
 
 
-def test_images_made_by_a_shortcut_are_not_those_that_a_plain_job_skips(tmp_path: Path) -> None:
+def test_images_made_by_a_shortcut_are_not_those_that_a_plain_job_skips(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eighths.emulate(monkeypatch)
     prompts = runs.write_prompts(tmp_path / "prompts.parquet", runs.PROMPTS[:4])
-    cut = {"guidance_until": 0.5}
-    run(runs.job(prompts, str(tmp_path / "out"), speed=cut), Silent(), Stop())
-    again = {"skip_existing": True, "run_id": "again"}
+    run(runs.job(prompts, str(tmp_path / "out"), model=IN_BFLOAT16, speed=FP8), Silent(), Stop())
+    again = {"model": IN_BFLOAT16, "skip_existing": True, "run_id": "again"}
     plain = make_plan(runs.job(prompts, str(tmp_path / "out"), **again))
     assert plain.plan.counts.images == 4
-    same = make_plan(runs.job(prompts, str(tmp_path / "out"), speed=cut, **again | {"run_id": "once-more"}))
+    same = make_plan(runs.job(prompts, str(tmp_path / "out"), speed=FP8, **again | {"run_id": "once-more"}))
     assert (same.plan.counts.images, same.plan.counts.existing_images) == (0, 4)

@@ -8,10 +8,8 @@ import pytest
 
 from imagekiln.steps import tune, tuning_file
 from imagekiln.steps.bundled import local
-from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.families import family
-from imagekiln.steps.identity import Pixels
 from imagekiln.steps.job import Job
 from imagekiln.steps.planning import make_plan
 from imagekiln.steps.saturation import Measured
@@ -93,7 +91,7 @@ def test_each_size_is_found_once_and_kept_at_once(tmp_path: Path, monkeypatch: p
 
 def test_a_family_that_draws_one_by_one_is_measured_at_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = _measures(monkeypatch, lambda batch: Measured(batch, 1.0))
-    monkeypatch.setattr(tune, "family", lambda _: family("Kandinsky3Pipeline"))
+    monkeypatch.setattr(tune, "family", lambda _: family("ZImagePipeline"))
     _tuned(_job(tmp_path), tmp_path)
     assert asked == [1]
 
@@ -134,30 +132,12 @@ def test_a_model_that_is_not_there_is_told(tmp_path: Path) -> None:
         _tuned(_job(tmp_path, model={"id": "./absent"}), tmp_path)
 
 
-@pytest.mark.parametrize("setting", ["reuse", "guidance_until"])
 def test_a_shortcut_that_planning_refuses_is_refused_before_loading(
-    setting: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imagekiln.steps.shortcuts.family", lambda _: family("Kandinsky22"))
-    with pytest.raises(BadInput, match=f"speed.{setting} is not for StableDiffusion"):
-        _tuned(_job(tmp_path, speed={setting: 2 if setting == "reuse" else 0.5}), tmp_path)
-
-
-@pytest.mark.parametrize(("speed", "drawn"), [({}, 3), ({"guidance_until": 0.5}, 20)])
-def test_where_steps_differ_all_of_them_are_drawn(
-    speed: dict[str, float], drawn: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    efforts: list[int] = []
-
-    class Noted(Trial):
-        def __init__(self, denoiser: Denoiser, pixels: Pixels, effort: Effort) -> None:
-            efforts.append(effort.steps)
-            super().__init__(denoiser, pixels, effort)
-
-    monkeypatch.setattr(tune, "Trial", Noted)
-    _measures(monkeypatch, lambda batch: Measured(batch, 1.0))
-    _tuned(_job(tmp_path, speed=speed, defaults={"steps": 20}), tmp_path)
-    assert efforts == [drawn]
+    monkeypatch.setattr(tune, "opened", None)
+    with pytest.raises(BadInput, match=r"speed\.quantisation is fp8, which scales bfloat16"):
+        _tuned(_job(tmp_path, speed={"quantisation": "fp8"}), tmp_path)
 
 
 def test_memory_that_ran_out_for_one_size_does_not_slow_the_next(
