@@ -103,11 +103,11 @@ class Conditioning:
 
         So neither the device nor the dtype nor a neighbour enters into it.
         """
-        if self._family.alone and not self._family.positive:
-            torch.manual_seed(rows[0].pixels.seed)  # LongCat-Image rewrites prompts by what is drawn from there
-            return {"generator": _generator(rows[0])}  # GLM-Image and aMUSEd take no list of them
+        if not self._family.positive:  # one image at a time
+            torch.manual_seed(rows[0].pixels.seed)  # what is drawn without a generator follows from the row too
+            return {"generator": _generator(rows[0])}  # which every pipeline takes: some take no list of one
         generators = [_generator(row) for row in rows]
-        if not self._family.positive or rows[0].pixels.source_image is not None:
+        if rows[0].pixels.source_image is not None:
             return {"generator": generators}  # with a picture, the pipeline mixes the noise with it
         shape = self._latent_shape(rows[0])
         drawn = torch.stack([torch.randn(shape, generator=each, dtype=torch.float32) for each in generators])

@@ -129,9 +129,7 @@ class Denoiser:
         self._conditioning.adapt(row)
         if wanted.sampler not in self._schedulers:
             self._schedulers[wanted.sampler] = scheduler(self._pipe, wanted.sampler)
-        for part in (pipe, getattr(pipe, "decoder_pipe", None)):  # Kandinsky 2.2 draws by one within
-            if part is not None:
-                part.scheduler = self._schedulers[wanted.sampler]
+        pipe.scheduler = self._schedulers[wanted.sampler]
         for name in GUIDERS:
             if guider := getattr(pipe, name, None):
                 guider.guidance_scale = wanted.guidance

@@ -126,11 +126,6 @@ FAMILIES: Mapping[str, Family] = {
         compiled="regional",
         loras=False,
     ),
-    # These have two text encoders, or a model of images in between: prompts go as text.
-    "HunyuanDiTPipeline": Family(compiled="whole", loras=False),
-    "KandinskyV22CombinedPipeline": Family(alone=True, multiple=64, compiled="whole", loras=False),
-    "Kandinsky3Pipeline": Family(alone=True, multiple=64, compiled="whole"),
-    "IFPipeline": Family(alone=True, side=64, compiled="whole"),  # its first stage, which has no VAE
 }
 
 

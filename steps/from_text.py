@@ -16,8 +16,11 @@ OTHERWISE: Mapping[str, str] = {
     r"^(DDIM|DDPM|PNDM|LDM|DiT|ScoreSdeVe|KarrasVe|ConsistencyModel|VersatileDiffusion)Pipeline": (
         "reads no text. Name a model that does"
     ),
-    r"Prior(?!.*Redux)|Decoder|^Kandinsky(V22)?Pipeline": (
-        "is one half of a model. Save both halves in one folder, as docs/models.md says"
+    r"Prior(?!.*Redux)|Decoder|^Kandinsky(V22)?Pipeline|^IFPipeline": (
+        "is one stage of a model that draws in several. Name a model of one stage"
+    ),
+    r"^Kandinsky(V22)?CombinedPipeline": (
+        "draws in several stages, and a row's sampler would reach none of them. Name a model of one stage"
     ),
     r"Img2Img|I2I|Edit(?!ing)|Pix2Pix|In[Pp]aint|RePaint|PaintBy|Fill|Redux|Variation|Upscal|Super|Refiner|SRPipe|Depth"
     r"|Blip|^Cycle|DualGuided|^Marigold|Layered|^VisualCloze|Control|Adapter|AttendAndExcite": (

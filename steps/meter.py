@@ -5,12 +5,10 @@ from contextlib import ExitStack, contextmanager
 from threading import Lock
 
 import diffusers
-import torch
 
 from imagekiln.steps.compile_clock import Clock
 from imagekiln.steps.timing import Span, Spans, Taken
 
-DECODERS = ("vae", "movq")
 Function = Callable[..., object]
 
 
@@ -24,12 +22,12 @@ class Meter:
         texts: bool,
         clock: Clock,
     ) -> None:
-        """Find the decoder under its usual names. `texts`: the pipeline's own call encodes its texts.
+        """Find the decoder under its usual name. `texts`: the pipeline's own call encodes its texts.
 
         What the clock counts as compiling is not counted as drawing.
         """
         self._pipe, self._texts = pipe, texts and hasattr(pipe, "encode_prompt")
-        self._decoder = _first(pipe, DECODERS)
+        self._vae = getattr(pipe, "vae", None)
         self._taken, self._clock = Taken(), clock
         self._lock = Lock()
 
@@ -65,8 +63,8 @@ class Meter:
 
     def _parts(self, spans: Spans) -> Iterator[tuple[object, str, Function]]:
         """What to replace, and by what: no more than tells something."""
-        if (decode := getattr(self._decoder, "decode", None)) is not None:
-            yield self._decoder, "decode", _timed(decode, "decode", spans)
+        if (decode := getattr(self._vae, "decode", None)) is not None:
+            yield self._vae, "decode", _timed(decode, "decode", spans)
         if self._texts:
             yield self._pipe, "encode_prompt", _timed(self._pipe.encode_prompt, "text", spans)
 
@@ -90,8 +88,3 @@ def _replaced(owner: object, name: str, function: Function) -> Iterator[None]:
     finally:
         del own[name]
         own.update(before)
-
-
-def _first(pipe: diffusers.DiffusionPipeline, names: tuple[str, ...]) -> torch.nn.Module | None:
-    found = (getattr(pipe, name, None) for name in names)
-    return next((each for each in found if isinstance(each, torch.nn.Module)), None)

@@ -37,7 +37,7 @@ def facts(model: Model) -> ModelFacts:
     if why := from_text.refused(pipeline):
         raise BadInput(f"{model.id}: is a {pipeline}, which {why}.")
     denoiser = next((name for name in ("unet", "transformer", "prior") if name in index), None)
-    vae = next((name for name in ("vae", "movq") if name in index), None)
+    vae = "vae" if "vae" in index else None
     side, multiple = _sizes(*(_optional(folder / str(name) / "config.json") for name in (denoiser, vae)))
     known = family(pipeline)
     side, multiple = known.side or side, known.multiple or multiple

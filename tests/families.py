@@ -35,10 +35,7 @@ CHAT = (
 
 # Pixels: the smallest side that a family draws. The others draw SIDE.
 SIDES = {
-    "hunyuan-dit": 32,
     "hunyuan-image": 64,
-    "kandinsky22": 64,
-    "kandinsky3": 64,
     "lumina2": 32,
     "qwen-image": 32,
     "sana": 32,
@@ -442,144 +439,6 @@ def _hunyuan_image() -> Untyped:
     )
 
 
-def _movq() -> Untyped:
-    return diffusers.VQModel(
-        block_out_channels=(32,) * 4,
-        down_block_types=("DownEncoderBlock2D",) * 4,
-        up_block_types=("UpDecoderBlock2D",) * 4,
-        latent_channels=4,
-        norm_type="spatial",
-        num_vq_embeddings=8,
-        vq_embed_dim=4,
-    )
-
-
-def _hunyuan_dit() -> Untyped:
-    bert = transformers.BertConfig(
-        vocab_size=VOCABULARY, hidden_size=WIDE, intermediate_size=WIDE, num_hidden_layers=1, num_attention_heads=2
-    )
-    return diffusers.HunyuanDiTPipeline(
-        transformer=diffusers.HunyuanDiT2DModel(
-            sample_size=SIDE // 2,
-            num_layers=2,
-            patch_size=2,
-            attention_head_dim=8,
-            num_attention_heads=3,
-            in_channels=4,
-            cross_attention_dim=WIDE,
-            cross_attention_dim_t5=2 * WIDE,
-            pooled_projection_dim=16,
-            hidden_size=24,
-            activation_fn="gelu-approximate",
-        ),
-        # This family takes every VAE for one of factor 8.
-        vae=tiny_vae((4, 4, 8, 8), latent_channels=4),
-        text_encoder=transformers.BertModel(bert),
-        tokenizer=words(),
-        text_encoder_2=tiny_t5(),
-        tokenizer_2=words(),
-        scheduler=diffusers.DDPMScheduler(),
-        safety_checker=None,
-        feature_extractor=None,
-        requires_safety_checker=False,
-    )
-
-
-def _kandinsky22() -> Untyped:
-    prior = diffusers.PriorTransformer(num_attention_heads=2, attention_head_dim=12, embedding_dim=WIDE, num_layers=1)
-    torch.nn.init.ones_(prior.clip_std)
-    seen = transformers.CLIPVisionConfig(
-        hidden_size=WIDE, image_size=16, projection_dim=WIDE, intermediate_size=16, num_attention_heads=2,
-        num_hidden_layers=1, patch_size=8,
-    )  # fmt: skip
-    text = tiny_clip()
-    text.max_position_embeddings = 77
-    return diffusers.KandinskyV22CombinedPipeline(
-        unet=diffusers.UNet2DConditionModel(
-            in_channels=4,
-            out_channels=8,
-            addition_embed_type="image",
-            down_block_types=("ResnetDownsampleBlock2D", "SimpleCrossAttnDownBlock2D"),
-            up_block_types=("SimpleCrossAttnUpBlock2D", "ResnetUpsampleBlock2D"),
-            mid_block_type="UNetMidBlock2DSimpleCrossAttn",
-            block_out_channels=(32, 64),
-            layers_per_block=1,
-            encoder_hid_dim=WIDE,
-            encoder_hid_dim_type="image_proj",
-            cross_attention_dim=WIDE,
-            attention_head_dim=4,
-            resnet_time_scale_shift="scale_shift",
-        ),
-        scheduler=diffusers.DDPMScheduler(),
-        movq=_movq(),
-        prior_prior=prior,
-        prior_image_encoder=transformers.CLIPVisionModelWithProjection(seen),
-        prior_text_encoder=transformers.CLIPTextModelWithProjection(text),
-        prior_tokenizer=_clip_of_77(),
-        prior_scheduler=diffusers.UnCLIPScheduler(
-            variance_type="fixed_small_log", prediction_type="sample", clip_sample_range=10.0
-        ),
-        prior_image_processor=transformers.CLIPImageProcessor(
-            size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}
-        ),
-    )
-
-
-def _clip_of_77() -> Untyped:
-    tokenizer = clip_tokenizer()
-    tokenizer.model_max_length = 77
-    return tokenizer
-
-
-def _kandinsky3() -> Untyped:
-    return diffusers.Kandinsky3Pipeline(
-        unet=diffusers.Kandinsky3UNet(
-            in_channels=4,
-            time_embedding_dim=4,
-            groups=2,
-            attention_head_dim=4,
-            layers_per_block=3,
-            block_out_channels=(32, 64),
-            cross_attention_dim=4,
-            encoder_hid_dim=2 * WIDE,
-        ),
-        movq=_movq(),
-        text_encoder=tiny_t5(),
-        tokenizer=words(),
-        scheduler=diffusers.DDPMScheduler(beta_schedule="squaredcos_cap_v2"),
-    )
-
-
-def _if() -> Untyped:
-    return diffusers.IFPipeline(
-        unet=diffusers.UNet2DConditionModel(
-            sample_size=SIDE,
-            in_channels=3,
-            out_channels=6,
-            layers_per_block=1,
-            block_out_channels=(32, 64),
-            down_block_types=("ResnetDownsampleBlock2D", "SimpleCrossAttnDownBlock2D"),
-            mid_block_type="UNetMidBlock2DSimpleCrossAttn",
-            up_block_types=("SimpleCrossAttnUpBlock2D", "ResnetUpsampleBlock2D"),
-            cross_attention_dim=32,
-            encoder_hid_dim=2 * WIDE,
-            attention_head_dim=8,
-            addition_embed_type="text",
-            addition_embed_type_num_heads=2,
-            cross_attention_norm="group_norm",
-            resnet_time_scale_shift="scale_shift",
-            act_fn="gelu",
-        ),
-        text_encoder=tiny_t5(),
-        tokenizer=words(),
-        scheduler=diffusers.DDPMScheduler(variance_type="learned_range", thresholding=True),
-        safety_checker=None,
-        feature_extractor=None,
-        watermarker=None,
-        requires_safety_checker=False,
-    )
-
-
 MAKE: dict[str, Callable[[], Untyped]] = {
     **BUILD,
     "lcm": _lcm,
@@ -596,8 +455,4 @@ MAKE: dict[str, Callable[[], Untyped]] = {
     "z-image": _z_image,
     "cogview4": _cogview4,
     "hunyuan-image": _hunyuan_image,
-    "hunyuan-dit": _hunyuan_dit,
-    "kandinsky22": _kandinsky22,
-    "kandinsky3": _kandinsky3,
-    "if": _if,
 }

@@ -6,7 +6,7 @@ import torch
 from imagekiln.steps import conditioning
 from imagekiln.steps.conditioning import Conditioning
 from imagekiln.steps.families import family
-from tests import families, models
+from tests import families, models, plain
 from tests.runs import image_row
 
 
@@ -54,7 +54,7 @@ def test_without_guidance_no_negative_prompt_is_encoded() -> None:
 
 
 def test_families_without_embeddings_get_the_text_itself() -> None:
-    told = Conditioning(families.pipe("hunyuan-dit"))
+    told = Conditioning(plain.pipe("bria"))
     rows = [image_row("a"), image_row("b", 1, negative_prompt="c")]
     assert told.text(rows) == {"prompt": ["a", "b"], "negative_prompt": ["", "c"]}
     assert told.text(rows[:1]) == {"prompt": ["a"]}  # some pipelines take an empty negative prompt for one

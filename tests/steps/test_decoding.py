@@ -10,7 +10,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.rescue import Rescue
 from imagekiln.steps.rows import ImageRow
 from imagekiln.steps.speed import Speed
-from tests import families, models
+from tests import models, plain
 from tests.runs import image_row
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
@@ -108,7 +108,7 @@ def test_a_way_that_is_named_is_taken_from_the_start(wanted: Way, slicing: bool,
 
 def test_a_way_that_the_vae_does_not_know_is_refused() -> None:
     with pytest.raises(BadInput, match=r"speed\.vae is 'tiles', which this model's VAE does not know\. Write auto"):
-        Decoding(families.pipe("kandinsky3"), "tiles")
+        Decoding(plain.pipe("amused"), "tiles")
 
 
 def test_errors_other_than_memory_are_the_image_s_own() -> None:

@@ -17,7 +17,6 @@ from imagekiln.steps.run import run
 from imagekiln.steps.stop import Stop
 from imagekiln.steps.verify import verify
 from tests import families, models, runs
-from tests.drawing import pixels_of
 from tests.models import SIDE
 from tests.runs import image_row
 
@@ -133,15 +132,6 @@ def test_few_steps_without_guidance_draw(kind: str, steps: int) -> None:
     sampler = "lcm" if kind == "pixart-alpha" else "default"
     drawn = _ours(pipe, _rows(kind, 1, steps=steps, guidance=0.0, negative_prompt="", sampler=sampler), 1)[0]
     assert drawn.std() > 1
-
-
-def test_a_sampler_tells_where_a_pipeline_draws_by_another_within_it() -> None:
-    denoiser = Denoiser(families.pipe("kandinsky22"))
-    samplers = ("default", "ddim", "default")
-    rows = [_rows("kandinsky22", 1, sampler=sampler) for sampler in samplers]
-    plain, ddim, again = (pixels_of(denoiser, each, 1)[0] for each in rows)
-    assert not np.array_equal(plain, ddim)
-    assert np.array_equal(plain, again)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -215,8 +215,6 @@ DC: dict[str, object] = {"encoder_block_out_channels": [1, 2, 3, 4, 5, 6], "late
     [
         ("AuraFlowPipeline", {"transformer": {"sample_size": 64, "patch_size": 2}, "vae": VAE8}, 1024, 16),
         ("HunyuanImagePipeline", {"transformer": {"patch_size": [1, 1]}, "vae": {"latent_channels": 64}}, 2048, 64),
-        ("KandinskyV22CombinedPipeline", {"unet": {"sample_size": 64}, "movq": VAE8}, 512, 64),
-        ("Kandinsky3Pipeline", {"unet": {"in_channels": 4}, "movq": VAE8}, 1024, 64),
         ("SanaSprintPipeline", {"transformer": {"sample_size": 32, "patch_size": 1}, "vae": DC}, 1024, 32),
     ],
 )
@@ -232,7 +230,12 @@ def test_sizes_that_the_configuration_does_not_tell_are_known_by_family(
     [
         ("StableDiffusionXLImg2ImgPipeline", "draws from more than a text. Name a model that needs no more."),
         ("WanPipeline", "makes videos. Name a model of images."),
-        ("KandinskyV22Pipeline", "is one half of a model. Save both halves in one folder, as docs/models.md says."),
+        ("KandinskyV22Pipeline", "is one stage of a model that draws in several. Name a model of one stage."),
+        ("IFPipeline", "is one stage of a model that draws in several. Name a model of one stage."),
+        (
+            "KandinskyV22CombinedPipeline",
+            "draws in several stages, and a row's sampler would reach none of them. Name a model of one stage.",
+        ),
     ],
 )
 def test_a_pipeline_that_draws_from_no_text_alone_is_refused_at_planning(
@@ -245,7 +248,7 @@ def test_a_pipeline_that_draws_from_no_text_alone_is_refused_at_planning(
 
 
 def test_a_size_that_a_family_does_not_draw_is_refused(tmp_path: Path) -> None:
-    folder = _configured(tmp_path / "model", "Kandinsky3Pipeline", unet={}, movq=VAE8)
+    folder = _configured(tmp_path / "model", "HunyuanImagePipeline", transformer={"patch_size": [1, 1]}, vae={})
     with pytest.raises(BadInput) as caught:
         plan(tmp_path, {"prompt": ["a"]}, model={"id": str(folder)}, defaults={"width": 1000})
     assert str(caught.value) == "defaults.width is 1000; this model needs a multiple of 64. Write 1024."

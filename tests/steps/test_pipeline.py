@@ -128,7 +128,7 @@ def test_a_pipeline_that_draws_from_more_than_a_text_is_bad_input(
 
 
 def test_a_tokeniser_that_is_a_sentencepiece_model_alone_loads(tmp_path: Path) -> None:
-    # As PixArt, Hunyuan-DiT, CogView3 and DeepFloyd IF come.
+    # As PixArt and CogView3 come.
     pieces = (
         ("<pad>", "CONTROL"),
         ("</s>", "CONTROL"),
