@@ -1,10 +1,10 @@
-"""The batch sizes that planning freezes: the job's number, else what was tuned, else what a table says."""
+"""The batch sizes that planning freezes: the job's number, else what was tuned."""
 
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from imagekiln.steps import batch_table, footers, model, tuning_file
+from imagekiln.steps import footers, model, tuning_file
 from imagekiln.steps.batch_table import power_of_two
 from imagekiln.steps.catalog import Group
 from imagekiln.steps.errors import BadInput, Missing
@@ -20,10 +20,9 @@ SHAPING = {"width", "height", "guidance"}  # the columns by which rows may need 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The entries of a job's tuning file for its model and GPU, and that GPU's name; None where nobody says it."""
+    """The entries of a job's tuning file for its model and GPU."""
 
     entries: tuple[Entry, ...] = ()
-    gpu: str | None = None
 
     def entry(self, width: int, height: int, *, guided: bool) -> Entry | None:
         """The entry for a shape, or else for the next that asks more of the device, or else the one that asks most."""
@@ -54,7 +53,7 @@ def known(job: Job, digest: Callable[[], str]) -> Known:
     Raises BadInput, Missing, TryAgain.
     """
     if job.batch.tuning is None:
-        return Known(gpu=job.batch.gpu)
+        return NOTHING
     files = digest()
     found = [each for each in _read(job.batch.tuning).entries if _fits(each, job, files)]
     gpus = sorted({each.gpu for each in found})
@@ -62,7 +61,7 @@ def known(job: Job, digest: Callable[[], str]) -> Known:
         named = ", ".join(gpus)
         raise BadInput(f"{job.batch.tuning}: has entries for several GPUs ({named}). Name one as batch.gpu.")
     gpu = job.batch.gpu or next(iter(gpus), None)
-    return Known(tuple(each for each in found if each.gpu == gpu), gpu)
+    return Known(tuple(each for each in found if each.gpu == gpu))
 
 
 def _read(name: str) -> Tuning:
@@ -126,14 +125,5 @@ def sizes(job: Job, facts: ModelFacts, groups: Sequence[Group], tuned: Known) ->
     for group in groups:  # images of one size have one batch: that of the most work among them
         size = group.width, group.height
         guided[size] = guided.get(size, False) or family(facts.pipeline).guided(group.guidance)
-    found = (BatchSize(*size, images) for size in guided if (images := _images(job, tuned, size, guided[size])))
+    found = (BatchSize(*size, images) for size in guided if (images := tuned.images(*size, guided=guided[size])))
     return tuple(found)
-
-
-def _images(job: Job, tuned: Known, size: tuple[int, int], guided: bool) -> int | None:
-    if images := tuned.images(*size, guided=guided):
-        return images
-    if tuned.gpu is None:
-        return None
-    width, height = size
-    return batch_table.images(job.model.id, job.model.dtype, tuned.gpu, width * height, guided=guided)

@@ -107,7 +107,7 @@ class Batch(Settings):
     )
     tuning: Text | None = Field(None, description="The file that `imagekiln tune` wrote: a path or URI.")
     gpu: Text | None = Field(
-        None, description="The GPU's name as nvidia-smi has it, where the tuning file has several, or there is none."
+        None, description="The GPU's name as nvidia-smi has it, where the tuning file has several."
     )
 
 

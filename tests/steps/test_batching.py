@@ -1,4 +1,4 @@
-"""What planning freezes: the job's number, the tuning file's entry, the table's, or a plain number."""
+"""What planning freezes: the job's number, the tuning file's entry, or a plain number."""
 
 from pathlib import Path
 
@@ -40,17 +40,14 @@ def test_the_tuning_files_entry_is_frozen(tmp_path: Path) -> None:
     assert there.plan.largest_batch == 16
 
 
-def test_without_all_of_them_a_batch_is_what_it_always_was(tmp_path: Path) -> None:
+def test_without_either_a_batch_is_what_it_always_was(tmp_path: Path) -> None:
     assert (_plan(tmp_path).batches, _plan(tmp_path).largest_batch) == ((), 8)
     other = _plan(tmp_path, **_tuned(tmp_path, entry(digest="sha256:0")))
     assert (other.batches, other.batch(64, 64)) == ((), 8)
 
 
-def test_the_table_is_asked_where_the_job_names_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    named = {"batch": {"gpu": "NVIDIA L4"}}
-    assert _plan(tmp_path, **named).batches == ()
-    monkeypatch.setattr("imagekiln.steps.batch_table.images", lambda *_, **__: 32)
-    assert _plan(tmp_path / "known", **named).batches == (BatchSize(64, 64, 32),)
+def test_a_gpu_without_a_tuning_file_decides_no_batch(tmp_path: Path) -> None:
+    assert _plan(tmp_path, batch={"gpu": "NVIDIA L4"}).batches == ()
 
 
 def test_each_size_has_a_batch_of_its_own_and_a_part_is_whole_batches_of_all(tmp_path: Path) -> None:
