@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HEAVY = {"diffusers", "duckdb", "pyarrow", "s3fs", "torch", "transformers"}
-GENERATE_ONLY = {"accelerate", "diffusers", "safetensors", "torch", "transformers"}
+GENERATE_ONLY = {"accelerate", "diffusers", "torch", "transformers"}
 
 
 def _loaded_by(module: str) -> set[str]:
