@@ -15,7 +15,7 @@ from imagekiln.steps.conditioning import Conditioning, Inputs
 from imagekiln.steps.families import family
 from imagekiln.steps.pipeline import loaded
 from imagekiln.steps.plan import Plan
-from imagekiln.steps.quantise import to_fp8
+from imagekiln.steps.quantize import to_fp8
 from imagekiln.steps.rows import ImageRow
 
 SHARED = ("text_encoder_2", "vae")
@@ -59,7 +59,7 @@ def load(plan: Plan, base: diffusers.DiffusionPipeline) -> Refiner | None:
     if wanted is None or settings is None:
         return None
     pipe = loaded(wanted, str(plan.model.refiner), torch.device("cpu"))
-    if plan.job.speed.quantisation == "fp8":
+    if plan.job.speed.quantization == "fp8":
         to_fp8(pipe.unet)
     for name in SHARED:
         mine, its = getattr(base, name), getattr(pipe, name)

@@ -17,8 +17,8 @@ def told(speed: Speed) -> str | None:
 
 
 def _names(speed: Speed) -> Iterator[str]:
-    if speed.quantisation != "none":
-        yield speed.quantisation
+    if speed.quantization != "none":
+        yield speed.quantization
     if speed.guidance_until < ALL_STEPS:
         yield f"guidance_until={speed.guidance_until}"
     if speed.reuse > 1:
@@ -28,16 +28,16 @@ def _names(speed: Speed) -> Iterator[str]:
 def require(job: Job, pipeline: str) -> None:
     """Raise BadInput where a shortcut of the job is none for this pipeline's class, or for the rest of the job."""
     speed, known = job.speed, family(pipeline)
-    if speed.quantisation == "fp8" and job.model.dtype != "bfloat16":
+    if speed.quantization == "fp8" and job.model.dtype != "bfloat16":
         raise BadInput(
-            f"speed.quantisation is fp8, which scales bfloat16, and model.dtype is {job.model.dtype}. Write bfloat16."
+            f"speed.quantization is fp8, which scales bfloat16, and model.dtype is {job.model.dtype}. Write bfloat16."
         )
-    if speed.quantisation == "fp8" and pipeline not in FAMILIES:
-        raise _not_for("quantisation", "none", pipeline, FAMILIES)
+    if speed.quantization == "fp8" and pipeline not in FAMILIES:
+        raise _not_for("quantization", "none", pipeline, FAMILIES)
     if speed.guidance_until < ALL_STEPS and known.halved is None:
         raise _not_for("guidance_until", "1", pipeline, [name for name, each in FAMILIES.items() if _can_end(each)])
-    if speed.quantisation == "fp8" and job.model.loras:
-        raise BadInput("speed.quantisation is fp8, and model.loras change layers that are in 8 bits then. Remove one.")
+    if speed.quantization == "fp8" and job.model.loras:
+        raise BadInput("speed.quantization is fp8, and model.loras change layers that are in 8 bits then. Remove one.")
     if (without := without_pictures(job)) and (job.model.controlnet or job.model.ip_adapter):
         raise BadInput(f"{without} does not go with model.controlnet or model.ip_adapter. Remove it, or them.")
     if speed.guidance_until < ALL_STEPS and job.model.refiner is not None:

@@ -52,7 +52,7 @@ def test_what_makes_no_image_needs_nothing_that_only_generate_installs() -> None
         "branches", "called", "compile_clock", "compiled_code", "compiling", "conditioning", "conditions",
         "control_noise", "cutoff", "decoding", "denoise", "device", "drawing", "each_step", "embeddings", "fetch",
         "flops", "foretelling", "gauge", "generate", "lookahead", "lora_layers", "meter", "networks", "opening",
-        "pipeline", "quantise", "references", "refine", "rescue", "sight", "stages", "timing", "trial", "tune",
+        "pipeline", "quantize", "references", "refine", "rescue", "sight", "stages", "timing", "trial", "tune",
     }  # fmt: skip
     steps = {path.stem for path in Path(str(files("imagekiln.steps"))).glob("*.py")} - makers - {"__init__"}
     shown = {f"imagekiln.workflows.{path.stem}" for path in Path(str(files("imagekiln.workflows"))).glob("*.py")}

@@ -23,10 +23,10 @@ pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 NAMED = [
     ({}, None),
     ({"vae": "slices", "compile": "off"}, None),
-    ({"quantisation": "fp8"}, "fp8"),
+    ({"quantization": "fp8"}, "fp8"),
     ({"guidance_until": 0.6}, "guidance_until=0.6"),
     ({"reuse": 3}, "reuse=3"),
-    ({"reuse": 3, "guidance_until": 0.6, "quantisation": "fp8"}, "fp8,guidance_until=0.6,reuse=3"),
+    ({"reuse": 3, "guidance_until": 0.6, "quantization": "fp8"}, "fp8,guidance_until=0.6,reuse=3"),
 ]
 
 
@@ -54,7 +54,7 @@ def test_every_shortcut_gives_every_image_another_id_and_speed_alone_none(tmp_pa
     assert plain == same
     assert len({*plain, *cut, *less}) == 12
     ours = [_ids(_planned(tmp_path, model=in_bfloat16, run_id=f"b{place}", speed=speed))
-            for place, speed in enumerate([{}, {"quantisation": "fp8"}])]  # fmt: skip
+            for place, speed in enumerate([{}, {"quantization": "fp8"}])]  # fmt: skip
     assert len({*ours[0], *ours[1]}) == 8
     flux = [_ids(_planned(tmp_path, "flux", run_id=f"f{place}", speed={"reuse": place})) for place in (1, 2, 3)]
     assert len({image for each in flux for image in each}) == 12
@@ -67,7 +67,7 @@ def test_every_shortcut_gives_every_image_another_id_and_speed_alone_none(tmp_pa
          r"StableDiffusionXL.*\. Set it to 1, or take such a model\."),
         ("qwen-image", {"guidance_until": 0.5}, r"is not for QwenImage"),
         ("sdxl", {"reuse": 3}, r"speed\.reuse is not for StableDiffusionXL: it works with Flux, .*QwenImage.* Set it"),
-        ("sd", {"quantisation": "fp8"}, r"\.quantisation is fp8, which scales bfloat16, and model\.dtype is float32"),
+        ("sd", {"quantization": "fp8"}, r"\.quantization is fp8, which scales bfloat16, and model\.dtype is float32"),
     ],
 )  # fmt: skip
 def test_a_shortcut_that_is_none_for_the_model_is_refused_at_planning(
@@ -80,7 +80,7 @@ def test_a_shortcut_that_is_none_for_the_model_is_refused_at_planning(
 @pytest.mark.parametrize(
     ("speed", "more", "said"),
     [
-        ({"quantisation": "fp8"}, {"loras": {"style": {"id": "style.safetensors"}}}, r"and model\.loras change layers"),
+        ({"quantization": "fp8"}, {"loras": {"style": {"id": "style.safetensors"}}}, r"and model\.loras change layers"),
         ({"guidance_until": 0.5}, {"controlnet": {"id": "canny"}}, r"speed\.guidance_until does not go with model\."),
         ({}, {"refiner": {"id": "refiner"}, "controlnet": {"id": "canny"}}, r"model\.refiner does not go with model\."),
     ],
@@ -98,7 +98,7 @@ def test_a_shortcut_that_does_not_go_with_the_rest_of_the_job_is_refused(
 def test_fp8_without_compiling_is_refused_with_its_place(tmp_path: Path) -> None:
     said = r"speed has fp8, which without compiling is slower than bfloat16, and compile: off; remove one"
     with pytest.raises(BadInput, match=said):
-        _planned(tmp_path, speed={"quantisation": "fp8", "compile": "off"})
+        _planned(tmp_path, speed={"quantization": "fp8", "compile": "off"})
 
 
 def test_a_job_with_a_shortcut_says_so_in_every_row_and_picture_and_is_made_again_to_the_byte(tmp_path: Path) -> None:
