@@ -70,7 +70,7 @@ lint: $(VENV)/dev ## Check style and formatting
 	@$(BIN)/hadolint images/*.Dockerfile
 
 types: $(VENV)/dev build/linked ## Check types, strictly, through the installed package
-	@bash -o pipefail -c "$(BIN)/mypy -p imagekiln.steps -p imagekiln.workflows -p tests | sed 's|^build/[^/]*/imagekiln/||'"
+	@bash -o pipefail -c "$(BIN)/mypy -m imagekiln.__main__ -p imagekiln.steps -p imagekiln.workflows -p tests | sed 's|^build/[^/]*/imagekiln/||'"
 
 format: $(VENV)/dev ## Format the code and mend what ruff can
 	@$(BIN)/ruff check --quiet --fix --exit-zero

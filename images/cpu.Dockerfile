@@ -1,4 +1,4 @@
-# plan, aggregate, verify and the exit handler: no torch, and JPEG XL, which aggregate reads back. From the repository's root:
+# plan, aggregate, verify and the exit handler: no torch. From the repository's root:
 #   docker build --file images/cpu.Dockerfile --tag imagekiln-cpu:0.1.0 .
 ARG PYTHON=python:3.11-slim
 
@@ -11,7 +11,7 @@ COPY requirements/lock.txt requirements/lock.txt
 RUN python -m pip install --no-cache-dir --disable-pip-version-check --constraint requirements/lock.txt uv \
     && python -m venv --without-pip /opt/imagekiln \
     && uv pip install --no-cache --compile-bytecode --python /opt/imagekiln/bin/python \
-        --constraints requirements/lock.txt --requirements pyproject.toml --extra jxl
+        --constraints requirements/lock.txt --requirements pyproject.toml
 
 FROM dependencies AS ours
 COPY . .

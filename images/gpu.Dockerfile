@@ -15,7 +15,7 @@ RUN python -m pip install --no-cache-dir --disable-pip-version-check --constrain
     && python -m venv --without-pip /opt/imagekiln \
     && uv pip install --no-cache --compile-bytecode --python /opt/imagekiln/bin/python \
         --constraints requirements/lock.txt --requirements pyproject.toml \
-        --extra generate --extra fp8 --extra jxl --extra c2pa
+        --extra generate --extra fp8 --extra c2pa
 
 FROM dependencies AS ours
 COPY . .

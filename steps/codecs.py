@@ -8,8 +8,8 @@ import numpy.typing as npt
 from PIL import Image as Pillow
 from PIL.PngImagePlugin import PngInfo
 
-from imagekiln.steps import exif, jxl
-from imagekiln.steps.encodings import Encoding, Jpeg, Jxl, Png, Webp
+from imagekiln.steps import exif
+from imagekiln.steps.encodings import Encoding, Jpeg, Png, Webp
 
 RGB = npt.NDArray[np.uint8]
 PARAMETERS, XMP = "parameters", "XML:com.adobe.xmp"
@@ -41,8 +41,6 @@ def written(rgb: RGB, encoding: Encoding, notes: Notes = NOTHING) -> bytes:
             quality = LOSSLESS_QUALITY if encoding.lossless else encoding.quality
             how = {"quality": quality, "lossless": encoding.lossless, "method": encoding.method}
             picture.save(sink, "WEBP", **how, **_exif_and_xmp(notes))
-        case Jxl():
-            return jxl.written(picture, encoding, _exif_and_xmp(notes))
     return sink.getvalue()
 
 
@@ -76,9 +74,6 @@ def decode(content: bytes, size: tuple[int, int] | None = None, most: int = MOST
 
     Raises OSError or ValueError where it is none of ours or has another size, before it takes memory for pixels.
     """
-    if jxl.is_jxl(content):
-        _refuse(jxl.size(content), size, most)
-        return jxl.decode(content)
     try:
         with Pillow.open(io.BytesIO(content), formats=["PNG", "JPEG", "WEBP"]) as image:
             _refuse(image.size, size, most)

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from imagekiln.steps import encodings, exif, parameters, xmp
+from imagekiln.steps import exif, parameters, xmp
 from imagekiln.steps.codecs import Notes
 from imagekiln.steps.encode import Encoded, Picture, encode
 from imagekiln.steps.encodings import Encoding
@@ -18,9 +18,8 @@ class Encoder:
     """Encodes and judges pictures as a plan wants it. May be called from several threads at once."""
 
     def __init__(self, plan: Plan) -> None:
-        """Raises BadInput where what the encoding, the signature or a check of the user's needs is not there."""
+        """Raises BadInput where what the signature or a check of the user's needs is not there."""
         job = plan.job
-        encodings.require(job.encoding)
         self._encoding, self._metadata = job.encoding, job.metadata
         self._model = parameters.of(plan)
         self._sign = None if job.c2pa is None else Signer(job.c2pa, job.encoding)

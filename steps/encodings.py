@@ -1,11 +1,9 @@
 """The kinds of file that an image may become, each with its settings of quality and speed."""
 
-from importlib.util import find_spec
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from imagekiln.steps.errors import BadInput
 from imagekiln.steps.values import Settings, Whole
 
 Quality = Annotated[Whole, Field(ge=1, le=100)]
@@ -42,30 +40,16 @@ class Webp(Other):
     method: Whole = Field(4, ge=0, le=6, description="0 is fast, 6 is small.")
 
 
-class Jxl(Other):
-    """JPEG XL, the smallest of all. Needs the extra `jxl`."""
-
-    kind: Literal["jxl"] = "jxl"
-    quality: Whole = Field(
-        90, ge=1, le=99, description="1 is small, 99 is near to what was drawn; of no use when lossless."
-    )
-    lossless: bool = Field(False, description="Every pixel as it was drawn.")
-    effort: Whole = Field(4, ge=1, le=9, description="1 is fast, 9 is small.")
-
-
 def _kind(value: object) -> str:
     """The kind of an encoding: PNG where none is named."""
     return str(value.get("kind", "png") if isinstance(value, dict) else getattr(value, "kind", "png"))
 
 
 Encoding = Annotated[
-    Annotated[Png, Tag("png")]
-    | Annotated[Jpeg, Tag("jpeg")]
-    | Annotated[Webp, Tag("webp")]
-    | Annotated[Jxl, Tag("jxl")],
+    Annotated[Png, Tag("png")] | Annotated[Jpeg, Tag("jpeg")] | Annotated[Webp, Tag("webp")],
     Discriminator(_kind),
 ]
-SUFFIXES = {"png": ".png", "jpeg": ".jpg", "webp": ".webp", "jxl": ".jxl"}
+SUFFIXES = {"png": ".png", "jpeg": ".jpg", "webp": ".webp"}
 LARGEST_SIDES = {"jpeg": 65_535, "webp": 16_383}  # pixels, where the file has no more room for them
 
 
@@ -81,7 +65,7 @@ def mime(encoding: Encoding) -> str:
 
 def in_words(encoding: Encoding) -> str:
     """The kind and its quality, such as JPEG, quality 92."""
-    kind = {"webp": "WebP", "jxl": "JPEG XL"}.get(encoding.kind, encoding.kind.upper())
+    kind = "WebP" if encoding.kind == "webp" else encoding.kind.upper()
     if isinstance(encoding, Png) or is_lossless(encoding):
         return f"{kind}, lossless"
     return f"{kind}, quality {encoding.quality}"
@@ -89,10 +73,4 @@ def in_words(encoding: Encoding) -> str:
 
 def is_lossless(encoding: Encoding) -> bool:
     """Whether what is decoded is, pixel by pixel, what was drawn."""
-    return isinstance(encoding, Png) or (isinstance(encoding, Webp | Jxl) and encoding.lossless)
-
-
-def require(encoding: Encoding) -> None:
-    """Raise BadInput where this installation cannot write or read such files."""
-    if isinstance(encoding, Jxl) and find_spec("pillow_jxl") is None:
-        raise BadInput("encoding.kind is jxl, which needs an extra. Install imagekiln[jxl], or write another kind.")
+    return isinstance(encoding, Png) or (isinstance(encoding, Webp) and encoding.lossless)

@@ -12,8 +12,8 @@ from imagekiln.steps.encodings import Encoding, is_lossless
 from imagekiln.steps.job import Job
 
 # Of a photograph, at the quality that is the default; flat drawings take a tenth.
-BYTES_PER_PIXEL = {"png": 1.5, "jpeg": 0.3, "webp": 0.1, "jxl": 0.1}
-LOSSLESS_BYTES = 1.2  # a pixel, where WebP or JPEG XL keeps every pixel
+BYTES_PER_PIXEL = {"png": 1.5, "jpeg": 0.3, "webp": 0.1}
+LOSSLESS_BYTES = 1.2  # a pixel, where WebP keeps every pixel
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from imagekiln.steps.storage import Store
 
 WRITING = ".writing-"  # what a disk's temporary files begin with
 PART = re.compile(r"images/(\d{5,})-(\d{4,})\.(?:parquet|tar)")
-IMAGE = re.compile(r"images/(\d{5,})/\d{4,}-\d{5,}\.(?:png|jpg|jpeg|webp|jxl)")
+IMAGE = re.compile(r"images/(\d{5,})/\d{4,}-\d{5,}\.(?:png|jpg|jpeg|webp)")
 
 
 def walk(store: Store, folder: str = "") -> Iterator[Listed]:

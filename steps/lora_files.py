@@ -14,6 +14,7 @@ from imagekiln.steps.model import is_hub
 from imagekiln.steps.store_errors import told
 
 SUFFIX = ".safetensors"
+LENGTH_BYTES = 8  # a safetensors file begins with its header's length, in 64 bits, lowest first
 MARKS = ("lora", "lokr")  # one of them is in each tensor's name that changes a layer
 
 
@@ -85,11 +86,17 @@ def _refuse_others(setting: str, file: str) -> None:
 
 
 def _facts(path: Path, setting: str) -> LoraFacts:
-    with told(str(path)), path.open("rb") as file:
-        found = tensor_names.read(file, path, setting)
-        _refuse_tensors(found, path, setting)
-        tensors = hashlib.file_digest(file, "sha256").hexdigest()
-        return LoraFacts(file_hash.sha256(path), tensors)
+    with told(str(path)):
+        _refuse_tensors(tensor_names.read(path, setting), path, setting)
+        return LoraFacts(file_hash.sha256(path), _tensors_sha256(path))
+
+
+def _tensors_sha256(path: Path) -> str:
+    """The hash of all that follows the header of a whole safetensors file."""
+    with path.open("rb") as file:
+        header_bytes = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        file.seek(LENGTH_BYTES + header_bytes)
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _refuse_tensors(names: Iterable[str], path: Path, setting: str) -> None:

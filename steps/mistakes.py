@@ -11,7 +11,7 @@ from imagekiln.steps import settings
 from imagekiln.steps.settings import Place
 
 # What people write for what is meant, where no letters show it.
-MEANT = {"fp16": "float16", "fp32": "float32", "half": "float16", "gpu": "cuda", "jpg": "jpeg", "jpegxl": "jxl"}
+MEANT = {"fp16": "float16", "fp32": "float32", "half": "float16", "gpu": "cuda", "jpg": "jpeg"}
 # How alike two names must be for one to be a misspelling of the other: in its group, and in any other.
 ENOUGH, ELSEWHERE = 0.6, 0.8
 SHOWN = 60

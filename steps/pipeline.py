@@ -8,7 +8,7 @@ import diffusers
 import torch
 import transformers
 
-from imagekiln.steps import bundled, hub, model, quantise
+from imagekiln.steps import bundled, hub, model, quantize
 from imagekiln.steps.device import choose, describe, is_lost, is_out_of_memory
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.job import Job, Model
@@ -22,16 +22,16 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 def load(plan: Plan) -> diffusers.DiffusionPipeline:
     """The plan's pipeline, ready to run. Raises BadInput where it does not load, TryAgain without its device."""
     device = choose(plan.job.device)
-    in_fp8 = plan.job.speed.quantisation == "fp8"
+    in_fp8 = plan.job.speed.quantization == "fp8"
     if in_fp8:
-        quantise.require(device)
+        quantize.require(device)
     _refuse_emulation(plan, device)
     if plan.job.threads is not None:
         torch.set_num_threads(plan.job.threads)
     pipe = loaded(plan.job.model, plan.model.digest, device)
     _require_texts(plan.job.model.id, pipe)
     if in_fp8:
-        quantise.to_fp8(denoiser(pipe))
+        quantize.to_fp8(denoiser(pipe))
     return pipe
 
 
@@ -118,7 +118,7 @@ def versions(job: Job) -> dict[str, str]:
     }
     if job.model.loras:
         found["peft"] = version("peft")
-    if job.speed.quantisation == "fp8":
+    if job.speed.quantization == "fp8":
         found["torchao"] = version("torchao")
     return found
 

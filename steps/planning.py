@@ -17,7 +17,6 @@ from imagekiln.steps import (
     batching,
     commit,
     earlier,
-    encodings,
     lora_files,
     model,
     names,
@@ -51,7 +50,6 @@ def make_plan(job: Job, *, must_exist: bool = False) -> Planned:
     Raises BadInput where the input, the model or the output is not as it must be, TryAgain where storage fails.
     """
     job = job.without_cluster()
-    encodings.require(job.encoding)  # aggregate reads images back, where this installation will run too
     files = model.digest(job.model)
     digest = _digest(files, adapter_files.keys(job.model), lora_files.facts(job.model))
     if job.run_id is not None and (there := _adopted(job, job.run_id, digest)):

@@ -40,8 +40,8 @@ def require(folder: Path, wanted: IpAdapter, encoder: ImageEncoder, denoiser: Ma
 
 def _blocks(file: Path, setting: str) -> set[int]:
     """The numbers of the blocks that an adapter is for."""
-    with told(str(file)), file.open("rb") as opened:
-        found = tensor_names.read(opened, file, setting)
+    with told(str(file)):
+        found = tensor_names.read(file, setting)
     return {int(each[1]) for name in found if (each := BLOCK.match(name))}
 
 

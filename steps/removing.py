@@ -15,7 +15,7 @@ AT_ONCE = 1000
 
 
 def remove_run(store: Store) -> None:
-    """Remove a run: what makes it look whole first, and what makes it look like a run last."""
+    """Remove a run: what makes it look whole first, should it have been finished meanwhile, and its plan last."""
     if store.exists(names.SUCCESS):
         store.remove(names.SUCCESS)
     remove_objects(store, (each for each in leftovers.walk(store) if each.key != names.PLAN))

@@ -15,23 +15,23 @@ def told(speed: Speed) -> str | None:
 
 def further(speed: Speed) -> Iterator[str]:
     """What beside the model's files and dtype changes every picture of a job."""
-    if speed.quantisation != "none":
-        yield speed.quantisation
+    if speed.quantization != "none":
+        yield speed.quantization
 
 
 def require(job: Job, pipeline: str) -> None:
     """Raise BadInput where a shortcut of the job is none for this pipeline's class, or for the rest of the job."""
-    if job.speed.quantisation != "fp8":
+    if job.speed.quantization != "fp8":
         return
     if job.model.dtype != "bfloat16":
         raise BadInput(
-            f"speed.quantisation is fp8, which scales bfloat16, and model.dtype is {job.model.dtype}. Write bfloat16."
+            f"speed.quantization is fp8, which scales bfloat16, and model.dtype is {job.model.dtype}. Write bfloat16."
         )
     if pipeline not in FAMILIES:
         names = ", ".join(each.removesuffix("Pipeline") for each in FAMILIES)
         raise BadInput(
-            f"speed.quantisation is not for {pipeline.removesuffix('Pipeline')}: it works with {names}. "
+            f"speed.quantization is not for {pipeline.removesuffix('Pipeline')}: it works with {names}. "
             "Set it to none, or take such a model."
         )
     if job.model.loras:
-        raise BadInput("speed.quantisation is fp8, and model.loras change layers that are in 8 bits then. Remove one.")
+        raise BadInput("speed.quantization is fp8, and model.loras change layers that are in 8 bits then. Remove one.")

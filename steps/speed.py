@@ -13,7 +13,7 @@ def _as_written(value: object) -> object:
 
 
 class Speed(Settings):
-    """How the model is run. `quantisation` changes pictures, so it is in `image_id`."""
+    """How the model is run. `quantization` changes pictures, so it is in `image_id`."""
 
     compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_as_written)] = Field(
         "auto", description="auto compiles the model where the device is CUDA, on wherever it is."
@@ -24,12 +24,12 @@ class Speed(Settings):
     vae: Literal["auto", "whole", "slices", "tiles"] = Field(
         "auto", description="How latents are decoded; auto takes less at a time only where memory asks for it."
     )
-    quantisation: Literal["none", "fp8"] = Field(
+    quantization: Literal["none", "fp8"] = Field(
         "none", description="fp8 computes the denoiser in 8 bits: needs such a GPU."
     )
 
     @model_validator(mode="after")
     def _worth_it(self) -> "Speed":
-        if self.quantisation == "fp8" and self.compile == "off":
+        if self.quantization == "fp8" and self.compile == "off":
             raise ValueError("has fp8, which without compiling is slower than bfloat16, and compile: off; remove one")
         return self

@@ -24,7 +24,7 @@ def images_sql(
     shape, pictures, taken = ", ".join(SHAPE), ", ".join(PICTURES), shortcuts.told(job.speed)
     named_shortcuts = "NULL" if taken is None else quoted(taken)
     # In ids LoRAs are their files, whatever they are called; in the plan they are their names.
-    named = shape.replace("loras", "lora_names AS loras")
+    named = ", ".join("lora_names AS loras" if name == "loras" else name for name in SHAPE)
     return f"""
         WITH filled AS (
             SELECT row, wrong, truncated, id, prompt,

@@ -3,20 +3,18 @@
 import numpy as np
 
 from imagekiln.steps.codecs import RGB
-from imagekiln.steps.encodings import Encoding, Jpeg, Jxl, Png, Webp
+from imagekiln.steps.encodings import Encoding, Jpeg, Png, Webp
 
-LOSSLESS: tuple[Encoding, ...] = (Png(level=0), Png(), Webp(lossless=True), Jxl(lossless=True))
+LOSSLESS: tuple[Encoding, ...] = (Png(level=0), Png(), Webp(lossless=True))
 LOSSY: tuple[Encoding, ...] = (
     Jpeg(),
     Jpeg(quality=100, progressive=True),
     Jpeg(quality=1, subsampling=420),
     Webp(),
     Webp(quality=100, method=0),
-    Jxl(),
-    Jxl(quality=99, effort=1),
 )
 ALL = (*LOSSLESS, *LOSSY)
-KINDS: tuple[Encoding, ...] = (Png(), Jpeg(), Webp(), Jxl())
+KINDS: tuple[Encoding, ...] = (Png(), Jpeg(), Webp())
 
 
 def said(encoding: Encoding) -> str:

@@ -6,8 +6,12 @@ from pathlib import Path
 
 def write(path: Path, names: tuple[str, ...] = ("unet.to_q.lora_A.weight",), data: bytes = b"\1\2\3\4") -> Path:
     """A file with one small tensor of each name. https://github.com/huggingface/safetensors#format"""
-    tensors = {name: {"dtype": "U8", "shape": [len(data)], "data_offsets": [0, len(data)]} for name in names}
-    return raw(path, json.dumps(tensors).encode(), data)
+    size = len(data)
+    tensors = {
+        name: {"dtype": "U8", "shape": [size], "data_offsets": [place * size, (place + 1) * size]}
+        for place, name in enumerate(names)
+    }
+    return raw(path, json.dumps(tensors).encode(), data * len(names))
 
 
 def raw(path: Path, header: bytes, data: bytes = b"", length: int | None = None) -> Path:

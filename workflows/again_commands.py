@@ -71,7 +71,7 @@ def diff(first: str, second: str, to: str, output: str) -> None:
 @click.option("--remove", is_flag=True, help="Remove what is listed.")
 @output_option
 def gc(folder: str, older_than: float, remove: bool, output: str) -> None:
-    """List what unfinished and superseded runs left under an output. Nothing is removed unless told."""
+    """List what unfinished runs and killed writers left under an output. Nothing is removed unless told."""
     from imagekiln.steps.gc import gc as collect
     from imagekiln.workflows.show import show
     from imagekiln.workflows.show_again import collected

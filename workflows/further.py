@@ -3,6 +3,7 @@
 from hera.workflows import models as m
 
 from imagekiln.workflows import manifest, placing, retrying, security
+from imagekiln.workflows.manifest import Unquoted
 from imagekiln.workflows.passing import RUN, arguments, inputs, passed
 from imagekiln.workflows.profile import Profile, Retries
 
@@ -37,25 +38,12 @@ def _all() -> m.Template:
 
 def _one(profile: Profile) -> m.Template:
     """A workflow of this same template that makes up to 2,000 of the shards. Made again, it is the same one."""
-    first = f"sprig.mul(inputs.parameters.number, {MOST_PODS})"
-    count = f"sprig.min({MOST_PODS}, sprig.sub(inputs.parameters.pods, {first}))"
-    values = {
-        "run": "{{=toJson(inputs.parameters.run)}}",
-        "first": f'"{{{{={first}}}}}"',
-        "count": f'"{{{{={count}}}}}"',
-        "gpu-image": "{{=toJson(workflow.parameters['gpu-image'])}}",
-    }
     resource = m.ResourceTemplate(
         action="apply",  # a pod that is retried finds the workflow that it made
         set_owner_reference=True,
         success_condition="status.phase == Succeeded",
         failure_condition="status.phase in (Failed, Error)",
-        manifest=FURTHER.format(
-            part_of=PART_OF,
-            nothing=NOTHING,
-            template=f"imagekiln-{profile.name}",
-            parameters="".join(f"\n    - name: {name}\n      value: {value}" for name, value in values.items()),
-        ),
+        manifest=manifest.to_yaml(_workflow(profile)),
     )
     return m.Template(
         name="further-one",
@@ -71,19 +59,29 @@ def _one(profile: Profile) -> m.Template:
     )
 
 
-FURTHER = """\
-apiVersion: argoproj.io/v1alpha1
-kind: Workflow
-metadata:
-  name: {{{{workflow.name}}}}-{{{{inputs.parameters.number}}}}
-  labels: {{{part_of}: "{{{{workflow.name}}}}"}}
-spec:
-  workflowTemplateRef: {{name: {template}}}
-  entrypoint: shards
-  onExit: {nothing}
-  parallelism: {{{{inputs.parameters.parallelism}}}}
-  priority: {{{{inputs.parameters.priority}}}}
-  podPriorityClassName: {{{{=toJson(inputs.parameters.priority_class)}}}}
-  arguments:
-    parameters:{parameters}
-"""
+def _workflow(profile: Profile) -> dict[str, object]:
+    """The object to make. Argo fills it in as text: user's texts by toJson, which escapes and quotes them."""
+    first = f"sprig.mul(inputs.parameters.number, {MOST_PODS})"
+    parameters = {
+        "run": Unquoted("{{=toJson(inputs.parameters.run)}}"),
+        "first": f"{{{{={first}}}}}",
+        "count": f"{{{{=sprig.min({MOST_PODS}, sprig.sub(inputs.parameters.pods, {first}))}}}}",
+        "gpu-image": Unquoted("{{=toJson(workflow.parameters['gpu-image'])}}"),
+    }
+    return {
+        "apiVersion": "argoproj.io/v1alpha1",
+        "kind": "Workflow",
+        "metadata": {
+            "name": "{{workflow.name}}-{{inputs.parameters.number}}",
+            "labels": {PART_OF: "{{workflow.name}}"},
+        },
+        "spec": {
+            "workflowTemplateRef": {"name": f"imagekiln-{profile.name}"},
+            "entrypoint": "shards",
+            "onExit": NOTHING,
+            "parallelism": Unquoted("{{inputs.parameters.parallelism}}"),
+            "priority": Unquoted("{{inputs.parameters.priority}}"),
+            "podPriorityClassName": Unquoted("{{=toJson(inputs.parameters.priority_class)}}"),
+            "arguments": {"parameters": [{"name": name, "value": value} for name, value in parameters.items()]},
+        },
+    }

@@ -8,6 +8,13 @@ import yaml
 
 NUMBER = re.compile(r"[-+.]?[0-9][0-9a-fxo_.:+-]*", re.IGNORECASE)
 LINE = 100  # signs of a group in one line
+UNQUOTED = "unquoted"  # a style that YAML itself does not have
+
+
+class Unquoted(str):
+    """What Argo replaces before the YAML is read, by a number or by JSON: quotes around it would make a text of it."""
+
+    __slots__ = ()
 
 
 class _Dumper(yaml.SafeDumper):
@@ -22,6 +29,11 @@ class _Dumper(yaml.SafeDumper):
             node.flow_style = False
         return node
 
+    def choose_scalar_style(self) -> Any:  # noqa: ANN401  # as PyYAML declares it
+        if isinstance(self.event, yaml.ScalarEvent) and self.event.style == UNQUOTED:
+            return ""
+        return super().choose_scalar_style()
+
     def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
         return True
 
@@ -32,7 +44,12 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
+def _unquoted(dumper: yaml.SafeDumper, text: Unquoted) -> yaml.Node:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=UNQUOTED)
+
+
 _Dumper.add_representer(str, _text)
+_Dumper.add_representer(Unquoted, _unquoted)
 
 
 def to_yaml(value: Mapping[str, object]) -> str:

@@ -74,8 +74,7 @@ def collected(result: Collected) -> str:
 
 
 def _garbage(each: Garbage) -> str:
-    by = f" by {each.by}" if each.by else ""
     return (
-        f"{in_line(each.run)}: {each.reason}{by}, {each.objects:,} objects, {size(each.bytes)}, "
+        f"{in_line(each.run)}: {each.reason}, {each.objects:,} objects, {size(each.bytes)}, "
         f"untouched for {each.days:.0f} days"
     )

@@ -27,7 +27,7 @@ def generate(run: str, lot: int, workers: int) -> int:
     mine = range(lot * workers, min((lot + 1) * workers, shards))
     if lot < 0 or not mine:
         raise BadInput(f"{run}: has {shards} shards, none of them in lot {lot} of {workers}. Count from 0.")
-    command = (sys.executable, "-c", "from imagekiln.workflows.cli import main; main()", "generate", "--shard")
+    command = (sys.executable, "-m", "imagekiln", "generate", "--shard")
     return together([(*command, str(shard), "--", run) for shard in mine], os.environ)
 
 

@@ -119,7 +119,7 @@ def _picked(work: Work) -> int:
         wanted = job(work, folder).model_dump(mode="json", exclude_unset=True, exclude={"batch"})
         (folder / "job.yaml").write_text(json.dumps(wanted))
         command = ["tune", str(folder / "job.yaml"), "--file", str(folder / "tuning.yaml"), "--output", "json"]
-        program = [sys.executable, "-c", "from imagekiln.workflows.cli import main; main()"]
+        program = [sys.executable, "-m", "imagekiln"]
         done = subprocess.run([*program, *command], check=True, stdout=subprocess.PIPE)
     (entry,) = json.loads(done.stdout)["entries"]
     return int(entry["batch"])

@@ -62,7 +62,7 @@ def job(work: Work, folder: Path, first_seed: int = 0) -> Job:
             "device": work.device,
             "speed": {
                 "compile": "on" if work.compile else "off",
-                "quantisation": "fp8" if work.fp8 else "none",
+                "quantization": "fp8" if work.fp8 else "none",
             },
         }
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 HEAVY = {"diffusers", "duckdb", "pyarrow", "s3fs", "torch", "transformers"}
-GENERATE_ONLY = {"accelerate", "diffusers", "safetensors", "torch", "transformers"}
+GENERATE_ONLY = {"accelerate", "diffusers", "torch", "transformers"}
 
 
 def _loaded_by(module: str) -> set[str]:
@@ -52,7 +52,7 @@ def test_what_makes_no_image_needs_nothing_that_only_generate_installs() -> None
         "branches", "called", "compile_clock", "compiled_code", "compiling", "conditioning", "conditions",
         "control_noise", "decoding", "denoise", "device", "drawing", "embeddings", "fetch",
         "gauge", "generate", "lookahead", "lora_layers", "meter", "networks", "opening",
-        "pipeline", "quantise", "references", "rescue", "sight", "stages", "timing", "trial", "tune",
+        "pipeline", "quantize", "references", "rescue", "sight", "stages", "timing", "trial", "tune",
     }  # fmt: skip
     steps = {path.stem for path in Path(str(files("imagekiln.steps"))).glob("*.py")} - makers - {"__init__"}
     shown = {f"imagekiln.workflows.{path.stem}" for path in Path(str(files("imagekiln.workflows"))).glob("*.py")}

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "requirements" / "lock.txt"
 SHIPPED = ("steps", "workflows", "datasets")
+FRONT = "imagekiln/workflows/api/"  # is the package itself
 KEPT = ROOT / "datasets" / "scripts"  # how data came to be
 
 
@@ -33,7 +34,8 @@ def _sources() -> Iterator[str]:
         for path in (ROOT / folder).rglob("*"):
             hidden = any(part.startswith((".", "__pycache__")) for part in path.relative_to(ROOT).parts)
             if path.is_file() and not hidden and KEPT not in path.parents:
-                yield f"imagekiln/{path.relative_to(ROOT).as_posix()}"
+                name = f"imagekiln/{path.relative_to(ROOT).as_posix()}"
+                yield name.replace(FRONT, "imagekiln/", 1)
 
 
 @pytest.fixture(scope="module")
@@ -73,5 +75,6 @@ def test_wheel_carries_the_licence(wheel: Path) -> None:
 
 def test_light_install_has_the_command_line_and_no_torch(installed: Path) -> None:
     assert "Usage: imagekiln" in _run(installed / "imagekiln", "--help")
+    assert "Usage: python -m imagekiln" in _run(installed / "python", "-m", "imagekiln", "--help")
     code = "import imagekiln.workflows, importlib.util as u; print(u.find_spec('torch'))"
     assert _run(installed / "python", "-c", code).strip() == "None"

@@ -32,5 +32,5 @@ def test_two_workers_make_the_shards_of_their_lots(tmp_path: Path) -> None:
 
 
 def _imagekiln(*arguments: object) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from imagekiln.workflows.cli import main; main()", *map(str, arguments)]
+    command = [sys.executable, "-m", "imagekiln", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False)

@@ -82,45 +82,12 @@ def test_a_run_whose_images_others_left_out_stays_whatever_became_of_it(tmp_path
     assert gc(str(tmp_path / "out"), remove=True).found == ()
 
 
-def test_a_run_that_the_next_one_holds_is_superseded(tmp_path: Path) -> None:
+def test_a_finished_run_stays_even_where_a_later_one_of_its_name_holds_all_of_it(tmp_path: Path) -> None:
     made(tmp_path, "monday", PROMPTS[:6], days=30)
-    made(tmp_path, "tuesday", PROMPTS[:10], days=20)
-    made(tmp_path, "wednesday", PROMPTS, days=15)
-    found = gc(str(tmp_path / "out"), remove=True).found
-    assert [(Path(each.run).name, each.reason, each.by) for each in found] == [
-        ("monday", "superseded", "tuesday"),
-        ("tuesday", "superseded", "wednesday"),
-    ]
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {"_runs", "wednesday"}
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"rows": PROMPTS[1:]},  # lacks one image
-        {"name": "another"},
-        {"defaults": {"steps": 3, "guidance": 3.0, "seed": 7}},  # the same prompts, other images
-        {"done": False},
-        {"days": 40},  # is the earlier one
-    ],
-    ids=str,
-)
-def test_a_run_stays_unless_a_later_one_of_its_name_holds_all_of_it(other: dict[str, object], tmp_path: Path) -> None:
-    rows = other.pop("rows", PROMPTS)
-    made(tmp_path, "first", PROMPTS, days=30)
-    made(tmp_path, "second", rows, **({"days": 20} | other))  # type: ignore[arg-type]  # as in the list above
-    found = gc(str(tmp_path / "out"), 8).found
-    assert "first" not in told(found)
-
-
-def test_an_image_that_is_not_ok_later_is_not_held(tmp_path: Path) -> None:
-    made(tmp_path, "first", days=30)
-    there = planned(tmp_path, str(tmp_path / "out"), run_id="second", limits={"failed_share": 1})
-    fill(there, {3: not_ok(3)})
-    aggregate(there.uri)
-    assert gc(str(tmp_path / "out")).found == ()
-    retry(there.uri)
-    assert told(gc(str(tmp_path / "out")).found) == {"first": "superseded"}
+    made(tmp_path, "tuesday", PROMPTS, days=20)
+    before = files(tmp_path / "out")
+    assert gc(str(tmp_path / "out"), remove=True).found == ()
+    assert files(tmp_path / "out") == before
 
 
 def test_what_killed_writers_left_in_a_finished_run_goes_and_the_run_stays(tmp_path: Path) -> None:
@@ -199,16 +166,14 @@ def test_a_removal_cut_short_leaves_no_run_that_looks_whole_and_is_gone_on_with(
         with monkeypatch.context() as patch:
             patch.setattr(Disk, "remove", dying)
             with pytest.raises(TryAgain):
-                gc(out, remove=True)
+                removing.remove_run(open_store(str(first)))
         assert removed[0] == names.SUCCESS
         assert (first / names.PLAN).exists()
         with pytest.raises(Incomplete, match="has no _SUCCESS"):
             verify(str(first))
-        assert told(gc(out).found) == {"first": "unfinished"}
-        shutil.rmtree(first)
+        assert told(gc(out, remove=True).found) == {"first": "unfinished"}
+        assert not first.exists()
         shutil.copytree(tmp_path / "kept", first)
-    gc(out, remove=True)
-    assert not first.exists()
     assert verify(f"{out}/second").ok == 20
 
 
@@ -217,7 +182,7 @@ def test_a_run_finished_in_the_meantime_stays(tmp_path: Path, monkeypatch: pytes
     before = len(files(Path(there.uri)))
     monkeypatch.setattr(
         "imagekiln.steps.gc._garbage",
-        lambda *_: (aggregate(there.uri), Garbage(there.uri, "unfinished", None, 1, 1, 9.0))[1],
+        lambda *_: (aggregate(there.uri), Garbage(there.uri, "unfinished", 1, 1, 9.0))[1],
     )
     gc(str(tmp_path / "out"), remove=True)
     assert len(files(Path(there.uri))) > before

@@ -61,11 +61,24 @@ def test_a_file_that_may_hold_code_is_refused(tmp_path: Path, name: str) -> None
         (b"1", None),
         (b'{"a.lora": 1}', None),
         (b'{"a.lora": {"data_offsets": [0, "4"]}}', None),
+        (b'{"a.lora": {"dtype": "U8", "shape": [4], "data_offsets": [-4, 0]}}', None),
+        (b'{"a.lora": {"dtype": "U8", "shape": [4294967296, 4294967296], "data_offsets": [0, 0]}}', None),
+        (b'{"a.lora": {"dtype": "none", "shape": [0], "data_offsets": [0, 0]}}', None),
+        (b'{"a.lora\xff": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}', None),
+        (b'{"a.lora\\ud800": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}', None),
     ],
 )
 def test_a_file_that_is_no_safetensors_is_refused(tmp_path: Path, header: bytes, length: int | None) -> None:
     file = safetensors.raw(tmp_path / "style.safetensors", header, length=length)
-    assert _told(file).startswith("model.loras.style: style.safetensors is no ")
+    assert _told(file) == "model.loras.style: style.safetensors is no whole safetensors file. Fetch it again."
+
+
+def test_a_header_too_large_for_the_format_is_refused_without_reading_it(tmp_path: Path) -> None:
+    file = tmp_path / "style.safetensors"
+    with file.open("wb") as sparse:
+        sparse.write((100_000_001).to_bytes(8, "little"))
+        sparse.truncate(200_000_000)  # so that the header would fit in the file
+    assert _told(file) == "model.loras.style: style.safetensors is no whole safetensors file. Fetch it again."
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:

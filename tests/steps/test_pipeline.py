@@ -195,7 +195,7 @@ def test_a_flow_model_takes_the_flow_sampler() -> None:
     [
         ({}, set[str]()),
         ({"model": {"id": "here", "loras": {"style": {"id": "style.safetensors"}}}}, {"peft"}),
-        ({"speed": {"quantisation": "fp8"}}, {"torchao"}),
+        ({"speed": {"quantization": "fp8"}}, {"torchao"}),
     ],
 )
 def test_versions_are_those_of_the_libraries_that_decide_a_job_s_pixels(

@@ -21,7 +21,7 @@ from tests import eighths, families, models, runs
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
 IN_BFLOAT16 = {"id": str(models.folder("sd")), "dtype": "bfloat16"}
-FP8 = {"quantisation": "fp8"}
+FP8 = {"quantization": "fp8"}
 NAMED = [
     ({}, None),
     ({"vae": "slices", "compile": "off"}, None),
@@ -55,13 +55,13 @@ def test_every_shortcut_gives_every_image_another_id_and_speed_alone_none(tmp_pa
 
 @pytest.mark.parametrize("setting", ["reuse", "no_such"])
 def test_what_is_no_setting_of_speed_is_refused_with_those_that_are(setting: str, tmp_path: Path) -> None:
-    said = rf"speed\.{setting} is no setting; write one of compile, compile_cache, vae, quantisation\."
+    said = rf"speed\.{setting} is no setting; write one of compile, compile_cache, vae, quantization\."
     with pytest.raises(BadInput, match=said):
         _planned(tmp_path, speed={setting: 2})
 
 
 def test_a_shortcut_that_the_model_s_dtype_does_not_take_is_refused_at_planning(tmp_path: Path) -> None:
-    said = r"\.quantisation is fp8, which scales bfloat16, and model\.dtype is float32"
+    said = r"\.quantization is fp8, which scales bfloat16, and model\.dtype is float32"
     with pytest.raises(BadInput, match=said):
         _planned(tmp_path, speed=FP8)
 
@@ -77,7 +77,7 @@ def test_a_shortcut_that_the_model_s_dtype_does_not_take_is_refused_at_planning(
         (
             "SomePipeline",
             {},
-            r"quantisation is not for Some: it works with StableDiffusion, .* Set it to none, or take",
+            r"quantization is not for Some: it works with StableDiffusion, .* Set it to none, or take",
         ),
     ],
 )
@@ -93,7 +93,7 @@ def test_a_shortcut_that_does_not_go_with_the_rest_of_the_job_is_refused(
 def test_fp8_without_compiling_is_refused_with_its_place(tmp_path: Path) -> None:
     said = r"speed has fp8, which without compiling is slower than bfloat16, and compile: off; remove one"
     with pytest.raises(BadInput, match=said):
-        _planned(tmp_path, speed={"quantisation": "fp8", "compile": "off"})
+        _planned(tmp_path, speed={"quantization": "fp8", "compile": "off"})
 
 
 def test_a_job_with_a_shortcut_says_so_in_every_row_and_picture_and_is_made_again_to_the_byte(
@@ -114,7 +114,7 @@ def test_a_job_with_a_shortcut_says_so_in_every_row_and_picture_and_is_made_agai
     assert made.equal == "bytes"
     plain = run(runs.job(prompts, str(tmp_path / "out"), model=IN_BFLOAT16), Silent(), Stop())
     found = diff(done.uri, plain.uri, str(tmp_path / "diff"))
-    assert Setting("speed.quantisation", "fp8", "none") in found.settings
+    assert Setting("speed.quantization", "fp8", "none") in found.settings
 
 
 def test_images_made_by_a_shortcut_are_not_those_that_a_plain_job_skips(

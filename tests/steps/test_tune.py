@@ -136,8 +136,8 @@ def test_a_shortcut_that_planning_refuses_is_refused_before_loading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tune, "opened", None)
-    with pytest.raises(BadInput, match=r"speed\.quantisation is fp8, which scales bfloat16"):
-        _tuned(_job(tmp_path, speed={"quantisation": "fp8"}), tmp_path)
+    with pytest.raises(BadInput, match=r"speed\.quantization is fp8, which scales bfloat16"):
+        _tuned(_job(tmp_path, speed={"quantization": "fp8"}), tmp_path)
 
 
 def test_memory_that_ran_out_for_one_size_does_not_slow_the_next(

@@ -27,7 +27,7 @@ SHAPES = FOLDER / "shapes"
 ROWS = 12_345
 PROMPTS = {"prompt": [f"a red circle, number {row}" for row in range(ROWS)]}
 HEAVY = ["diffusers", "duckdb", "huggingface_hub", "numpy", "pyarrow", "pydantic", "s3fs", "torch", "transformers"]
-IMAGEKILN = [sys.executable, "-c", "from imagekiln.workflows.cli import main; main()"]
+IMAGEKILN = [sys.executable, "-m", "imagekiln"]
 
 
 @pytest.fixture(autouse=True)

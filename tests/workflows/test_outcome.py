@@ -68,6 +68,20 @@ def test_webhook_that_refuses_is_retried_only_where_that_helps(status: int, code
         assert CliRunner(env=_environment(IMAGEKILN_WEBHOOK=url)).invoke(main, ["outcome"]).exit_code == code
 
 
-def test_webhook_that_is_no_url_is_refused() -> None:
-    done = CliRunner(env=_environment(IMAGEKILN_WEBHOOK="file:///etc/passwd")).invoke(main, ["outcome"])
+@pytest.mark.parametrize(
+    "url", ["file:///etc/passwd", "http://", "https://[secret", "http://secret:port/", f"http://{'secret' * 11}/"]
+)
+def test_webhook_that_is_no_url_is_refused(url: str) -> None:
+    done = CliRunner(env=_environment(IMAGEKILN_WEBHOOK=url)).invoke(main, ["outcome"])
     assert done.exit_code == 2
+    assert "Correct Secret imagekiln-webhook." in done.output
+    assert "secret" not in done.output
+
+
+def test_webhook_that_nobody_serves_is_tried_again_and_its_url_stays_secret() -> None:
+    with HTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as server:
+        free = server.server_port
+    done = CliRunner(env=_environment(IMAGEKILN_WEBHOOK=f"http://127.0.0.1:{free}/secret")).invoke(main, ["outcome"])
+    assert done.exit_code == 75
+    assert "the webhook did not answer (" in done.output
+    assert "secret" not in done.output

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -128,9 +129,32 @@ def test_plan_hands_out_what_further_workflows_take_and_they_draw_with_the_same_
     wanted = {each["name"] for each in by_name["further"]["inputs"]["parameters"]}
     assert {"parallelism", "priority", "priority_class"} < wanted <= given
     assert (
-        "- name: gpu-image\n      value: {{=toJson(workflow.parameters['gpu-image'])}}"
+        "- name: gpu-image\n        value: {{=toJson(workflow.parameters['gpu-image'])}}"
         in (by_name["further-one"]["resource"]["manifest"])
     )
+
+
+def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
+    made = templates.workflow_template(gpu_profiles.load("gpu"), NAMESPACE)
+    further = next(each for each in _dict(made["spec"])["templates"] if each["name"] == "further-one")
+    run = 's3://bucket/a "b": {c}\'s\n\\ #é'
+    values = {
+        "workflow.name": "postcards",
+        "inputs.parameters.number": "2",
+        "inputs.parameters.parallelism": "8",
+        "inputs.parameters.priority": "-10",
+        "=toJson(inputs.parameters.priority_class)": '""',
+        "=toJson(inputs.parameters.run)": json.dumps(run),
+        "=toJson(workflow.parameters['gpu-image'])": '"1e3"',
+    }
+    # Argo replaces each of them in the text, and then reads the text as YAML. 4000 stands for what it works out.
+    text = re.sub(r"\{\{(.+?)\}\}", lambda found: values.get(found[1], "4000"), further["resource"]["manifest"])
+    read = yaml.safe_load(text)
+    assert read["metadata"] == {"name": "postcards-2", "labels": {"imagekiln/part-of": "postcards"}}
+    spec = read["spec"]
+    assert (spec["parallelism"], spec["priority"], spec["podPriorityClassName"]) == (8, -10, "")
+    given = {each["name"]: each["value"] for each in spec["arguments"]["parameters"]}
+    assert given == {"run": run, "first": "4000", "count": "4000", "gpu-image": "1e3"}
 
 
 @pytest.mark.parametrize("name", gpu_profiles.bundled())

@@ -24,10 +24,10 @@ MODULATION = re.compile(r"norm|_mod\.|modulation|time_emb")  # of one row an ima
 def require(device: torch.device) -> None:
     """Raise BadInput where this installation or this device cannot compute in float8."""
     if find_spec("torchao") is None:
-        raise BadInput("speed.quantisation is fp8, which needs an extra. Install imagekiln[fp8], or write none.")
+        raise BadInput("speed.quantization is fp8, which needs an extra. Install imagekiln[fp8], or write none.")
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < CAPABILITY:
         raise BadInput(
-            f"speed.quantisation is fp8, which a GPU of compute capability {CAPABILITY[0]}.{CAPABILITY[1]} or more "
+            f"speed.quantization is fp8, which a GPU of compute capability {CAPABILITY[0]}.{CAPABILITY[1]} or more "
             f"computes, and this is {describe(device)}. Run it on such a GPU, or write none."
         )
 
@@ -42,7 +42,7 @@ def to_fp8(denoiser: diffusers.ModelMixin) -> None:
 
     wanted = set(layers(denoiser))
     if not wanted:
-        raise BadInput("speed.quantisation is fp8, and the denoiser has no layer that float8 can hold. Write none.")
+        raise BadInput("speed.quantization is fp8, and the denoiser has no layer that float8 can hold. Write none.")
     config = Float8DynamicActivationFloat8WeightConfig(
         granularity=PerRow(),
         activation_value_lb=SMALLEST,
