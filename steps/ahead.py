@@ -12,38 +12,38 @@ POLL_SECONDS = 0.1
 
 
 @dataclass(slots=True)
-class Waits:
+class QueueWaits:
     """Seconds that a stage's output queue made others wait.
 
     `full` is high where what follows is slow, `empty` where the stage itself is.
     """
 
-    full: float = 0.0
-    empty: float = 0.0
+    full_seconds: float = 0.0
+    empty_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class _End:
+class _EndOfStream:
     error: BaseException | None = None
 
 
 @dataclass(slots=True)
-class _Line(Generic[T]):
-    queue: "Queue[T | _End]"
+class _Channel(Generic[T]):
+    queue: "Queue[T | _EndOfStream]"
     closed: threading.Event = field(default_factory=threading.Event)
 
 
-def ahead(items: Iterator[T], depth: int, waits: Waits) -> Generator[T]:
+def prefetch(items: Iterator[T], depth: int, waits: QueueWaits) -> Generator[T]:
     """Yield what `items` yields, made in a thread that is at most `depth` items ahead.
 
     What `items` raises is raised here, after everything that came before it. Closing stops the thread at its
     next item and waits for it; a consumer that may leave early must close.
     """
-    line: _Line[T] = _Line(Queue(depth))
-    thread = threading.Thread(target=_produce, args=(items, line, waits), daemon=True)
+    line: _Channel[T] = _Channel(Queue(depth))
+    thread = threading.Thread(target=_run_producer, args=(items, line, waits), daemon=True)
     thread.start()
     try:
-        while not isinstance(item := _timed_get(line, waits), _End):
+        while not isinstance(item := _get(line, waits), _EndOfStream):
             yield item
         if item.error is not None:
             raise item.error
@@ -52,22 +52,24 @@ def ahead(items: Iterator[T], depth: int, waits: Waits) -> Generator[T]:
         thread.join()
 
 
-def feed(items: Iterator[T], consume: Callable[[Iterator[T]], None], depth: int, waits: Waits) -> None:
+def consume_in_thread(
+    items: Iterator[T], consume: Callable[[Iterator[T]], None], depth: int, waits: QueueWaits
+) -> None:
     """Make `items` in this thread while `consume` takes them in another, at most `depth` behind.
 
     For what must not leave the main thread: in any other, PyTorch on a CPU runs at two thirds of its speed.
     What was made is consumed before what `items` raises is raised; what `consume` raises ends the making.
     """
-    line: _Line[T] = _Line(Queue(depth))
+    line: _Channel[T] = _Channel(Queue(depth))
     failed: list[BaseException] = []
-    thread = threading.Thread(target=_consume, args=(consume, line, waits, failed), daemon=True)
+    thread = threading.Thread(target=_run_consumer, args=(consume, line, waits, failed), daemon=True)
     thread.start()
     try:
         for item in items:
             if not _put(item, line, waits):
                 break
     finally:
-        _put(_End(), line, waits)
+        _put(_EndOfStream(), line, waits)
         thread.join()
         if isinstance(items, Generator):
             items.close()
@@ -75,34 +77,36 @@ def feed(items: Iterator[T], consume: Callable[[Iterator[T]], None], depth: int,
         raise failed[0]
 
 
-def _consume(consume: Callable[[Iterator[T]], None], line: _Line[T], waits: Waits, failed: list[BaseException]) -> None:
+def _run_consumer(
+    consume: Callable[[Iterator[T]], None], line: _Channel[T], waits: QueueWaits, failed: list[BaseException]
+) -> None:
     try:
-        consume(_taken(line, waits))
+        consume(_iter_channel(line, waits))
     except BaseException as error:  # noqa: BLE001  # raised again where it can be handled: in the main thread
         failed.append(error)
     finally:
         line.closed.set()
 
 
-def _taken(line: _Line[T], waits: Waits) -> Iterator[T]:
-    while not isinstance(item := _timed_get(line, waits), _End):
+def _iter_channel(line: _Channel[T], waits: QueueWaits) -> Iterator[T]:
+    while not isinstance(item := _get(line, waits), _EndOfStream):
         yield item
 
 
-def _produce(items: Iterator[T], line: _Line[T], waits: Waits) -> None:
+def _run_producer(items: Iterator[T], line: _Channel[T], waits: QueueWaits) -> None:
     try:
         for item in items:
             if not _put(item, line, waits):
                 return
-        _put(_End(), line, waits)
+        _put(_EndOfStream(), line, waits)
     except BaseException as error:  # noqa: BLE001  # raised again where it can be handled: in the consumer
-        _put(_End(error), line, waits)
+        _put(_EndOfStream(error), line, waits)
     finally:
         if isinstance(items, Generator):
             items.close()
 
 
-def _put(item: T | _End, line: _Line[T], waits: Waits) -> bool:
+def _put(item: T | _EndOfStream, line: _Channel[T], waits: QueueWaits) -> bool:
     """Hand over an item; False where nobody wants it any more."""
     started = time.perf_counter()
     try:
@@ -114,10 +118,10 @@ def _put(item: T | _End, line: _Line[T], waits: Waits) -> bool:
             return True
         return False
     finally:
-        waits.full += time.perf_counter() - started
+        waits.full_seconds += time.perf_counter() - started
 
 
-def _timed_get(line: _Line[T], waits: Waits) -> T | _End:
+def _get(line: _Channel[T], waits: QueueWaits) -> T | _EndOfStream:
     started = time.perf_counter()
     try:
         while True:
@@ -127,4 +131,4 @@ def _timed_get(line: _Line[T], waits: Waits) -> T | _End:
             except Empty:
                 continue
     finally:
-        waits.empty += time.perf_counter() - started
+        waits.empty_seconds += time.perf_counter() - started

@@ -3,16 +3,16 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from imagekiln.steps.stats import Seconds
-from imagekiln.steps.turns import Turns, turns
-from imagekiln.steps.usage import Usage
-from imagekiln.steps.wording import percent
+from imagekiln.steps.stats import StageSeconds
+from imagekiln.steps.turns import TimeBreakdown, break_down_time
+from imagekiln.steps.usage import DeviceUsage
+from imagekiln.steps.wording import format_percent
 
-MUCH = 0.1  # of the time: what takes less is not worth a change
-BUSY = 0.8  # of the time: a device that computes for less is not the limit
+MIN_LOST_SHARE = 0.1  # of the time: what takes less is not worth a change
+MIN_BUSY_SHARE = 0.8  # of the time: a device that computes for less is not the limit
 
-Limit = Literal["device", "launching", "encoding", "storage", "loading", "compiling", "texts", "ends"]
-ADVICE: dict[Limit, str] = {
+BottleneckKind = Literal["device", "launching", "encoding", "storage", "loading", "compiling", "texts", "ends"]
+ADVICE: dict[BottleneckKind, str] = {
     "encoding": "Give the pods more CPU cores, or choose a quicker encoding.",
     "storage": "Bring the output nearer to the pods, or choose an encoding with smaller files.",
     "loading": "Make shards larger, or keep the model in a cache volume.",
@@ -27,26 +27,26 @@ ADVICE: dict[Limit, str] = {
 class Bottleneck:
     """What limited: `said` and `advice` are sentences."""
 
-    limit: Limit
-    said: str
+    kind: BottleneckKind
+    sentence: str
     advice: str
 
 
-def bottleneck(took: Seconds, used: Usage) -> Bottleneck | None:
+def find_bottleneck(took: StageSeconds, used: DeviceUsage) -> Bottleneck | None:
     """What limited shards that took this time with devices used like this; None where none told."""
     if not took.total:
         return None
-    lost = _lost(took, turns(took, used))
+    lost = _lost_seconds(took, break_down_time(took, used))
     worst = max(lost, key=lambda limit: lost[limit][0])
     seconds, said = lost[worst]
-    if seconds > MUCH * took.total:
-        return Bottleneck(worst, said.format(percent(seconds / took.total)), ADVICE[worst])
-    return _device(took, used)
+    if seconds > MIN_LOST_SHARE * took.total:
+        return Bottleneck(worst, said.format(format_percent(seconds / took.total)), ADVICE[worst])
+    return _device_bottleneck(took, used)
 
 
-def _lost(took: Seconds, each: Turns) -> dict[Limit, tuple[float, str]]:
+def _lost_seconds(took: StageSeconds, each: TimeBreakdown) -> dict[BottleneckKind, tuple[float, str]]:
     """Seconds in which the device made no pixels, by why, and a sentence for their share."""
-    later: dict[Limit, tuple[float, str]] = (
+    later: dict[BottleneckKind, tuple[float, str]] = (
         {"storage": (each.wait, "Storage was the limit: {} of the time, the device waited for parts to be written.")}
         if took.write > took.encode
         else {"encoding": (each.wait, "Encoding was the limit: {} of the time, the device waited for it.")}
@@ -59,11 +59,11 @@ def _lost(took: Seconds, each: Turns) -> dict[Limit, tuple[float, str]]:
     }
 
 
-def _device(took: Seconds, used: Usage) -> Bottleneck:
+def _device_bottleneck(took: StageSeconds, used: DeviceUsage) -> Bottleneck:
     busy = (took.denoise + took.decode) / took.total if used.busy is None else used.busy
-    if used.busy is not None and busy < BUSY:
-        said = f"Nothing held the device up, yet it computed only {percent(busy)} of the time after loading."
+    if used.busy is not None and busy < MIN_BUSY_SHARE:
+        said = f"Nothing held the device up, yet it computed only {format_percent(busy)} of the time after loading."
         return Bottleneck("launching", f"{said} What it is given at once is too little.", ADVICE["launching"])
     after = "" if used.busy is None else " after loading"
-    said = f"The device was the limit, as it should be: it computed {percent(busy)} of the time{after}."
+    said = f"The device was the limit, as it should be: it computed {format_percent(busy)} of the time{after}."
     return Bottleneck("device", said, "")

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import diffusers
 from diffusers.utils import BaseOutput
 
-from imagekiln.steps.conditioning import Conditioning, Inputs
-from imagekiln.steps.conditions import Conditions
-from imagekiln.steps.control_noise import own_noise
+from imagekiln.steps.conditioning import PipelineInputs, PipelineKwargs
+from imagekiln.steps.conditions import LoadedAdapters
+from imagekiln.steps.control_noise import per_image_control_noise
 from imagekiln.steps.lora_layers import LoraLayers
-from imagekiln.steps.references import References
-from imagekiln.steps.rows import ImageRow, shape
+from imagekiln.steps.references import ReferenceEmbeddings
+from imagekiln.steps.rows import ImageRow, batch_shape
 
 FROM_TEXT = diffusers.AutoPipelineForText2Image
 FROM_IMAGE = diffusers.AutoPipelineForImage2Image
@@ -19,66 +19,66 @@ INPAINT = diffusers.AutoPipelineForInpainting
 
 
 @dataclass(frozen=True, slots=True)
-class Branch:
+class Variant:
     """A pipeline, and what tells it of a batch."""
 
     pipe: diffusers.DiffusionPipeline
-    told: Conditioning
+    inputs: PipelineInputs
 
-    def draw(self, inputs: Inputs) -> BaseOutput:
+    def draw(self, inputs: PipelineKwargs) -> BaseOutput:
         """What the pipeline makes of a batch's inputs. Raises what it raises."""
-        with own_noise(self.pipe, inputs.get("generator")):
-            return self.pipe(**inputs, output_type=self.told.drawn_as)
+        with per_image_control_noise(self.pipe, inputs.get("generator")):
+            return self.pipe(**inputs, output_type=self.inputs.output_type)
 
 
-class Branches:
+class PipelineVariants:
     """A loaded pipeline and its siblings, which share its components and are made when they are first needed."""
 
     def __init__(
         self,
         pipe: diffusers.DiffusionPipeline,
         loras: LoraLayers | None = None,
-        conditions: Conditions | None = None,
+        conditions: LoadedAdapters | None = None,
     ) -> None:
         """Take the pipeline that draws from text, its LoRAs, and what rows have beside their texts."""
-        self.plain = Branch(pipe, Conditioning(pipe, loras))
+        self.text_to_image = Variant(pipe, PipelineInputs(pipe, loras))
         self._conditions = conditions
-        self._made: dict[tuple[type, bool], Branch] = {(FROM_TEXT, False): self.plain}
-        adapted = conditions is not None and conditions.reference_scale is not None
-        self._references = References(pipe, conditions) if adapted and conditions else None
+        self._made: dict[tuple[type, bool], Variant] = {(FROM_TEXT, False): self.text_to_image}
+        adapted = conditions is not None and conditions.ip_adapter_scale is not None
+        self._references = ReferenceEmbeddings(pipe, conditions) if adapted and conditions else None
 
-    def of(self, pictures: Sequence[str]) -> Branch:
+    def variant_for(self, pictures: Sequence[str]) -> Variant:
         """The pipeline for rows with these columns of pictures."""
         inside = INPAINT if "mask_image" in pictures else FROM_IMAGE
         which = (inside if "source_image" in pictures else FROM_TEXT, "control_image" in pictures)
         if which not in self._made:
-            self._made[which] = self._sibling(*which)
+            self._made[which] = self._make_variant(*which)
         return self._made[which]
 
-    def _sibling(self, kind: type, controlled: bool) -> Branch:
+    def _make_variant(self, kind: type, controlled: bool) -> Variant:
         more = {"controlnet": self._conditions.controlnet} if controlled and self._conditions else {}
-        sibling = kind.from_pipe(self.plain.pipe, **more)  # type: ignore[attr-defined]  # diffusers has no types
+        sibling = kind.from_pipe(self.text_to_image.pipe, **more)  # type: ignore[attr-defined]  # diffusers has no types
         sibling.set_progress_bar_config(disable=True)
         if self._references is not None:
-            self._references.join(sibling)
-        return Branch(sibling, self.plain.told.beside(sibling))
+            self._references.attach(sibling)
+        return Variant(sibling, self.text_to_image.inputs.for_sibling(sibling))
 
-    def pictured(self, rows: Sequence[ImageRow]) -> Inputs:
+    def image_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
         """What the pipeline of rows of one shape is told of their pictures."""
         if self._conditions is None:
             return {}
-        first, of = rows[0].pixels, self._conditions.inputs.of
-        told: Inputs = {}
+        first, of = rows[0].parameters, self._conditions.image_prefetcher.get_image
+        told: PipelineKwargs = {}
         if first.source_image is not None:
             told |= {"image": [of(row, "source_image") for row in rows], "strength": first.strength}
         if first.mask_image is not None:
             told["mask_image"] = [of(row, "mask_image") for row in rows]
         if first.control_image is not None:
-            takes = self.of(shape(rows[0]).pictures).told.accepts
+            takes = self.variant_for(batch_shape(rows[0]).input_images).inputs.accepts
             name = "control_image" if takes("control_image") else "image"
             told[name] = [of(row, "control_image") for row in rows]
-            told["controlnet_conditioning_scale"] = self._conditions.control_scale
+            told["controlnet_conditioning_scale"] = self._conditions.controlnet_scale
         if self._references is not None:
-            told |= self._references.told(rows)
-        self._conditions.inputs.passed(rows)
+            told |= self._references.pipeline_kwargs(rows)
+        self._conditions.image_prefetcher.release(rows)
         return told

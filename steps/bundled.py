@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-PREFIX = "bundled:"
-FOLDER = Path(__file__).parent.parent / "datasets"
+BUNDLED_PREFIX = "bundled:"
+BUNDLED_FOLDER = Path(__file__).parent.parent / "datasets"
 
 
-def local(name: str) -> str:
+def resolve_path(name: str) -> str:
     """The path behind a `bundled:` name; any other name as it is, but for a leading `~`."""
-    if name.startswith(PREFIX):
-        return str(FOLDER / name.removeprefix(PREFIX))
+    if name.startswith(BUNDLED_PREFIX):
+        return str(BUNDLED_FOLDER / name.removeprefix(BUNDLED_PREFIX))
     return str(Path(name).expanduser()) if name.startswith("~") else name

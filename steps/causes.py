@@ -6,15 +6,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.errors import first_line
-from imagekiln.steps.tally import Tally
-from imagekiln.steps.visible import cut
+from imagekiln.steps.tally import TopKCounter
+from imagekiln.steps.visible import truncate_text
 
-MOST_EXAMPLES = 3
-PROMPT_CHARS = 300
+MAX_EXAMPLES = 3
+MAX_PROMPT_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class FailureExample:
     """One image that is not ok. `part` is where its row is; long prompts are cut."""
 
     image_id: str
@@ -24,22 +24,22 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class FailureCause:
     """A reason why images are not ok, how many have it, and the first few."""
 
     status: str
     error: str
     images: int
-    examples: tuple[Example, ...] = ()
+    examples: tuple[FailureExample, ...] = ()
 
 
-class Causes:
+class FailureCounter:
     """Adds up causes shard after shard."""
 
     def __init__(self) -> None:
         """Begin at nothing."""
-        self._images: Tally[tuple[str, str]] = Tally()
-        self._examples: dict[tuple[str, str], list[Example]] = {}
+        self._images: TopKCounter[tuple[str, str]] = TopKCounter()
+        self._examples: dict[tuple[str, str], list[FailureExample]] = {}
 
     def add(self, manifest: pa.Table) -> None:
         """Add one shard's images."""
@@ -48,19 +48,19 @@ class Causes:
         causes = list(pairs)
         self._images.add(causes)
         for place, cause in enumerate(causes):
-            if cause in self._images and len(examples := self._examples.setdefault(cause, [])) < MOST_EXAMPLES:
-                examples.append(_example(bad, place))
+            if cause in self._images and len(examples := self._examples.setdefault(cause, [])) < MAX_EXAMPLES:
+                examples.append(_failure_example(bad, place))
         self._examples = {cause: some for cause, some in self._examples.items() if cause in self._images}
 
-    def failures(self, most: int) -> tuple[Failure, ...]:
+    def most_common(self, most: int) -> tuple[FailureCause, ...]:
         """The most frequent causes."""
-        top = self._images.top(most)
+        top = self._images.most_common(most)
         return tuple(
-            Failure(status, error, images, tuple(self._examples.get((status, error), ())))
+            FailureCause(status, error, images, tuple(self._examples.get((status, error), ())))
             for (status, error), images in top
         )
 
 
-def _example(bad: pa.Table, place: int) -> Example:
+def _failure_example(bad: pa.Table, place: int) -> FailureExample:
     image_id, row, part, prompt = (bad[name][place].as_py() for name in ("image_id", "row", "part", "prompt"))
-    return Example(image_id, row, part, cut(prompt, PROMPT_CHARS))
+    return FailureExample(image_id, row, part, truncate_text(prompt, MAX_PROMPT_CHARS))

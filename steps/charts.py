@@ -5,17 +5,24 @@ from dataclasses import dataclass
 
 from imagekiln.steps.histogram import Histogram
 from imagekiln.steps.summary import Summary
-from imagekiln.steps.tally import Choices
+from imagekiln.steps.tally import TopValues
 from imagekiln.steps.throughput import Throughput
-from imagekiln.steps.wording import count, figure, of, percent, seconds, size
+from imagekiln.steps.wording import (
+    format_bytes,
+    format_count,
+    format_duration,
+    format_number,
+    format_percent,
+    pluralize,
+)
 
-FEWEST_IMAGES = 50  # of fewer, and of fewer shards and bins, words and a table say all
-FEWEST_SHARDS = 8
-FEWEST_BINS = 3
+MIN_IMAGES = 50  # of fewer, and of fewer shards and bins, words and a table say all
+MIN_SHARDS = 8
+MIN_BINS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Bars:
+class BarPlot:
     """Counts of images over the bounds of neighbouring bins: one bound more than counts."""
 
     bounds: tuple[str, ...]
@@ -23,16 +30,16 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
-class Dots:
+class ScatterPlot:
     """A rate by shard, where there is one; `slow` shards stand out, the slowest first."""
 
     rates: tuple[float | None, ...]
     median: float
-    slow: tuple[int, ...]
+    slow_shards: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class ShareRow:
     """A line of a table with bars: what, how much as people read it, and of 0 to 1 how much of all that is."""
 
     name: str
@@ -41,14 +48,14 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class StackedBarPlot:
     """Shares of a whole: those `in_turn` make one bar, and each one `beside` them has a bar of its own."""
 
-    in_turn: tuple[Share, ...]
-    beside: tuple[Share, ...]
+    sequential: tuple[ShareRow, ...]
+    concurrent: tuple[ShareRow, ...]
 
 
-Drawing = Bars | Dots | Stack
+Plot = BarPlot | ScatterPlot | StackedBarPlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +67,10 @@ class Chart:
     text: str
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
-    drawing: Drawing | None
+    plot: Plot | None
 
 
-def rates(given: Throughput) -> Chart | None:
+def throughput_chart(given: Throughput) -> Chart | None:
     """Images a second by shard; None where no shard told of any."""
     told = [rate for rate in given.rates if rate is not None]
     if not told:
@@ -71,49 +78,63 @@ def rates(given: Throughput) -> Chart | None:
     slow = tuple(each.shard for each in given.slowest)
     worst = f", the slowest shard {slow[0]}" if slow else ""
     text = (
-        f"{of(len(told), 'shard')}: the middle one made {figure(given.median)} images a second, the others between "
-        f"{figure(min(told))} and {figure(max(told))}. "
-        + (f"{count(given.slow)} made less than 80 % of the middle{worst}." if given.slow else "None was much slower.")
+        f"{pluralize(len(told), 'shard')}: the middle one made {format_number(given.median)} images a second, the others between "
+        f"{format_number(min(told))} and {format_number(max(told))}. "
+        + (
+            f"{format_count(given.slow)} made less than 80 % of the middle{worst}."
+            if given.slow
+            else "None was much slower."
+        )
     )
     rows = tuple(
-        (count(each.shard), figure(each.images / each.seconds), count(each.images), seconds(each.seconds),
-         count(each.attempts))
+        (format_count(each.shard), format_number(each.images / each.seconds), format_count(each.images), format_duration(each.seconds),
+         format_count(each.attempts))
         for each in given.slowest
     )  # fmt: skip
     columns = ("slow shard", "images a second", "images", "time", "attempts")
-    drawing = Dots(given.rates, given.median, slow) if len(told) >= FEWEST_SHARDS else None
+    drawing = ScatterPlot(given.rates, given.median, slow) if len(told) >= MIN_SHARDS else None
     return Chart("throughput", "Images a second, by shard", text, columns, rows, drawing)
 
 
-def spreads(summary: Summary) -> list[Chart]:
+def distribution_charts(summary: Summary) -> list[Chart]:
     """How the images' sizes and the prompts' lengths spread."""
     found = summary.distributions
     return [
-        *_spread("bytes", "Size of an image", "images", found.bytes, size),
-        *_spread(
-            "prompts", "Length of the prompt, in characters", "prompts", found.prompt, lambda value: count(round(value))
+        *_distribution_chart("bytes", "Size of an image", "images", found.bytes, format_bytes),
+        *_distribution_chart(
+            "prompts",
+            "Length of the prompt, in characters",
+            "prompts",
+            found.prompt,
+            lambda value: format_count(round(value)),
         ),
     ]
 
 
-def _spread(name: str, title: str, what: str, found: Histogram, said: Callable[[float], str]) -> list[Chart]:
+def _distribution_chart(
+    name: str, title: str, what: str, found: Histogram, said: Callable[[float], str]
+) -> list[Chart]:
     if not found.images:
         return []
-    low, high = map(said, found.middle())
+    low, high = map(said, found.interquartile_range())
     text = f"From {said(found.least)} to {said(found.most)}; the middle half lies between {low} and {high}."
     if found.least == found.most:
         text = f"All are {said(found.least)}."
     bounds = tuple(map(said, [*(each.low for each in found.bins), found.bins[-1].high]))
     rows = tuple(
-        (f"{bounds[place]} to {bounds[place + 1]}", count(each.images), percent(each.images / found.images))
+        (
+            f"{bounds[place]} to {bounds[place + 1]}",
+            format_count(each.images),
+            format_percent(each.images / found.images),
+        )
         for place, each in enumerate(found.bins)
     )
-    enough = found.images >= FEWEST_IMAGES and len(found.bins) >= FEWEST_BINS
-    drawing = Bars(bounds, tuple(each.images for each in found.bins)) if enough else None
+    enough = found.images >= MIN_IMAGES and len(found.bins) >= MIN_BINS
+    drawing = BarPlot(bounds, tuple(each.images for each in found.bins)) if enough else None
     return [Chart(name, title, text, (title.lower(), what, "share"), rows, drawing)]
 
 
-def shares(summary: Summary) -> dict[str, list[Share]]:
+def share_tables(summary: Summary) -> dict[str, list[ShareRow]]:
     """How many images have which shape, steps and guidance."""
     found = summary.distributions
     each = {
@@ -121,12 +142,17 @@ def shares(summary: Summary) -> dict[str, list[Share]]:
         "Steps": found.steps,
         "Guidance": found.guidance,
     }
-    return {title: _shares(choices) for title, choices in each.items() if choices.top}
+    return {title: _share_rows(choices) for title, choices in each.items() if choices.top}
 
 
-def _shares(found: Choices) -> list[Share]:
+def _share_rows(found: TopValues) -> list[ShareRow]:
     total = sum(each.images for each in found.top) + found.other_images
-    some = [Share(each.value, count(each.images), each.images / total) for each in found.top]
+    some = [ShareRow(each.value, format_count(each.images), each.images / total) for each in found.top]
     if not found.other_images:
         return some
-    return [*some, Share(f"and {count(found.others)} more", count(found.other_images), found.other_images / total)]
+    return [
+        *some,
+        ShareRow(
+            f"and {format_count(found.others)} more", format_count(found.other_images), found.other_images / total
+        ),
+    ]

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ImageSpec:
     """What was asked for. `seed` is the image's own; sizes are in pixels; `id` is the input's, where it has one.
 
     `loras` is text such as "detail:0.5,style:0.8". The pictures are the SHA-256 of their bytes.

@@ -4,14 +4,14 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage import Store
 
 
-def once(store: Store, key: str, data: bytes) -> None:
+def create_once(store: Store, key: str, data: bytes) -> None:
     """Create an object whose bytes follow from the plan, or find that it is there already.
 
     A lost answer makes us meet our own write, so a taken name is an error only where the bytes differ:
     BadInput.
     """
     if not store.create(key, data) and store.read(key) != data:
-        raise BadInput(f"{store.at(key)}: is there with other content. Choose another run_id or output.")
+        raise BadInput(f"{store.uri_of(key)}: is there with other content. Choose another run_id or output.")
 
 
 def require_conditional_writes(store: Store, key: str, data: bytes) -> None:

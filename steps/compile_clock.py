@@ -9,7 +9,7 @@ from torch._dynamo.callback import CallbackArgs, callback_handler
 
 
 @dataclass(slots=True)
-class Clock:
+class CompileClock:
     """How often something was compiled while the clock ran, and the seconds that it took. A steady call has none."""
 
     count: int = 0
@@ -17,7 +17,7 @@ class Clock:
     _since: float = 0.0
 
     @contextmanager
-    def running(self) -> Iterator[None]:
+    def measure(self) -> Iterator[None]:
         """Count what this process compiles while the block runs. What is compiled within that counts once."""
         callback_handler.register_start_callback(self._start)
         callback_handler.register_end_callback(self._end)

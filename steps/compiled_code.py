@@ -19,24 +19,24 @@ from imagekiln.steps import names
 from imagekiln.steps.errors import KilnError, Missing
 from imagekiln.steps.storage import Store
 
-FORMAT = b"imagekiln compiled code 1\n"
+FORMAT_HEADER = b"imagekiln compiled code 1\n"
 DIGEST_BYTES = 32
-MOST_BYTES = 2**30  # of one object: what a stranger put there could be of any size, and is held in memory
+MAX_OBJECT_BYTES = 2**30  # of one object: what a stranger put there could be of any size, and is held in memory
 log = logging.getLogger(__name__)
 
 
-class CompiledCode:
+class CompileCache:
     """The code of one model on one kind of device, an object for each batch shape."""
 
     def __init__(self, store: Store, device: torch.device, model: str) -> None:
         """Take the output, and in `model` everything that decides the code but for the batch and the machine."""
         self._store = store
-        self._decides = [model, *_machine(device)]
+        self._decides = [model, *_describe_machine(device)]
 
     @contextmanager
-    def used(self, batch: str) -> Iterator[None]:
+    def shared(self, batch: str) -> Iterator[None]:
         """Load the code of a batch shape, if any is kept. If none is, keep what is compiled in the block."""
-        key = names.compiled(hashlib.sha256(json.dumps([*self._decides, batch]).encode()).hexdigest())
+        key = names.compiled_code_key(hashlib.sha256(json.dumps([*self._decides, batch]).encode()).hexdigest())
         there = self._load(key)
         with CacheArtifactManager.with_fresh_cache():  # of this shape only, else each object would hold all before it
             yield
@@ -46,23 +46,23 @@ class CompiledCode:
     def _load(self, key: str) -> bool:
         """Whether an object is there, and sound or not, none is to be written."""
         try:
-            content = self._store.head(key, MOST_BYTES + 1)
+            content = self._store.read_prefix(key, MAX_OBJECT_BYTES + 1)
         except Missing:
             return False
         except KilnError as error:
             log.warning("%s The model is compiled here.", error)
             return True
-        code = content[len(FORMAT) + DIGEST_BYTES :]
-        sound = bool(code) and len(content) <= MOST_BYTES and content[: -len(code)] == _head(code)
-        if not sound or not _taken(code):
+        code = content[len(FORMAT_HEADER) + DIGEST_BYTES :]
+        sound = bool(code) and len(content) <= MAX_OBJECT_BYTES and content[: -len(code)] == _header(code)
+        if not sound or not _load_artifacts(code):
             log.warning(
-                "%s: is no compiled code, or damaged; the model is compiled here. Delete it.", self._store.at(key)
+                "%s: is no compiled code, or damaged; the model is compiled here. Delete it.", self._store.uri_of(key)
             )
         return True
 
     def _save(self, key: str) -> None:
         made = torch.compiler.save_cache_artifacts()
-        if made is None or len(content := _head(made[0]) + made[0]) > MOST_BYTES:
+        if made is None or len(content := _header(made[0]) + made[0]) > MAX_OBJECT_BYTES:
             return
         try:
             if not self._store.exists(key):  # by now: of many pods that begin together, one need send it
@@ -71,18 +71,18 @@ class CompiledCode:
             log.warning("%s Compiled code is not kept.", error)
 
 
-def _head(code: bytes) -> bytes:
-    return FORMAT + hashlib.sha256(code).digest()
+def _header(code: bytes) -> bytes:
+    return FORMAT_HEADER + hashlib.sha256(code).digest()
 
 
-def _taken(code: bytes) -> bool:
+def _load_artifacts(code: bytes) -> bool:
     try:
         return torch.compiler.load_cache_artifacts(code) is not None
     except Exception:  # noqa: BLE001  # of what another version wrote, anything may come
         return False
 
 
-def _machine(device: torch.device) -> list[str]:
+def _describe_machine(device: torch.device) -> list[str]:
     """The versions and the hardware that code is made for."""
     try:
         triton = version("triton")

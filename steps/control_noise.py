@@ -16,20 +16,20 @@ Untyped: TypeAlias = Any  # diffusers has no types
 
 
 @contextmanager
-def own_noise(pipe: diffusers.DiffusionPipeline, generators: object) -> Iterator[None]:
+def per_image_control_noise(pipe: diffusers.DiffusionPipeline, generators: object) -> Iterator[None]:
     """Have the pipeline encode pictures by its images' generators for the length of the block, where it would not."""
     if not isinstance(pipe, diffusers.StableDiffusion3ControlNetPipeline) or not isinstance(generators, list):
         yield
         return
     encode = pipe.vae.encode
-    pipe.vae.encode = _sampled(encode, generators)
+    pipe.vae.encode = _with_generators(encode, generators)
     try:
         yield
     finally:
         pipe.vae.encode = encode
 
 
-def _sampled(encode: Untyped, generators: Sequence[torch.Generator]) -> Untyped:
+def _with_generators(encode: Untyped, generators: Sequence[torch.Generator]) -> Untyped:
     @wraps(encode)
     def encoded(pictures: torch.Tensor) -> Untyped:
         found = encode(pictures)

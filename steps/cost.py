@@ -10,29 +10,29 @@ VAE_TFLOP_PER_MEGAPIXEL = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Forward:
+class ForwardCost:
     """One forward of a denoiser at its own size: TFLOP, megapixels, and whether guidance doubles it."""
 
     tflop: float
     megapixels: float
-    doubled: bool = True
+    doubled_by_guidance: bool = True
 
 
 # Counted with torch's FlopCounterMode on meta tensors.
-FORWARDS = {
-    "stabilityai/stable-diffusion-xl-base-1.0": Forward(6.76, 1.05),
-    "stable-diffusion-v1-5/stable-diffusion-v1-5": Forward(0.80, 0.26),
-    "stabilityai/stable-diffusion-3.5-medium": Forward(11.3, 1.05),
-    "stabilityai/stable-diffusion-3.5-large": Forward(31.1, 1.05),
-    "black-forest-labs/FLUX.1-dev": Forward(74.4, 1.05, doubled=False),
-    "black-forest-labs/FLUX.1-schnell": Forward(74.4, 1.05, doubled=False),
-    "PixArt-alpha/PixArt-Sigma-XL-2-1024-MS": Forward(6.6, 1.05),
-    "Efficient-Large-Model/Sana_1600M_1024px_diffusers": Forward(3.0, 1.05),
-    "Qwen/Qwen-Image": Forward(69.3, 1.05),
+FORWARD_COSTS = {
+    "stabilityai/stable-diffusion-xl-base-1.0": ForwardCost(6.76, 1.05),
+    "stable-diffusion-v1-5/stable-diffusion-v1-5": ForwardCost(0.80, 0.26),
+    "stabilityai/stable-diffusion-3.5-medium": ForwardCost(11.3, 1.05),
+    "stabilityai/stable-diffusion-3.5-large": ForwardCost(31.1, 1.05),
+    "black-forest-labs/FLUX.1-dev": ForwardCost(74.4, 1.05, doubled_by_guidance=False),
+    "black-forest-labs/FLUX.1-schnell": ForwardCost(74.4, 1.05, doubled_by_guidance=False),
+    "PixArt-alpha/PixArt-Sigma-XL-2-1024-MS": ForwardCost(6.6, 1.05),
+    "Efficient-Large-Model/Sana_1600M_1024px_diffusers": ForwardCost(3.0, 1.05),
+    "Qwen/Qwen-Image": ForwardCost(69.3, 1.05),
 }
 
 
-def seconds_per_work(job: Job, size: tuple[int, int], tuned: float | None = None) -> float | None:
+def seconds_per_pixel_step(job: Job, size: tuple[int, int], tuned: float | None = None) -> float | None:
     """GPU seconds for each pixel and step of an image, so that other shapes follow from the default one.
 
     `tuned` is the tuning file's figure. None for a model that the table does not know, where neither the job nor the
@@ -43,10 +43,10 @@ def seconds_per_work(job: Job, size: tuple[int, int], tuned: float | None = None
         return job.shard.seconds_per_image / work
     if tuned is not None:
         return tuned
-    forward = FORWARDS.get(job.model.id)
+    forward = FORWARD_COSTS.get(job.model.id)
     if forward is None:
         return None
     megapixels = size[0] * size[1] / 1e6
-    passes = job.defaults.steps * (2 if forward.doubled and job.defaults.guidance > 1 else 1)
+    passes = job.defaults.steps * (2 if forward.doubled_by_guidance and job.defaults.guidance > 1 else 1)
     denoising = passes * forward.tflop * megapixels / forward.megapixels
     return (denoising + VAE_TFLOP_PER_MEGAPIXEL * megapixels) / H100_TFLOPS / work

@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from imagekiln.steps.errors import TryAgain, first_line
 
-MEMORY = "192MiB"
-STREAM_MEMORY = "64MiB"  # less, and threads wait for one another where rows must stay in order
+MEMORY_LIMIT = "192MiB"
+STREAM_BUFFER_SIZE = "64MiB"  # less, and threads wait for one another where rows must stay in order
 STREAM_ROWS = 16_384
-MOST_THREADS = 4  # each holds blocks of its own, and many of them would hold all that there is
-SPENT = ("Out of Memory Error", "IO Error")
+MAX_THREADS = 4  # each holds blocks of its own, and many of them would hold all that there is
+RESOURCE_ERRORS = ("Out of Memory Error", "IO Error")
 
 
 class Database:
@@ -24,14 +24,14 @@ class Database:
         """Open an empty database that spills into `folder`."""
         self._connection = duckdb.connect(
             config={
-                "memory_limit": MEMORY,
-                "threads": min(MOST_THREADS, os.cpu_count() or 1),
+                "memory_limit": MEMORY_LIMIT,
+                "threads": min(MAX_THREADS, os.cpu_count() or 1),
                 "temp_directory": str(folder / "spill"),
                 "autoload_known_extensions": False,
             }
         )
-        self.run("SET enable_progress_bar = false")
-        self.run(f"SET streaming_buffer_size = '{STREAM_MEMORY}'")
+        self.execute("SET enable_progress_bar = false")
+        self.execute(f"SET streaming_buffer_size = '{STREAM_BUFFER_SIZE}'")
 
     def close(self) -> None:
         """Let go of memory and disk."""
@@ -41,28 +41,28 @@ class Database:
         """Let SQL read a stream, once, by this name."""
         self._connection.register(name, rows)
 
-    def run(self, sql: str) -> None:
+    def execute(self, sql: str) -> None:
         """Do what gives no rows."""
-        with _told():
+        with _translate_duckdb_errors():
             self._connection.execute(sql).fetchall()
 
-    def table(self, sql: str) -> pa.Table:
+    def fetch_table(self, sql: str) -> pa.Table:
         """Rows that fit in memory."""
-        with _told():
+        with _translate_duckdb_errors():
             return self._connection.sql(sql).to_arrow_table()
 
-    def stream(self, sql: str) -> Iterator[pa.RecordBatch]:
+    def fetch_batches(self, sql: str) -> Iterator[pa.RecordBatch]:
         """Any number of rows."""
-        with _told():
+        with _translate_duckdb_errors():
             yield from self._connection.sql(sql).to_arrow_reader(STREAM_ROWS)
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _translate_duckdb_errors() -> Iterator[None]:
     try:
         yield
     except (duckdb.Error, OSError) as error:  # OSError: by way of Arrow
         said = first_line(str(error))
-        if said.startswith(SPENT):
+        if said.startswith(RESOURCE_ERRORS):
             raise TryAgain(f"planning ran out of disk or memory ({said}). Free some.") from error
         raise RuntimeError(said) from error

@@ -13,37 +13,41 @@ import diffusers
 from imagekiln.steps.device import free_memory, is_out_of_memory
 from imagekiln.steps.errors import BadInput
 
-Way = Literal["whole", "slices", "tiles"]
-LESS: dict[Way, tuple[Way, ...]] = {"whole": ("slices", "tiles"), "slices": ("tiles",), "tiles": ()}
+DecodeMode = Literal["whole", "slices", "tiles"]
+SMALLER_MODES: dict[DecodeMode, tuple[DecodeMode, ...]] = {
+    "whole": ("slices", "tiles"),
+    "slices": ("tiles",),
+    "tiles": (),
+}
 Vae: TypeAlias = Any  # diffusers has no types; None in pipelines that decode otherwise
 P = ParamSpec("P")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
-class Decoding:
+class VaeDecoder:
     """The VAE of a pipeline, and the `way` in which it decodes: the latest one, more and more frugal."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline, wanted: Literal["auto"] | Way) -> None:
+    def __init__(self, pipe: diffusers.DiffusionPipeline, wanted: Literal["auto"] | DecodeMode) -> None:
         """Have it decode in the way that is wanted. Raises BadInput where it knows no such way."""
-        self.way: Way = "whole"
+        self.mode: DecodeMode = "whole"
         self._saves = wanted == "auto"
         self._vae: Vae = getattr(pipe, "vae", None)
         if wanted == "auto" and self._vae is not None:
-            self._vae.decode = self._saving(self._vae.decode)
-        elif wanted in ("slices", "tiles") and not self._take(wanted):
+            self._vae.decode = self._retry_smaller(self._vae.decode)
+        elif wanted in ("slices", "tiles") and not self._switch_to(wanted):
             raise BadInput(f"speed.vae is {wanted!r}, which this model's VAE does not know. Write auto.")
 
-    def anew(self) -> None:
+    def reset(self) -> None:
         """Forget that memory ever ran out: decode whole again, unless another way was asked for."""
-        if not self._saves or self.way == "whole":
+        if not self._saves or self.mode == "whole":
             return
         self._vae.disable_slicing()
-        if self.way == "tiles":
+        if self.mode == "tiles":
             self._vae.disable_tiling()
-        self.way = "whole"
+        self.mode = "whole"
 
-    def _saving(self, decode: Callable[P, T]) -> Callable[P, T]:
+    def _retry_smaller(self, decode: Callable[P, T]) -> Callable[P, T]:
         """The same, again and again with less at a time while memory runs out."""
 
         @wraps(decode)
@@ -52,14 +56,14 @@ class Decoding:
                 try:
                     return decode(*args, **kwargs)
                 except Exception as error:
-                    if not is_out_of_memory(error) or not any(map(self._take, LESS[self.way])):
+                    if not is_out_of_memory(error) or not any(map(self._switch_to, SMALLER_MODES[self.mode])):
                         raise
-                log.warning("A batch does not fit in memory to be decoded: from here on in %s.", self.way)
+                log.warning("A batch does not fit in memory to be decoded: from here on in %s.", self.mode)
                 free_memory()
 
         return saving
 
-    def _take(self, way: Way) -> bool:
+    def _switch_to(self, way: DecodeMode) -> bool:
         """Go over to a way, if the VAE knows it. Tiles are of one slice at a time."""
         try:
             self._vae.enable_slicing()
@@ -67,5 +71,5 @@ class Decoding:
                 self._vae.enable_tiling()
         except (AttributeError, NotImplementedError):
             return False
-        self.way = way
+        self.mode = way
         return True

@@ -6,24 +6,24 @@ from functools import partial
 import diffusers
 import torch
 
-from imagekiln.steps.branches import Branches
-from imagekiln.steps.called import Called, picture, refused, sized
-from imagekiln.steps.compiled_code import CompiledCode
-from imagekiln.steps.compiling import Compiling
-from imagekiln.steps.conditions import Conditions
-from imagekiln.steps.decoding import Decoding
+from imagekiln.steps.branches import PipelineVariants
+from imagekiln.steps.called import PipelineCall, safety_flags, to_drawn_image, to_tensor
+from imagekiln.steps.compiled_code import CompileCache
+from imagekiln.steps.compiling import CompiledPipeline
+from imagekiln.steps.conditions import LoadedAdapters
+from imagekiln.steps.decoding import VaeDecoder
 from imagekiln.steps.device import side_stream
-from imagekiln.steps.drawing import Drawing, Event, shoot, wait
-from imagekiln.steps.encode import Picture
-from imagekiln.steps.lookahead import LookAhead
+from imagekiln.steps.drawing import DeviceEvent, PendingBatch, copy_to_host, wait_for_event
+from imagekiln.steps.encode import DrawnImage
+from imagekiln.steps.lookahead import TextPrefetcher
 from imagekiln.steps.lora_layers import LoraLayers
-from imagekiln.steps.meter import Meter
-from imagekiln.steps.pipeline import scheduler
-from imagekiln.steps.rows import ImageRow, shape
-from imagekiln.steps.speed import Speed
-from imagekiln.steps.timing import Taken
+from imagekiln.steps.meter import PipelineProfiler
+from imagekiln.steps.pipeline import make_scheduler
+from imagekiln.steps.rows import ImageRow, batch_shape
+from imagekiln.steps.speed import SpeedSettings
+from imagekiln.steps.timing import DeviceTimes
 
-GUIDERS = ("guider", "ocr_guider")  # HunyuanImage's
+GUIDER_NAMES = ("guider", "ocr_guider")  # HunyuanImage's
 
 
 class Denoiser:
@@ -32,32 +32,34 @@ class Denoiser:
     def __init__(
         self,
         pipe: diffusers.DiffusionPipeline,
-        speed: Speed | None = None,
-        code: CompiledCode | None = None,
+        speed: SpeedSettings | None = None,
+        code: CompileCache | None = None,
         loras: LoraLayers | None = None,
-        conditions: Conditions | None = None,
+        conditions: LoadedAdapters | None = None,
     ) -> None:
         """Take a pipeline on its device, in eval mode, and what may come with it.
 
         `code` is compiled code that others kept, `conditions` what images are drawn from beside texts. Raises BadInput.
         """
-        speed = speed or Speed()
+        speed = speed or SpeedSettings()
         self.device: torch.device = pipe.device
         self._pipe = pipe
         self._loras, self._conditions = loras, conditions
-        self._branches = Branches(pipe, loras, conditions)
-        self._conditioning = self._branches.plain.told
+        self._branches = PipelineVariants(pipe, loras, conditions)
+        self._conditioning = self._branches.text_to_image.inputs
         self._schedulers = {"default": pipe.scheduler}
         controlnet = None if conditions is None else conditions.controlnet
-        self.compiling = Compiling(pipe, speed, code, [] if controlnet is None else [controlnet])
-        self.decoding = Decoding(pipe, speed.vae)
-        self._meter = Meter(pipe, texts=not self._conditioning.embeds, clock=self.compiling.clock)
-        self._ahead = LookAhead(self.device, self._meter.text)
+        self.compiled_pipeline = CompiledPipeline(pipe, speed, code, [] if controlnet is None else [controlnet])
+        self.vae_decoder = VaeDecoder(pipe, speed.vae)
+        self._meter = PipelineProfiler(
+            pipe, texts=not self._conditioning.encodes_texts, clock=self.compiled_pipeline.clock
+        )
+        self._ahead = TextPrefetcher(self.device, self._meter.add_text)
         self._coming: Sequence[ImageRow] = ()
         self._copies = side_stream(self.device)
-        self._before: Event | None = None
+        self._before: DeviceEvent | None = None
 
-    def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
+    def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[DrawnImage]:
         """Draw rows of one shape in a batch padded to `size`, or one by one in families where neighbours would tell.
 
         One picture a row, `blank` where it is not finite. `check` is called after each step and may raise to give up.
@@ -66,70 +68,72 @@ class Denoiser:
         than asked, and TryAgain where the device failed at the batch before.
         """
         calls = [
-            self.compiling.draw(batch, partial(self._call, batch, check))
-            for batch in self._conditioning.calls(rows, size)
+            self.compiled_pipeline.draw(batch, partial(self._call_pipeline, batch, check))
+            for batch in self._conditioning.split_batches(rows, size)
         ]
-        if (over := calls[-1].shot.over) is None:
-            return self._pictures(rows, calls)
+        if (over := calls[-1].host_copy.done_event) is None:
+            return self._to_drawn_images(rows, calls)
         before, self._before = self._before, over
         if before is not None:
-            wait(before)
-        return Drawing(len(rows), over, partial(self._pictures, rows, calls))
+            wait_for_event(before)
+        return PendingBatch(len(rows), over, partial(self._to_drawn_images, rows, calls))
 
-    def expect(self, rows: Sequence[ImageRow]) -> None:
+    def set_upcoming(self, rows: Sequence[ImageRow]) -> None:
         """Be told what will be drawn after the next batch: its texts are encoded beside that one, where that helps."""
         self._coming = rows
 
-    def announce(self, rows: Iterable[ImageRow]) -> None:
+    def prefetch_images(self, rows: Iterable[ImageRow]) -> None:
         """Say which rows will be drawn, about in this order, so that their pictures can be read ahead."""
         if self._conditions is not None:
-            self._conditions.inputs.expect(rows)
+            self._conditions.image_prefetcher.set_upcoming(rows)
 
     def load_loras(self, names: Iterable[str]) -> None:
         """Load these LoRAs now, rather than when a batch first asks for them. Raises BadInput, Missing, TryAgain."""
         if self._loras is not None:
             self._loras.load(names)
 
-    def taken(self) -> Taken:
+    def pop_times(self) -> DeviceTimes:
         """What the batches took that were looked at since this was last asked."""
-        self._ahead.settle()
-        return self._meter.taken()
+        self._ahead.wait()
+        return self._meter.pop_times()
 
-    def _call(self, batch: Sequence[ImageRow], check: Callable[[], None]) -> Called:
-        self._ahead.settle()
-        branch = self._branches.of(shape(batch[0]).pictures)
-        told = branch.told
-        self._prepare(branch.pipe, batch[0])
-        with self._meter.watching() as spans:
+    def _call_pipeline(self, batch: Sequence[ImageRow], check: Callable[[], None]) -> PipelineCall:
+        self._ahead.wait()
+        branch = self._branches.variant_for(batch_shape(batch[0]).input_images)
+        told = branch.inputs
+        self._prepare_pipeline(branch.pipe, batch[0])
+        with self._meter.profile_call() as spans:
             with spans.span("text"):
-                text = told.text(batch)
-            self._look_ahead(batch[0])
-            inputs = text | told.noise(batch) | told.settings(batch[0]) | told.after_step(check)
-            output = branch.draw(inputs | self._branches.pictured(batch))
-        images = sized(output.images, batch[0])
-        return Called(shoot(images, self._copies, spans), refused(output, len(batch)), spans)
+                text = told.text_kwargs(batch)
+            self._encode_upcoming_texts(batch[0])
+            inputs = text | told.noise_kwargs(batch) | told.settings_kwargs(batch[0]) | told.after_step(check)
+            output = branch.draw(inputs | self._branches.image_kwargs(batch))
+        images = to_tensor(output.images, batch[0])
+        return PipelineCall(copy_to_host(images, self._copies, spans), safety_flags(output, len(batch)), spans)
 
-    def _pictures(self, rows: Sequence[ImageRow], calls: Sequence[Called]) -> list[Picture]:
+    def _to_drawn_images(self, rows: Sequence[ImageRow], calls: Sequence[PipelineCall]) -> list[DrawnImage]:
         """The pictures of calls that are over. What filled up their batch comes last, and is left out."""
         for each in calls:
-            self._meter.add(each.spans)
-        drawn = [pixels for each in calls for pixels in each.pixels()]
-        return [picture(row, *pixels) for row, pixels in zip(rows, drawn, strict=False)]
+            self._meter.add_call(each.spans)
+        drawn = [pixels for each in calls for pixels in each.iter_images()]
+        return [to_drawn_image(row, *pixels) for row, pixels in zip(rows, drawn, strict=False)]
 
-    def _look_ahead(self, row: ImageRow) -> None:
+    def _encode_upcoming_texts(self, row: ImageRow) -> None:
         """Encode the texts of rows to come, those of the same shape: another may change the pipeline itself."""
         coming, self._coming = self._coming, ()
-        if self.compiling.first:
+        if self.compiled_pipeline.compiling_now:
             return
-        self._ahead.start(self._conditioning.unknown([each for each in coming if shape(each) == shape(row)]))
+        self._ahead.start(
+            self._conditioning.uncached_texts([each for each in coming if batch_shape(each) == batch_shape(row)])
+        )
 
-    def _prepare(self, pipe: diffusers.DiffusionPipeline, row: ImageRow) -> None:
+    def _prepare_pipeline(self, pipe: diffusers.DiffusionPipeline, row: ImageRow) -> None:
         """Give the pipeline what it keeps as a part of itself: LoRAs, scheduler and the strength of guiders."""
-        wanted = shape(row)
-        self._conditioning.adapt(row)
+        wanted = batch_shape(row)
+        self._conditioning.activate_loras(row)
         if wanted.sampler not in self._schedulers:
-            self._schedulers[wanted.sampler] = scheduler(self._pipe, wanted.sampler)
+            self._schedulers[wanted.sampler] = make_scheduler(self._pipe, wanted.sampler)
         pipe.scheduler = self._schedulers[wanted.sampler]
-        for name in GUIDERS:
+        for name in GUIDER_NAMES:
             if guider := getattr(pipe, name, None):
                 guider.guidance_scale = wanted.guidance

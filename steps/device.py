@@ -9,10 +9,15 @@ from imagekiln.steps.errors import TryAgain
 
 # What CUDA and MPS, PyTorch's allocator on the CPU, cuBLAS, and convolutions that find no room to work in by cuDNN
 # say, who have no error class of their own for it.
-OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED", "unable to find an engine to execute")
+OUT_OF_MEMORY_MESSAGES = (
+    "out of memory",
+    "can't allocate memory",
+    "STATUS_ALLOC_FAILED",
+    "unable to find an engine to execute",
+)
 
 
-def choose(wanted: str) -> torch.device:
+def choose_device(wanted: str) -> torch.device:
     """The device of the job's `device`; `auto` takes the best there is. Raises TryAgain where it is not there."""
     there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if wanted == "auto":
@@ -22,12 +27,12 @@ def choose(wanted: str) -> torch.device:
     return torch.device(wanted)
 
 
-def describe(device: torch.device) -> str:
+def describe_device(device: torch.device) -> str:
     """The device as people know it."""
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-def peak_memory(device: torch.device) -> int:
+def process_peak_bytes(device: torch.device) -> int:
     """The most bytes that this process had in use at once: on the device where that is CUDA, else of the machine's."""
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
@@ -37,11 +42,11 @@ def peak_memory(device: torch.device) -> int:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether a smaller batch may get through where this one did not."""
-    said = isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY)
+    said = isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY_MESSAGES)
     return said or isinstance(error, torch.OutOfMemoryError | MemoryError)
 
 
-def is_lost(error: Exception) -> bool:
+def is_device_lost(error: Exception) -> bool:
     """Whether the device itself failed, so that nothing more can be made on it."""
     return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
 
@@ -51,14 +56,14 @@ def side_stream(device: torch.device) -> torch.cuda.Stream | None:
     return torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
 
 
-def event(*, timed: bool = False) -> torch.cuda.Event:
+def record_event(*, timed: bool = False) -> torch.cuda.Event:
     """What the current stream comes to when all that was asked of it so far is done. Who waits for it sleeps."""
     made = torch.cuda.Event(enable_timing=timed, blocking=True)  # type: ignore[no-untyped-call]
     made.record()
     return made
 
 
-def failed(error: Exception) -> TryAgain:
+def device_error(error: Exception) -> TryAgain:
     """What to say of a device that failed."""
     return TryAgain(f"the device failed ({str(error)[:200]}). Run the shard again.")
 

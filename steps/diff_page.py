@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 from jinja2 import Environment, PackageLoader
 
 from imagekiln.steps import names
-from imagekiln.steps.visible import in_page
+from imagekiln.steps.visible import sanitize_page_text
 
 if TYPE_CHECKING:
     from imagekiln.steps.diff import Diff
 
-MOST_CHARS = 400  # of a text that has a megabyte
+MAX_PROMPT_CHARS = 400  # of a text that has a megabyte
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class PairComparison:
     """One pair. `rms` is the distance of its pixels; sizes are width and height of the images themselves."""
 
     prompt: str
@@ -24,14 +24,14 @@ class Shown:
     rms: float
 
 
-def page(result: "Diff", shown: list[Shown]) -> str:
+def render_diff(result: "Diff", shown: list[PairComparison]) -> str:
     """The page as HTML. Everything of the user's is escaped."""
     environment = Environment(loader=PackageLoader("imagekiln.steps", "."), autoescape=True, trim_blocks=True)
-    environment.filters["visible"] = _short
+    environment.filters["visible"] = _visible_prompt
     template = environment.get_template("diff.html.j2")
-    pictures = [[names.diff_picture(place, which) for which in "ab"] for place in range(len(shown))]
+    pictures = [[names.diff_image_key(place, which) for which in "ab"] for place in range(len(shown))]
     return template.render(diff=result, pairs=list(zip(shown, pictures, strict=True)))
 
 
-def _short(text: str) -> str:
-    return in_page(text if len(text) <= MOST_CHARS else f"{text[:MOST_CHARS]}…")
+def _visible_prompt(text: str) -> str:
+    return sanitize_page_text(text if len(text) <= MAX_PROMPT_CHARS else f"{text[:MAX_PROMPT_CHARS]}…")

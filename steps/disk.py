@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import BinaryIO
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.listed import Listed, is_plain
-from imagekiln.steps.store_errors import told
+from imagekiln.steps.listed import ObjectInfo, is_plain_name
+from imagekiln.steps.store_errors import translate_errors
 
-NO_LINKS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+NO_HARD_LINK_ERRNOS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
-class Disk:
+class LocalStore:
     """A folder of objects on this machine. Folders are made when something is written."""
 
     def __init__(self, folder: Path) -> None:
@@ -23,41 +23,41 @@ class Disk:
         self._folder = folder
         self.uri = str(folder)
 
-    def at(self, key: str) -> str:
+    def uri_of(self, key: str) -> str:
         """The object's path."""
         return f"{self.uri}/{key}"  # asked for with every object, and pathlib is slow
 
     def read(self, key: str) -> bytes:
         """The whole object. Raises Missing."""
-        with told(self.at(key)):
+        with translate_errors(self.uri_of(key)):
             return (self._folder / key).read_bytes()
 
     @contextmanager
     def open(self, key: str) -> Iterator[BinaryIO]:
         """The object for reading in pieces. Raises Missing."""
-        with told(self.at(key)), (self._folder / key).open("rb") as file:
+        with translate_errors(self.uri_of(key)), (self._folder / key).open("rb") as file:
             yield file
 
-    def head(self, key: str, most: int) -> bytes:
+    def read_prefix(self, key: str, most: int) -> bytes:
         """The object's first bytes, at most so many. Raises Missing."""
         with self.open(key) as file:
             return file.read(most)
 
     def exists(self, key: str) -> bool:
         """Whether the object is there."""
-        with told(self.at(key)):
+        with translate_errors(self.uri_of(key)):
             return (self._folder / key).exists()
 
     def create(self, key: str, data: bytes) -> bool:
         """Write the object on condition that its name is free; False where it was taken."""
         path = self._folder / key
-        with told(str(path)), self._written(path, data) as temporary:
+        with translate_errors(str(path)), self._temporary_file(path, data) as temporary:
             try:
                 os.link(temporary, path)
             except FileExistsError:
                 return False
             except OSError as error:
-                if error.errno not in NO_LINKS:
+                if error.errno not in NO_HARD_LINK_ERRNOS:
                     raise
                 raise BadInput(
                     f"{path}: this file system has no hard links, without which two writers could overwrite each "
@@ -69,25 +69,25 @@ class Disk:
     def replace(self, key: str, data: bytes) -> None:
         """Write the object whole, over what was there."""
         path = self._folder / key
-        with told(str(path)), self._written(path, data) as temporary:
+        with translate_errors(str(path)), self._temporary_file(path, data) as temporary:
             temporary.replace(path)
             sync_folder(path.parent)
 
     def remove(self, key: str) -> None:
         """Delete the object."""
-        with told(self.at(key)):
+        with translate_errors(self.uri_of(key)):
             (self._folder / key).unlink()
 
-    def list(self, folder: str) -> Iterator[Listed]:
+    def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
         """What lies in a folder. Links are left out: they may lead elsewhere."""
         path = self._folder / folder
-        with told(str(path)), suppress(FileNotFoundError), os.scandir(path) as found:
+        with translate_errors(str(path)), suppress(FileNotFoundError), os.scandir(path) as found:
             for each in found:
                 with suppress(FileNotFoundError):  # gone meanwhile
                     about = each.stat(follow_symlinks=False)
-                    if not each.is_symlink() and is_plain(each.name):
+                    if not each.is_symlink() and is_plain_name(each.name):
                         key = f"{folder}/{each.name}" if folder else each.name
-                        yield Listed(key, each.is_dir(follow_symlinks=False), about.st_size, about.st_mtime)
+                        yield ObjectInfo(key, each.is_dir(follow_symlinks=False), about.st_size, about.st_mtime)
 
     def remove_folder(self, folder: str) -> None:
         """Delete an empty folder; one that is not empty stays."""
@@ -95,9 +95,9 @@ class Disk:
             (self._folder / folder).rmdir()
 
     @contextmanager
-    def _written(self, path: Path, data: bytes) -> Iterator[Path]:
+    def _temporary_file(self, path: Path, data: bytes) -> Iterator[Path]:
         """A synced temporary file beside `path` with `data` in it, gone afterwards."""
-        _make(path.parent)
+        _make_folder(path.parent)
         handle, name = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
         temporary = Path(name)
         try:
@@ -112,11 +112,11 @@ class Disk:
                 temporary.unlink()
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     """Make a folder and those above it, each to survive a power cut."""
     if folder.is_dir():
         return
-    _make(folder.parent)
+    _make_folder(folder.parent)
     with suppress(FileExistsError):  # another writer was faster, or a file is there: then the next one fails
         folder.mkdir()
     sync_folder(folder.parent)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.histogram import Growing, Histogram
-from imagekiln.steps.tally import Choices, Tally
+from imagekiln.steps.histogram import Histogram, LogHistogram
+from imagekiln.steps.tally import TopKCounter, TopValues
 
 SIDE_BITS = 17  # a side is at most 65,536
 
@@ -17,18 +17,18 @@ class Distributions:
 
     bytes: Histogram = field(default_factory=Histogram)
     prompt: Histogram = field(default_factory=Histogram)
-    shapes: Choices = field(default_factory=Choices)
-    steps: Choices = field(default_factory=Choices)
-    guidance: Choices = field(default_factory=Choices)
+    shapes: TopValues = field(default_factory=TopValues)
+    steps: TopValues = field(default_factory=TopValues)
+    guidance: TopValues = field(default_factory=TopValues)
 
 
-class Spread:
+class DistributionBuilder:
     """Counts shard after shard."""
 
     def __init__(self) -> None:
         """Begin at nothing."""
-        self._bytes, self._prompt = Growing(), Growing()
-        self._shapes, self._steps, self._guidance = Tally[int](), Tally[int](), Tally[float]()
+        self._bytes, self._prompt = LogHistogram(), LogHistogram()
+        self._shapes, self._steps, self._guidance = TopKCounter[int](), TopKCounter[int](), TopKCounter[float]()
 
     def add(self, manifest: pa.Table) -> None:
         """Count one shard's images."""
@@ -38,16 +38,16 @@ class Spread:
         self._steps.add_column(manifest["steps"].to_numpy())
         self._guidance.add_column(manifest["guidance"].to_numpy())
 
-    def distributions(self) -> Distributions:
+    def build(self) -> Distributions:
         """What was counted."""
         return Distributions(
-            bytes=self._bytes.histogram(),
-            prompt=self._prompt.histogram(),
-            shapes=self._shapes.choices(_shape),
-            steps=self._steps.choices(str),
-            guidance=self._guidance.choices("{:g}".format),
+            bytes=self._bytes.to_histogram(),
+            prompt=self._prompt.to_histogram(),
+            shapes=self._shapes.top_values(_format_shape),
+            steps=self._steps.top_values(str),
+            guidance=self._guidance.top_values("{:g}".format),
         )
 
 
-def _shape(key: int) -> str:
+def _format_shape(key: int) -> str:
     return f"{key >> SIDE_BITS} \N{MULTIPLICATION SIGN} {key & (1 << SIDE_BITS) - 1}"

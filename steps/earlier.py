@@ -10,32 +10,34 @@ from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job import Job
 from imagekiln.steps.storage import Store
 
-RUN_IDS: TypeAdapter[tuple[runs.RunId, ...]] = TypeAdapter(tuple[runs.RunId, ...])
+RUN_IDS_TYPE_ADAPTER: TypeAdapter[tuple[runs.RunId, ...]] = TypeAdapter(tuple[runs.RunId, ...])
 
 
-def found(job: Job) -> tuple[str, ...]:
+def successful_runs(job: Job) -> tuple[str, ...]:
     """The ids of the successful runs under the job's output, oldest first; none where it is not to skip any."""
-    return tuple(entry.run_id for entry in runs.registered(job.output)) if job.skip_existing else ()
+    return tuple(entry.run_id for entry in runs.read_registry(job.output)) if job.skip_existing else ()
 
 
-def chosen(store: Store, job: Job, run_id: str) -> tuple[str, ...]:
+def choose_existing_runs(store: Store, job: Job, run_id: str) -> tuple[str, ...]:
     """The runs that the plan of `run_id`, which lies in `store`, looks into. Raises BadInput on damage."""
     if not job.skip_existing:
         return ()
     try:
-        return RUN_IDS.validate_json(store.read(names.LOOKED_AT))
+        return RUN_IDS_TYPE_ADAPTER.validate_json(store.read(names.EXISTING_RUNS_KEY))
     except Missing:
-        return tuple(each for each in found(job) if each != run_id)
+        return tuple(each for each in successful_runs(job) if each != run_id)
     except ValidationError as error:
-        raise BadInput(f"{store.at(names.LOOKED_AT)}: is damaged. Delete it, or choose another run_id.") from error
+        raise BadInput(
+            f"{store.uri_of(names.EXISTING_RUNS_KEY)}: is damaged. Delete it, or choose another run_id."
+        ) from error
 
 
-def freeze(store: Store, job: Job, looked_at: tuple[str, ...]) -> None:
+def freeze_existing_runs(store: Store, job: Job, looked_at: tuple[str, ...]) -> None:
     """Write down the choice, before anything that follows from it. Raises TryAgain where someone chose otherwise."""
     if not job.skip_existing:
         return
-    content = RUN_IDS.dump_json(looked_at) + b"\n"
-    if not store.create(names.LOOKED_AT, content) and store.read(names.LOOKED_AT) != content:
+    content = RUN_IDS_TYPE_ADAPTER.dump_json(looked_at) + b"\n"
+    if not store.create(names.EXISTING_RUNS_KEY, content) and store.read(names.EXISTING_RUNS_KEY) != content:
         raise TryAgain(f"{store.uri}: is being planned by someone else too. Run the command again.")
     if job.unconditional_writes == "refuse":
-        commit.require_conditional_writes(store, names.LOOKED_AT, content)
+        commit.require_conditional_writes(store, names.EXISTING_RUNS_KEY, content)

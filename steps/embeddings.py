@@ -7,43 +7,43 @@ from collections.abc import Callable, Sequence
 import diffusers
 import torch
 
-from imagekiln.steps.families import Family, Places
+from imagekiln.steps.families import EmbeddingIndices, Family
 
-Embedded = tuple[torch.Tensor, ...]
-REMEMBERED_TEXTS = 256  # images of one prompt are neighbours
-REMEMBERED_BYTES = 256 << 20  # of the device's memory: SDXL takes 0.3 MB a text, FLUX.2 16 MB
+PromptEmbeds = tuple[torch.Tensor, ...]
+MAX_CACHED_TEXTS = 256  # images of one prompt are neighbours
+MAX_CACHE_BYTES = 256 << 20  # of the device's memory: SDXL takes 0.3 MB a text, FLUX.2 16 MB
 
 
 class TextCache:
     """The embeddings of the latest texts. Texts are encoded one by one, so a bad one harms no other."""
 
-    def __init__(self, encode: Callable[[str], Embedded]) -> None:
+    def __init__(self, encode: Callable[[str], PromptEmbeds]) -> None:
         """Take the function that encodes one text."""
         self._encode = encode
-        self._known: OrderedDict[tuple[str, str | None], Embedded] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str | None], PromptEmbeds] = OrderedDict()
 
-    def of(self, text: str, loras: str | None = None) -> Embedded:
+    def get(self, text: str, loras: str | None = None) -> PromptEmbeds:
         """The embeddings of one text, by encoders in which these LoRAs are in force."""
         if (text, loras) not in self._known:
             self._known[text, loras] = self._encode(text)
         self._known.move_to_end((text, loras))
         found = self._known[text, loras]
-        while len(self._known) > self._room():
+        while len(self._known) > self._capacity():
             self._known.popitem(last=False)
         return found
 
-    def unknown(self, texts: Sequence[str], loras: str | None = None) -> list[str]:
+    def uncached(self, texts: Sequence[str], loras: str | None = None) -> list[str]:
         """Those of the texts that would have to be encoded, each once, and no more than leave room for as many."""
-        return [text for text in dict.fromkeys(texts) if (text, loras) not in self._known][: self._room() // 2]
+        return [text for text in dict.fromkeys(texts) if (text, loras) not in self._known][: self._capacity() // 2]
 
-    def _room(self) -> int:
+    def _capacity(self) -> int:
         """How many texts are remembered: all texts of a family are about as large as the latest."""
         latest = next(reversed(self._known.values()), ())
         size = sum(tensor.nbytes for tensor in latest)
-        return max(1, min(REMEMBERED_TEXTS, REMEMBERED_BYTES // size)) if size else REMEMBERED_TEXTS
+        return max(1, min(MAX_CACHED_TEXTS, MAX_CACHE_BYTES // size)) if size else MAX_CACHED_TEXTS
 
 
-class Encoder:
+class PromptEncoder:
     """A family's way to call `encode_prompt`, as the pipeline itself would call it for a text alone."""
 
     def __init__(self, pipe: diffusers.DiffusionPipeline, family: Family) -> None:
@@ -57,43 +57,43 @@ class Encoder:
         handed_on = {name: called[name].default for name in takes if name in called}
         self._settings = unset | {name: value for name, value in handed_on.items() if _is_setting(value)}
 
-    def positive(self, text: str) -> Embedded:
+    def encode_prompt(self, text: str) -> PromptEmbeds:
         """The embeddings of a prompt, each with a leading axis of 1."""
-        return self._encoded(self._family.positive, prompt=[text], do_classifier_free_guidance=False)
+        return self._encode(self._family.positive_embeds, prompt=[text], do_classifier_free_guidance=False)
 
-    def negative(self, text: str) -> Embedded:
+    def encode_negative_prompt(self, text: str) -> PromptEmbeds:
         """The embeddings of a negative prompt: where it is empty, what the pipeline takes in place of one."""
         if "negative_prompt" not in self._takes:
-            return self._encoded(self._family.negative, prompt=[text])
+            return self._encode(self._family.negative_embeds, prompt=[text])
         given = {"negative_prompt": [text]} if text else {}
-        return self._encoded(self._family.negative, prompt=[""], do_classifier_free_guidance=True, **given)
+        return self._encode(self._family.negative_embeds, prompt=[""], do_classifier_free_guidance=True, **given)
 
-    def _encoded(self, places: Places, **texts: object) -> Embedded:
+    def _encode(self, places: EmbeddingIndices, **texts: object) -> PromptEmbeds:
         asked = {"device": self._pipe.device, "num_images_per_prompt": 1, **texts}
         known = {name: value for name, value in asked.items() if name in self._takes}
         with torch.no_grad():
             encoded = self._pipe.encode_prompt(**self._settings | known)
         tensors = [encoded[place] for place in places.values()]
-        return tuple(_whole(tensor, tensors[0]) for tensor in tensors)
+        return tuple(_as_tensor(tensor, tensors[0]) for tensor in tensors)
 
 
 def _is_setting(value: object) -> bool:
     return value not in (None, "", inspect.Parameter.empty)
 
 
-def _whole(found: torch.Tensor | list[torch.Tensor] | None, embeds: torch.Tensor) -> torch.Tensor:
+def _as_tensor(found: torch.Tensor | list[torch.Tensor] | None, embeds: torch.Tensor) -> torch.Tensor:
     if found is None:  # a mask that hides nothing
         return torch.ones(embeds.shape[:2], dtype=torch.long, device=embeds.device)
     return found[0][None] if isinstance(found, list) else found
 
 
-def stacked(each: Sequence[Embedded], length: int | None) -> list[torch.Tensor]:
+def stack_embeds(each: Sequence[PromptEmbeds], length: int | None) -> list[torch.Tensor]:
     """The embeddings of a batch of texts, filled up with zeros to this many tokens."""
     if length is not None:
-        each = [tuple(_filled(tensor, length) for tensor in tensors) for tensors in each]
+        each = [tuple(_pad_tokens(tensor, length) for tensor in tensors) for tensors in each]
     return [torch.cat(tensors) for tensors in zip(*each, strict=True)]
 
 
-def _filled(tensor: torch.Tensor, length: int) -> torch.Tensor:
+def _pad_tokens(tensor: torch.Tensor, length: int) -> torch.Tensor:
     more = tensor.new_zeros(tensor.shape[0], length - tensor.shape[1], *tensor.shape[2:])
     return torch.cat([tensor, more], dim=1)

@@ -7,54 +7,59 @@ from typing import Literal
 
 import numpy as np
 
-from imagekiln.steps.codecs import NOTHING, RGB, Notes, written
-from imagekiln.steps.encodings import Encoding, suffix
-from imagekiln.steps.quality import Quality
+from imagekiln.steps.codecs import NO_METADATA, RGB, EmbeddedMetadata, encode_image
+from imagekiln.steps.encodings import Encoding, file_suffix
+from imagekiln.steps.quality import ImageQuality
 
-Status = Literal["ok", "blank", "filtered", "failed"]
+ImageStatus = Literal["ok", "blank", "filtered", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Picture:
+class DrawnImage:
     """What the denoiser gave for one row: RGB uint8 (height, width, 3), or the reason why there is none."""
 
-    place: int
+    index_in_part: int
     rgb: RGB | None
-    status: Status = "ok"
+    status: ImageStatus = "ok"
     error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
+class EncodedImage:
     """One image as it will be stored. Bytes, hashes and what the gates found are there where the status is ok.
 
     `pixels_sha256` is of the pixels as they were drawn, and `suffix` ends the name of such a file.
     """
 
-    place: int
-    status: Status
+    index_in_part: int
+    status: ImageStatus
     error: str | None = None
     content: bytes | None = None
     sha256: str | None = None
     pixels_sha256: str | None = None
     suffix: str = ""
-    quality: Quality | None = None
+    quality: ImageQuality | None = None
 
 
-def encode(
-    picture: Picture, encoding: Encoding, notes: Notes = NOTHING, sign: Callable[[bytes], bytes] | None = None
-) -> Encoded:
+def encode_drawn_image(
+    picture: DrawnImage,
+    encoding: Encoding,
+    notes: EmbeddedMetadata = NO_METADATA,
+    sign: Callable[[bytes], bytes] | None = None,
+) -> EncodedImage:
     """Encode and hash one picture. One flat colour is `blank`: no model was asked for it."""
     if picture.rgb is None or picture.status != "ok":
-        return Encoded(picture.place, picture.status, picture.error)
+        return EncodedImage(picture.index_in_part, picture.status, picture.error)
     if not np.ptp(picture.rgb.reshape(-1, 3), axis=0).any():
-        return Encoded(picture.place, "blank", "every pixel has the same colour")
-    content = written(picture.rgb, encoding, notes)
+        return EncodedImage(picture.index_in_part, "blank", "every pixel has the same colour")
+    content = encode_image(picture.rgb, encoding, notes)
     content = sign(content) if sign else content
     digest = hashlib.sha256(content).hexdigest()
-    return Encoded(picture.place, "ok", None, content, digest, pixels_hash(picture.rgb), suffix(encoding))
+    return EncodedImage(
+        picture.index_in_part, "ok", None, content, digest, hash_pixels(picture.rgb), file_suffix(encoding)
+    )
 
 
-def pixels_hash(rgb: RGB) -> str:
+def hash_pixels(rgb: RGB) -> str:
     """SHA-256 of the pixels alone, row by row, whatever the encoding."""
     return hashlib.sha256(np.ascontiguousarray(rgb).tobytes()).hexdigest()

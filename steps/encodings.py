@@ -4,66 +4,66 @@ from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Discriminator, Field, Tag
 
-from imagekiln.steps.values import Settings, Whole
+from imagekiln.steps.values import Integer, Settings
 
-Quality = Annotated[Whole, Field(ge=1, le=100)]
+QualityLevel = Annotated[Integer, Field(ge=1, le=100)]
 
 
 class Png(Settings):
     """Every pixel as it was drawn; read everywhere."""
 
     kind: Literal["png"] = "png"
-    level: Whole = Field(1, ge=0, le=9, description="zlib's level: 1 is fast, 9 is small.")
+    level: Integer = Field(1, ge=0, le=9, description="zlib's level: 1 is fast, 9 is small.")
 
 
-class Other(Settings):
+class ExplicitEncoding(Settings):
     """A kind that must be named, since PNG is what is meant where none is: for the schema, which tells them apart."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["kind"]})
 
 
-class Jpeg(Other):
+class Jpeg(ExplicitEncoding):
     """Small, fast and read everywhere; near to what was drawn."""
 
     kind: Literal["jpeg"] = "jpeg"
-    quality: Quality = Field(92, description="1 is small, 100 is near to what was drawn.")
+    quality: QualityLevel = Field(92, description="1 is small, 100 is near to what was drawn.")
     subsampling: Literal[444, 422, 420] = Field(444, description="444 keeps colours sharp, 420 is smaller.")
     progressive: bool = Field(False, description="A tenth smaller, and takes half as long again.")
 
 
-class Webp(Other):
+class Webp(ExplicitEncoding):
     """Smaller than JPEG, and slower to write."""
 
     kind: Literal["webp"] = "webp"
-    quality: Quality = Field(90, description="1 is small, 100 is near to what was drawn; of no use when lossless.")
+    quality: QualityLevel = Field(90, description="1 is small, 100 is near to what was drawn; of no use when lossless.")
     lossless: bool = Field(False, description="Every pixel as it was drawn.")
-    method: Whole = Field(4, ge=0, le=6, description="0 is fast, 6 is small.")
+    method: Integer = Field(4, ge=0, le=6, description="0 is fast, 6 is small.")
 
 
-def _kind(value: object) -> str:
+def _encoding_kind(value: object) -> str:
     """The kind of an encoding: PNG where none is named."""
     return str(value.get("kind", "png") if isinstance(value, dict) else getattr(value, "kind", "png"))
 
 
 Encoding = Annotated[
     Annotated[Png, Tag("png")] | Annotated[Jpeg, Tag("jpeg")] | Annotated[Webp, Tag("webp")],
-    Discriminator(_kind),
+    Discriminator(_encoding_kind),
 ]
-SUFFIXES = {"png": ".png", "jpeg": ".jpg", "webp": ".webp"}
-LARGEST_SIDES = {"jpeg": 65_535, "webp": 16_383}  # pixels, where the file has no more room for them
+FILE_SUFFIXES = {"png": ".png", "jpeg": ".jpg", "webp": ".webp"}
+MAX_SIDES = {"jpeg": 65_535, "webp": 16_383}  # pixels, where the file has no more room for them
 
 
-def suffix(encoding: Encoding) -> str:
+def file_suffix(encoding: Encoding) -> str:
     """How the name of such a file ends, with its dot."""
-    return SUFFIXES[encoding.kind]
+    return FILE_SUFFIXES[encoding.kind]
 
 
-def mime(encoding: Encoding) -> str:
+def mime_type(encoding: Encoding) -> str:
     """What such a file is called in MIME."""
     return f"image/{encoding.kind}"
 
 
-def in_words(encoding: Encoding) -> str:
+def describe_encoding(encoding: Encoding) -> str:
     """The kind and its quality, such as JPEG, quality 92."""
     kind = "WebP" if encoding.kind == "webp" else encoding.kind.upper()
     if isinstance(encoding, Png) or is_lossless(encoding):

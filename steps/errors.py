@@ -2,9 +2,9 @@
 
 from typing import ClassVar
 
-from imagekiln.steps.visible import in_line
+from imagekiln.steps.visible import sanitize_line
 
-MOST_SAID = 200
+MAX_LINE_CHARS = 200
 
 
 class KilnError(Exception):
@@ -17,7 +17,7 @@ class KilnError(Exception):
 
     def __str__(self) -> str:
         """The sentences as a terminal or a log may show them."""
-        return "\n".join(in_line(str(sentence)) for sentence in self.args)
+        return "\n".join(sanitize_line(str(sentence)) for sentence in self.args)
 
 
 class BadInput(KilnError):
@@ -48,4 +48,4 @@ class TryAgain(KilnError):
 
 def first_line(said: str) -> str:
     """As much of a long message as a sentence has room for; empty where nothing was said."""
-    return next(iter(said.splitlines()), "")[:MOST_SAID]
+    return next(iter(said.splitlines()), "")[:MAX_LINE_CHARS]

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from imagekiln.steps import batching, earlier, model, sources
-from imagekiln.steps.cutting import work
-from imagekiln.steps.draft import Draft
+from imagekiln.steps.cutting import work_per_image
+from imagekiln.steps.draft import PlanDraft
 from imagekiln.steps.encodings import Encoding, is_lossless
 from imagekiln.steps.job import Job
 
 # Of a photograph, at the quality that is the default; flat drawings take a tenth.
 BYTES_PER_PIXEL = {"png": 1.5, "jpeg": 0.3, "webp": 0.1}
-LOSSLESS_BYTES = 1.2  # a pixel, where WebP keeps every pixel
+LOSSLESS_BYTES_PER_PIXEL = 1.2  # a pixel, where WebP keeps every pixel
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +37,18 @@ def estimate(job: Job, price_per_gpu_hour: float | None = None) -> Estimate:
     """Work out the plan without writing it; a price goes before the job's own. Raises what planning raises."""
     with tempfile.TemporaryDirectory(prefix="imagekiln-estimate-") as folder:
         spool = Path(folder)
-        found, tuned = sources.gather(job.patterns, spool), batching.known(job, lambda: model.digest(job.model))
-        with closing(Draft(job, found, spool, earlier.found(job), tuned)) as draft:
-            return _estimate(draft, job.price_per_hour if price_per_gpu_hour is None else price_per_gpu_hour)
+        found, tuned = (
+            sources.gather_sources(job.prompt_patterns, spool),
+            batching.load_tuning(job, lambda: model.weights_digest(job.model)),
+        )
+        with closing(PlanDraft(job, found, spool, earlier.successful_runs(job), tuned)) as draft:
+            return _estimate_draft(draft, job.price_per_hour if price_per_gpu_hour is None else price_per_gpu_hour)
 
 
-def _estimate(draft: Draft, price: float | None) -> Estimate:
+def _estimate_draft(draft: PlanDraft, price: float | None) -> Estimate:
     counts, hours = draft.counts, _gpu_hours(draft)
     pixels = sum(group.images * group.width * group.height for group in draft.groups)
-    part = draft.cut.part_images
+    part = draft.sharding.part_images
     return Estimate(
         rows=draft.input.rows,
         rejected_rows=counts.rejected_rows,
@@ -53,8 +56,8 @@ def _estimate(draft: Draft, price: float | None) -> Estimate:
         existing_images=counts.existing_images,
         truncated_prompts=counts.truncated_prompts,
         images=counts.images,
-        shards=len(draft.cut.shard_images),
-        parts=sum(-(-images // part) for images in draft.cut.shard_images),
+        shards=len(draft.sharding.shard_images),
+        parts=sum(-(-images // part) for images in draft.sharding.shard_images),
         gigabytes=pixels * _bytes_per_pixel(draft.job.encoding) / 1e9,
         gpu_hours=hours,
         cost=None if hours is None or price is None else hours * price,
@@ -63,10 +66,10 @@ def _estimate(draft: Draft, price: float | None) -> Estimate:
 
 def _bytes_per_pixel(encoding: Encoding) -> float:
     small = is_lossless(encoding) and encoding.kind != "png"
-    return LOSSLESS_BYTES if small else BYTES_PER_PIXEL[encoding.kind]
+    return LOSSLESS_BYTES_PER_PIXEL if small else BYTES_PER_PIXEL[encoding.kind]
 
 
-def _gpu_hours(draft: Draft) -> float | None:
+def _gpu_hours(draft: PlanDraft) -> float | None:
     if draft.seconds_per_work is None:
         return None
-    return draft.seconds_per_work * sum(group.images * work(group) for group in draft.groups) / 3600
+    return draft.seconds_per_work * sum(group.images * work_per_image(group) for group in draft.groups) / 3600

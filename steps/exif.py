@@ -5,27 +5,27 @@ Big-endian, with the text as UTF-16 of the same order: some readers take the ord
 
 import struct
 
-BEGINNING = b"Exif\0\0"
-UNICODE = b"UNICODE\0"
-SUB_IFD, USER_COMMENT = 0x8769, 0x9286
-LONG, UNDEFINED = 4, 7
-IFD = 18  # bytes of a directory with one entry
-MOST_BYTES = 65_533  # of what a JPEG has room for in one segment
-MOST_UNITS = (MOST_BYTES - len(BEGINNING) - 8 - 2 * IFD - len(UNICODE)) // 2
+EXIF_HEADER = b"Exif\0\0"
+UNICODE_PREFIX = b"UNICODE\0"
+SUB_IFD_TAG, USER_COMMENT_TAG = 0x8769, 0x9286
+TYPE_LONG, TYPE_UNDEFINED = 4, 7
+IFD_BYTES = 18  # bytes of a directory with one entry
+MAX_EXIF_BYTES = 65_533  # of what a JPEG has room for in one segment
+MAX_COMMENT_UNITS = (MAX_EXIF_BYTES - len(EXIF_HEADER) - 8 - 2 * IFD_BYTES - len(UNICODE_PREFIX)) // 2
 
 
-def comment(text: str) -> bytes:
+def exif_user_comment(text: str) -> bytes:
     """EXIF that holds the text and nothing else. A JPEG takes at most MOST_UNITS of UTF-16."""
-    content = UNICODE + text.encode("utf-16-be")
+    content = UNICODE_PREFIX + text.encode("utf-16-be")
     header = b"MM\0\x2a" + struct.pack(">I", 8)
     return (
-        BEGINNING
+        EXIF_HEADER
         + header
-        + _ifd(SUB_IFD, LONG, 1, 8 + IFD)
-        + _ifd(USER_COMMENT, UNDEFINED, len(content), 8 + 2 * IFD)
+        + _single_entry_ifd(SUB_IFD_TAG, TYPE_LONG, 1, 8 + IFD_BYTES)
+        + _single_entry_ifd(USER_COMMENT_TAG, TYPE_UNDEFINED, len(content), 8 + 2 * IFD_BYTES)
         + content
     )
 
 
-def _ifd(tag: int, kind: int, count: int, value: int) -> bytes:
+def _single_entry_ifd(tag: int, kind: int, count: int, value: int) -> bytes:
     return struct.pack(">HHHIII", 1, tag, kind, count, value, 0)

@@ -12,52 +12,61 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from imagekiln.steps import holdings, spool
-from imagekiln.steps.buckets import NUMBERED, Buckets, Ids, Records, from_bytes, overlapping
+from imagekiln.steps.buckets import (
+    NUMBERED_ID_DTYPE,
+    IdArray,
+    IdBuckets,
+    RecordArray,
+    ids_from_bytes,
+    overlapping_buckets,
+)
 from imagekiln.steps.database import Database
-from imagekiln.steps.in_order import in_order
+from imagekiln.steps.in_order import map_ordered
 from imagekiln.steps.storage import Store, open_store
 
-BUCKET_IDS = 2**21
+IDS_PER_BUCKET = 2**21
 READERS = 4
-NUMBER = pa.schema([pa.field("number", pa.int64())])
+NUMBER_SCHEMA = pa.schema([pa.field("number", pa.int64())])
 
 
-def mark(database: Database, folder: Path, runs: Sequence[str]) -> None:
+def create_existing_table(database: Database, folder: Path, runs: Sequence[str]) -> None:
     """From `once`, make the table `existing` of what the runs at these URIs hold, and the view `planned` of the rest.
 
     Raises BadInput where a run has no index that can be read, TryAgain where storage fails.
     """
-    database.run("CREATE TABLE existing (number BIGINT)")
+    database.execute("CREATE TABLE existing (number BIGINT)")
     if runs:
         path = folder / "existing.arrow"
         # By way of the disk: DuckDB would pass on what storage raises as a text only.
-        spool.write(path, _batches(_wanted(database, folder / "wanted"), [open_store(uri) for uri in runs]))
-        database.register("held", spool.reader(path, NUMBER.names))
-        database.run("INSERT INTO existing FROM held")
-    database.run("CREATE VIEW planned AS SELECT * FROM once ANTI JOIN existing USING (number)")
+        spool.write_arrow_file(
+            path, _iter_existing_numbers(_bucket_ids(database, folder / "wanted"), [open_store(uri) for uri in runs])
+        )
+        database.register("held", spool.arrow_stream_reader(path, NUMBER_SCHEMA.names))
+        database.execute("INSERT INTO existing FROM held")
+    database.execute("CREATE VIEW planned AS SELECT * FROM once ANTI JOIN existing USING (number)")
 
 
-def _wanted(database: Database, folder: Path) -> Buckets:
+def _bucket_ids(database: Database, folder: Path) -> IdBuckets:
     """The ids that are to be made, each with the image's number."""
     folder.mkdir()
-    (count,) = database.table("SELECT count(*) AS images FROM once")["images"].to_pylist()
-    buckets = Buckets(folder, max(1, -(-count // BUCKET_IDS)), NUMBERED)
-    for batch in database.stream("SELECT unhex(image_id) AS id, number FROM once"):
-        records = np.empty(len(batch), NUMBERED)
-        records["id"], records["number"] = from_bytes(batch["id"]), batch["number"].to_numpy()
+    (count,) = database.fetch_table("SELECT count(*) AS images FROM once")["images"].to_pylist()
+    buckets = IdBuckets(folder, max(1, -(-count // IDS_PER_BUCKET)), NUMBERED_ID_DTYPE)
+    for batch in database.fetch_batches("SELECT unhex(image_id) AS id, number FROM once"):
+        records = np.empty(len(batch), NUMBERED_ID_DTYPE)
+        records["id"], records["number"] = ids_from_bytes(batch["id"]), batch["number"].to_numpy()
         buckets.add(records)
     return buckets
 
 
-def _batches(wanted: Buckets, runs: list[Store]) -> Iterator[pa.RecordBatch]:
+def _iter_existing_numbers(wanted: IdBuckets, runs: list[Store]) -> Iterator[pa.RecordBatch]:
     """The numbers of the images that are held, a batch for each bucket."""
-    indexes = _Indexes(runs)
+    indexes = _RunIndexes(runs)
     for bucket in range(wanted.count):
-        held = _held(wanted.read(bucket), indexes.overlapping(bucket, wanted.count))
-        yield pa.RecordBatch.from_arrays([pa.array(held)], schema=NUMBER)
+        held = _match_numbers(wanted.read(bucket), indexes.iter_overlapping_chunks(bucket, wanted.count))
+        yield pa.RecordBatch.from_arrays([pa.array(held)], schema=NUMBER_SCHEMA)
 
 
-def _held(wanted: Records, pieces: Iterator[Ids]) -> npt.NDArray[np.int64]:
+def _match_numbers(wanted: RecordArray, pieces: Iterator[IdArray]) -> npt.NDArray[np.int64]:
     """The numbers of those images, sorted by id, that are in one of the pieces."""
     ids = np.ascontiguousarray(wanted["id"])
     halves, found = _first_halves(ids), np.zeros(len(ids), np.bool_)
@@ -71,35 +80,35 @@ def _held(wanted: Records, pieces: Iterator[Ids]) -> npt.NDArray[np.int64]:
     return numbers
 
 
-def _first_halves(ids: Ids) -> npt.NDArray[np.uint64]:
+def _first_halves(ids: IdArray) -> npt.NDArray[np.uint64]:
     """The first eight bytes of each id as a number: in the same order."""
     return ids.view(">u8")[::2].astype(np.uint64)
 
 
-class _Indexes:
+class _RunIndexes:
     """The indexes of some runs, whose first pieces tell how many there are."""
 
     def __init__(self, runs: list[Store]) -> None:
         self._runs = runs
         self._sizes: list[int] = []
 
-    def overlapping(self, bucket: int, count: int) -> Iterator[Ids]:
+    def iter_overlapping_chunks(self, bucket: int, count: int) -> Iterator[IdArray]:
         """Every piece that shares ids with one of `count` ranges; of each run the first, where none was read yet."""
         fresh = not self._sizes
-        for ids, size in in_order(self._first, len(self._runs), READERS) if fresh else ():
+        for ids, size in map_ordered(self._read_first_chunk, len(self._runs), READERS) if fresh else ():
             self._sizes.append(size)
             yield ids
         places = [
             (run, piece)
             for run, size in enumerate(self._sizes)
-            for piece in overlapping(bucket, count, size)
+            for piece in overlapping_buckets(bucket, count, size)
             if not (fresh and piece == 0)
         ]
-        for ids, _ in in_order(lambda place: self._read(*places[place]), len(places), READERS):
+        for ids, _ in map_ordered(lambda place: self._read_chunk(*places[place]), len(places), READERS):
             yield ids
 
-    def _first(self, run: int) -> tuple[Ids, int]:
-        return self._read(run, 0)
+    def _read_first_chunk(self, run: int) -> tuple[IdArray, int]:
+        return self._read_chunk(run, 0)
 
-    def _read(self, run: int, piece: int) -> tuple[Ids, int]:
-        return holdings.read(self._runs[run], piece)
+    def _read_chunk(self, run: int, piece: int) -> tuple[IdArray, int]:
+        return holdings.read_index_chunk(self._runs[run], piece)

@@ -9,8 +9,8 @@ from typing import Literal
 
 # How a pipeline takes its first noise, by what it makes of (channels, height, width) of the VAE's latents:
 # the same; squares of 2 x 2 packed into a sequence; or squares of 2 x 2 folded into the channels.
-Latents = Literal["whole", "packed", "folded"]
-Places = Mapping[str, int]
+LatentLayout = Literal["whole", "packed", "folded"]
+EmbeddingIndices = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,110 +25,110 @@ class Family:
     model's own files say. `loras` says whether the pipeline takes any; of one that is not known, only loading it tells.
     """
 
-    positive: Places = field(default_factory=dict)
-    negative: Places = field(default_factory=dict)
-    latents: Latents = "whole"
-    guidance: str = "guidance_scale"
-    padded: int | None = None
-    alone: bool = False
-    listed: bool = False
-    unguided: float = 1.0
-    float32: bool = False
-    side: int | None = None
-    multiple: int | None = None
-    compiled: Literal["regional", "whole", "none"] = "none"
-    loras: bool = True
+    positive_embeds: EmbeddingIndices = field(default_factory=dict)
+    negative_embeds: EmbeddingIndices = field(default_factory=dict)
+    latent_layout: LatentLayout = "whole"
+    guidance_argument: str = "guidance_scale"
+    pad_to_tokens: int | None = None
+    one_at_a_time: bool = False
+    embeds_as_list: bool = False
+    guidance_threshold: float = 1.0
+    float32_latents: bool = False
+    default_size: int | None = None
+    size_multiple: int | None = None
+    compile_mode: Literal["regional", "whole", "none"] = "none"
+    supports_loras: bool = True
 
-    def guided(self, guidance: float) -> bool:
+    def uses_guidance(self, guidance: float) -> bool:
         """Whether the denoiser runs twice a step, the second time for the negative prompt."""
-        return bool(self.negative) and guidance > self.unguided
+        return bool(self.negative_embeds) and guidance > self.guidance_threshold
 
 
-PLAIN = Family(alone=True)
+PLAIN_FAMILY = Family(one_at_a_time=True)
 
-_MASKED = {"prompt_embeds": 0, "prompt_attention_mask": 1}
-_NOT_MASKED = {"negative_prompt_embeds": 2, "negative_prompt_attention_mask": 3}
-_HUNYUAN = ("prompt_embeds", "prompt_embeds_mask", "prompt_embeds_2", "prompt_embeds_mask_2")
+_MASKED_EMBEDS = {"prompt_embeds": 0, "prompt_attention_mask": 1}
+_NEGATIVE_MASKED_EMBEDS = {"negative_prompt_embeds": 2, "negative_prompt_attention_mask": 3}
+_HUNYUAN_EMBEDS = ("prompt_embeds", "prompt_embeds_mask", "prompt_embeds_2", "prompt_embeds_mask_2")
 
-_UNET = Family({"prompt_embeds": 0}, {"negative_prompt_embeds": 1}, compiled="whole")
+_UNET = Family({"prompt_embeds": 0}, {"negative_prompt_embeds": 1}, compile_mode="whole")
 _POOLED = Family(
     {"prompt_embeds": 0, "pooled_prompt_embeds": 2},
     {"negative_prompt_embeds": 1, "negative_pooled_prompt_embeds": 3},
-    compiled="whole",
+    compile_mode="whole",
 )
-_T5 = Family(_MASKED, _NOT_MASKED, compiled="whole", loras=False)
+_T5 = Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, compile_mode="whole", supports_loras=False)
 
 # Compiling by region takes a model that names its repeated blocks; the others are compiled whole.
 FAMILIES: Mapping[str, Family] = {
     "StableDiffusionPipeline": _UNET,
     "StableDiffusionXLPipeline": _POOLED,
-    "LatentConsistencyModelPipeline": Family({"prompt_embeds": 0}, compiled="whole"),
+    "LatentConsistencyModelPipeline": Family({"prompt_embeds": 0}, compile_mode="whole"),
     "StableDiffusion3Pipeline": _POOLED,
     # Its negative prompts would double the work by another scale than guidance, so they are not read.
     "FluxPipeline": Family(
         {"prompt_embeds": 0, "pooled_prompt_embeds": 1},
-        latents="packed",
-        compiled="regional",
+        latent_layout="packed",
+        compile_mode="regional",
     ),
-    "Flux2Pipeline": Family({"prompt_embeds": 0}, latents="folded", compiled="regional"),
+    "Flux2Pipeline": Family({"prompt_embeds": 0}, latent_layout="folded", compile_mode="regional"),
     "Flux2KleinPipeline": Family(
         {"prompt_embeds": 0},
         {"negative_prompt_embeds": 0},
         "folded",
-        compiled="regional",
+        compile_mode="regional",
     ),
     "ChromaPipeline": Family(
         {"prompt_embeds": 0, "prompt_attention_mask": 2},
         {"negative_prompt_embeds": 3, "negative_prompt_attention_mask": 5},
         "packed",
-        compiled="regional",
+        compile_mode="regional",
     ),
     "PixArtAlphaPipeline": _T5,
     "PixArtSigmaPipeline": _T5,
-    "SanaPipeline": Family(_MASKED, _NOT_MASKED, multiple=32, compiled="whole"),
-    "SanaSprintPipeline": Family(_MASKED, multiple=32, compiled="whole"),
-    "AuraFlowPipeline": Family(_MASKED, _NOT_MASKED, side=1024, compiled="whole"),
+    "SanaPipeline": Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, size_multiple=32, compile_mode="whole"),
+    "SanaSprintPipeline": Family(_MASKED_EMBEDS, size_multiple=32, compile_mode="whole"),
+    "AuraFlowPipeline": Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, default_size=1024, compile_mode="whole"),
     # Its transformer cuts a batch to the longest text of it.
-    "Lumina2Pipeline": Family(_MASKED, _NOT_MASKED, alone=True, compiled="whole"),
+    "Lumina2Pipeline": Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, one_at_a_time=True, compile_mode="whole"),
     # One more than the 512 tokens that it reads: a mask without padding would be dropped, and other kernels used.
     "QwenImagePipeline": Family(
         {"prompt_embeds": 0, "prompt_embeds_mask": 1},
         {"negative_prompt_embeds": 0, "negative_prompt_embeds_mask": 1},
         "packed",
         "true_cfg_scale",
-        padded=513,
-        compiled="regional",
+        pad_to_tokens=513,
+        compile_mode="regional",
     ),
     "ZImagePipeline": Family(
         {"prompt_embeds": 0},
         {"negative_prompt_embeds": 1},
-        alone=True,
-        listed=True,
-        unguided=0.0,
-        float32=True,
-        compiled="regional",
+        one_at_a_time=True,
+        embeds_as_list=True,
+        guidance_threshold=0.0,
+        float32_latents=True,
+        compile_mode="regional",
     ),
     "CogView4Pipeline": Family(
         {"prompt_embeds": 0},
         {"negative_prompt_embeds": 1},
-        alone=True,
-        float32=True,
-        compiled="whole",
+        one_at_a_time=True,
+        float32_latents=True,
+        compile_mode="whole",
     ),
     # A text with words in quotes changes how its whole batch is guided.
     "HunyuanImagePipeline": Family(
-        {name: place for place, name in enumerate(_HUNYUAN)},
-        {f"negative_{name}": place for place, name in enumerate(_HUNYUAN)},
-        guidance="distilled_guidance_scale",
-        alone=True,
-        side=2048,
-        multiple=64,
-        compiled="regional",
-        loras=False,
+        {name: place for place, name in enumerate(_HUNYUAN_EMBEDS)},
+        {f"negative_{name}": place for place, name in enumerate(_HUNYUAN_EMBEDS)},
+        guidance_argument="distilled_guidance_scale",
+        one_at_a_time=True,
+        default_size=2048,
+        size_multiple=64,
+        compile_mode="regional",
+        supports_loras=False,
     ),
 }
 
 
-def family(pipeline: str) -> Family:
+def family_of(pipeline: str) -> Family:
     """The family of a pipeline, by the name of its class."""
-    return FAMILIES.get(pipeline, PLAIN)
+    return FAMILIES.get(pipeline, PLAIN_FAMILY)

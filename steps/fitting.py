@@ -4,8 +4,8 @@ from imagekiln.steps import adapter_files, lora_files, shortcuts
 from imagekiln.steps.job import Job
 
 
-def require(job: Job, pipeline: str) -> None:
+def require_compatibility(job: Job, pipeline: str) -> None:
     """Raise BadInput where a shortcut, a network or a LoRA of the job is none for this pipeline; Missing, TryAgain."""
-    shortcuts.require(job, pipeline)
-    adapter_files.require(job.model, pipeline)
-    lora_files.require(job.model, pipeline)
+    shortcuts.require_shortcut_support(job, pipeline)
+    adapter_files.require_adapter_support(job.model, pipeline)
+    lora_files.require_lora_support(job.model, pipeline)

@@ -7,17 +7,17 @@ from typing import Protocol
 import pyarrow as pa
 
 from imagekiln.steps import files
-from imagekiln.steps.encode import Encoded
-from imagekiln.steps.files import Files
+from imagekiln.steps.encode import EncodedImage
+from imagekiln.steps.files import FilesFormat
 from imagekiln.steps.job import Job
-from imagekiln.steps.parquet_part import Parquet
-from imagekiln.steps.readback import Checked
+from imagekiln.steps.parquet_part import ParquetFormat
+from imagekiln.steps.readback import CheckResult
 from imagekiln.steps.shard import CHECKERS, Part
 from imagekiln.steps.storage import Store
-from imagekiln.steps.webdataset import WebDataset
+from imagekiln.steps.webdataset import WebDatasetFormat
 
 
-class Packed(Protocol):
+class PackedPart(Protocol):
     """A part ready to be committed."""
 
     @property
@@ -31,46 +31,46 @@ class Packed(Protocol):
         """
 
 
-class Format(Protocol):
+class PartFormat(Protocol):
     """A layout of parts. In each, one Parquet object, the part's `key`, says that the part is there, and of what."""
 
-    def pack(self, part: Part, images: Sequence[Encoded]) -> Packed:
+    def pack(self, part: Part, images: Sequence[EncodedImage]) -> PackedPart:
         """The part with these images, which may come in any order. The same images give the same bytes."""
 
-    def adopt(self, store: Store, part: Part) -> bool:
+    def recover(self, store: Store, part: Part) -> bool:
         """Commit a part whose images are all there already; False where any is not. Raises as commit does."""
 
-    def places(self, part: Part) -> list[str]:
+    def object_keys(self, part: Part) -> list[str]:
         """The object in which the bytes of each image lie, in the order of the rows."""
 
-    def check(self, store: Store, part: Part) -> Checked:
+    def check(self, store: Store, part: Part) -> CheckResult:
         """Read the part whole, and decode each of its images. Raises TryAgain where storage fails."""
 
 
-FORMATS: dict[str, type[Parquet | WebDataset | Files]] = {
-    "parquet": Parquet,
-    "webdataset": WebDataset,
-    "files": Files,
+PART_FORMATS: dict[str, type[ParquetFormat | WebDatasetFormat | FilesFormat]] = {
+    "parquet": ParquetFormat,
+    "webdataset": WebDatasetFormat,
+    "files": FilesFormat,
 }
 
 
-def unmade(store: Store, layout: Format, missing: Sequence[Part]) -> list[Part]:
+def recover_parts(store: Store, layout: PartFormat, missing: Sequence[Part]) -> list[Part]:
     """Those of the missing parts that must be made: where nothing but the commit was, it is there now."""
     with ThreadPoolExecutor(CHECKERS) as pool:
-        adopted = list(pool.map(lambda part: layout.adopt(store, part), missing))
+        adopted = list(pool.map(lambda part: layout.recover(store, part), missing))
     return [part for part, made in zip(missing, adopted, strict=True) if not made]
 
 
-def has_listings(job: Job) -> bool:
+def has_metadata_tables(job: Job) -> bool:
     """Whether readers of the job's format want tables beside the images."""
     return job.format == "files"
 
 
-def listings(job: Job, manifest: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+def metadata_tables(job: Job, manifest: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     """Tables beside the images of a shard that readers of the format want, each with its key, from its manifest."""
-    return files.listings(manifest) if has_listings(job) else iter(())
+    return files.imagefolder_metadata(manifest) if has_metadata_tables(job) else iter(())
 
 
-def chosen(job: Job) -> Format:
+def format_of(job: Job) -> PartFormat:
     """The format of a job's parts."""
-    return FORMATS[job.format](job.encoding)
+    return PART_FORMATS[job.format](job.encoding)

@@ -6,13 +6,13 @@ One whose name says nothing is taken to do so. Once it is loaded, its call tells
 import re
 from collections.abc import Mapping
 
-IMAGES = "Name a model of images"
+NAME_AN_IMAGE_MODEL = "Name a model of images"
 # In this order: a video pipeline may start from a picture too.
-OTHERWISE: Mapping[str, str] = {
+UNSUPPORTED_CLASSES: Mapping[str, str] = {
     r"Video|Vid|Animat|ToWorld|[IT]2V|^Wan|^LTX|^Mochi|^Allegro|^Latte|^Helios|^SkyReels|^Cosmos(?!2TextToImage)"
-    r"|^Consis|^Chrono|^AnyFlow|^PIA|^SanaWM": f"makes videos. {IMAGES}",
-    r"Audio|Music|^AceStep|^Dance": f"makes sounds. {IMAGES}",
-    r"DiffusionGemma|^LLaDA|^ShapE|Protein": f"makes no images. {IMAGES}",
+    r"|^Consis|^Chrono|^AnyFlow|^PIA|^SanaWM": f"makes videos. {NAME_AN_IMAGE_MODEL}",
+    r"Audio|Music|^AceStep|^Dance": f"makes sounds. {NAME_AN_IMAGE_MODEL}",
+    r"DiffusionGemma|^LLaDA|^ShapE|Protein": f"makes no images. {NAME_AN_IMAGE_MODEL}",
     r"^(DDIM|DDPM|PNDM|LDM|DiT|ScoreSdeVe|KarrasVe|ConsistencyModel|VersatileDiffusion)Pipeline": (
         "reads no text. Name a model that does"
     ),
@@ -29,6 +29,6 @@ OTHERWISE: Mapping[str, str] = {
 }
 
 
-def refused(pipeline: str) -> str | None:
+def unsupported_reason(pipeline: str) -> str | None:
     """Why a class of pipelines, by its name, draws no images from texts, and what to do; None where nothing says so."""
-    return next((why for words, why in OTHERWISE.items() if re.search(words, pipeline)), None)
+    return next((why for words, why in UNSUPPORTED_CLASSES.items() if re.search(words, pipeline)), None)

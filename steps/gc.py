@@ -11,18 +11,18 @@ from typing import Literal
 
 from imagekiln.steps import leftovers, names, plan
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.listed import Listed
+from imagekiln.steps.listed import ObjectInfo
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.removing import remove_objects, remove_run
 from imagekiln.steps.storage import Store, open_store
 
-DAY = 86_400.0  # seconds
-OLDER_THAN = 7.0  # days
-Reason = Literal["unfinished", "leftovers"]
+DAY_SECONDS = 86_400.0  # seconds
+DEFAULT_AGE_DAYS = 7.0  # days
+GarbageReason = Literal["unfinished", "leftovers"]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
+class RunFolder:
     """A run, and whether it was finished."""
 
     run_id: str
@@ -39,14 +39,14 @@ class Garbage:
     """
 
     run: str
-    reason: Reason
+    reason: GarbageReason
     objects: int
     bytes: int
     days: float
 
 
 @dataclass(frozen=True, slots=True)
-class Collected:
+class GcResult:
     """What was found under an output, and whether it was removed."""
 
     output: str
@@ -59,44 +59,44 @@ class Collected:
         return sum(each.bytes for each in self.found)
 
 
-def gc(output: str, older_than: float = OLDER_THAN, *, remove: bool = False) -> Collected:
+def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = False) -> GcResult:
     """Find what may go under `output`: where nothing was written for `older_than` days. Removes it with `remove`.
 
     A run that is removed loses its plan last, so that half of one is found again. Raises TryAgain where storage fails.
     """
     store, now = open_store(output), time.time()
-    runs = list(_runs(store))
+    runs = list(_iter_run_folders(store))
     # What it has was left out of other runs, so that it is the only copy, whatever became of it since.
-    needed = {run_id for run in runs for run_id in run.plan.looked_at}
+    needed = {run_id for run in runs for run_id in run.plan.existing_runs}
     found: list[Garbage] = []
     for run in runs:
         if not run.finished and run.run_id in needed:
             continue
-        garbage = _garbage(run, now, now - older_than * DAY)
+        garbage = _assess_run(run, now, now - older_than * DAY_SECONDS)
         if garbage is not None:
             found.append(garbage)
             if remove:
-                _remove(run, garbage, now - older_than * DAY)
-    return Collected(store.uri, tuple(found), remove)
+                _remove_garbage(run, garbage, now - older_than * DAY_SECONDS)
+    return GcResult(store.uri, tuple(found), remove)
 
 
-def _runs(store: Store) -> Iterator[Run]:
+def _iter_run_folders(store: Store) -> Iterator[RunFolder]:
     """The runs under an output. Folders that are not ours, or of another version, are passed over."""
-    for each in store.list(""):
+    for each in store.list_folder(""):
         inside = open_store(f"{store.uri}/{each.key}")
-        if not each.is_folder or not inside.exists(names.PLAN):
+        if not each.is_folder or not inside.exists(names.PLAN_KEY):
             continue
         try:
-            frozen = plan.load(inside)
+            frozen = plan.load_plan(inside)
         except BadInput:
             continue
         if (frozen.run_id, frozen.round) == (each.key, 0):
-            yield Run(each.key, inside, frozen, inside.exists(names.SUCCESS))
+            yield RunFolder(each.key, inside, frozen, inside.exists(names.SUCCESS_KEY))
 
 
-def _garbage(run: Run, now: float, before: float) -> Garbage | None:
+def _assess_run(run: RunFolder, now: float, before: float) -> Garbage | None:
     """What may go of one run, where it is old enough. A store that does not say how old things are has nothing old."""
-    objects = _old(_loose(run), before) if run.finished else leftovers.walk(run.store)
+    objects = _older_objects(_leftover_objects(run), before) if run.finished else leftovers.walk_objects(run.store)
     count = size = 0
     newest = 0.0
     for each in objects:
@@ -104,21 +104,21 @@ def _garbage(run: Run, now: float, before: float) -> Garbage | None:
         newest = max(newest, now if each.modified is None else each.modified)
     if not count or newest > before:
         return None
-    reason: Reason = "leftovers" if run.finished else "unfinished"
-    return Garbage(run.store.uri, reason, count, size, (now - newest) / DAY)
+    reason: GarbageReason = "leftovers" if run.finished else "unfinished"
+    return Garbage(run.store.uri, reason, count, size, (now - newest) / DAY_SECONDS)
 
 
-def _loose(run: Run) -> Iterator[Listed]:
-    return chain(leftovers.temporary(run.store), leftovers.unnamed(run.store, run.plan))
+def _leftover_objects(run: RunFolder) -> Iterator[ObjectInfo]:
+    return chain(leftovers.temporary_objects(run.store), leftovers.unreferenced_objects(run.store, run.plan))
 
 
-def _old(objects: Iterable[Listed], before: float) -> Iterator[Listed]:
+def _older_objects(objects: Iterable[ObjectInfo], before: float) -> Iterator[ObjectInfo]:
     return (each for each in objects if each.modified is not None and each.modified <= before)
 
 
-def _remove(run: Run, garbage: Garbage, before: float) -> None:
+def _remove_garbage(run: RunFolder, garbage: Garbage, before: float) -> None:
     """Remove it, unless the run has been finished in the meantime."""
     if garbage.reason == "leftovers":
-        remove_objects(run.store, _old(_loose(run), before))
-    elif not run.store.exists(names.SUCCESS):
+        remove_objects(run.store, _older_objects(_leftover_objects(run), before))
+    elif not run.store.exists(names.SUCCESS_KEY):
         remove_run(run.store)

@@ -10,25 +10,25 @@ from functools import cache, partial
 
 from imagekiln.steps import formats, shard, stages, stats
 from imagekiln.steps import plan as plans
-from imagekiln.steps.ahead import Waits, ahead, feed
+from imagekiln.steps.ahead import QueueWaits, consume_in_thread, prefetch
 from imagekiln.steps.denoise import Denoiser
-from imagekiln.steps.device import describe, peak_memory
-from imagekiln.steps.encoder import Encoder
+from imagekiln.steps.device import describe_device, process_peak_bytes
+from imagekiln.steps.encoder import OutputEncoder
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.opening import opened
-from imagekiln.steps.pipeline import versions
+from imagekiln.steps.opening import load_denoiser
+from imagekiln.steps.pipeline import library_versions
 from imagekiln.steps.plan import Plan
-from imagekiln.steps.progress import Progress, Silent
-from imagekiln.steps.rescue import Rescue
+from imagekiln.steps.progress import NoProgress, Progress
+from imagekiln.steps.rescue import BatchRecovery
 from imagekiln.steps.rows import ImageRow, image_rows
 from imagekiln.steps.shard import Part
-from imagekiln.steps.stats import Seconds, ShardStats, timed
+from imagekiln.steps.stats import ShardStats, StageSeconds, time_stage
 from imagekiln.steps.stop import Stop, Stopped
 from imagekiln.steps.storage import Store, open_store
-from imagekiln.steps.timing import Taken
+from imagekiln.steps.timing import DeviceTimes
 
-BATCHES_AHEAD = 2
-PARTS_AHEAD = 1
+MAX_QUEUED_BATCHES = 2
+MAX_QUEUED_PARTS = 1
 
 
 def generate(uri: str, number: int, progress: Progress | None = None, stop: Stop | None = None) -> ShardStats | None:
@@ -36,19 +36,19 @@ def generate(uri: str, number: int, progress: Progress | None = None, stop: Stop
 
     Raises BadInput where run, shard or model are not as planned, TryAgain where it was stopped or storage failed.
     """
-    progress, stop = progress or Silent(), stop or Stop()
+    progress, stop = progress or NoProgress(), stop or Stop()
     store = open_store(uri)
-    plan = plans.load(store)
+    plan = plans.load_plan(store)
     progress.start(plan.shards[number].images if 0 <= number < len(plan.shards) else 0)
-    return make_shard(store, plan, number, loader(store, plan), progress, stop)
+    return generate_shard(store, plan, number, denoiser_loader(store, plan), progress, stop)
 
 
-def loader(store: Store, plan: Plan) -> Callable[[], Denoiser]:
+def denoiser_loader(store: Store, plan: Plan) -> Callable[[], Denoiser]:
     """What loads the model of a run, or of a round, when it is first needed, and gives the same one from then on."""
-    return cache(lambda: opened(plan, store))
+    return cache(lambda: load_denoiser(plan, store))
 
 
-def make_shard(
+def generate_shard(
     store: Store,
     plan: Plan,
     number: int,
@@ -57,90 +57,90 @@ def make_shard(
     stop: Stop,
 ) -> ShardStats | None:
     """Make what is missing of one shard with a model that several shards may share."""
-    wanted = shard.read(store, plan, number)
-    missing = formats.unmade(store, formats.chosen(plan.job), shard.missing(store, wanted))
-    progress.found(shard.images(wanted) - shard.images(missing))
+    wanted = shard.read_shard(store, plan, number)
+    missing = formats.recover_parts(store, formats.format_of(plan.job), shard.missing_parts(store, wanted))
+    progress.add_existing(shard.count_images(wanted) - shard.count_images(missing))
     if not missing:
         return None
-    if stop.asked_at is not None:  # a model takes minutes to load
-        raise _stopped(store, number, len(missing))
-    work = _Work(store, plan, Encoder(plan), progress, stop)
-    with timed(work.seconds, "load"):
+    if stop.requested_at is not None:  # a model takes minutes to load
+        raise _stopped_error(store, number, len(missing))
+    work = _ShardAttempt(store, plan, OutputEncoder(plan), progress, stop)
+    with time_stage(work.seconds, "load"):
         denoiser = open_denoiser()
-        denoiser.load_loras(shard.loras(missing))
+        denoiser.load_loras(shard.used_lora_names(missing))
     try:
-        with stop.finishing():
-            work.make(missing, denoiser)
+        with stop.deferred():
+            work.run(missing, denoiser)
     except Stopped:
-        stats.record(store, work.told(number, denoiser))
-        raise _stopped(store, number, len(missing) - len(work.made)) from None
-    told = work.told(number, denoiser)
-    stats.record(store, told)
+        stats.record_stats(store, work.stats(number, denoiser))
+        raise _stopped_error(store, number, len(missing) - len(work.committed_parts)) from None
+    told = work.stats(number, denoiser)
+    stats.record_stats(store, told)
     return told
 
 
-def _stopped(store: Store, number: int, left: int) -> TryAgain:
+def _stopped_error(store: Store, number: int, left: int) -> TryAgain:
     return TryAgain(f"{store.uri}: shard {number} was stopped with {left} parts left. Run it again.")
 
 
-class _Work:
+class _ShardAttempt:
     """One attempt at a shard: the stages joined, and what they took."""
 
-    def __init__(self, store: Store, plan: Plan, encoder: Encoder, progress: Progress, stop: Stop) -> None:
-        self.seconds = Seconds()
-        self.made: list[Part] = []
+    def __init__(self, store: Store, plan: Plan, encoder: OutputEncoder, progress: Progress, stop: Stop) -> None:
+        self.seconds = StageSeconds()
+        self.committed_parts: list[Part] = []
         self._store, self._encoder, self._progress, self._stop = store, encoder, progress, stop
-        self._layout = formats.chosen(plan.job)
-        self._device = Taken()
+        self._layout = formats.format_of(plan.job)
+        self._device = DeviceTimes()
         self._plan = plan
-        self._most: int | None = None
+        self._max_pixels: int | None = None
 
-    def make(self, missing: list[Part], denoiser: Denoiser) -> None:
+    def run(self, missing: list[Part], denoiser: Denoiser) -> None:
         """Make these parts, one after the other."""
-        denoiser.announce(row for part in missing for row in image_rows(part.rows))
-        rescue = Rescue(partial(denoiser.draw, check=self._stop.check), self._planned)
-        drawn, encoded = Waits(), Waits()
-        started, compiled = time.perf_counter(), denoiser.compiling.clock.seconds
-        denoiser.taken()  # of an attempt before, with the same model
-        batches = stages.draw(missing, rescue, self._stop, denoiser.expect)
+        denoiser.prefetch_images(row for part in missing for row in image_rows(part.rows))
+        rescue = BatchRecovery(partial(denoiser.draw, check=self._stop.raise_if_due), self._planned_batch_size)
+        drawn, encoded = QueueWaits(), QueueWaits()
+        started, compiled = time.perf_counter(), denoiser.compiled_pipeline.clock.seconds
+        denoiser.pop_times()  # of an attempt before, with the same model
+        batches = stages.draw_parts(missing, rescue, self._stop, denoiser.set_upcoming)
         try:
-            feed(batches, partial(self._finish, waits=encoded), BATCHES_AHEAD, drawn)
+            consume_in_thread(batches, partial(self._encode_and_commit, waits=encoded), MAX_QUEUED_BATCHES, drawn)
         finally:
-            self._most = rescue.most
+            self._max_pixels = rescue.max_pixels
             self.seconds.total = self.seconds.load + time.perf_counter() - started
-            self.seconds.compile = denoiser.compiling.clock.seconds - compiled
-            stats.note_waits(self.seconds, drawn, encoded)
-            self._note(denoiser.taken())
+            self.seconds.compile = denoiser.compiled_pipeline.clock.seconds - compiled
+            stats.add_queue_waits(self.seconds, drawn, encoded)
+            self._add_times(denoiser.pop_times())
 
-    def _planned(self, row: ImageRow) -> int:
-        return self._plan.batch(row.pixels.width, row.pixels.height)
+    def _planned_batch_size(self, row: ImageRow) -> int:
+        return self._plan.batch_size(row.parameters.width, row.parameters.height)
 
-    def _finish(self, pictures: Iterator[stages.Drawn], waits: Waits) -> None:
+    def _encode_and_commit(self, pictures: Iterator[stages.DrawnBatch], waits: QueueWaits) -> None:
         """Encode what was drawn and write it, in two threads beside the one that draws."""
-        contents = stages.finish(pictures, self._encoder, self._layout, self._progress, self.seconds)
-        with closing(ahead(contents, PARTS_AHEAD, waits)) as finished:
-            self.made.extend(stages.write(finished, self._store, self._progress, self.seconds))
+        contents = stages.encode_parts(pictures, self._encoder, self._layout, self._progress, self.seconds)
+        with closing(prefetch(contents, MAX_QUEUED_PARTS, waits)) as finished:
+            self.committed_parts.extend(stages.commit_parts(finished, self._store, self._progress, self.seconds))
 
-    def _note(self, taken: Taken) -> None:
+    def _add_times(self, taken: DeviceTimes) -> None:
         """Write down what the device's time went into."""
         self.seconds.text, self.seconds.denoise = taken.text, taken.denoise
         self.seconds.decode, self.seconds.copy = taken.decode, taken.copy
         self._device = taken
 
-    def told(self, number: int, denoiser: Denoiser) -> ShardStats:
+    def stats(self, number: int, denoiser: Denoiser) -> ShardStats:
         """The statistics of this attempt."""
         return ShardStats(
             number,
             attempts=1,
-            images=shard.images(self.made),
-            parts=len(self.made),
-            batch=self._plan.largest_batch,
-            batch_pixels=self._most,
-            device=describe(denoiser.device),
+            images=shard.count_images(self.committed_parts),
+            parts=len(self.committed_parts),
+            max_batch_size=self._plan.max_batch_size,
+            max_batch_pixels=self._max_pixels,
+            device=describe_device(denoiser.device),
             seconds=self.seconds,
-            versions=versions(self._plan.job),
-            busy=stats.share(self._device.busy, self.seconds.total - self.seconds.load),
-            peak_memory=peak_memory(denoiser.device),
-            compiled=denoiser.compiling.how,
-            decoded=denoiser.decoding.way,
+            versions=library_versions(self._plan.job),
+            busy_share=stats.time_share(self._device.busy, self.seconds.total - self.seconds.load),
+            peak_memory=process_peak_bytes(denoiser.device),
+            compile_mode=denoiser.compiled_pipeline.mode,
+            decode_mode=denoiser.vae_decoder.mode,
         )

@@ -13,17 +13,17 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from imagekiln.steps import spool
-from imagekiln.steps.ahead import Waits, ahead
+from imagekiln.steps.ahead import QueueWaits, prefetch
 
-BUCKET_ROWS = 32_768
+ROWS_PER_BUCKET = 32_768
 WINDOW_BYTES = 16 * 2**20
-PIECES_AHEAD = 4
-Numbers = npt.NDArray[np.int64]
-Key = tuple[object, ...]
+PREFETCH_BATCHES = 4
+Int64Array = npt.NDArray[np.int64]
+GroupKey = tuple[object, ...]
 
 
-def by_group(
-    batches: Iterator[pa.RecordBatch], columns: Sequence[str], groups: Mapping[Key, int], folder: Path
+def order_by_group(
+    batches: Iterator[pa.RecordBatch], columns: Sequence[str], groups: Mapping[GroupKey, int], folder: Path
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one group after the other, each group's in the order they come in.
 
@@ -31,32 +31,32 @@ def by_group(
     `folder` needs room for all rows.
     """
     path = folder / "by-group.arrow"
-    bucket_of = _bucket_of([*groups.values()])
+    bucket_of = _assign_buckets([*groups.values()])
     numbers = {key: number for number, key in enumerate(groups)}
     runs: list[list[int]] = [[] for _ in range(bucket_of[-1] + 1)]
-    numbered = (_numbered(window, columns, numbers) for window in _windows(batches))
-    with closing(ahead(_distributed(numbered, bucket_of, runs), PIECES_AHEAD, Waits())) as pieces:
-        spool.write(path, pieces)
-    with spool.opened(path) as file:
+    numbered = (_with_group_numbers(window, columns, numbers) for window in _merge_batches(batches))
+    with closing(prefetch(_distribute(numbered, bucket_of, runs), PREFETCH_BATCHES, QueueWaits())) as pieces:
+        spool.write_arrow_file(path, pieces)
+    with spool.open_arrow_file(path) as file:
         for run, groups_in_it in zip(runs, np.bincount(bucket_of), strict=True):
             there = (file.get_batch(number) for number in run)
-            for piece in there if groups_in_it == 1 else [_sorted(_joined([*there]))]:
+            for piece in there if groups_in_it == 1 else [_sort_by_group(_concat_batches([*there]))]:
                 yield piece.drop_columns(["group"])
 
 
-def _bucket_of(sizes: list[int]) -> Numbers:
+def _assign_buckets(sizes: list[int]) -> Int64Array:
     """The bucket of each group: neighbours share one while they fit."""
     buckets, bucket, filled = [], 0, 0
     for size in sizes:
-        if filled and filled + size > BUCKET_ROWS:
+        if filled and filled + size > ROWS_PER_BUCKET:
             bucket, filled = bucket + 1, 0
         buckets.append(bucket)
         filled += size
     return np.array(buckets)
 
 
-def _distributed(
-    windows: Iterator[pa.RecordBatch], bucket_of: Numbers, runs: list[list[int]]
+def _distribute(
+    windows: Iterator[pa.RecordBatch], bucket_of: Int64Array, runs: list[list[int]]
 ) -> Iterator[pa.RecordBatch]:
     """Each window cut up by bucket. `runs` is told which of the pieces are whose."""
     made = 0
@@ -71,19 +71,21 @@ def _distributed(
             yield ordered.slice(start, end - start)
 
 
-def _windows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _merge_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in larger batches."""
     held: list[pa.RecordBatch] = []
     for batch in batches:
         held.append(batch)
         if sum(each.nbytes for each in held) > WINDOW_BYTES:
-            yield _joined(held)
+            yield _concat_batches(held)
             held = []
     if held:
-        yield _joined(held)
+        yield _concat_batches(held)
 
 
-def _numbered(window: pa.RecordBatch, columns: Sequence[str], numbers: Mapping[Key, int]) -> pa.RecordBatch:
+def _with_group_numbers(
+    window: pa.RecordBatch, columns: Sequence[str], numbers: Mapping[GroupKey, int]
+) -> pa.RecordBatch:
     """The window with the number of each row's group."""
     codes = np.zeros(len(window), np.int64)
     for name in columns:
@@ -99,9 +101,9 @@ def _numbered(window: pa.RecordBatch, columns: Sequence[str], numbers: Mapping[K
     return window.append_column("group", pa.array(known[codes]))
 
 
-def _sorted(rows: pa.RecordBatch) -> pa.RecordBatch:
+def _sort_by_group(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.take(pa.array(np.argsort(rows["group"].to_numpy(), kind="stable")))
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+def _concat_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     return pa.RecordBatch.from_struct_array(pa.Table.from_batches(batches).to_struct_array().combine_chunks())

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-FINE = 16  # bins from a value to its double
-BINS = 48 * FINE
-MOST_BINS = 24
+BINS_PER_DOUBLING = 16  # bins from a value to its double
+LOG_BINS = 48 * BINS_PER_DOUBLING
+MAX_BINS = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,19 +32,19 @@ class Histogram:
         """How many values were counted."""
         return sum(each.images for each in self.bins)
 
-    def middle(self) -> tuple[float, float]:
+    def interquartile_range(self) -> tuple[float, float]:
         """Between which bins' bounds the middle half of the values lies, at least."""
         totals = np.cumsum([each.images for each in self.bins])
         low, high = (int(np.searchsorted(totals, share * totals[-1])) for share in (0.25, 0.75))
         return max(self.bins[low].low, self.least), min(self.bins[high].high, self.most)
 
 
-class Growing:
+class LogHistogram:
     """Counts values of 1 and more."""
 
     def __init__(self) -> None:
         """Begin at nothing."""
-        self._counts = np.zeros(BINS, dtype=np.int64)
+        self._counts = np.zeros(LOG_BINS, dtype=np.int64)
         self._least, self._most = 2**63 - 1, 0
 
     def add(self, values: npt.NDArray[np.integer]) -> None:
@@ -52,17 +52,21 @@ class Growing:
         if not len(values):
             return
         self._least, self._most = min(self._least, int(values.min())), max(self._most, int(values.max()))
-        places = np.floor(np.log2(np.maximum(values, 1)) * FINE).astype(np.int64)
-        self._counts += np.bincount(np.minimum(places, BINS - 1), minlength=BINS)
+        places = np.floor(np.log2(np.maximum(values, 1)) * BINS_PER_DOUBLING).astype(np.int64)
+        self._counts += np.bincount(np.minimum(places, LOG_BINS - 1), minlength=LOG_BINS)
 
-    def histogram(self) -> Histogram:
+    def to_histogram(self) -> Histogram:
         """What was counted, from the first bin that holds something to the last."""
         filled = np.flatnonzero(self._counts)
         if not len(filled):
             return Histogram()
         first, last = int(filled[0]), int(filled[-1])
-        wide = -(-(last - first + 1) // MOST_BINS)
+        wide = -(-(last - first + 1) // MAX_BINS)
         return Histogram(self._least, self._most, tuple(self._bin(at, wide) for at in range(first, last + 1, wide)))
 
     def _bin(self, first: int, wide: int) -> Bin:
-        return Bin(2 ** (first / FINE), 2 ** ((first + wide) / FINE), int(self._counts[first : first + wide].sum()))
+        return Bin(
+            2 ** (first / BINS_PER_DOUBLING),
+            2 ** ((first + wide) / BINS_PER_DOUBLING),
+            int(self._counts[first : first + wide].sum()),
+        )

@@ -14,27 +14,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps import names, tables
-from imagekiln.steps.buckets import ID, ID_ONLY, Buckets, Ids, from_bytes, from_hex
+from imagekiln.steps.buckets import ID_DTYPE, ID_RECORD_DTYPE, IdArray, IdBuckets, ids_from_bytes, ids_from_hex
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.storage import Store
 
-PIECE_IDS = 2**19  # 8 MiB
-COLUMN = "image_id"
-PIECES = b"imagekiln.pieces"
-MOST_PIECES = 100_000
-SCHEMA = pa.schema([pa.field(COLUMN, pa.binary(ID.itemsize))])
+IDS_PER_CHUNK = 2**19  # 8 MiB
+ID_COLUMN = "image_id"
+CHUNK_COUNT_METADATA = b"imagekiln.pieces"
+MAX_CHUNKS = 100_000
+IMAGE_INDEX_SCHEMA = pa.schema([pa.field(ID_COLUMN, pa.binary(ID_DTYPE.itemsize))])
 
 
-class Holdings:
+class ImageIndexWriter:
     """The index of one run while it is made. Use it in a `with` block, which tidies up the disk."""
 
     def __init__(self, store: Store, planned: int) -> None:
         """Take the run's folder, and the number of its planned images."""
         self._store = store
         self._folder = tempfile.TemporaryDirectory(prefix="imagekiln-ids-")
-        self._buckets = Buckets(Path(self._folder.name), max(1, -(-planned // PIECE_IDS)), ID_ONLY)
+        self._buckets = IdBuckets(Path(self._folder.name), max(1, -(-planned // IDS_PER_CHUNK)), ID_RECORD_DTYPE)
 
-    def __enter__(self) -> "Holdings":
+    def __enter__(self) -> "ImageIndexWriter":
         """Begin with no image."""
         return self
 
@@ -47,44 +47,46 @@ class Holdings:
     def add(self, manifest: pa.Table) -> None:
         """Take the images of one shard. Raises TryAgain where the disk is full."""
         good = manifest.filter(pc.equal(manifest["status"], "ok"))
-        self._buckets.add(from_hex(good[COLUMN]).view(ID_ONLY))
+        self._buckets.add(ids_from_hex(good[ID_COLUMN]).view(ID_RECORD_DTYPE))
 
     def write(self) -> None:
         """Write the index, over one that was there."""
         for number in range(self._buckets.count):
             ids = np.ascontiguousarray(self._buckets.read(number)["id"])
-            self._store.replace(names.image_ids(number), _to_parquet(ids, self._buckets.count))
+            self._store.replace(names.image_ids_key(number), _chunk_to_parquet(ids, self._buckets.count))
 
 
-def read(store: Store, number: int) -> tuple[Ids, int]:
+def read_index_chunk(store: Store, number: int) -> tuple[IdArray, int]:
     """One piece of a run's index, and how many there are. Raises BadInput where there is none or it is damaged."""
-    where = store.at(names.image_ids(number))
+    where = store.uri_of(names.image_ids_key(number))
     try:
-        table = tables.read(store, names.image_ids(number))
+        table = tables.read_table(store, names.image_ids_key(number))
     except Missing as error:
         raise BadInput(f"{where}: is not there, so nobody knows what the run holds. Aggregate it again.") from error
-    told = (table.schema.metadata or {}).get(PIECES, b"")
+    told = (table.schema.metadata or {}).get(CHUNK_COUNT_METADATA, b"")
     pieces = int(told) if told.isdigit() else 0
-    if table.schema != SCHEMA or table[COLUMN].null_count or not number < pieces <= MOST_PIECES:
+    if table.schema != IMAGE_INDEX_SCHEMA or table[ID_COLUMN].null_count or not number < pieces <= MAX_CHUNKS:
         raise BadInput(f"{where}: is no piece of an index. Aggregate the run again.")
-    return from_bytes(table[COLUMN].combine_chunks()), pieces
+    return ids_from_bytes(table[ID_COLUMN].combine_chunks()), pieces
 
 
-def pieces(store: Store) -> Iterator[Ids]:
+def iter_index_chunks(store: Store) -> Iterator[IdArray]:
     """Every piece of a run's index, in order."""
     number, count = 0, 1
     while number < count:
-        ids, count = read(store, number)
+        ids, count = read_index_chunk(store, number)
         yield ids
         number += 1
 
 
-def count(store: Store) -> int:
+def count_indexed_images(store: Store) -> int:
     """How many images a run holds, as its index has it."""
-    return sum(map(len, pieces(store)))
+    return sum(map(len, iter_index_chunks(store)))
 
 
-def _to_parquet(ids: Ids, pieces: int) -> bytes:
-    column = pa.FixedSizeBinaryArray.from_buffers(SCHEMA.field(COLUMN).type, len(ids), [None, pa.py_buffer(ids)])
-    schema = SCHEMA.with_metadata({PIECES: str(pieces).encode()})
+def _chunk_to_parquet(ids: IdArray, pieces: int) -> bytes:
+    column = pa.FixedSizeBinaryArray.from_buffers(
+        IMAGE_INDEX_SCHEMA.field(ID_COLUMN).type, len(ids), [None, pa.py_buffer(ids)]
+    )
+    schema = IMAGE_INDEX_SCHEMA.with_metadata({CHUNK_COUNT_METADATA: str(pieces).encode()})
     return tables.to_parquet(pa.Table.from_arrays([column], schema=schema))

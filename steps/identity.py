@@ -10,21 +10,21 @@ from dataclasses import dataclass, replace
 
 from imagekiln.steps import loras
 
-PIXELS = "concat(strlen(prompt), ':', prompt, '|', strlen(negative_prompt), ':', negative_prompt, '|', {seed}, '|', " \
+IDENTITY_SQL = "concat(strlen(prompt), ':', prompt, '|', strlen(negative_prompt), ':', negative_prompt, '|', {seed}, '|', " \
     "width, 'x', height, '|', steps, '|', guidance, '|', sampler, {more})"  # fmt: skip
 # What an image may do without. Text joined to a null is null, and `concat` passes over nulls: without any of these, an
 # image has the id that it had before there were such columns.
-MORE = ("loras", "strength", "source_image", "mask_image", "control_image", "reference_image")
-MORE_SQL = ", ".join(
-    f"'|{name}:' || strlen(CAST({name} AS VARCHAR)) || ':' || CAST({name} AS VARCHAR)" for name in MORE
+OPTIONAL_FIELDS = ("loras", "strength", "source_image", "mask_image", "control_image", "reference_image")
+OPTIONAL_FIELDS_SQL = ", ".join(
+    f"'|{name}:' || strlen(CAST({name} AS VARCHAR)) || ':' || CAST({name} AS VARCHAR)" for name in OPTIONAL_FIELDS
 )
-TEXT_AND_SETTINGS = PIXELS.format(seed="'-'", more=MORE_SQL)
+UNSEEDED_IDENTITY_SQL = IDENTITY_SQL.format(seed="'-'", more=OPTIONAL_FIELDS_SQL)
 ID_DIGITS = 32  # 128 bits: a collision is not to be expected before 10^19 images
 SEED_DIGITS = 13  # 52 bits, which every reader of JSON holds exactly
 
 
 @dataclass(frozen=True, slots=True)
-class Pixels:
+class ImageParameters:
     """Everything of one image that decides its pixels, but for the model.
 
     `loras` is canonical text such as "style:0.8,detail:0.5". The pictures are the SHA-256 of their files.
@@ -54,20 +54,20 @@ def model_key(digest: str, dtype: str, *further: str) -> str:
     return hashlib.sha256(json.dumps(["imagekiln-1", digest, dtype, *further]).encode()).hexdigest()
 
 
-def image_id(key: str, pixels: Pixels, digests: Mapping[str, str] | None = None) -> str:
+def compute_image_id(key: str, pixels: ImageParameters, digests: Mapping[str, str] | None = None) -> str:
     """The id of one image, 32 hexadecimal digits. `digests` are those of LoRAs by name: names are not in ids."""
     if pixels.loras is not None and digests is not None:
-        pixels = replace(pixels, loras=loras.key(pixels.loras, digests))
+        pixels = replace(pixels, loras=loras.lora_key(pixels.loras, digests))
     texts = "|".join(f"{len(text.encode())}:{text}" for text in (pixels.prompt, pixels.negative_prompt))
     rest = f"{pixels.seed}|{pixels.width}x{pixels.height}|{pixels.steps}|{pixels.guidance}|{pixels.sampler}"
-    given = ((name, getattr(pixels, name)) for name in MORE)
+    given = ((name, getattr(pixels, name)) for name in OPTIONAL_FIELDS)
     more = "".join(f"|{name}:{len(str(value).encode())}:{value}" for name, value in given if value is not None)
     return hashlib.sha256(f"{key}|{texts}|{rest}{more}".encode()).hexdigest()[:ID_DIGITS]
 
 
 def image_id_sql(key: str) -> str:
     """The id of each image from columns of the names above; that of `loras` holds their keys."""
-    return f"substr(sha256(concat('{key}|', {PIXELS.format(seed='seed', more=MORE_SQL)})), 1, {ID_DIGITS})"
+    return f"substr(sha256(concat('{key}|', {IDENTITY_SQL.format(seed='seed', more=OPTIONAL_FIELDS_SQL)})), 1, {ID_DIGITS})"
 
 
 def seed_sql(job_seed: int) -> str:
@@ -76,6 +76,6 @@ def seed_sql(job_seed: int) -> str:
     Derived from the row's id, or its text and settings where it has none, so that rows added
     elsewhere in the input change no other image.
     """
-    who = f"CASE WHEN id IS NULL THEN concat('text|', {TEXT_AND_SETTINGS}) ELSE concat('id|', id) END"
+    who = f"CASE WHEN id IS NULL THEN concat('text|', {UNSEEDED_IDENTITY_SQL}) ELSE concat('id|', id) END"
     digest = f"sha256(concat({job_seed}, '|', image_index, '|', {who}))"
     return f"coalesce(row_seed + image_index, CAST('0x' || substr({digest}, 1, {SEED_DIGITS}) AS BIGINT))"

@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
-WORKERS = 8
+DEFAULT_WORKERS = 8
 T = TypeVar("T")
 
 
-def in_order(work: Callable[[int], T], count: int, workers: int = WORKERS) -> Iterator[T]:
+def map_ordered(work: Callable[[int], T], count: int, workers: int = DEFAULT_WORKERS) -> Iterator[T]:
     """What `work` gives for each number, in order, some of them at a time and no more in memory than that."""
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[Future[T]] = deque()

@@ -11,26 +11,28 @@ from imagekiln.steps.shard import Part
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class PartIndex:
     """What a part says of its images: the plan's columns, what became of each, and where its bytes begin."""
 
-    told: pa.Table
+    table: pa.Table
     offsets: list[int | None]
 
     @property
-    def rows(self) -> list[readback.Row]:
+    def rows(self) -> list[readback.PartRow]:
         """What is told of each image."""
-        rows: list[readback.Row] = self.told.select(["image_id", "width", "height", *tables.OUTCOME.names]).to_pylist()
+        rows: list[readback.PartRow] = self.table.select(
+            ["image_id", "width", "height", *tables.OUTCOME_SCHEMA.names]
+        ).to_pylist()
         return rows
 
 
-def parse(content: bytes, part: Part, where: str) -> Index:
+def parse_part_index(content: bytes, part: Part, where: str) -> PartIndex:
     """The index in these bytes. Raises BadInput where it is damaged, or not of this part's rows."""
-    offsets = parts.offsets(content, where).to_pylist()
+    offsets = parts.parse_offsets(content, where).to_pylist()
     try:
         with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as parquet:
-            if len(offsets) == part.rows.num_rows and readback.is_of(parquet, part.rows):
-                return Index(parquet.read(use_threads=False).replace_schema_metadata(None), offsets)
-    except tables.DAMAGED as error:
-        raise tables.damaged(where, error) from error
+            if len(offsets) == part.rows.num_rows and readback.matches_rows(parquet, part.rows):
+                return PartIndex(parquet.read(use_threads=False).replace_schema_metadata(None), offsets)
+    except tables.DAMAGE_ERRORS as error:
+        raise tables.damage_error(where, error) from error
     raise BadInput(f"{where}: holds other images than were planned. Choose another run_id or output.")

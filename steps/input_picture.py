@@ -7,65 +7,65 @@ import numpy as np
 from PIL import Image as Pillow
 from PIL import ImageOps, UnidentifiedImageError
 
-from imagekiln.steps.job import Limits
-from imagekiln.steps.room import Room
+from imagekiln.steps.job import JobLimits
+from imagekiln.steps.room import ByteBudget
 
-FORMATS = ("PNG", "JPEG", "WEBP")  # and no other decoder of Pillow's ever sees the bytes
-Fault = Literal["place", "missing", "bytes", "format", "pixels", "damaged"]
-FAULTS: tuple[Fault, ...] = get_args(Fault)
-DECODED = 2**29  # bytes of decoded pixels at a time, however many threads there are
-PIXEL_BYTES = 20  # RGBA as it is decoded, upright, over white, and the result, at their most
+INPUT_IMAGE_FORMATS = ("PNG", "JPEG", "WEBP")  # and no other decoder of Pillow's ever sees the bytes
+ImageRejectionReason = Literal["place", "missing", "bytes", "format", "pixels", "damaged"]
+IMAGE_REJECTION_REASONS: tuple[ImageRejectionReason, ...] = get_args(ImageRejectionReason)
+DECODE_BUDGET_BYTES = 2**29  # bytes of decoded pixels at a time, however many threads there are
+DECODE_BYTES_PER_PIXEL = 20  # RGBA as it is decoded, upright, over white, and the result, at their most
 WHITE = (255, 255, 255, 255)
 
 
-class Unfit(Exception):
+class RejectedImage(Exception):
     """A picture that cannot be taken. `fault` says why."""
 
-    def __init__(self, fault: Fault) -> None:
+    def __init__(self, fault: ImageRejectionReason) -> None:
         """Take the reason."""
         super().__init__(fault)
-        self.fault: Fault = fault
+        self.reason: ImageRejectionReason = fault
 
 
-class Inspector:
+class ImageInspector:
     """Judges files as `limits` has it. For several threads: they share the memory that decoding takes."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: JobLimits) -> None:
         """Begin with all memory free."""
         self._limits = limits
-        self._room = Room(DECODED)
+        self._room = ByteBudget(DECODE_BUDGET_BYTES)
 
     def inspect(self, content: bytes) -> None:
         """Raise Unfit where a file is too large, of another format, or does not decode."""
         if len(content) > self._limits.picture_bytes:
-            raise Unfit("bytes")
+            raise RejectedImage("bytes")
         try:
-            with Pillow.open(io.BytesIO(content), formats=FORMATS) as image:
+            with Pillow.open(io.BytesIO(content), formats=INPUT_IMAGE_FORMATS) as image:
                 self._decode(image)
-        except Unfit:
+        except RejectedImage:
             raise
         except UnidentifiedImageError as error:
-            raise Unfit("format") from error
+            raise RejectedImage("format") from error
         except (Pillow.DecompressionBombError, Pillow.DecompressionBombWarning) as error:
-            raise Unfit("pixels") from error
+            raise RejectedImage("pixels") from error
         except Exception as error:  # a stranger's file may make a decoder raise anything
-            raise Unfit("damaged") from error
+            raise RejectedImage("damaged") from error
 
     def _decode(self, image: Pillow.Image) -> None:
         pixels = image.width * image.height
         if pixels > self._limits.picture_pixels:
-            raise Unfit("pixels")
-        with self._room.taken(PIXEL_BYTES * pixels):
-            upright(image)
+            raise RejectedImage("pixels")
+        with self._room.reserve(DECODE_BYTES_PER_PIXEL * pixels):
+            to_upright_rgb(image)
 
 
-def opened(content: bytes) -> Pillow.Image:
+def open_input_image(content: bytes) -> Pillow.Image:
     """The picture in a file that was inspected, RGB and upright. Raises what decoding raises."""
-    with Pillow.open(io.BytesIO(content), formats=FORMATS) as image:
-        return upright(image)
+    with Pillow.open(io.BytesIO(content), formats=INPUT_IMAGE_FORMATS) as image:
+        return to_upright_rgb(image)
 
 
-def upright(image: Pillow.Image) -> Pillow.Image:
+def to_upright_rgb(image: Pillow.Image) -> Pillow.Image:
     """The picture as a viewer shows it, in RGB: turned as its EXIF says, and what is transparent over white."""
     turned = ImageOps.exif_transpose(image)
     if turned.mode.startswith("I"):  # 16 bits of grey, of which `convert` would keep the lowest
@@ -77,7 +77,7 @@ def upright(image: Pillow.Image) -> Pillow.Image:
     return ground.convert("RGB")
 
 
-def fitted(image: Pillow.Image, width: int, height: int) -> Pillow.Image:
+def resize_to_cover(image: Pillow.Image, width: int, height: int) -> Pillow.Image:
     """The picture scaled until it covers this size, and cut around its middle. One of that size stays as it is."""
     if image.size == (width, height):
         return image

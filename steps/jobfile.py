@@ -11,11 +11,11 @@ from pydantic import ValidationError
 from imagekiln.steps import bundled, remote, settings
 from imagekiln.steps.errors import BadInput, first_line
 from imagekiln.steps.job import Job
-from imagekiln.steps.mistakes import sentences
-from imagekiln.steps.settings import Place
-from imagekiln.steps.store_errors import told
+from imagekiln.steps.mistakes import describe_validation_errors
+from imagekiln.steps.settings import SettingPath
+from imagekiln.steps.store_errors import translate_errors
 
-ENVIRONMENT = "IMAGEKILN__"  # IMAGEKILN__MODEL__DTYPE=float32 sets model.dtype
+ENVIRONMENT_PREFIX = "IMAGEKILN__"  # IMAGEKILN__MODEL__DTYPE=float32 sets model.dtype
 
 
 def read_job(
@@ -29,31 +29,33 @@ def read_job(
     Where `text` is given, it is the job, and `name` only names it. Raises BadInput with every mistake's place.
     """
     if text is None:
-        text = remote.text(name) if remote.is_remote(name) else _text(name)
-    places: dict[Place, str] = {}
-    values = _parsed(text, name, places)
+        text = remote.read_text(name) if remote.is_remote_uri(name) else _read_job_text(name)
+    places: dict[SettingPath, str] = {}
+    values = _parse_yaml(text, name, places)
     for variable, value in sorted((os.environ if environment is None else environment).items()):
-        if variable.startswith(ENVIRONMENT):
-            _change(values, variable.removeprefix(ENVIRONMENT).lower().split("__"), value, variable, places)
+        if variable.startswith(ENVIRONMENT_PREFIX):
+            _apply_change(
+                values, variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"), value, variable, places
+            )
     for change in changes:
         key, sign, value = change.partition("=")
         if not sign:
             raise BadInput(f"--set {change}: has no value. Write --set key=value.")
-        _change(values, key.strip().split("."), value, f"--set {key}", places)
-    return check_job(values, name, places)
+        _apply_change(values, key.strip().split("."), value, f"--set {key}", places)
+    return validate_job(values, name, places)
 
 
-def check_job(values: object, name: str = "job", places: Mapping[Place, str] | None = None) -> Job:
+def validate_job(values: object, name: str = "job", places: Mapping[SettingPath, str] | None = None) -> Job:
     """The job of these plain values. Raises BadInput, a sentence for each mistake."""
     try:
         return Job.model_validate(values)
     except ValidationError as error:
-        raise BadInput(*sentences(Job, error.errors(), name, places or {})) from error
+        raise BadInput(*describe_validation_errors(Job, error.errors(), name, places or {})) from error
 
 
-def _text(name: str) -> str:
-    path = Path(bundled.local(name))
-    with told(name):
+def _read_job_text(name: str) -> str:
+    path = Path(bundled.resolve_path(name))
+    with translate_errors(name):
         if path.is_dir():
             raise BadInput(f"{name or '.'}: is a folder. Name a job file.")
         content = path.read_bytes()
@@ -63,12 +65,12 @@ def _text(name: str) -> str:
         raise BadInput(f"{name}: is no job file: it is not UTF-8 text. Name another file.") from error
 
 
-def _parsed(text: str, name: str, places: dict[Place, str]) -> dict[str, object]:
+def _parse_yaml(text: str, name: str, places: dict[SettingPath, str]) -> dict[str, object]:
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if not isinstance(node, yaml.MappingNode):
             raise BadInput(f"{name}: holds no settings. Write name, prompts, output and model, each as `key: value`.")
-        _note_places(node, (), name, places, set())
+        _record_locations(node, (), name, places, set())
         return cast("dict[str, object]", yaml.safe_load(text))
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that is none, brackets without end
         mark = getattr(error, "problem_mark", None)
@@ -77,7 +79,9 @@ def _parsed(text: str, name: str, places: dict[Place, str]) -> dict[str, object]
         raise BadInput(f"{name}{line}: is not YAML ({problem.removeprefix('but ')}). Correct it.") from error
 
 
-def _note_places(node: yaml.Node, path: Place, name: str, places: dict[Place, str], seen: set[int]) -> None:
+def _record_locations(
+    node: yaml.Node, path: SettingPath, name: str, places: dict[SettingPath, str], seen: set[int]
+) -> None:
     """Remember the line of every setting below `node`; refuse what is there twice. Aliases are followed once."""
     places.setdefault(path, f"{name}:{node.start_mark.line + 1}")
     if id(node) in seen:
@@ -89,13 +93,15 @@ def _note_places(node: yaml.Node, path: Place, name: str, places: dict[Place, st
             if inner in places:
                 raise BadInput(f"{name}:{line}: {'.'.join(map(str, inner))} is there twice. Remove one of them.")
             places[inner] = f"{name}:{line}"
-            _note_places(value, inner, name, places, seen)
+            _record_locations(value, inner, name, places, seen)
     elif isinstance(node, yaml.SequenceNode):
         for place, value in enumerate(node.value):
-            _note_places(value, (*path, place), name, places, seen)
+            _record_locations(value, (*path, place), name, places, seen)
 
 
-def _change(values: dict[str, object], path: list[str], text: str, source: str, places: dict[Place, str]) -> None:
+def _apply_change(
+    values: dict[str, object], path: list[str], text: str, source: str, places: dict[SettingPath, str]
+) -> None:
     if not all(path):
         raise BadInput(f"{source}: names no setting. Name one, such as defaults.steps.")
     level = values
@@ -104,19 +110,19 @@ def _change(values: dict[str, object], path: list[str], text: str, source: str, 
         if not isinstance(inner, dict):
             raise BadInput(f"{source}: {name} is no group of settings. Set {name} itself.")
         level = inner
-    level[path[-1]] = _value(tuple(path), text)
+    level[path[-1]] = _parse_value(tuple(path), text)
     for depth in range(1, len(path) + 1):
         places[tuple(path[:depth])] = source
 
 
-def _value(path: Place, text: str) -> object:
+def _parse_value(path: SettingPath, text: str) -> object:
     """What the text means as YAML; where the setting is text, only what is quoted, a list or null means more."""
     try:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         return text
-    if not settings.takes(Job, path, str) or isinstance(value, str):
+    if not settings.accepts_type(Job, path, str) or isinstance(value, str):
         return value
-    if (isinstance(value, list) and settings.takes(Job, path, tuple)) or (value is None and text.strip()):
+    if (isinstance(value, list) and settings.accepts_type(Job, path, tuple)) or (value is None and text.strip()):
         return value
     return text

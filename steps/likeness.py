@@ -11,7 +11,7 @@ from imagekiln.steps.codecs import RGB
 
 
 @dataclass(frozen=True, slots=True)
-class Likeness:
+class PixelDifference:
     """Differences of pixels, in levels of 0 to 255. `psnr` is in decibels, and None where nothing differs."""
 
     largest: int
@@ -20,14 +20,14 @@ class Likeness:
     psnr: float | None
 
 
-def likeness(one: RGB, other: RGB) -> Likeness:
+def compare_pixels(one: RGB, other: RGB) -> PixelDifference:
     """Compare pictures of one size."""
     apart = np.abs(one.astype(np.int16) - other.astype(np.int16))
     rms = math.sqrt(float(np.mean(np.square(apart, dtype=np.float64))))
-    return Likeness(int(apart.max()), float(apart.mean()), rms, 20 * math.log10(255 / rms) if rms else None)
+    return PixelDifference(int(apart.max()), float(apart.mean()), rms, 20 * math.log10(255 / rms) if rms else None)
 
 
-def fitted(picture: RGB, like: RGB) -> RGB:
+def resize_like(picture: RGB, like: RGB) -> RGB:
     """A picture in the size of another one."""
     height, width = like.shape[:2]
     if picture.shape[:2] == (height, width):

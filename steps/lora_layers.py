@@ -14,55 +14,55 @@ from diffusers.utils import set_adapter_layers, set_weights_and_activate_adapter
 from peft.tuners.tuners_utils import BaseTunerLayer
 
 from imagekiln.steps import lora_files, loras
-from imagekiln.steps.adapters import Lora
-from imagekiln.steps.device import is_lost, is_out_of_memory
+from imagekiln.steps.adapters import LoraSettings
+from imagekiln.steps.device import is_device_lost, is_out_of_memory
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.lora_files import LoraFacts
-from imagekiln.steps.store_errors import reason
+from imagekiln.steps.store_errors import error_reason
 
-COUNTED = ("lora", "lokr")  # in the names of tensors that change layers, as they are once loaded
+LAYER_TENSOR_MARKERS = ("lora", "lokr")  # in the names of tensors that change layers, as they are once loaded
 
 
 class LoraLayers:
     """The LoRAs of one pipeline. Texts and pixels may have others in force, so that one is made ahead of the other."""
 
     def __init__(
-        self, pipe: diffusers.DiffusionPipeline, wanted: Mapping[str, Lora], planned: Mapping[str, LoraFacts]
+        self, pipe: diffusers.DiffusionPipeline, wanted: Mapping[str, LoraSettings], planned: Mapping[str, LoraFacts]
     ) -> None:
         """Take a loaded pipeline, and the LoRAs by name as the job wants them and as they were planned; load none."""
         self._pipe = pipe
         self._wanted = wanted
         self._digests = {name: each.sha256 for name, each in planned.items()}
         self._adapters: dict[str, str] = {}
-        self._in_force: dict[bool, str | None] = {}  # in text encoders, and in all else
+        self._active: dict[bool, str | None] = {}  # in text encoders, and in all else
 
     def load(self, names: Iterable[str]) -> None:
         """Load those that are not there yet. Raises BadInput where one does not fit the model, Missing, TryAgain."""
         for name in sorted(set(names) - self._adapters.keys()):
-            self._load(name)
+            self._load_lora(name)
 
-    def use(self, wanted: str | None, *, texts: bool) -> str | None:
+    def activate(self, wanted: str | None, *, texts: bool) -> str | None:
         """Put a canonical text's LoRAs in force: in the text encoders, or in all else. Loads what is missing.
 
         Returns the canonical text of those that change something there.
         """
-        weights = loras.weights(wanted)
+        weights = loras.lora_weights(wanted)
         self.load(weights)
         components = [each for name, each in self._components() if name.startswith("text_encoder") is texts]
         there = {adapter for each in components for adapter in getattr(each, "peft_config", ())}
         weights = {name: weight for name, weight in weights.items() if self._adapters[name] in there}
-        acting = loras.canonical(weights)
-        if self._in_force.get(texts, "") != acting:
+        acting = loras.format_loras(weights)
+        if self._active.get(texts, "") != acting:
             for each in components:
-                self._switch(each, weights)
-            self._in_force[texts] = acting
+                self._activate_component(each, weights)
+            self._active[texts] = acting
         return acting
 
     def _components(self) -> list[tuple[str, torch.nn.Module]]:
         named = ((name, getattr(self._pipe, name, None)) for name in getattr(self._pipe, "_lora_loadable_modules", ()))
         return [(name, each) for name, each in named if isinstance(each, torch.nn.Module)]
 
-    def _switch(self, component: torch.nn.Module, weights: Mapping[str, float]) -> None:
+    def _activate_component(self, component: torch.nn.Module, weights: Mapping[str, float]) -> None:
         there = getattr(component, "peft_config", {})
         # Sums of floats depend on their order, so it is not that of names.
         order = sorted(weights, key=lambda name: (self._digests[name], weights[name]))
@@ -70,12 +70,12 @@ class LoraLayers:
         if active:
             adapters = [self._adapters[name] for name in active]
             set_weights_and_activate_adapters(component, adapters, [weights[name] for name in active])
-            _keep_out_of_compiled_code(component)
+            _scales_to_tensors(component)
         set_adapter_layers(component, enabled=bool(active))
         component.requires_grad_(False)
 
-    def _load(self, name: str) -> None:
-        path = lora_files.planned(name, self._wanted[name], self._digests[name])
+    def _load_lora(self, name: str) -> None:
+        path = lora_files.fetch_planned_lora(name, self._wanted[name], self._digests[name])
         adapter = f"adapter_{len(self._adapters)}"  # names of people's own may be those of PyTorch's attributes
         if not hasattr(self._pipe, "load_lora_weights"):
             raise BadInput(f"model.loras: {type(self._pipe).__name__} takes no LoRA. Remove them.")
@@ -88,21 +88,21 @@ class LoraLayers:
                     use_safetensors=True,
                     local_files_only=True,
                 )
-            self._require_whole(path, adapter)
+            self._require_all_layers(path, adapter)
         except Exception as error:  # whatever a stranger's file makes the libraries raise
-            raise _explained(f"model.loras.{name}", error) from error
+            raise _explain_load_error(f"model.loras.{name}", error) from error
         for _, component in self._components():
             component.eval()  # new layers are in train mode, where they drop out at random
         self._adapters[name] = adapter
-        self._in_force.clear()  # a LoRA is in force once it is loaded
+        self._active.clear()  # a LoRA is in force once it is loaded
 
-    def _require_whole(self, path: Path, adapter: str) -> None:
+    def _require_all_layers(self, path: Path, adapter: str) -> None:
         """Raise ValueError where the model has no layer for some tensors: diffusers leaves these out."""
         found = self._pipe.lora_state_dict(
             str(path.parent), weight_name=path.name, use_safetensors=True, local_files_only=True
         )
         tensors = found[0] if isinstance(found, tuple) else found
-        wanted = sum(any(mark in name for mark in COUNTED) and "alpha" not in name for name in tensors)
+        wanted = sum(any(mark in name for mark in LAYER_TENSOR_MARKERS) and "alpha" not in name for name in tensors)
         fitting = sum(
             f".{adapter}." in f"{name}."
             for _, component in self._components()
@@ -112,7 +112,7 @@ class LoraLayers:
             raise ValueError(f"the model has no layer for {wanted - fitting} of its {wanted} tensors")
 
 
-def _keep_out_of_compiled_code(component: torch.nn.Module) -> None:
+def _scales_to_tensors(component: torch.nn.Module) -> None:
     """Hold weights as tensors without axes: compiled code has numbers in it, and another weight would be other code."""
     for layer in component.modules():
         if isinstance(layer, BaseTunerLayer):
@@ -120,11 +120,13 @@ def _keep_out_of_compiled_code(component: torch.nn.Module) -> None:
             scales.update({name: torch.as_tensor(each, dtype=torch.float32) for name, each in scales.items()})
 
 
-def _explained(setting: str, error: Exception) -> KilnError:
+def _explain_load_error(setting: str, error: Exception) -> KilnError:
     if isinstance(error, KilnError):
         return error
     if isinstance(error, KeyError) and isinstance(error.__context__, Exception):
         error = error.__context__  # diffusers tidies up after a failure what is not always there
-    if is_out_of_memory(error) or is_lost(error):
-        return TryAgain(f"{setting}: the device has no room for it, or failed ({reason(error)}). Run the shard again.")
-    return BadInput(f"{setting}: does not fit the model ({reason(error)}). Name another LoRA, or another model.")
+    if is_out_of_memory(error) or is_device_lost(error):
+        return TryAgain(
+            f"{setting}: the device has no room for it, or failed ({error_reason(error)}). Run the shard again."
+        )
+    return BadInput(f"{setting}: does not fit the model ({error_reason(error)}). Name another LoRA, or another model.")

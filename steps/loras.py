@@ -9,72 +9,74 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from imagekiln.steps.adapters import NAME
+from imagekiln.steps.adapters import ADAPTER_NAME_PATTERN
 
-LARGEST_WEIGHT = 10.0
-MOST_LORAS = 8  # at once: each one is more work for every layer
-MOST_CHARS = 1000
-NUMBER = r"[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(?:[eE][+-]?[0-9]{1,3})?"
-WRITTEN = re.compile(rf"\s*({NAME})\s*(?::\s*({NUMBER})\s*)?")
+MAX_LORA_WEIGHT = 10.0
+MAX_LORAS = 8  # at once: each one is more work for every layer
+MAX_LORA_CHARS = 1000
+WEIGHT_PATTERN = r"[+-]?(?:[0-9]{1,18}(?:\.[0-9]{0,18})?|\.[0-9]{1,18})(?:[eE][+-]?[0-9]{1,3})?"
+LORA_PATTERN = re.compile(rf"\s*({ADAPTER_NAME_PATTERN})\s*(?::\s*({WEIGHT_PATTERN})\s*)?")
 
-Fault = Literal["syntax", "unknown", "twice", "weight", "many"]
-REASONS: Mapping[Fault, str] = {
+LoraRejectionReason = Literal["syntax", "unknown", "twice", "weight", "many"]
+LORA_REJECTION_TEXTS: Mapping[LoraRejectionReason, str] = {
     "syntax": "is not written as name:weight, name:weight",
     "unknown": "names a LoRA that is not in model.loras",
     "twice": "names a LoRA twice",
-    "weight": f"has a weight that is not between -{LARGEST_WEIGHT:g} and {LARGEST_WEIGHT:g}",
-    "many": f"names more than {MOST_LORAS} LoRAs",
+    "weight": f"has a weight that is not between -{MAX_LORA_WEIGHT:g} and {MAX_LORA_WEIGHT:g}",
+    "many": f"names more than {MAX_LORAS} LoRAs",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ParsedLoras:
     """What a text says: its canonical form, which is None for no LoRA, or the fault for which it is refused."""
 
-    loras: str | None = None
-    fault: Fault | None = None
+    canonical: str | None = None
+    rejection: LoraRejectionReason | None = None
 
 
-def read(text: str, known: Collection[str]) -> Read:
+def parse_loras(text: str, known: Collection[str]) -> ParsedLoras:
     """Read a person's text about LoRAs of these names."""
     found: dict[str, float] = {}
-    if len(text) > MOST_CHARS:
-        return Read(fault="many")
+    if len(text) > MAX_LORA_CHARS:
+        return ParsedLoras(rejection="many")
     for each in text.split(",") if text.strip() else ():
-        written = WRITTEN.fullmatch(each)
+        written = LORA_PATTERN.fullmatch(each)
         if written is None:
-            return Read(fault="syntax")
+            return ParsedLoras(rejection="syntax")
         name, weight = written[1], float(written[2] or 1)
-        if fault := _fault(name, weight, found, known):
-            return Read(fault=fault)
+        if fault := _rejection_reason(name, weight, found, known):
+            return ParsedLoras(rejection=fault)
         found[name] = weight
-    return Read(canonical(found)) if len(found) <= MOST_LORAS else Read(fault="many")
+    return ParsedLoras(format_loras(found)) if len(found) <= MAX_LORAS else ParsedLoras(rejection="many")
 
 
-def _fault(name: str, weight: float, found: Collection[str], known: Collection[str]) -> Fault | None:
+def _rejection_reason(
+    name: str, weight: float, found: Collection[str], known: Collection[str]
+) -> LoraRejectionReason | None:
     if name not in known:
         return "unknown"
     if name in found:
         return "twice"
-    return None if abs(weight) <= LARGEST_WEIGHT else "weight"
+    return None if abs(weight) <= MAX_LORA_WEIGHT else "weight"
 
 
-def canonical(weights: Mapping[str, float]) -> str | None:
+def format_loras(weights: Mapping[str, float]) -> str | None:
     """The canonical text of these weights; None where all are zero."""
-    return ",".join(f"{name}:{digits(weight)}" for name, weight in sorted(weights.items()) if weight) or None
+    return ",".join(f"{name}:{format_weight(weight)}" for name, weight in sorted(weights.items()) if weight) or None
 
 
-def weights(loras: str | None) -> dict[str, float]:
+def lora_weights(loras: str | None) -> dict[str, float]:
     """The weight of each LoRA in a canonical text."""
     pairs = (each.rpartition(":") for each in loras.split(",")) if loras else ()
     return {name: float(weight) for name, _, weight in pairs}
 
 
-def key(loras: str, digests: Mapping[str, str]) -> str:
+def lora_key(loras: str, digests: Mapping[str, str]) -> str:
     """What of a canonical text decides pixels: each file's digest and its weight, whatever the files are called."""
-    return ",".join(sorted(f"{digests[name]}:{digits(weight)}" for name, weight in weights(loras).items()))
+    return ",".join(sorted(f"{digests[name]}:{format_weight(weight)}" for name, weight in lora_weights(loras).items()))
 
 
-def digits(weight: float) -> str:
+def format_weight(weight: float) -> str:
     """The shortest digits that give this weight."""
     return repr(weight).removesuffix(".0")

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from imagekiln.steps.visible import cut
+from imagekiln.steps.visible import truncate_text
 
-TEXT_CHARS = 500
+MAX_TEXT_CHARS = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,26 +34,29 @@ class Sample:
     near_duplicate_of: str | None = None
 
 
-class Lot:
+class LowestHashSample:
     """Keeps the images with the lowest ids."""
 
     def __init__(self, most: int) -> None:
         """Begin with none, and keep at most so many."""
-        self.drawn: list[Sample] = []
+        self.items: list[Sample] = []
         self._most = most
 
     def add(self, rows: pa.Table) -> None:
         """Let the images in these rows of the manifest take part, each once."""
-        if len(self.drawn) == self._most:
-            rows = rows.filter(pc.less(rows["image_id"], self.drawn[-1].image_id))
+        if len(self.items) == self._most:
+            rows = rows.filter(pc.less(rows["image_id"], self.items[-1].image_id))
         if rows.num_rows:
             found = rows.take(pc.select_k_unstable(rows, self._most, [("image_id", "ascending")]))
-            self.drawn = sorted([*self.drawn, *samples(found)], key=lambda each: each.image_id)[: self._most]
+            self.items = sorted([*self.items, *to_samples(found)], key=lambda each: each.image_id)[: self._most]
 
 
-def samples(rows: pa.Table) -> Iterator[Sample]:
+def to_samples(rows: pa.Table) -> Iterator[Sample]:
     """The images in these rows of the manifest, as pictures to show."""
     for row in rows.select(list(Sample.__slots__)).to_pylist():
         reason = row["marks_reason"]
-        said = {"prompt": cut(row["prompt"], TEXT_CHARS), "marks_reason": reason and cut(reason, TEXT_CHARS)}
+        said = {
+            "prompt": truncate_text(row["prompt"], MAX_TEXT_CHARS),
+            "marks_reason": reason and truncate_text(reason, MAX_TEXT_CHARS),
+        }
         yield Sample(**row | said | {"marks": tuple(row["marks"] or ())})

@@ -11,15 +11,15 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image as Pillow
 
-from imagekiln.steps.phash import phash
+from imagekiln.steps.phash import perceptual_hash
 
-SIDE = 256
+MAX_MEASURED_SIDE = 256
 VIVID_VALUE = 230  # of 255: 0.9
-WHITE_TENTHS = 10  # a saturation of 0.9 or more: the least channel is at most a tenth of the largest
+MAX_WHITE_TENTHS = 10  # a saturation of 0.9 or more: the least channel is at most a tenth of the largest
 
 
 @dataclass(frozen=True, slots=True)
-class Measures:
+class ImageMeasures:
     """Contrast from 0 to 0.5, saturation from 0 to 1, and the signed 64 bits of the perceptual hash."""
 
     contrast: float
@@ -27,12 +27,12 @@ class Measures:
     phash: int
 
 
-def measure(rgb: npt.NDArray[np.uint8]) -> Measures:
+def measure_image(rgb: npt.NDArray[np.uint8]) -> ImageMeasures:
     """Measure RGB uint8 (height, width, 3)."""
     image = Pillow.fromarray(rgb)
-    small = image.reduce(max(1, -(-max(image.size) // SIDE)))
+    small = image.reduce(max(1, -(-max(image.size) // MAX_MEASURED_SIDE)))
     grey = small.convert("L")
-    return Measures(_contrast(grey), _saturation(np.asarray(small)), phash(grey))
+    return ImageMeasures(_contrast(grey), _saturation(np.asarray(small)), perceptual_hash(grey))
 
 
 def _contrast(grey: Pillow.Image) -> float:
@@ -49,5 +49,5 @@ def _saturation(rgb: npt.NDArray[np.uint8]) -> float:
     red, green, blue = rgb[..., 0], rgb[..., 1], rgb[..., 2]
     most = np.maximum(np.maximum(red, green), blue)
     least = np.minimum(np.minimum(red, green), blue)
-    vivid = (most >= VIVID_VALUE) & (least <= most // WHITE_TENTHS)
+    vivid = (most >= VIVID_VALUE) & (least <= most // MAX_WHITE_TENTHS)
     return int(np.count_nonzero(vivid)) / vivid.size

@@ -6,13 +6,13 @@ from threading import Lock
 
 import diffusers
 
-from imagekiln.steps.compile_clock import Clock
-from imagekiln.steps.timing import Span, Spans, Taken
+from imagekiln.steps.compile_clock import CompileClock
+from imagekiln.steps.timing import DeviceTimes, SpanName, Spans
 
-Function = Callable[..., object]
+AnyFunction = Callable[..., object]
 
 
-class Meter:
+class PipelineProfiler:
     """Watches a pipeline, and adds up what its calls took. `add`, `text` and `taken` may be called in any thread."""
 
     def __init__(
@@ -20,7 +20,7 @@ class Meter:
         pipe: diffusers.DiffusionPipeline,
         *,
         texts: bool,
-        clock: Clock,
+        clock: CompileClock,
     ) -> None:
         """Find the decoder under its usual name. `texts`: the pipeline's own call encodes its texts.
 
@@ -28,48 +28,48 @@ class Meter:
         """
         self._pipe, self._texts = pipe, texts and hasattr(pipe, "encode_prompt")
         self._vae = getattr(pipe, "vae", None)
-        self._taken, self._clock = Taken(), clock
+        self._taken, self._clock = DeviceTimes(), clock
         self._lock = Lock()
 
     @contextmanager
-    def watching(self) -> Iterator[Spans]:
+    def profile_call(self) -> Iterator[Spans]:
         """Watch what the pipeline does in the block.
 
         Its parts are replaced for that long, and not hooked: a hook would become a part of what is compiled.
         """
         spans = Spans(self._pipe.device, self._clock)
         with ExitStack() as stack, spans.span("whole"):
-            for owner, name, function in self._parts(spans):
-                stack.enter_context(_replaced(owner, name, function))
+            for owner, name, function in self._replacements(spans):
+                stack.enter_context(_patch_attribute(owner, name, function))
             yield spans
 
-    def add(self, spans: Spans) -> None:
+    def add_call(self, spans: Spans) -> None:
         """Add a call that is over."""
-        self._sum(spans.taken())
+        self._add_times(spans.times())
 
-    def text(self, seconds: float) -> None:
+    def add_text(self, seconds: float) -> None:
         """Add the time of a text that was encoded beside the batches."""
-        self._sum(Taken(text=seconds))
+        self._add_times(DeviceTimes(text=seconds))
 
-    def taken(self) -> Taken:
+    def pop_times(self) -> DeviceTimes:
         """What was added since this was last asked."""
         with self._lock:
-            found, self._taken = self._taken, Taken()
+            found, self._taken = self._taken, DeviceTimes()
         return found
 
-    def _sum(self, more: Taken) -> None:
+    def _add_times(self, more: DeviceTimes) -> None:
         with self._lock:
             self._taken += more
 
-    def _parts(self, spans: Spans) -> Iterator[tuple[object, str, Function]]:
+    def _replacements(self, spans: Spans) -> Iterator[tuple[object, str, AnyFunction]]:
         """What to replace, and by what: no more than tells something."""
         if (decode := getattr(self._vae, "decode", None)) is not None:
-            yield self._vae, "decode", _timed(decode, "decode", spans)
+            yield self._vae, "decode", _with_span(decode, "decode", spans)
         if self._texts:
-            yield self._pipe, "encode_prompt", _timed(self._pipe.encode_prompt, "text", spans)
+            yield self._pipe, "encode_prompt", _with_span(self._pipe.encode_prompt, "text", spans)
 
 
-def _timed(function: Function, span: Span, spans: Spans) -> Function:
+def _with_span(function: AnyFunction, span: SpanName, spans: Spans) -> AnyFunction:
     def called(*places: object, **names: object) -> object:
         with spans.span(span):
             return function(*places, **names)
@@ -78,7 +78,7 @@ def _timed(function: Function, span: Span, spans: Spans) -> Function:
 
 
 @contextmanager
-def _replaced(owner: object, name: str, function: Function) -> Iterator[None]:
+def _patch_attribute(owner: object, name: str, function: AnyFunction) -> Iterator[None]:
     """Put a function in the place of an object's own. Past `__setattr__`, which wrappers of modules hand on."""
     own = vars(owner)
     before = {name: own[name]} if name in own else {}

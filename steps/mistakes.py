@@ -8,14 +8,14 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from imagekiln.steps import settings
-from imagekiln.steps.settings import Place
+from imagekiln.steps.settings import SettingPath
 
 # What people write for what is meant, where no letters show it.
-MEANT = {"fp16": "float16", "fp32": "float32", "half": "float16", "gpu": "cuda", "jpg": "jpeg"}
+SYNONYMS = {"fp16": "float16", "fp32": "float32", "half": "float16", "gpu": "cuda", "jpg": "jpeg"}
 # How alike two names must be for one to be a misspelling of the other: in its group, and in any other.
-ENOUGH, ELSEWHERE = 0.6, 0.8
-SHOWN = 60
-WRITE = {
+MIN_SIMILARITY, MIN_SIMILARITY_ELSEWHERE = 0.6, 0.8
+MAX_VALUE_CHARS = 60
+REMEDIES = {
     "finite_number": "write a finite number",
     "float_parsing": "write a number",
     "float_type": "write a number",
@@ -33,95 +33,97 @@ WRITE = {
 }
 
 
-def sentences(
-    job: type[BaseModel], errors: Sequence[ErrorDetails], name: str, places: Mapping[Place, str]
+def describe_validation_errors(
+    job: type[BaseModel], errors: Sequence[ErrorDetails], name: str, places: Mapping[SettingPath, str]
 ) -> list[str]:
     """One sentence for each wrong setting. `places` says where each stands in the file `name`."""
-    paths = [_path(job, error) for error in errors]
-    said: dict[Place, str] = {}
+    paths = [_setting_path(job, error) for error in errors]
+    said: dict[SettingPath, str] = {}
     for path, error in zip(paths, errors, strict=True):
         # Of a setting that may be one of several kinds, pydantic tells why it is none of them: once is enough.
         deeper = any(other[: len(path)] == path != other for other in paths)
         if not deeper and (path not in said or error["type"] == "too_short"):
-            said[path] = _sentence(job, path, error, name, places)
+            said[path] = _describe_error(job, path, error, name, places)
     return list(said.values())
 
 
-def _sentence(job: type[BaseModel], path: Place, error: ErrorDetails, name: str, places: Mapping[Place, str]) -> str:
+def _describe_error(
+    job: type[BaseModel], path: SettingPath, error: ErrorDetails, name: str, places: Mapping[SettingPath, str]
+) -> str:
     where = next((places[path[:depth]] for depth in range(len(path), -1, -1) if path[:depth] in places), name)
-    return f"{where}: {'.'.join(map(str, path)) or 'the job'} {_problem(job, path, error)}."
+    return f"{where}: {'.'.join(map(str, path)) or 'the job'} {_describe_problem(job, path, error)}."
 
 
-def _problem(job: type[BaseModel], path: Place, error: ErrorDetails) -> str:
+def _describe_problem(job: type[BaseModel], path: SettingPath, error: ErrorDetails) -> str:
     match error["type"]:
         case "extra_forbidden" | "invalid_key":
-            return f"is no setting; {_nearest_setting(job, path)}"
+            return f"is no setting; {_suggest_setting(job, path)}"
         case "missing":
             return "is missing; write it"
         case "value_error":
             return error["msg"].removeprefix("Value error, ")
         case "union_tag_invalid":
             given = str(error["ctx"]["tag"])
-            return f"is {_shown(given)}; {_nearest(given, _choices(error['ctx']['expected_tags']))}"
+            return f"is {_format_value(given)}; {_suggest_choice(given, _split_choices(error['ctx']['expected_tags']))}"
         case _:
-            return f"is {_shown(error['input'])}; {_remedy(job, path, error)}"
+            return f"is {_format_value(error['input'])}; {_suggest_remedy(job, path, error)}"
 
 
-def _remedy(job: type[BaseModel], path: Place, error: ErrorDetails) -> str:
+def _suggest_remedy(job: type[BaseModel], path: SettingPath, error: ErrorDetails) -> str:
     given, context = error["input"], error.get("ctx", {})
     match error["type"]:
         case "literal_error":
-            return _nearest(str(given), _choices(context["expected"]))
-        case "string_pattern_mismatch" if described := settings.description(job, path):
+            return _suggest_choice(str(given), _split_choices(context["expected"]))
+        case "string_pattern_mismatch" if described := settings.setting_description(job, path):
             return f"write {described[:1].lower()}{described[1:].rstrip('.')}"
         case "string_type":
             return "write text" if given is None or isinstance(given, dict | list) else "put it in quotes"
         case "model_type":
-            return f"write settings in it: {', '.join(settings.names(job, path))}"
-        case kind if kind in WRITE:
-            return WRITE[kind].format(**context)
+            return f"write settings in it: {', '.join(settings.setting_names(job, path))}"
+        case kind if kind in REMEDIES:
+            return REMEDIES[kind].format(**context)
         case _:
             return error["msg"][:1].lower() + error["msg"][1:]
 
 
-def _choices(listed: object) -> list[str]:
+def _split_choices(listed: object) -> list[str]:
     return [choice.strip("'") for choice in str(listed).replace(" or ", ", ").split(", ")]
 
 
-def _nearest(given: str, choices: list[str]) -> str:
-    spelled = MEANT.get(given.lower(), given.lower().replace("+", "p"))
-    close = get_close_matches(spelled, choices, n=1, cutoff=ENOUGH)
+def _suggest_choice(given: str, choices: list[str]) -> str:
+    spelled = SYNONYMS.get(given.lower(), given.lower().replace("+", "p"))
+    close = get_close_matches(spelled, choices, n=1, cutoff=MIN_SIMILARITY)
     return f'write "{close[0]}"' if close else f"write one of {', '.join(choices)}"
 
 
-def _nearest_setting(job: type[BaseModel], path: Place) -> str:
+def _suggest_setting(job: type[BaseModel], path: SettingPath) -> str:
     """A setting of that group that is spelled much alike, or else those of other groups."""
-    given, here = str(path[-1]).lower() if path else "", settings.names(job, path[:-1])
+    given, here = str(path[-1]).lower() if path else "", settings.setting_names(job, path[:-1])
     if given in here:
         return "it is one of another kind, so remove it or change kind"
-    if get_close_matches(given, here, cutoff=ENOUGH):
-        return _nearest(given, here)
-    elsewhere = [place for place in settings.everywhere(job) if len(place) > 1]
-    close = get_close_matches(given, {str(place[-1]) for place in elsewhere}, n=1, cutoff=ELSEWHERE)
+    if get_close_matches(given, here, cutoff=MIN_SIMILARITY):
+        return _suggest_choice(given, here)
+    elsewhere = [place for place in settings.iter_setting_paths(job) if len(place) > 1]
+    close = get_close_matches(given, {str(place[-1]) for place in elsewhere}, n=1, cutoff=MIN_SIMILARITY_ELSEWHERE)
     found = [".".join(map(str, place)) for place in elsewhere if place[-1] in close]
-    return f"write {' or '.join(found)}" if found else _nearest(given, here)
+    return f"write {' or '.join(found)}" if found else _suggest_choice(given, here)
 
 
-def _path(job: type[BaseModel], error: ErrorDetails) -> Place:
+def _setting_path(job: type[BaseModel], error: ErrorDetails) -> SettingPath:
     """The path of a setting, without the words that pydantic adds for the members of a union."""
-    path: Place = ()
+    path: SettingPath = ()
     told = False  # of a group that has kinds, pydantic tells the kind first
     for name in error["loc"]:
         if name == "[key]":
             continue
-        if settings.has_kinds(job, path) and not told:
+        if settings.has_group_kinds(job, path) and not told:
             told = True
-        elif isinstance(name, int) or settings.names(job, path) or settings.is_named_freely(job, path):
+        elif isinstance(name, int) or settings.setting_names(job, path) or settings.has_user_defined_keys(job, path):
             path, told = (*path, name), False
     return (*path, "kind") if error["type"] == "union_tag_invalid" else path
 
 
-def _shown(given: object) -> str:
+def _format_value(given: object) -> str:
     match given:
         case None:
             return "empty"
@@ -132,6 +134,6 @@ def _shown(given: object) -> str:
         case list() | tuple():
             return "a list" if given else "an empty list"
         case str():
-            return json.dumps(given[:SHOWN], ensure_ascii=False)
+            return json.dumps(given[:MAX_VALUE_CHARS], ensure_ascii=False)
         case _:
-            return str(given)[:SHOWN]
+            return str(given)[:MAX_VALUE_CHARS]

@@ -14,10 +14,10 @@ from typing import Any, Literal, TypeAlias
 import diffusers
 import torch
 
-How = Literal["regional", "whole", "none"]
+CompileMode = Literal["regional", "whole", "none"]
 Network: TypeAlias = Any  # diffusers has no types, and modules say not what they hold
-MOST_SHAPES = 128  # of one network: what comes after them runs without being compiled
-COMPILER = {"options": {"deterministic": True}}
+MAX_COMPILED_SHAPES = 128  # of one network: what comes after them runs without being compiled
+COMPILE_OPTIONS = {"options": {"deterministic": True}}
 
 
 def has_compiler() -> bool:
@@ -26,33 +26,33 @@ def has_compiler() -> bool:
     return bool(compiler) and Path(sysconfig.get_path("include"), "Python.h").is_file()
 
 
-class Networks:
+class CompiledNetworks:
     """The networks of a pipeline that are compiled at their first call, `how` the family takes it."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline, how: How, further: Sequence[Network] = ()) -> None:
+    def __init__(self, pipe: diffusers.DiffusionPipeline, how: CompileMode, further: Sequence[Network] = ()) -> None:
         """Set them so, and `further` denoisers, each whole; nothing is compiled yet."""
-        self.how = how
+        self.mode = how
         denoiser = getattr(pipe, "unet", getattr(pipe, "transformer", None))
         if how == "none" or denoiser is None:
-            self.how, self._calls = "none", dict[Network, object]()
+            self.mode, self._calls = "none", dict[Network, object]()
             return
         if how == "regional" and not getattr(denoiser, "_repeated_blocks", None):
-            self.how = "whole"
-        parts = _parts(pipe, denoiser, self.how)
-        self._calls = _set([*parts, *(each.to(memory_format=torch.channels_last) for each in further)])
+            self.mode = "whole"
+        parts = _modules_to_compile(pipe, denoiser, self.mode)
+        self._calls = _compile_modules([*parts, *(each.to(memory_format=torch.channels_last) for each in further)])
 
-    def plain(self) -> None:
+    def disable(self) -> None:
         """Run as they were written."""
         for network in self._calls:
             network._compiled_call_impl = None
 
-    def again(self) -> None:
+    def enable(self) -> None:
         """Run compiled once more."""
         for network, call in self._calls.items():
             network._compiled_call_impl = call
 
 
-def _parts(pipe: diffusers.DiffusionPipeline, denoiser: Network, how: How) -> list[Network]:
+def _modules_to_compile(pipe: diffusers.DiffusionPipeline, denoiser: Network, how: CompileMode) -> list[Network]:
     """What is compiled each by itself: the denoiser or its repeated blocks, and the network that decodes."""
     parts = [denoiser]
     if how == "regional":  # blocks of one class share their code
@@ -65,7 +65,7 @@ def _parts(pipe: diffusers.DiffusionPipeline, denoiser: Network, how: How) -> li
     return [*parts, vae.decoder] if isinstance(vae, diffusers.AutoencoderKL) else parts
 
 
-def _set(parts: list[Network]) -> dict[Network, object]:
+def _compile_modules(parts: list[Network]) -> dict[Network, object]:
     for part in parts:
-        part.compile(dynamic=False, recompile_limit=MOST_SHAPES, **COMPILER)
+        part.compile(dynamic=False, recompile_limit=MAX_COMPILED_SHAPES, **COMPILE_OPTIONS)
     return {part: part._compiled_call_impl for part in parts}

@@ -9,58 +9,61 @@ import pyarrow.compute as pc
 
 from imagekiln.steps import commands, commit, names, plan, shard, tables
 from imagekiln.steps.errors import Incomplete, Missing
-from imagekiln.steps.in_order import in_order
-from imagekiln.steps.job import MOST_SHARD_IMAGES, Job
-from imagekiln.steps.plan import Counts, Plan, Shard
-from imagekiln.steps.planning import Planned, make_plan
+from imagekiln.steps.in_order import map_ordered
+from imagekiln.steps.job import MAX_SHARD_IMAGES, Job
+from imagekiln.steps.plan import Plan, PlanCounts, Shard
+from imagekiln.steps.planning import PlanResult, make_plan
 from imagekiln.steps.reconcile import MISSING
-from imagekiln.steps.rounds import Round, found
+from imagekiln.steps.rounds import Round, iter_rounds
 from imagekiln.steps.storage import Store, open_store
 
-AGAIN = ("blank", "failed", MISSING)  # `filtered` is a verdict, not a fault
-ROUNDING = 1e-9
+RETRIED_STATUSES = ("blank", "failed", MISSING)  # `filtered` is a verdict, not a fault
+WORK_TOLERANCE = 1e-9
 
 
-def next_round(store: Store, frozen: Plan) -> Round | None:
+def plan_next_round(store: Store, frozen: Plan) -> Round | None:
     """The round to make now: the last one where it is unfinished, else a new one; None where nothing is left to make.
 
     What is left is what the manifest says. Raises Incomplete where the run was never aggregated, BadInput, TryAgain.
     """
     number = 1
-    for each in found(store, frozen):
-        if not each.finished:
+    for each in iter_rounds(store, frozen):
+        if not each.is_finished:
             return each
         number = each.plan.round + 1
     inside = open_store(f"{store.uri}/{names.round_folder(number)}")
-    shards = [_write(inside, place, each) for place, each in enumerate(_shards(_left(store, frozen), frozen))]
+    shards = [
+        _write_shard(inside, place, each)
+        for place, each in enumerate(_group_into_shards(_rows_to_retry(store, frozen), frozen))
+    ]
     if not shards:
         return None
     made = replace(
         frozen,
-        counts=Counts(0, sum(each.shard.images for each in shards), 0, sum(each.truncated for each in shards)),
+        counts=PlanCounts(0, sum(each.shard.images for each in shards), 0, sum(each.truncated for each in shards)),
         shards=tuple(each.shard for each in shards),
         round=number,
-        covers=tuple(each.covers for each in shards),
+        source_shards=tuple(each.covers for each in shards),
     )
-    commit.once(inside, names.PLAN, plan.to_json(made))
+    commit.create_once(inside, names.PLAN_KEY, plan.plan_to_json(made))
     return Round(inside, made)
 
 
-def plan_retry(job: Job) -> Planned:
+def plan_retry(job: Job) -> PlanResult:
     """The round to make now of the job's run; where nothing is left, the run itself as a plan without shards.
 
     Raises Missing where there is no such run, and what `next_round` raises.
     """
     there = make_plan(job, must_exist=True)
-    found = next_round(open_store(there.uri), there.plan)
+    found = plan_next_round(open_store(there.uri), there.plan)
     if found is None:
         nothing = replace(there.plan, counts=replace(there.plan.counts, images=0), shards=())
-        return Planned(nothing, there.uri, adopted=True)
-    return Planned(found.plan, found.store.uri, adopted=False)
+        return PlanResult(nothing, there.uri, adopted=True)
+    return PlanResult(found.plan, found.store.uri, adopted=False)
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class _RetryRows:
     """Image rows from the shards `first` to `last` of the run, and their work: that of a whole shard of it is 1."""
 
     tables: tuple[pa.Table, ...] = ()
@@ -69,57 +72,57 @@ class _Rows:
     first: int = 0
     last: int = 0
 
-    def __add__(self, other: "_Rows") -> "_Rows":
+    def __add__(self, other: "_RetryRows") -> "_RetryRows":
         first = self.first if self.images else other.first
         images, work = self.images + other.images, self.work + other.work
-        return _Rows(self.tables + other.tables, images, work, first, other.last)
+        return _RetryRows(self.tables + other.tables, images, work, first, other.last)
 
-    def cut(self, first: int, size: int) -> Iterator["_Rows"]:
+    def split(self, first: int, size: int) -> Iterator["_RetryRows"]:
         """The rows of one table in pieces: the first of at most `first` rows, the others of `size`."""
         (table,), start = self.tables, 0
         while start < self.images:
             piece = table.slice(start, size if start else first)
-            yield _Rows((piece,), piece.num_rows, self.work * piece.num_rows / self.images, self.first, self.last)
+            yield _RetryRows((piece,), piece.num_rows, self.work * piece.num_rows / self.images, self.first, self.last)
             start += piece.num_rows
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _PlannedShard:
     shard: Shard
     covers: tuple[int, int]
     truncated: int
 
 
-def _left(store: Store, frozen: Plan) -> Iterator[_Rows]:
+def _rows_to_retry(store: Store, frozen: Plan) -> Iterator[_RetryRows]:
     """The rows to make again, shard by shard of the run."""
     sizes = [each.images for each in frozen.shards]
-    for number, rows in enumerate(in_order(lambda number: _left_of(store, frozen, number), len(sizes))):
+    for number, rows in enumerate(map_ordered(lambda number: _shard_rows_to_retry(store, frozen, number), len(sizes))):
         if rows is not None:
             # The last shard may be short: an image of it is no more work for that.
             full = max(sizes[-2:]) if number == len(sizes) - 1 else sizes[number]
-            yield _Rows((rows,), rows.num_rows, rows.num_rows / full, number, number)
+            yield _RetryRows((rows,), rows.num_rows, rows.num_rows / full, number, number)
 
 
-def _left_of(store: Store, frozen: Plan, number: int) -> pa.Table | None:
+def _shard_rows_to_retry(store: Store, frozen: Plan, number: int) -> pa.Table | None:
     try:
-        status = tables.column(store, names.manifest(number), "status")
+        status = tables.read_column(store, names.manifest_key(number), "status")
     except Missing as error:
         raise Incomplete(
-            f"{store.at(names.manifest(number))}: is not there, so nobody knows what is left. Run the job, or "
-            f"`{commands.on_run('aggregate', store.uri)}`, first."
+            f"{store.uri_of(names.manifest_key(number))}: is not there, so nobody knows what is left. Run the job, or "
+            f"`{commands.format_command('aggregate', store.uri)}`, first."
         ) from error
-    again = pc.is_in(status, pa.array(AGAIN))
+    again = pc.is_in(status, pa.array(RETRIED_STATUSES))
     if not pc.any(again).as_py():
         return None
-    return pa.concat_tables([part.rows for part in shard.read(store, frozen, number)]).filter(again)
+    return pa.concat_tables([part.rows for part in shard.read_shard(store, frozen, number)]).filter(again)
 
 
-def _shards(left: Iterator[_Rows], frozen: Plan) -> Iterator[_Rows]:
+def _group_into_shards(left: Iterator[_RetryRows], frozen: Plan) -> Iterator[_RetryRows]:
     """The rows in shards that are no more work than the run's are, of whole parts but for the last."""
-    waiting = _Rows()
-    for part in _parts(left, frozen.part_images):
+    waiting = _RetryRows()
+    for part in _group_into_parts(left, frozen.part_images):
         both = waiting + part
-        if waiting.images and (both.work > 1 + ROUNDING or both.images > MOST_SHARD_IMAGES):
+        if waiting.images and (both.work > 1 + WORK_TOLERANCE or both.images > MAX_SHARD_IMAGES):
             yield waiting
             both = part
         waiting = both
@@ -127,24 +130,24 @@ def _shards(left: Iterator[_Rows], frozen: Plan) -> Iterator[_Rows]:
         yield waiting
 
 
-def _parts(left: Iterator[_Rows], size: int) -> Iterator[_Rows]:
-    waiting = _Rows()
+def _group_into_parts(left: Iterator[_RetryRows], size: int) -> Iterator[_RetryRows]:
+    waiting = _RetryRows()
     for rows in left:
-        for piece in rows.cut(size - waiting.images, size):
+        for piece in rows.split(size - waiting.images, size):
             waiting += piece
             if waiting.images == size:
                 yield replace(waiting, tables=(pa.concat_tables(waiting.tables).combine_chunks(),))
-                waiting = _Rows()
+                waiting = _RetryRows()
     if waiting.images:
         yield waiting
 
 
-def _write(store: Store, number: int, each: _Rows) -> _Written:
+def _write_shard(store: Store, number: int, each: _RetryRows) -> _PlannedShard:
     rows = pa.concat_tables(each.tables).combine_chunks()
     content = tables.to_parquet(rows)
-    key = names.shard(number)
+    key = names.shard_key(number)
     # Without a plan, what is there is left of a planning that was killed, on a manifest that may have changed since.
     if not store.create(key, content) and store.read(key) != content:
         store.replace(key, content)
     truncated = pc.sum(rows["truncated"]).as_py() or 0
-    return _Written(Shard(rows.num_rows, hashlib.sha256(content).hexdigest()), (each.first, each.last), truncated)
+    return _PlannedShard(Shard(rows.num_rows, hashlib.sha256(content).hexdigest()), (each.first, each.last), truncated)

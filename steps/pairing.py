@@ -12,21 +12,21 @@ import pyarrow as pa
 from imagekiln.steps import names, tables
 from imagekiln.steps.database import Database
 from imagekiln.steps.errors import Incomplete, Missing
-from imagekiln.steps.in_order import in_order
+from imagekiln.steps.in_order import map_ordered
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.storage import Store
 
-COLUMNS = ("id", "image_index", "prompt", "negative_prompt", "status", "pixels_sha256")
-TEXTS = "concat('text|', strlen(prompt), ':', prompt, negative_prompt)"
-IDS = f"CASE WHEN id IS NULL THEN {TEXTS} ELSE concat('id|', id) END"
-PLACES = 2**20  # more than a shard has
-CREATE = "CREATE TABLE {run} (name UUID, number BIGINT, status VARCHAR, pixels UUID)"
-INSERT = """
+PAIRING_COLUMNS = ("id", "image_index", "prompt", "negative_prompt", "status", "pixels_sha256")
+TEXT_KEY = "concat('text|', strlen(prompt), ':', prompt, negative_prompt)"
+ID_KEY = f"CASE WHEN id IS NULL THEN {TEXT_KEY} ELSE concat('id|', id) END"
+SHARD_STRIDE = 2**20  # more than a shard has
+CREATE_IMAGES = "CREATE TABLE {run} (name UUID, number BIGINT, status VARCHAR, pixels UUID)"
+INSERT_IMAGES = """
     INSERT INTO {run} SELECT CAST(substr(sha256(concat(image_index, '|', {key})), 1, 32) AS UUID), number, status,
         CAST(substr(pixels_sha256, 1, 32) AS UUID) FROM shard_rows"""
 # Of rows that cannot be told apart, which differ in their seeds alone, the first one is taken.
-FIRST = "CREATE TABLE {run}_first AS SELECT name, min(number) AS number FROM {run} GROUP BY name"
-PAIRS = """
+CREATE_FIRST = "CREATE TABLE {run}_first AS SELECT name, min(number) AS number FROM {run} GROUP BY name"
+CREATE_PAIRS = """
     CREATE TABLE pairs AS
     SELECT numbers.name AS name, a, b, one.status AS was, other.status AS is_now, one.pixels = other.pixels AS same
     FROM (SELECT name, x.number AS a, y.number AS b FROM one_first x JOIN other_first y USING (name)) numbers
@@ -34,7 +34,7 @@ PAIRS = """
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ComparedRun:
     """One of the two runs."""
 
     store: Store
@@ -42,15 +42,15 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RowLocation:
     """Where an image's row is in its run's manifest."""
 
     shard: int
-    place: int
+    row: int
 
 
 @dataclass(frozen=True, slots=True)
-class Paired:
+class Pairing:
     """How many images have a counterpart, what became of them, and a fair sample of those that are ok in both.
 
     `alike` are images beyond the first of several that nothing but the seed tells apart: they are in no pair.
@@ -59,73 +59,76 @@ class Paired:
     both: int
     only_first: int
     only_second: int
-    alike: int
+    indistinct: int
     pixels_equal: int
     statuses: Counter[tuple[str, str]]
-    sample: tuple[tuple[Place, Place], ...]
+    sample: tuple[tuple[RowLocation, RowLocation], ...]
 
 
-def pair(database: Database, one: Side, other: Side, most: int) -> Paired:
+def pair_images(database: Database, one: ComparedRun, other: ComparedRun, most: int) -> Pairing:
     """Pair the images of two runs, and choose up to `most` pairs. Raises Incomplete, BadInput, TryAgain."""
     # Where only one of the runs has ids, they pair nothing.
-    key = IDS if _has_ids(one) and _has_ids(other) else TEXTS
+    key = ID_KEY if _has_ids(one) and _has_ids(other) else TEXT_KEY
     for run, side in (("one", one), ("other", other)):
-        database.run(CREATE.format(run=run))
-        for table in _rows(side, COLUMNS):
+        database.execute(CREATE_IMAGES.format(run=run))
+        for table in _iter_manifests(side, PAIRING_COLUMNS):
             database.register("shard_rows", table.to_reader())
-            database.run(INSERT.format(run=run, key=key))
-        database.run(FIRST.format(run=run))
-    database.run(PAIRS)
-    return _counted(database, most)
+            database.execute(INSERT_IMAGES.format(run=run, key=key))
+        database.execute(CREATE_FIRST.format(run=run))
+    database.execute(CREATE_PAIRS)
+    return _count_pairs(database, most)
 
 
-def _counted(database: Database, most: int) -> Paired:
-    statuses = database.table("SELECT was, is_now, count(*) AS n FROM pairs GROUP BY ALL").to_pylist()
-    (sums,) = database.table("""
+def _count_pairs(database: Database, most: int) -> Pairing:
+    statuses = database.fetch_table("SELECT was, is_now, count(*) AS n FROM pairs GROUP BY ALL").to_pylist()
+    (sums,) = database.fetch_table("""
         SELECT (SELECT count(*) FROM one_first) AS one, (SELECT count(*) FROM other_first) AS other,
             (SELECT count(*) FROM one) + (SELECT count(*) FROM other) AS images,
             (SELECT count(*) FROM pairs WHERE same) AS same""").to_pylist()
     # A name is a hash: the smallest ones are of no kind.
-    chosen = database.table(
+    chosen = database.fetch_table(
         f"SELECT a, b FROM pairs WHERE was = 'ok' AND is_now = 'ok' ORDER BY name LIMIT {most}"
     ).to_pylist()
     both = sum(each["n"] for each in statuses)
-    return Paired(
+    return Pairing(
         both,
         sums["one"] - both,
         sums["other"] - both,
         sums["images"] - sums["one"] - sums["other"],
         sums["same"],
         Counter({(each["was"], each["is_now"]): each["n"] for each in statuses}),
-        tuple((Place(*divmod(each["a"], PLACES)), Place(*divmod(each["b"], PLACES))) for each in chosen),
+        tuple(
+            (RowLocation(*divmod(each["a"], SHARD_STRIDE)), RowLocation(*divmod(each["b"], SHARD_STRIDE)))
+            for each in chosen
+        ),
     )
 
 
-def _has_ids(side: Side) -> bool:
-    return any(table["id"].null_count < table.num_rows for table in _rows(side, ("id",)))
+def _has_ids(side: ComparedRun) -> bool:
+    return any(table["id"].null_count < table.num_rows for table in _iter_manifests(side, ("id",)))
 
 
-def _rows(side: Side, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+def _iter_manifests(side: ComparedRun, columns: tuple[str, ...]) -> Iterator[pa.Table]:
     """These columns of the manifest, shard by shard, with where each row is."""
 
     def numbered(number: int) -> pa.Table:
         try:
-            there = tables.columns(side.store, names.manifest(number), columns)
+            there = tables.read_columns(side.store, names.manifest_key(number), columns)
         except Missing as error:
             raise Incomplete(f"{side.store.uri}: has no whole manifest. Aggregate it first.") from error
-        places = pa.array(range(number * PLACES, number * PLACES + there.num_rows), pa.int64())
+        places = pa.array(range(number * SHARD_STRIDE, number * SHARD_STRIDE + there.num_rows), pa.int64())
         return there.append_column("number", places)
 
-    yield from in_order(numbered, len(side.plan.shards))
+    yield from map_ordered(numbered, len(side.plan.shards))
 
 
-def rows(side: Side, places: list[Place]) -> list[dict[str, object]]:
+def read_rows(side: ComparedRun, places: list[RowLocation]) -> list[dict[str, object]]:
     """The manifest's rows at these places, in their order."""
     wanted = sorted({place.shard for place in places})
-    found: dict[Place, dict[str, object]] = {}
-    manifests = in_order(lambda at: tables.read(side.store, names.manifest(wanted[at])), len(wanted))
+    found: dict[RowLocation, dict[str, object]] = {}
+    manifests = map_ordered(lambda at: tables.read_table(side.store, names.manifest_key(wanted[at])), len(wanted))
     for each, manifest in zip(wanted, manifests, strict=True):
-        here = sorted({place.place for place in places if place.shard == each})
+        here = sorted({place.row for place in places if place.shard == each})
         for place, row in zip(here, manifest.take(pa.array(here)).to_pylist(), strict=True):
-            found[Place(each, place)] = row
+            found[RowLocation(each, place)] = row
     return [found[place] for place in places]

@@ -13,18 +13,18 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import PurePath
 
 from imagekiln.steps import loras, shortcuts
-from imagekiln.steps.identity import Pixels
+from imagekiln.steps.identity import ImageParameters
 from imagekiln.steps.lora_files import LoraFacts
 from imagekiln.steps.plan import Plan
 
-NEGATIVE = "Negative prompt:"
+NEGATIVE_PROMPT_LABEL = "Negative prompt:"
 # Without it, such a line of a prompt would be taken for the negative prompt. It is seen by none and stripped by none.
 GUARD = "\N{ZERO WIDTH SPACE}"
-GUARDED = re.compile(rf"^([^\S\n]*)(?={NEGATIVE})", re.MULTILINE)
+LINE_TO_GUARD = re.compile(rf"^([^\S\n]*)(?={NEGATIVE_PROMPT_LABEL})", re.MULTILINE)
 HASH_DIGITS, LORA_HASH_DIGITS = 10, 12
-CUT = "\N{HORIZONTAL ELLIPSIS}"
+ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 # Ours, and what web UIs call sampler and schedule. "default" is not here: which it is, the model alone knows.
-SAMPLERS = {
+WEBUI_SAMPLERS = {
     "ddim": "DDIM",
     "ddpm": "DDPM",
     "deis": "DEIS",
@@ -40,10 +40,10 @@ SAMPLERS = {
     "pndm": "PLMS",
     "unipc": "UniPC",
 }
-SCHEDULES = {"dpmpp_2m_karras": "Karras"}
+WEBUI_SCHEDULES = {"dpmpp_2m_karras": "Karras"}
 
 
-class Model:
+class ModelLabel:
     """What the text says of the model, and of the program."""
 
     def __init__(
@@ -61,42 +61,46 @@ class Model:
         kind, _, digits = digest.rpartition("@" if "@" in digest else ":")
         self.name = PurePath(name).name if kind == "sha256" else name
         self.hash = digits[:HASH_DIGITS]
-        self.further = dict(further or {})
+        self.extra_settings = dict(further or {})
 
 
-def of(plan: Plan) -> Model:
+def model_label(plan: Plan) -> ModelLabel:
     """What the text says of a plan's model, and the shortcuts taken."""
     job, further = plan.job, dict[str, str]()
-    if named := shortcuts.told(job.speed):
+    if named := shortcuts.shortcuts_label(job.speed):
         further["Shortcuts"] = named
-    return Model(job.model.id, plan.model.digest, plan.loras, further)
+    return ModelLabel(job.model.id, plan.model.digest, plan.loras, further)
 
 
-def text(pixels: Pixels, model: Model, most: int | None = None) -> str:
+def format_parameters(pixels: ImageParameters, model: ModelLabel, most: int | None = None) -> str:
     """The whole text. With `most`, the prompts are cut so that it is no longer in units of UTF-16."""
-    settings, networks = _settings(pixels, model), _networks(pixels)
-    prompt, negative = _clean(pixels.prompt), _clean(pixels.negative_prompt)
+    settings, networks = _format_settings(pixels, model), _lora_tags(pixels)
+    prompt, negative = _guard_prompt(pixels.prompt), _guard_prompt(pixels.negative_prompt)
     if most is not None:
-        room = most - _units(settings) - _units(networks) - len(NEGATIVE) - 3  # two ends of line and a space
-        kept = _cut(negative, max(room // 2, room - _units(prompt)))
-        prompt, negative = _cut(prompt, room - _units(kept)), kept
-    return "\n".join([prompt + networks, *([f"{NEGATIVE} {negative}"] if negative else []), settings])
+        room = (
+            most - _utf16_length(settings) - _utf16_length(networks) - len(NEGATIVE_PROMPT_LABEL) - 3
+        )  # two ends of line and a space
+        kept = _truncate(negative, max(room // 2, room - _utf16_length(prompt)))
+        prompt, negative = _truncate(prompt, room - _utf16_length(kept)), kept
+    return "\n".join([prompt + networks, *([f"{NEGATIVE_PROMPT_LABEL} {negative}"] if negative else []), settings])
 
 
-def _networks(pixels: Pixels) -> str:
-    return "".join(f" <lora:{name}:{loras.digits(weight)}>" for name, weight in loras.weights(pixels.loras).items())
+def _lora_tags(pixels: ImageParameters) -> str:
+    return "".join(
+        f" <lora:{name}:{loras.format_weight(weight)}>" for name, weight in loras.lora_weights(pixels.loras).items()
+    )
 
 
-def _lora_hashes(pixels: Pixels, model: Model) -> str | None:
-    named = [name for name in loras.weights(pixels.loras) if name in model.loras]
+def _lora_hashes(pixels: ImageParameters, model: ModelLabel) -> str | None:
+    named = [name for name in loras.lora_weights(pixels.loras) if name in model.loras]
     return ", ".join(f"{name}: {model.loras[name].tensors[:LORA_HASH_DIGITS]}" for name in named) or None
 
 
-def _settings(pixels: Pixels, model: Model) -> str:
+def _format_settings(pixels: ImageParameters, model: ModelLabel) -> str:
     values = {
         "Steps": str(pixels.steps),
-        "Sampler": SAMPLERS.get(pixels.sampler),
-        "Schedule type": SCHEDULES.get(pixels.sampler),
+        "Sampler": WEBUI_SAMPLERS.get(pixels.sampler),
+        "Schedule type": WEBUI_SCHEDULES.get(pixels.sampler),
         "CFG scale": str(pixels.guidance),
         "Seed": str(pixels.seed),
         "Size": f"{pixels.width}x{pixels.height}",
@@ -104,14 +108,14 @@ def _settings(pixels: Pixels, model: Model) -> str:
         "Model hash": model.hash,
         "Model": model.name,
         "Lora hashes": _lora_hashes(pixels, model),
-        **model.further,
-        "Version": program(),
+        **model.extra_settings,
+        "Version": program_version(),
     }
-    return ", ".join(f"{name}: {_quoted(value)}" for name, value in values.items() if value is not None)
+    return ", ".join(f"{name}: {_quote(value)}" for name, value in values.items() if value is not None)
 
 
 @cache
-def program() -> str:
+def program_version() -> str:
     """Imagekiln, with its version where it is installed."""
     try:
         return f"Imagekiln {version('imagekiln')}"
@@ -119,20 +123,20 @@ def program() -> str:
         return "Imagekiln"
 
 
-def _quoted(value: str) -> str:
+def _quote(value: str) -> str:
     return json.dumps(value, ensure_ascii=False) if re.search(r'[,:\n"]', value) else value
 
 
-def _clean(prompt: str) -> str:
+def _guard_prompt(prompt: str) -> str:
     """A prompt that reads back as itself. NUL ends texts in PNG, and lone surrogates are in no text at all."""
     text = prompt.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
-    return GUARDED.sub(rf"\1{GUARD}", text)
+    return LINE_TO_GUARD.sub(rf"\1{GUARD}", text)
 
 
-def _units(text: str) -> int:
+def _utf16_length(text: str) -> int:
     return len(text.encode("utf-16-be")) // 2
 
 
-def _cut(text: str, most: int) -> str:
+def _truncate(text: str, most: int) -> str:
     whole = text.encode("utf-16-be")
-    return text if len(whole) <= 2 * most else whole[: 2 * (most - 1)].decode("utf-16-be", "ignore") + CUT
+    return text if len(whole) <= 2 * most else whole[: 2 * (most - 1)].decode("utf-16-be", "ignore") + ELLIPSIS

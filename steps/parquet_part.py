@@ -7,18 +7,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps import parts, readback, tables
-from imagekiln.steps.encode import Encoded
+from imagekiln.steps.encode import EncodedImage
 from imagekiln.steps.encodings import Encoding, is_lossless
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.readback import Checked, bad
+from imagekiln.steps.readback import CheckResult, check_failure
 from imagekiln.steps.shard import Part
 from imagekiln.steps.storage import Store
 
-BEFORE = (tables.IMAGE.name,)
+LEADING_COLUMNS = (tables.IMAGE_FIELD.name,)
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedParquet:
     """A part's bytes, ready to be committed."""
 
     part: Part
@@ -26,50 +26,52 @@ class Packed:
 
     def commit(self, store: Store) -> None:
         """Create the part, or find that another pod made it first. Raises BadInput where it holds other images."""
-        parts.commit(store, self.part.key, self.part.rows, self.content)
+        parts.commit_part(store, self.part.key, self.part.rows, self.content)
 
 
 @dataclass(frozen=True, slots=True)
-class Parquet:
+class ParquetFormat:
     """Parts in Parquet."""
 
     encoding: Encoding
 
-    def pack(self, part: Part, images: Sequence[Encoded]) -> Packed:
+    def pack(self, part: Part, images: Sequence[EncodedImage]) -> PackedParquet:
         """The part with these images."""
-        return Packed(part, parts.to_bytes(part.rows, images))
+        return PackedParquet(part, parts.part_to_parquet(part.rows, images))
 
-    def adopt(self, store: Store, part: Part) -> bool:  # noqa: ARG002  # as every format
+    def recover(self, store: Store, part: Part) -> bool:  # noqa: ARG002  # as every format
         """Nothing: the images are the commit."""
         return False
 
-    def places(self, part: Part) -> list[str]:
+    def object_keys(self, part: Part) -> list[str]:
         """The part itself, for each image."""
         return [part.key] * part.rows.num_rows
 
-    def check(self, store: Store, part: Part) -> Checked:
+    def check(self, store: Store, part: Part) -> CheckResult:
         """Read the part whole, and decode each of its images. Raises TryAgain where storage fails."""
-        where, images = store.at(part.key), part.rows.num_rows
+        where, images = store.uri_of(part.key), part.rows.num_rows
         try:
             content = store.read(part.key)
-            offsets = parts.offsets(content, where)
+            offsets = parts.parse_offsets(content, where)
             with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as parquet:
-                if len(offsets) != images or not readback.is_of(parquet, part.rows, BEFORE):
-                    return bad(f"{where}: holds other images than were planned", images)
-                rows = zip(readback.rows(parquet, BEFORE), offsets.to_pylist(), strict=True)
+                if len(offsets) != images or not readback.matches_rows(parquet, part.rows, LEADING_COLUMNS):
+                    return check_failure(f"{where}: holds other images than were planned", images)
+                rows = zip(readback.iter_part_rows(parquet, LEADING_COLUMNS), offsets.to_pylist(), strict=True)
                 exact = is_lossless(self.encoding)
-                return sum((_image(row, content, offset, where, exact) for row, offset in rows), Checked(images))
+                return sum(
+                    (_check_image(row, content, offset, where, exact) for row, offset in rows), CheckResult(images)
+                )
         except BadInput as error:
-            return bad(error, images)
-        except tables.DAMAGED as error:
-            return bad(tables.damaged(where, error), images)
+            return check_failure(error, images)
+        except tables.DAMAGE_ERRORS as error:
+            return check_failure(tables.damage_error(where, error), images)
 
 
-def _image(row: readback.Row, part: bytes, offset: int | None, where: str, exact: bool) -> Checked:
+def _check_image(row: readback.PartRow, part: bytes, offset: int | None, where: str, exact: bool) -> CheckResult:
     if row["status"] != "ok":
-        return Checked()
+        return CheckResult()
     image, size = row["image"], row["size"]
     content = image["bytes"] if isinstance(image, dict) else b""
     if offset is None or not isinstance(size, int) or content != part[offset : offset + size]:
-        return bad(f"{where}: image {row['image_id']} is not where the footer says")
-    return readback.image(row, content, where, exact)
+        return check_failure(f"{where}: image {row['image_id']} is not where the footer says")
+    return readback.check_image_bytes(row, content, where, exact)

@@ -6,10 +6,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-Numbers = npt.NDArray[np.int64]
+Int64Array = npt.NDArray[np.int64]
 
 
-class Passing:
+class SortedStream:
     """A stream of numbers that rise."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
@@ -17,7 +17,7 @@ class Passing:
         self._batches = batches
         self._ahead = np.empty(0, np.int64)
 
-    def among(self, numbers: Numbers) -> npt.NDArray[np.bool_]:
+    def contains(self, numbers: Int64Array) -> npt.NDArray[np.bool_]:
         """Whether each of these numbers, which rise and are larger than all asked for before, is in the stream."""
         if not len(numbers):
             return np.empty(0, np.bool_)

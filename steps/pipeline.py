@@ -9,35 +9,35 @@ import torch
 import transformers
 
 from imagekiln.steps import bundled, hub, model, quantize
-from imagekiln.steps.device import choose, describe, is_lost, is_out_of_memory
+from imagekiln.steps.device import choose_device, describe_device, is_device_lost, is_out_of_memory
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
-from imagekiln.steps.job import Job, Model
+from imagekiln.steps.job import Job, ModelSettings
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.samplers import SCHEDULERS
-from imagekiln.steps.store_errors import explain, reason
+from imagekiln.steps.store_errors import error_reason, explain_storage_error
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def load(plan: Plan) -> diffusers.DiffusionPipeline:
+def load_pipeline(plan: Plan) -> diffusers.DiffusionPipeline:
     """The plan's pipeline, ready to run. Raises BadInput where it does not load, TryAgain without its device."""
-    device = choose(plan.job.device)
+    device = choose_device(plan.job.device)
     in_fp8 = plan.job.speed.quantization == "fp8"
     if in_fp8:
-        quantize.require(device)
-    _refuse_emulation(plan, device)
+        quantize.require_fp8_support(device)
+    _refuse_emulated_dtype(plan, device)
     if plan.job.threads is not None:
         torch.set_num_threads(plan.job.threads)
-    pipe = loaded(plan.job.model, plan.model.digest, device)
-    _require_texts(plan.job.model.id, pipe)
+    pipe = load_pretrained(plan.job.model, plan.model.digest, device)
+    _require_text_input(plan.job.model.id, pipe)
     if in_fp8:
-        quantize.to_fp8(denoiser(pipe))
+        quantize.quantize_to_fp8(denoiser_network(pipe))
     return pipe
 
 
-def loaded(wanted: Model, digest: str, device: torch.device) -> diffusers.DiffusionPipeline:
+def load_pretrained(wanted: ModelSettings, digest: str, device: torch.device) -> diffusers.DiffusionPipeline:
     """A model on its device, in eval mode. Raises BadInput where it does not load, and what `folder` raises."""
-    files = folder(wanted, digest)
+    files = fetch_model(wanted, digest)
     for library in (diffusers, transformers):  # a pod's log is for what the job does
         library.utils.logging.set_verbosity_error()
         library.utils.logging.disable_progress_bar()
@@ -48,7 +48,7 @@ def loaded(wanted: Model, digest: str, device: torch.device) -> diffusers.Diffus
     except KilnError:
         raise
     except Exception as error:  # whatever a stranger's folder makes the libraries raise
-        raise _explained(wanted.id, error) from error
+        raise _explain_load_error(wanted.id, error) from error
     pipe.set_progress_bar_config(disable=True)
     for component in pipe.components.values():
         if isinstance(component, torch.nn.Module):
@@ -56,23 +56,23 @@ def loaded(wanted: Model, digest: str, device: torch.device) -> diffusers.Diffus
     return pipe
 
 
-def denoiser(pipe: diffusers.DiffusionPipeline) -> diffusers.ModelMixin:
+def denoiser_network(pipe: diffusers.DiffusionPipeline) -> diffusers.ModelMixin:
     """The part of a pipeline that runs at every step."""
     return pipe.unet if hasattr(pipe, "unet") else pipe.transformer
 
 
-def _refuse_emulation(plan: Plan, device: torch.device) -> None:
+def _refuse_emulated_dtype(plan: Plan, device: torch.device) -> None:
     """Raise BadInput where a GPU would compute the plan's dtype in pieces, many times slower than another."""
     wanted = plan.job.model
     if device.type != "cuda" or wanted.dtype != "bfloat16" or torch.cuda.is_bf16_supported(including_emulation=False):
         return
     raise BadInput(
-        f"{wanted.id}: is planned in bfloat16, which {describe(device)} does not have. "
+        f"{wanted.id}: is planned in bfloat16, which {describe_device(device)} does not have. "
         "Set model.dtype: float16 and plan anew, or use a GPU of compute capability 8.0 or more."
     )
 
 
-def _require_texts(name: str, pipe: diffusers.DiffusionPipeline) -> None:
+def _require_text_input(name: str, pipe: diffusers.DiffusionPipeline) -> None:
     """Raise BadInput where a pipeline takes no text, or not a text alone."""
     taken = inspect.signature(pipe.__call__).parameters
     needed = [each for each, how in taken.items() if how.default is how.empty and how.kind is how.POSITIONAL_OR_KEYWORD]
@@ -81,7 +81,7 @@ def _require_texts(name: str, pipe: diffusers.DiffusionPipeline) -> None:
         raise BadInput(f"{name}: is a {type(pipe).__name__}, which draws from {given}. Name one that draws from texts.")
 
 
-def scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers.SchedulerMixin:
+def make_scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers.SchedulerMixin:
     """A scheduler by the sampler's name, with the model's own configuration under it.
 
     Raises ValueError where it does not fit the model: the images that asked for it fail, and no others.
@@ -100,16 +100,18 @@ def scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers.Sche
         raise ValueError(f"sampler {sampler!r} does not fit this model ({str(error).strip()})") from error
 
 
-def _explained(name: str, error: Exception) -> KilnError:
-    first = reason(error)
-    if is_out_of_memory(error) or is_lost(error):
+def _explain_load_error(name: str, error: Exception) -> KilnError:
+    first = error_reason(error)
+    if is_out_of_memory(error) or is_device_lost(error):
         return TryAgain(f"{name}: the device has no room for it, or failed ({first}). Run the shard again.")
     if isinstance(error, OSError) and error.errno is not None:
-        return explain(str(error.filename or name), error) or TryAgain(f"{name}: storage failed ({first}).")
+        return explain_storage_error(str(error.filename or name), error) or TryAgain(
+            f"{name}: storage failed ({first})."
+        )
     return BadInput(f"{name}: does not load as a diffusers pipeline ({first}). Name another model.")
 
 
-def versions(job: Job) -> dict[str, str]:
+def library_versions(job: Job) -> dict[str, str]:
     """The libraries that decide the pixels and the speed of a job."""
     found = {
         "torch": torch.__version__,
@@ -123,12 +125,12 @@ def versions(job: Job) -> dict[str, str]:
     return found
 
 
-def folder(wanted: Model, digest: str) -> Path:
+def fetch_model(wanted: ModelSettings, digest: str) -> Path:
     """The files of a model on this machine, brought here if need be. Raises BadInput, Missing, TryAgain."""
     # First of all: what was a folder there may be the name of a stranger's hub model here.
-    if model.digest(wanted) != digest:
+    if model.weights_digest(wanted) != digest:
         raise BadInput(f"{wanted.id}: is not the model that the run was planned with. Restore it, or plan anew.")
-    if model.is_hub(wanted.id):
-        with hub.told(wanted):
+    if model.is_hub_id(wanted.id):
+        with hub.translate_hub_errors(wanted):
             return Path(diffusers.DiffusionPipeline.download(wanted.id, revision=wanted.revision, use_safetensors=True))
-    return Path(bundled.local(wanted.id))
+    return Path(bundled.resolve_path(wanted.id))

@@ -8,16 +8,16 @@ from pydantic import SerializerFunctionWrapHandler, TypeAdapter, ValidationError
 
 from imagekiln.steps import names
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job import UNTUNED_BATCH, Job
+from imagekiln.steps.job import DEFAULT_BATCH_IMAGES, Job
 from imagekiln.steps.lora_files import LoraFacts
 from imagekiln.steps.model import ModelFacts
 from imagekiln.steps.storage import Store
 
-SCHEMA_VERSION = 1
+PLAN_SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
-class Input:
+class InputFacts:
     """What was read: how many files and rows, and one hash of all their bytes."""
 
     files: int
@@ -26,7 +26,7 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class PlanCounts:
     """What became of the rows. Every accepted row's images are planned once, or counted as duplicates or existing."""
 
     rejected_rows: int
@@ -53,7 +53,7 @@ class Shard:
     sha256: str
 
 
-def _without_cluster(job: Job, dump: SerializerFunctionWrapHandler) -> dict[str, object]:
+def _dump_without_cluster(job: Job, dump: SerializerFunctionWrapHandler) -> dict[str, object]:
     # Where a job runs decides nothing of what it makes.
     values = cast("dict[str, object]", dump(job))
     return {key: value for key, value in values.items() if key != "cluster"}
@@ -70,71 +70,73 @@ class Plan:
 
     schema_version: int
     run_id: str
-    job: Annotated[Job, WrapSerializer(_without_cluster)]
+    job: Annotated[Job, WrapSerializer(_dump_without_cluster)]
     width: int
     height: int
     model: ModelFacts
-    input: Input
-    counts: Counts
+    input: InputFacts
+    counts: PlanCounts
     part_images: int
     shards: tuple[Shard, ...]
-    looked_at: tuple[str, ...] = ()
+    existing_runs: tuple[str, ...] = ()
     round: int = 0
-    covers: tuple[tuple[int, int], ...] = ()
-    batches: tuple[BatchSize, ...] = ()
+    source_shards: tuple[tuple[int, int], ...] = ()
+    batch_sizes: tuple[BatchSize, ...] = ()
     adapters: dict[str, str] = field(default_factory=dict)
     loras: dict[str, LoraFacts] = field(default_factory=dict)
 
     @property
-    def largest_batch(self) -> int:
+    def max_batch_size(self) -> int:
         """The images in the run's largest batches."""
-        return largest_batch(self.job, self.batches)
+        return max_batch_size(self.job, self.batch_sizes)
 
-    def batch(self, width: int, height: int) -> int:
+    def batch_size(self, width: int, height: int) -> int:
         """The images in a batch of this size, in pixels."""
-        sizes = (each.images for each in self.batches if (each.width, each.height) == (width, height))
-        return next(sizes, self.largest_batch)
+        sizes = (each.images for each in self.batch_sizes if (each.width, each.height) == (width, height))
+        return next(sizes, self.max_batch_size)
 
-    def parts(self, shard: int) -> int:
+    def part_count(self, shard: int) -> int:
         """How many parts a shard has."""
         return -(-self.shards[shard].images // self.part_images)
 
 
-def largest_batch(job: Job, batches: Iterable[BatchSize]) -> int:
+def max_batch_size(job: Job, batches: Iterable[BatchSize]) -> int:
     """The images in the largest batches of a job: tuned, or the job's own number, or a plain one."""
-    return max((each.images for each in batches), default=job.batch.images or UNTUNED_BATCH)
+    return max((each.images for each in batches), default=job.batch.images or DEFAULT_BATCH_IMAGES)
 
 
 @dataclass(frozen=True, slots=True)
-class Version:
+class PlanVersion:
     """The part of a plan.json that every version has."""
 
     schema_version: int
 
 
-PLAN: TypeAdapter[Plan] = TypeAdapter(Plan)
-VERSION: TypeAdapter[Version] = TypeAdapter(Version)
+PLAN_TYPE_ADAPTER: TypeAdapter[Plan] = TypeAdapter(Plan)
+PLAN_VERSION_TYPE_ADAPTER: TypeAdapter[PlanVersion] = TypeAdapter(PlanVersion)
 
 
-def to_json(plan: Plan) -> bytes:
+def plan_to_json(plan: Plan) -> bytes:
     """The plan as the bytes of plan.json: the same plan gives the same bytes."""
-    return PLAN.dump_json(plan, indent=1) + b"\n"
+    return PLAN_TYPE_ADAPTER.dump_json(plan, indent=1) + b"\n"
 
 
-def load(store: Store) -> Plan:
+def load_plan(store: Store) -> Plan:
     """Read the plan of the run in `store`. Raises BadInput where there is none, or one of another version."""
     try:
-        return parse(store.read(names.PLAN), store.at(names.PLAN))
+        return parse_plan(store.read(names.PLAN_KEY), store.uri_of(names.PLAN_KEY))
     except Missing as error:
         raise Missing(f"{store.uri}: holds no plan. Run `imagekiln plan` first, or check the run's name.") from error
 
 
-def parse(content: bytes, where: str) -> Plan:
+def parse_plan(content: bytes, where: str) -> Plan:
     """The plan in the bytes of a plan.json. Raises BadInput."""
     try:
-        if (version := VERSION.validate_json(content).schema_version) != SCHEMA_VERSION:
-            raise BadInput(f"{where}: has version {version}, and this Imagekiln reads {SCHEMA_VERSION}. Use its own.")
-        return PLAN.validate_json(content)
+        if (version := PLAN_VERSION_TYPE_ADAPTER.validate_json(content).schema_version) != PLAN_SCHEMA_VERSION:
+            raise BadInput(
+                f"{where}: has version {version}, and this Imagekiln reads {PLAN_SCHEMA_VERSION}. Use its own."
+            )
+        return PLAN_TYPE_ADAPTER.validate_json(content)
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the whole"

@@ -24,7 +24,7 @@ from imagekiln.steps import (
     sources,
     tables,
 )
-from imagekiln.steps.draft import Draft
+from imagekiln.steps.draft import PlanDraft
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job import Job
 from imagekiln.steps.lora_files import LoraFacts
@@ -35,7 +35,7 @@ WRITERS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlanResult:
     """A plan, where it lies, and whether it was there before."""
 
     plan: Plan
@@ -43,118 +43,118 @@ class Planned:
     adopted: bool
 
 
-def make_plan(job: Job, *, must_exist: bool = False) -> Planned:
+def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
     """Plan the job under its output, or adopt the plan that is there already with equal settings.
 
     With `must_exist`, nothing is planned anew: Missing says that there is no such run.
     Raises BadInput where the input, the model or the output is not as it must be, TryAgain where storage fails.
     """
     job = job.without_cluster()
-    files = model.digest(job.model)
-    digest = _digest(files, adapter_files.keys(job.model), lora_files.facts(job.model))
-    if job.run_id is not None and (there := _adopted(job, job.run_id, digest)):
+    files = model.weights_digest(job.model)
+    digest = _combine_digests(files, adapter_files.adapter_keys(job.model), lora_files.load_lora_facts(job.model))
+    if job.run_id is not None and (there := _adopt_existing(job, job.run_id, digest)):
         return there
     with tempfile.TemporaryDirectory(prefix="imagekiln-plan-") as folder:
         spool = Path(folder)
-        found = sources.gather(job.patterns, spool)
-        tuned = batching.known(job, lambda: files)
-        decides = digest, batching.used(job, tuned, found)
-        run_id = job.run_id or derived_run_id(job, sources.fingerprint(found), *decides)
-        if there := _adopted(job, run_id, digest):
+        found = sources.gather_sources(job.prompt_patterns, spool)
+        tuned = batching.load_tuning(job, lambda: files)
+        decides = digest, batching.tuning_key(job, tuned, found)
+        run_id = job.run_id or derive_run_id(job, sources.input_fingerprint(found), *decides)
+        if there := _adopt_existing(job, run_id, digest):
             return there
         if must_exist:
             raise Missing(f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. Run the job first.")
-        store = _store(job, run_id)
-        looked_at = earlier.chosen(store, job, run_id)
-        with closing(Draft(job, found, spool, looked_at, tuned, partial(_keep, store))) as draft:
-            return _write(draft, run_id, spool)
+        store = _open_run_store(job, run_id)
+        looked_at = earlier.choose_existing_runs(store, job, run_id)
+        with closing(PlanDraft(job, found, spool, looked_at, tuned, partial(_store_input_image, store))) as draft:
+            return _write_plan(draft, run_id, spool)
 
 
-def derived_run_id(job: Job, fingerprint: str, *more: str) -> str:
+def derive_run_id(job: Job, fingerprint: str, *more: str) -> str:
     """The name of a run that was given none: the job's, and a hash of settings, input and what else decides."""
     settings = job.model_dump_json(exclude={"output", "cluster", "price_per_hour"})
     decides = "".join([settings, fingerprint, *more])
     return f"{job.name}-{hashlib.sha256(decides.encode()).hexdigest()[:12]}"
 
 
-def _store(job: Job, run_id: str) -> Store:
+def _open_run_store(job: Job, run_id: str) -> Store:
     return open_store(f"{job.output.rstrip('/')}/{run_id}")
 
 
-def _digest(files: str, adapters: Mapping[str, str], loras: Mapping[str, LoraFacts]) -> str:
+def _combine_digests(files: str, adapters: Mapping[str, str], loras: Mapping[str, LoraFacts]) -> str:
     """What identifies all files that a run is drawn with."""
-    return lora_files.joined(adapter_files.joined(files, adapters), loras)
+    return lora_files.digest_with_loras(adapter_files.digest_with_adapters(files, adapters), loras)
 
 
-def _keep(store: Store, digest: str, picture: bytes) -> None:
-    commit.once(store, names.input_picture(digest), picture)
+def _store_input_image(store: Store, digest: str, picture: bytes) -> None:
+    commit.create_once(store, names.input_image_key(digest), picture)
 
 
-def _adopted(job: Job, run_id: str, digest: str) -> Planned | None:
-    store = _store(job, run_id)
+def _adopt_existing(job: Job, run_id: str, digest: str) -> PlanResult | None:
+    store = _open_run_store(job, run_id)
     try:
-        content = store.read(names.PLAN)
+        content = store.read(names.PLAN_KEY)
     except Missing:
         return None
-    there = plan.parse(content, store.at(names.PLAN))
-    if _settings(there.job) != _settings(job):
+    there = plan.parse_plan(content, store.uri_of(names.PLAN_KEY))
+    if _comparable_settings(there.job) != _comparable_settings(job):
         raise BadInput(
-            f"{store.uri}: holds a plan with {_difference(there.job, job)}. Choose another run_id or output."
+            f"{store.uri}: holds a plan with {_describe_difference(there.job, job)}. Choose another run_id or output."
         )
-    if _digest(there.model.digest, there.adapters, there.loras) != digest:
+    if _combine_digests(there.model.digest, there.adapters, there.loras) != digest:
         raise BadInput(
             f"{store.uri}: was planned with other files of {job.model.id} or adapters. Choose another run_id or output."
         )
-    return Planned(there, store.uri, adopted=True)
+    return PlanResult(there, store.uri, adopted=True)
 
 
-def _settings(job: Job) -> dict[str, object]:
+def _comparable_settings(job: Job) -> dict[str, object]:
     """What must be equal for a plan to be adopted: all but prices, and the folder, which has several names."""
     return job.model_dump(mode="json", exclude={"output", "price_per_hour"})
 
 
-def _difference(there: Job, wanted: Job) -> str:
-    old, new = _settings(there), _settings(wanted)
+def _describe_difference(there: Job, wanted: Job) -> str:
+    old, new = _comparable_settings(there), _comparable_settings(wanted)
     key = next(key for key in new if old[key] != new[key])
     return f"another `{key}`"
 
 
-def _write(draft: Draft, run_id: str, spool: Path) -> Planned:
-    store = _store(draft.job, run_id)
-    earlier.freeze(store, draft.job, draft.looked_at)
+def _write_plan(draft: PlanDraft, run_id: str, spool: Path) -> PlanResult:
+    store = _open_run_store(draft.job, run_id)
+    earlier.freeze_existing_runs(store, draft.job, draft.existing_runs)
     with ThreadPoolExecutor(WRITERS) as pool:
-        shards = tuple(_written(store, draft, pool))
+        shards = tuple(_write_shards(store, draft, pool))
     for key, schema, rows in (
-        (names.REJECTED, tables.REJECTED, draft.rejected()),
-        (names.DUPLICATES, tables.DUPLICATE, draft.duplicates()),
+        (names.REJECTED_KEY, tables.REJECTED_SCHEMA, draft.iter_rejected()),
+        (names.DUPLICATES_KEY, tables.DUPLICATE_SCHEMA, draft.iter_duplicates()),
     ):
         # There may be as many of them as input rows: by way of the disk, memory holds them in small groups, and packed.
-        tables.write(spool / key, schema, rows)
-        commit.once(store, key, (spool / key).read_bytes())
+        tables.write_parquet(spool / key, schema, rows)
+        commit.create_once(store, key, (spool / key).read_bytes())
     made = Plan(
-        plan.SCHEMA_VERSION,
+        plan.PLAN_SCHEMA_VERSION,
         run_id,
         draft.job,
-        *draft.size,
+        *draft.default_size,
         draft.model,
         draft.input,
         draft.counts,
-        draft.cut.part_images,
+        draft.sharding.part_images,
         shards,
-        draft.looked_at,
-        batches=draft.batches,
+        draft.existing_runs,
+        batch_sizes=draft.batch_sizes,
         adapters=draft.adapters,
         loras=draft.loras,
     )
-    commit.once(store, names.PLAN, plan.to_json(made))
-    return Planned(made, store.uri, adopted=False)
+    commit.create_once(store, names.PLAN_KEY, plan.plan_to_json(made))
+    return PlanResult(made, store.uri, adopted=False)
 
 
-def _written(store: Store, draft: Draft, pool: ThreadPoolExecutor) -> Iterator[Shard]:
+def _write_shards(store: Store, draft: PlanDraft, pool: ThreadPoolExecutor) -> Iterator[Shard]:
     """Write the shards, a few at a time, in the order of their numbers."""
     careful = draft.job.unconditional_writes == "refuse"
     pending: deque[Future[Shard]] = deque()
-    for number, rows in enumerate(draft.shards()):
+    for number, rows in enumerate(draft.iter_shards()):
         pending.append(pool.submit(_write_shard, store, number, rows, careful and number == 0))
         # The first shard shows what the store honours, so nothing else is written before it is.
         if number == 0 or len(pending) > WRITERS:
@@ -165,7 +165,7 @@ def _written(store: Store, draft: Draft, pool: ThreadPoolExecutor) -> Iterator[S
 
 def _write_shard(store: Store, number: int, rows: pa.Table, check_store: bool) -> Shard:
     content = tables.to_parquet(rows)
-    commit.once(store, names.shard(number), content)
+    commit.create_once(store, names.shard_key(number), content)
     if check_store:
-        commit.require_conditional_writes(store, names.shard(number), content)
+        commit.require_conditional_writes(store, names.shard_key(number), content)
     return Shard(rows.num_rows, hashlib.sha256(content).hexdigest())

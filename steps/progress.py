@@ -11,7 +11,7 @@ from typing import Never, Protocol, TextIO
 
 from tqdm import tqdm
 
-LINE_EVERY_SECONDS = 10.0
+LINE_INTERVAL_SECONDS = 10.0
 
 
 class Progress(Protocol):
@@ -20,20 +20,20 @@ class Progress(Protocol):
     def start(self, total: int) -> None:
         """So many images are planned."""
 
-    def found(self, images: int) -> None:
+    def add_existing(self, images: int) -> None:
         """So many of them were there already."""
 
-    def made(self, images: int) -> None:
+    def add_drawn(self, images: int) -> None:
         """So many more are made. A kill would still lose them."""
 
-    def kept(self, images: int) -> None:
+    def add_committed(self, images: int) -> None:
         """So many of them are committed."""
 
     def close(self) -> None:
         """No more will be made."""
 
 
-class Bar:
+class TerminalProgress:
     """A bar on a terminal."""
 
     def __init__(self) -> None:
@@ -44,18 +44,18 @@ class Bar:
         """So many images are planned."""
         self._bar = tqdm(total=total, unit=" images", dynamic_ncols=True)
 
-    def found(self, images: int) -> None:
+    def add_existing(self, images: int) -> None:
         """Begin that much further on, so that the rate is that of images made."""
         if self._bar is not None and images:
             self._bar.initial += images
             self._bar.update(images)
 
-    def made(self, images: int) -> None:
+    def add_drawn(self, images: int) -> None:
         """So many more are made."""
         if self._bar is not None:
             self._bar.update(images)
 
-    def kept(self, images: int) -> None:
+    def add_committed(self, images: int) -> None:
         """Nothing new to the eye."""
 
     def close(self) -> None:
@@ -64,7 +64,7 @@ class Bar:
             self._bar.close()
 
 
-class Lines:
+class JsonLinesProgress:
     """A JSON line now and then, and N/M in Argo's file."""
 
     def __init__(self, out: TextIO, argo_file: Path | None) -> None:
@@ -78,32 +78,32 @@ class Lines:
     def start(self, total: int) -> None:
         """So many images are planned."""
         self._total = total
-        self._tell()
+        self._write_line()
 
-    def found(self, images: int) -> None:
+    def add_existing(self, images: int) -> None:
         """So many of them were there already."""
         self._done += images
-        self._tell()
+        self._write_line()
 
-    def made(self, images: int) -> None:
+    def add_drawn(self, images: int) -> None:
         """So many more are made: they count for the rate."""
         if self._started is None:  # before this, the model was loaded
             self._started = time.monotonic()
         else:
             self._timed += images
 
-    def kept(self, images: int) -> None:
+    def add_committed(self, images: int) -> None:
         """So many of them are committed: what is told as done stays done, whoever is killed."""
         self._done += images
-        if self._done == self._total or time.monotonic() - self._told > LINE_EVERY_SECONDS:
-            self._tell()
+        if self._done == self._total or time.monotonic() - self._told > LINE_INTERVAL_SECONDS:
+            self._write_line()
 
     def close(self) -> None:
         """Say where the work stands."""
         if self._done < self._total:
-            self._tell()
+            self._write_line()
 
-    def _tell(self) -> None:
+    def _write_line(self) -> None:
         self._told = time.monotonic()
         elapsed = self._told - (self._started or self._told)
         rate = round(self._timed / elapsed, 3) if self._timed and elapsed else None
@@ -114,19 +114,19 @@ class Lines:
                 self._argo_file.write_text(f"{self._done}/{self._total}\n")
 
 
-class Silent:
+class NoProgress:
     """Shows nothing."""
 
     def start(self, total: int) -> None:
         """So many images are planned."""
 
-    def found(self, images: int) -> None:
+    def add_existing(self, images: int) -> None:
         """So many of them were there already."""
 
-    def made(self, images: int) -> None:
+    def add_drawn(self, images: int) -> None:
         """So many more are made. A kill would still lose them."""
 
-    def kept(self, images: int) -> None:
+    def add_committed(self, images: int) -> None:
         """So many of them are committed."""
 
     def close(self) -> None:
@@ -134,11 +134,11 @@ class Silent:
 
 
 @contextmanager
-def shown() -> Iterator[Progress]:
+def open_progress() -> Iterator[Progress]:
     """The progress that fits where we run."""
     argo = os.environ.get("ARGO_PROGRESS_FILE")  # a pod may have a terminal too
     person = sys.stderr.isatty() and not argo
-    progress: Progress = Bar() if person else Lines(sys.stderr, Path(argo) if argo else None)
+    progress: Progress = TerminalProgress() if person else JsonLinesProgress(sys.stderr, Path(argo) if argo else None)
     try:
         yield progress
     finally:

@@ -3,22 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from imagekiln.steps.measures import Measures
+from imagekiln.steps.measures import ImageMeasures
 
 
 @dataclass(frozen=True, slots=True)
-class Quality:
+class ImageQuality:
     """The gates that marked an image, what the user's checks gave as reasons, and what was measured."""
 
-    marks: tuple[str, ...]
+    failed_gates: tuple[str, ...]
     reason: str | None
-    measures: Measures
+    measures: ImageMeasures
 
 
-def columns(found: Sequence[Quality | None]) -> dict[str, list[object]]:
+def quality_columns(found: Sequence[ImageQuality | None]) -> dict[str, list[object]]:
     """The columns of these images; images that are not ok were not looked at, and have no marks."""
     return {
-        "marks": [[] if each is None else list(each.marks) for each in found],
+        "marks": [[] if each is None else list(each.failed_gates) for each in found],
         "marks_reason": [None if each is None else each.reason for each in found],
         "contrast": [None if each is None else each.measures.contrast for each in found],
         "saturation": [None if each is None else each.measures.saturation for each in found],

@@ -9,7 +9,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Recent(Generic[K, V]):
+class SingleFlightCache(Generic[K, V]):
     """A slow function whose last `most` answers are at hand. For any number of threads."""
 
     def __init__(self, work: Callable[[K], V], most: int) -> None:

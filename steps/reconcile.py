@@ -14,44 +14,44 @@ MISSING = "missing"  # the status of an image that is unaccounted for
 
 
 @dataclass(frozen=True, slots=True)
-class Reconciled:
+class ReconciledShard:
     """A shard's manifest, one row for each planned image in the plan's order, and the parts that are not there."""
 
     manifest: pa.Table
-    missing: tuple[str, ...]
+    missing_parts: tuple[str, ...]
 
 
-def reconcile(store: Store, plan: Plan, number: int) -> Reconciled:
+def reconcile_shard(store: Store, plan: Plan, number: int) -> ReconciledShard:
     """Compare one shard with its parts. Raises BadInput where a part is damaged or holds other images."""
-    wanted = shard.read(store, plan, number)
-    found = [(part, _outcomes(store, part)) for part in wanted]
-    layout = formats.chosen(plan.job)
-    columns = [_with_place(part, layout.places(part), outcomes) for part, outcomes in found]
+    wanted = shard.read_shard(store, plan, number)
+    found = [(part, _read_outcomes(store, part)) for part in wanted]
+    layout = formats.format_of(plan.job)
+    columns = [_result_columns(part, layout.object_keys(part), outcomes) for part, outcomes in found]
     rows = pa.concat_tables([part.rows for part in wanted])
     results = pa.concat_tables(columns)
     manifest = pa.Table.from_arrays(
         [*rows.columns, *results.columns], schema=pa.schema([*rows.schema, *results.schema])
     ).combine_chunks()
-    return Reconciled(manifest, tuple(part.key for part, outcomes in found if outcomes is None))
+    return ReconciledShard(manifest, tuple(part.key for part, outcomes in found if outcomes is None))
 
 
-def _outcomes(store: Store, part: Part) -> parts.Outcomes | None:
+def _read_outcomes(store: Store, part: Part) -> parts.PartOutcomes | None:
     if not store.exists(part.key):  # opening a name that is not there makes s3fs list
         return None
-    outcomes = parts.outcomes(store, part.key, ["image_id", *tables.OUTCOME.names])
-    parts.refuse_others(store.at(part.key), outcomes, part.rows)
+    outcomes = parts.read_outcomes(store, part.key, ["image_id", *tables.OUTCOME_SCHEMA.names])
+    parts.require_same_images(store.uri_of(part.key), outcomes, part.rows)
     return outcomes
 
 
-def _with_place(part: Part, places: list[str], outcomes: parts.Outcomes | None) -> pa.Table:
+def _result_columns(part: Part, places: list[str], outcomes: parts.PartOutcomes | None) -> pa.Table:
     count = part.rows.num_rows
     if outcomes is None:
-        unknown = [pa.nulls(count, field.type) for field in list(MANIFEST_TAIL)[1:]]
-        return pa.Table.from_arrays([pa.array([MISSING] * count), *unknown], schema=MANIFEST_TAIL)
+        unknown = [pa.nulls(count, field.type) for field in list(RESULT_SCHEMA)[1:]]
+        return pa.Table.from_arrays([pa.array([MISSING] * count), *unknown], schema=RESULT_SCHEMA)
     # An image that is not there lies nowhere: what says so is named instead.
     where = pc.if_else(pc.is_valid(outcomes.offsets), pa.array(places), part.key)
     place = [where, outcomes.offsets, pa.nulls(count, pa.string())]
-    return pa.Table.from_arrays([*outcomes.table.drop_columns(["image_id"]).columns, *place], schema=MANIFEST_TAIL)
+    return pa.Table.from_arrays([*outcomes.table.drop_columns(["image_id"]).columns, *place], schema=RESULT_SCHEMA)
 
 
-MANIFEST_TAIL = pa.schema([*tables.OUTCOME, *tables.PLACE, *tables.NEAR])
+RESULT_SCHEMA = pa.schema([*tables.OUTCOME_SCHEMA, *tables.LOCATION_SCHEMA, *tables.NEAR_DUPLICATE_SCHEMA])

@@ -9,7 +9,7 @@ from pathlib import Path
 from imagekiln.steps.errors import TryAgain
 
 
-class Remembered:
+class DiskCache:
     """Texts by key. One thread at a time."""
 
     def __init__(self, path: Path) -> None:
@@ -23,17 +23,17 @@ class Remembered:
         ):
             self._base.execute(sql)
 
-    def of(self, keys: Iterable[str]) -> dict[str, str]:
+    def get_many(self, keys: Iterable[str]) -> dict[str, str]:
         """The texts of those keys that have one. Raises TryAgain."""
         asked = json.dumps(list(keys))
-        with _told():
+        with _translate_errors():
             return dict(
                 self._base.execute("SELECT key, text FROM known WHERE key IN (SELECT value FROM json_each(?))", [asked])
             )
 
-    def add(self, texts: Mapping[str, str]) -> None:
+    def add_many(self, texts: Mapping[str, str]) -> None:
         """Remember texts by new keys. Raises TryAgain where the disk is full."""
-        with _told():
+        with _translate_errors():
             self._base.execute("BEGIN")
             self._base.executemany("INSERT INTO known VALUES (?, ?)", texts.items())
             self._base.execute("COMMIT")
@@ -44,7 +44,7 @@ class Remembered:
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _translate_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:

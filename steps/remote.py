@@ -3,20 +3,20 @@
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage import open_store
 
-MOST_BYTES = 2**20
+MAX_TEXT_BYTES = 2**20
 
 
-def is_remote(name: str) -> bool:
+def is_remote_uri(name: str) -> bool:
     """Whether the name is a URI of another place than this disk."""
     return "://" in name and not name.startswith("file://")
 
 
-def text(uri: str) -> str:
+def read_text(uri: str) -> str:
     """The text at a URI. Raises Missing, BadInput where it is no text, TryAgain where storage fails."""
     folder, _, name = uri.rpartition("/")
     content = open_store(folder).read(name)
-    if len(content) > MOST_BYTES:
-        raise BadInput(f"{uri}: has {len(content)} bytes; at most {MOST_BYTES} are read. Name a job file.")
+    if len(content) > MAX_TEXT_BYTES:
+        raise BadInput(f"{uri}: has {len(content)} bytes; at most {MAX_TEXT_BYTES} are read. Name a job file.")
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

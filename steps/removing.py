@@ -7,41 +7,41 @@ from itertools import islice
 
 from imagekiln.steps import leftovers, names
 from imagekiln.steps.errors import Missing
-from imagekiln.steps.listed import Listed
+from imagekiln.steps.listed import ObjectInfo
 from imagekiln.steps.storage import Store
 
-REMOVERS = 8
-AT_ONCE = 1000
+REMOVE_THREADS = 8
+REMOVE_BATCH = 1000
 
 
 def remove_run(store: Store) -> None:
     """Remove a run: what makes it look whole first, should it have been finished meanwhile, and its plan last."""
-    if store.exists(names.SUCCESS):
-        store.remove(names.SUCCESS)
-    remove_objects(store, (each for each in leftovers.walk(store) if each.key != names.PLAN))
-    if store.exists(names.PLAN):
-        store.remove(names.PLAN)
-    for folder in _folders(store, ""):
+    if store.exists(names.SUCCESS_KEY):
+        store.remove(names.SUCCESS_KEY)
+    remove_objects(store, (each for each in leftovers.walk_objects(store) if each.key != names.PLAN_KEY))
+    if store.exists(names.PLAN_KEY):
+        store.remove(names.PLAN_KEY)
+    for folder in _nested_folders(store, ""):
         store.remove_folder(folder)
     store.remove_folder("")
 
 
-def remove_objects(store: Store, objects: Iterable[Listed]) -> None:
+def remove_objects(store: Store, objects: Iterable[ObjectInfo]) -> None:
     """Remove objects, several at a time. One that is gone already is no matter."""
     waiting = iter(objects)
-    with ThreadPoolExecutor(REMOVERS) as pool:
-        while some := list(islice(waiting, AT_ONCE)):
-            list(pool.map(lambda each: _remove(store, each.key), some))
+    with ThreadPoolExecutor(REMOVE_THREADS) as pool:
+        while some := list(islice(waiting, REMOVE_BATCH)):
+            list(pool.map(lambda each: _remove_object(store, each.key), some))
 
 
-def _remove(store: Store, key: str) -> None:
+def _remove_object(store: Store, key: str) -> None:
     with suppress(Missing):
         store.remove(key)
 
 
-def _folders(store: Store, above: str) -> Iterator[str]:
+def _nested_folders(store: Store, above: str) -> Iterator[str]:
     """The folders within one, the innermost first."""
-    for each in list(store.list(above)):
+    for each in list(store.list_folder(above)):
         if each.is_folder:
-            yield from _folders(store, each.key)
+            yield from _nested_folders(store, each.key)
             yield each.key

@@ -8,97 +8,107 @@ from itertools import chain
 from jinja2 import Environment, PackageLoader
 
 from imagekiln.steps import charts, names, wording
-from imagekiln.steps.bottleneck import bottleneck
+from imagekiln.steps.bottleneck import find_bottleneck
 from imagekiln.steps.charts import Chart
-from imagekiln.steps.contact import Samples, thumbnail
-from imagekiln.steps.encodings import in_words
+from imagekiln.steps.contact import ContactSheet, render_thumbnail
+from imagekiln.steps.encodings import describe_encoding
 from imagekiln.steps.lot import Sample
-from imagekiln.steps.marked import marked, most_marked
+from imagekiln.steps.marked import gate_sections, top_gates
 from imagekiln.steps.plan import Plan
-from imagekiln.steps.previous import changes, previous
-from imagekiln.steps.spent import spent
+from imagekiln.steps.previous import compare_summaries, load_previous_summary
+from imagekiln.steps.spent import summarize_time_use
 from imagekiln.steps.storage import Store
 from imagekiln.steps.summary import Summary
-from imagekiln.steps.verdict import verdict
-from imagekiln.steps.visible import in_lines, in_page
+from imagekiln.steps.verdict import judge_run
+from imagekiln.steps.visible import sanitize_lines, sanitize_page_text
 
-WRITERS = 8
-FIRST_FAILURES = 5  # the others are folded away
-MOST_FAILURES = 20
-MOST_PARTS = 20
-FORMATS = {"parquet": "in Parquet", "webdataset": "in WebDataset tars", "files": "as files with sidecars"}
+THUMBNAIL_WRITERS = 8
+UNFOLDED_FAILURES = 5  # the others are folded away
+MAX_FAILURES = 20
+MAX_PARTS = 20
+FORMAT_PHRASES = {"parquet": "in Parquet", "webdataset": "in WebDataset tars", "files": "as files with sidecars"}
 
 
 @dataclass(frozen=True, slots=True)
-class Contents:
+class ReportData:
     """What a page tells of a run at `uri`: its sums, those of the run before, a sheet of pictures, and some by gate."""
 
     uri: str
     plan: Plan
     summary: Summary
-    before: Summary | None
-    sheet: list[Sample]
-    marked: dict[str, Sequence[Sample]] = field(default_factory=dict)
+    previous: Summary | None
+    sheet_samples: list[Sample]
+    samples_by_gate: dict[str, Sequence[Sample]] = field(default_factory=dict)
 
     @property
-    def pictures(self) -> list[Sample]:
+    def samples(self) -> list[Sample]:
         """All pictures, in the order of their numbers."""
-        return [*self.sheet, *chain.from_iterable(self.marked.values())]
+        return [*self.sheet_samples, *chain.from_iterable(self.samples_by_gate.values())]
 
 
-def write(store: Store, plan: Plan, summary: Summary, samples: Samples) -> None:
+def write_report(store: Store, plan: Plan, summary: Summary, samples: ContactSheet) -> None:
     """Write the page and its pictures into the run, the page last."""
-    shown = most_marked(samples.marked, summary.marks)
-    contents = Contents(store.uri, plan, summary, previous(store, plan), samples.chosen, shown)
-    with ThreadPoolExecutor(WRITERS) as pool:
-        list(pool.map(lambda each: _write_thumbnail(store, *each), enumerate(contents.pictures)))
-    write_plots(store, drawn(summary))
-    store.replace(names.REPORT, page(contents).encode())
+    shown = top_gates(samples.samples_by_gate, summary.marks)
+    contents = ReportData(store.uri, plan, summary, load_previous_summary(store, plan), samples.samples, shown)
+    with ThreadPoolExecutor(THUMBNAIL_WRITERS) as pool:
+        list(pool.map(lambda each: _write_thumbnail(store, *each), enumerate(contents.samples)))
+    write_plots(store, plotted_charts(summary))
+    store.replace(names.REPORT_KEY, render_report(contents).encode())
 
 
-def drawn(summary: Summary) -> list[Chart]:
+def plotted_charts(summary: Summary) -> list[Chart]:
     """The charts that have a picture."""
-    took = spent(summary.seconds, summary.usage)
-    each = (charts.rates(summary.throughput), took and took.chart, *charts.spreads(summary))
-    return [chart for chart in each if chart and chart.drawing]
+    took = summarize_time_use(summary.seconds, summary.usage)
+    each = (charts.throughput_chart(summary.throughput), took and took.chart, *charts.distribution_charts(summary))
+    return [chart for chart in each if chart and chart.plot]
 
 
-def page(contents: Contents) -> str:
+def render_report(contents: ReportData) -> str:
     """The report as HTML. Everything of the user's is escaped."""
     environment = Environment(
         loader=PackageLoader("imagekiln.steps", "."), autoescape=True, trim_blocks=True, lstrip_blocks=True
     )
-    said = (wording.count, wording.figure, wording.size, wording.percent, wording.seconds, wording.of)
-    environment.filters |= {each.__name__: each for each in said} | {"visible": in_page, "visible_lines": in_lines}
-    return environment.get_template("report.html.j2").render(_told(contents))
+    said = (
+        wording.format_count,
+        wording.format_number,
+        wording.format_bytes,
+        wording.format_percent,
+        wording.format_duration,
+        wording.pluralize,
+    )
+    environment.filters |= {each.__name__: each for each in said} | {
+        "visible": sanitize_page_text,
+        "visible_lines": sanitize_lines,
+    }
+    return environment.get_template("report.html.j2").render(_template_context(contents))
 
 
-def _told(contents: Contents) -> dict[str, object]:
+def _template_context(contents: ReportData) -> dict[str, object]:
     """What the template speaks of."""
-    summary, before = contents.summary, contents.before
+    summary, before = contents.summary, contents.previous
     return {
         "plan": contents.plan,
         "summary": summary,
-        "verdict": verdict(summary, contents.plan.job, contents.uri),
-        "failures": summary.failures[:MOST_FAILURES],
-        "first_failures": FIRST_FAILURES,
-        "parts": summary.missing_parts[:MOST_PARTS],
+        "verdict": judge_run(summary, contents.plan.job, contents.uri),
+        "failures": summary.failures[:MAX_FAILURES],
+        "first_failures": UNFOLDED_FAILURES,
+        "parts": summary.missing_parts[:MAX_PARTS],
         "before": before,
-        "changes": changes(summary, before) if before else [],
-        "throughput": charts.rates(summary.throughput),
-        "spreads": charts.spreads(summary),
-        "shares_of": charts.shares(summary),
-        "spent": spent(summary.seconds, summary.usage),
-        "bottleneck": bottleneck(summary.seconds, summary.usage),
-        "gates": marked(contents.plan.job.gates, summary, contents.marked, len(contents.sheet)),
-        "pictures": list(enumerate(contents.sheet)),
-        "encoding": in_words(contents.plan.job.encoding),
-        "laid_down": FORMATS[contents.plan.job.format],
+        "changes": compare_summaries(summary, before) if before else [],
+        "throughput": charts.throughput_chart(summary.throughput),
+        "spreads": charts.distribution_charts(summary),
+        "shares_of": charts.share_tables(summary),
+        "spent": summarize_time_use(summary.seconds, summary.usage),
+        "bottleneck": find_bottleneck(summary.seconds, summary.usage),
+        "gates": gate_sections(contents.plan.job.gates, summary, contents.samples_by_gate, len(contents.sheet_samples)),
+        "pictures": list(enumerate(contents.sheet_samples)),
+        "encoding": describe_encoding(contents.plan.job.encoding),
+        "laid_down": FORMAT_PHRASES[contents.plan.job.format],
     }
 
 
 def _write_thumbnail(store: Store, place: int, sample: Sample) -> None:
-    store.replace(names.thumbnail(place), thumbnail(store, sample))
+    store.replace(names.thumbnail_key(place), render_thumbnail(store, sample))
 
 
 def write_plots(store: Store, wanted: list[Chart]) -> None:
@@ -109,6 +119,6 @@ def write_plots(store: Store, wanted: list[Chart]) -> None:
     from imagekiln.steps import plots
 
     for chart in wanted:
-        for scheme, dark in ((plots.LIGHT, False), (plots.DARK, True)):
-            if chart.drawing:
-                store.replace(names.plot(chart.name, dark=dark), plots.draw(chart.drawing, scheme))
+        for scheme, dark in ((plots.LIGHT_SCHEME, False), (plots.DARK_SCHEME, True)):
+            if chart.plot:
+                store.replace(names.plot_key(chart.name, dark=dark), plots.draw_plot(chart.plot, scheme))

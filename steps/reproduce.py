@@ -11,25 +11,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps import commands, fetch_image, names, parameters, plan, rounds, stats, tables
-from imagekiln.steps.batch_table import halved
-from imagekiln.steps.encode import Encoded, Picture, encode
-from imagekiln.steps.encoder import notes
-from imagekiln.steps.encodings import suffix
+from imagekiln.steps.batch_table import limit_batch_pixels
+from imagekiln.steps.encode import DrawnImage, EncodedImage, encode_drawn_image
+from imagekiln.steps.encoder import build_image_metadata
+from imagekiln.steps.encodings import file_suffix
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
-from imagekiln.steps.in_order import in_order
-from imagekiln.steps.likeness import Likeness, likeness
+from imagekiln.steps.in_order import map_ordered
+from imagekiln.steps.likeness import PixelDifference, compare_pixels
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.rows import ImageRow, image_rows
 from imagekiln.steps.stats import ShardStats
 from imagekiln.steps.storage import Store, open_store
-from imagekiln.steps.store_errors import told
+from imagekiln.steps.store_errors import translate_errors
 
-IMAGE_ID = re.compile(r"[0-9a-f]{32}")
-Equal = Literal["bytes", "pixels", "nothing"]
+IMAGE_ID_PATTERN = re.compile(r"[0-9a-f]{32}")
+Equality = Literal["bytes", "pixels", "nothing"]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class Provenance:
     """What an image was made with. `batch` is the number of images in a batch."""
 
     device: str
@@ -38,7 +38,7 @@ class Made:
 
 
 @dataclass(frozen=True, slots=True)
-class Reproduced:
+class ReproduceResult:
     """An image drawn again: where it was written, what of it is equal, and where it is not, by how much.
 
     `file` is None where it could not be drawn, `likeness` where nothing is to be compared. `then` is None where the
@@ -48,98 +48,111 @@ class Reproduced:
     run: str
     image_id: str
     file: str | None
-    equal: Equal
+    equal: Equality
     status_then: str
     status_now: str
     error: str | None
-    likeness: Likeness | None
-    then: Made | None
-    now: Made
+    likeness: PixelDifference | None
+    then: Provenance | None
+    now: Provenance
 
     @property
-    def same(self) -> bool:
+    def has_same_pixels(self) -> bool:
         """Whether the pixels are the same."""
         return self.equal != "nothing"
 
 
-def reproduce(uri: str, image_id: str, to: Path | None = None) -> Reproduced:
+def reproduce(uri: str, image_id: str, to: Path | None = None) -> ReproduceResult:
     """Draw an image of the run at `uri` again, in a batch of the same shape, and write it to a file.
 
     Without `to`, the file is named after the image and lies in the current folder. Raises BadInput where the run has
     no such image, Incomplete where it was never aggregated, and what loading a model raises.
     """
-    if not IMAGE_ID.fullmatch(image_id):
+    if not IMAGE_ID_PATTERN.fullmatch(image_id):
         raise BadInput(f"{image_id!r} is no image_id. Copy the 32 digits from the manifest.")
-    run, _ = rounds.home(uri)
+    run, _ = rounds.resolve_run(uri)
     store = open_store(run)
-    frozen = plan.load(store)
-    row = find(store, frozen, image_id)
-    then = _then(store, row)
+    frozen = plan.load_plan(store)
+    row = find_row(store, frozen, image_id)
+    then = _original_stats(store, row)
     asked, job = image_rows(row)[0], frozen.job
-    batch = _batch(frozen, asked, then)
-    picture, now = _drawn(store, frozen, asked, batch)
-    said = notes(asked, parameters.of(frozen), job.encoding, job.metadata)
-    made = encode(picture, job.encoding, said)
-    file = to or Path(f"{image_id}{suffix(job.encoding)}")
+    batch = _original_batch(frozen, asked, then)
+    picture, now = _draw_again(store, frozen, asked, batch)
+    said = build_image_metadata(asked, parameters.model_label(frozen), job.encoding, job.metadata)
+    made = encode_drawn_image(picture, job.encoding, said)
+    file = to or Path(f"{image_id}{file_suffix(job.encoding)}")
     if made.content is not None:
-        with told(str(file)):
+        with translate_errors(str(file)):
             file.write_bytes(made.content)
     before = row.to_pylist()[0]
-    equal = _equal(before, made)
-    apart = _apart(store, before, picture) if equal == "nothing" else None
+    equal = _equality(before, made)
+    apart = _compare_pixels(store, before, picture) if equal == "nothing" else None
     written = None if made.content is None else str(file)
-    return Reproduced(
-        store.uri, image_id, written, equal, before["status"], made.status, made.error, apart, _made(then, batch), now
+    return ReproduceResult(
+        store.uri,
+        image_id,
+        written,
+        equal,
+        before["status"],
+        made.status,
+        made.error,
+        apart,
+        _provenance(then, batch),
+        now,
     )
 
 
-def find(store: Store, frozen: Plan, image_id: str) -> pa.Table:
+def find_row(store: Store, frozen: Plan, image_id: str) -> pa.Table:
     """The row of an image in the manifest, as a table. Reads only ids, and of those no more than it must."""
-    ids = in_order(lambda number: _ids(store, number), len(frozen.shards))
+    ids = map_ordered(lambda number: _read_image_ids(store, number), len(frozen.shards))
     with closing(ids):  # type: ignore[type-var]  # a generator
         for number, column in enumerate(ids):
             if (place := pc.index(column, image_id).as_py()) >= 0:
-                return tables.read(store, names.manifest(number)).slice(place, 1)
+                return tables.read_table(store, names.manifest_key(number)).slice(place, 1)
     raise BadInput(f"{store.uri}: has no image {image_id}. Copy an image_id of its manifest.")
 
 
-def _ids(store: Store, number: int) -> pa.Array:
+def _read_image_ids(store: Store, number: int) -> pa.Array:
     try:
-        return tables.column(store, names.manifest(number), "image_id")
+        return tables.read_column(store, names.manifest_key(number), "image_id")
     except Missing as error:
-        told = f"Run `{commands.on_run('aggregate', store.uri)}` first."
+        told = f"Run `{commands.format_command('aggregate', store.uri)}` first."
         raise Incomplete(f"{store.uri}: has no whole manifest. {told}") from error
 
 
-def _then(store: Store, row: pa.Table) -> ShardStats | None:
-    made_by = names.made_by(str(row["part"][0].as_py()))
+def _original_stats(store: Store, row: pa.Table) -> ShardStats | None:
+    made_by = names.parse_part_key(str(row["part"][0].as_py()))
     if made_by is None:
         return None
     again, number = made_by
-    return stats.load(open_store(f"{store.uri}/{names.round_folder(again)}") if again else store, number)
+    return stats.load_stats(open_store(f"{store.uri}/{names.round_folder(again)}") if again else store, number)
 
 
-def _batch(frozen: Plan, row: ImageRow, then: ShardStats | None) -> int:
+def _original_batch(frozen: Plan, row: ImageRow, then: ShardStats | None) -> int:
     """How many images the batch had that the row was drawn in."""
-    width, height = row.pixels.width, row.pixels.height
-    planned = frozen.batch(width, height)
-    return planned if then is None else halved(min(then.batch, planned), width * height, then.batch_pixels)
+    width, height = row.parameters.width, row.parameters.height
+    planned = frozen.batch_size(width, height)
+    return (
+        planned
+        if then is None
+        else limit_batch_pixels(min(then.max_batch_size, planned), width * height, then.max_batch_pixels)
+    )
 
 
-def _drawn(store: Store, frozen: Plan, row: ImageRow, batch: int) -> tuple[Picture, Made]:
+def _draw_again(store: Store, frozen: Plan, row: ImageRow, batch: int) -> tuple[DrawnImage, Provenance]:
     # Only where pixels are made: torch takes seconds to import.
-    from imagekiln.steps.device import describe
-    from imagekiln.steps.opening import opened
-    from imagekiln.steps.pipeline import versions
-    from imagekiln.steps.rescue import Rescue
+    from imagekiln.steps.device import describe_device
+    from imagekiln.steps.opening import load_denoiser
+    from imagekiln.steps.pipeline import library_versions
+    from imagekiln.steps.rescue import BatchRecovery
 
-    denoiser = opened(frozen, store, code=False)
-    rescue = Rescue(partial(denoiser.draw, check=lambda: None), lambda _: batch)
-    (picture,) = next(rescue.batches([row]))
-    return picture, Made(describe(denoiser.device), rescue.batch(row), versions(frozen.job))
+    denoiser = load_denoiser(frozen, store, code=False)
+    rescue = BatchRecovery(partial(denoiser.draw, check=lambda: None), lambda _: batch)
+    (picture,) = next(rescue.draw_batches([row]))
+    return picture, Provenance(describe_device(denoiser.device), rescue.batch_size(row), library_versions(frozen.job))
 
 
-def _equal(before: dict[str, object], made: Encoded) -> Equal:
+def _equality(before: dict[str, object], made: EncodedImage) -> Equality:
     if made.content is None or before["status"] != "ok":
         return "nothing"
     if made.sha256 == before["sha256"]:
@@ -147,12 +160,12 @@ def _equal(before: dict[str, object], made: Encoded) -> Equal:
     return "pixels" if made.pixels_sha256 == before["pixels_sha256"] else "nothing"
 
 
-def _apart(store: Store, before: dict[str, object], picture: Picture) -> Likeness | None:
+def _compare_pixels(store: Store, before: dict[str, object], picture: DrawnImage) -> PixelDifference | None:
     if picture.rgb is None or before["status"] != "ok":
         return None
-    there = fetch_image.pixels(store, before)
-    return likeness(there, picture.rgb) if there.shape == picture.rgb.shape else None
+    there = fetch_image.read_image_pixels(store, before)
+    return compare_pixels(there, picture.rgb) if there.shape == picture.rgb.shape else None
 
 
-def _made(told_then: ShardStats | None, batch: int) -> Made | None:
-    return None if told_then is None else Made(told_then.device, batch, told_then.versions)
+def _provenance(told_then: ShardStats | None, batch: int) -> Provenance | None:
+    return None if told_then is None else Provenance(told_then.device, batch, told_then.versions)

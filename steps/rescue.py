@@ -5,83 +5,87 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from imagekiln.steps import batch_table, device
-from imagekiln.steps.encode import Picture
+from imagekiln.steps.encode import DrawnImage
 from imagekiln.steps.errors import KilnError, TryAgain
 from imagekiln.steps.rows import ImageRow
 from imagekiln.steps.stop import Stopped
 
-ERROR_CHARS = 500
+MAX_ERROR_CHARS = 500
 
 
-class Draw(Protocol):
+class DrawBatch(Protocol):
     """Draws rows of one shape in a batch of `size`, or raises."""
 
-    def __call__(self, rows: Sequence[ImageRow], size: int) -> Sequence[Picture]:
+    def __call__(self, rows: Sequence[ImageRow], size: int) -> Sequence[DrawnImage]:
         """One picture a row. To look at them may wait, and raise TryAgain where the device failed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Failure:
+class _DrawFailure:
     """What is kept of an error. The error itself would keep the batch's tensors while the next one is tried."""
 
-    said: str
-    memory: bool
+    error: str
+    out_of_memory: bool
 
 
-class Rescue:
+class BatchRecovery:
     """Draws every row one way or another. `most` is how many pixels fit at once, None until memory ran out.
 
     It only ever shrinks, and what failed at one size leaves the batches of smaller images as they are.
     """
 
-    def __init__(self, draw: Draw, planned: Callable[[ImageRow], int]) -> None:
+    def __init__(self, draw: DrawBatch, planned: Callable[[ImageRow], int]) -> None:
         """Take what draws a batch, and how many images one has that holds rows of this one's size."""
-        self.most: int | None = None
+        self.max_pixels: int | None = None
         self._draw = draw
         self._planned = planned
         self._fitted = False
 
-    def batches(self, rows: Sequence[ImageRow]) -> Iterator[Sequence[Picture]]:
+    def draw_batches(self, rows: Sequence[ImageRow]) -> Iterator[Sequence[DrawnImage]]:
         """Pictures of rows of one shape, batch after batch."""
         left = list(rows)
         while left:
-            pictures = self._some(left[: self.batch(left[0])])
+            pictures = self._draw_prefix(left[: self.batch_size(left[0])])
             left = left[len(pictures) :]
             yield pictures
 
-    def batch(self, row: ImageRow) -> int:
+    def batch_size(self, row: ImageRow) -> int:
         """The batch for rows of this one's shape."""
-        return batch_table.halved(self._planned(row), _area(row), self.most)
+        return batch_table.limit_batch_pixels(self._planned(row), _area(row), self.max_pixels)
 
-    def _some(self, rows: list[ImageRow]) -> Sequence[Picture]:
+    def _draw_prefix(self, rows: list[ImageRow]) -> Sequence[DrawnImage]:
         """Pictures of the first rows: of all, unless the batch had to become smaller."""
-        drawn = self._tried(rows)
-        if not isinstance(drawn, _Failure):
+        drawn = self._try_draw(rows)
+        if not isinstance(drawn, _DrawFailure):
             self._fitted = True
             return drawn
-        if drawn.memory and (batch := self.batch(rows[0])) > 1:
-            self.most = batch // 2 * _area(rows[0])
+        if drawn.out_of_memory and (batch := self.batch_size(rows[0])) > 1:
+            self.max_pixels = batch // 2 * _area(rows[0])
             device.free_memory()
-            return self._some(rows[: batch // 2])
-        if drawn.memory and not self._fitted:  # it is the device that is too full, not the image that is too large
-            raise TryAgain(f"not even one image fits in the device's memory ({drawn.said[:200]}). Run the shard again.")
+            return self._draw_prefix(rows[: batch // 2])
+        if (
+            drawn.out_of_memory and not self._fitted
+        ):  # it is the device that is too full, not the image that is too large
+            raise TryAgain(
+                f"not even one image fits in the device's memory ({drawn.error[:200]}). Run the shard again."
+            )
         if len(rows) == 1:
-            return [Picture(rows[0].place, None, "failed", drawn.said)]
+            return [DrawnImage(rows[0].index_in_part, None, "failed", drawn.error)]
         # Alone in a batch of the same shape, a row gives the same bytes as beside its neighbours.
-        return [picture for row in rows for picture in self._some([row])]
+        return [picture for row in rows for picture in self._draw_prefix([row])]
 
-    def _tried(self, rows: list[ImageRow]) -> Sequence[Picture] | _Failure:
+    def _try_draw(self, rows: list[ImageRow]) -> Sequence[DrawnImage] | _DrawFailure:
         try:
-            return self._draw(rows, self.batch(rows[0]))
+            return self._draw(rows, self.batch_size(rows[0]))
         except (KilnError, Stopped):
             raise
         except Exception as error:  # a stranger's model and prompts may raise anything
-            if device.is_lost(error):
-                raise device.failed(error) from error
-            said = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
+            if device.is_device_lost(error):
+                raise device.device_error(error) from error
+            said = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
             # Parquet takes no lone surrogates, which names of files may hold.
-            return _Failure(said.encode(errors="replace").decode(), device.is_out_of_memory(error))
+            return _DrawFailure(said.encode(errors="replace").decode(), device.is_out_of_memory(error))
 
 
 def _area(row: ImageRow) -> int:
-    return row.pixels.width * row.pixels.height
+    return row.parameters.width * row.parameters.height

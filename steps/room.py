@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from threading import Condition
 
 
-class Room:
+class ByteBudget:
     """A number of bytes that threads share. Who needs more than there is in all has it alone."""
 
     def __init__(self, size: int) -> None:
@@ -14,7 +14,7 @@ class Room:
         self._changed = Condition()
 
     @contextmanager
-    def taken(self, size: int) -> Iterator[None]:
+    def reserve(self, size: int) -> Iterator[None]:
         """Hold so many bytes inside the block; waits until they are free."""
         held = min(size, self._size)
         with self._changed:

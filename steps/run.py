@@ -6,15 +6,15 @@ from dataclasses import dataclass
 from imagekiln.steps import names, summary
 from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.job import Job
-from imagekiln.steps.planning import Planned, make_plan
-from imagekiln.steps.progress import Progress, Silent
+from imagekiln.steps.planning import PlanResult, make_plan
+from imagekiln.steps.progress import NoProgress, Progress
 from imagekiln.steps.stop import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.summary import Summary
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class RunResult:
     """A finished run. `before` says that it was finished already, and nothing was done."""
 
     uri: str
@@ -26,24 +26,24 @@ def run(
     job: Job,
     progress: Progress | None = None,
     stop: Stop | None = None,
-    planned: Callable[[Planned], None] = lambda _: None,
-) -> Ran:
+    planned: Callable[[PlanResult], None] = lambda _: None,
+) -> RunResult:
     """Do what is left of the job. Raises what the steps raise; run again after TryAgain, it resumes.
 
     `planned` is told of the plan before the first image is made.
     """
-    progress, stop = progress or Silent(), stop or Stop()
+    progress, stop = progress or NoProgress(), stop or Stop()
     there = make_plan(job)
     planned(there)
     store = open_store(there.uri)
-    if store.exists(names.SUCCESS):
-        return Ran(there.uri, summary.load(store), before=True)
+    if store.exists(names.SUCCESS_KEY):
+        return RunResult(there.uri, summary.load_summary(store), before=True)
     # Only where pixels are made: torch takes seconds to import, and planning needs none of it.
-    from imagekiln.steps.generate import loader, make_shard
+    from imagekiln.steps.generate import denoiser_loader, generate_shard
 
-    open_denoiser = loader(store, there.plan)
+    open_denoiser = denoiser_loader(store, there.plan)
     progress.start(there.plan.counts.images)
     for number in range(len(there.plan.shards)):
-        make_shard(store, there.plan, number, open_denoiser, progress, stop)
+        generate_shard(store, there.plan, number, open_denoiser, progress, stop)
     progress.close()
-    return Ran(there.uri, aggregate(there.uri), before=False)
+    return RunResult(there.uri, aggregate(there.uri), before=False)

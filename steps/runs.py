@@ -23,66 +23,68 @@ RunId = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RunEntry:
     """A run that succeeded: its folder under the output, and the name of its job."""
 
     run_id: RunId
     name: str
 
 
-ENTRY: TypeAdapter[Entry] = TypeAdapter(Entry)
+RUN_ENTRY_TYPE_ADAPTER: TypeAdapter[RunEntry] = TypeAdapter(RunEntry)
 
 
-def enter(uri: str, entry: Entry) -> None:
+def register_run(uri: str, entry: RunEntry) -> None:
     """Register the run at `uri` under the folder that holds it. A copy by another name is no run of that folder's."""
     output, folder = os.path.split(uri if "://" in uri else os.path.normpath(Path(uri).absolute()))
     if folder == entry.run_id:
-        register(output, entry)
+        append_run_entry(output, entry)
 
 
-def register(output: str, entry: Entry) -> None:
+def append_run_entry(output: str, entry: RunEntry) -> None:
     """Add a run to the log of `output`, unless it is there. Raises BadInput on damage, TryAgain where storage fails."""
     log = open_store(output)
-    there = [*_entries(log)]
+    there = [*_iter_entries(log)]
     number = len(there)
     # A taken number is another run's, or our own after a lost answer: what lies there tells.
-    while entry not in there and not log.create(names.registered_run(number), ENTRY.dump_json(entry) + b"\n"):
-        there.append(_read(log, number))
+    while entry not in there and not log.create(
+        names.registry_key(number), RUN_ENTRY_TYPE_ADAPTER.dump_json(entry) + b"\n"
+    ):
+        there.append(_read_entry(log, number))
         number += 1
 
 
-def registered(output: str) -> list[Entry]:
+def read_registry(output: str) -> list[RunEntry]:
     """The runs in the log of `output`, oldest first, but for those whose `_SUCCESS` is gone.
 
     Raises BadInput on damage, TryAgain where storage fails.
     """
     log = open_store(output)
-    entries = [*dict.fromkeys(_entries(log))]
+    entries = [*dict.fromkeys(_iter_entries(log))]
     with ThreadPoolExecutor(READERS) as pool:
-        done = pool.map(lambda entry: log.exists(f"{entry.run_id}/{names.SUCCESS}"), entries)
+        done = pool.map(lambda entry: log.exists(f"{entry.run_id}/{names.SUCCESS_KEY}"), entries)
         return [entry for entry, success in zip(entries, done, strict=True) if success]
 
 
-def _entries(log: Store) -> Iterator[Entry]:
+def _iter_entries(log: Store) -> Iterator[RunEntry]:
     """Every entry up to the first number that is free; some are read ahead."""
     with ThreadPoolExecutor(READERS) as pool:
         for start in count(step=READERS):
-            for entry in pool.map(lambda number: _there(log, number), range(start, start + READERS)):
+            for entry in pool.map(lambda number: _read_entry_or_none(log, number), range(start, start + READERS)):
                 if entry is None:
                     return
                 yield entry
 
 
-def _there(log: Store, number: int) -> Entry | None:
+def _read_entry_or_none(log: Store, number: int) -> RunEntry | None:
     try:
-        return _read(log, number)
+        return _read_entry(log, number)
     except Missing:
         return None
 
 
-def _read(log: Store, number: int) -> Entry:
-    key = names.registered_run(number)
+def _read_entry(log: Store, number: int) -> RunEntry:
+    key = names.registry_key(number)
     try:
-        return ENTRY.validate_json(log.read(key))
+        return RUN_ENTRY_TYPE_ADAPTER.validate_json(log.read(key))
     except ValidationError as error:
-        raise BadInput(f"{log.at(key)}: names no run. Restore it.") from error
+        raise BadInput(f"{log.uri_of(key)}: names no run. Restore it.") from error

@@ -5,78 +5,80 @@ from dataclasses import dataclass
 from typing import Literal
 
 # Below this gain in images a second, a larger batch is not worth its memory and its longer parts.
-GAIN = 0.03
+MIN_GAIN = 0.03
 PATIENCE = 2  # doublings in a row that gain too little: one alone may be noise, or a step in how kernels are cut
-HEADROOM = 0.9  # the share of the device's memory that a batch may take: other texts and a busy card take more
-LARGEST = 256
-Stopped = Literal["saturated", "memory", "largest", "time"]
+MAX_MEMORY_SHARE = 0.9  # the share of the device's memory that a batch may take: other texts and a busy card take more
+MAX_BATCH_IMAGES = 256
+StopReason = Literal["saturated", "memory", "largest", "time"]
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class BatchMeasurement:
     """What a batch of `batch` images took: seconds in all, and bytes at most, None where the device does not tell."""
 
-    batch: int
+    batch_size: int
     seconds: float
-    peak: int | None = None
+    peak_bytes: int | None = None
 
     @property
-    def rate(self) -> float:
+    def images_per_second(self) -> float:
         """Images a second."""
-        return self.batch / self.seconds
+        return self.batch_size / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class BatchSearchResult:
     """The batch to take, every batch that was measured, and why none larger was."""
 
-    chosen: Measured
-    measured: tuple[Measured, ...]
-    stopped: Stopped
+    best: BatchMeasurement
+    measurements: tuple[BatchMeasurement, ...]
+    stop_reason: StopReason
 
 
-def search(
-    measure: Callable[[int], Measured | None],
+def search_batch_size(
+    measure: Callable[[int], BatchMeasurement | None],
     memory: int | None,
-    most: int = LARGEST,
+    most: int = MAX_BATCH_IMAGES,
     out_of_time: Callable[[], bool] = lambda: False,
-) -> Found | None:
+) -> BatchSearchResult | None:
     """Measure batches of 1, 2, 4... up to `most`, and choose. None where not even one image fits.
 
     `measure` gives None for a batch that does not fit. `memory` is the device's, in bytes. Never chosen is a batch
     that leaves less than a tenth of it free, unless it is a single image.
     """
-    measured: list[Measured] = []
-    for batch in _doubled(most):
+    measured: list[BatchMeasurement] = []
+    for batch in _batch_sizes(most):
         if measured and out_of_time():
-            return _chosen(measured, "time")
+            return _choose_batch(measured, "time")
         found = measure(batch)
-        if found is None or (measured and not _leaves_room(found, memory)):
-            return _chosen(measured, "memory") if measured else None
+        if found is None or (measured and not _fits_in_memory(found, memory)):
+            return _choose_batch(measured, "memory") if measured else None
         measured.append(found)
-        if _saturated(measured):
-            return _chosen(measured, "saturated")
-    return _chosen(measured, "largest")
+        if _is_saturated(measured):
+            return _choose_batch(measured, "saturated")
+    return _choose_batch(measured, "largest")
 
 
-def _doubled(most: int) -> Iterator[int]:
+def _batch_sizes(most: int) -> Iterator[int]:
     batch = 1
     while batch <= most:
         yield batch
         batch *= 2
 
 
-def _leaves_room(found: Measured, memory: int | None) -> bool:
-    return found.peak is None or memory is None or found.peak <= HEADROOM * memory
+def _fits_in_memory(found: BatchMeasurement, memory: int | None) -> bool:
+    return found.peak_bytes is None or memory is None or found.peak_bytes <= MAX_MEMORY_SHARE * memory
 
 
-def _saturated(measured: Sequence[Measured]) -> bool:
+def _is_saturated(measured: Sequence[BatchMeasurement]) -> bool:
     if len(measured) <= PATIENCE:
         return False
-    before = max(each.rate for each in measured[:-PATIENCE])
-    return all(each.rate < before * (1 + GAIN) for each in measured[-PATIENCE:])
+    before = max(each.images_per_second for each in measured[:-PATIENCE])
+    return all(each.images_per_second < before * (1 + MIN_GAIN) for each in measured[-PATIENCE:])
 
 
-def _chosen(measured: Sequence[Measured], stopped: Stopped) -> Found:
-    enough = max(each.rate for each in measured) * (1 - GAIN)
-    return Found(next(each for each in measured if each.rate >= enough), tuple(measured), stopped)
+def _choose_batch(measured: Sequence[BatchMeasurement], stopped: StopReason) -> BatchSearchResult:
+    enough = max(each.images_per_second for each in measured) * (1 - MIN_GAIN)
+    return BatchSearchResult(
+        next(each for each in measured if each.images_per_second >= enough), tuple(measured), stopped
+    )

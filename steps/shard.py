@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from imagekiln.steps import names, parts, tables
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.loras import weights
+from imagekiln.steps.loras import lora_weights
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.storage import Store
 
@@ -24,34 +24,34 @@ class Part:
     rows: pa.Table
 
 
-def read(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
+def read_shard(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
     """The parts of a shard, in order. Raises BadInput where there is no such shard, or it is not the plan's."""
     if not 0 <= shard < len(plan.shards):
         raise BadInput(f"{store.uri}: has shards 0 to {len(plan.shards) - 1}, not {shard}.")
-    content = store.read(names.shard(shard))
+    content = store.read(names.shard_key(shard))
     if hashlib.sha256(content).hexdigest() != plan.shards[shard].sha256:
-        raise BadInput(f"{store.at(names.shard(shard))}: is not what was planned. Restore it, or plan anew.")
-    rows = tables.from_parquet(content, store.at(names.shard(shard)))
+        raise BadInput(f"{store.uri_of(names.shard_key(shard))}: is not what was planned. Restore it, or plan anew.")
+    rows = tables.from_parquet(content, store.uri_of(names.shard_key(shard)))
     size = plan.part_images
-    name = names.part if plan.job.format == "parquet" else names.index
-    return tuple(Part(name(shard, part), rows.slice(part * size, size)) for part in range(plan.parts(shard)))
+    name = names.part_key if plan.job.format == "parquet" else names.index_key
+    return tuple(Part(name(shard, part), rows.slice(part * size, size)) for part in range(plan.part_count(shard)))
 
 
-def images(wanted: Sequence[Part]) -> int:
+def count_images(wanted: Sequence[Part]) -> int:
     """How many images the parts hold."""
     return sum(part.rows.num_rows for part in wanted)
 
 
-def loras(wanted: Sequence[Part]) -> set[str]:
+def used_lora_names(wanted: Sequence[Part]) -> set[str]:
     """The names of the LoRAs that the parts' images are drawn with."""
     columns = [part.rows["loras"] for part in wanted if "loras" in part.rows.column_names]
-    return {name for column in columns for text in column.unique().to_pylist() for name in weights(text)}
+    return {name for column in columns for text in column.unique().to_pylist() for name in lora_weights(text)}
 
 
-def missing(store: Store, wanted: Sequence[Part]) -> list[Part]:
+def missing_parts(store: Store, wanted: Sequence[Part]) -> list[Part]:
     """The parts that are not there. Raises BadInput where one is there and holds other images."""
     with ThreadPoolExecutor(CHECKERS) as pool:
         there = list(pool.map(lambda part: store.exists(part.key), wanted))
         found = [part for part, here in zip(wanted, there, strict=True) if here]
-        list(pool.map(lambda part: parts.check(store, part.key, part.rows), found))
+        list(pool.map(lambda part: parts.check_part(store, part.key, part.rows), found))
     return [part for part, here in zip(wanted, there, strict=True) if not here]

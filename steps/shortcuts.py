@@ -5,21 +5,21 @@ from collections.abc import Iterator
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.families import FAMILIES
 from imagekiln.steps.job import Job
-from imagekiln.steps.speed import Speed
+from imagekiln.steps.speed import SpeedSettings
 
 
-def told(speed: Speed) -> str | None:
+def shortcuts_label(speed: SpeedSettings) -> str | None:
     """The shortcuts as the manifest names them, such as `fp8`; None where there are none."""
-    return ",".join(further(speed)) or None
+    return ",".join(model_key_extras(speed)) or None
 
 
-def further(speed: Speed) -> Iterator[str]:
+def model_key_extras(speed: SpeedSettings) -> Iterator[str]:
     """What beside the model's files and dtype changes every picture of a job."""
     if speed.quantization != "none":
         yield speed.quantization
 
 
-def require(job: Job, pipeline: str) -> None:
+def require_shortcut_support(job: Job, pipeline: str) -> None:
     """Raise BadInput where a shortcut of the job is none for this pipeline's class, or for the rest of the job."""
     if job.speed.quantization != "fp8":
         return

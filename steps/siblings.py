@@ -8,50 +8,60 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-ImageEncoder = Literal["CLIPVisionModelWithProjection", "SiglipVisionModel"]
+ImageEncoderClass = Literal["CLIPVisionModelWithProjection", "SiglipVisionModel"]
 
 
 @dataclass(frozen=True, slots=True)
-class Siblings:
+class FamilyVariants:
     """The classes that draw with the components of a pipeline. `control` is the class of the ControlNet that it takes.
 
     `reference` is the class of the image encoder that its IP-Adapters read. `control_source`: whether it takes a
     control picture beside a source; `all_three`: and beside these a reference.
     """
 
-    from_image: str | None = None
+    image_to_image: str | None = None
     inpaint: str | None = None
-    control: str | None = None
-    control_source: bool = True
-    reference: ImageEncoder | None = None
-    all_three: bool = True
+    controlnet: str | None = None
+    control_with_source: bool = True
+    ip_adapter_encoder: ImageEncoderClass | None = None
+    control_source_and_reference: bool = True
 
 
-NONE = Siblings()
-CLIP: ImageEncoder = "CLIPVisionModelWithProjection"
-SIBLINGS: Mapping[str, Siblings] = {
-    "StableDiffusionPipeline": Siblings(
-        "StableDiffusionImg2ImgPipeline", "StableDiffusionInpaintPipeline", "ControlNetModel", reference=CLIP
+NO_VARIANTS = FamilyVariants()
+CLIP_ENCODER: ImageEncoderClass = "CLIPVisionModelWithProjection"
+FAMILY_VARIANTS: Mapping[str, FamilyVariants] = {
+    "StableDiffusionPipeline": FamilyVariants(
+        "StableDiffusionImg2ImgPipeline",
+        "StableDiffusionInpaintPipeline",
+        "ControlNetModel",
+        ip_adapter_encoder=CLIP_ENCODER,
     ),
-    "StableDiffusionXLPipeline": Siblings(
-        "StableDiffusionXLImg2ImgPipeline", "StableDiffusionXLInpaintPipeline", "ControlNetModel", reference=CLIP
+    "StableDiffusionXLPipeline": FamilyVariants(
+        "StableDiffusionXLImg2ImgPipeline",
+        "StableDiffusionXLInpaintPipeline",
+        "ControlNetModel",
+        ip_adapter_encoder=CLIP_ENCODER,
     ),
-    "LatentConsistencyModelPipeline": Siblings("LatentConsistencyModelImg2ImgPipeline"),
-    "StableDiffusion3Pipeline": Siblings(
+    "LatentConsistencyModelPipeline": FamilyVariants("LatentConsistencyModelImg2ImgPipeline"),
+    "StableDiffusion3Pipeline": FamilyVariants(
         "StableDiffusion3Img2ImgPipeline",
         "StableDiffusion3InpaintPipeline",
         "SD3ControlNetModel",
-        control_source=False,
-        reference="SiglipVisionModel",
+        control_with_source=False,
+        ip_adapter_encoder="SiglipVisionModel",
     ),
-    "FluxPipeline": Siblings(
-        "FluxImg2ImgPipeline", "FluxInpaintPipeline", "FluxControlNetModel", reference=CLIP, all_three=False
+    "FluxPipeline": FamilyVariants(
+        "FluxImg2ImgPipeline",
+        "FluxInpaintPipeline",
+        "FluxControlNetModel",
+        ip_adapter_encoder=CLIP_ENCODER,
+        control_source_and_reference=False,
     ),
-    "QwenImagePipeline": Siblings("QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline"),
-    "ZImagePipeline": Siblings("ZImageImg2ImgPipeline", "ZImageInpaintPipeline"),
+    "QwenImagePipeline": FamilyVariants("QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline"),
+    "ZImagePipeline": FamilyVariants("ZImageImg2ImgPipeline", "ZImageInpaintPipeline"),
 }
 
 
-def siblings(pipeline: str) -> Siblings:
+def variants_of(pipeline: str) -> FamilyVariants:
     """What else draws with the components of a pipeline, by the name of its class."""
-    return SIBLINGS.get(pipeline, NONE)
+    return FAMILY_VARIANTS.get(pipeline, NO_VARIANTS)

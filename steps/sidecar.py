@@ -7,28 +7,28 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 
-def texts(told: pa.Table) -> Iterator[bytes]:
+def sidecar_lines(told: pa.Table) -> Iterator[bytes]:
     """The line of each image of a table. The same table gives the same bytes; texts are data and stay whole."""
     for place in range(told.num_rows):
-        line = {name: _plain(told[name][place]) for name in told.column_names}
+        line = {name: _to_json_value(told[name][place]) for name in told.column_names}
         yield json.dumps(line, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
-def _plain(value: pa.Scalar) -> object:
+def _to_json_value(value: pa.Scalar) -> object:
     """A value as JSON knows it: what is not finite is null, bytes are base64, and times are ISO 8601."""
     kind = value.type
     if not value.is_valid:
         return None
     if pa.types.is_dictionary(kind):
-        return _plain(value.value)
+        return _to_json_value(value.value)
     if pa.types.is_struct(kind):
-        return {name: _plain(value[place]) for place, name in enumerate(kind.names)}
+        return {name: _to_json_value(value[place]) for place, name in enumerate(kind.names)}
     if pa.types.is_nested(kind):  # a list, or a map as a list of its entries
-        return [_plain(each) for each in value.values]
-    return _single(value)
+        return [_to_json_value(each) for each in value.values]
+    return _scalar_to_json(value)
 
 
-def _single(value: pa.Scalar) -> object:
+def _scalar_to_json(value: pa.Scalar) -> object:
     kind = value.type
     if pa.types.is_floating(kind):
         number = value.as_py()

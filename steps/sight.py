@@ -6,30 +6,30 @@ from diffusers.loaders import FluxIPAdapterMixin, SD3IPAdapterMixin
 from diffusers.models.embeddings import ImageProjection
 from PIL import Image as Pillow
 
-NOTHING = Pillow.new("RGB", (8, 8))  # a picture for rows that have none, and to try an adapter with
+BLANK_IMAGE = Pillow.new("RGB", (8, 8))  # a picture for rows that have none, and to try an adapter with
 
 
-def look(pipe: diffusers.DiffusionPipeline, picture: Pillow.Image) -> torch.Tensor:
+def preprocess_reference(pipe: diffusers.DiffusionPipeline, picture: Pillow.Image) -> torch.Tensor:
     """The picture as the encoder takes it: scaled, cut and normalised, float32 (1, channels, height, width)."""
     pixels: torch.Tensor = pipe.feature_extractor([picture], return_tensors="pt").pixel_values
     return pixels
 
 
-def encoded(pipe: diffusers.DiffusionPipeline, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def encode_reference(pipe: diffusers.DiffusionPipeline, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """What a picture becomes, and what stands for none: each what one image of a batch is told."""
     with torch.no_grad():
         if isinstance(pipe, SD3IPAdapterMixin):
-            return _beside_nothing(pipe.encode_image(seen, pipe.device)[0])
+            return _with_zeros(pipe.encode_image(seen, pipe.device)[0])
         if isinstance(pipe, FluxIPAdapterMixin):
-            return _beside_nothing(pipe.encode_image(seen, pipe.device, 1))
+            return _with_zeros(pipe.encode_image(seen, pipe.device, 1))
         (layer,) = pipe.unet.encoder_hid_proj.image_projection_layers
         positive, negative = pipe.encode_image(seen, pipe.device, 1, not isinstance(layer, ImageProjection))
     return positive, negative
 
 
-def require_fitting(pipe: diffusers.DiffusionPipeline) -> None:
+def check_ip_adapter(pipe: diffusers.DiffusionPipeline) -> None:
     """Raise what PyTorch raises where the adapter does not read what its image encoder makes of pictures."""
-    positive, _ = encoded(pipe, look(pipe, NOTHING))
+    positive, _ = encode_reference(pipe, preprocess_reference(pipe, BLANK_IMAGE))
     with torch.no_grad():
         if isinstance(pipe, SD3IPAdapterMixin):
             states, time = pipe.transformer.image_proj(positive[None], torch.zeros(1, device=pipe.device))
@@ -43,6 +43,6 @@ def require_fitting(pipe: diffusers.DiffusionPipeline) -> None:
             layer(positive)
 
 
-def _beside_nothing(positive: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _with_zeros(positive: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """A picture, and zeros that take no memory."""
     return positive, positive.new_zeros(()).expand_as(positive)

@@ -13,71 +13,71 @@ from typing import Any
 
 import numpy as np
 
-from imagekiln.steps.codecs import written
-from imagekiln.steps.encodings import Encoding, mime
+from imagekiln.steps.codecs import encode_image
+from imagekiln.steps.encodings import Encoding, mime_type
 from imagekiln.steps.errors import BadInput, Missing, first_line
-from imagekiln.steps.metadata import C2pa
-from imagekiln.steps.parameters import program
-from imagekiln.steps.store_errors import told
-from imagekiln.steps.xmp import MADE_BY_AI
+from imagekiln.steps.metadata import C2paSettings
+from imagekiln.steps.parameters import program_version
+from imagekiln.steps.store_errors import translate_errors
+from imagekiln.steps.xmp import TRAINED_ALGORITHMIC_MEDIA
 
-VARIABLE = "env:"
+ENVIRONMENT_REFERENCE = "env:"
 
 
-class Signer:
+class C2paSigner:
     """Signs the bytes of images. May be called from several threads at once."""
 
-    def __init__(self, wanted: C2pa, encoding: Encoding) -> None:
+    def __init__(self, wanted: C2paSettings, encoding: Encoding) -> None:
         """Read certificate and key, and try them on a small picture. Raises BadInput where they do not sign."""
         if find_spec("c2pa") is None:
             raise BadInput("c2pa is set, which needs an extra. Install imagekiln[c2pa], or remove c2pa.")
-        self._c2pa, self._wanted, self._mime = import_module("c2pa"), wanted, mime(encoding)
-        chain, key = _secret("certificate", wanted.certificate), _secret("key", wanted.key)
-        small = written(np.zeros((8, 8, 3), dtype=np.uint8), encoding)
-        self._context = self._opened(chain, key, check=True)
+        self._c2pa, self._wanted, self._mime = import_module("c2pa"), wanted, mime_type(encoding)
+        chain, key = _read_secret("certificate", wanted.certificate), _read_secret("key", wanted.key)
+        small = encode_image(np.zeros((8, 8, 3), dtype=np.uint8), encoding)
+        self._context = self._open_context(chain, key, check=True)
         self(small)
-        self._context = self._opened(chain, key, check=False)
+        self._context = self._open_context(chain, key, check=False)
 
     def __call__(self, content: bytes) -> bytes:
         """The image with its signature in it. Raises BadInput where the certificate no longer signs."""
         signed = io.BytesIO()
         try:
-            with self._c2pa.Builder(_manifest(), self._context) as builder:
+            with self._c2pa.Builder(_c2pa_manifest(), self._context) as builder:
                 builder.sign(self._mime, io.BytesIO(content), signed)
         except self._c2pa.C2paError as error:
-            raise self._refused(error) from error
+            raise self._signing_error(error) from error
         return signed.getvalue()
 
-    def _opened(self, chain: bytes, key: bytes, check: bool) -> Any:  # noqa: ANN401  # c2pa has no types to speak of
+    def _open_context(self, chain: bytes, key: bytes, check: bool) -> Any:  # noqa: ANN401  # c2pa has no types to speak of
         """What signs. Whether each signature is checked at once makes as much work again."""
         settings = {"builder": {"thumbnail": {"enabled": False}}, "verify": {"verify_after_sign": check}}
         try:
             info = self._c2pa.C2paSignerInfo(self._wanted.algorithm.encode(), chain, key, None)
             return self._c2pa.Context.from_dict(settings, self._c2pa.Signer.from_info(info))
         except self._c2pa.C2paError as error:
-            raise self._refused(error) from error
+            raise self._signing_error(error) from error
 
-    def _refused(self, error: Exception) -> BadInput:
+    def _signing_error(self, error: Exception) -> BadInput:
         said, wanted = first_line(str(error)), self._wanted
         return BadInput(
             f"c2pa: {wanted.certificate} and {wanted.key} do not sign by {wanted.algorithm} ({said}). Correct them."
         )
 
 
-def _secret(setting: str, name: str) -> bytes:
-    if not name.startswith(VARIABLE):
-        with told(f"c2pa.{setting}: {name}"):
+def _read_secret(setting: str, name: str) -> bytes:
+    if not name.startswith(ENVIRONMENT_REFERENCE):
+        with translate_errors(f"c2pa.{setting}: {name}"):
             return Path(name).read_bytes()
-    variable = name.removeprefix(VARIABLE)
+    variable = name.removeprefix(ENVIRONMENT_REFERENCE)
     if not (content := os.environ.get(variable)):
         raise Missing(f"c2pa.{setting}: there is no variable {variable} in the environment. Set it.")
     return content.encode()
 
 
-def _manifest() -> str:
+def _c2pa_manifest() -> str:
     """What is signed beside the pixels: made by a model, with Imagekiln. No prompt, no model's name."""
-    name, _, version = program().partition(" ")
+    name, _, version = program_version().partition(" ")
     generator = {"name": name, "version": version} if version else {"name": name}
-    made = {"action": "c2pa.created", "digitalSourceType": MADE_BY_AI}
+    made = {"action": "c2pa.created", "digitalSourceType": TRAINED_ALGORITHMIC_MEDIA}
     assertions = [{"label": "c2pa.actions.v2", "data": {"actions": [made]}}]
     return json.dumps({"claim_generator_info": [generator], "assertions": assertions})

@@ -7,18 +7,18 @@ from pydantic import BeforeValidator, Field, model_validator
 from imagekiln.steps.values import Settings
 
 
-def _as_written(value: object) -> object:
+def _restore_on_off(value: object) -> object:
     # YAML reads a bare on and off as true and false.
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
-class Speed(Settings):
+class SpeedSettings(Settings):
     """How the model is run. `quantization` changes pictures, so it is in `image_id`."""
 
-    compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_as_written)] = Field(
+    compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_restore_on_off)] = Field(
         "auto", description="auto compiles the model where the device is CUDA, on wherever it is."
     )
-    compile_cache: Annotated[Literal["output", "off"], BeforeValidator(_as_written)] = Field(
+    compile_cache: Annotated[Literal["output", "off"], BeforeValidator(_restore_on_off)] = Field(
         "output", description="Compiled code is kept under the output. Who may write there may run code in the pods."
     )
     vae: Literal["auto", "whole", "slices", "tiles"] = Field(
@@ -29,7 +29,7 @@ class Speed(Settings):
     )
 
     @model_validator(mode="after")
-    def _worth_it(self) -> "Speed":
+    def _require_compile_for_fp8(self) -> "SpeedSettings":
         if self.quantization == "fp8" and self.compile == "off":
             raise ValueError("has fp8, which without compiling is slower than bfloat16, and compile: off; remove one")
         return self

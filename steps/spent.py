@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from imagekiln.steps.charts import Chart, Share, Stack
-from imagekiln.steps.stats import Seconds
-from imagekiln.steps.turns import Turns, turns
-from imagekiln.steps.usage import Usage
-from imagekiln.steps.wording import percent, seconds
+from imagekiln.steps.charts import Chart, ShareRow, StackedBarPlot
+from imagekiln.steps.stats import StageSeconds
+from imagekiln.steps.turns import TimeBreakdown, break_down_time
+from imagekiln.steps.usage import DeviceUsage
+from imagekiln.steps.wording import format_duration, format_percent
 
-FEWEST_SECONDS = 60.0  # of less, words and a table say all
-IN_TURN = {
+MIN_PLOT_SECONDS = 60.0  # of less, words and a table say all
+SEQUENTIAL_STAGES = {
     "load": "load the model",
     "compile": "compile",
     "text": "encode texts",
@@ -18,52 +18,52 @@ IN_TURN = {
     "wait": "wait",
     "rest": "begin and end",
 }
-OLD = "text, denoise, decode"  # what versions told that knew no more
-BESIDE = {"encode": "encode and hash", "write": "write parts"}
+COMBINED_STAGES = "text, denoise, decode"  # what versions told that knew no more
+CONCURRENT_STAGES = {"encode": "encode and hash", "write": "write parts"}
 
 
 @dataclass(frozen=True, slots=True)
-class Spent:
+class TimeUse:
     """Shares of the shards' wall time: of stages `in_turn`, which add up to all of it, and of those `beside` them."""
 
-    in_turn: tuple[Share, ...]
-    beside: tuple[Share, ...]
+    sequential: tuple[ShareRow, ...]
+    concurrent: tuple[ShareRow, ...]
     chart: Chart
 
 
-def spent(took: Seconds, used: Usage) -> Spent | None:
+def summarize_time_use(took: StageSeconds, used: DeviceUsage) -> TimeUse | None:
     """Where the time went; None where no shard told."""
     if not took.total:
         return None
-    each = turns(took, used)
-    in_turn = _shares([(_named(name, took), getattr(each, name)) for name in IN_TURN], took.total)
-    main = [(name, getattr(took, stage)) for stage, name in BESIDE.items()]
-    beside = _shares([*main, *_little(took, each)], took.total)
-    chart = _chart(took, in_turn, beside[: len(main)], beside)
-    return Spent(tuple(share for share in in_turn if share.share), beside, chart)
+    each = break_down_time(took, used)
+    in_turn = _share_rows([(_stage_label(name, took), getattr(each, name)) for name in SEQUENTIAL_STAGES], took.total)
+    main = [(name, getattr(took, stage)) for stage, name in CONCURRENT_STAGES.items()]
+    beside = _share_rows([*main, *_device_side_work(took, each)], took.total)
+    chart = _time_use_chart(took, in_turn, beside[: len(main)], beside)
+    return TimeUse(tuple(share for share in in_turn if share.share), beside, chart)
 
 
-def _named(stage: str, took: Seconds) -> str:
-    return OLD if stage == "denoise" and not took.decode else IN_TURN[stage]
+def _stage_label(stage: str, took: StageSeconds) -> str:
+    return COMBINED_STAGES if stage == "denoise" and not took.decode else SEQUENTIAL_STAGES[stage]
 
 
-def _little(took: Seconds, each: Turns) -> list[tuple[str, float]]:
+def _device_side_work(took: StageSeconds, each: TimeBreakdown) -> list[tuple[str, float]]:
     """What the device itself does beside its batches, where it did any of it."""
     named = (("encode texts, on the device", took.text - each.text), ("copy pixels", took.copy))
     return [(name, time) for name, time in named if time > 0]
 
 
-def _shares(each: list[tuple[str, float]], total: float) -> tuple[Share, ...]:
-    return tuple(Share(name, seconds(time), time / total) for name, time in each)
+def _share_rows(each: list[tuple[str, float]], total: float) -> tuple[ShareRow, ...]:
+    return tuple(ShareRow(name, format_duration(time), time / total) for name, time in each)
 
 
-def _chart(took: Seconds, in_turn: tuple[Share, ...], bars: tuple[Share, ...], beside: tuple[Share, ...]) -> Chart:
-    text = (
-        f"Of the {seconds(took.total)} that the shards took, in turn: {_said(in_turn)}. Beside these: {_said(beside)}."
-    )
-    drawing = Stack(in_turn, bars) if took.total >= FEWEST_SECONDS else None
+def _time_use_chart(
+    took: StageSeconds, in_turn: tuple[ShareRow, ...], bars: tuple[ShareRow, ...], beside: tuple[ShareRow, ...]
+) -> Chart:
+    text = f"Of the {format_duration(took.total)} that the shards took, in turn: {_format_shares(in_turn)}. Beside these: {_format_shares(beside)}."
+    drawing = StackedBarPlot(in_turn, bars) if took.total >= MIN_PLOT_SECONDS else None
     return Chart("time", "Where the time went", text, (), (), drawing)
 
 
-def _said(shares: tuple[Share, ...]) -> str:
-    return ", ".join(f"{each.name} {percent(each.share)}" for each in shares if each.share) or "nothing"
+def _format_shares(shares: tuple[ShareRow, ...]) -> str:
+    return ", ".join(f"{each.name} {format_percent(each.share)}" for each in shares if each.share) or "nothing"

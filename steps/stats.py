@@ -9,13 +9,13 @@ from typing import Literal
 from pydantic import TypeAdapter, ValidationError
 
 from imagekiln.steps import names
-from imagekiln.steps.ahead import Waits
+from imagekiln.steps.ahead import QueueWaits
 from imagekiln.steps.errors import Missing
 from imagekiln.steps.storage import Store
 
 
 @dataclass(slots=True)
-class Seconds:
+class StageSeconds:
     """Wall time by stage. Stages overlap, so they may add up to more than `total`.
 
     `text`, `denoise`, `decode` and `copy` are the device's: encoding texts, the denoiser's steps, the VAE's decoding,
@@ -36,9 +36,9 @@ class Seconds:
     encode_waits: float = 0.0
     write_waits: float = 0.0
 
-    def __add__(self, other: "Seconds") -> "Seconds":
+    def __add__(self, other: "StageSeconds") -> "StageSeconds":
         """Both together."""
-        return Seconds(*(getattr(self, name) + getattr(other, name) for name in Seconds.__slots__))
+        return StageSeconds(*(getattr(self, name) + getattr(other, name) for name in StageSeconds.__slots__))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,15 @@ class ShardStats:
     attempts: int
     images: int
     parts: int
-    batch: int
+    max_batch_size: int
     device: str
-    seconds: Seconds
+    seconds: StageSeconds
     versions: dict[str, str] = field(default_factory=dict)
-    busy: float | None = None
+    busy_share: float | None = None
     peak_memory: int | None = None
-    batch_pixels: int | None = None
-    compiled: Literal["regional", "whole", "none"] = "none"
-    decoded: Literal["whole", "slices", "tiles"] = "whole"
+    max_batch_pixels: int | None = None
+    compile_mode: Literal["regional", "whole", "none"] = "none"
+    decode_mode: Literal["whole", "slices", "tiles"] = "whole"
 
     @property
     def images_per_second(self) -> float:
@@ -71,16 +71,16 @@ class ShardStats:
         return self.images / self.seconds.total if self.seconds.total else 0.0
 
     @property
-    def working(self) -> float:
+    def working_seconds(self) -> float:
         """Seconds after loading."""
         return max(0.0, self.seconds.total - self.seconds.load)
 
 
-STATS: TypeAdapter[ShardStats] = TypeAdapter(ShardStats)
+STATS_TYPE_ADAPTER: TypeAdapter[ShardStats] = TypeAdapter(ShardStats)
 
 
 @contextmanager
-def timed(seconds: Seconds, stage: str) -> Iterator[None]:
+def time_stage(seconds: StageSeconds, stage: str) -> Iterator[None]:
     """Add the time that the block takes to a stage, however the block ends."""
     started = time.perf_counter()
     try:
@@ -89,33 +89,35 @@ def timed(seconds: Seconds, stage: str) -> Iterator[None]:
         setattr(seconds, stage, getattr(seconds, stage) + time.perf_counter() - started)
 
 
-def note_waits(seconds: Seconds, drawn: Waits, encoded: Waits) -> None:
+def add_queue_waits(seconds: StageSeconds, drawn: QueueWaits, encoded: QueueWaits) -> None:
     """Write down where the pipeline's queues stood full or empty."""
-    seconds.denoise_waits += drawn.full
-    seconds.encode_waits += drawn.empty
-    seconds.write_waits += encoded.empty
+    seconds.denoise_waits += drawn.full_seconds
+    seconds.encode_waits += drawn.empty_seconds
+    seconds.write_waits += encoded.empty_seconds
 
 
-def share(seconds: float, whole: float) -> float | None:
+def time_share(seconds: float, whole: float) -> float | None:
     """What share of the whole so many seconds are, at most all of it; None of nothing."""
     return min(1.0, seconds / whole) if whole > 0 else None
 
 
-def record(store: Store, attempt: ShardStats) -> None:
+def record_stats(store: Store, attempt: ShardStats) -> None:
     """Write the shard's statistics, added to those of earlier attempts."""
-    earlier = load(store, attempt.shard)
-    store.replace(names.stats(attempt.shard), STATS.dump_json(_added(earlier, attempt), indent=1) + b"\n")
+    earlier = load_stats(store, attempt.shard)
+    store.replace(
+        names.stats_key(attempt.shard), STATS_TYPE_ADAPTER.dump_json(_add_attempt(earlier, attempt), indent=1) + b"\n"
+    )
 
 
-def load(store: Store, shard: int) -> ShardStats | None:
+def load_stats(store: Store, shard: int) -> ShardStats | None:
     """The statistics of a shard, where it left any."""
     try:
-        return STATS.validate_json(store.read(names.stats(shard)))
+        return STATS_TYPE_ADAPTER.validate_json(store.read(names.stats_key(shard)))
     except (Missing, ValidationError):  # of another version, or damaged: figures only
         return None
 
 
-def _added(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
+def _add_attempt(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
     if earlier is None:
         return attempt
     return replace(
@@ -124,22 +126,24 @@ def _added(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
         images=earlier.images + attempt.images,
         parts=earlier.parts + attempt.parts,
         seconds=earlier.seconds + attempt.seconds,
-        busy=busy([earlier, attempt]),
-        peak_memory=peak([earlier, attempt]),
+        busy_share=mean_busy_share([earlier, attempt]),
+        peak_memory=max_peak_memory([earlier, attempt]),
     )
 
 
-def busy(told: Sequence[ShardStats]) -> float | None:
+def mean_busy_share(told: Sequence[ShardStats]) -> float | None:
     """The share over all that told of one, each weighted by its time after loading."""
-    return weighted([(each.busy * each.working, each.working) for each in told if each.busy is not None])
+    return weighted_share(
+        [(each.busy_share * each.working_seconds, each.working_seconds) for each in told if each.busy_share is not None]
+    )
 
 
-def peak(told: Sequence[ShardStats]) -> int | None:
+def max_peak_memory(told: Sequence[ShardStats]) -> int | None:
     """The most memory of all that told of any, in bytes."""
     return max((each.peak_memory for each in told if each.peak_memory is not None), default=None)
 
 
-def weighted(pairs: Sequence[tuple[float, float]]) -> float | None:
+def weighted_share(pairs: Sequence[tuple[float, float]]) -> float | None:
     """What share the first of all pairs are of the second; None of nothing."""
     whole = sum(of for _, of in pairs)
     return sum(part for part, _ in pairs) / whole if whole else None

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from types import FrameType
 
 GRACE_SECONDS = 15.0
-AGAIN = b"Stopping after the part at hand. Ctrl-C again stops at once.\n"
-COMMIT_SECONDS = 2.0  # kept back for encoding and writing the part
+INTERRUPT_MESSAGE = b"Stopping after the part at hand. Ctrl-C again stops at once.\n"
+COMMIT_RESERVE_SECONDS = 2.0  # kept back for encoding and writing the part
 
 
 class Stopped(BaseException):
@@ -21,51 +21,51 @@ class Stopped(BaseException):
 class Stop:
     """Whether and when the process was asked to stop. `at_once`: nothing at hand is worth finishing."""
 
-    asked_at: float | None = None
-    at_once: bool = False
+    requested_at: float | None = None
+    immediate: bool = False
 
-    def ask(self) -> None:
+    def request(self) -> None:
         """Stop as soon as the part at hand is done, or dropped."""
-        if self.asked_at is None:
-            self.asked_at = time.monotonic()
+        if self.requested_at is None:
+            self.requested_at = time.monotonic()
 
     @contextmanager
-    def finishing(self) -> Iterator[None]:
+    def deferred(self) -> Iterator[None]:
         """While the block runs, what is at hand is worth finishing."""
-        before, self.at_once = self.at_once, False
+        before, self.immediate = self.immediate, False
         try:
             yield
         finally:
-            self.at_once = before
+            self.immediate = before
 
-    def check(self, seconds_needed: float = 0.0) -> None:
+    def raise_if_due(self, seconds_needed: float = 0.0) -> None:
         """Raise Stopped where a stop was asked for and the time left is under `seconds_needed`."""
-        if self.asked_at is not None and time.monotonic() + seconds_needed > self.asked_at + GRACE_SECONDS:
+        if self.requested_at is not None and time.monotonic() + seconds_needed > self.requested_at + GRACE_SECONDS:
             raise Stopped
 
 
 @contextmanager
-def on_signals(at_once: bool = False) -> Iterator[Stop]:
+def stop_on_signals(at_once: bool = False) -> Iterator[Stop]:
     """A Stop that SIGTERM and Ctrl-C ask for, while the block runs. A second Ctrl-C acts as it would have.
 
     With `at_once`, the signal itself raises Stopped, but for where a block is `finishing`. A second SIGTERM changes
     nothing: in a pod, the kubelet and Argo's executor may each send one. It does not even after the block, where it
     would spoil the exit code of a process that is about to end.
     """
-    stop = Stop(at_once=at_once)
+    stop = Stop(immediate=at_once)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     after = dict(before)
 
     def asked(number: int, _frame: FrameType | None) -> None:
-        stop.ask()
+        stop.request()
         if number == signal.SIGTERM:
             after[signal.SIGTERM] = signal.SIG_IGN
         if number == signal.SIGINT:
             signal.signal(number, before[signal.SIGINT])
-        if stop.at_once:
+        if stop.immediate:
             raise Stopped
         if number == signal.SIGINT:
-            os.write(2, AGAIN)  # print is not for signal handlers
+            os.write(2, INTERRUPT_MESSAGE)  # print is not for signal handlers
 
     for number in before:
         signal.signal(number, asked)

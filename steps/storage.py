@@ -14,10 +14,10 @@ from typing import Any, BinaryIO, Protocol, cast
 from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 
-from imagekiln.steps.disk import Disk
+from imagekiln.steps.disk import LocalStore
 from imagekiln.steps.errors import BadInput, NotInstalled
-from imagekiln.steps.listed import Listed, is_plain
-from imagekiln.steps.store_errors import code, told
+from imagekiln.steps.listed import ObjectInfo, is_plain_name
+from imagekiln.steps.store_errors import error_code, translate_errors
 
 # An endpoint that cannot be reached is given up within a minute.
 S3_OPTIONS = {
@@ -28,17 +28,17 @@ S3_OPTIONS = {
         "retries": {"mode": "standard", "total_max_attempts": 6},  # waits 1, 2, 4, 8, 16 s at most, half on average
     },
 }
-S3_ROUNDS = 2  # s3fs tries again on its own after botocore gave up: five times, and for reading five times five
+S3FS_ATTEMPTS = 2  # s3fs tries again on its own after botocore gave up: five times, and for reading five times five
 # What a call may take in all, retries included. Without it, a write to a peer that says nothing would wait for ever.
-CALL_SECONDS = 60.0
-READ_SECONDS = 180.0
-SLOWEST_WRITE = 1 / 2**20  # seconds a byte
+CALL_TIMEOUT_SECONDS = 60.0
+READ_TIMEOUT_SECONDS = 180.0
+WRITE_SECONDS_PER_BYTE = 1 / 2**20  # seconds a byte
 # Up to 5 GiB, S3's own limit, go in one conditional PUT. Of two uploads in pieces that end together, not every store
 # makes one fail.
-S3_WHOLE = {"chunksize": 5 * 2**30}
-CONFLICT_TRIES = 5
-TAKEN = {"PreconditionFailed", "412"}
-EMPTY = {"InvalidRange", "416"}  # what is said of the first bytes of an object that has none
+S3_SINGLE_PUT_OPTIONS = {"chunksize": 5 * 2**30}
+CONFLICT_ATTEMPTS = 5
+PRECONDITION_FAILED = {"PreconditionFailed", "412"}
+INVALID_RANGE = {"InvalidRange", "416"}  # what is said of the first bytes of an object that has none
 
 
 class Store(Protocol):
@@ -48,7 +48,7 @@ class Store(Protocol):
     def uri(self) -> str:
         """The folder, as the user may name it again."""
 
-    def at(self, key: str) -> str:
+    def uri_of(self, key: str) -> str:
         """The full name of an object, for messages."""
 
     def read(self, key: str) -> bytes:
@@ -57,7 +57,7 @@ class Store(Protocol):
     def open(self, key: str) -> AbstractContextManager[BinaryIO]:
         """The object for reading in pieces. Raises Missing."""
 
-    def head(self, key: str, most: int) -> bytes:
+    def read_prefix(self, key: str, most: int) -> bytes:
         """The object's first bytes, at most so many. Raises Missing."""
 
     def exists(self, key: str) -> bool:
@@ -72,7 +72,7 @@ class Store(Protocol):
     def remove(self, key: str) -> None:
         """Delete the object."""
 
-    def list(self, folder: str) -> Iterator[Listed]:
+    def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
         """What lies in a folder, "" being the store's own; nothing where there is none. No name leads elsewhere."""
 
     def remove_folder(self, folder: str) -> None:
@@ -82,24 +82,24 @@ class Store(Protocol):
 def open_store(uri: str) -> Store:
     """The folder at a local path or any URI that fsspec knows. Nothing is asked of it yet."""
     if "://" not in uri or uri.startswith("file://"):
-        return Disk(Path(uri.removeprefix("file://")).expanduser())
-    files, path = filesystem(uri)
+        return LocalStore(Path(uri.removeprefix("file://")).expanduser())
+    files, path = open_filesystem(uri)
     return ObjectStore(uri.rstrip("/"), path.rstrip("/"), files)
 
 
-def filesystem(uri: str) -> tuple[Any, str]:
+def open_filesystem(uri: str) -> tuple[Any, str]:
     """The fsspec file system of a URI, and the path in it. (fsspec has no types.)"""
     options = S3_OPTIONS if uri.startswith(("s3://", "s3a://")) else {}
     if options and uri.partition("://")[2][:1] in ("", "/"):
         raise BadInput(f"{uri}: names no bucket. Write s3://bucket/folder.")
     try:
-        with told(uri):
+        with translate_errors(uri):
             files, path = cast("tuple[Any, str]", url_to_fs(uri, **options))
     except (ImportError, ValueError) as error:
         kind = NotInstalled if isinstance(error, ImportError) else BadInput
         raise kind(f"{uri}: {error}. Use a path or s3://, or install what this URI needs.") from error
     if options:
-        files.retries = S3_ROUNDS
+        files.retries = S3FS_ATTEMPTS
     return files, path
 
 
@@ -112,56 +112,64 @@ class ObjectStore:
         self._path = path
         self._files = files
 
-    def at(self, key: str) -> str:
+    def uri_of(self, key: str) -> str:
         """The object's URI."""
         return f"{self.uri}/{key}"
 
     def read(self, key: str) -> bytes:
         """The whole object. Raises Missing."""
-        with told(self.at(key)):
+        with translate_errors(self.uri_of(key)):
             # From byte 0 on: without a start, s3fs asks for the size first, and cannot tell a missing bucket then.
-            return cast("bytes", self._files.cat_file(f"{self._path}/{key}", start=0, **self._limit(READ_SECONDS)))
+            return cast(
+                "bytes",
+                self._files.cat_file(f"{self._path}/{key}", start=0, **self._timeout_argument(READ_TIMEOUT_SECONDS)),
+            )
 
     @contextmanager
     def open(self, key: str) -> Iterator[BinaryIO]:
         """The object for reading in pieces. Raises Missing."""
-        with told(self.at(key)), self._files.open(f"{self._path}/{key}", "rb", cache_type="none") as file:
+        with (
+            translate_errors(self.uri_of(key)),
+            self._files.open(f"{self._path}/{key}", "rb", cache_type="none") as file,
+        ):
             yield file
 
-    def head(self, key: str, most: int) -> bytes:
+    def read_prefix(self, key: str, most: int) -> bytes:
         """The object's first bytes, at most so many. Raises Missing."""
-        with told(self.at(key)):
-            limit = self._limit(READ_SECONDS)
+        with translate_errors(self.uri_of(key)):
+            limit = self._timeout_argument(READ_TIMEOUT_SECONDS)
             try:
                 return cast("bytes", self._files.cat_file(f"{self._path}/{key}", start=0, end=most, **limit))
             except OSError as error:
-                if code(error) not in EMPTY:
+                if error_code(error) not in INVALID_RANGE:
                     raise
                 return b""
 
     def exists(self, key: str) -> bool:
         """Whether the object is there: reads its first byte, since asking for its details may list."""
-        with told(self.at(key)):
+        with translate_errors(self.uri_of(key)):
             try:
-                self._files.cat_file(f"{self._path}/{key}", start=0, end=1, **self._limit(CALL_SECONDS))
+                self._files.cat_file(
+                    f"{self._path}/{key}", start=0, end=1, **self._timeout_argument(CALL_TIMEOUT_SECONDS)
+                )
             except FileNotFoundError as error:
-                if code(error) == "NoSuchBucket":
+                if error_code(error) == "NoSuchBucket":
                     raise
                 return False
             return True
 
     def create(self, key: str, data: bytes) -> bool:
         """Write the object on condition that its name is free; False where it was taken."""
-        with told(self.at(key)):
-            for attempt in range(CONFLICT_TRIES):
+        with translate_errors(self.uri_of(key)):
+            for attempt in range(CONFLICT_ATTEMPTS):
                 try:
                     self._write(key, data, mode="create")
                 except FileExistsError:
                     return False
                 except OSError as error:
-                    if code(error) in TAKEN:
+                    if error_code(error) in PRECONDITION_FAILED:
                         return False
-                    if code(error) != "ConditionalRequestConflict" or attempt == CONFLICT_TRIES - 1:
+                    if error_code(error) != "ConditionalRequestConflict" or attempt == CONFLICT_ATTEMPTS - 1:
                         raise
                     time.sleep(0.2 * 2**attempt)
                 else:
@@ -170,29 +178,29 @@ class ObjectStore:
 
     def replace(self, key: str, data: bytes) -> None:
         """Write the object whole, over what was there."""
-        with told(self.at(key)):
+        with translate_errors(self.uri_of(key)):
             self._write(key, data, mode="overwrite")
 
     def remove(self, key: str) -> None:
         """Delete the object."""
-        with told(self.at(key)):
-            self._files.rm_file(f"{self._path}/{key}", **self._limit(CALL_SECONDS))
+        with translate_errors(self.uri_of(key)):
+            self._files.rm_file(f"{self._path}/{key}", **self._timeout_argument(CALL_TIMEOUT_SECONDS))
 
-    def list(self, folder: str) -> Iterator[Listed]:
+    def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
         """What lies in a folder. Keys that only look like being in it, by way of dots or slashes, are left out."""
         path = f"{self._path}/{folder}".rstrip("/")
-        with told(self.at(folder)):
+        with translate_errors(self.uri_of(folder)):
             try:
-                found = self._files.ls(path, detail=True, refresh=True, **self._limit(READ_SECONDS))
+                found = self._files.ls(path, detail=True, refresh=True, **self._timeout_argument(READ_TIMEOUT_SECONDS))
             except FileNotFoundError as error:
-                if code(error) == "NoSuchBucket":
+                if error_code(error) == "NoSuchBucket":
                     raise
                 return
         for each in found:
             above, _, name = str(each["name"]).rstrip("/").rpartition("/")
-            if above == path.lstrip("/") and is_plain(name):
+            if above == path.lstrip("/") and is_plain_name(name):
                 key = f"{folder}/{name}" if folder else name
-                yield Listed(key, each["type"] == "directory", int(each.get("size") or 0), _modified(each))
+                yield ObjectInfo(key, each["type"] == "directory", int(each.get("size") or 0), _modification_time(each))
 
     def remove_folder(self, folder: str) -> None:
         """Do nothing: folders are parts of names."""
@@ -201,16 +209,16 @@ class ObjectStore:
         if not self._files.async_impl and type(self._files).pipe_file is AbstractFileSystem.pipe_file:
             # Its way to create is to look first and write then. That is no condition and must not pass for one.
             mode = "overwrite"
-        whole = S3_WHOLE if "s3" in self._files.protocol else {}
-        limit = self._limit(CALL_SECONDS + len(data) * SLOWEST_WRITE)
+        whole = S3_SINGLE_PUT_OPTIONS if "s3" in self._files.protocol else {}
+        limit = self._timeout_argument(CALL_TIMEOUT_SECONDS + len(data) * WRITE_SECONDS_PER_BYTE)
         self._files.pipe_file(f"{self._path}/{key}", data, mode=mode, **whole, **limit)
 
-    def _limit(self, seconds: float) -> dict[str, float]:
+    def _timeout_argument(self, seconds: float) -> dict[str, float]:
         """The argument that limits a call's time; only fsspec's asynchronous file systems know it."""
         return {"timeout": seconds} if self._files.async_impl else {}
 
 
-def _modified(found: dict[str, Any]) -> float | None:
+def _modification_time(found: dict[str, Any]) -> float | None:
     """When an object was written, in seconds since 1970, by whatever name its file system has for it."""
     for name in ("LastModified", "last_modified", "mtime", "updated", "created"):
         value = found.get(name)

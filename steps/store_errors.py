@@ -6,14 +6,20 @@ from contextlib import contextmanager
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first_line
 
-FULL = {errno.ENOSPC, errno.EDQUOT}
+DISK_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
 # EEXIST: a file stands where a folder should be made.
-WRONG_PLACE = {errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
+UNUSABLE_PATH_ERRNOS = {errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
 # Answers of a store that was asked for something it will never give.
-WRONG_REQUEST = {"AuthorizationHeaderMalformed", "InvalidBucketName", "InvalidToken", "PermanentRedirect", "301"}
-STALE_LOGIN = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
+REJECTED_REQUEST_CODES = {
+    "AuthorizationHeaderMalformed",
+    "InvalidBucketName",
+    "InvalidToken",
+    "PermanentRedirect",
+    "301",
+}
+EXPIRED_CREDENTIALS_CODES = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
 # botocore raises these before it asks the store; no import, so that a local run needs no botocore.
-WRONG_SETTINGS = {
+CLIENT_SETTING_ERRORS = {
     "NoCredentialsError": "no credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
     "PartialCredentialsError": "the credentials are incomplete; set both key and secret",
     "ProfileNotFound": "the AWS profile does not exist; correct AWS_PROFILE",
@@ -23,74 +29,76 @@ WRONG_SETTINGS = {
 
 
 @contextmanager
-def told(where: str) -> Iterator[None]:
+def translate_errors(where: str) -> Iterator[None]:
     """Turn what storage raises inside into a KilnError that names `where`."""
     try:
         yield
     except KilnError:
         raise
     except Exception as error:
-        told_as = explain(where, error)
+        told_as = explain_storage_error(where, error)
         if told_as is None:
             raise
         raise told_as from error
 
 
-def explain(where: str, error: Exception) -> KilnError | None:
+def explain_storage_error(where: str, error: Exception) -> KilnError | None:
     """What to tell the user of `error`; None where it is no failure of storage."""
     if isinstance(error, PermissionError):
-        return _refused(where, error)
+        return _explain_permission_error(where, error)
     if isinstance(error, FileNotFoundError):
-        return _missing(where, error)
+        return _explain_not_found(where, error)
     if isinstance(error, TimeoutError):
         return TryAgain(f"{where}: storage did not answer in time. Run the command again.")
     if isinstance(error, OSError):
-        return _system(where, error)
-    if type(error).__name__ in WRONG_SETTINGS:
-        return BadInput(f"{where}: {WRONG_SETTINGS[type(error).__name__]}.")
+        return _explain_os_error(where, error)
+    if type(error).__name__ in CLIENT_SETTING_ERRORS:
+        return BadInput(f"{where}: {CLIENT_SETTING_ERRORS[type(error).__name__]}.")
     if isinstance(error, ValueError) and str(error).startswith("Invalid endpoint"):
-        return BadInput(f"{where}: the endpoint is not a URL ({reason(error)}). Correct AWS_ENDPOINT_URL.")
+        return BadInput(f"{where}: the endpoint is not a URL ({error_reason(error)}). Correct AWS_ENDPOINT_URL.")
     if type(error).__module__.partition(".")[0] in ("botocore", "aiobotocore", "aiohttp"):
-        return TryAgain(f"{where}: storage did not answer ({reason(error)}). Run the command again.")
+        return TryAgain(f"{where}: storage did not answer ({error_reason(error)}). Run the command again.")
     return None
 
 
-def is_storage(error: Exception) -> bool:
+def is_storage_error(error: Exception) -> bool:
     """Whether reading failed because storage did. Arrow's complaint of what it read is a plain OSError, unnumbered."""
     return isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None)
 
 
-def _refused(where: str, error: PermissionError) -> KilnError:
-    if code(error) in STALE_LOGIN:
+def _explain_permission_error(where: str, error: PermissionError) -> KilnError:
+    if error_code(error) in EXPIRED_CREDENTIALS_CODES:
         return TryAgain(f"{where}: the credentials have expired. Renew them and run the command again.")
-    return BadInput(f"{where}: access was refused ({reason(error)}). Check credentials and permissions.")
+    return BadInput(f"{where}: access was refused ({error_reason(error)}). Check credentials and permissions.")
 
 
-def _missing(where: str, error: FileNotFoundError) -> KilnError:
-    if code(error) == "NoSuchBucket":
+def _explain_not_found(where: str, error: FileNotFoundError) -> KilnError:
+    if error_code(error) == "NoSuchBucket":
         return BadInput(f"{where}: no such bucket. Make it, or correct the name.")
-    if code(error) == "NoSuchUpload":
+    if error_code(error) == "NoSuchUpload":
         return TryAgain(f"{where}: the store lost an upload in pieces. Run the command again.")
     return Missing(f"{where}: no such file. Check the name.")
 
 
-def _system(where: str, error: OSError) -> KilnError:
-    if error.errno in FULL:
+def _explain_os_error(where: str, error: OSError) -> KilnError:
+    if error.errno in DISK_FULL_ERRNOS:
         return TryAgain(f"{where}: the disk is full. Free some space and run the command again.")
-    if error.errno in WRONG_PLACE:
-        return BadInput(f"{where}: {reason(error)}. Name another place.")
-    if code(error) in WRONG_REQUEST:
-        return BadInput(f"{where}: the store refused the request ({reason(error)}). Check URI, region and credentials.")
-    return TryAgain(f"{where}: storage failed ({reason(error)}). Run the command again.")
+    if error.errno in UNUSABLE_PATH_ERRNOS:
+        return BadInput(f"{where}: {error_reason(error)}. Name another place.")
+    if error_code(error) in REJECTED_REQUEST_CODES:
+        return BadInput(
+            f"{where}: the store refused the request ({error_reason(error)}). Check URI, region and credentials."
+        )
+    return TryAgain(f"{where}: storage failed ({error_reason(error)}). Run the command again.")
 
 
-def code(error: BaseException) -> str:
+def error_code(error: BaseException) -> str:
     """The object store's own name for the failure, such as NoSuchBucket; empty where it gave none."""
     response = getattr(error.__cause__ or error, "response", None)
     return str(response["Error"].get("Code", "")) if isinstance(response, dict) and "Error" in response else ""
 
 
-def reason(error: Exception) -> str:
+def error_reason(error: Exception) -> str:
     """The first line of the failure's own words."""
     words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return first_line(words) or type(error).__name__

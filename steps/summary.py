@@ -6,16 +6,16 @@ from math import ceil
 from pydantic import TypeAdapter, ValidationError
 
 from imagekiln.steps import names
-from imagekiln.steps.causes import Failure
+from imagekiln.steps.causes import FailureCause
 from imagekiln.steps.distributions import Distributions
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.reconcile import MISSING
-from imagekiln.steps.stats import Seconds
+from imagekiln.steps.stats import StageSeconds
 from imagekiln.steps.storage import Store
 from imagekiln.steps.throughput import Throughput
-from imagekiln.steps.usage import Usage
+from imagekiln.steps.usage import DeviceUsage
 
-MOST_LISTED = 100
+MAX_LISTED = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +35,10 @@ class Summary:
     images: int
     statuses: dict[str, int]
     bytes: int
-    failures: tuple[Failure, ...]
+    failures: tuple[FailureCause, ...]
     missing_parts: tuple[str, ...]
     missing_parts_count: int
-    seconds: Seconds
+    seconds: StageSeconds
     device_hours: float
     images_per_second: float
     devices: tuple[str, ...]
@@ -50,7 +50,7 @@ class Summary:
     distributions: Distributions = field(default_factory=Distributions)
     throughput: Throughput = field(default_factory=Throughput)
     price_per_hour: float | None = None
-    usage: Usage = field(default_factory=Usage)
+    usage: DeviceUsage = field(default_factory=DeviceUsage)
 
     @property
     def ok(self) -> int:
@@ -83,17 +83,17 @@ class Summary:
         return None if self.price_per_hour is None else self.device_hours * self.price_per_hour
 
     @property
-    def cost_of_thousand(self) -> float:
+    def cost_per_thousand(self) -> float:
         """What 1,000 images that are ok cost; 0 without a price."""
         return 1000 * (self.cost or 0) / max(1, self.ok)
 
 
-SUMMARY: TypeAdapter[Summary] = TypeAdapter(Summary)
+SUMMARY_ADAPTER: TypeAdapter[Summary] = TypeAdapter(Summary)
 
 
-def load(store: Store) -> Summary:
+def load_summary(store: Store) -> Summary:
     """The sums of a finished run. Raises Missing, or BadInput where they do not read back."""
     try:
-        return SUMMARY.validate_json(store.read(names.SUMMARY))
+        return SUMMARY_ADAPTER.validate_json(store.read(names.SUMMARY_KEY))
     except ValidationError as error:
-        raise BadInput(f"{store.at(names.SUMMARY)}: cannot be read. Aggregate the run again.") from error
+        raise BadInput(f"{store.uri_of(names.SUMMARY_KEY)}: cannot be read. Aggregate the run again.") from error

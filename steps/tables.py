@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.storage import Store
-from imagekiln.steps.store_errors import is_storage, reason, told
+from imagekiln.steps.store_errors import error_reason, is_storage_error, translate_errors
 
-IMAGE_ROW = pa.schema(
+IMAGE_ROW_SCHEMA = pa.schema(
     [
         pa.field("image_id", pa.string()),
         pa.field("id", pa.string()),
@@ -35,7 +35,7 @@ IMAGE_ROW = pa.schema(
         pa.field("shortcuts", pa.string()),
     ]
 )
-OUTCOME = pa.schema(
+OUTCOME_SCHEMA = pa.schema(
     [
         pa.field("status", pa.string()),
         pa.field("error", pa.string()),
@@ -49,10 +49,10 @@ OUTCOME = pa.schema(
         pa.field("phash", pa.int64()),
     ]
 )
-PLACE = pa.schema([pa.field("part", pa.string()), pa.field("offset", pa.int64())])
-NEAR = pa.schema([pa.field("near_duplicate_of", pa.string())])
-IMAGE = pa.field("image", pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())]))
-REJECTED = pa.schema(
+LOCATION_SCHEMA = pa.schema([pa.field("part", pa.string()), pa.field("offset", pa.int64())])
+NEAR_DUPLICATE_SCHEMA = pa.schema([pa.field("near_duplicate_of", pa.string())])
+IMAGE_FIELD = pa.field("image", pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())]))
+REJECTED_SCHEMA = pa.schema(
     [
         pa.field("row", pa.int64()),
         pa.field("file", pa.string()),
@@ -61,7 +61,7 @@ REJECTED = pa.schema(
         pa.field("reason", pa.string()),
     ]
 )
-DUPLICATE = pa.schema(
+DUPLICATE_SCHEMA = pa.schema(
     [
         pa.field("row", pa.int64()),
         pa.field("image_index", pa.int64()),
@@ -69,46 +69,52 @@ DUPLICATE = pa.schema(
         pa.field("first_row", pa.int64()),
     ]
 )
-RESERVED = {*IMAGE_ROW.names, *OUTCOME.names, *PLACE.names, *NEAR.names, IMAGE.name}
+RESERVED_COLUMNS = {
+    *IMAGE_ROW_SCHEMA.names,
+    *OUTCOME_SCHEMA.names,
+    *LOCATION_SCHEMA.names,
+    *NEAR_DUPLICATE_SCHEMA.names,
+    IMAGE_FIELD.name,
+}
 # What repeats within an object is worth a dictionary; ids, prompts and hashes do not.
-REPEATING = [
+DICTIONARY_COLUMNS = [
     "negative_prompt", "width", "height", "steps", "guidance", "sampler", "loras", "strength", "shortcuts", "status",
     "error", "part",
 ]  # fmt: skip
-GROUP_ROWS = 131_072  # of what is written as a stream
-DAMAGED = (pa.ArrowException, OSError, ValueError)
+ROW_GROUP_ROWS = 131_072  # of what is written as a stream
+DAMAGE_ERRORS = (pa.ArrowException, OSError, ValueError)
 
 
 def to_parquet(table: pa.Table) -> bytes:
     """The table as a whole Parquet object, with page checksums. The same table gives the same bytes."""
     sink = io.BytesIO()
-    pq.write_table(table, sink, **options(table.schema))
+    pq.write_table(table, sink, **parquet_options(table.schema))
     return sink.getvalue()
 
 
-def write(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
+def write_parquet(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
     """Any number of rows as a Parquet file. The same rows give the same bytes, in whatever batches they come.
 
     Raises TryAgain where the disk is full.
     """
-    with told(str(path)), pq.ParquetWriter(path, schema, **options(schema)) as writer:
-        for group in _groups(schema, batches):
+    with translate_errors(str(path)), pq.ParquetWriter(path, schema, **parquet_options(schema)) as writer:
+        for group in _row_groups(schema, batches):
             writer.write_table(group)
 
 
-def _groups(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+def _row_groups(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     waiting = pa.Table.from_batches([], schema)
     for batch in batches:
         waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch]).cast(schema)])
-        while waiting.num_rows >= GROUP_ROWS:
-            yield waiting.slice(0, GROUP_ROWS).combine_chunks()  # where pages end would follow the chunks
-            waiting = waiting.slice(GROUP_ROWS)
+        while waiting.num_rows >= ROW_GROUP_ROWS:
+            yield waiting.slice(0, ROW_GROUP_ROWS).combine_chunks()  # where pages end would follow the chunks
+            waiting = waiting.slice(ROW_GROUP_ROWS)
     yield waiting.combine_chunks()
 
 
-def options(schema: pa.Schema) -> dict[str, object]:
+def parquet_options(schema: pa.Schema) -> dict[str, object]:
     """How we write Parquet."""
-    repeating = [name for name in REPEATING if name in schema.names]
+    repeating = [name for name in DICTIONARY_COLUMNS if name in schema.names]
     return {"compression": "zstd", "use_dictionary": repeating, "write_page_checksum": True}
 
 
@@ -117,46 +123,46 @@ def from_parquet(content: bytes, where: str, columns: Sequence[str] | None = Non
     try:
         with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as parquet:
             return parquet.read(columns=columns, use_threads=False)
-    except DAMAGED as error:
-        raise damaged(where, error) from error
+    except DAMAGE_ERRORS as error:
+        raise damage_error(where, error) from error
 
 
-def read(store: Store, key: str) -> pa.Table:
+def read_table(store: Store, key: str) -> pa.Table:
     """A whole table of ours. Raises Missing, or BadInput where it is damaged."""
-    return from_parquet(store.read(key), store.at(key))
+    return from_parquet(store.read(key), store.uri_of(key))
 
 
-def column(store: Store, key: str, name: str) -> pa.Array:
+def read_column(store: Store, key: str, name: str) -> pa.Array:
     """One column of a table of ours, the others not being read. Raises Missing, or BadInput where it is damaged."""
-    return columns(store, key, [name])[name].combine_chunks()
+    return read_columns(store, key, [name])[name].combine_chunks()
 
 
-def columns(store: Store, key: str, wanted: Sequence[str]) -> pa.Table:
+def read_columns(store: Store, key: str, wanted: Sequence[str]) -> pa.Table:
     """These columns of a table of ours, in this order. Raises Missing, or BadInput where it is damaged."""
     if not store.exists(key):  # opening a name that is not there makes s3fs list
-        raise Missing(f"{store.at(key)}: no such file. Check the name.")
+        raise Missing(f"{store.uri_of(key)}: no such file. Check the name.")
     with store.open(key) as file:
         try:
             with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
                 return parquet.read(columns=list(wanted), use_threads=False).select(list(wanted))
-        except (*DAMAGED, KeyError) as error:
-            if is_storage(error):
+        except (*DAMAGE_ERRORS, KeyError) as error:
+            if is_storage_error(error):
                 raise
-            raise damaged(store.at(key), error) from error
+            raise damage_error(store.uri_of(key), error) from error
 
 
-def count(store: Store, key: str) -> int:
+def count_rows(store: Store, key: str) -> int:
     """How many rows a table of ours has, all of them read but never held. Raises Missing, or BadInput on damage."""
     with store.open(key) as file:
         try:
             with pq.ParquetFile(file, page_checksum_verification=True, pre_buffer=False) as parquet:
                 return sum(batch.num_rows for batch in parquet.iter_batches(use_threads=False))
-        except DAMAGED as error:
-            if is_storage(error):
+        except DAMAGE_ERRORS as error:
+            if is_storage_error(error):
                 raise
-            raise damaged(store.at(key), error) from error
+            raise damage_error(store.uri_of(key), error) from error
 
 
-def damaged(where: str, error: Exception) -> BadInput:
+def damage_error(where: str, error: Exception) -> BadInput:
     """What to say of an object of ours that does not read back."""
-    return BadInput(f"{where}: is damaged ({reason(error)}). Restore or delete it.")
+    return BadInput(f"{where}: is damaged ({error_reason(error)}). Restore or delete it.")

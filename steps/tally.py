@@ -9,13 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 T = TypeVar("T")
-MOST = 10_000  # values; beyond it, rare ones are forgotten: errors and shapes may be anything
-KEPT = 100
-SHOWN = 12
+MAX_VALUES = 10_000  # values; beyond it, rare ones are forgotten: errors and shapes may be anything
+RETAINED_VALUES = 100
+MAX_TOP_VALUES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ValueCount:
     """A setting's value, and how many images have it."""
 
     value: str
@@ -23,15 +23,15 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Choices:
+class TopValues:
     """A setting's most frequent values, how many images have a rarer one, and how many of these there are."""
 
-    top: tuple[Choice, ...] = ()
+    top: tuple[ValueCount, ...] = ()
     others: int = 0
     other_images: int = 0
 
 
-class Tally(Generic[T]):
+class TopKCounter(Generic[T]):
     """Counts values. Where there are too many different ones, only the most frequent so far stay."""
 
     def __init__(self) -> None:
@@ -44,8 +44,8 @@ class Tally(Generic[T]):
         added = Counter(values)
         self._total += added.total()
         self._counts.update(added)
-        if len(self._counts) > MOST:
-            self._counts = Counter(dict(self._counts.most_common(KEPT)))
+        if len(self._counts) > MAX_VALUES:
+            self._counts = Counter(dict(self._counts.most_common(RETAINED_VALUES)))
 
     def add_column(self, values: npt.NDArray[Any]) -> None:
         """Count the values of a column of numbers."""
@@ -56,11 +56,11 @@ class Tally(Generic[T]):
         """Whether the value is counted."""
         return value in self._counts
 
-    def top(self, most: int) -> list[tuple[T, int]]:
+    def most_common(self, most: int) -> list[tuple[T, int]]:
         """The most frequent values, and how often each came up; of equal ones the first that came."""
         return self._counts.most_common(most)
 
-    def choices(self, said: Callable[[T], str]) -> Choices:
+    def top_values(self, said: Callable[[T], str]) -> TopValues:
         """The most frequent values as people read them."""
-        top = tuple(Choice(said(value), images) for value, images in self.top(SHOWN))
-        return Choices(top, len(self._counts) - len(top), self._total - sum(each.images for each in top))
+        top = tuple(ValueCount(said(value), images) for value, images in self.most_common(MAX_TOP_VALUES))
+        return TopValues(top, len(self._counts) - len(top), self._total - sum(each.images for each in top))

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from imagekiln.steps.stats import ShardStats
 
-MOST_SLOW = 10
-SLOW = 0.8  # of the median: what is slower is worth a look
-DIGITS = 4
+MAX_SLOWEST = 10
+SLOW_RATIO = 0.8  # of the median: what is slower is worth a look
+SIGNIFICANT_DIGITS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Throughput:
     slowest: tuple[ShardTime, ...] = ()
 
 
-def throughput(shards: int, told: Sequence[ShardStats]) -> Throughput:
+def summarize_throughput(shards: int, told: Sequence[ShardStats]) -> Throughput:
     """The rates of a run of so many shards."""
     most = {each.shard: each for each in sorted(told, key=lambda each: each.images)}  # of several rounds, the largest
     made = sorted(
@@ -42,12 +42,12 @@ def throughput(shards: int, told: Sequence[ShardStats]) -> Throughput:
     )
     if not made:
         return Throughput()
-    rates = {each.shard: _rounded(each.images_per_second) for each in made}
+    rates = {each.shard: _round_significant(each.images_per_second) for each in made}
     median = made[len(made) // 2].images_per_second
-    slow = [each for each in made if each.images_per_second < SLOW * median]
-    slowest = (ShardTime(each.shard, each.images, each.seconds.total, each.attempts) for each in slow[:MOST_SLOW])
-    return Throughput(tuple(map(rates.get, range(shards))), _rounded(median), len(slow), tuple(slowest))
+    slow = [each for each in made if each.images_per_second < SLOW_RATIO * median]
+    slowest = (ShardTime(each.shard, each.images, each.seconds.total, each.attempts) for each in slow[:MAX_SLOWEST])
+    return Throughput(tuple(map(rates.get, range(shards))), _round_significant(median), len(slow), tuple(slowest))
 
 
-def _rounded(rate: float) -> float:
-    return round(rate, DIGITS - 1 - math.floor(math.log10(rate)))
+def _round_significant(rate: float) -> float:
+    return round(rate, SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(rate)))

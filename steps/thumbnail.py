@@ -7,7 +7,7 @@ from PIL import Image as Pillow
 from imagekiln.steps.codecs import RGB
 
 
-def jpeg(rgb: RGB, side: int) -> bytes:
+def encode_thumbnail(rgb: RGB, side: int) -> bytes:
     """The picture as a JPEG of at most `side` pixels in width and height."""
     picture = Pillow.fromarray(rgb)
     picture.thumbnail((side, side))

@@ -8,16 +8,16 @@ from typing import Literal
 
 import torch
 
-from imagekiln.steps.compile_clock import Clock
-from imagekiln.steps.device import event
+from imagekiln.steps.compile_clock import CompileClock
+from imagekiln.steps.device import record_event
 
 Moment = float | torch.cuda.Event
-Span = Literal["text", "decode", "copy", "whole"]
-SPANS: tuple[Span, ...] = ("text", "decode", "copy", "whole")
+SpanName = Literal["text", "decode", "copy", "whole"]
+SPAN_NAMES: tuple[SpanName, ...] = ("text", "decode", "copy", "whole")
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class DeviceTimes:
     """Seconds of the device. `busy` is what it computed for; texts encoded beside that add to `text` alone."""
 
     text: float = 0.0
@@ -26,9 +26,9 @@ class Taken:
     copy: float = 0.0
     busy: float = 0.0
 
-    def __add__(self, other: "Taken") -> "Taken":
+    def __add__(self, other: "DeviceTimes") -> "DeviceTimes":
         """Both together."""
-        return Taken(
+        return DeviceTimes(
             self.text + other.text,
             self.denoise + other.denoise,
             self.decode + other.decode,
@@ -40,36 +40,38 @@ class Taken:
 class Spans:
     """The spans of one batch. On CUDA they are known only once the batch is over: to read them waits for that."""
 
-    def __init__(self, device: torch.device, clock: Clock | None = None) -> None:
+    def __init__(self, device: torch.device, clock: CompileClock | None = None) -> None:
         """Begin without any. What a clock counts as compiling is left out of them."""
-        self._device, self._clock = device, clock or Clock()
-        self._spans: list[tuple[Span, Moment, Moment, float]] = []
+        self._device, self._clock = device, clock or CompileClock()
+        self._spans: list[tuple[SpanName, Moment, Moment, float]] = []
 
     @contextmanager
-    def span(self, name: Span) -> Iterator[None]:
+    def span(self, name: SpanName) -> Iterator[None]:
         """What the block has the device do. `text` and `decode` lie in the `whole`; the rest of that is denoising."""
-        since, compiled = _now(self._device), self._clock.seconds
+        since, compiled = _record_moment(self._device), self._clock.seconds
         yield
-        self._spans.append((name, since, _now(self._device), self._clock.seconds - compiled))
+        self._spans.append((name, since, _record_moment(self._device), self._clock.seconds - compiled))
 
-    def taken(self) -> Taken:
+    def times(self) -> DeviceTimes:
         """The seconds of all spans."""
-        text, decode, copy, whole = (self._seconds(name) for name in SPANS)
-        return Taken(text, max(0.0, whole - text - decode), decode, copy, whole)
+        text, decode, copy, whole = (self._seconds(name) for name in SPAN_NAMES)
+        return DeviceTimes(text, max(0.0, whole - text - decode), decode, copy, whole)
 
-    def _seconds(self, name: Span) -> float:
-        spent = (_between(since, until) - compiled for each, since, until, compiled in self._spans if each == name)
+    def _seconds(self, name: SpanName) -> float:
+        spent = (
+            _elapsed_seconds(since, until) - compiled for each, since, until, compiled in self._spans if each == name
+        )
         return sum(max(0.0, each) for each in spent)
 
 
-def _now(device: torch.device) -> Moment:
+def _record_moment(device: torch.device) -> Moment:
     """On CUDA the moment when the work queued so far on the current stream is done, else this one."""
     if device.type != "cuda":
         return time.perf_counter()
-    return event(timed=True)
+    return record_event(timed=True)
 
 
-def _between(since: Moment, until: Moment) -> float:
+def _elapsed_seconds(since: Moment, until: Moment) -> float:
     if isinstance(since, float) or isinstance(until, float):
         return float(until) - float(since)  # type: ignore[arg-type]  # moments of one device are of one kind
     until.synchronize()  # pixels that left the device in another way may be there before it is

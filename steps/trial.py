@@ -5,18 +5,18 @@ from dataclasses import dataclass, replace
 
 from imagekiln.steps import gauge
 from imagekiln.steps.denoise import Denoiser
-from imagekiln.steps.device import free_memory, is_lost, is_out_of_memory
+from imagekiln.steps.device import free_memory, is_device_lost, is_out_of_memory
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
-from imagekiln.steps.identity import Pixels
+from imagekiln.steps.identity import ImageParameters
 from imagekiln.steps.rows import ImageRow
-from imagekiln.steps.saturation import Measured
-from imagekiln.steps.store_errors import reason
+from imagekiln.steps.saturation import BatchMeasurement
+from imagekiln.steps.store_errors import error_reason
 
-MOST_DRAWS = 20
+MAX_DRAWS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Effort:
+class TrialBudget:
     """How much is drawn for each batch size: so many steps a time, for so many seconds after a first time to warm up.
 
     An image of fewer steps is drawn whole. `minutes` is for all batches of one size of images: when they are over, what
@@ -31,56 +31,60 @@ class Effort:
 class Trial:
     """Tries batches of one shape."""
 
-    def __init__(self, denoiser: Denoiser, pixels: Pixels, effort: Effort) -> None:
+    def __init__(self, denoiser: Denoiser, pixels: ImageParameters, effort: TrialBudget) -> None:
         """Take the model, and an image as the job has them; of its steps only a few are drawn."""
         self._denoiser = denoiser
         self._pixels = pixels
         self._effort = effort
         self._steps = min(effort.steps, pixels.steps)
 
-    def measure(self, batch: int) -> Measured | None:
+    def measure(self, batch: int) -> BatchMeasurement | None:
         """What a batch of so many images takes with all its steps; None where it does not fit in memory.
 
         Raises BadInput where the model does not draw, TryAgain where the device failed.
         """
         try:
-            return self._measured(batch)
+            return self._measure_batch(batch)
         except KilnError:
             raise
         except Exception as error:  # a stranger's model may raise anything
-            if is_lost(error):
-                raise TryAgain(f"the device failed ({reason(error)}). Tune again.") from error
+            if is_device_lost(error):
+                raise TryAgain(f"the device failed ({error_reason(error)}). Tune again.") from error
             if not is_out_of_memory(error):
-                raise BadInput(f"the model does not draw ({reason(error)}). Correct the job's defaults.") from error
+                raise BadInput(
+                    f"the model does not draw ({error_reason(error)}). Correct the job's defaults."
+                ) from error
         free_memory()
         return None
 
-    def _measured(self, batch: int) -> Measured:
-        rows = self._rows(batch)
-        gauge.forget_peak(self._denoiser.device)
-        self._drawn(rows)  # compiles, chooses kernels, and encodes the text, which is then known
+    def _measure_batch(self, batch: int) -> BatchMeasurement:
+        rows = self._trial_rows(batch)
+        gauge.reset_peak(self._denoiser.device)
+        self._draw_timestamps(rows)  # compiles, chooses kernels, and encodes the text, which is then known
         seconds: list[float] = []
-        began = gauge.now(self._denoiser.device)
-        while len(seconds) < MOST_DRAWS and gauge.now(self._denoiser.device) - began < self._effort.seconds:
-            seconds.append(whole(self._drawn(rows), self._steps, self._pixels.steps))
+        began = gauge.synchronized_time(self._denoiser.device)
+        while (
+            len(seconds) < MAX_DRAWS and gauge.synchronized_time(self._denoiser.device) - began < self._effort.seconds
+        ):
+            seconds.append(extrapolate(self._draw_timestamps(rows), self._steps, self._pixels.steps))
         # What slows a draw down, a neighbour or a clock, never speeds one up: the fastest is the device's own.
-        return Measured(batch, min(seconds), gauge.peak(self._denoiser.device))
+        return BatchMeasurement(batch, min(seconds), gauge.peak_bytes(self._denoiser.device))
 
-    def _drawn(self, rows: Sequence[ImageRow]) -> list[float]:
+    def _draw_timestamps(self, rows: Sequence[ImageRow]) -> list[float]:
         """The moments at which drawing began, each step ended, and the pictures were there."""
         device, times = self._denoiser.device, list[float]()
-        times.append(gauge.now(device))
+        times.append(gauge.synchronized_time(device))
         # Looked at, so that what a device draws later is waited for.
-        list(self._denoiser.draw(rows, len(rows), lambda: times.append(gauge.now(device))))
-        times.append(gauge.now(device))
+        list(self._denoiser.draw(rows, len(rows), lambda: times.append(gauge.synchronized_time(device))))
+        times.append(gauge.synchronized_time(device))
         return times
 
-    def _rows(self, batch: int) -> list[ImageRow]:
+    def _trial_rows(self, batch: int) -> list[ImageRow]:
         few = replace(self._pixels, steps=self._steps)
         return [ImageRow(place, f"{place:032x}", replace(few, seed=place)) for place in range(batch)]
 
 
-def whole(times: Sequence[float], few: int, steps: int) -> float:
+def extrapolate(times: Sequence[float], few: int, steps: int) -> float:
     """Seconds for a batch of `steps` steps, from the moments of one of `few`: begun, each step ended, all done.
 
     A pipeline that tells of no steps is taken to do nothing else.

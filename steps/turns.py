@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass
 
-from imagekiln.steps.stats import Seconds
-from imagekiln.steps.usage import Usage
+from imagekiln.steps.stats import StageSeconds
+from imagekiln.steps.usage import DeviceUsage
 
 
 @dataclass(frozen=True, slots=True)
-class Turns:
+class TimeBreakdown:
     """Seconds in turn, in this order. `text` has the texts that were not encoded beside a batch.
 
     `wait` is for encoding or writing, and `rest` what is left: before the first image, after the last, and between.
@@ -22,7 +22,7 @@ class Turns:
     rest: float
 
 
-def turns(took: Seconds, used: Usage) -> Turns:
+def break_down_time(took: StageSeconds, used: DeviceUsage) -> TimeBreakdown:
     """What the device did in turn, of shards that took this time with devices used like this."""
     drawn = took.denoise + took.decode
     # Where it is known for how long the device computed, what is in that and no drawing is texts.
@@ -30,4 +30,4 @@ def turns(took: Seconds, used: Usage) -> Turns:
     text = min(took.text, max(0.0, text))
     left = max(0.0, took.total - took.load - took.compile - text - drawn)
     wait = min(took.denoise_waits, left)  # the device may still be at a batch while the next one waits
-    return Turns(took.load, took.compile, text, took.denoise, took.decode, wait, left - wait)
+    return TimeBreakdown(took.load, took.compile, text, took.denoise, took.decode, wait, left - wait)

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from imagekiln.steps.stats import ShardStats, busy, peak
+from imagekiln.steps.stats import ShardStats, max_peak_memory, mean_busy_share
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class DeviceUsage:
     """What the shards told of their devices; None where none did.
 
     `busy` is the share of wall time after loading in which the devices computed, and `peak_memory` the most that one of
@@ -18,6 +18,6 @@ class Usage:
     peak_memory: int | None = None
 
 
-def usage(told: Sequence[ShardStats]) -> Usage:
+def summarize_usage(told: Sequence[ShardStats]) -> DeviceUsage:
     """The use of all shards' devices: a shard that took longer counts for more."""
-    return Usage(busy(told), peak(told))
+    return DeviceUsage(mean_busy_share(told), max_peak_memory(told))

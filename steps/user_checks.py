@@ -7,52 +7,52 @@ from threading import Lock
 import numpy as np
 import numpy.typing as npt
 
-from imagekiln.steps.checks import Row, Verdict
+from imagekiln.steps.checks import ImageSpec, Verdict
 from imagekiln.steps.errors import BadInput, TryAgain, first_line
-from imagekiln.steps.gate_settings import Check
-from imagekiln.steps.store_errors import reason
+from imagekiln.steps.gate_settings import UserCheckGate
+from imagekiln.steps.store_errors import error_reason
 
-REASON_CHARS = 500
-Image = npt.NDArray[np.uint8]
-Function = Callable[[Image, Row], object]
+MAX_REASON_CHARS = 500
+ImageArray = npt.NDArray[np.uint8]
+CheckFunction = Callable[[ImageArray, ImageSpec], object]
 
 
 class UserCheck:
     """One check, called by one thread at a time. Gives a Verdict whatever the function does."""
 
-    def __init__(self, check: Check) -> None:
+    def __init__(self, check: UserCheckGate) -> None:
         """Import the function. Raises BadInput where it is not there."""
         self.name = check.name
-        self._function = _imported(check)
+        self._function = _import_check(check)
         self._lock = Lock()
 
-    def __call__(self, image: Image, row: Row) -> Verdict:
+    def __call__(self, image: ImageArray, row: ImageSpec) -> Verdict:
         """Judge RGB uint8 (height, width, 3). Raises TryAgain where the device or memory failed."""
         given = image.view()
         given.flags.writeable = False
         try:
             with self._lock:
-                return _verdict(self._function(given, row))
+                return _to_verdict(self._function(given, row))
         except Exception as error:  # a stranger's code may raise anything
             from imagekiln.steps import device  # torch, which only they have who make images
 
-            if device.is_lost(error) or device.is_out_of_memory(error):
-                raise TryAgain(f"the check {self.name} failed ({reason(error)}). Run the shard again.") from error
+            if device.is_device_lost(error) or device.is_out_of_memory(error):
+                raise TryAgain(f"the check {self.name} failed ({error_reason(error)}). Run the shard again.") from error
             return Verdict(False, f"the check failed: {type(error).__name__}: {error}")
 
 
-def load(checks: Sequence[Check]) -> tuple[UserCheck, ...]:
+def load_user_checks(checks: Sequence[UserCheckGate]) -> tuple[UserCheck, ...]:
     """Import every check. Raises BadInput where one is not there."""
     return tuple(UserCheck(check) for check in checks)
 
 
-def told(name: str, verdict: Verdict) -> str:
+def format_verdict(name: str, verdict: Verdict) -> str:
     """What is kept of a verdict: Parquet takes no lone surrogates, and no row may grow without bounds."""
-    said = str(verdict.reason)[:REASON_CHARS].encode(errors="replace").decode()
+    said = str(verdict.reason)[:MAX_REASON_CHARS].encode(errors="replace").decode()
     return f"{name}: {said}" if said else name
 
 
-def _imported(check: Check) -> Function:
+def _import_check(check: UserCheckGate) -> CheckFunction:
     module, _, name = check.entry.partition(":")
     try:
         function = getattr(import_module(module), name)
@@ -67,7 +67,7 @@ def _imported(check: Check) -> Function:
     return function  # type: ignore[no-any-return]  # it is the user's
 
 
-def _verdict(given: object) -> Verdict:
+def _to_verdict(given: object) -> Verdict:
     match given:
         case Verdict():
             return given

@@ -7,26 +7,26 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 T = TypeVar("T")
 
 
-def _no_truth(value: T) -> T:
+def _reject_bool(value: T) -> T:
     # Python counts True as 1, and YAML reads `on` and `yes` as True.
     if isinstance(value, bool):
         raise ValueError("is true or false; write a number")  # noqa: TRY004  # pydantic wants a ValueError
     return value
 
 
-def _no_nul(text: str) -> str:
+def _reject_nul(text: str) -> str:
     if "\0" in text:
         raise ValueError("has a NUL character; remove it")
     return text
 
 
-Whole = Annotated[int, BeforeValidator(_no_truth)]
-Number = Annotated[float, BeforeValidator(_no_truth)]
+Integer = Annotated[int, BeforeValidator(_reject_bool)]
+Number = Annotated[float, BeforeValidator(_reject_bool)]
 Share = Annotated[Number, Field(ge=0, le=1)]
-Positive = Annotated[Whole, Field(ge=1)]
-OBJECT_NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"  # Kubernetes' rule for names of most objects
-ObjectName = Annotated[str, Field(pattern=f"^{OBJECT_NAME}$")]
-Text = Annotated[str, Field(min_length=1), AfterValidator(_no_nul)]
+PositiveInteger = Annotated[Integer, Field(ge=1)]
+OBJECT_NAME_PATTERN = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"  # Kubernetes' rule for names of most objects
+ObjectName = Annotated[str, Field(pattern=f"^{OBJECT_NAME_PATTERN}$")]
+NonEmptyText = Annotated[str, Field(min_length=1), AfterValidator(_reject_nul)]
 
 
 class Settings(BaseModel):

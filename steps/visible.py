@@ -2,37 +2,37 @@
 
 import re
 
-SHOWN_AS = "\N{REPLACEMENT CHARACTER}"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 # C0 and C1, such as those of ANSI codes, and lone surrogates, which no encoding has.
-CONTROL = "\x00-\x1f\x7f-\x9f\ud800-\udfff"
+CONTROL_CHARS = "\x00-\x1f\x7f-\x9f\ud800-\udfff"
 # Line and paragraph separators, and what makes a terminal show text in another order than it has. A page isolates it.
-TURNING = "\u2028\u2029\u202a-\u202e\u2066-\u2069"
-IN_PAGE = re.compile(f"[{CONTROL}]")
-IN_LINE = re.compile(f"[{CONTROL}{TURNING}]")
-IN_LINES = re.compile(f"(?!\n)[{CONTROL}{TURNING}]")
-IN_JSON = re.compile(f"(?!\n)[\x7f-\x9f\ud800-\udfff{TURNING}]")
+SEPARATOR_AND_BIDI_CHARS = "\u2028\u2029\u202a-\u202e\u2066-\u2069"
+UNSAFE_IN_PAGE = re.compile(f"[{CONTROL_CHARS}]")
+UNSAFE_IN_LINE = re.compile(f"[{CONTROL_CHARS}{SEPARATOR_AND_BIDI_CHARS}]")
+UNSAFE_IN_LINES = re.compile(f"(?!\n)[{CONTROL_CHARS}{SEPARATOR_AND_BIDI_CHARS}]")
+UNSAFE_IN_JSON = re.compile(f"(?!\n)[\x7f-\x9f\ud800-\udfff{SEPARATOR_AND_BIDI_CHARS}]")
 
 
-def in_page(text: str) -> str:
+def sanitize_page_text(text: str) -> str:
     """The text for a page, which escapes and isolates it: without the control characters that no page may hold."""
-    return IN_PAGE.sub(SHOWN_AS, text)
+    return UNSAFE_IN_PAGE.sub(REPLACEMENT, text)
 
 
-def in_line(text: str) -> str:
+def sanitize_line(text: str) -> str:
     """The text as one line of a terminal or a log."""
-    return IN_LINE.sub(SHOWN_AS, text)
+    return UNSAFE_IN_LINE.sub(REPLACEMENT, text)
 
 
-def in_lines(text: str) -> str:
+def sanitize_lines(text: str) -> str:
     """The text of several lines, whose line feeds are ours."""
-    return IN_LINES.sub(SHOWN_AS, text)
+    return UNSAFE_IN_LINES.sub(REPLACEMENT, text)
 
 
-def in_json(text: str) -> str:
+def sanitize_json(text: str) -> str:
     """The same JSON, its texts written so that a terminal may show it."""
-    return IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-def cut(text: str, most: int) -> str:
+def truncate_text(text: str, most: int) -> str:
     """The text, or its first `most` characters and how many more there are."""
     return text if len(text) <= most else f"{text[:most]}… and {len(text) - most:,} more characters"

@@ -12,111 +12,117 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from imagekiln.steps import indexes, names, parts, readback, sidecar, tables
-from imagekiln.steps.encode import Encoded
-from imagekiln.steps.encodings import Encoding, is_lossless, suffix
+from imagekiln.steps.encode import EncodedImage
+from imagekiln.steps.encodings import Encoding, file_suffix, is_lossless
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.readback import Checked, bad
+from imagekiln.steps.readback import CheckResult, check_failure
 from imagekiln.steps.shard import Part
 from imagekiln.steps.storage import Store
 
-INDEX = "__index__"
-END = bytes(2 * tarfile.BLOCKSIZE)
+INDEX_MEMBER = "__index__"
+END_OF_ARCHIVE = bytes(2 * tarfile.BLOCKSIZE)
 
 
 @dataclass(frozen=True, slots=True)
-class Packed:
+class PackedTar:
     """A part's tar and index, ready to be committed."""
 
     part: Part
     content: bytes
     index: bytes
-    exact: bool
+    lossless: bool
 
     def commit(self, store: Store) -> None:
         """Write the tar, then the index: that of the tar which is there, where another pod made it first."""
-        key = names.tar(self.part.key)
-        index = self.index if store.create(key, self.content) else _index_in(store, self.part, self.exact)
-        parts.commit(store, self.part.key, self.part.rows, index)
+        key = names.tar_key(self.part.key)
+        index = self.index if store.create(key, self.content) else _read_index_member(store, self.part, self.lossless)
+        parts.commit_part(store, self.part.key, self.part.rows, index)
 
 
 @dataclass(frozen=True, slots=True)
-class WebDataset:
+class WebDatasetFormat:
     """Parts as tars."""
 
     encoding: Encoding
 
-    def pack(self, part: Part, images: Sequence[Encoded]) -> Packed:
+    def pack(self, part: Part, images: Sequence[EncodedImage]) -> PackedTar:
         """The part with these images."""
-        ordered = sorted(images, key=lambda image: image.place)
-        outcome = parts.outcome(ordered)
-        samples = list(_samples(parts.told(part.rows, outcome), [image.content for image in ordered], self.encoding))
-        index = parts.index(part.rows, outcome, list(_offsets(samples)))
-        return Packed(part, _tar(samples, index), index, is_lossless(self.encoding))
+        ordered = sorted(images, key=lambda image: image.index_in_part)
+        outcome = parts.outcome_table(ordered)
+        samples = list(
+            _iter_samples(parts.join_outcome(part.rows, outcome), [image.content for image in ordered], self.encoding)
+        )
+        index = parts.index_to_parquet(part.rows, outcome, list(_content_offsets(samples)))
+        return PackedTar(part, _build_tar(samples, index), index, is_lossless(self.encoding))
 
-    def adopt(self, store: Store, part: Part) -> bool:
+    def recover(self, store: Store, part: Part) -> bool:
         """Commit the index of a tar that is there; False where none is."""
-        if not store.exists(names.tar(part.key)):
+        if not store.exists(names.tar_key(part.key)):
             return False
-        parts.commit(store, part.key, part.rows, _index_in(store, part, is_lossless(self.encoding)))
+        parts.commit_part(store, part.key, part.rows, _read_index_member(store, part, is_lossless(self.encoding)))
         return True
 
-    def places(self, part: Part) -> list[str]:
+    def object_keys(self, part: Part) -> list[str]:
         """The tar, for each image."""
-        return [names.tar(part.key)] * part.rows.num_rows
+        return [names.tar_key(part.key)] * part.rows.num_rows
 
-    def check(self, store: Store, part: Part) -> Checked:
+    def check(self, store: Store, part: Part) -> CheckResult:
         """Read tar and index whole, and decode each image. Raises TryAgain where storage fails."""
-        where, images = store.at(names.tar(part.key)), part.rows.num_rows
+        where, images = store.uri_of(names.tar_key(part.key)), part.rows.num_rows
         try:
             content = store.read(part.key)
-            index = indexes.parse(content, part, store.at(part.key))
-            tar = store.read(names.tar(part.key))
+            index = indexes.parse_part_index(content, part, store.uri_of(part.key))
+            tar = store.read(names.tar_key(part.key))
         except BadInput as error:
-            return bad(error, images)
+            return check_failure(error, images)
         exact = is_lossless(self.encoding)
-        checked = sum((readback.image(*each, where, exact) for each in _images(index, tar)), Checked(images))
+        checked = sum(
+            (readback.check_image_bytes(*each, where, exact) for each in _iter_images(index, tar)), CheckResult(images)
+        )
         # All else in the tar follows from the index, so one comparison finds whatever differs.
-        again = _tar(list(_samples(index.told, _contents(index, tar), self.encoding)), content)
-        return checked if again == tar else checked + bad(f"{where}: differs from its index")
+        again = _build_tar(list(_iter_samples(index.table, _image_contents(index, tar), self.encoding)), content)
+        return checked if again == tar else checked + check_failure(f"{where}: differs from its index")
 
 
-def _index_in(store: Store, part: Part, exact: bool) -> bytes:
+def _read_index_member(store: Store, part: Part, exact: bool) -> bytes:
     """The index in the tar that is there. Raises BadInput where it is of another plan, or the tar is damaged."""
-    where, content = store.at(names.tar(part.key)), store.read(names.tar(part.key))
+    where, content = store.uri_of(names.tar_key(part.key)), store.read(names.tar_key(part.key))
     try:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
-            member = tar.extractfile(INDEX)
+            member = tar.extractfile(INDEX_MEMBER)
             found = member.read() if member else b""
     except (tarfile.TarError, KeyError, OSError) as error:
-        raise tables.damaged(where, error) from error
-    index = indexes.parse(found, part, where)
-    for checked in (readback.image(*each, where, exact) for each in _images(index, content)):
-        if checked.wrongs:
-            raise BadInput(f"{checked.wrong[0]}. Delete the tar, and it is made again.")
+        raise tables.damage_error(where, error) from error
+    index = indexes.parse_part_index(found, part, where)
+    for checked in (readback.check_image_bytes(*each, where, exact) for each in _iter_images(index, content)):
+        if checked.error_count:
+            raise BadInput(f"{checked.errors[0]}. Delete the tar, and it is made again.")
     return found
 
 
-def _images(index: indexes.Index, tar: bytes) -> Iterator[tuple[readback.Row, bytes]]:
-    for row, content in zip(index.rows, _contents(index, tar), strict=True):
+def _iter_images(index: indexes.PartIndex, tar: bytes) -> Iterator[tuple[readback.PartRow, bytes]]:
+    for row, content in zip(index.rows, _image_contents(index, tar), strict=True):
         if content is not None:
             yield row, content
 
 
-def _contents(index: indexes.Index, tar: bytes) -> list[bytes | None]:
-    places = zip(index.offsets, index.told["size"].to_pylist(), strict=True)
+def _image_contents(index: indexes.PartIndex, tar: bytes) -> list[bytes | None]:
+    places = zip(index.offsets, index.table["size"].to_pylist(), strict=True)
     return [None if offset is None else tar[offset : offset + (size or 0)] for offset, size in places]
 
 
-def _samples(told: pa.Table, contents: Sequence[bytes | None], encoding: Encoding) -> Iterator[bytes | None]:
+def _iter_samples(told: pa.Table, contents: Sequence[bytes | None], encoding: Encoding) -> Iterator[bytes | None]:
     """The members of each image, its bytes first. None where there are no bytes: readers take no sample without."""
-    texts = zip(told["image_id"].to_pylist(), told["prompt"].to_pylist(), sidecar.texts(told), contents, strict=True)
+    texts = zip(
+        told["image_id"].to_pylist(), told["prompt"].to_pylist(), sidecar.sidecar_lines(told), contents, strict=True
+    )
     for name, prompt, line, content in texts:
-        files = {suffix(encoding): content or b"", ".json": line, ".txt": prompt.encode()}
-        sample = b"".join(_member(f"{name}{end}", file) for end, file in files.items())
+        files = {file_suffix(encoding): content or b"", ".json": line, ".txt": prompt.encode()}
+        sample = b"".join(_tar_member(f"{name}{end}", file) for end, file in files.items())
         yield None if content is None else sample
 
 
-def _offsets(samples: Sequence[bytes | None]) -> Iterator[int | None]:
+def _content_offsets(samples: Sequence[bytes | None]) -> Iterator[int | None]:
     """Where the bytes of each image begin in the tar: behind the header that its sample begins with."""
     position = tarfile.BLOCKSIZE
     for sample in samples:
@@ -124,11 +130,11 @@ def _offsets(samples: Sequence[bytes | None]) -> Iterator[int | None]:
         position += len(sample or b"")
 
 
-def _tar(samples: Sequence[bytes | None], index: bytes) -> bytes:
-    return b"".join([*filter(None, samples), _member(INDEX, index), END])
+def _build_tar(samples: Sequence[bytes | None], index: bytes) -> bytes:
+    return b"".join([*filter(None, samples), _tar_member(INDEX_MEMBER, index), END_OF_ARCHIVE])
 
 
-def _member(name: str, content: bytes) -> bytes:
+def _tar_member(name: str, content: bytes) -> bytes:
     """One file of a tar, the same on every machine: of no time and no owner."""
     info = tarfile.TarInfo(name)
     info.size, info.mode = len(content), 0o644

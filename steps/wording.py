@@ -1,15 +1,15 @@
 """Figures as people read them."""
 
 KILO = 1000
-SIZES = ("bytes", "kB", "MB", "GB", "TB", "PB")
+BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
 
-def count(number: int) -> str:
+def format_count(number: int) -> str:
     """A whole number, such as 1,234,567."""
     return f"{number:,}"
 
 
-def figure(number: float) -> str:
+def format_number(number: float) -> str:
     """A number with three digits that count, such as 0.0412, 3.14 or 1,520."""
     if number == 0:
         return "0"
@@ -18,16 +18,16 @@ def figure(number: float) -> str:
     return f"{number:.3g}" if abs(number) >= 0.001 else f"{number:.1e}"
 
 
-def size(number: float) -> str:
+def format_bytes(number: float) -> str:
     """A number of bytes, such as 1.52 MB."""
-    for unit in SIZES:
-        if number < KILO or unit == SIZES[-1]:
+    for unit in BYTE_UNITS:
+        if number < KILO or unit == BYTE_UNITS[-1]:
             break
         number /= KILO
-    return f"{figure(number)} {unit}"
+    return f"{format_number(number)} {unit}"
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """A share of 0 to 1, such as 12.5 %. What is neither nothing nor all is never told as that."""
     shown = f"{100 * share:.1f}"
     if shown == "0.0" and share > 0:
@@ -37,16 +37,16 @@ def percent(share: float) -> str:
     return f"{shown.removesuffix('.0')} %"
 
 
-def seconds(number: float) -> str:
+def format_duration(number: float) -> str:
     """A time, such as 41.5 s, 12 min or 3 h 20 min."""
     if number < 100:
-        return f"{figure(number)} s"
+        return f"{format_number(number)} s"
     minutes = round(number / 60)
     if minutes < 100:
         return f"{minutes} min"
     return f"{minutes // 60:,} h {minutes % 60} min"
 
 
-def of(number: int, one: str, many: str | None = None) -> str:
+def pluralize(number: int, one: str, many: str | None = None) -> str:
     """A number of things, such as 1 image or 2,000 images."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"

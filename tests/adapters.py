@@ -12,7 +12,7 @@ import transformers
 from diffusers.models.attention_processor import SD3IPAdapterJointAttnProcessor2_0
 from diffusers.models.embeddings import IPAdapterTimeImageProjection
 
-from imagekiln.steps.input_picture import opened
+from imagekiln.steps.input_picture import open_input_image
 from imagekiln.steps.rows import ImageRow
 from tests import models
 from tests.models import WIDE, Untyped, pipe
@@ -153,11 +153,11 @@ def drawn_by_diffusers(loaded: Untyped, prompt: str, row: ImageRow, guidance: fl
     loaded.set_ip_adapter_scale(0.8)
     (image,) = loaded(
         prompt,
-        ip_adapter_image=opened(noise(0)),
+        ip_adapter_image=open_input_image(noise(0)),
         width=models.SIDE,
         height=models.SIDE,
         num_inference_steps=2,
         guidance_scale=guidance,
-        generator=[torch.Generator("cpu").manual_seed(row.pixels.seed)],
+        generator=[torch.Generator("cpu").manual_seed(row.parameters.seed)],
     ).images
     return np.asarray(image).tobytes()

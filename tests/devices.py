@@ -7,10 +7,10 @@ from functools import partial
 import numpy as np
 
 from imagekiln.steps.denoise import Denoiser
-from imagekiln.steps.drawing import Drawing
-from imagekiln.steps.encode import Picture
+from imagekiln.steps.drawing import PendingBatch
+from imagekiln.steps.encode import DrawnImage
 from imagekiln.steps.rows import ImageRow
-from imagekiln.steps.timing import Taken
+from imagekiln.steps.timing import DeviceTimes
 from tests import models
 
 NOISES = 8
@@ -25,22 +25,22 @@ class StandIn(Denoiser):
         self._seconds, self._over = seconds, 0.0
         self._noise = np.random.default_rng(7).integers(0, 256, (NOISES, side, side, 3), np.uint8)
 
-    def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:  # noqa: ARG002
+    def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[DrawnImage]:  # noqa: ARG002
         before = Until(self._over)
         self._over = max(time.perf_counter(), self._over) + self._seconds
         self.batches += 1
         before.synchronize()
-        return Drawing(len(rows), Until(self._over), partial(self._given, rows))
+        return PendingBatch(len(rows), Until(self._over), partial(self._given, rows))
 
     def expect(self, rows: Sequence[ImageRow]) -> None:
         """It has no texts to encode."""
 
-    def taken(self) -> Taken:
+    def taken(self) -> DeviceTimes:
         """It does not tell."""
-        return Taken()
+        return DeviceTimes()
 
-    def _given(self, rows: Sequence[ImageRow]) -> list[Picture]:
-        return [Picture(row.place, self._noise[row.pixels.seed % NOISES]) for row in rows]
+    def _given(self, rows: Sequence[ImageRow]) -> list[DrawnImage]:
+        return [DrawnImage(row.index_in_part, self._noise[row.parameters.seed % NOISES]) for row in rows]
 
 
 class Until:

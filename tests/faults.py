@@ -7,7 +7,7 @@ import pytest
 
 from imagekiln.steps import names, plan, tables
 from imagekiln.steps.denoise import Denoiser
-from imagekiln.steps.encode import Picture
+from imagekiln.steps.encode import DrawnImage
 from imagekiln.steps.rows import ImageRow
 from imagekiln.steps.storage import Store, open_store
 
@@ -18,8 +18,8 @@ def failing(*prompts: str) -> Iterator[list[str]]:
     drawn: list[str] = []
     draw = Denoiser.draw
 
-    def faulty(self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
-        texts = [row.pixels.prompt for row in rows]
+    def faulty(self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[DrawnImage]:
+        texts = [row.parameters.prompt for row in rows]
         if bad := [text for text in texts if text in prompts]:
             raise ValueError(f"cannot draw {bad[0]!r}")
         drawn.extend(texts)
@@ -33,7 +33,7 @@ def failing(*prompts: str) -> Iterator[list[str]]:
 def manifests(uri: str) -> list[dict[str, object]]:
     """Every row of a run's manifest."""
     store = open_store(uri)
-    return [row for number in range(len(plan.load(store).shards)) for row in _manifest(store, number)]
+    return [row for number in range(len(plan.load_plan(store).shards)) for row in _manifest(store, number)]
 
 
 def image(store: Store, row: dict[str, object]) -> bytes:
@@ -45,5 +45,5 @@ def image(store: Store, row: dict[str, object]) -> bytes:
 
 
 def _manifest(store: Store, number: int) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = tables.read(store, names.manifest(number)).to_pylist()
+    rows: list[dict[str, object]] = tables.read_table(store, names.manifest_key(number)).to_pylist()
     return rows

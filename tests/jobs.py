@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps import names, tables
 from imagekiln.steps.job import Job
-from imagekiln.steps.jobfile import check_job
-from imagekiln.steps.planning import Planned, make_plan
+from imagekiln.steps.jobfile import validate_job
+from imagekiln.steps.planning import PlanResult, make_plan
 from imagekiln.steps.storage import open_store
 
 SHAPES = {"id": "bundled:shapes", "dtype": "float32"}
@@ -29,23 +29,25 @@ def job(folder: Path, columns: Columns | None = None, /, **settings: object) -> 
     values = {"name": "test", "prompts": str(folder / "prompts.parquet"), "output": str(folder / "out")}
     if columns is not None:
         write(folder / "prompts.parquet", columns)
-    return check_job({**values, "model": SHAPES, **settings})
+    return validate_job({**values, "model": SHAPES, **settings})
 
 
-def plan(folder: Path, columns: Columns | None = None, /, **settings: object) -> Planned:
+def plan(folder: Path, columns: Columns | None = None, /, **settings: object) -> PlanResult:
     """Plan such a job."""
     return make_plan(job(folder, columns, **settings))
 
 
-def image_rows(planned: Planned) -> pa.Table:
+def image_rows(planned: PlanResult) -> pa.Table:
     """Every image row of a run, in the order in which they are made."""
     store = open_store(planned.uri)
-    return pa.concat_tables([tables.read(store, names.shard(number)) for number in range(len(planned.plan.shards))])
+    return pa.concat_tables(
+        [tables.read_table(store, names.shard_key(number)) for number in range(len(planned.plan.shards))]
+    )
 
 
-def rejected(planned: Planned) -> list[dict[str, object]]:
+def rejected(planned: PlanResult) -> list[dict[str, object]]:
     """The rows that were refused."""
-    rows: list[dict[str, object]] = tables.read(open_store(planned.uri), names.REJECTED).to_pylist()
+    rows: list[dict[str, object]] = tables.read_table(open_store(planned.uri), names.REJECTED_KEY).to_pylist()
     return rows
 
 

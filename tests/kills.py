@@ -11,10 +11,10 @@ from imagekiln.steps import formats, names, shard, tables
 from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.job import Job
 from imagekiln.steps.plan import Plan
-from imagekiln.steps.planning import Planned, make_plan
+from imagekiln.steps.planning import PlanResult, make_plan
 from imagekiln.steps.shard import Part
 from imagekiln.steps.storage import Store, open_store
-from imagekiln.steps.verify import Verified, verify
+from imagekiln.steps.verify import VerifyResult, verify
 from tests import jobs
 from tests.processes import Child, make_little_of_shard, make_shard
 from tests.texts import chance
@@ -30,7 +30,7 @@ class Dataset:
 
     parts: dict[str, bytes]
     manifest: pa.Table
-    verified: Verified
+    verified: VerifyResult
 
 
 @dataclass(slots=True)
@@ -48,47 +48,49 @@ def job(scratch: Path, output: str, images: int, **settings: object) -> Job:
     return jobs.job(scratch, prompts, output=output, run_id="run", device="cpu", threads=1, **(cut | settings))
 
 
-def planned(scratch: Path, output: str, images: int, **settings: object) -> Planned:
+def planned(scratch: Path, output: str, images: int, **settings: object) -> PlanResult:
     """Plan such a job."""
     return make_plan(job(scratch, output, images, **settings))
 
 
-def undisturbed(there: Planned) -> Dataset:
+def undisturbed(there: PlanResult) -> Dataset:
     """Make the run in one process that nobody kills."""
     if Child(make_shard, there.uri, 0).join() != 0:
         raise RuntimeError("the undisturbed run failed")
     return finished(there)
 
 
-def finished(there: Planned) -> Dataset:
+def finished(there: PlanResult) -> Dataset:
     """Aggregate and verify the run, and read all of it. Raises where anything is missing or wrong."""
     aggregate(there.uri)
     store = open_store(there.uri)
-    parts = {key: store.read(key) for part in shard.read(store, there.plan, 0) for key in _objects(there.plan, part)}
-    manifest = tables.read(store, names.manifest(0))
+    parts = {
+        key: store.read(key) for part in shard.read_shard(store, there.plan, 0) for key in _objects(there.plan, part)
+    }
+    manifest = tables.read_table(store, names.manifest_key(0))
     return Dataset(parts, manifest, verify(there.uri))
 
 
 def _objects(plan: Plan, part: Part) -> list[str]:
     """The names of all that a part is made of, its commit last."""
-    places = [key for key in formats.chosen(plan.job).places(part) if key != part.key]
+    places = [key for key in formats.format_of(plan.job).object_keys(part) if key != part.key]
     beside = [str(PurePosixPath(key).with_suffix(".json")) for key in places] if plan.job.format == "files" else []
     return [*dict.fromkeys(places), *beside, part.key]
 
 
-def killed(there: Planned, least: int, seed: int) -> Kills:
+def killed(there: PlanResult, least: int, seed: int) -> Kills:
     """Make the run with two processes at a time, killed at random moments; not any more after `least` kills between.
 
     Where the run is all but made before that, there are fewer.
     """
     store, kills, dice = open_store(there.uri), Kills(), chance(seed)
-    wanted = shard.read(store, there.plan, 0)
+    wanted = shard.read_shard(store, there.plan, 0)
     left = list(wanted)
     while kills.between < least and len(left) > 1:
         # An attempt of five dies while it loads the model, the others soon after a part that they made.
         awaited = left[0] if dice.random() < 0.8 else None
         died = _attempt(there, awaited, dice)
-        left = shard.missing(store, wanted)
+        left = shard.missing_parts(store, wanted)
         kills.all += died
         kills.between += died if 0 < len(left) < len(wanted) else 0
     for child in [Child(make_shard, there.uri, 0) for _ in range(AT_ONCE)]:
@@ -97,7 +99,7 @@ def killed(there: Planned, least: int, seed: int) -> Kills:
     return kills
 
 
-def _attempt(there: Planned, awaited: Part | None, dice: random.Random) -> int:
+def _attempt(there: PlanResult, awaited: Part | None, dice: random.Random) -> int:
     """Start processes on the shard, kill them one after the other; how many were still at work."""
     children = [Child(make_little_of_shard, there.uri, 0) for _ in range(AT_ONCE)]
     for child in children:

@@ -11,9 +11,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from imagekiln.workflows.connection import Access, Connection, Json
-from imagekiln.workflows.doctor.fields import name, part, texts
-from imagekiln.workflows.doctor.kubernetes_view import KubernetesView
+from imagekiln.workflows.connection import ApiAccess, ApiConnection, Json
+from imagekiln.workflows.doctor.fields import get_mapping, get_texts, object_name
+from imagekiln.workflows.doctor.kubernetes_view import ClusterView
 
 BASE = Path(__file__).parents[1] / "workflows/cluster/base"
 SPACE = "namespaces/imagekiln"
@@ -53,7 +53,7 @@ class Kube:
 
     def put(self, folder: str, called: str, **values: object) -> None:
         """Put an object there, with a name in its metadata."""
-        about = {"name": called, **part(values, "metadata")}
+        about = {"name": called, **get_mapping(values, "metadata")}
         self.objects[f"{folder}/{called}"] = {**values, "metadata": about}
 
     def node(
@@ -71,13 +71,13 @@ class Kube:
         about = {"labels": dict(labels or {})}
         self.put("api/v1/nodes", called, metadata=about, spec={"taints": taints}, status=status)
 
-    def connection(self) -> Connection:
+    def connection(self) -> ApiConnection:
         """A way to it."""
-        return Connection(Access(self.url, lambda: None))
+        return ApiConnection(ApiAccess(self.url, lambda: None))
 
-    def view(self) -> KubernetesView:
+    def view(self) -> ClusterView:
         """What doctor sees of it."""
-        return KubernetesView(self.connection(), "imagekiln")
+        return ClusterView(self.connection(), "imagekiln")
 
 
 def healthy() -> Kube:
@@ -86,7 +86,7 @@ def healthy() -> Kube:
     for file in sorted(BASE.glob("*.yaml")):
         for each in yaml.safe_load_all(file.read_text(encoding="utf-8")):
             if each.get("kind") in PLACES:
-                made.objects[f"{PLACES[each['kind']]}/{name(each)}"] = each
+                made.objects[f"{PLACES[each['kind']]}/{object_name(each)}"] = each
     made.node("cpu-0")
     made.node("gpu-0", H100, taint="nvidia.com/gpu", has={"nvidia.com/gpu": "2"})
     return made
@@ -140,7 +140,7 @@ def _answer(kube: Kube, verb: str, path: str, query: dict[str, str], body: Json)
         if kube.invalid:
             return 422, {"message": kube.invalid}
         there = kube.objects[path]
-        return 200, {**there, **body, "metadata": {**part(there, "metadata"), **part(body, "metadata")}}
+        return 200, {**there, **body, "metadata": {**get_mapping(there, "metadata"), **get_mapping(body, "metadata")}}
     if path == "version":
         return 200, {"gitVersion": kube.version}
     if path == "api/v1/version":
@@ -173,14 +173,14 @@ def _in(at: str, folder: str) -> bool:
 
 def _selected(made: Json, query: dict[str, str]) -> bool:
     label, _, value = query.get("labelSelector", "").partition("=")
-    if label and texts(made, "metadata", "labels").get(label) != value:
+    if label and get_texts(made, "metadata", "labels").get(label) != value:
         return False
     wanted = query.get("fieldSelector", "").removeprefix("metadata.name=")
-    return not wanted or name(made) == wanted
+    return not wanted or object_name(made) == wanted
 
 
 def _right(body: Json) -> str:
-    asked = texts(body, "spec", "resourceAttributes")
+    asked = get_texts(body, "spec", "resourceAttributes")
     resource = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
-    account = str(part(body, "spec").get("user", "")).rpartition(":")[2]
+    account = str(get_mapping(body, "spec").get("user", "")).rpartition(":")[2]
     return f"{account}: {asked['verb']} {resource}" if account else f"{asked['verb']} {resource}"

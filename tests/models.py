@@ -12,11 +12,11 @@ import diffusers
 import torch
 import transformers
 
-from imagekiln.steps.bundled import FOLDER
+from imagekiln.steps.bundled import BUNDLED_FOLDER
 
 Untyped: TypeAlias = Any  # diffusers and transformers have no types to speak of
 Kind = Literal["sd", "sdxl", "sd3", "flux", "shapes"]
-SHAPES = FOLDER / "shapes"
+SHAPES = BUNDLED_FOLDER / "shapes"
 SIDE = 16  # pixels: the size that the tiny models draw when nothing is said
 WIDE = 32  # channels of text
 # Some of diffusers' schedulers hand tensors to numpy in ways that numpy 2 warns of; not ours to mend.

@@ -6,18 +6,18 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from imagekiln.steps.checks import Row, Verdict
+from imagekiln.steps.checks import ImageSpec, Verdict
 
 NOT_CALLABLE = 3
 inside = threading.Semaphore()
 
 
-def even(_image: npt.NDArray[np.uint8], row: Row) -> Verdict:
+def even(_image: npt.NDArray[np.uint8], row: ImageSpec) -> Verdict:
     """Refuse images whose seed is odd."""
     return Verdict(row.seed % 2 == 0, f"seed {row.seed} is odd")
 
 
-def dark(image: npt.NDArray[np.uint8], _row: Row) -> bool:
+def dark(image: npt.NDArray[np.uint8], _row: ImageSpec) -> bool:
     """Refuse what is bright, by numpy's own truth."""
     return image.mean() < 100  # type: ignore[no-any-return]  # numpy's bool: what users forget
 
@@ -26,7 +26,7 @@ def silent(_image: object, _row: object) -> None:
     """Say nothing."""
 
 
-def raises(_image: object, row: Row) -> Verdict:
+def raises(_image: object, row: ImageSpec) -> Verdict:
     """Fail, and say so in what Parquet does not take."""
     raise ValueError(f"no verdict on {row.prompt} \ud800")
 

@@ -12,7 +12,7 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 from tqdm import tqdm
 
 from imagekiln.steps.job import Job
-from imagekiln.steps.progress import Silent
+from imagekiln.steps.progress import NoProgress
 
 # What a child would otherwise spend seconds on. pytest, because children import the main module again.
 PRELOAD = [
@@ -69,7 +69,7 @@ class Child:
         return self._process.exitcode
 
 
-class Telling(Silent):
+class Telling(NoProgress):
     """Says when it is known what is missing: just before the model is loaded."""
 
     def __init__(self, begun: Begun) -> None:
@@ -134,12 +134,12 @@ def command(begun: Begun, *arguments: str) -> None:
     from imagekiln.steps import progress
     from imagekiln.workflows.cli import main
 
-    class Lines(progress.Lines):
+    class Lines(progress.JsonLinesProgress):
         def made(self, images: int) -> None:
-            super().made(images)
+            super().add_drawn(images)
             begun()
 
-    progress.Lines = Lines  # type: ignore[misc]  # nothing of this is to be seen from outside
+    progress.JsonLinesProgress = Lines  # type: ignore[misc]  # nothing of this is to be seen from outside
     main(arguments)
 
 

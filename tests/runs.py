@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps import formats, shard
-from imagekiln.steps.encode import Encoded, Picture, encode
+from imagekiln.steps.encode import DrawnImage, EncodedImage, encode_drawn_image
 from imagekiln.steps.encodings import Png
-from imagekiln.steps.identity import Pixels
+from imagekiln.steps.identity import ImageParameters
 from imagekiln.steps.job import Job
-from imagekiln.steps.jobfile import check_job
-from imagekiln.steps.next_round import next_round
-from imagekiln.steps.planning import Planned, make_plan
-from imagekiln.steps.progress import Silent
+from imagekiln.steps.jobfile import validate_job
+from imagekiln.steps.next_round import plan_next_round
+from imagekiln.steps.planning import PlanResult, make_plan
+from imagekiln.steps.progress import NoProgress
 from imagekiln.steps.rounds import Round
 from imagekiln.steps.rows import ImageRow
 from imagekiln.steps.run import run
@@ -44,7 +44,7 @@ def image_row(prompt: str = "a red circle", place: int = 0, **settings: object) 
         "guidance": 3.0,
         "sampler": "default",
     }
-    pixels = Pixels(prompt, **{**plain, **settings})  # type: ignore[arg-type]  # checked by what the tests then draw
+    pixels = ImageParameters(prompt, **{**plain, **settings})  # type: ignore[arg-type]  # checked by what the tests then draw
     return ImageRow(place, f"{place:032x}", pixels)
 
 
@@ -74,10 +74,10 @@ def settings(prompts: Path, output: str, **changes: object) -> dict[str, object]
 
 def job(prompts: Path, output: str, **changes: object) -> Job:
     """A small job on the CPU."""
-    return check_job(settings(prompts, output, **changes))
+    return validate_job(settings(prompts, output, **changes))
 
 
-def planned(scratch: Path, output: str, rows: Rows = PROMPTS, **changes: object) -> Planned:
+def planned(scratch: Path, output: str, rows: Rows = PROMPTS, **changes: object) -> PlanResult:
     """A planned run under `output`, its prompts being written to `scratch`."""
     return make_plan(job(write_prompts(scratch / "prompts.parquet", rows), output, **changes))
 
@@ -92,30 +92,30 @@ def finished(target: Path) -> Store:
 def _finished() -> Path:
     scratch = temporary("finished")
     prompts = write_prompts(scratch / "prompts.parquet")
-    return Path(run(job(prompts, str(scratch / "out")), Silent(), Stop()).uri)
+    return Path(run(job(prompts, str(scratch / "out")), NoProgress(), Stop()).uri)
 
 
-def picture(place: int = 0, side: int = SIDE) -> Picture:
+def picture(place: int = 0, side: int = SIDE) -> DrawnImage:
     """A picture of noise, another one for each place."""
     rgb = np.random.default_rng(place).integers(0, 256, (side, side, 3), dtype=np.uint8)
-    return Picture(place, rgb)
+    return DrawnImage(place, rgb)
 
 
-def encoded(place: int = 0) -> Encoded:
+def encoded(place: int = 0) -> EncodedImage:
     """A picture of noise as it is stored."""
-    return encode(picture(place), Png())
+    return encode_drawn_image(picture(place), Png())
 
 
-def not_ok(place: int, status: str = "failed", error: str = "ValueError: a fault") -> Encoded:
+def not_ok(place: int, status: str = "failed", error: str = "ValueError: a fault") -> EncodedImage:
     """An image that did not become one."""
-    return encode(Picture(place, None, status, error), Png())  # type: ignore[arg-type]  # any status will do
+    return encode_drawn_image(DrawnImage(place, None, status, error), Png())  # type: ignore[arg-type]  # any status will do
 
 
-def fill(there: Planned, outcomes: Mapping[int, Encoded] | None = None) -> list[Part]:
+def fill(there: PlanResult, outcomes: Mapping[int, EncodedImage] | None = None) -> list[Part]:
     """Write every part of a planned run with pictures of noise; `outcomes` are of images by their place in the run."""
-    store, layout, made, start = open_store(there.uri), formats.chosen(there.plan.job), list[Part](), 0
+    store, layout, made, start = open_store(there.uri), formats.format_of(there.plan.job), list[Part](), 0
     for number in range(len(there.plan.shards)):
-        for part in shard.read(store, there.plan, number):
+        for part in shard.read_shard(store, there.plan, number):
             each = [(outcomes or {}).get(start + place) or encoded(place) for place in range(part.rows.num_rows)]
             layout.pack(part, renumbered(each)).commit(store)
             made.append(part)
@@ -123,13 +123,13 @@ def fill(there: Planned, outcomes: Mapping[int, Encoded] | None = None) -> list[
     return made
 
 
-def begun(there: Planned) -> Round:
+def begun(there: PlanResult) -> Round:
     """The next round of a run, planned."""
-    found = next_round(open_store(there.uri), there.plan)
+    found = plan_next_round(open_store(there.uri), there.plan)
     assert found is not None
     return found
 
 
-def renumbered(images: list[Encoded]) -> list[Encoded]:
+def renumbered(images: list[EncodedImage]) -> list[EncodedImage]:
     """The images as those of one part."""
-    return [replace(image, place=place) for place, image in enumerate(images)]
+    return [replace(image, index_in_part=place) for place, image in enumerate(images)]

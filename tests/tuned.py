@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from imagekiln.steps import model, tuning_file
-from imagekiln.steps.job import Model
-from imagekiln.steps.tuning import Entry
+from imagekiln.steps.job import ModelSettings
+from imagekiln.steps.tuning import TuningEntry
 from tests.jobs import SHAPES
 
 PLAIN: dict[str, object] = {
@@ -26,15 +26,15 @@ PLAIN: dict[str, object] = {
 }
 
 
-def entry(**changes: object) -> Entry:
+def entry(**changes: object) -> TuningEntry:
     """An entry for the bundled model, unless said otherwise."""
-    digest = model.digest(Model.model_validate(SHAPES))
-    return Entry.model_validate({"digest": digest, **PLAIN, **changes})
+    digest = model.weights_digest(ModelSettings.model_validate(SHAPES))
+    return TuningEntry.model_validate({"digest": digest, **PLAIN, **changes})
 
 
-def tuned_file(folder: Path, *entries: Entry) -> str:
+def tuned_file(folder: Path, *entries: TuningEntry) -> str:
     """A tuning file with these entries."""
     file = str(folder / "tuning.yaml")
     for each in entries:
-        tuning_file.add(file, each)
+        tuning_file.add_tuning_entry(file, each)
     return file

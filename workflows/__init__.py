@@ -10,31 +10,42 @@ if TYPE_CHECKING:
     from imagekiln.steps.job import Job
     from imagekiln.steps.jobfile import read_job
     from imagekiln.workflows.argo import connect
-    from imagekiln.workflows.client import apply, resubmit, result, retry, runs, state, stop, submit, wait, watch
+    from imagekiln.workflows.client import (
+        apply,
+        get_status,
+        list_workflows,
+        resubmit,
+        result,
+        retry,
+        stop,
+        submit,
+        wait,
+        watch,
+    )
     from imagekiln.workflows.pod_logs import logs
     from imagekiln.workflows.schedules import backfill, resume, schedule, suspend
-    from imagekiln.workflows.status import Status
+    from imagekiln.workflows.status import WorkflowStatus
 
-_HOMES = {
+_EXPORTS_BY_MODULE = {
     "imagekiln.steps.job": ("Job",),
     "imagekiln.steps.jobfile": ("read_job",),
     "imagekiln.workflows.argo": ("connect",),
     "imagekiln.workflows.client": (
-        "apply", "resubmit", "result", "retry", "runs", "state", "stop", "submit", "wait", "watch",
+        "apply", "get_status", "list_workflows", "resubmit", "result", "retry", "stop", "submit", "wait", "watch",
     ),
     "imagekiln.workflows.pod_logs": ("logs",),
     "imagekiln.workflows.schedules": ("backfill", "resume", "schedule", "suspend"),
-    "imagekiln.workflows.status": ("Status",),
+    "imagekiln.workflows.status": ("WorkflowStatus",),
 }  # fmt: skip
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULE_BY_EXPORT = {name: home for home, names in _EXPORTS_BY_MODULE.items() for name in names}
 
 __all__ = [
-    "Job", "Status", "apply", "backfill", "connect", "logs", "read_job", "resubmit", "result", "resume", "retry",
-    "runs", "schedule", "state", "stop", "submit", "suspend", "wait", "watch",
+    "Job", "WorkflowStatus", "apply", "backfill", "connect", "get_status", "list_workflows", "logs", "read_job",
+    "resubmit", "result", "resume", "retry", "schedule", "stop", "submit", "suspend", "wait", "watch",
 ]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOME_OF:
+    if name not in _MODULE_BY_EXPORT:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOME_OF[name]), name)
+    return getattr(import_module(_MODULE_BY_EXPORT[name]), name)

@@ -5,17 +5,17 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows.connection import Access
+from imagekiln.workflows.connection import ApiAccess
 
-SERVER = "ARGO_SERVER"  # Argo's own command line reads the same variables
+SERVER_VARIABLE = "ARGO_SERVER"  # Argo's own command line reads the same variables
 
 
-def named_server() -> str | None:
+def server_from_environment() -> str | None:
     """The server that the environment names."""
-    return os.environ.get("ARGO_BASE_URL") or os.environ.get(SERVER) or None
+    return os.environ.get("ARGO_BASE_URL") or os.environ.get(SERVER_VARIABLE) or None
 
 
-def argo_server(url: str, environment: Mapping[str, str] = os.environ) -> Access:
+def argo_server_access(url: str, environment: Mapping[str, str] = os.environ) -> ApiAccess:
     """Argo's server at a URL, or as its command line takes it from the environment: host:port. Raises BadInput."""
     if "://" not in url:
         secure = environment.get("ARGO_SECURE", "true").lower() not in ("false", "0")
@@ -27,10 +27,10 @@ def argo_server(url: str, environment: Mapping[str, str] = os.environ) -> Access
         token = f"Bearer {token}"
     trusting = environment.get("ARGO_INSECURE_SKIP_VERIFY", "").lower() in ("true", "1")
     authorities = environment.get("REQUESTS_CA_BUNDLE") or environment.get("SSL_CERT_FILE") or True
-    return Access(url, lambda: token or None, verify=False if trusting else authorities, proxy=_proxy(url))
+    return ApiAccess(url, lambda: token or None, verify=False if trusting else authorities, proxy=_proxy(url))
 
 
-def kubernetes(context: str | None = None) -> Access:
+def kubernetes_access(context: str | None = None) -> ApiAccess:
     """The Kubernetes API of kubeconfig's current context, or of another one; in a pod, its own. Raises BadInput."""
     from kubernetes import config
     from kubernetes.client import Configuration
@@ -45,7 +45,7 @@ def kubernetes(context: str | None = None) -> Access:
     except (config.ConfigException, OSError, TypeError, ValueError) as error:
         said = str(error).strip().rstrip(".") or "it is no kubeconfig"
         raise BadInput(
-            f"kubeconfig: names no cluster ({said}). Set KUBECONFIG{'' if named_server() else f', or {SERVER}'}."
+            f"kubeconfig: names no cluster ({said}). Set KUBECONFIG{'' if server_from_environment() else f', or {SERVER_VARIABLE}'}."
         ) from error
     certificate = (found.cert_file, found.key_file) if found.cert_file and found.key_file else None
     verify = (found.ssl_ca_cert or os.environ.get("REQUESTS_CA_BUNDLE") or True) if found.verify_ssl else False
@@ -55,7 +55,7 @@ def kubernetes(context: str | None = None) -> Access:
         wanted = found.auth_settings().get("BearerToken")
         return None if wanted is None else wanted["value"]
 
-    return Access(found.host, token, verify, certificate, found.proxy or _proxy(found.host), found.tls_server_name)
+    return ApiAccess(found.host, token, verify, certificate, found.proxy or _proxy(found.host), found.tls_server_name)
 
 
 def _proxy(url: str) -> str | None:

@@ -12,16 +12,16 @@ from imagekiln.workflows.options import output_option
 @output_option
 def retry(run: str, output: str) -> None:
     """Make again what ended failed, blank or missing. Everything else stays as it is."""
-    from imagekiln.steps.progress import shown
+    from imagekiln.steps.progress import open_progress
     from imagekiln.steps.retry import retry as retry_run
-    from imagekiln.workflows.say import say
-    from imagekiln.workflows.show import planned, show
-    from imagekiln.workflows.show_again import retried
+    from imagekiln.workflows.say import print_text
+    from imagekiln.workflows.show import format_plan, print_result
+    from imagekiln.workflows.show_again import format_retry
 
     stop = click.get_current_context().obj
-    with shown() as progress:
-        done = retry_run(run, progress, stop, lambda there: say(planned(there), err=True))
-    show(done, output, retried)
+    with open_progress() as progress:
+        done = retry_run(run, progress, stop, lambda there: print_text(format_plan(there), err=True))
+    print_result(done, output, format_retry)
 
 
 @click.command()
@@ -35,12 +35,12 @@ def reproduce(run: str, image_id: str, to: Path | None, output: str) -> None:
     """Draw one image again, and say how it compares; the exit code is 3 where its pixels differ."""
     from imagekiln.steps.errors import Incomplete
     from imagekiln.steps.reproduce import reproduce as reproduce_image
-    from imagekiln.workflows.show import show
-    from imagekiln.workflows.show_again import reproduced
+    from imagekiln.workflows.show import print_result
+    from imagekiln.workflows.show_again import format_reproduction
 
     done = reproduce_image(run, image_id, to)
-    show(done, output, reproduced)
-    if not done.same:
+    print_result(done, output, format_reproduction)
+    if not done.has_same_pixels:
         click.get_current_context().exit(Incomplete.exit_code)
 
 
@@ -52,10 +52,10 @@ def reproduce(run: str, image_id: str, to: Path | None, output: str) -> None:
 def diff(first: str, second: str, to: str, output: str) -> None:
     """Compare two runs of the same prompts: numbers, and a page with the pictures side by side."""
     from imagekiln.steps.diff import diff as diff_runs
-    from imagekiln.workflows.show import show
-    from imagekiln.workflows.show_again import compared
+    from imagekiln.workflows.show import print_result
+    from imagekiln.workflows.show_again import format_diff
 
-    show(diff_runs(first, second, to), output, compared)
+    print_result(diff_runs(first, second, to), output, format_diff)
 
 
 @click.command()
@@ -73,10 +73,10 @@ def diff(first: str, second: str, to: str, output: str) -> None:
 def gc(folder: str, older_than: float, remove: bool, output: str) -> None:
     """List what unfinished runs and killed writers left under an output. Nothing is removed unless told."""
     from imagekiln.steps.gc import gc as collect
-    from imagekiln.workflows.show import show
-    from imagekiln.workflows.show_again import collected
+    from imagekiln.workflows.show import print_result
+    from imagekiln.workflows.show_again import format_garbage
 
-    show(collect(folder, older_than, remove=remove), output, collected)
+    print_result(collect(folder, older_than, remove=remove), output, format_garbage)
 
 
-COMMANDS = (retry, reproduce, diff, gc)
+MAINTAIN_COMMANDS = (retry, reproduce, diff, gc)

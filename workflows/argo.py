@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Protocol, cast
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.values import OBJECT_NAME
+from imagekiln.steps.values import OBJECT_NAME_PATTERN
 from imagekiln.workflows.connection import Json
 
-NAME = re.compile(OBJECT_NAME)
+NAME_PATTERN = re.compile(OBJECT_NAME_PATTERN)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ArgoKind:
     """A kind of object: its plural at the Kubernetes API; at Argo's server its path, and its name in a body."""
 
     plural: str
@@ -21,15 +21,15 @@ class Kind:
     body: str
 
 
-KINDS = {
-    "Workflow": Kind("workflows", "workflows", "workflow"),
-    "WorkflowTemplate": Kind("workflowtemplates", "workflow-templates", "template"),
-    "CronWorkflow": Kind("cronworkflows", "cron-workflows", "cronWorkflow"),
-    "WorkflowEventBinding": Kind("workfloweventbindings", "", ""),  # the server takes none
+ARGO_KINDS = {
+    "Workflow": ArgoKind("workflows", "workflows", "workflow"),
+    "WorkflowTemplate": ArgoKind("workflowtemplates", "workflow-templates", "template"),
+    "CronWorkflow": ArgoKind("cronworkflows", "cron-workflows", "cronWorkflow"),
+    "WorkflowEventBinding": ArgoKind("workfloweventbindings", "", ""),  # the server takes none
 }
 
 
-class Argo(Protocol):
+class ArgoApi(Protocol):
     """What is asked of a cluster. Every verb raises Missing, BadInput and TryAgain."""
 
     url: str
@@ -43,7 +43,7 @@ class Argo(Protocol):
     def get(self, kind: str, namespace: str, name: str) -> Json:
         """An object by its name."""
 
-    def find(self, kind: str, namespace: str, labels: str) -> list[Json]:
+    def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """The objects that a label selector finds."""
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
@@ -52,40 +52,40 @@ class Argo(Protocol):
     def stop(self, namespace: str, name: str) -> None:
         """End a workflow early; its exit handler still runs."""
 
-    def suspend(self, namespace: str, name: str, *, suspended: bool) -> None:
+    def set_suspended(self, namespace: str, name: str, *, suspended: bool) -> None:
         """Suspend a schedule, or let it go on."""
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:
         """The lines that a pod of a workflow has logged."""
 
 
-def connect(server: str | None = None, context: str | None = None) -> Argo:
+def connect(server: str | None = None, context: str | None = None) -> ArgoApi:
     """Argo's server where one is named, here or by ARGO_SERVER, else the Kubernetes API. Raises BadInput."""
     from imagekiln.workflows import access
     from imagekiln.workflows.argo_server import ArgoServer
-    from imagekiln.workflows.connection import Connection
+    from imagekiln.workflows.connection import ApiConnection
     from imagekiln.workflows.kubernetes_api import KubernetesApi
 
-    named = server or (None if context else access.named_server())
+    named = server or (None if context else access.server_from_environment())
     if named:
-        return ArgoServer(Connection(access.argo_server(named)))
-    return KubernetesApi(Connection(access.kubernetes(context)))
+        return ArgoServer(ApiConnection(access.argo_server_access(named)))
+    return KubernetesApi(ApiConnection(access.kubernetes_access(context)))
 
 
-def path(*segments: str) -> str:
+def object_path(*segments: str) -> str:
     """A path of names, which may have been typed: none of them is empty, or leads elsewhere. Raises BadInput."""
     for each in segments:
-        if not NAME.fullmatch(each):
+        if not NAME_PATTERN.fullmatch(each):
             raise BadInput(f"{each!r}: is no name of an object on a cluster. `imagekiln list` shows what there is.")
     return "/".join(segments)
 
 
-def metadata(made: Json) -> Json:
+def object_metadata(made: Json) -> Json:
     """An object's metadata."""
     return cast("Json", made["metadata"])
 
 
-def identity(made: Json) -> tuple[str, str, str]:
+def object_identity(made: Json) -> tuple[str, str, str]:
     """An object's kind, namespace and name."""
     about = cast("Mapping[str, str]", made["metadata"])
     return str(made["kind"]), about["namespace"], about["name"]

@@ -14,38 +14,38 @@ from imagekiln.workflows import (
     workflow_commands,
 )
 from imagekiln.workflows.options import date_options, job_options, output_option
-from imagekiln.workflows.quiet import quiet_libraries
+from imagekiln.workflows.quiet import silence_libraries
 
-DEMO = "bundled:demo.yaml"
+DEMO_JOB = "bundled:demo.yaml"
 
 
-class Commands(click.Group):
+class KilnGroup(click.Group):
     """Commands whose failures are sentences, and whose exit codes say whether to try again."""
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; end with the failure's sentence and exit code."""
         from imagekiln.steps.errors import KilnError, TryAgain
-        from imagekiln.steps.stop import Stopped, on_signals
+        from imagekiln.steps.stop import Stopped, stop_on_signals
         from imagekiln.workflows import lastword
-        from imagekiln.workflows.say import say
+        from imagekiln.workflows.say import print_text
 
         try:
-            with on_signals(at_once=True) as ctx.obj:
+            with stop_on_signals(at_once=True) as ctx.obj:
                 return super().invoke(ctx)
         except KilnError as error:
-            say(str(error), err=True)
-            lastword.leave(str(error))
+            print_text(str(error), err=True)
+            lastword.write_termination_message(str(error))
             ctx.exit(error.exit_code)
         except Stopped:
-            say("Stopped. Run the same command again to go on.", err=True)
+            print_text("Stopped. Run the same command again to go on.", err=True)
             ctx.exit(TryAgain.exit_code)
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=KilnGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="imagekiln")
 def main() -> None:
     """Batch image generation: a Parquet file of prompts in, a verified image dataset out."""
-    quiet_libraries()
+    silence_libraries()
 
 
 @main.command()
@@ -54,7 +54,7 @@ def main() -> None:
 @output_option
 def run(job: str, settings: tuple[str, ...], date: str, timezone: str, output: str) -> None:
     """Do the whole job on this machine. Run again, it resumes."""
-    _run(job, settings, output, date, timezone)
+    _run_job(job, settings, output, date, timezone)
 
 
 @main.command()
@@ -62,21 +62,21 @@ def run(job: str, settings: tuple[str, ...], date: str, timezone: str, output: s
 @output_option
 def demo(settings: tuple[str, ...], output: str) -> None:
     """Run the bundled job with the bundled model."""
-    _run(DEMO, settings, output)
+    _run_job(DEMO_JOB, settings, output)
 
 
-def _run(job: str, settings: tuple[str, ...], output: str, date: str = "", timezone: str = "") -> None:
-    from imagekiln.steps.progress import shown
+def _run_job(job: str, settings: tuple[str, ...], output: str, date: str = "", timezone: str = "") -> None:
+    from imagekiln.steps.progress import open_progress
     from imagekiln.steps.run import run as run_job
-    from imagekiln.workflows.asking import Asked, asked_job
-    from imagekiln.workflows.say import say
-    from imagekiln.workflows.show import planned, ran, show
+    from imagekiln.workflows.asking import JobRequest, resolve_job
+    from imagekiln.workflows.say import print_text
+    from imagekiln.workflows.show import format_plan, format_run, print_result
 
-    wanted = asked_job(Asked(job, None, settings, "", date, timezone))
+    wanted = resolve_job(JobRequest(job, None, settings, "", date, timezone))
     stop = click.get_current_context().obj
-    with shown() as progress:
-        done = run_job(wanted, progress, stop, lambda there: say(planned(there), err=True))
-    show(done, output, ran)
+    with open_progress() as progress:
+        done = run_job(wanted, progress, stop, lambda there: print_text(format_plan(there), err=True))
+    print_result(done, output, format_run)
 
 
 @main.command()
@@ -90,15 +90,15 @@ def generate(ctx: click.Context, run: str, shard: int, workers: int, output: str
     if workers > 1:
         from imagekiln.workflows import workers as several
 
-        ctx.exit(several.generate(run, shard, workers))
+        ctx.exit(several.generate_shards(run, shard, workers))
     from imagekiln.steps.generate import generate as generate_shard
-    from imagekiln.steps.progress import shown
-    from imagekiln.workflows.show import generated, show
+    from imagekiln.steps.progress import open_progress
+    from imagekiln.workflows.show import format_shard, print_result
 
     stop = click.get_current_context().obj
-    with shown() as progress:
+    with open_progress() as progress:
         stats = generate_shard(run, shard, progress, stop)
-    show(stats, output, generated)
+    print_result(stats, output, format_shard)
 
 
 @main.command()
@@ -121,14 +121,14 @@ def aggregate(
     """Account for every planned image; write manifest, summary, report and _SUCCESS."""
     from imagekiln.steps.aggregate import aggregate as aggregate_run
     from imagekiln.workflows.outputs import copy_report
-    from imagekiln.workflows.show import show, summed
+    from imagekiln.workflows.show import format_summary, print_result
 
     try:
         done = aggregate_run(run, failed_share, accept, price)
     finally:  # an incomplete run has a report too
         if outputs:
             copy_report(Path(outputs), run)
-    show(done, output, summed)
+    print_result(done, output, format_summary)
 
 
 @main.command()
@@ -137,9 +137,9 @@ def aggregate(
 def verify(run: str, output: str) -> None:
     """Read the whole run back and check it against the plan, by hash."""
     from imagekiln.steps.verify import verify as verify_run
-    from imagekiln.workflows.show import show, verified
+    from imagekiln.workflows.show import format_verification, print_result
 
-    show(verify_run(run), output, verified)
+    print_result(verify_run(run), output, format_verification)
 
 
 @main.command()
@@ -150,9 +150,9 @@ def estimate(job: str, settings: tuple[str, ...], price: float | None, output: s
     """Say what the job would make and take, before anything runs."""
     from imagekiln.steps.estimate import estimate as estimate_job
     from imagekiln.steps.jobfile import read_job
-    from imagekiln.workflows.show import estimated, show
+    from imagekiln.workflows.show import format_estimate, print_result
 
-    show(estimate_job(read_job(job, settings), price), output, estimated)
+    print_result(estimate_job(read_job(job, settings), price), output, format_estimate)
 
 
 @main.command()
@@ -161,18 +161,18 @@ def schema() -> None:
     import json
 
     from imagekiln.steps.job import Job
-    from imagekiln.workflows.say import say
+    from imagekiln.workflows.say import print_text
 
-    say(json.dumps(Job.model_json_schema(), indent=2))
+    print_text(json.dumps(Job.model_json_schema(), indent=2))
 
 
 for command in (
     plan_command.plan,
     tune_command.tune,
-    *again_commands.COMMANDS,
-    *workflow_commands.COMMANDS,
-    *schedule_commands.COMMANDS,
-    *cluster_commands.COMMANDS,
-    *doctor_command.COMMANDS,
+    *again_commands.MAINTAIN_COMMANDS,
+    *workflow_commands.WORKFLOW_COMMANDS,
+    *schedule_commands.WORKFLOW_COMMANDS,
+    *cluster_commands.CLUSTER_COMMANDS,
+    *doctor_command.CLUSTER_COMMANDS,
 ):
     main.add_command(command)

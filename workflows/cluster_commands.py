@@ -12,23 +12,23 @@ from imagekiln.workflows.options import job_options
 @click.option("--event", is_flag=True, help="Run what is posted to Argo's server.")
 def render(job: str, settings: tuple[str, ...], schedules: tuple[str, ...], timezone: str, event: bool) -> None:
     """Print what runs the job on a cluster, as YAML for kubectl apply."""
-    from imagekiln.steps.dated import time_zone
+    from imagekiln.steps.dated import parse_time_zone
     from imagekiln.steps.jobfile import read_job
-    from imagekiln.workflows.render import render as rendered
-    from imagekiln.workflows.say import say
+    from imagekiln.workflows.render import render_manifests as rendered
+    from imagekiln.workflows.say import print_text
 
-    time_zone(timezone)
-    say(rendered(read_job(job, settings), schedules, timezone, event=event), nl=False)
+    parse_time_zone(timezone)
+    print_text(rendered(read_job(job, settings), schedules, timezone, event=event), nl=False)
 
 
 @click.command()
 @click.argument("run", metavar="RUN")
 def fetch(run: str) -> None:
     """Bring the files of a planned run's model into this machine's cache."""
-    from imagekiln.steps.fetch import fetch as fetch_model
-    from imagekiln.workflows.say import say
+    from imagekiln.steps.fetch import fetch_run_models as fetch_model
+    from imagekiln.workflows.say import print_text
 
-    say(fetch_model(run))
+    print_text(fetch_model(run))
 
 
 @click.command()
@@ -37,12 +37,12 @@ def outcome() -> None:
     import os
 
     from imagekiln.workflows import outcome as outcomes
-    from imagekiln.workflows.say import say
+    from imagekiln.workflows.say import print_text
 
-    ended = outcomes.in_environment(os.environ)
-    say(outcomes.sentence(ended))
+    ended = outcomes.outcome_from_environment(os.environ)
+    print_text(outcomes.describe_outcome(ended))
     if webhook := os.environ.get("IMAGEKILN_WEBHOOK"):
-        outcomes.tell(ended, webhook.strip())
+        outcomes.post_outcome(ended, webhook.strip())
 
 
-COMMANDS = (render, fetch, outcome)
+CLUSTER_COMMANDS = (render, fetch, outcome)

@@ -14,21 +14,21 @@ from urllib3.util.retry import Retry
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.workflows import refusals
 
-CONNECT_SECONDS = 5
-ANSWER_SECONDS = 30
-QUIET_SECONDS = 3600  # how long a log that is followed may say nothing
-TRIES = 4
-ADDRESS = (
+CONNECT_TIMEOUT = 5
+READ_TIMEOUT = 30
+STREAM_TIMEOUT = 3600  # how long a log that is followed may say nothing
+MAX_RETRIES = 4
+ADDRESS_ERRORS = (
     requests.exceptions.InvalidURL,  # a proxy's too
     requests.exceptions.InvalidSchema,
     requests.exceptions.MissingSchema,
 )
-LOGIN = re.compile(r"//[^/@]*@")  # in a URL: no message shows it
+URL_CREDENTIALS = re.compile(r"//[^/@]*@")  # in a URL: no message shows it
 Json = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class ApiAccess:
     """Where an API is, and how it knows who asks. `token` is called for each request, since tokens expire.
 
     `verify` may be a file of authorities; `proxy` stands between, and `server_name` is what the certificate names where
@@ -43,7 +43,7 @@ class Access:
     server_name: str | None = None
 
 
-class _Adapter(HTTPAdapter):
+class _RetryAdapter(HTTPAdapter):
     """Tries again; holds a certificate to the name that it is expected to have."""
 
     def __init__(self, server_name: str | None, retry: Retry) -> None:
@@ -57,13 +57,13 @@ class _Adapter(HTTPAdapter):
         return super().proxy_manager_for(proxy, **more, **self._names)
 
 
-class Connection:
+class ApiConnection:
     """A session with one API. Raises Missing, Taken, Denied, BadInput and TryAgain."""
 
-    def __init__(self, access: Access) -> None:
+    def __init__(self, access: ApiAccess) -> None:
         """Take note of the access; nothing is asked yet."""
         self._access, self._base = access, access.url.rstrip("/")
-        self.url = LOGIN.sub("//", self._base)
+        self.url = URL_CREDENTIALS.sub("//", self._base)
         self._session = requests.Session()
         # A netrc would take the token's place, and REQUESTS_CA_BUNDLE that of `verify`: access has read what counts.
         self._session.trust_env = False
@@ -74,17 +74,17 @@ class Connection:
         self._session.cert = access.certificate
         # Names are ours, so that a second POST of the same object is found out: it may be tried again like any other.
         retry = Retry(
-            TRIES,
+            MAX_RETRIES,
             backoff_factor=0.5,
-            status_forcelist=refusals.PASSING,
+            status_forcelist=refusals.TRANSIENT_STATUSES,
             allowed_methods=None,
             raise_on_status=False,
             respect_retry_after_header=False,  # which may ask for an hour
         )
         for scheme in ("https://", "http://"):
-            self._session.mount(scheme, _Adapter(access.server_name, retry))
+            self._session.mount(scheme, _RetryAdapter(access.server_name, retry))
 
-    def ask(
+    def request(
         self,
         method: str,
         path: str,
@@ -100,25 +100,25 @@ class Connection:
         except ValueError as error:
             raise BadInput(f"{self.url}: answers with something that is not JSON. Is it the right address?") from error
 
-    def pages(self, path: str, query: Mapping[str, str], accept: str = "application/json") -> Iterator[Json]:
+    def list_items(self, path: str, query: Mapping[str, str], accept: str = "application/json") -> Iterator[Json]:
         """The items of a list of Kubernetes', asked for in pages of `query`'s limit."""
         asked = dict(query)
         while True:
-            page = self.ask("GET", path, asked, accept=accept)
+            page = self.request("GET", path, asked, accept=accept)
             yield from cast("list[Json] | None", page["items"]) or ()  # null where custom resources are none
             following = cast("Mapping[str, str]", page["metadata"]).get("continue")
             if not following:
                 return
             asked["continue"] = following
 
-    def lines(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[str]:
+    def stream_lines(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[str]:
         """The lines of an answer, as they come."""
         with self._send("GET", path, query, None, {}, stream=True) as answer:
             try:
                 for line in answer.iter_lines(chunk_size=1):
                     yield line.decode(errors="replace")
             except requests.RequestException as error:
-                raise TryAgain(f"{self.url}: broke off ({refusals.brief(error)}). Run again.") from error
+                raise TryAgain(f"{self.url}: broke off ({refusals.root_cause_message(error)}). Run again.") from error
 
     def _send(
         self,
@@ -132,22 +132,26 @@ class Connection:
     ) -> requests.Response:
         token = self._access.token()
         headers |= {"Authorization": token} if token else {}
-        times = (CONNECT_SECONDS, QUIET_SECONDS if stream else ANSWER_SECONDS)
+        times = (CONNECT_TIMEOUT, STREAM_TIMEOUT if stream else READ_TIMEOUT)
         url = f"{self._base}/{path}"
         try:
             answer = self._session.request(
                 method, url, params=query, json=body, headers=headers, timeout=times, stream=stream
             )
         except requests.exceptions.SSLError as error:
-            raise refusals.untrusted(error, self.url) from error
+            raise refusals.tls_error(error, self.url) from error
         except (requests.exceptions.InvalidHeader, UnicodeError):
             # What was raised quotes the token.
             raise BadInput(f"{self.url}: the token has signs that no token has. Set it anew.") from None
-        except ADDRESS as error:
-            raise BadInput(f"{self.url}: is no address ({refusals.brief(error)}). Write https://host:port.") from error
+        except ADDRESS_ERRORS as error:
+            raise BadInput(
+                f"{self.url}: is no address ({refusals.root_cause_message(error)}). Write https://host:port."
+            ) from error
         except requests.RequestException as error:
-            raise TryAgain(f"{self.url}: does not answer ({refusals.brief(error)}). Check the network.") from error
+            raise TryAgain(
+                f"{self.url}: does not answer ({refusals.root_cause_message(error)}). Check the network."
+            ) from error
         if answer.ok:
             return answer
         with answer:
-            raise refusals.refusal(answer, self.url)
+            raise refusals.response_error(answer, self.url)

@@ -7,39 +7,44 @@ An expression that encodes them is evaluated once and leaves nothing to paste. N
 from hera.workflows import models as m
 
 from imagekiln.workflows import further, pods
-from imagekiln.workflows.pods import Extras, Work
+from imagekiln.workflows.pods import PodExtras, StepCommand
 from imagekiln.workflows.profile import Profile, Retries
 
-OUT = f"{pods.TMP}/imagekiln"
-MODELS = "/models"
-MOST_FAILURES = 20_000  # signs of Argo's list of failures that reach the report
-RUN = "{{inputs.parameters.run}}"
-PLAN_GIVES = ("run", "pods", "pods_here", "workflows", *further.ASKED, "images")
+OUTPUTS_FOLDER = f"{pods.TMP}/imagekiln"
+MODELS_FOLDER = "/models"
+MAX_FAILURES_CHARS = 20_000  # signs of Argo's list of failures that reach the report
+RUN_INPUT = "{{inputs.parameters.run}}"
+PLAN_OUTPUTS = ("run", "pods", "pods_here", "workflows", *further.SCHEDULING_PARAMETERS, "images")
 
 
-def templates(profile: Profile) -> list[m.Template]:
+def step_templates(profile: Profile) -> list[m.Template]:
     """Plan, generate, aggregate and report; and fetch, where one pod fills the model cache for all."""
-    made = [_plan(profile), _generate(profile), _aggregate(profile), _report(profile)]
-    return [*made, _fetch(profile)] if profile.cache and profile.cache.claim else made
+    made = [
+        _plan_template(profile),
+        _generate_template(profile),
+        _aggregate_template(profile),
+        _report_template(profile),
+    ]
+    return [*made, _fetch_template(profile)] if profile.cache and profile.cache.claim else made
 
 
-def _plan(profile: Profile) -> m.Template:
-    work = Work(
+def _plan_template(profile: Profile) -> m.Template:
+    work = StepCommand(
         "plan",
-        ["plan", "--argo", "--device", profile.gpu.device, *_workers(profile), "--outputs", OUT],
+        ["plan", "--argo", "--device", profile.gpu.device, *_workers_option(profile), "--outputs", OUTPUTS_FOLDER],
         "{{workflow.parameters.cpu-image}}",
         env=[
-            *(_encoded(f"IMAGEKILN_{key}", parameter) for key, parameter in ENCODED.items()),
+            *(_encoded_env(f"IMAGEKILN_{key}", parameter) for key, parameter in ENCODED_PARAMETERS.items()),
             # Not encoded: a schedule's is itself a variable that Argo resolves later.
             m.EnvVar(name="IMAGEKILN_LOGICAL_DATE", value="{{workflow.parameters.logical-date}}"),
         ],
-        outputs=m.Outputs(parameters=[_output(name) for name in PLAN_GIVES]),
-        secrets=pods.MODELS,
+        outputs=m.Outputs(parameters=[_output_parameter(name) for name in PLAN_OUTPUTS]),
+        secrets=pods.MODEL_SECRETS,
     )
-    return _on_cpu(work, profile)
+    return _cpu_template(work, profile)
 
 
-ENCODED = {
+ENCODED_PARAMETERS = {
     "JOB": "job",
     "JOB_URI": "job-uri",
     "RUN_ID": "run-id",
@@ -49,54 +54,56 @@ ENCODED = {
 }
 
 
-def _encoded(variable: str, parameter: str) -> m.EnvVar:
+def _encoded_env(variable: str, parameter: str) -> m.EnvVar:
     return m.EnvVar(name=variable, value=f"{{{{=sprig.b64enc(workflow.parameters['{parameter}'])}}}}")
 
 
-def _output(name: str) -> m.Parameter:
+def _output_parameter(name: str) -> m.Parameter:
     # The run is known to the exit handler too.
     shared = "run" if name == "run" else None
-    return m.Parameter(name=name, value_from=m.ValueFrom(path=f"{OUT}/{name}"), global_name=shared)
+    return m.Parameter(name=name, value_from=m.ValueFrom(path=f"{OUTPUTS_FOLDER}/{name}"), global_name=shared)
 
 
-def _generate(profile: Profile) -> m.Template:
+def _generate_template(profile: Profile) -> m.Template:
     gpu, cache = profile.gpu, profile.cache
     offline = [m.EnvVar(name="HF_HUB_OFFLINE", value="1")] if cache and (cache.claim or cache.image) else []
-    work = Work(
+    work = StepCommand(
         "generate",
-        ["generate", "--shard", "{{inputs.parameters.shard}}", *_workers(profile), "--", RUN],
+        ["generate", "--shard", "{{inputs.parameters.shard}}", *_workers_option(profile), "--", RUN_INPUT],
         "{{workflow.parameters.gpu-image}}",
         inputs=("run", "shard"),
         env=offline,
-        secrets=pods.MODELS | pods.SIGNING,
+        secrets=pods.MODEL_SECRETS | pods.SIGNING_SECRETS,
     )
     resources = None if gpu.claim else {gpu.resource: str(gpu.count)}
     semaphore = profile.sharing.semaphore
     key = m.ConfigMapKeySelector(name="imagekiln-gpus", key=semaphore) if semaphore else None
     lock = m.Synchronization(semaphores=[m.SemaphoreRef(config_map_key_ref=key)]) if key else None
-    volume, mount = _models(profile, read_only=bool(offline))
-    return pods.template(work, profile.generate, profile.retries, Extras(resources, gpu.claim, volume, mount, lock))
+    volume, mount = _model_cache_volume(profile, read_only=bool(offline))
+    return pods.container_template(
+        work, profile.generate, profile.retries, PodExtras(resources, gpu.claim, volume, mount, lock)
+    )
 
 
-def _workers(profile: Profile) -> list[str]:
+def _workers_option(profile: Profile) -> list[str]:
     # A shard on each GPU: `shard` then counts lots of as many shards as the pod has GPUs, in plan and generate alike.
     return ["--workers", str(profile.gpu.count)] if profile.gpu.count > 1 else []
 
 
-def _fetch(profile: Profile) -> m.Template:
+def _fetch_template(profile: Profile) -> m.Template:
     """The GPU image, which knows what files a pipeline needs, on a CPU node."""
     image = "{{workflow.parameters.gpu-image}}"
-    work = Work("fetch", ["fetch", "--", RUN], image, inputs=("run",), secrets=pods.MODELS)
-    volume, mount = _models(profile, read_only=False)
-    return _on_cpu(work, profile, Extras(volume=volume, mount=mount))
+    work = StepCommand("fetch", ["fetch", "--", RUN_INPUT], image, inputs=("run",), secrets=pods.MODEL_SECRETS)
+    volume, mount = _model_cache_volume(profile, read_only=False)
+    return _cpu_template(work, profile, PodExtras(volume=volume, mount=mount))
 
 
-def _on_cpu(work: Work, profile: Profile, extras: Extras | None = None) -> m.Template:
+def _cpu_template(work: StepCommand, profile: Profile, extras: PodExtras | None = None) -> m.Template:
     # On any node: CPU nodes may be few, and they do not break as GPUs do.
-    return pods.template(work, profile.steps, Retries(limit=profile.retries.limit), extras)
+    return pods.container_template(work, profile.steps, Retries(limit=profile.retries.limit), extras)
 
 
-def _models(profile: Profile, *, read_only: bool) -> tuple[m.Volume | None, m.VolumeMount | None]:
+def _model_cache_volume(profile: Profile, *, read_only: bool) -> tuple[m.Volume | None, m.VolumeMount | None]:
     cache = profile.cache
     if cache is None:
         return None, None
@@ -107,33 +114,33 @@ def _models(profile: Profile, *, read_only: bool) -> tuple[m.Volume | None, m.Vo
         volume.host_path = m.HostPathVolumeSource(path=cache.host_path, type="Directory")
     else:
         volume.image = m.ImageVolumeSource(reference=cache.image, pull_policy="IfNotPresent")
-    return volume, m.VolumeMount(name="models", mount_path=MODELS, read_only=read_only or None)
+    return volume, m.VolumeMount(name="models", mount_path=MODELS_FOLDER, read_only=read_only or None)
 
 
-def _aggregate(profile: Profile) -> m.Template:
+def _aggregate_template(profile: Profile) -> m.Template:
     # Kept as files, in a folder whose name ends in a slash: so Argo's page opens it, pictures and all.
     report = m.Artifact(
         name="report",
-        path=f"{OUT}/report",
+        path=f"{OUTPUTS_FOLDER}/report",
         optional=True,
         archive=m.ArchiveStrategy(none=m.NoneStrategy()),
         s3=m.S3Artifact(key="{{workflow.namespace}}/{{workflow.name}}/report/"),
     )
-    work = Work(
+    work = StepCommand(
         "aggregate",
-        ["aggregate", "--outputs", OUT, "--", RUN],
+        ["aggregate", "--outputs", OUTPUTS_FOLDER, "--", RUN_INPUT],
         "{{workflow.parameters.cpu-image}}",
         inputs=("run",),
         outputs=m.Outputs(artifacts=[report]) if profile.report_artifact else None,
-        secrets=pods.STORAGE,
+        secrets=pods.STORAGE_SECRETS,
     )
-    return _on_cpu(work, profile)
+    return _cpu_template(work, profile)
 
 
-def _report(profile: Profile) -> m.Template:
+def _report_template(profile: Profile) -> m.Template:
     """The exit handler. Where plan did not get so far, the run is not known and stays Argo's variable."""
-    failures = f"{{{{=sprig.b64enc(sprig.trunc({MOST_FAILURES}, workflow.failures))}}}}"
-    work = Work(
+    failures = f"{{{{=sprig.b64enc(sprig.trunc({MAX_FAILURES_CHARS}, workflow.failures))}}}}"
+    work = StepCommand(
         "report",
         ["outcome"],
         "{{workflow.parameters.cpu-image}}",
@@ -145,4 +152,4 @@ def _report(profile: Profile) -> m.Template:
         ],
         secrets={"IMAGEKILN_WEBHOOK": ("imagekiln-webhook", "url")},
     )
-    return _on_cpu(work, profile)
+    return _cpu_template(work, profile)

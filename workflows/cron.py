@@ -6,34 +6,34 @@ from datetime import UTC, date, datetime, time, timedelta
 
 from cronsim import CronSim, CronSimError
 
-from imagekiln.steps.dated import time_zone
+from imagekiln.steps.dated import parse_time_zone
 from imagekiln.steps.errors import BadInput
 
-FIELDS = 5
+CRON_FIELDS = 5
 SUNDAY = 0  # and never 7
-ITEM = re.compile(r"(\*|(\d+|[a-z]{3})(-(\d+|[a-z]{3}))?)(/\d+)?", re.IGNORECASE)  # no L, W and #, no seconds
+CRON_ITEM = re.compile(r"(\*|(\d+|[a-z]{3})(-(\d+|[a-z]{3}))?)(/\d+)?", re.IGNORECASE)  # no L, W and #, no seconds
 
 
-def check(cron: str) -> None:
+def check_cron(cron: str) -> None:
     """Raise BadInput where Argo would not read the schedule."""
     fields = cron.split()
     try:
         CronSim(cron, datetime.now(UTC))
     except CronSimError as error:
-        raise _refusal(cron, str(error)) from error
-    if len(fields) != FIELDS:
-        raise _refusal(cron, "it has seconds")
+        raise _cron_error(cron, str(error)) from error
+    if len(fields) != CRON_FIELDS:
+        raise _cron_error(cron, "it has seconds")
     for item in (item for field in fields for item in field.split(",")):
-        if not ITEM.fullmatch(item):
-            raise _refusal(cron, f"Argo does not read {item!r}")
+        if not CRON_ITEM.fullmatch(item):
+            raise _cron_error(cron, f"Argo does not read {item!r}")
     if "7" in re.split(r"[,-]", re.sub(r"/\d+", "", fields[-1])):
-        raise _refusal(cron, f"Sunday is {SUNDAY}")
+        raise _cron_error(cron, f"Sunday is {SUNDAY}")
 
 
-def firings(cron: str, timezone: str, first: date, last: date) -> Iterator[datetime]:
+def fire_times(cron: str, timezone: str, first: date, last: date) -> Iterator[datetime]:
     """The moments, in UTC, at which a schedule fires from the first day to the last, both in its time zone."""
-    zone = time_zone(timezone)
-    check(cron)
+    zone = parse_time_zone(timezone)
+    check_cron(cron)
     start = datetime.combine(first, time(), zone)
     end = datetime.combine(last + timedelta(days=1), time(), zone)
     for at in CronSim(cron, start - timedelta(seconds=1)):
@@ -42,5 +42,5 @@ def firings(cron: str, timezone: str, first: date, last: date) -> Iterator[datet
         yield at.astimezone(UTC)
 
 
-def _refusal(cron: str, why: str) -> BadInput:
+def _cron_error(cron: str, why: str) -> BadInput:
     return BadInput(f"schedule {cron!r}: {why}. Write minute, hour, day, month and weekday: 30 1 * * *.")

@@ -5,18 +5,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from imagekiln.workflows.options import job_options, output_option, reach_options
+from imagekiln.workflows.options import connection_options, job_options, output_option
 
 if TYPE_CHECKING:
-    from imagekiln.workflows.doctor.check import Check
+    from imagekiln.workflows.doctor.check import DoctorCheck
 
-WRONG = 2
-WIDTH = 9
+WRONG_EXIT_CODE = 2
+STATUS_WIDTH = 9
 
 
 @click.command()
 @job_options
-@reach_options
+@connection_options
 @output_option
 def doctor(job: str, settings: tuple[str, ...], server: str | None, context: str | None, output: str) -> None:
     """Say of each prerequisite of a cluster whether this job has it, and what to do where it has not.
@@ -25,35 +25,35 @@ def doctor(job: str, settings: tuple[str, ...], server: str | None, context: str
     """
     from imagekiln.steps.jobfile import read_job
     from imagekiln.workflows import access
-    from imagekiln.workflows.connection import Connection
+    from imagekiln.workflows.connection import ApiConnection
     from imagekiln.workflows.doctor import diagnosis
-    from imagekiln.workflows.show import show
+    from imagekiln.workflows.show import print_result
 
     wanted = read_job(job, settings)
-    named = server or (None if context else access.named_server())
-    argo = Connection(access.argo_server(named)) if named else None
-    checks = diagnosis.diagnose(wanted, Connection(access.kubernetes(context)), argo)
-    found = diagnosis.diagnosis(wanted, _told(checks) if output == "text" else checks)
-    show(found, output, lambda _: _sum(found.checks))
+    named = server or (None if context else access.server_from_environment())
+    argo = ApiConnection(access.argo_server_access(named)) if named else None
+    checks = diagnosis.diagnose(wanted, ApiConnection(access.kubernetes_access(context)), argo)
+    found = diagnosis.collect_diagnosis(wanted, _print_checks(checks) if output == "text" else checks)
+    print_result(found, output, lambda _: _count_statuses(found.checks))
     if not found.healthy:
-        click.get_current_context().exit(WRONG)
+        click.get_current_context().exit(WRONG_EXIT_CODE)
 
 
-def _told(checks: Iterable["Check"]) -> Iterator["Check"]:
+def _print_checks(checks: Iterable["DoctorCheck"]) -> Iterator["DoctorCheck"]:
     """Print each check as it is made: some take a while."""
-    from imagekiln.steps.visible import in_line
-    from imagekiln.workflows.say import say
+    from imagekiln.steps.visible import sanitize_line
+    from imagekiln.workflows.say import print_text
 
     for each in checks:
-        say(f"{each.verdict:<{WIDTH}}{each.name}: {in_line(each.says)}")
+        print_text(f"{each.verdict:<{STATUS_WIDTH}}{each.name}: {sanitize_line(each.says)}")
         if each.remedy:
-            say(f"{'':<{WIDTH}}-> {in_line(each.remedy)}")
+            print_text(f"{'':<{STATUS_WIDTH}}-> {sanitize_line(each.remedy)}")
         yield each
 
 
-def _sum(checks: Iterable["Check"]) -> str:
+def _count_statuses(checks: Iterable["DoctorCheck"]) -> str:
     verdicts = [each.verdict for each in checks]
     return ", ".join(f"{verdicts.count(each)} {each}" for each in ("ok", "wrong", "unknown")) + "."
 
 
-COMMANDS = (doctor,)
+CLUSTER_COMMANDS = (doctor,)

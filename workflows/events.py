@@ -6,18 +6,18 @@ from imagekiln.workflows import submission, templates
 from imagekiln.workflows.profile import Profile
 
 
-def event_binding(profile: Profile, namespace: str) -> dict[str, object]:
+def build_event_binding(profile: Profile, namespace: str) -> dict[str, object]:
     """What starts a run when its job is posted to /api/v1/events/NAMESPACE/imagekiln-PROFILE.
 
     The body is JSON: job (an object, since Argo would hand on a text of several lines as one line) or job-uri, and
     optionally run-id, logical-date, timezone, settings (a list, for the same reason) and retry. With `request`, a word
     of the sender's, a body that comes twice starts one workflow.
     """
-    name = templates.name(profile)
+    name = templates.template_name(profile)
     made = m.WorkflowEventBinding(
-        api_version=submission.API,
+        api_version=submission.API_VERSION,
         kind="WorkflowEventBinding",
-        metadata=m.ObjectMeta(name=name, namespace=namespace, labels=templates.labels(profile)),
+        metadata=m.ObjectMeta(name=name, namespace=namespace, labels=templates.template_labels(profile)),
         spec=m.WorkflowEventBindingSpec(
             event=m.Event(selector=f'discriminator == "{name}"'),
             submit=m.Submit(
@@ -26,7 +26,7 @@ def event_binding(profile: Profile, namespace: str) -> dict[str, object]:
                 arguments=m.Arguments(
                     parameters=[
                         m.Parameter(name=key, value_from=m.ValueFrom(event=f'payload["{key}"] ?? ""'))
-                        for key in templates.PARAMETERS
+                        for key in templates.WORKFLOW_PARAMETERS
                     ]
                 ),
             ),

@@ -6,19 +6,24 @@ Only integers fan out, and shards give nothing back: a workflow of 2,000 shards 
 from hera.workflows import models as m
 
 from imagekiln.workflows import further
-from imagekiln.workflows.passing import RUN, arguments, inputs, passed
+from imagekiln.workflows.passing import RUN_ARGUMENT, declare_inputs, forward_inputs, task_arguments
 from imagekiln.workflows.profile import Profile
 
-GROUP = 50  # shards that one node of Argo's page unfolds to
-ENDED = "({0}.Succeeded || {0}.Failed || {0}.Errored || {0}.Skipped || {0}.Omitted)"
+GROUP_SHARDS = 50  # shards that one node of Argo's page unfolds to
+TASK_ENDED = "({0}.Succeeded || {0}.Failed || {0}.Errored || {0}.Skipped || {0}.Omitted)"
 
 
-def templates(profile: Profile) -> list[m.Template]:
+def dag_templates(profile: Profile) -> list[m.Template]:
     """The templates that hold no container of ours, the entry point first."""
-    return [_main(profile), _shards(profile), _group(), *further.templates(profile)]
+    return [
+        _main_template(profile),
+        _shards_template(profile),
+        _group_template(),
+        *further.child_workflow_templates(profile),
+    ]
 
 
-def _main(profile: Profile) -> m.Template:
+def _main_template(profile: Profile) -> m.Template:
     """Aggregate runs whatever became of the shards: it says itself what is missing, and fails if anything is."""
     plan = "{{{{tasks.plan.outputs.parameters.{}}}}}"
     run = m.Parameter(name="run", value=plan.format("run"))
@@ -31,54 +36,58 @@ def _main(profile: Profile) -> m.Template:
             name="generate",
             template="shards",
             depends=filled,
-            arguments=arguments(run, first="0", count=plan.format("pods_here")),
+            arguments=task_arguments(run, first="0", count=plan.format("pods_here")),
         ),
         m.DAGTask(
             name="generate-further",
             template="further",
             depends=filled,
-            arguments=arguments(run, **{key: plan.format(key) for key in ("pods", "workflows", *further.ASKED)}),
+            arguments=task_arguments(
+                run, **{key: plan.format(key) for key in ("pods", "workflows", *further.SCHEDULING_PARAMETERS)}
+            ),
         ),
         m.DAGTask(
             name="aggregate",
             template="aggregate",
-            depends=f"plan.Succeeded && {ENDED.format('generate')} && {ENDED.format('generate-further')}",
+            depends=f"plan.Succeeded && {TASK_ENDED.format('generate')} && {TASK_ENDED.format('generate-further')}",
             arguments=m.Arguments(parameters=[run]),
         ),
     ]
     return m.Template(name="main", dag=m.DAGTemplate(fail_fast=False, tasks=tasks))
 
 
-def _shards(profile: Profile) -> m.Template:
+def _shards_template(profile: Profile) -> m.Template:
     """`count` shards from `first` on, in groups. Also the entry point of the further workflows."""
     task = m.DAGTask(
         name="group",
         template="group",
-        arguments=arguments(RUN, number="{{item}}", **passed("first", "count")),
+        arguments=task_arguments(RUN_ARGUMENT, number="{{item}}", **forward_inputs("first", "count")),
         with_sequence=m.Sequence(
-            count=m.IntOrString(f"{{{{=sprig.div(sprig.add(inputs.parameters.count, {GROUP - 1}), {GROUP})}}}}")
+            count=m.IntOrString(
+                f"{{{{=sprig.div(sprig.add(inputs.parameters.count, {GROUP_SHARDS - 1}), {GROUP_SHARDS})}}}}"
+            )
         ),
     )
     mutex = profile.sharing.mutex
     return m.Template(
         name="shards",
-        inputs=inputs("run", "first", "count"),
+        inputs=declare_inputs("run", "first", "count"),
         dag=m.DAGTemplate(fail_fast=False, tasks=[task]),
         # Here and not on the whole workflow, whose further workflows would wait for it for ever.
         synchronization=m.Synchronization(mutexes=[m.Mutex(name=mutex)]) if mutex else None,
     )
 
 
-def _group() -> m.Template:
+def _group_template() -> m.Template:
     """The group's own shards, worked out here: an expression sees inputs and items at different times."""
-    before = f"sprig.mul(inputs.parameters.number, {GROUP})"
+    before = f"sprig.mul(inputs.parameters.number, {GROUP_SHARDS})"
     start = f"{{{{=sprig.add(inputs.parameters.first, {before})}}}}"
-    count = f"{{{{=sprig.min({GROUP}, sprig.sub(inputs.parameters.count, {before}))}}}}"
+    count = f"{{{{=sprig.min({GROUP_SHARDS}, sprig.sub(inputs.parameters.count, {before}))}}}}"
     task = m.DAGTask(
         name="shard",
         template="generate",
-        arguments=arguments(RUN, shard="{{item}}"),
+        arguments=task_arguments(RUN_ARGUMENT, shard="{{item}}"),
         with_sequence=m.Sequence(start=m.IntOrString(start), count=m.IntOrString(count)),
     )
     dag = m.DAGTemplate(fail_fast=False, tasks=[task])
-    return m.Template(name="group", inputs=inputs("run", "number", "first", "count"), dag=dag)
+    return m.Template(name="group", inputs=declare_inputs("run", "number", "first", "count"), dag=dag)

@@ -4,39 +4,43 @@ from hera.workflows import models as m
 
 from imagekiln.workflows import manifest, placing, retrying, security
 from imagekiln.workflows.manifest import Unquoted
-from imagekiln.workflows.passing import RUN, arguments, inputs, passed
+from imagekiln.workflows.passing import RUN_ARGUMENT, declare_inputs, forward_inputs, task_arguments
 from imagekiln.workflows.profile import Profile, Retries
 
-PART_OF = "imagekiln/part-of"  # the label of a further workflow: the name of the first
-NOTHING = "nothing"
-ASKED = ("parallelism", "priority", "priority_class")  # what the plan step says of the job, for each further workflow
-MOST_PODS = 2000  # in one workflow, which then fits in its object without a database
+PARENT_LABEL = "imagekiln/part-of"  # the label of a further workflow: the name of the first
+NOOP_TEMPLATE = "nothing"
+SCHEDULING_PARAMETERS = (
+    "parallelism",
+    "priority",
+    "priority_class",
+)  # what the plan step says of the job, for each further workflow
+MAX_PODS = 2000  # in one workflow, which then fits in its object without a database
 
 
-def templates(profile: Profile) -> list[m.Template]:
+def child_workflow_templates(profile: Profile) -> list[m.Template]:
     """The template that counts the workflows, the one that makes one, and their exit handler, which does nothing."""
     # The first workflow's own handler reports, and names a run that only the plan step knows.
-    nothing = m.Template(name=NOTHING, suspend=m.SuspendTemplate(duration="0"))
-    return [_all(), _one(profile), nothing]
+    nothing = m.Template(name=NOOP_TEMPLATE, suspend=m.SuspendTemplate(duration="0"))
+    return [_children_template(), _child_template(profile), nothing]
 
 
-def _all() -> m.Template:
+def _children_template() -> m.Template:
     """Further workflows, one after the other: each has as many pods at once as the job asks for."""
     task = m.DAGTask(
         name="workflow",
         template="further-one",
-        arguments=arguments(RUN, number="{{item}}", **passed("pods", *ASKED)),
+        arguments=task_arguments(RUN_ARGUMENT, number="{{item}}", **forward_inputs("pods", *SCHEDULING_PARAMETERS)),
         with_sequence=m.Sequence(count=m.IntOrString("{{inputs.parameters.workflows}}")),
     )
     return m.Template(
         name="further",
-        inputs=inputs("run", "pods", "workflows", *ASKED),
+        inputs=declare_inputs("run", "pods", "workflows", *SCHEDULING_PARAMETERS),
         parallelism=1,
         dag=m.DAGTemplate(fail_fast=False, tasks=[task]),
     )
 
 
-def _one(profile: Profile) -> m.Template:
+def _child_template(profile: Profile) -> m.Template:
     """A workflow of this same template that makes up to 2,000 of the shards. Made again, it is the same one."""
     resource = m.ResourceTemplate(
         action="apply",  # a pod that is retried finds the workflow that it made
@@ -47,25 +51,25 @@ def _one(profile: Profile) -> m.Template:
     )
     return m.Template(
         name="further-one",
-        inputs=inputs("run", "number", "pods", *ASKED),
+        inputs=declare_inputs("run", "number", "pods", *SCHEDULING_PARAMETERS),
         resource=resource,
         service_account_name="imagekiln-further",
         volumes=[m.Volume(name="tmp", empty_dir=m.EmptyDirVolumeSource())],
         node_selector=profile.steps.node_selector or None,
-        affinity=placing.affinity(profile.steps),
-        tolerations=placing.tolerations(profile.steps),
-        retry_strategy=retrying.strategy(Retries(limit=profile.retries.limit)),
-        pod_spec_patch=manifest.to_yaml(security.resource_containers()),
+        affinity=placing.node_affinity(profile.steps),
+        tolerations=placing.pod_tolerations(profile.steps),
+        retry_strategy=retrying.retry_strategy(Retries(limit=profile.retries.limit)),
+        pod_spec_patch=manifest.to_yaml(security.resource_pod_patch()),
     )
 
 
 def _workflow(profile: Profile) -> dict[str, object]:
     """The object to make. Argo fills it in as text: user's texts by toJson, which escapes and quotes them."""
-    first = f"sprig.mul(inputs.parameters.number, {MOST_PODS})"
+    first = f"sprig.mul(inputs.parameters.number, {MAX_PODS})"
     parameters = {
         "run": Unquoted("{{=toJson(inputs.parameters.run)}}"),
         "first": f"{{{{={first}}}}}",
-        "count": f"{{{{=sprig.min({MOST_PODS}, sprig.sub(inputs.parameters.pods, {first}))}}}}",
+        "count": f"{{{{=sprig.min({MAX_PODS}, sprig.sub(inputs.parameters.pods, {first}))}}}}",
         "gpu-image": Unquoted("{{=toJson(workflow.parameters['gpu-image'])}}"),
     }
     return {
@@ -73,12 +77,12 @@ def _workflow(profile: Profile) -> dict[str, object]:
         "kind": "Workflow",
         "metadata": {
             "name": "{{workflow.name}}-{{inputs.parameters.number}}",
-            "labels": {PART_OF: "{{workflow.name}}"},
+            "labels": {PARENT_LABEL: "{{workflow.name}}"},
         },
         "spec": {
             "workflowTemplateRef": {"name": f"imagekiln-{profile.name}"},
             "entrypoint": "shards",
-            "onExit": NOTHING,
+            "onExit": NOOP_TEMPLATE,
             "parallelism": Unquoted("{{inputs.parameters.parallelism}}"),
             "priority": Unquoted("{{inputs.parameters.priority}}"),
             "podPriorityClassName": Unquoted("{{=toJson(inputs.parameters.priority_class)}}"),

@@ -3,12 +3,12 @@
 from contextlib import suppress
 from pathlib import Path
 
-FILE = Path("/dev/termination-log")  # Kubernetes' own name, there in pods only
-MOST_BYTES = 2000
+TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes' own name, there in pods only
+MAX_MESSAGE_BYTES = 2000
 
 
-def leave(sentence: str) -> None:
+def write_termination_message(sentence: str) -> None:
     """Say why the pod ends, where this is one."""
-    if FILE.is_file():
+    if TERMINATION_LOG.is_file():
         with suppress(OSError):  # the sentence is in the log too
-            FILE.write_bytes(sentence.encode()[:MOST_BYTES])
+            TERMINATION_LOG.write_bytes(sentence.encode()[:MAX_MESSAGE_BYTES])

@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-NUMBER = re.compile(r"[-+.]?[0-9][0-9a-fxo_.:+-]*", re.IGNORECASE)
-LINE = 100  # signs of a group in one line
+NUMBER_LIKE = re.compile(r"[-+.]?[0-9][0-9a-fxo_.:+-]*", re.IGNORECASE)
+MAX_FLOW_CHARS = 100  # signs of a group in one line
 UNQUOTED = "unquoted"  # a style that YAML itself does not have
 
 
@@ -17,7 +17,7 @@ class Unquoted(str):
     __slots__ = ()
 
 
-class _Dumper(yaml.SafeDumper):
+class _ManifestDumper(yaml.SafeDumper):
     """Lists as people indent them, and texts of several lines as blocks."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
@@ -25,7 +25,7 @@ class _Dumper(yaml.SafeDumper):
 
     def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> yaml.MappingNode:  # noqa: ANN401
         node = super().represent_mapping(tag, mapping, flow_style)
-        if sum(len(str(each)) + 4 for pair in mapping.items() for each in pair) > LINE:
+        if sum(len(str(each)) + 4 for pair in mapping.items() for each in pair) > MAX_FLOW_CHARS:
             node.flow_style = False
         return node
 
@@ -38,9 +38,9 @@ class _Dumper(yaml.SafeDumper):
         return True
 
 
-def _text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     # Readers differ on what is a number: 1e3 is text here and a number to Kubernetes.
-    style = "|" if "\n" in text else '"' if NUMBER.fullmatch(text) else None
+    style = "|" if "\n" in text else '"' if NUMBER_LIKE.fullmatch(text) else None
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
@@ -48,8 +48,8 @@ def _unquoted(dumper: yaml.SafeDumper, text: Unquoted) -> yaml.Node:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=UNQUOTED)
 
 
-_Dumper.add_representer(str, _text)
-_Dumper.add_representer(Unquoted, _unquoted)
+_ManifestDumper.add_representer(str, _represent_text)
+_ManifestDumper.add_representer(Unquoted, _unquoted)
 
 
 def to_yaml(value: Mapping[str, object]) -> str:
@@ -57,7 +57,7 @@ def to_yaml(value: Mapping[str, object]) -> str:
     # Never wrapped: a wrapped text can come back as another one.
     return yaml.dump(
         _names_first(value),
-        Dumper=_Dumper,
+        Dumper=_ManifestDumper,
         width=2**31,
         sort_keys=False,
         allow_unicode=True,
@@ -72,6 +72,6 @@ def _names_first(value: object) -> object:
     return [_names_first(each) for each in value] if isinstance(value, list) else value
 
 
-def documents(objects: Iterable[Mapping[str, object]]) -> str:
+def to_yaml_documents(objects: Iterable[Mapping[str, object]]) -> str:
     """Several objects, one document each."""
     return "---\n".join(map(to_yaml, objects))

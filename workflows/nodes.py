@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import cast
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows.argo import metadata
+from imagekiln.workflows.argo import object_metadata
 from imagekiln.workflows.connection import Json
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class PodAttempt:
     """One pod of a step. `shard` is None in steps that make none; `done` of `planned` images are made."""
 
     step: str
@@ -23,52 +23,52 @@ class Attempt:
     message: str
     started: str | None
     finished: str | None
-    done: int = 0
-    planned: int = 0
+    images_done: int = 0
+    images_planned: int = 0
 
 
-def attempts(workflow: Json) -> Iterator[tuple[Attempt, ...]]:
+def pod_attempts(workflow: Json) -> Iterator[tuple[PodAttempt, ...]]:
     """For each pod that the workflow wants, the pods that were made for it, the last one last."""
-    nodes = _nodes(workflow)
-    name = str(metadata(workflow)["name"])
-    tried = {child for node in nodes.values() if node["type"] == "Retry" for child in _texts(node, "children")}
+    nodes = _read_nodes(workflow)
+    name = str(object_metadata(workflow)["name"])
+    tried = {child for node in nodes.values() if node["type"] == "Retry" for child in _text_list(node, "children")}
     for node in nodes.values():
         if node["type"] == "Retry":
-            made = [nodes[child] for child in _texts(node, "children") if child in nodes]
-            yield tuple(_attempt(name, each) for each in made if each["type"] == "Pod") or (_attempt(name, node),)
+            made = [nodes[child] for child in _text_list(node, "children") if child in nodes]
+            yield tuple(_to_attempt(name, each) for each in made if each["type"] == "Pod") or (_to_attempt(name, node),)
         elif node["type"] == "Pod" and node["id"] not in tried:
-            yield (_attempt(name, node),)
+            yield (_to_attempt(name, node),)
 
 
-def outputs(workflow: Json) -> dict[str, str]:
+def plan_outputs(workflow: Json) -> dict[str, str]:
     """What the plan step gave: run, counts. Empty until it has."""
-    for node in _nodes(workflow).values():
+    for node in _read_nodes(workflow).values():
         if node.get("templateName") == "plan" and node["type"] == "Pod" and node.get("phase") == "Succeeded":
             given = cast("Json", node.get("outputs") or {}).get("parameters") or []
             return {each["name"]: each["value"] for each in cast("list[dict[str, str]]", given) if "value" in each}
     return {}
 
 
-def _nodes(workflow: Json) -> dict[str, Json]:
+def _read_nodes(workflow: Json) -> dict[str, Json]:
     status = cast("Json", workflow.get("status") or {})
     if packed := status.get("compressedNodes"):
         return cast("dict[str, Json]", json.loads(zlib.decompress(base64.b64decode(str(packed)), 31)))
     if status.get("offloadNodeStatusVersion"):
         raise BadInput(
-            f"{metadata(workflow)['name']}: its nodes are in Argo's database. Go by Argo's server: set ARGO_SERVER."
+            f"{object_metadata(workflow)['name']}: its nodes are in Argo's database. Go by Argo's server: set ARGO_SERVER."
         )
     return cast("dict[str, Json]", status.get("nodes") or {})
 
 
-def _attempt(workflow: str, node: Json) -> Attempt:
+def _to_attempt(workflow: str, node: Json) -> PodAttempt:
     step = str(node.get("templateName", ""))
     done, _, planned = str(node.get("progress", "0/0")).partition("/")
     counts = (int(done), int(planned)) if step == "generate" and node["type"] == "Pod" else (0, 0)
-    return Attempt(
+    return PodAttempt(
         step,
         # A pod is called by its workflow, its template and the hash that ends its node's id.
         f"{workflow}-{step}-{str(node['id']).rpartition('-')[2]}",
-        _shard(node),
+        _shard_parameter(node),
         str(node.get("phase", "Pending")),
         str(node.get("message", "")),
         cast("str | None", node.get("startedAt")),
@@ -77,11 +77,11 @@ def _attempt(workflow: str, node: Json) -> Attempt:
     )
 
 
-def _shard(node: Json) -> int | None:
+def _shard_parameter(node: Json) -> int | None:
     given = cast("Mapping[str, object]", node.get("inputs") or {}).get("parameters") or []
     found = [each["value"] for each in cast("list[dict[str, str]]", given) if each["name"] == "shard"]
     return int(found[0]) if found else None
 
 
-def _texts(node: Json, key: str) -> list[str]:
+def _text_list(node: Json, key: str) -> list[str]:
     return cast("list[str]", node.get(key) or [])

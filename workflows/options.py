@@ -27,22 +27,22 @@ def date_options(command: Callable[P, None]) -> Callable[P, None]:
     return date(zone(command))
 
 
-def reach_options(command: Callable[P, None]) -> Callable[P, None]:
+def connection_options(command: Callable[P, None]) -> Callable[P, None]:
     """Let the user say by which API a cluster is reached."""
     server = click.option("--server", metavar="URL", help="Argo's server; ARGO_SERVER and ARGO_TOKEN say so too.")
     context = click.option("--context", metavar="NAME", help="A context of kubeconfig.")
     return server(context(command))
 
 
-def place_options(command: Callable[P, None]) -> Callable[P, None]:
+def namespace_options(command: Callable[P, None]) -> Callable[P, None]:
     """Let the user say in which namespace of a cluster."""
     variable = "IMAGEKILN_NAMESPACE"
     option = click.option(
         "-n", "--namespace", default="imagekiln", show_default=True, envvar=variable, help="Where on the cluster."
     )
-    return option(reach_options(command))
+    return option(connection_options(command))
 
 
-def named_options(command: Callable[P, None]) -> Callable[P, None]:
+def workflow_options(command: Callable[P, None]) -> Callable[P, None]:
     """Take the name of a workflow, or of a schedule, on a cluster."""
-    return click.argument("name", metavar="NAME")(place_options(command))
+    return click.argument("name", metavar="NAME")(namespace_options(command))

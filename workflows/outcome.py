@@ -7,13 +7,13 @@ from dataclasses import asdict, dataclass
 import requests
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.workflows.refusals import brief
+from imagekiln.workflows.refusals import root_cause_message
 
-SECONDS = 20
+WEBHOOK_TIMEOUT = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class WorkflowOutcome:
     """How a workflow ended. `run` is None where planning did not get so far."""
 
     workflow: str
@@ -22,11 +22,11 @@ class Outcome:
     failures: str
 
 
-def in_environment(environment: Mapping[str, str]) -> Outcome:
+def outcome_from_environment(environment: Mapping[str, str]) -> WorkflowOutcome:
     """The outcome that the exit handler's template puts into the environment."""
     run = environment.get("IMAGEKILN_RUN", "")
     failures = base64.b64decode(environment.get("IMAGEKILN_FAILURES", "")).decode(errors="replace")
-    return Outcome(
+    return WorkflowOutcome(
         environment.get("IMAGEKILN_WORKFLOW", ""),
         environment.get("IMAGEKILN_STATUS", ""),
         None if not run or run.startswith("{{") else run,
@@ -34,25 +34,25 @@ def in_environment(environment: Mapping[str, str]) -> Outcome:
     )
 
 
-def tell(outcome: Outcome, webhook: str) -> None:
+def post_outcome(outcome: WorkflowOutcome, webhook: str) -> None:
     """Post the outcome as JSON. Raises BadInput where the webhook refuses it, TryAgain where it does not answer."""
     if not webhook.startswith(("https://", "http://")):
         raise BadInput("the webhook's URL begins with neither https:// nor http://. Correct Secret imagekiln-webhook.")
     # No message shows the URL: whoever knows a webhook's may post to it.
     try:
-        with requests.post(webhook, json=asdict(outcome), timeout=SECONDS, stream=True) as answer:
+        with requests.post(webhook, json=asdict(outcome), timeout=WEBHOOK_TIMEOUT, stream=True) as answer:
             status = answer.status_code
     except ValueError:  # of requests and of urllib3, which it stands on
         raise BadInput("the webhook's URL is no address. Correct Secret imagekiln-webhook.") from None
     except requests.RequestException as error:
-        raise TryAgain(f"the webhook did not answer ({brief(error)}). Run again.") from error
+        raise TryAgain(f"the webhook did not answer ({root_cause_message(error)}). Run again.") from error
     if status >= 500 or status == 429:
         raise TryAgain(f"the webhook answered {status}. Check Secret imagekiln-webhook.")
     if not 200 <= status < 300:
         raise BadInput(f"the webhook answered {status}. Check Secret imagekiln-webhook.")
 
 
-def sentence(outcome: Outcome) -> str:
+def describe_outcome(outcome: WorkflowOutcome) -> str:
     """The outcome for people."""
     run = f" Dataset: {outcome.run}." if outcome.run else ""
     failures = f"\n{outcome.failures}" if outcome.failures else ""

@@ -5,26 +5,26 @@ from pathlib import Path
 
 from imagekiln.steps import names, rounds
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job import Cluster
-from imagekiln.steps.planning import Planned
+from imagekiln.steps.job import ClusterSettings
+from imagekiln.steps.planning import PlanResult
 from imagekiln.steps.storage import open_store
-from imagekiln.workflows.further import MOST_PODS
+from imagekiln.workflows.further import MAX_PODS
 
 
-def write_plan(folder: Path, planned: Planned, cluster: Cluster, workers: int = 1) -> None:
+def write_plan_outputs(folder: Path, planned: PlanResult, cluster: ClusterSettings, workers: int = 1) -> None:
     """Write run, counts and what further workflows take from the job, a file each; a pod makes a shard a worker.
 
     A run that is finished already needs no pods. Raises BadInput where Argo could not carry the run's name.
     """
-    _refuse_odd(planned.uri)
-    finished = open_store(planned.uri).exists(names.SUCCESS)
+    _require_safe_uri(planned.uri)
+    finished = open_store(planned.uri).exists(names.SUCCESS_KEY)
     pods = 0 if finished else -(-len(planned.plan.shards) // workers)
-    here = pods <= MOST_PODS
+    here = pods <= MAX_PODS
     texts = {
         "run": planned.uri,
         "pods": str(pods),
         "pods_here": str(pods if here else 0),
-        "workflows": str(0 if here else -(-pods // MOST_PODS)),
+        "workflows": str(0 if here else -(-pods // MAX_PODS)),
         "parallelism": str(cluster.parallelism),
         "priority": str(cluster.priority),
         "priority_class": cluster.priority_class or "",
@@ -37,16 +37,16 @@ def write_plan(folder: Path, planned: Planned, cluster: Cluster, workers: int = 
 
 def copy_report(folder: Path, uri: str) -> None:
     """Copy the report of a run, also of a round's, with its pictures into `folder`/report. Without one, do nothing."""
-    store = open_store(rounds.home(uri)[0])
-    plots = [names.plot(name, dark=dark) for name in names.PLOTS for dark in (False, True)]
-    thumbnails = takewhile(store.exists, map(names.thumbnail, count()))
-    for name in [*filter(store.exists, [names.REPORT, *plots]), *thumbnails]:
+    store = open_store(rounds.resolve_run(uri)[0])
+    plots = [names.plot_key(name, dark=dark) for name in names.PLOT_NAMES for dark in (False, True)]
+    thumbnails = takewhile(store.exists, map(names.thumbnail_key, count()))
+    for name in [*filter(store.exists, [names.REPORT_KEY, *plots]), *thumbnails]:
         copy = folder / name
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(store.read(name))
 
 
-def _refuse_odd(uri: str) -> None:
+def _require_safe_uri(uri: str) -> None:
     # Argo would take double braces for a variable of its own, and Kubernetes $(...) for one of the container's; signs
     # that do not print break Argo's templates.
     if any(sign in uri for sign in ("{{", "}}", "$(")) or not uri.isprintable():

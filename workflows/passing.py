@@ -2,19 +2,19 @@
 
 from hera.workflows import models as m
 
-RUN = m.Parameter(name="run", value="{{inputs.parameters.run}}")
+RUN_ARGUMENT = m.Parameter(name="run", value="{{inputs.parameters.run}}")
 
 
-def inputs(*names: str) -> m.Inputs:
+def declare_inputs(*names: str) -> m.Inputs:
     """What a template is given."""
     return m.Inputs(parameters=[m.Parameter(name=name) for name in names])
 
 
-def passed(*names: str) -> dict[str, str]:
+def forward_inputs(*names: str) -> dict[str, str]:
     """A template's own inputs, to be handed on."""
     return {name: f"{{{{inputs.parameters.{name}}}}}" for name in names}
 
 
-def arguments(run: m.Parameter, **values: str) -> m.Arguments:
+def task_arguments(run: m.Parameter, **values: str) -> m.Arguments:
     """What a task hands to its template: the run, and values by name."""
     return m.Arguments(parameters=[run, *(m.Parameter(name=name, value=value) for name, value in values.items())])

@@ -2,16 +2,18 @@
 
 from hera.workflows import models as m
 
-from imagekiln.workflows.profile import Label, Pod
+from imagekiln.workflows.profile import NodeLabel, PodSettings
 
 
-def affinity(pod: Pod) -> m.Affinity | None:
+def node_affinity(pod: PodSettings) -> m.Affinity | None:
     """The labels that a node must have, and had better have."""
     if not pod.labels and not pod.preferred:
         return None
-    terms = [m.NodeSelectorTerm(match_expressions=[_requirement(label) for label in pod.labels])]
+    terms = [m.NodeSelectorTerm(match_expressions=[_label_requirement(label) for label in pod.labels])]
     preferred = [
-        m.PreferredSchedulingTerm(weight=100, preference=m.NodeSelectorTerm(match_expressions=[_requirement(label)]))
+        m.PreferredSchedulingTerm(
+            weight=100, preference=m.NodeSelectorTerm(match_expressions=[_label_requirement(label)])
+        )
         for label in pod.preferred
     ]
     return m.Affinity(
@@ -24,7 +26,7 @@ def affinity(pod: Pod) -> m.Affinity | None:
     )
 
 
-def tolerations(pod: Pod) -> list[m.Toleration] | None:
+def pod_tolerations(pod: PodSettings) -> list[m.Toleration] | None:
     """The taints that the pod puts up with."""
     found = [
         m.Toleration(key=each.key, operator=each.operator, value=each.value, effect=each.effect)
@@ -33,7 +35,7 @@ def tolerations(pod: Pod) -> list[m.Toleration] | None:
     return found or None
 
 
-def _requirement(label: Label) -> m.NodeSelectorRequirement:
+def _label_requirement(label: NodeLabel) -> m.NodeSelectorRequirement:
     return m.NodeSelectorRequirement(
         key=label.key, operator=label.operator, values=list(label.values) if label.values else None
     )

@@ -34,16 +34,16 @@ def plan(
 
     from imagekiln.steps.next_round import plan_retry
     from imagekiln.steps.planning import make_plan
-    from imagekiln.workflows.asking import Asked, asked_job, in_environment
-    from imagekiln.workflows.outputs import write_plan
-    from imagekiln.workflows.show import planned, round_planned, show
+    from imagekiln.workflows.asking import JobRequest, request_from_environment, resolve_job
+    from imagekiln.workflows.outputs import write_plan_outputs
+    from imagekiln.workflows.show import format_plan, format_round_plan, print_result
 
     if argo == (job is not None):
         raise click.UsageError("Name a JOB, or say --argo.")
-    asked = Asked(job, None, settings, "", date, timezone, retry) if job else in_environment(os.environ)
-    wanted = asked_job(asked, device)
+    asked = JobRequest(job, None, settings, "", date, timezone, retry) if job else request_from_environment(os.environ)
+    wanted = resolve_job(asked, device)
     again = retry or asked.retry
     done = plan_retry(wanted) if again else make_plan(wanted)
     if outputs:
-        write_plan(Path(outputs), done, wanted.cluster, workers)
-    show(done, output, round_planned if again else planned)
+        write_plan_outputs(Path(outputs), done, wanted.cluster, workers)
+    print_result(done, output, format_round_plan if again else format_plan)

@@ -5,22 +5,22 @@ from collections.abc import Iterator
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.workflows import nodes, status
-from imagekiln.workflows.argo import Argo, connect
+from imagekiln.workflows.argo import ArgoApi, connect
 from imagekiln.workflows.connection import Json
-from imagekiln.workflows.nodes import Attempt
+from imagekiln.workflows.nodes import PodAttempt
 
-EVERY_SECONDS = 5.0
-ARGOS_OWN = " argo=true"  # what its executor says of itself in our container's log
+POLL_SECONDS = 5.0
+EXECUTOR_MARKER = " argo=true"  # what its executor says of itself in our container's log
 
 
 def logs(
     name: str,
     namespace: str,
     shard: int | None = None,
-    argo: Argo | None = None,
+    argo: ArgoApi | None = None,
     *,
     follow: bool = False,
-    every: float = EVERY_SECONDS,
+    every: float = POLL_SECONDS,
 ) -> Iterator[str]:
     """The lines that a workflow's pods have logged: of all, each with its pod's step, or of one shard.
 
@@ -30,11 +30,11 @@ def logs(
     argo, told = argo or connect(), set[str]()
     while True:
         there = argo.get("Workflow", namespace, name)
-        ended = status.listed(there).ended
-        for each in _wanted(there, shard):
+        ended = status.read_available_status(there).ended
+        for each in _select_pods(there, shard):
             if each.pod not in told and (ended or not follow or each.phase != "Pending"):
                 told.add(each.pod)
-                yield from _lines(namespace, name, each, argo, follow=follow, labelled=shard is None)
+                yield from _pod_lines(namespace, name, each, argo, follow=follow, labelled=shard is None)
         if ended or not follow:
             break
         time.sleep(every)
@@ -42,16 +42,18 @@ def logs(
         raise Missing(f"{name}: has no pod{'' if shard is None else f' of shard {shard}'} yet. Wait, or see `watch`.")
 
 
-def _wanted(workflow: Json, shard: int | None) -> list[Attempt]:
-    found = [each for tried in nodes.attempts(workflow) for each in tried if shard is None or each.shard == shard]
+def _select_pods(workflow: Json, shard: int | None) -> list[PodAttempt]:
+    found = [each for tried in nodes.pod_attempts(workflow) for each in tried if shard is None or each.shard == shard]
     return sorted(found, key=lambda each: each.started or "~")
 
 
-def _lines(namespace: str, name: str, pod: Attempt, argo: Argo, *, follow: bool, labelled: bool) -> Iterator[str]:
+def _pod_lines(
+    namespace: str, name: str, pod: PodAttempt, argo: ArgoApi, *, follow: bool, labelled: bool
+) -> Iterator[str]:
     label = pod.step if pod.shard is None else f"{pod.step} {pod.shard}"
     try:
         for line in argo.logs(namespace, name, pod.pod, follow=follow):
-            if ARGOS_OWN not in line:
+            if EXECUTOR_MARKER not in line:
                 yield f"{label}: {line}" if labelled else line
     except (Missing, BadInput) as error:
         yield f"{label}: no log: {error}"

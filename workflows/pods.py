@@ -6,24 +6,24 @@ from dataclasses import dataclass, field
 from hera.workflows import models as m
 
 from imagekiln.workflows import manifest, placing, retrying, security
-from imagekiln.workflows.profile import Pod, Retries
+from imagekiln.workflows.profile import PodSettings, Retries
 
 TMP = "/tmp"  # noqa: S108  # an emptyDir of the pod's own: the root is read-only
-DEFAULTS = "imagekiln-defaults"
+DEFAULTS_CONFIG_MAP = "imagekiln-defaults"
 # By variable: the Secret, and its key.
-STORAGE = {
+STORAGE_SECRETS = {
     "AWS_ACCESS_KEY_ID": ("s3-credentials", "accesskey"),
     "AWS_SECRET_ACCESS_KEY": ("s3-credentials", "secretkey"),
 }
-MODELS = STORAGE | {"HF_TOKEN": ("huggingface", "token")}
-SIGNING = {
+MODEL_SECRETS = STORAGE_SECRETS | {"HF_TOKEN": ("huggingface", "token")}
+SIGNING_SECRETS = {
     "IMAGEKILN_C2PA_CERTIFICATE": ("imagekiln-c2pa", "certificate"),
     "IMAGEKILN_C2PA_KEY": ("imagekiln-c2pa", "key"),
 }
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StepCommand:
     """What a pod does: the command's arguments, each one text, and what goes in and out."""
 
     name: str
@@ -36,7 +36,7 @@ class Work:
 
 
 @dataclass(frozen=True, slots=True)
-class Extras:
+class PodExtras:
     """What only some pods have: resources beyond CPU and memory, claims, and a folder of models."""
 
     resources: dict[str, str] | None = None
@@ -46,14 +46,16 @@ class Extras:
     synchronization: m.Synchronization | None = None
 
 
-def template(work: Work, pod: Pod, retries: Retries, extras: Extras | None = None) -> m.Template:
+def container_template(
+    work: StepCommand, pod: PodSettings, retries: Retries, extras: PodExtras | None = None
+) -> m.Template:
     """The template of a pod that does `work`."""
-    extras = extras or Extras()
+    extras = extras or PodExtras()
     mounts = [m.VolumeMount(name="tmp", mount_path=TMP)]
-    volumes = [m.Volume(name="tmp", empty_dir=m.EmptyDirVolumeSource(size_limit=_gib(pod.disk)))]
+    volumes = [m.Volume(name="tmp", empty_dir=m.EmptyDirVolumeSource(size_limit=_memory_quantity(pod.disk)))]
     if pod.shared_memory is not None:
         mounts.append(m.VolumeMount(name="shared-memory", mount_path="/dev/shm"))  # noqa: S108  # as above
-        memory = m.EmptyDirVolumeSource(medium="Memory", size_limit=_gib(pod.shared_memory))
+        memory = m.EmptyDirVolumeSource(medium="Memory", size_limit=_memory_quantity(pod.shared_memory))
         volumes.append(m.Volume(name="shared-memory", empty_dir=memory))
     if extras.volume is not None and extras.mount is not None:
         mounts.append(extras.mount)
@@ -63,21 +65,21 @@ def template(work: Work, pod: Pod, retries: Retries, extras: Extras | None = Non
         metadata=m.Metadata(labels={"imagekiln/step": work.name}, annotations=pod.annotations or None),
         inputs=m.Inputs(parameters=[m.Parameter(name=name) for name in work.inputs]) if work.inputs else None,
         outputs=work.outputs,
-        container=_container(work, pod, extras, mounts),
+        container=_main_container(work, pod, extras, mounts),
         volumes=volumes,
         node_selector=pod.node_selector or None,
-        affinity=placing.affinity(pod),
-        tolerations=placing.tolerations(pod),
+        affinity=placing.node_affinity(pod),
+        tolerations=placing.pod_tolerations(pod),
         priority_class_name=pod.priority_class,
         active_deadline_seconds=m.IntOrString(round(pod.hours * 3600)),
-        retry_strategy=retrying.strategy(retries),
+        retry_strategy=retrying.retry_strategy(retries),
         synchronization=extras.synchronization,
-        pod_spec_patch=manifest.to_yaml(_patch(pod, extras)),
+        pod_spec_patch=manifest.to_yaml(_pod_spec_patch(pod, extras)),
     )
 
 
-def _container(work: Work, pod: Pod, extras: Extras, mounts: list[m.VolumeMount]) -> m.Container:
-    resources = {"cpu": m.Quantity(_cores(pod.cpu))} | {
+def _main_container(work: StepCommand, pod: PodSettings, extras: PodExtras, mounts: list[m.VolumeMount]) -> m.Container:
+    resources = {"cpu": m.Quantity(_cpu_quantity(pod.cpu))} | {
         name: m.Quantity(count) for name, count in (extras.resources or {}).items()
     }
     return m.Container(
@@ -85,33 +87,33 @@ def _container(work: Work, pod: Pod, extras: Extras, mounts: list[m.VolumeMount]
         image_pull_policy="IfNotPresent",
         command=["imagekiln"],
         args=list(work.arguments),
-        env=[m.EnvVar(name=name, value=value) for name, value in _environment(pod, extras).items()]
-        + [_secret(variable, *place) for variable, place in work.secrets.items()]
+        env=[m.EnvVar(name=name, value=value) for name, value in _container_environment(pod, extras).items()]
+        + [_secret_env(variable, *place) for variable, place in work.secrets.items()]
         + list(work.env),
-        env_from=[m.EnvFromSource(config_map_ref=m.ConfigMapEnvSource(name=DEFAULTS, optional=True))],
+        env_from=[m.EnvFromSource(config_map_ref=m.ConfigMapEnvSource(name=DEFAULTS_CONFIG_MAP, optional=True))],
         resources=m.ResourceRequirements(requests=resources, limits=_limits(extras)),
-        security_context=security.container(),
+        security_context=security.container_security_context(),
         volume_mounts=mounts,
     )
 
 
-def _environment(pod: Pod, extras: Extras) -> dict[str, str]:
+def _container_environment(pod: PodSettings, extras: PodExtras) -> dict[str, str]:
     models = extras.mount.mount_path if extras.mount else f"{TMP}/models"
     return {"HOME": TMP, "HF_HOME": models} | pod.env
 
 
-def _limits(extras: Extras) -> dict[str, m.Quantity] | None:
+def _limits(extras: PodExtras) -> dict[str, m.Quantity] | None:
     return {name: m.Quantity(count) for name, count in extras.resources.items()} if extras.resources else None
 
 
-def _patch(pod: Pod, extras: Extras) -> dict[str, object]:
+def _pod_spec_patch(pod: PodSettings, extras: PodExtras) -> dict[str, object]:
     """What templates of Argo have no field for. Memory is here because a quantity takes no expression."""
-    memory = retrying.memory(_mib(pod.memory), _mib(pod.most_memory) if pod.most_memory else None)
+    memory = retrying.memory_expression(_mib(pod.memory), _mib(pod.most_memory) if pod.most_memory else None)
     resources: dict[str, object] = {"requests": {"memory": memory}, "limits": {"memory": memory}}
     if extras.claim:
         resources["claims"] = [{"name": "gpu"}]
-    patch = security.argo_containers()
-    patch["containers"] = [*_list(patch["containers"]), {"name": "main", "resources": resources}]
+    patch = security.argo_containers_patch()
+    patch["containers"] = [*_as_list(patch["containers"]), {"name": "main", "resources": resources}]
     if pod.runtime_class:
         patch["runtimeClassName"] = pod.runtime_class
     if extras.claim:
@@ -119,17 +121,17 @@ def _patch(pod: Pod, extras: Extras) -> dict[str, object]:
     return patch
 
 
-def _list(value: object) -> list[object]:
+def _as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
-def _secret(variable: str, name: str, key: str) -> m.EnvVar:
+def _secret_env(variable: str, name: str, key: str) -> m.EnvVar:
     # Optional: with workload identity, or a model that is open to all, there is none.
     source = m.EnvVarSource(secret_key_ref=m.SecretKeySelector(name=name, key=key, optional=True))
     return m.EnvVar(name=variable, value_from=source)
 
 
-def _cores(cores: float) -> str:
+def _cpu_quantity(cores: float) -> str:
     return f"{round(cores * 1000)}m"
 
 
@@ -137,5 +139,5 @@ def _mib(gib: float) -> int:
     return round(gib * 1024)
 
 
-def _gib(gib: float | None) -> m.Quantity | None:
+def _memory_quantity(gib: float | None) -> m.Quantity | None:
     return None if gib is None else m.Quantity(f"{_mib(gib)}Mi")

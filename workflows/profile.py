@@ -7,11 +7,11 @@ from pydantic import Field, model_validator
 from imagekiln.steps.values import ObjectName, Settings
 
 Amount = Annotated[float, Field(gt=0)]
-SLICE = "/mig-"  # in the resource that NVIDIA's plugin names a MIG slice by
-SHARED = ".shared"  # what it ends in where a GPU is shared by turns or by MPS
+MIG_RESOURCE = "/mig-"  # in the resource that NVIDIA's plugin names a MIG slice by
+SHARED_SUFFIX = ".shared"  # what it ends in where a GPU is shared by turns or by MPS
 
 
-class Label(Settings):
+class NodeLabel(Settings):
     """What a label of the node must be."""
 
     key: str
@@ -19,7 +19,7 @@ class Label(Settings):
     values: tuple[str, ...] = ()
 
     @model_validator(mode="after")
-    def _has_values(self) -> "Label":
+    def _check_values(self) -> "NodeLabel":
         if bool(self.values) == (self.operator in ("Exists", "DoesNotExist")):
             raise ValueError(f"{self.operator} goes {'without' if self.values else 'with'} values")
         return self
@@ -34,7 +34,7 @@ class Toleration(Settings):
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
 
 
-class Pod(Settings):
+class PodSettings(Settings):
     """Where a pod runs and what it gets. Memory and disk are in GiB (2^30 bytes), CPU in cores, for the whole pod."""
 
     image: str
@@ -44,8 +44,8 @@ class Pod(Settings):
     disk: Amount | None = Field(None, description="The most that /tmp may take; the node's limit where absent.")
     shared_memory: Amount | None = Field(None, description="The size of /dev/shm, which counts as memory.")
     node_selector: dict[str, str] = Field(default_factory=dict)
-    labels: tuple[Label, ...] = Field((), description="Labels that the node must have; all of them.")
-    preferred: tuple[Label, ...] = Field((), description="Labels that it had better have.")
+    labels: tuple[NodeLabel, ...] = Field((), description="Labels that the node must have; all of them.")
+    preferred: tuple[NodeLabel, ...] = Field((), description="Labels that it had better have.")
     tolerations: tuple[Toleration, ...] = ()
     runtime_class: ObjectName | None = None
     priority_class: ObjectName | None = None
@@ -65,15 +65,19 @@ class Gpu(Settings):
     device: Literal["cuda", "cpu"] = Field("cuda", description="cpu is for clusters whose GPUs are only advertised.")
 
     @model_validator(mode="after")
-    def _one_part(self) -> "Gpu":
-        if self.count > 1 and SLICE in self.resource:  # CUDA counts whole GPUs, and takes slices by their UUIDs alone
+    def _check_single_share(self) -> "Gpu":
+        if (
+            self.count > 1 and MIG_RESOURCE in self.resource
+        ):  # CUDA counts whole GPUs, and takes slices by their UUIDs alone
             raise ValueError("asks for several slices in one pod, whose workers would find one; set count: 1")
-        if self.count > 1 and self.resource.endswith(SHARED):  # they may all be of one GPU: the plugin refuses the pod
+        if self.count > 1 and self.resource.endswith(
+            SHARED_SUFFIX
+        ):  # they may all be of one GPU: the plugin refuses the pod
             raise ValueError("asks for several shares in one pod, which is no more of a GPU; set count: 1")
         return self
 
 
-class Cache(Settings):
+class ModelCache(Settings):
     """Where model files outlive a pod: a claim that every node can mount, a node's folder, or an image."""
 
     claim: ObjectName | None = None
@@ -83,7 +87,7 @@ class Cache(Settings):
     )
 
     @model_validator(mode="after")
-    def _one_place(self) -> "Cache":
+    def _check_one_source(self) -> "ModelCache":
         if [self.claim, self.host_path, self.image].count(None) != 2:
             raise ValueError("needs one of claim, host_path and image")
         return self
@@ -98,7 +102,7 @@ class Retries(Settings):
     )
 
 
-class Sharing(Settings):
+class GpuSharing(Settings):
     """What keeps batches from each other's GPUs."""
 
     semaphore: str | None = Field(None, description="A key of ConfigMap imagekiln-gpus: so many pods at once.")
@@ -111,11 +115,11 @@ class Profile(Settings):
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]
     description: str
     gpu: Gpu = Gpu()
-    generate: Pod
-    steps: Pod
-    cache: Cache | None = None
+    generate: PodSettings
+    steps: PodSettings
+    cache: ModelCache | None = None
     retries: Retries = Retries()
-    sharing: Sharing = Sharing()
+    sharing: GpuSharing = GpuSharing()
     parallelism: int = Field(16, ge=1, description="The most pods at once, where the submission says nothing.")
     days: Amount = Field(7, description="A workflow that runs for longer is stopped.")
     report_artifact: bool = Field(True, description="Show the report in Argo's page, from an S3 artifact repository.")

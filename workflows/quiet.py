@@ -4,12 +4,12 @@ import logging
 import os
 import warnings
 
-TALKING = ("TRANSFORMERS_VERBOSITY", "DIFFUSERS_VERBOSITY")
+VERBOSITY_VARIABLES = ("TRANSFORMERS_VERBOSITY", "DIFFUSERS_VERBOSITY")
 
 
-def quiet_libraries() -> None:
+def silence_libraries() -> None:
     """Leave out what libraries say of each other as they are imported, unless the environment asks for it."""
-    for name in TALKING:
+    for name in VERBOSITY_VARIABLES:
         os.environ.setdefault(name, "error")
     # Of what diffusers itself calls: Kolors the one, FLUX's ControlNets the other.
     warnings.filterwarnings("ignore", "`(torch.jit.script|FluxPosEmbed)` is deprecated", FutureWarning)

@@ -2,14 +2,14 @@
 
 import click
 
-from imagekiln.steps.visible import in_json, in_lines
+from imagekiln.steps.visible import sanitize_json, sanitize_lines
 
 
-def say(text: str, *, err: bool = False, nl: bool = True) -> None:
+def print_text(text: str, *, err: bool = False, nl: bool = True) -> None:
     """Print sentences, whose line feeds are ours; texts of the user's go through `in_line` before they are put in."""
-    click.echo(in_lines(text), err=err, nl=nl)
+    click.echo(sanitize_lines(text), err=err, nl=nl)
 
 
-def say_json(text: str) -> None:
+def print_json(text: str) -> None:
     """Print JSON that means the same to every program."""
-    click.echo(in_json(text))
+    click.echo(sanitize_json(text))

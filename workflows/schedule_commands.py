@@ -4,10 +4,10 @@ from datetime import datetime
 
 import click
 
-from imagekiln.workflows.options import job_options, named_options, output_option
-from imagekiln.workflows.options import reach_options as reach
+from imagekiln.workflows.options import connection_options as reach
+from imagekiln.workflows.options import job_options, output_option, workflow_options
 
-DAY = click.DateTime(["%Y-%m-%d"])
+DAY_TYPE = click.DateTime(["%Y-%m-%d"])
 
 
 @click.command()
@@ -18,9 +18,9 @@ def apply(job: str, settings: tuple[str, ...], server: str | None, context: str 
     from imagekiln.steps.jobfile import read_job
     from imagekiln.workflows import client
     from imagekiln.workflows.argo import connect
-    from imagekiln.workflows.say import say
+    from imagekiln.workflows.say import print_text
 
-    say(f"Applied WorkflowTemplate {client.apply(read_job(job, settings), connect(server, context))}.")
+    print_text(f"Applied WorkflowTemplate {client.apply(read_job(job, settings), connect(server, context))}.")
 
 
 @click.command()
@@ -35,40 +35,40 @@ def schedule(
     from imagekiln.steps.jobfile import read_job
     from imagekiln.workflows import schedules
     from imagekiln.workflows.argo import connect
-    from imagekiln.workflows.say import say
+    from imagekiln.workflows.say import print_text
 
     name = schedules.schedule(read_job(job, settings), cron, timezone, connect(server, context))
-    say(f"Applied CronWorkflow {name}. `imagekiln suspend {name}` lets it rest.")
+    print_text(f"Applied CronWorkflow {name}. `imagekiln suspend {name}` lets it rest.")
 
 
 @click.command()
-@named_options
+@workflow_options
 def suspend(name: str, namespace: str, server: str | None, context: str | None) -> None:
     """Let a schedule rest."""
     from imagekiln.workflows import schedules
     from imagekiln.workflows.argo import connect
-    from imagekiln.workflows.say import say
+    from imagekiln.workflows.say import print_text
 
     schedules.suspend(name, namespace, connect(server, context))
-    say(f"{name} rests. `imagekiln resume {name}` lets it go on.")
+    print_text(f"{name} rests. `imagekiln resume {name}` lets it go on.")
 
 
 @click.command()
-@named_options
+@workflow_options
 def resume(name: str, namespace: str, server: str | None, context: str | None) -> None:
     """Let a schedule go on."""
     from imagekiln.workflows import schedules
     from imagekiln.workflows.argo import connect
-    from imagekiln.workflows.say import say
+    from imagekiln.workflows.say import print_text
 
     schedules.resume(name, namespace, connect(server, context))
-    say(f"{name} goes on.")
+    print_text(f"{name} goes on.")
 
 
 @click.command()
 @job_options
-@click.option("--from", "first", type=DAY, required=True, help="The first day.")
-@click.option("--to", "last", type=DAY, required=True, help="The last day.")
+@click.option("--from", "first", type=DAY_TYPE, required=True, help="The first day.")
+@click.option("--to", "last", type=DAY_TYPE, required=True, help="The last day.")
 @click.option("--retry", is_flag=True, help="Make again only what ended failed, blank or missing in those runs.")
 @reach
 @output_option
@@ -86,12 +86,12 @@ def backfill(
     from imagekiln.steps.jobfile import read_job
     from imagekiln.workflows import schedules
     from imagekiln.workflows.argo import connect
-    from imagekiln.workflows.show import show
-    from imagekiln.workflows.standing import table
+    from imagekiln.workflows.show import print_result
+    from imagekiln.workflows.standing import status_table
 
     argo = connect(server, context)
     begun = schedules.backfill(read_job(job, settings), first.date(), last.date(), argo, retry=retry)
-    show(begun, output, table)
+    print_result(begun, output, status_table)
 
 
-COMMANDS = (apply, schedule, suspend, resume, backfill)
+WORKFLOW_COMMANDS = (apply, schedule, suspend, resume, backfill)

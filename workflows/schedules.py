@@ -6,70 +6,75 @@ from heapq import merge
 from itertools import islice, takewhile
 from typing import cast
 
-from imagekiln.steps.dated import time_zone
+from imagekiln.steps.dated import parse_time_zone
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job import Job
 from imagekiln.workflows import client, gpu_profiles, status, submission
-from imagekiln.workflows.argo import Argo, connect, identity
+from imagekiln.workflows.argo import ArgoApi, connect, object_identity
 from imagekiln.workflows.connection import Json
-from imagekiln.workflows.cron import firings
-from imagekiln.workflows.status import FAILED, Status
+from imagekiln.workflows.cron import fire_times
+from imagekiln.workflows.status import FAILED_PHASES, WorkflowStatus
 
-MOST_FIRINGS = 400  # of one backfill: a year of nights
+MAX_FIRE_TIMES = 400  # of one backfill: a year of nights
 
 
-def schedule(job: Job, cron: str, timezone: str = "UTC", argo: Argo | None = None) -> str:
+def schedule(job: Job, cron: str, timezone: str = "UTC", argo: ArgoApi | None = None) -> str:
     """Run the job on a schedule, such as `30 1 * * *`; give its name. Done again, it changes the schedule."""
     argo = argo or connect()
-    time_zone(timezone)
-    made = submission.cron_workflow(job, gpu_profiles.load(job.cluster.profile), (cron,), timezone)
-    client.register(job, argo)
+    parse_time_zone(timezone)
+    made = submission.build_cron_workflow(job, gpu_profiles.load_profile(job.cluster.profile), (cron,), timezone)
+    client.register_template(job, argo)
     argo.apply(made)
-    return identity(made)[2]
+    return object_identity(made)[2]
 
 
-def suspend(name: str, namespace: str, argo: Argo | None = None) -> None:
+def suspend(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
     """Let a schedule rest: nothing is fired."""
-    (argo or connect()).suspend(namespace, name, suspended=True)
+    (argo or connect()).set_suspended(namespace, name, suspended=True)
 
 
-def resume(name: str, namespace: str, argo: Argo | None = None) -> None:
+def resume(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
     """Let a schedule go on. What it would have fired last, up to six hours ago, is caught up with."""
-    (argo or connect()).suspend(namespace, name, suspended=False)
+    (argo or connect()).set_suspended(namespace, name, suspended=False)
 
 
-def backfill(job: Job, first: date, last: date, argo: Argo | None = None, *, retry: bool = False) -> list[Status]:
+def backfill(
+    job: Job, first: date, last: date, argo: ArgoApi | None = None, *, retry: bool = False
+) -> list[WorkflowStatus]:
     """Start what the job's schedule would have fired from the first day to the last, as far as that has passed.
 
     A firing that has been is the same run, so that nothing is made twice. Raises Missing where there is no schedule,
     BadInput where it has not fired, or too often. With `retry`, what ended failed, blank or missing is made again.
     """
     argo = argo or connect()
-    crons, zone = _registered(job, argo)
+    crons, zone = _read_schedule(job, argo)
     now, days = datetime.now(UTC), f"from {first} to {last}"
     # Planned before its time, a run would freeze prompts that are still being written.
-    due = takewhile(lambda at: at <= now, merge(*(firings(cron, zone, first, last) for cron in crons)))
-    found = list(islice(dict.fromkeys(islice(due, MOST_FIRINGS * len(crons) + 1)), MOST_FIRINGS + 1))
+    due = takewhile(lambda at: at <= now, merge(*(fire_times(cron, zone, first, last) for cron in crons)))
+    found = list(islice(dict.fromkeys(islice(due, MAX_FIRE_TIMES * len(crons) + 1)), MAX_FIRE_TIMES + 1))
     if not found:
-        raise BadInput(f"{submission.cron_name(job)}: has not fired {days}. Name days that have passed.")
-    if len(found) > MOST_FIRINGS:
-        raise BadInput(f"{submission.cron_name(job)}: fired more than {MOST_FIRINGS} times {days}. Name fewer days.")
+        raise BadInput(f"{submission.cron_workflow_name(job)}: has not fired {days}. Name days that have passed.")
+    if len(found) > MAX_FIRE_TIMES:
+        raise BadInput(
+            f"{submission.cron_workflow_name(job)}: fired more than {MAX_FIRE_TIMES} times {days}. Name fewer days."
+        )
     return [
-        (None if retry else _fired(job, at, argo)) or client.submit(job, at.isoformat(), zone, argo, retry=retry)
+        (None if retry else _scheduled_workflow(job, at, argo))
+        or client.submit(job, at.isoformat(), zone, argo, retry=retry)
         for at in found
     ]
 
 
-def _fired(job: Job, at: datetime, argo: Argo) -> Status | None:
+def _scheduled_workflow(job: Job, at: datetime, argo: ArgoApi) -> WorkflowStatus | None:
     """The workflow that Argo made of a firing, by the name that it gives it, unless it is gone or has failed."""
     with suppress(Missing):
-        name = f"{submission.cron_name(job)}-{at.timestamp():.0f}"
-        found = status.listed(argo.get("Workflow", job.cluster.namespace, name))
-        return None if found.phase in FAILED else found
+        name = f"{submission.cron_workflow_name(job)}-{at.timestamp():.0f}"
+        found = status.read_available_status(argo.get("Workflow", job.cluster.namespace, name))
+        return None if found.phase in FAILED_PHASES else found
     return None
 
 
-def _registered(job: Job, argo: Argo) -> tuple[list[str], str]:
-    there = argo.get("CronWorkflow", job.cluster.namespace, submission.cron_name(job))
+def _read_schedule(job: Job, argo: ArgoApi) -> tuple[list[str], str]:
+    there = argo.get("CronWorkflow", job.cluster.namespace, submission.cron_workflow_name(job))
     spec = cast("Json", there["spec"])
     return cast("list[str]", spec["schedules"]), str(spec.get("timezone") or "UTC")

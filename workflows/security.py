@@ -2,39 +2,39 @@
 
 from hera.workflows import models as m
 
-USER = 1000  # as the images have it; a number, since runAsNonRoot cannot look up names
-SECCOMP = {"type": "RuntimeDefault"}
-CONTAINER: dict[str, object] = {
+USER_ID = 1000  # as the images have it; a number, since runAsNonRoot cannot look up names
+SECCOMP_PROFILE = {"type": "RuntimeDefault"}
+CONTAINER_SECURITY: dict[str, object] = {
     "allowPrivilegeEscalation": False,
     "capabilities": {"drop": ["ALL"]},
     "readOnlyRootFilesystem": True,
     "runAsNonRoot": True,
-    "seccompProfile": SECCOMP,
+    "seccompProfile": SECCOMP_PROFILE,
 }
 # Counted by a namespace's quota like any other: small, and the same everywhere, rather than a LimitRange's default.
 ARGO_RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
 
 
-def pod() -> m.PodSecurityContext:
+def pod_security_context() -> m.PodSecurityContext:
     """Every pod's: our user, whatever user an image (Argo's too) would take."""
     return m.PodSecurityContext(
         run_as_non_root=True,
-        run_as_user=USER,
-        run_as_group=USER,
-        fs_group=USER,
+        run_as_user=USER_ID,
+        run_as_group=USER_ID,
+        fs_group=USER_ID,
         fs_group_change_policy="OnRootMismatch",  # a large model cache is not walked through at each start
         seccomp_profile=m.SeccompProfile(type="RuntimeDefault"),
     )
 
 
-def container() -> m.SecurityContext:
+def container_security_context() -> m.SecurityContext:
     """Our own containers'."""
-    return m.SecurityContext.model_validate(CONTAINER)
+    return m.SecurityContext.model_validate(CONTAINER_SECURITY)
 
 
-def resource_containers() -> dict[str, object]:
+def resource_pod_patch() -> dict[str, object]:
     """A patch for a pod of Argo's own containers. The first writes to /tmp, and gets a volume named tmp there."""
-    container: dict[str, object] = {"securityContext": CONTAINER, "resources": ARGO_RESOURCES}
+    container: dict[str, object] = {"securityContext": CONTAINER_SECURITY, "resources": ARGO_RESOURCES}
     mount = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108  # an emptyDir of the pod's own
     return {
         "initContainers": [{"name": "init", "volumeMounts": [mount]} | container],
@@ -42,9 +42,9 @@ def resource_containers() -> dict[str, object]:
     }
 
 
-def argo_containers() -> dict[str, object]:
+def argo_containers_patch() -> dict[str, object]:
     """A patch for the two containers that Argo adds to a pod: without it, "restricted" refuses them."""
     return {
-        "initContainers": [{"name": "init", "securityContext": CONTAINER, "resources": ARGO_RESOURCES}],
-        "containers": [{"name": "wait", "securityContext": CONTAINER, "resources": ARGO_RESOURCES}],
+        "initContainers": [{"name": "init", "securityContext": CONTAINER_SECURITY, "resources": ARGO_RESOURCES}],
+        "containers": [{"name": "wait", "securityContext": CONTAINER_SECURITY, "resources": ARGO_RESOURCES}],
     }

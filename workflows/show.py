@@ -8,29 +8,29 @@ from pydantic import TypeAdapter
 from imagekiln.steps import names
 from imagekiln.steps.estimate import Estimate
 from imagekiln.steps.plan import Plan
-from imagekiln.steps.planning import Planned
-from imagekiln.steps.run import Ran
+from imagekiln.steps.planning import PlanResult
+from imagekiln.steps.run import RunResult
 from imagekiln.steps.stats import ShardStats
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.summary import Summary
-from imagekiln.steps.verify import Verified
-from imagekiln.steps.visible import in_line
-from imagekiln.steps.wording import percent
-from imagekiln.workflows.say import say, say_json
+from imagekiln.steps.verify import VerifyResult
+from imagekiln.steps.visible import sanitize_line
+from imagekiln.steps.wording import format_percent
+from imagekiln.workflows.say import print_json, print_text
 
 T = TypeVar("T")
-MOST_SIZES = 5
+MAX_SIZES = 5
 
 
-def show(result: T, output: str, text: Callable[[T], str]) -> None:
+def print_result(result: T, output: str, text: Callable[[T], str]) -> None:
     """Print a result, as `text` has it or as JSON."""
     if output == "json":
-        say_json(TypeAdapter(type(result)).dump_json(result, indent=2).decode())
+        print_json(TypeAdapter(type(result)).dump_json(result, indent=2).decode())
     else:
-        say(text(result))
+        print_text(text(result))
 
 
-def planned(result: Planned) -> str:
+def format_plan(result: PlanResult) -> str:
     """A plan, in a line or two."""
     plan, counts = result.plan, result.plan.counts
     found = "Found the plan of" if result.adopted else "Planned"
@@ -42,57 +42,57 @@ def planned(result: Planned) -> str:
     ]
     extra = "".join(f", {count:,} {what}" for count, what in rest if count)
     shards = f"{len(plan.shards):,} shard{'' if len(plan.shards) == 1 else 's'}"
-    return f"{found} {counts.images:,} images in {shards}{extra}: {in_line(result.uri)}{_batches(plan)}"
+    return f"{found} {counts.images:,} images in {shards}{extra}: {sanitize_line(result.uri)}{_format_batches(plan)}"
 
 
-def _batches(plan: Plan) -> str:
+def _format_batches(plan: Plan) -> str:
     """How large batches are, where the job asks for what was tuned."""
     asked = plan.job.batch
     if asked.images is not None or (asked.tuning is None and asked.gpu is None):
         return ""
-    if not plan.batches:
+    if not plan.batch_sizes:
         unknown = "nothing is known of this model, dtype and speed on this GPU. `imagekiln tune` measures it."
-        return f"\nBatches of {plan.largest_batch} images: {unknown}"
-    shown = [f"{each.images} of {each.width} x {each.height}" for each in plan.batches[:MOST_SIZES]]
-    more = [f"{len(plan.batches) - MOST_SIZES} more sizes"] if len(plan.batches) > MOST_SIZES else []
+        return f"\nBatches of {plan.max_batch_size} images: {unknown}"
+    shown = [f"{each.images} of {each.width} x {each.height}" for each in plan.batch_sizes[:MAX_SIZES]]
+    more = [f"{len(plan.batch_sizes) - MAX_SIZES} more sizes"] if len(plan.batch_sizes) > MAX_SIZES else []
     return f"\nBatches: {', '.join(shown + more)}."
 
 
-def round_planned(result: Planned) -> str:
+def format_round_plan(result: PlanResult) -> str:
     """The plan of a round, in a line."""
-    return planned(result) if result.plan.shards else f"Nothing is left to retry: {in_line(result.uri)}"
+    return format_plan(result) if result.plan.shards else f"Nothing is left to retry: {sanitize_line(result.uri)}"
 
 
-def generated(result: ShardStats | None) -> str:
+def format_shard(result: ShardStats | None) -> str:
     """A shard's work, in a line."""
     if result is None:
         return "Nothing is missing."
-    busy = "" if result.busy is None else f", which computed {percent(result.busy)} of the time"
+    busy = "" if result.busy_share is None else f", which computed {format_percent(result.busy_share)} of the time"
     made = f"{result.images:,} images, {result.images_per_second:.2f} a second on {result.device}{busy}."
     return f"Shard {result.shard}: {made}"
 
 
-def summed(result: Summary) -> str:
+def format_summary(result: Summary) -> str:
     """A run's sums, in a line."""
     others = "".join(f", {count:,} {status}" for status, count in result.statuses.items() if status != "ok")
     marked = "".join(f", {count:,} marked {gate}" for gate, count in result.marks.items() if count)
-    return f"{in_line(result.run_id)}: {result.ok:,} of {result.images:,} images are ok{others}{marked}."
+    return f"{sanitize_line(result.run_id)}: {result.ok:,} of {result.images:,} images are ok{others}{marked}."
 
 
-def ran(result: Ran) -> str:
+def format_run(result: RunResult) -> str:
     """A finished run, and where to look."""
     before = "Finished before; nothing to do.\n" if result.before else ""
-    report = open_store(result.uri).at(names.REPORT)
-    return f"{before}{summed(result.summary)}\nDataset: {in_line(result.uri)}\nReport:  {in_line(report)}"
+    report = open_store(result.uri).uri_of(names.REPORT_KEY)
+    return f"{before}{format_summary(result.summary)}\nDataset: {sanitize_line(result.uri)}\nReport:  {sanitize_line(report)}"
 
 
-def verified(result: Verified) -> str:
+def format_verification(result: VerifyResult) -> str:
     """What was read back, in a line."""
     images = f"{result.ok:,} of {result.images:,} images"
-    return f"{in_line(result.run)}: {images} read back as planned, {result.bytes:,} bytes."
+    return f"{sanitize_line(result.run)}: {images} read back as planned, {result.bytes:,} bytes."
 
 
-def estimated(result: Estimate) -> str:
+def format_estimate(result: Estimate) -> str:
     """What a job would make and take."""
     hours = "unknown; set shard.seconds_per_image" if result.gpu_hours is None else f"{result.gpu_hours:,.2f}"
     existing = f" and {result.existing_images:,} made by earlier runs" if result.existing_images else ""

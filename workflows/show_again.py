@@ -3,31 +3,31 @@
 from collections.abc import Iterator
 
 from imagekiln.steps.diff import Diff
-from imagekiln.steps.gc import Collected, Garbage
-from imagekiln.steps.reproduce import Made, Reproduced
-from imagekiln.steps.retry import Retried
-from imagekiln.steps.visible import in_line
-from imagekiln.steps.wording import size
-from imagekiln.workflows.show import summed
+from imagekiln.steps.gc import Garbage, GcResult
+from imagekiln.steps.reproduce import Provenance, ReproduceResult
+from imagekiln.steps.retry import RetryResult
+from imagekiln.steps.visible import sanitize_line
+from imagekiln.steps.wording import format_bytes
+from imagekiln.workflows.show import format_summary
 
 
-def retried(result: Retried) -> str:
+def format_retry(result: RetryResult) -> str:
     """A run after a round, in a line."""
     done = f"Round {result.round}: {result.images:,} images" if result.round else "Nothing is left to retry"
-    return f"{done}. {summed(result.summary)}"
+    return f"{done}. {format_summary(result.summary)}"
 
 
-def reproduced(result: Reproduced) -> str:
+def format_reproduction(result: ReproduceResult) -> str:
     """An image drawn again: how it compares, and where it does not, what may be why."""
-    lines = [_compared(result)]
-    if not result.same:
-        lines += _differences(result.then, result.now)
+    lines = [_format_equality(result)]
+    if not result.has_same_pixels:
+        lines += _format_differences(result.then, result.now)
     if result.file is not None:
-        lines.append(f"Written: {in_line(result.file)}")
+        lines.append(f"Written: {sanitize_line(result.file)}")
     return "\n".join(lines)
 
 
-def _compared(result: Reproduced) -> str:
+def _format_equality(result: ReproduceResult) -> str:
     if result.equal == "bytes":
         return f"{result.image_id}: the bytes are equal."
     if result.equal == "pixels":
@@ -35,11 +35,11 @@ def _compared(result: Reproduced) -> str:
     if apart := result.likeness:
         alike = "" if apart.psnr is None else f", PSNR {apart.psnr:.1f} dB"
         return f"{result.image_id}: pixels differ by {apart.mean:.2f} of 255, at most {apart.largest}{alike}."
-    error = f" ({in_line(result.error)})" if result.error else ""
+    error = f" ({sanitize_line(result.error)})" if result.error else ""
     return f"{result.image_id}: was {result.status_then}, and is {result.status_now}{error} now."
 
 
-def _differences(then: Made | None, now: Made) -> Iterator[str]:
+def _format_differences(then: Provenance | None, now: Provenance) -> Iterator[str]:
     if then is None:
         yield "Nobody noted what it was made with."
         return
@@ -47,10 +47,10 @@ def _differences(then: Made | None, now: Made) -> Iterator[str]:
     pairs |= {name: (then.versions.get(name, "unknown"), version) for name, version in now.versions.items()}
     for name, (before, after) in pairs.items():
         if before != after:
-            yield in_line(f"{name}: {before} then, {after} now")
+            yield sanitize_line(f"{name}: {before} then, {after} now")
 
 
-def compared(result: Diff) -> str:
+def format_diff(result: Diff) -> str:
     """Two runs, in a few lines."""
     lines = {
         "in both": f"{result.both:,} images",
@@ -62,19 +62,21 @@ def compared(result: Diff) -> str:
     if result.indistinct:
         lines["in no pair"] = f"{result.indistinct:,}, since only their seed tells them from another"
     lines |= {f"{each.before} to {each.after}": f"{each.images:,}" for each in result.changes}
-    return "\n".join([f"{name + ':':<14}{value}" for name, value in lines.items()] + [f"Page: {in_line(result.page)}"])
+    return "\n".join(
+        [f"{name + ':':<14}{value}" for name, value in lines.items()] + [f"Page: {sanitize_line(result.page)}"]
+    )
 
 
-def collected(result: Collected) -> str:
+def format_garbage(result: GcResult) -> str:
     """What may go or is gone, a line each, and the sum."""
     if not result.found:
         return "Nothing may go."
     done = "Removed" if result.removed else "May go; --remove removes it"
-    return "\n".join([*map(_garbage, result.found), f"{done}: {size(result.bytes)}"])
+    return "\n".join([*map(_format_run_garbage, result.found), f"{done}: {format_bytes(result.bytes)}"])
 
 
-def _garbage(each: Garbage) -> str:
+def _format_run_garbage(each: Garbage) -> str:
     return (
-        f"{in_line(each.run)}: {each.reason}, {each.objects:,} objects, {size(each.bytes)}, "
+        f"{sanitize_line(each.run)}: {each.reason}, {each.objects:,} objects, {format_bytes(each.bytes)}, "
         f"untouched for {each.days:.0f} days"
     )

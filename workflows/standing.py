@@ -7,56 +7,56 @@ from datetime import timedelta
 import click
 
 from imagekiln.steps.errors import BadInput, Incomplete
-from imagekiln.steps.visible import in_line
-from imagekiln.workflows.say import say
-from imagekiln.workflows.show import show
-from imagekiln.workflows.status import Failure, Status
+from imagekiln.steps.visible import sanitize_line
+from imagekiln.workflows.say import print_text
+from imagekiln.workflows.show import print_result
+from imagekiln.workflows.status import StepFailure, WorkflowStatus
 
-MOST_FAILURES = 10
-MOST_SIGNS = 300  # of what a pod waits for
+MAX_FAILURES = 10
+MAX_REASON_CHARS = 300  # of what a pod waits for
 
 
-def show_status(status: Status, output: str) -> None:
+def print_status(status: WorkflowStatus, output: str) -> None:
     """Print a status, as text or as JSON."""
-    show(status, output, text)
+    print_result(status, output, status_text)
 
 
-def watch_status(stream: Iterable[Status], output: str) -> None:
+def print_until_ended(stream: Iterable[WorkflowStatus], output: str) -> None:
     """Print what changes, on a terminal in one line; in the end how it ended. Leave with its exit code."""
     before = ""
     for now in stream:
-        line = standing(now)
+        line = status_line(now)
         if now.ended:
-            _wipe(before, output)
-            show_status(now, output)
-            leave(now)
+            _clear_line(before, output)
+            print_status(now, output)
+            exit_with_status(now)
         elif line != before:
-            _wipe(before, output)
-            say(line, err=output == "json", nl=not sys.stdout.isatty())
+            _clear_line(before, output)
+            print_text(line, err=output == "json", nl=not sys.stdout.isatty())
             before = line
 
 
-def leave(status: Status) -> None:
+def exit_with_status(status: WorkflowStatus) -> None:
     """End the command as the workflow has ended: 0, or 2 where its input was refused, else 3."""
     if status.phase != "Succeeded":
         refused = any(failure.exit_code == BadInput.exit_code for failure in status.failures)
         click.get_current_context().exit(BadInput.exit_code if refused else Incomplete.exit_code)
 
 
-def text(status: Status) -> str:
+def status_text(status: WorkflowStatus) -> str:
     """A status in full: where it stands, where the dataset is, and what failed."""
-    lines = [standing(status)]
+    lines = [status_line(status)]
     if status.run:
-        lines.append(f"Dataset: {in_line(status.run)}")
+        lines.append(f"Dataset: {sanitize_line(status.run)}")
     if status.message and not status.failures:
-        lines.append(in_line(status.message))
-    lines += [_failure(each) for each in status.failures[:MOST_FAILURES]]
-    if (more := len(status.failures) - MOST_FAILURES) > 0:
+        lines.append(sanitize_line(status.message))
+    lines += [_failure_line(each) for each in status.failures[:MAX_FAILURES]]
+    if (more := len(status.failures) - MAX_FAILURES) > 0:
         lines.append(f"... and {more} more")
     return "\n".join(lines)
 
 
-def standing(status: Status) -> str:
+def status_line(status: WorkflowStatus) -> str:
     """A status in a line."""
     pods, parts = status.pods, [f"{status.namespace}/{status.name}: {status.phase}"]
     if status.images is not None:
@@ -68,21 +68,21 @@ def standing(status: Status) -> str:
     if status.seconds_left and not status.ended:
         parts.append(f"{timedelta(seconds=round(status.seconds_left))} left")
     if status.waits and not status.ended:
-        parts.append(f"waiting, {in_line(status.waits)[:MOST_SIGNS]}")
+        parts.append(f"waiting, {sanitize_line(status.waits)[:MAX_REASON_CHARS]}")
     return "; ".join(part for part in parts if part != "pods ")
 
 
-def table(found: Sequence[Status]) -> str:
+def status_table(found: Sequence[WorkflowStatus]) -> str:
     """Workflows, a line each."""
-    return "\n".join(map(standing, found)) or "No workflows."
+    return "\n".join(map(status_line, found)) or "No workflows."
 
 
-def _failure(failure: Failure) -> str:
+def _failure_line(failure: StepFailure) -> str:
     where = failure.step if failure.shard is None else f"{failure.step} of shard {failure.shard}"
     tries = f" after {failure.attempts} attempts" if failure.attempts > 1 else ""
-    return f"{where} failed{tries}: {in_line(failure.message)}"
+    return f"{where} failed{tries}: {sanitize_line(failure.message)}"
 
 
-def _wipe(line: str, output: str) -> None:
+def _clear_line(line: str, output: str) -> None:
     if line and output == "text" and sys.stdout.isatty():
         click.echo("\r" + " " * len(line) + "\r", nl=False)  # ours: back to the start of the line

@@ -9,17 +9,17 @@ from typing import cast
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows import nodes
-from imagekiln.workflows.argo import metadata
+from imagekiln.workflows.argo import object_metadata
 from imagekiln.workflows.connection import Json
-from imagekiln.workflows.nodes import Attempt
+from imagekiln.workflows.nodes import PodAttempt
 
-ENDED = ("Succeeded", "Failed", "Error")
-FAILED = ("Failed", "Error")
-EXIT_CODE = re.compile(r"exit code (\d+)")
+ENDED_PHASES = ("Succeeded", "Failed", "Error")
+FAILED_PHASES = ("Failed", "Error")
+EXIT_CODE_PATTERN = re.compile(r"exit code (\d+)")
 
 
 @dataclass(frozen=True, slots=True)
-class Pods:
+class PodCounts:
     """How many pods of `generate` wait, run, are done or have failed, of those that are known so far."""
 
     waiting: int
@@ -29,7 +29,7 @@ class Pods:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class StepFailure:
     """A step that failed for good, and what its last pod said."""
 
     step: str
@@ -40,12 +40,12 @@ class Failure:
     @property
     def exit_code(self) -> int | None:
         """The pod's exit code, where Argo's message names one."""
-        found = EXIT_CODE.search(self.message)
+        found = EXIT_CODE_PATTERN.search(self.message)
         return int(found[1]) if found else None
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class WorkflowStatus:
     """A workflow at one moment.
 
     `run` and `images` are None until it is planned, `rate` (images a second) and `seconds_left` until images are made.
@@ -59,31 +59,31 @@ class Status:
     run: str | None
     images: int | None
     made: int
-    pods: Pods
+    pods: PodCounts
     rate: float | None
     seconds_left: float | None
     started: str | None
     finished: str | None
-    failures: tuple[Failure, ...]
+    failures: tuple[StepFailure, ...]
     waits: str | None = None
 
     @property
     def ended(self) -> bool:
         """Whether nothing more will happen."""
-        return self.phase in ENDED
+        return self.phase in ENDED_PHASES
 
 
-def status(workflow: Json, further: Sequence[Json] = ()) -> Status:
+def read_status(workflow: Json, further: Sequence[Json] = ()) -> WorkflowStatus:
     """The status of a workflow, and of the further ones that it has made."""
-    about, state = metadata(workflow), cast("Json", workflow.get("status") or {})
-    tried = [each for one in (workflow, *further) for each in nodes.attempts(one)]
+    about, state = object_metadata(workflow), cast("Json", workflow.get("status") or {})
+    tried = [each for one in (workflow, *further) for each in nodes.pod_attempts(one)]
     shards = [each for each in tried if each[-1].step == "generate"]
-    given = nodes.outputs(workflow)
+    given = nodes.plan_outputs(workflow)
     images = int(given["images"]) if "images" in given else None
     share = (images or 0) / max(1, int(given.get("pods", "1")))
-    made = round(sum(_made(each, share) for each in shards))
-    rate = _rate(made, shards, cast("str | None", state.get("finishedAt")))
-    return Status(
+    made = round(sum(_images_done(each, share) for each in shards))
+    rate = _image_rate(made, shards, cast("str | None", state.get("finishedAt")))
+    return WorkflowStatus(
         name=str(about["name"]),
         namespace=str(about["namespace"]),
         phase=str(state.get("phase") or "Pending"),
@@ -91,57 +91,57 @@ def status(workflow: Json, further: Sequence[Json] = ()) -> Status:
         run=given.get("run"),
         images=images,
         made=made,
-        pods=_pods(shards),
+        pods=_count_pods(shards),
         rate=rate,
         seconds_left=(images - made) / rate if rate and images is not None else None,
         started=cast("str | None", state.get("startedAt")),
         finished=cast("str | None", state.get("finishedAt")),
-        failures=tuple(_failure(each) for each in tried if each[-1].phase in FAILED),
-        waits=_waits([each[-1] for each in tried]),
+        failures=tuple(_step_failure(each) for each in tried if each[-1].phase in FAILED_PHASES),
+        waits=_waiting_reason([each[-1] for each in tried]),
     )
 
 
-def listed(workflow: Json) -> Status:
+def read_available_status(workflow: Json) -> WorkflowStatus:
     """The status of one workflow among others: without its counts where its nodes are not to be had."""
     try:
-        return status(workflow)
+        return read_status(workflow)
     except BadInput:
         state = cast("Json", workflow["status"])
-        return status({**workflow, "status": {**state, "offloadNodeStatusVersion": ""}})
+        return read_status({**workflow, "status": {**state, "offloadNodeStatusVersion": ""}})
 
 
 def has_ended(workflow: Json) -> bool:
     """Whether nothing more will happen, without a look at the workflow's nodes."""
-    return cast("Json", workflow.get("status") or {}).get("phase") in ENDED
+    return cast("Json", workflow.get("status") or {}).get("phase") in ENDED_PHASES
 
 
-def _made(tried: Sequence[Attempt], share: float) -> float:
+def _images_done(tried: Sequence[PodAttempt], share: float) -> float:
     """How many images a pod has made: what it said, and once it is done the share of the run that a pod has.
 
     Argo's own word of a pod that said nothing yet is 0/1, and 1/1 of one that ended soon after it had.
     """
     if tried[-1].phase == "Succeeded":
         return share
-    return max(each.done for each in tried)
+    return max(each.images_done for each in tried)
 
 
-def _pods(shards: Sequence[Sequence[Attempt]]) -> Pods:
+def _count_pods(shards: Sequence[Sequence[PodAttempt]]) -> PodCounts:
     phases = Counter(each[-1].phase for each in shards)
-    return Pods(
+    return PodCounts(
         waiting=phases["Pending"],
         running=phases["Running"],
         done=phases["Succeeded"],
-        failed=sum(phases[phase] for phase in FAILED),
+        failed=sum(phases[phase] for phase in FAILED_PHASES),
     )
 
 
-def _waits(last: Sequence[Attempt]) -> str | None:
+def _waiting_reason(last: Sequence[PodAttempt]) -> str | None:
     if any(each.phase == "Running" for each in last):
         return None
     return next((f"{each.step}: {each.message}" for each in last if each.phase == "Pending" and each.message), None)
 
 
-def _rate(made: int, shards: Sequence[Sequence[Attempt]], finished: str | None) -> float | None:
+def _image_rate(made: int, shards: Sequence[Sequence[PodAttempt]], finished: str | None) -> float | None:
     began = min((each[0].started for each in shards if each[0].started), default=None)
     if not made or began is None:
         return None
@@ -149,6 +149,6 @@ def _rate(made: int, shards: Sequence[Sequence[Attempt]], finished: str | None) 
     return made / max(1.0, (end - datetime.fromisoformat(began)).total_seconds())
 
 
-def _failure(tried: Sequence[Attempt]) -> Failure:
+def _step_failure(tried: Sequence[PodAttempt]) -> StepFailure:
     last = tried[-1]
-    return Failure(last.step, last.shard, len(tried), last.message)
+    return StepFailure(last.step, last.shard, len(tried), last.message)

@@ -6,11 +6,11 @@ from typing import cast
 from hera.workflows import models as m
 
 from imagekiln.workflows import containers, fanout, security
-from imagekiln.workflows.argo import metadata
+from imagekiln.workflows.argo import object_metadata
 from imagekiln.workflows.connection import Json
 from imagekiln.workflows.profile import Profile
 
-PARAMETERS = {
+WORKFLOW_PARAMETERS = {
     "job": "The job, as YAML. Or leave it empty and give job-uri.",
     "job-uri": "Where the job file is, such as s3://jobs/postcards.yaml.",
     "run-id": "The run's folder. Empty: by the date, or by the job's settings and input.",
@@ -19,29 +19,29 @@ PARAMETERS = {
     "settings": "Changes of the job, one KEY=VALUE a line.",
     "retry": "true: make again only what ended failed, blank or missing in the job's run.",
 }
-DAYS_KEPT = 7
-DIGEST = "imagekiln/digest"
+TTL_DAYS = 7
+DIGEST_ANNOTATION = "imagekiln/digest"
 
 
-def name(profile: Profile) -> str:
+def template_name(profile: Profile) -> str:
     """What the template is called on the cluster."""
     return f"imagekiln-{profile.name}"
 
 
-def workflow_template(profile: Profile, namespace: str) -> dict[str, object]:
+def build_workflow_template(profile: Profile, namespace: str) -> dict[str, object]:
     """The template as a Kubernetes object. Its digest tells it from that of another profile or version."""
-    spec = _spec(profile)
+    spec = _template_spec(profile)
     made = m.WorkflowTemplate(
         api_version="argoproj.io/v1alpha1",
         kind="WorkflowTemplate",
         metadata=m.ObjectMeta(
-            name=name(profile),
+            name=template_name(profile),
             namespace=namespace,
-            labels=labels(profile),
+            labels=template_labels(profile),
             annotations={
                 "workflows.argoproj.io/title": f"Imagekiln: {profile.name}",
                 "workflows.argoproj.io/description": f"{profile.description}. Plan, generate, aggregate.",
-                DIGEST: hashlib.sha256(spec.model_dump_json(exclude_none=True).encode()).hexdigest()[:12],
+                DIGEST_ANNOTATION: hashlib.sha256(spec.model_dump_json(exclude_none=True).encode()).hexdigest()[:12],
             },
         ),
         spec=spec,
@@ -49,10 +49,10 @@ def workflow_template(profile: Profile, namespace: str) -> dict[str, object]:
     return as_object(made)
 
 
-def digest(template: Json) -> str:
+def template_digest(template: Json) -> str:
     """What a template was made from, as its annotation says; empty where it is not ours."""
-    given = cast("dict[str, str]", metadata(template).get("annotations") or {})
-    return given.get(DIGEST, "")
+    given = cast("dict[str, str]", object_metadata(template).get("annotations") or {})
+    return given.get(DIGEST_ANNOTATION, "")
 
 
 def as_object(made: m.WorkflowTemplate | m.Workflow | m.CronWorkflow | m.WorkflowEventBinding) -> dict[str, object]:
@@ -60,28 +60,28 @@ def as_object(made: m.WorkflowTemplate | m.Workflow | m.CronWorkflow | m.Workflo
     return cast("dict[str, object]", made.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
-def labels(profile: Profile) -> dict[str, str]:
+def template_labels(profile: Profile) -> dict[str, str]:
     """What our objects are found by."""
     return {"app.kubernetes.io/part-of": "imagekiln", "imagekiln/profile": profile.name}
 
 
-def _spec(profile: Profile) -> m.WorkflowSpec:
+def _template_spec(profile: Profile) -> m.WorkflowSpec:
     images = {"cpu-image": profile.steps.image, "gpu-image": profile.generate.image}
-    parameters = [m.Parameter(name=key, value="", description=text) for key, text in PARAMETERS.items()]
+    parameters = [m.Parameter(name=key, value="", description=text) for key, text in WORKFLOW_PARAMETERS.items()]
     parameters += [m.Parameter(name=key, value=image) for key, image in images.items()]
     return m.WorkflowSpec(
         entrypoint="main",
         on_exit="report",
         arguments=m.Arguments(parameters=parameters),
         service_account_name="imagekiln",
-        security_context=security.pod(),
+        security_context=security.pod_security_context(),
         parallelism=profile.parallelism,
         active_deadline_seconds=round(profile.days * 86400),
-        workflow_metadata=m.WorkflowMetadata(labels=labels(profile)),
+        workflow_metadata=m.WorkflowMetadata(labels=template_labels(profile)),
         pod_metadata=m.Metadata(labels={"app.kubernetes.io/part-of": "imagekiln"}),
         pod_gc=m.PodGC(strategy="OnPodSuccess"),  # failed ones stay, for their logs
-        ttl_strategy=m.TTLStrategy(seconds_after_completion=DAYS_KEPT * 86400),
+        ttl_strategy=m.TTLStrategy(seconds_after_completion=TTL_DAYS * 86400),
         # More than there can be pods: a node is not drained while a shard runs on it.
         pod_disruption_budget=m.PodDisruptionBudgetSpec(min_available=m.IntOrString(9999)),
-        templates=[*fanout.templates(profile), *containers.templates(profile)],
+        templates=[*fanout.dag_templates(profile), *containers.step_templates(profile)],
     )

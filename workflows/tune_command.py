@@ -6,10 +6,10 @@ import click
 
 from imagekiln.workflows.options import job_options, output_option
 
-FILE = "tuning.yaml"
+TUNING_FILE = "tuning.yaml"
 
 
-class Size(click.ParamType[tuple[int, int]]):
+class SizeParam(click.ParamType[tuple[int, int]]):
     """A size in pixels, such as 1024x768."""
 
     name = "WxH"
@@ -24,8 +24,10 @@ class Size(click.ParamType[tuple[int, int]]):
 
 @click.command()
 @job_options
-@click.option("--size", "sizes", type=Size(), multiple=True, help="A size to tune for; else the job's default one.")
-@click.option("--file", metavar="FILE", help=f"Where to keep it; else batch.tuning, or {FILE} beside the job.")
+@click.option(
+    "--size", "sizes", type=SizeParam(), multiple=True, help="A size to tune for; else the job's default one."
+)
+@click.option("--file", metavar="FILE", help=f"Where to keep it; else batch.tuning, or {TUNING_FILE} beside the job.")
 @click.option("--again", is_flag=True, help="Measure also what the file has.")
 @click.option("--steps", type=click.IntRange(2, 1000), default=6, show_default=True, help="Steps drawn at a time.")
 @click.option("--minutes", type=click.FloatRange(min=0), default=15, show_default=True, help="The most for a size.")
@@ -42,21 +44,21 @@ def tune(
 ) -> None:
     """Find the batch size for the job's model on this machine's device, and keep it in a file."""
     from imagekiln.steps.jobfile import read_job
-    from imagekiln.steps.trial import Effort
+    from imagekiln.steps.trial import TrialBudget
     from imagekiln.steps.tune import tune as tune_job
-    from imagekiln.workflows.say import say
-    from imagekiln.workflows.show import show
-    from imagekiln.workflows.show_tuned import tuned
+    from imagekiln.workflows.say import print_text
+    from imagekiln.workflows.show import print_result
+    from imagekiln.workflows.show_tuned import format_tuning
 
     wanted = read_job(job, settings)
-    kept = file or wanted.batch.tuning or _beside(job)
-    effort = Effort(steps=steps, minutes=minutes)
-    done = tune_job(wanted, kept, sizes, effort, again=again, told=lambda line: say(line, err=True))
-    show(done, output, tuned)
+    kept = file or wanted.batch.tuning or _default_tuning_file(job)
+    effort = TrialBudget(steps=steps, minutes=minutes)
+    done = tune_job(wanted, kept, sizes, effort, again=again, told=lambda line: print_text(line, err=True))
+    print_result(done, output, format_tuning)
 
 
-def _beside(job: str) -> str:
-    from imagekiln.steps.bundled import PREFIX
+def _default_tuning_file(job: str) -> str:
+    from imagekiln.steps.bundled import BUNDLED_PREFIX
 
-    folder, slash, _ = ("", "", job) if job.startswith(PREFIX) else job.rpartition("/")
-    return f"{folder}{slash}{FILE}"
+    folder, slash, _ = ("", "", job) if job.startswith(BUNDLED_PREFIX) else job.rpartition("/")
+    return f"{folder}{slash}{TUNING_FILE}"

@@ -18,11 +18,11 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from imagekiln.steps import names, parts, plan, shard, stats, tables
 from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.codecs import written
-from imagekiln.steps.encode import Encoded
+from imagekiln.steps.codecs import encode_image
+from imagekiln.steps.encode import EncodedImage
 from imagekiln.steps.encodings import Png
-from imagekiln.steps.job import Defaults, Job, Limits, Model, Part
-from imagekiln.steps.job import Shard as ShardSize
+from imagekiln.steps.job import Job, JobLimits, ModelSettings, PartSettings, RowDefaults
+from imagekiln.steps.job import ShardSettings as ShardSize
 from imagekiln.steps.planning import make_plan
 from imagekiln.steps.storage import open_store
 from tests.bench.inputs import write_prompts
@@ -31,7 +31,7 @@ from tests.bench.measure import Measured, beside, machine, measured, table
 PART_IMAGES = 256
 SHARD_IMAGES = 20 * PART_IMAGES
 FAILED_EVERY = 1000  # images
-METADATA = [*tables.IMAGE_ROW.names, *tables.OUTCOME.names]
+METADATA = [*tables.IMAGE_ROW_SCHEMA.names, *tables.OUTCOME_SCHEMA.names]
 HEADER = ("images", "shards", "", "seconds", "CPU seconds", "images/s", "share of copy", "peak MiB")
 
 
@@ -44,11 +44,11 @@ def write_run(folder: Path, images: int) -> None:
         run_id="run",
         prompts=str(prompts),
         output=str(folder),
-        model=Model(id="bundled:shapes", dtype="float32"),
-        defaults=Defaults(steps=20),
-        part=Part(images=PART_IMAGES),
+        model=ModelSettings(id="bundled:shapes", dtype="float32"),
+        defaults=RowDefaults(steps=20),
+        part=PartSettings(images=PART_IMAGES),
         shard=ShardSize(images=SHARD_IMAGES),
-        limits=Limits(failed_share=0.01),
+        limits=JobLimits(failed_share=0.01),
     )
     planned = make_plan(job)
     (folder / "run" / "images").mkdir()
@@ -59,30 +59,30 @@ def write_run(folder: Path, images: int) -> None:
 def write_shard(uri: str, number: int) -> None:
     """Write the parts and the statistics of one shard, without the syncing that makes pods slow."""
     store = open_store(uri)
-    frozen = plan.load(store)
-    picture = written(np.random.default_rng(number).integers(0, 256, (4, 4, 3), np.uint8), Png())
-    for part in shard.read(store, frozen, number):
+    frozen = plan.load_plan(store)
+    picture = encode_image(np.random.default_rng(number).integers(0, 256, (4, 4, 3), np.uint8), Png())
+    for part in shard.read_shard(store, frozen, number):
         made = [_made(place, name, picture) for place, name in enumerate(part.rows["image_id"].to_pylist())]
-        Path(store.at(part.key)).write_bytes(parts.to_bytes(part.rows, made))
-    images, seconds = frozen.shards[number].images, stats.Seconds(total=60.0, denoise=55.0)
-    stats.record(store, stats.ShardStats(number, 1, images, frozen.parts(number), 8, "cuda", seconds))
+        Path(store.uri_of(part.key)).write_bytes(parts.part_to_parquet(part.rows, made))
+    images, seconds = frozen.shards[number].images, stats.StageSeconds(total=60.0, denoise=55.0)
+    stats.record_stats(store, stats.ShardStats(number, 1, images, frozen.part_count(number), 8, "cuda", seconds))
 
 
-def _made(place: int, name: str, picture: bytes) -> Encoded:
+def _made(place: int, name: str, picture: bytes) -> EncodedImage:
     if place % FAILED_EVERY == 0:
-        return Encoded(place, "failed", "RuntimeError: a prompt that no model likes")
+        return EncodedImage(place, "failed", "RuntimeError: a prompt that no model likes")
     digest = hashlib.sha256(name.encode()).hexdigest()
-    return Encoded(place, "ok", None, picture, digest, digest[::-1])
+    return EncodedImage(place, "ok", None, picture, digest, digest[::-1])
 
 
 def copy_metadata(run: Path) -> None:
     """What pyarrow needs to read the same columns of every part, and to write them as one table a shard."""
-    frozen = plan.load(open_store(str(run)))
+    frozen = plan.load_plan(open_store(str(run)))
     for number in range(len(frozen.shards)):
-        keys = [names.part(number, part) for part in range(frozen.parts(number))]
+        keys = [names.part_key(number, part) for part in range(frozen.part_count(number))]
         read = [pq.read_table(run / key, columns=METADATA, page_checksum_verification=True) for key in keys]
         whole = pa.concat_tables(read)
-        pq.write_table(whole, run / f"copy-{number:05d}.parquet", **tables.options(whole.schema))
+        pq.write_table(whole, run / f"copy-{number:05d}.parquet", **tables.parquet_options(whole.schema))
 
 
 def bench(images: int) -> list[tuple[str, ...]]:

@@ -23,7 +23,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from imagekiln.steps import generate, run
 from imagekiln.steps.device import is_out_of_memory
-from imagekiln.steps.stats import Seconds
+from imagekiln.steps.stats import StageSeconds
 from tests.bench import random_models
 from tests.bench.contenders import measure
 from tests.bench.limit import find
@@ -79,7 +79,7 @@ def cold(asked: Asked) -> str:
     return table(("compiled code", "load, s", "compile, s", "first batch written, s"), lines)
 
 
-def started(work: Work, folder: Path, place: int) -> Seconds:
+def started(work: Work, folder: Path, place: int) -> StageSeconds:
     """What the first batch of a job takes in a process that has made none."""
     _ = generate
     return run.run(job(work, folder, first_seed=place * work.images)).summary.seconds

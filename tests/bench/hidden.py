@@ -17,11 +17,11 @@ import pyarrow.parquet as pq
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from imagekiln.steps.generate import make_shard
-from imagekiln.steps.job import Batch, Defaults, Job, Model, Part, Shard
+from imagekiln.steps.generate import generate_shard
+from imagekiln.steps.job import BatchSettings, Job, ModelSettings, PartSettings, RowDefaults, ShardSettings
 from imagekiln.steps.planning import make_plan
-from imagekiln.steps.progress import Silent
-from imagekiln.steps.stats import Seconds
+from imagekiln.steps.progress import NoProgress
+from imagekiln.steps.stats import StageSeconds
 from imagekiln.steps.stop import Stop
 from imagekiln.steps.storage import open_store
 from tests.devices import StandIn
@@ -29,7 +29,7 @@ from tests.devices import StandIn
 SLOWER = 1.2
 
 
-def step(folder: Path, images: int, side: int, seconds: float) -> tuple[Seconds, int]:
+def step(folder: Path, images: int, side: int, seconds: float) -> tuple[StageSeconds, int]:
     """The times of a generate step whose device takes this long for a batch, and how many batches there were."""
     folder.mkdir()
     pq.write_table(pa.table({"prompt": ["noise"] * images, "seed": list(range(images))}), folder / "prompts.parquet")
@@ -38,15 +38,15 @@ def step(folder: Path, images: int, side: int, seconds: float) -> tuple[Seconds,
             name="hidden",
             prompts=str(folder / "prompts.parquet"),
             output=str(folder / "out"),
-            model=Model(id="bundled:shapes", dtype="float32"),
-            defaults=Defaults(width=side, height=side),
-            batch=Batch(images=8),
-            part=Part(images=32),
-            shard=Shard(images=images),
+            model=ModelSettings(id="bundled:shapes", dtype="float32"),
+            defaults=RowDefaults(width=side, height=side),
+            batch=BatchSettings(images=8),
+            part=PartSettings(images=32),
+            shard=ShardSettings(images=images),
         )
     )
     device = StandIn(seconds, side)
-    done = make_shard(open_store(there.uri), there.plan, 0, lambda: device, Silent(), Stop())
+    done = generate_shard(open_store(there.uri), there.plan, 0, lambda: device, NoProgress(), Stop())
     if done is None or done.images != images:
         raise SystemExit("not all images were made")
     return done.seconds, device.batches

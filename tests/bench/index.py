@@ -20,9 +20,9 @@ import pyarrow.parquet as pq
 sys.path.append(str(Path(__file__).parents[2]))
 
 from imagekiln.steps import existing
-from imagekiln.steps.buckets import Ids
-from imagekiln.steps.database import MEMORY, Database
-from imagekiln.steps.holdings import Holdings
+from imagekiln.steps.buckets import IdArray
+from imagekiln.steps.database import MEMORY_LIMIT, Database
+from imagekiln.steps.holdings import ImageIndexWriter
 from imagekiln.steps.storage import open_store
 from tests.bench.measure import Measured, beside, machine, measured, table
 
@@ -33,14 +33,14 @@ LEFT = "SELECT count(*) AS images FROM planned"
 HEADER = ("held", "new", "", "seconds", "CPU seconds", "new images/s", "share of DuckDB", "peak MiB")
 
 
-def held_ids(run: int, count: int) -> Iterator[Ids]:
+def held_ids(run: int, count: int) -> Iterator[IdArray]:
     """The ids that a run holds, in chunks, the same every time."""
     rng = np.random.default_rng(run)
     for start in range(0, count, CHUNK):
         yield np.frombuffer(rng.bytes(16 * min(CHUNK, count - start)), "S16")
 
 
-def digits(ids: Ids) -> pa.Array:
+def digits(ids: IdArray) -> pa.Array:
     """The ids as text."""
     offsets = np.arange(0, 32 * len(ids) + 1, 32, dtype=np.int32)
     return pa.StringArray.from_buffers(len(ids), pa.py_buffer(offsets), pa.py_buffer(ids.tobytes().hex().encode()))
@@ -49,7 +49,7 @@ def digits(ids: Ids) -> pa.Array:
 def write_indexes(folder: Path, held: int) -> None:
     """What aggregation does for so many images in a few runs, but for reading manifests."""
     for run in range(RUNS):
-        with Holdings(open_store(str(folder / f"run-{run}")), held // RUNS) as index:
+        with ImageIndexWriter(open_store(str(folder / f"run-{run}")), held // RUNS) as index:
             for ids in held_ids(run, held // RUNS):
                 index.add(pa.table({"image_id": digits(ids), "status": pa.repeat("ok", len(ids))}))
             index.write()
@@ -70,9 +70,9 @@ def leave_out(folder: Path) -> None:
     scratch = folder / "scratch"
     scratch.mkdir()
     database = Database(scratch)
-    database.run(ONCE.format(folder / "new.parquet"))
-    existing.mark(database, scratch, [str(folder / f"run-{run}") for run in range(RUNS)])
-    _tell(folder, "kiln", database.table(LEFT))
+    database.execute(ONCE.format(folder / "new.parquet"))
+    existing.create_existing_table(database, scratch, [str(folder / f"run-{run}") for run in range(RUNS)])
+    _tell(folder, "kiln", database.fetch_table(LEFT))
     database.close()
 
 
@@ -101,9 +101,9 @@ def bench(held: int, new: int) -> list[tuple[str, ...]]:
         joined = measured(anti_join, folder, None)
         lines = [_line(held, new, "DuckDB", joined, joined)]
         try:
-            lines.append(_line(held, new, f"DuckDB, {MEMORY}", measured(anti_join, folder, MEMORY), joined))
+            lines.append(_line(held, new, f"DuckDB, {MEMORY_LIMIT}", measured(anti_join, folder, MEMORY_LIMIT), joined))
         except duckdb.OutOfMemoryException:
-            lines.append((f"{held:,}", f"{new:,}", f"DuckDB, {MEMORY}", *["out of memory"], *[""] * 4))
+            lines.append((f"{held:,}", f"{new:,}", f"DuckDB, {MEMORY_LIMIT}", *["out of memory"], *[""] * 4))
         lines.append(_line(held, new, "index step", measured(leave_out, folder), joined))
         if (folder / "kiln").read_text() != (folder / "duckdb").read_text():
             raise SystemExit("the two differ in what is left to make")

@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from imagekiln.steps.job import Defaults, Job, Model
-from imagekiln.steps.job import Shard as ShardSize
+from imagekiln.steps.job import Job, ModelSettings, RowDefaults
+from imagekiln.steps.job import ShardSettings as ShardSize
 from imagekiln.steps.planning import make_plan
 from tests.bench.inputs import write_prompts
 from tests.bench.measure import Measured, beside, machine, measured, table
@@ -30,8 +30,8 @@ def job(prompts: Path, output: Path) -> Job:
         run_id="run",
         prompts=str(prompts),
         output=str(output),
-        model=Model(id="bundled:shapes", dtype="float32"),
-        defaults=Defaults(steps=20),
+        model=ModelSettings(id="bundled:shapes", dtype="float32"),
+        defaults=RowDefaults(steps=20),
         shard=ShardSize(images=SHARD_IMAGES),
     )
 

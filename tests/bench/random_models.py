@@ -15,7 +15,7 @@ import diffusers
 import torch
 import transformers
 
-from imagekiln.steps.bundled import FOLDER
+from imagekiln.steps.bundled import BUNDLED_FOLDER
 
 Untyped: TypeAlias = Any  # diffusers and transformers have no types to speak of
 DTYPE = torch.bfloat16
@@ -107,7 +107,7 @@ def _rest(name: str) -> dict[str, Untyped]:
 
 
 def _tokenizer(tokens: int) -> Untyped:
-    made = transformers.CLIPTokenizer.from_pretrained(FOLDER / "shapes" / "tokenizer")
+    made = transformers.CLIPTokenizer.from_pretrained(BUNDLED_FOLDER / "shapes" / "tokenizer")
     made.model_max_length = tokens
     return made
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from imagekiln.steps import run
-from imagekiln.steps.progress import Silent
+from imagekiln.steps.progress import NoProgress
 from tests.bench.measure import MIB
 from tests.bench.work import Work, job
 
@@ -24,7 +24,7 @@ class Sample:
     device: int
 
 
-class Watch(Silent):
+class Watch(NoProgress):
     """Looks at memory now and then, while images are made."""
 
     def __init__(self, total: int) -> None:

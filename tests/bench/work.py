@@ -11,9 +11,9 @@ import torch
 import transformers
 
 from imagekiln.steps import bundled
-from imagekiln.steps.families import Places, family
+from imagekiln.steps.families import EmbeddingIndices, family_of
 from imagekiln.steps.job import Job
-from imagekiln.steps.jobfile import check_job
+from imagekiln.steps.jobfile import validate_job
 
 Untyped: TypeAlias = Any  # diffusers has no types to speak of
 Inputs = dict[str, object]
@@ -50,7 +50,7 @@ def job(work: Work, folder: Path, first_seed: int = 0) -> Job:
     """The work as a job in one shard, its prompts in `folder` and its output too. Other seeds make it another run."""
     rows = {"prompt": prompts(work.images), "seed": [first_seed + place for place in range(work.images)]}
     pq.write_table(pa.table(rows), folder / "prompts.parquet")
-    return check_job(
+    return validate_job(
         {
             "name": "bench",
             "prompts": str(folder / "prompts.parquet"),
@@ -72,7 +72,7 @@ def load(work: Work) -> Untyped:
     """The pipeline, as its own documentation says to load it."""
     for library in (diffusers, transformers):
         library.utils.logging.disable_progress_bar()
-    folder, dtype = bundled.local(work.model), getattr(torch, work.dtype)
+    folder, dtype = bundled.resolve_path(work.model), getattr(torch, work.dtype)
     pipe = diffusers.DiffusionPipeline.from_pretrained(folder, dtype=dtype, use_safetensors=True).to(work.device)
     pipe.set_progress_bar_config(disable=True)
     return pipe
@@ -100,9 +100,9 @@ def settings(work: Work) -> Inputs:
 
 def embedded(pipe: Untyped, texts: list[str]) -> Inputs:
     """The texts as the pipeline's own encoders embed them, with the empty negative prompt."""
-    told, known = family(type(pipe).__name__), {"device": pipe.device, "num_images_per_prompt": 1}
-    guided = {"do_classifier_free_guidance": True, "negative_prompt": [""] * len(texts)} if told.negative else {}
+    told, known = family_of(type(pipe).__name__), {"device": pipe.device, "num_images_per_prompt": 1}
+    guided = {"do_classifier_free_guidance": True, "negative_prompt": [""] * len(texts)} if told.negative_embeds else {}
     with torch.no_grad():
         found = pipe.encode_prompt(prompt=texts, **({} if guided else {"prompt_2": None}), **known, **guided)
-    places: Places = {**told.positive, **told.negative}
+    places: EmbeddingIndices = {**told.positive_embeds, **told.negative_embeds}
     return {name: found[place] for name, place in places.items()}

@@ -8,9 +8,9 @@ import fsspec
 import pytest
 
 from imagekiln.workflows import access
-from imagekiln.workflows.argo import Argo
+from imagekiln.workflows.argo import ArgoApi
 from imagekiln.workflows.argo_server import ArgoServer
-from imagekiln.workflows.connection import Connection
+from imagekiln.workflows.connection import ApiConnection
 from imagekiln.workflows.kubernetes_api import KubernetesApi
 from tests.cluster import jobs, kube
 
@@ -30,15 +30,15 @@ def _namespace() -> None:
 
 
 @pytest.fixture(scope="session")
-def argo() -> Argo:
+def argo() -> ArgoApi:
     """The cluster by way of the Kubernetes API."""
-    return KubernetesApi(Connection(access.kubernetes()))
+    return KubernetesApi(ApiConnection(access.kubernetes_access()))
 
 
 @pytest.fixture(scope="session")
 def server() -> ArgoServer:
     """The cluster by way of Argo's server, which the environment names as for Argo's own command line."""
-    named = access.named_server()
+    named = access.server_from_environment()
     if named is None:
         pytest.fail("ARGO_SERVER and ARGO_TOKEN name no server of Argo's")
-    return ArgoServer(Connection(access.argo_server(named)))
+    return ArgoServer(ApiConnection(access.argo_server_access(named)))

@@ -2,19 +2,19 @@
 
 from imagekiln.steps.job import Job
 from imagekiln.workflows import client
-from imagekiln.workflows.argo import Argo
-from imagekiln.workflows.status import Status
+from imagekiln.workflows.argo import ArgoApi
+from imagekiln.workflows.status import WorkflowStatus
 from tests.cluster import kube
 
 SECONDS = 900.0
 
 
-def ended(name: str, argo: Argo) -> Status:
+def ended(name: str, argo: ArgoApi) -> WorkflowStatus:
     """A workflow's status once it has ended."""
     return client.wait(name, kube.NAMESPACE, SECONDS, argo, every=1)
 
 
-def succeeded(name: str, argo: Argo) -> str:
+def succeeded(name: str, argo: ArgoApi) -> str:
     """The run of a workflow that has to succeed."""
     status = ended(name, argo)
     assert (status.phase, status.failures) == ("Succeeded", ())
@@ -22,7 +22,7 @@ def succeeded(name: str, argo: Argo) -> str:
     return status.run
 
 
-def submitted(job: Job, argo: Argo) -> str:
+def submitted(job: Job, argo: ArgoApi) -> str:
     """The name of the workflow of a job, whose template is brought up to date first."""
     client.apply(job, argo)
     return client.submit(job, argo=argo).name

@@ -12,8 +12,8 @@ from imagekiln.steps import names, run, tables
 from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.job import Job
-from imagekiln.steps.jobfile import check_job
-from imagekiln.steps.plan import load
+from imagekiln.steps.jobfile import validate_job
+from imagekiln.steps.plan import load_plan
 from imagekiln.steps.storage import open_store
 from tests.cluster.kube import NAMESPACE
 
@@ -44,7 +44,7 @@ def job(**settings: object) -> Job:
         "threads": 1,
         "cluster": {"namespace": NAMESPACE, "profile": "test"},
     }
-    return check_job({"prompts": settings.pop("prompts", None) or prompts(), **values, **settings})
+    return validate_job({"prompts": settings.pop("prompts", None) or prompts(), **values, **settings})
 
 
 def here(wanted: Job, folder: Path) -> str:
@@ -68,8 +68,8 @@ def incomplete(uri: str) -> None:
 def manifest(uri: str) -> pa.Table:
     """A run's manifest as one table."""
     store = open_store(uri)
-    count = len(load(store).shards)
-    return pa.concat_tables([tables.read(store, names.manifest(number)) for number in range(count)])
+    count = len(load_plan(store).shards)
+    return pa.concat_tables([tables.read_table(store, names.manifest_key(number)) for number in range(count)])
 
 
 def written(uri: str) -> dict[str, object]:

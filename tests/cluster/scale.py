@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagekiln.workflows import client
-from imagekiln.workflows.argo import Argo
+from imagekiln.workflows.argo import ArgoApi
 from tests.cluster import jobs, kube
 from tests.cluster.ending import submitted
 
@@ -27,7 +27,7 @@ gpu: {resource: example.com/stub, device: cpu}
 
 
 @pytest.mark.parametrize("shards", [int(each) for each in os.environ.get("SHARDS", "500 2000").split()])
-def test_workflow_fits_in_its_object(shards: int, tmp_path: Path, argo: Argo) -> None:
+def test_workflow_fits_in_its_object(shards: int, tmp_path: Path, argo: ArgoApi) -> None:
     (tmp_path / "stub.yaml").write_text(PROFILE)
     texts = [jobs.TEXTS[place % len(jobs.TEXTS)] for place in range(shards)]
     job = jobs.job(
@@ -42,7 +42,7 @@ def test_workflow_fits_in_its_object(shards: int, tmp_path: Path, argo: Argo) ->
         name = submitted(job, argo)
         for _ in client.watch(name, kube.NAMESPACE, argo, every=5):
             most = max(most, _controller_memory())
-    status = client.state(name, kube.NAMESPACE, argo)
+    status = client.get_status(name, kube.NAMESPACE, argo)
     stored = kube.get("workflow", name)
     size = len(json.dumps(stored, separators=(",", ":")).encode())
     packed = kube.at(stored, "status", "compressedNodes")

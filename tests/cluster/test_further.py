@@ -3,11 +3,11 @@
 import pytest
 
 from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.plan import load
+from imagekiln.steps.plan import load_plan
 from imagekiln.steps.planning import make_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows import client, further, gpu_profiles, status, templates
-from imagekiln.workflows.argo import Argo
+from imagekiln.workflows.argo import ArgoApi
 from imagekiln.workflows.connection import Json
 from tests.cluster import jobs, kube
 from tests.cluster.ending import ended
@@ -15,11 +15,11 @@ from tests.cluster.ending import ended
 IN_ONE = 3
 
 
-def begun(argo: Argo, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+def begun(argo: ArgoApi, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     """The name of a workflow whose shards do not fit in one, and its run."""
     monkeypatch.setattr(further, "MOST_PODS", IN_ONE)
-    profile = gpu_profiles.load("test").model_copy(update={"name": "few"})
-    argo.apply(templates.workflow_template(profile, kube.NAMESPACE))
+    profile = gpu_profiles.load_profile("test").model_copy(update={"name": "few"})
+    argo.apply(templates.build_workflow_template(profile, kube.NAMESPACE))
     wanted = jobs.job(shard={"images": 2}, device="cpu")
     planned = make_plan(wanted)
     shards = len(planned.plan.shards)
@@ -34,8 +34,8 @@ def begun(argo: Argo, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
         "metadata": {"name": name, "namespace": kube.NAMESPACE},
         "spec": {
             "entrypoint": "further",
-            "onExit": further.NOTHING,
-            "workflowTemplateRef": {"name": templates.name(profile)},
+            "onExit": further.NOOP_TEMPLATE,
+            "workflowTemplateRef": {"name": templates.template_name(profile)},
             "arguments": {"parameters": parameters},
         },
     }
@@ -43,22 +43,22 @@ def begun(argo: Argo, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     return name, planned.uri
 
 
-def parts(name: str, argo: Argo) -> list[Json]:
+def parts(name: str, argo: ArgoApi) -> list[Json]:
     """The further workflows of one."""
-    return argo.find("Workflow", kube.NAMESPACE, f"{further.PART_OF}={name}")
+    return argo.list_objects("Workflow", kube.NAMESPACE, f"{further.PARENT_LABEL}={name}")
 
 
-def test_shards_that_do_not_fit_are_made_by_further_workflows(argo: Argo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_that_do_not_fit_are_made_by_further_workflows(argo: ArgoApi, monkeypatch: pytest.MonkeyPatch) -> None:
     name, run = begun(argo, monkeypatch)
     found = ended(name, argo)
     assert (found.phase, found.failures) == ("Succeeded", ())
     assert {kube.at(each, "spec", "priority") for each in parts(name, argo)} == {3}
-    assert client.state(name, kube.NAMESPACE, argo).pods.done == len(load(open_store(run)).shards)
+    assert client.get_status(name, kube.NAMESPACE, argo).pods.done == len(load_plan(open_store(run)).shards)
     assert aggregate(run).ok == len(jobs.TEXTS)
 
 
 def test_what_is_stopped_stops_with_its_further_workflows_and_goes_on_when_resubmitted(
-    argo: Argo, monkeypatch: pytest.MonkeyPatch
+    argo: ArgoApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, run = begun(argo, monkeypatch)
     kube.until(240, "a pod of a further workflow", lambda: [each for part in parts(name, argo) for each in _pods(part)])
@@ -66,7 +66,7 @@ def test_what_is_stopped_stops_with_its_further_workflows_and_goes_on_when_resub
     assert ended(name, argo).phase == "Failed"
     kube.until(240, "the end of its parts", lambda: all(status.has_ended(each) for each in parts(name, argo)))
     before = jobs.written(run)
-    assert len(before) < len(load(open_store(run)).shards), "it was stopped too late to tell"
+    assert len(before) < len(load_plan(open_store(run)).shards), "it was stopped too late to tell"
     again = ended(client.resubmit(name, kube.NAMESPACE, argo).name, argo)
     assert (again.phase, again.failures) == ("Succeeded", ())
     assert aggregate(run).ok == len(jobs.TEXTS)

@@ -1,11 +1,11 @@
 """What a person got wrong is said where they look, and costs no second try."""
 
-from imagekiln.workflows.argo import Argo
+from imagekiln.workflows.argo import ArgoApi
 from tests.cluster import jobs, kube
 from tests.cluster.ending import ended, submitted, succeeded
 
 
-def test_bad_input_is_told_at_once_and_not_tried_again(argo: Argo) -> None:
+def test_bad_input_is_told_at_once_and_not_tried_again(argo: ArgoApi) -> None:
     status = ended(submitted(jobs.job(prompts=f"{jobs.BUCKET}/nothing/*.parquet"), argo), argo)
     assert status.phase == "Failed"
     (failure,) = status.failures
@@ -13,7 +13,7 @@ def test_bad_input_is_told_at_once_and_not_tried_again(argo: Argo) -> None:
     assert "nothing/*.parquet" in failure.message, "the reason is not in what Argo's page shows"
 
 
-def test_poisoned_prompts_fail_alone_and_end_the_run_with_3(argo: Argo) -> None:
+def test_poisoned_prompts_fail_alone_and_end_the_run_with_3(argo: ArgoApi) -> None:
     samplers = ["flow_euler" if place in (2, 7) else "default" for place in range(len(jobs.TEXTS))]
     poisoned = jobs.prompts({"prompt": list(jobs.TEXTS), "sampler": list(samplers)})
     status = ended(submitted(jobs.job(prompts=poisoned), argo), argo)
@@ -27,7 +27,7 @@ def test_poisoned_prompts_fail_alone_and_end_the_run_with_3(argo: Argo) -> None:
     }
 
 
-def test_odd_texts_and_names_do_no_harm(argo: Argo) -> None:
+def test_odd_texts_and_names_do_no_harm(argo: ArgoApi) -> None:
     odd = [
         "{{workflow.name}}",
         "{{=1+1}}",
@@ -47,7 +47,7 @@ def test_odd_texts_and_names_do_no_harm(argo: Argo) -> None:
     assert rows["te'xt {{x}}"].to_pylist() == carried
 
 
-def test_a_name_that_argo_would_take_for_a_variable_is_refused(argo: Argo) -> None:
+def test_a_name_that_argo_would_take_for_a_variable_is_refused(argo: ArgoApi) -> None:
     status = ended(submitted(jobs.job(output=f"{jobs.BUCKET}/{{{{workflow.name}}}}"), argo), argo)
     (failure,) = status.failures
     assert (failure.step, failure.exit_code, failure.attempts) == ("plan", 2, 1)

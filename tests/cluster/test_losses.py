@@ -10,7 +10,7 @@ import pytest
 from imagekiln.steps.job import Job
 from imagekiln.steps.verify import verify
 from imagekiln.workflows import client
-from imagekiln.workflows.argo import Argo
+from imagekiln.workflows.argo import ArgoApi
 from imagekiln.workflows.argo_server import ArgoServer
 from tests.cluster import jobs, kube
 from tests.cluster.ending import ended, running, submitted, succeeded
@@ -36,13 +36,13 @@ def some_parts(job: Job) -> dict[str, object]:
     return kube.until(300, "the first parts", look)
 
 
-def check(name: str, before: dict[str, object], argo: Argo) -> None:
+def check(name: str, before: dict[str, object], argo: ArgoApi) -> None:
     """The run is whole, nothing that was there was written again, and the pod after the first made what was missing."""
     run = succeeded(name, argo)
     assert verify(run).ok == IMAGES
     after = jobs.written(run)
     assert {key: after[key] for key in before} == before
-    assert client.state(name, kube.NAMESPACE, argo).images == IMAGES
+    assert client.get_status(name, kube.NAMESPACE, argo).images == IMAGES
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -54,7 +54,7 @@ def _mended() -> Iterator[None]:
                 kube.fault("node-start", node)
 
 
-def test_pod_deleted(argo: Argo) -> None:
+def test_pod_deleted(argo: ArgoApi) -> None:
     job = slow()
     name = submitted(job, argo)
     before = some_parts(job)
@@ -63,7 +63,7 @@ def test_pod_deleted(argo: Argo) -> None:
     check(name, before, argo)
 
 
-def test_evicted_through_the_api(argo: Argo) -> None:
+def test_evicted_through_the_api(argo: ArgoApi) -> None:
     job = slow()
     name = submitted(job, argo)
     before = some_parts(job)
@@ -77,7 +77,7 @@ def test_evicted_through_the_api(argo: Argo) -> None:
     check(name, before, argo)
 
 
-def test_out_of_memory_is_tried_again_with_more(tmp_path: Path, argo: Argo) -> None:
+def test_out_of_memory_is_tried_again_with_more(tmp_path: Path, argo: ArgoApi) -> None:
     profile = tmp_path / "little.yaml"
     profile.write_text(
         "like: test\ndescription: for a test\ngenerate: {memory: 0.45, most_memory: 3, shared_memory: 0.0625}\n"
@@ -102,7 +102,7 @@ def test_stopped_run_goes_on_when_it_is_retried(server: ArgoServer) -> None:
     check(client.resubmit(name, kube.NAMESPACE, server).name, before, server)
 
 
-def test_node_lost(argo: Argo) -> None:
+def test_node_lost(argo: ArgoApi) -> None:
     job = slow()
     name = submitted(job, argo)
     before = some_parts(job)
@@ -114,7 +114,7 @@ def test_node_lost(argo: Argo) -> None:
         kube.fault("node-start", node)
 
 
-def test_controller_restarted_and_store_away_for_a_minute(argo: Argo) -> None:
+def test_controller_restarted_and_store_away_for_a_minute(argo: ArgoApi) -> None:
     job = slow()
     name = submitted(job, argo)
     before = some_parts(job)

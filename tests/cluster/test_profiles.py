@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.job import Job
-from imagekiln.workflows.argo import Argo
+from imagekiln.workflows.argo import ArgoApi
 from tests.cluster import jobs, kube
 from tests.cluster.ending import ended, running, submitted, succeeded
 
@@ -38,7 +38,7 @@ def with_profile(folder: Path, name: str, settings: str, **more: object) -> Job:
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared"])
-def test_a_slice_or_a_replica_lands_where_it_is_advertised(tmp_path: Path, argo: Argo, resource: str) -> None:
+def test_a_slice_or_a_replica_lands_where_it_is_advertised(tmp_path: Path, argo: ArgoApi, resource: str) -> None:
     wanted = with_profile(
         tmp_path,
         resource.rpartition("/")[2].replace(".", "-"),
@@ -53,7 +53,7 @@ def test_a_slice_or_a_replica_lands_where_it_is_advertised(tmp_path: Path, argo:
         succeeded(name, argo)
 
 
-def test_several_gpus_in_one_pod_make_a_shard_each(tmp_path: Path, argo: Argo) -> None:
+def test_several_gpus_in_one_pod_make_a_shard_each(tmp_path: Path, argo: ArgoApi) -> None:
     wanted = with_profile(tmp_path, "two-gpus", "gpu: {count: 2, device: cpu}\ngenerate: {memory: 4}")
     name = submitted(wanted, argo)
     pod = running(name, "generate")
@@ -61,7 +61,7 @@ def test_several_gpus_in_one_pod_make_a_shard_each(tmp_path: Path, argo: Argo) -
     assert len(jobs.made(succeeded(name, argo))) == 12
 
 
-def test_cpu_steps_stay_off_gpu_nodes_without_taints_too(argo: Argo) -> None:
+def test_cpu_steps_stay_off_gpu_nodes_without_taints_too(argo: ArgoApi) -> None:
     nodes = [kube.name(each) for each in kube.items("nodes") if "gpu" in kube.name(each)]
     for node in nodes:
         kube.kubectl("taint", "nodes", node, "nvidia.com/gpu-")
@@ -75,7 +75,7 @@ def test_cpu_steps_stay_off_gpu_nodes_without_taints_too(argo: Argo) -> None:
             kube.kubectl("taint", "nodes", node, "nvidia.com/gpu=present:NoSchedule")
 
 
-def test_a_profile_of_real_gpus_says_that_there_is_none(tmp_path: Path, argo: Argo) -> None:
+def test_a_profile_of_real_gpus_says_that_there_is_none(tmp_path: Path, argo: ArgoApi) -> None:
     wanted = with_profile(tmp_path, "real", "gpu: {device: cuda}\nretries: {limit: 1}", shard={"images": 12})
     status = ended(submitted(wanted, argo), argo)
     (shard,) = [each for each in status.failures if each.step == "generate"]

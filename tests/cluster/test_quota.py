@@ -7,7 +7,7 @@ import pytest
 
 from imagekiln.steps.verify import verify
 from imagekiln.workflows import client
-from imagekiln.workflows.argo import Argo
+from imagekiln.workflows.argo import ArgoApi
 from tests.cluster import jobs, kube
 from tests.cluster.ending import submitted, succeeded
 
@@ -36,7 +36,7 @@ def _set(hard: dict[str, object]) -> None:
 
 
 @pytest.mark.usefixtures("_small_quota")
-def test_twenty_shards_go_through_four_gpus(argo: Argo) -> None:
+def test_twenty_shards_go_through_four_gpus(argo: ArgoApi) -> None:
     texts = [jobs.TEXTS[place % len(jobs.TEXTS)] for place in range(2 * SHARDS)]
     uri = jobs.prompts({"prompt": [*texts], "seed": list(range(2 * SHARDS))})
     cluster = {"namespace": kube.NAMESPACE, "profile": "test", "parallelism": SHARDS}

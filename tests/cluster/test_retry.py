@@ -5,16 +5,16 @@ from imagekiln.steps.job import Job
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.verify import verify
 from imagekiln.workflows import client, submission
-from imagekiln.workflows.argo import Argo
+from imagekiln.workflows.argo import ArgoApi
 from imagekiln.workflows.argo_server import ArgoServer
 from imagekiln.workflows.connection import Json
 from tests.cluster import jobs, kube
 from tests.cluster.ending import ended, submitted, succeeded
 
-LOST = (names.part(0, 1), names.part(1, 2))  # four images of twelve
+LOST = (names.part_key(0, 1), names.part_key(1, 2))  # four images of twelve
 
 
-def losing_parts(wanted: Job, argo: Argo) -> tuple[str, dict[str, str]]:
+def losing_parts(wanted: Job, argo: ArgoApi) -> tuple[str, dict[str, str]]:
     """A run that was whole, without some of its parts, as `aggregate` on this machine finds it; and its images."""
     run = succeeded(submitted(wanted, argo), argo)
     whole = jobs.made(run)
@@ -25,7 +25,7 @@ def losing_parts(wanted: Job, argo: Argo) -> tuple[str, dict[str, str]]:
     return run, whole
 
 
-def test_only_what_is_lost_is_made_again(argo: Argo) -> None:
+def test_only_what_is_lost_is_made_again(argo: ArgoApi) -> None:
     wanted = jobs.job()
     run, whole = losing_parts(wanted, argo)
     before, rows = jobs.written(run), jobs.manifest(run).to_pylist()
@@ -40,19 +40,19 @@ def test_only_what_is_lost_is_made_again(argo: Argo) -> None:
     assert [after[place] for place in kept] == [rows[place] for place in kept]
     assert len(jobs.written(f"{run}/retry-1")) == 2
     assert verify(run).ok == 12
-    assert open_store(run).exists(names.SUCCESS)
+    assert open_store(run).exists(names.SUCCESS_KEY)
 
 
-def test_retry_with_nothing_left_succeeds_and_makes_nothing(argo: Argo) -> None:
+def test_retry_with_nothing_left_succeeds_and_makes_nothing(argo: ArgoApi) -> None:
     wanted = jobs.job()
     run = succeeded(submitted(wanted, argo), argo)
     begun = client.submit(wanted, argo=argo, retry=True)
     assert succeeded(begun.name, argo) == run
     assert not kube.pods(begun.name, "generate")
-    assert not open_store(f"{run}/retry-1").exists(names.PLAN)
+    assert not open_store(f"{run}/retry-1").exists(names.PLAN_KEY)
 
 
-def test_images_that_fail_again_end_each_round_with_3(argo: Argo) -> None:
+def test_images_that_fail_again_end_each_round_with_3(argo: ArgoApi) -> None:
     samplers: list[object] = ["flow_euler" if place == 2 else "default" for place in range(len(jobs.TEXTS))]
     wanted = jobs.job(prompts=jobs.prompts({"prompt": list(jobs.TEXTS), "sampler": samplers}))
     first = ended(submitted(wanted, argo), argo)
@@ -63,17 +63,17 @@ def test_images_that_fail_again_end_each_round_with_3(argo: Argo) -> None:
         assert (status.phase, failure.step, failure.exit_code) == ("Failed", "aggregate", 3)
         assert status.run == f"{first.run}/retry-{number}"
         assert "1 of 12 images are not ok" in failure.message
-        assert plan.load(open_store(str(status.run))).counts.images == 1
+        assert plan.load_plan(open_store(str(status.run))).counts.images == 1
 
 
-def test_by_the_form_of_argos_page(argo: Argo, server: ArgoServer) -> None:
+def test_by_the_form_of_argos_page(argo: ArgoApi, server: ArgoServer) -> None:
     wanted = jobs.job()
     run, whole = losing_parts(wanted, argo)
     body: Json = {
         "resourceKind": "WorkflowTemplate",
         "resourceName": "imagekiln-test",
-        "submitOptions": {"parameters": [f"job={submission.job_text(wanted)}", "retry=true"]},
+        "submitOptions": {"parameters": [f"job={submission.job_parameter(wanted)}", "retry=true"]},
     }
-    made = server.connection.ask("POST", f"api/v1/workflows/{kube.NAMESPACE}/submit", body=body)
+    made = server.connection.request("POST", f"api/v1/workflows/{kube.NAMESPACE}/submit", body=body)
     assert succeeded(kube.name(made), argo) == f"{run}/retry-1"
     assert jobs.made(run) == whole

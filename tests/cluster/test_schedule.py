@@ -6,26 +6,26 @@ from imagekiln.steps import names
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.verify import verify
 from imagekiln.workflows import client, schedules
-from imagekiln.workflows.argo import Argo, metadata
+from imagekiln.workflows.argo import ArgoApi, object_metadata
 from tests.cluster import jobs, kube
 from tests.cluster.ending import ended, succeeded
 
 DAYS = (date(2026, 3, 1), date(2026, 3, 2), date(2026, 3, 3))
 
 
-def test_firing_makes_its_date_once(argo: Argo) -> None:
+def test_firing_makes_its_date_once(argo: ArgoApi) -> None:
     job = jobs.job(name=f"minutely-{datetime.now(UTC):%H%M%S}", run_id=None, shard={"images": 12})
     cron = schedules.schedule(job, "* * * * *", argo=argo)
     labels = f"workflows.argoproj.io/cron-workflow={cron}"
-    fired = kube.until(150, "a firing", lambda: argo.find("Workflow", kube.NAMESPACE, labels))[0]
+    fired = kube.until(150, "a firing", lambda: argo.list_objects("Workflow", kube.NAMESPACE, labels))[0]
     schedules.suspend(cron, kube.NAMESPACE, argo)
-    run = succeeded(str(metadata(fired)["name"]), argo)
+    run = succeeded(str(object_metadata(fired)["name"]), argo)
     assert verify(run).ok == len(jobs.TEXTS)
     before = jobs.written(run)
     schedules.schedule(job, "* * * * *", argo=argo)
     assert kube.at(argo.get("CronWorkflow", kube.NAMESPACE, cron), "spec", "suspend") is True, "registering resumed it"
 
-    at = metadata(fired)["annotations"]["workflows.argoproj.io/scheduled-time"]  # type: ignore[index]
+    at = object_metadata(fired)["annotations"]["workflows.argoproj.io/scheduled-time"]  # type: ignore[index]
     again = ended(client.submit(job, at, "UTC", argo).name, argo)
     assert (again.phase, again.run, again.pods.done) == ("Succeeded", run, 0), "the same date made something again"
     assert jobs.written(run) == before
@@ -34,7 +34,7 @@ def test_firing_makes_its_date_once(argo: Argo) -> None:
     argo.delete("CronWorkflow", kube.NAMESPACE, cron)
 
 
-def test_backfill_makes_each_date_of_its_own_prompts(argo: Argo) -> None:
+def test_backfill_makes_each_date_of_its_own_prompts(argo: ArgoApi) -> None:
     for place, day in enumerate(DAYS):
         jobs.prompts({"prompt": list(jobs.TEXTS[place : place + 2])}, f"nightly/{day}/prompts.parquet")
     job = jobs.job(
@@ -56,14 +56,14 @@ def test_backfill_makes_each_date_of_its_own_prompts(argo: Argo) -> None:
     argo.delete("CronWorkflow", kube.NAMESPACE, cron)
 
 
-def test_a_night_that_lost_images_makes_them_again(argo: Argo) -> None:
+def test_a_night_that_lost_images_makes_them_again(argo: ArgoApi) -> None:
     job = jobs.job(name="lossy", run_id=None, output=f"{jobs.BUCKET}/lossy-{datetime.now(UTC):%H%M%S}")
     cron = schedules.schedule(job, "30 1 * * *", "Europe/Berlin", argo)
     schedules.suspend(cron, kube.NAMESPACE, argo)
     (fired,) = schedules.backfill(job, DAYS[0], DAYS[0], argo)
     run = succeeded(fired.name, argo)
     whole, before = jobs.made(run), jobs.written(run)
-    open_store(run).remove(names.part(0, 1))
+    open_store(run).remove(names.part_key(0, 1))
     jobs.incomplete(run)
     (again,) = schedules.backfill(job, DAYS[0], DAYS[0], argo, retry=True)
     assert succeeded(again.name, argo) == f"{run}/retry-1"

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from imagekiln.workflows import client
-from imagekiln.workflows.argo import Argo
+from imagekiln.workflows.argo import ArgoApi
 from tests.cluster import jobs, kube
 from tests.cluster.ending import submitted
 
@@ -19,7 +19,7 @@ LOCKED = {
 
 
 @pytest.fixture(scope="module")
-def pods(argo: Argo) -> dict[str, kube.Object]:
+def pods(argo: ArgoApi) -> dict[str, kube.Object]:
     """Every pod that a run has had, by its name."""
     found: dict[str, kube.Object] = {}
     name = submitted(jobs.job(), argo)

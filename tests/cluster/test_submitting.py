@@ -8,7 +8,7 @@ import pytest
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.verify import verify
 from imagekiln.workflows import client, events, gpu_profiles, submission
-from imagekiln.workflows.argo import Argo
+from imagekiln.workflows.argo import ArgoApi
 from imagekiln.workflows.argo_server import ArgoServer
 from imagekiln.workflows.connection import Json
 from tests.cluster import jobs, kube
@@ -34,7 +34,7 @@ def check(run: str, expected: dict[str, str]) -> None:
     assert jobs.made(run) == expected
 
 
-def test_from_python(argo: Argo, text: str, expected: dict[str, str]) -> None:
+def test_from_python(argo: ArgoApi, text: str, expected: dict[str, str]) -> None:
     wanted = jobs.job(prompts=text)
     begun = client.submit(wanted, argo=argo)
     check(succeeded(begun.name, argo), expected)
@@ -43,34 +43,34 @@ def test_from_python(argo: Argo, text: str, expected: dict[str, str]) -> None:
 
 def test_from_the_shell(tmp_path: Path, text: str, expected: dict[str, str]) -> None:
     wanted = jobs.job(prompts=text)
-    (tmp_path / "job.yaml").write_text(submission.job_text(wanted))
+    (tmp_path / "job.yaml").write_text(submission.job_parameter(wanted))
     done = shell("submit", str(tmp_path / "job.yaml"), "--watch", "--output", "json")
     assert done.returncode == 0, done.stderr
     _, _, last = done.stdout.strip().rpartition("\n}\n")
     check(json.loads(last)["run"], expected)
 
 
-def test_by_the_form_of_argos_page(argo: Argo, server: ArgoServer, text: str, expected: dict[str, str]) -> None:
-    client.register(jobs.job(), argo)
+def test_by_the_form_of_argos_page(argo: ArgoApi, server: ArgoServer, text: str, expected: dict[str, str]) -> None:
+    client.register_template(jobs.job(), argo)
     body: Json = {
         "resourceKind": "WorkflowTemplate",
         "resourceName": "imagekiln-test",
-        "submitOptions": {"parameters": [f"job={submission.job_text(jobs.job(prompts=text))}"]},
+        "submitOptions": {"parameters": [f"job={submission.job_parameter(jobs.job(prompts=text))}"]},
     }
-    made = server.connection.ask("POST", f"api/v1/workflows/{kube.NAMESPACE}/submit", body=body)
+    made = server.connection.request("POST", f"api/v1/workflows/{kube.NAMESPACE}/submit", body=body)
     check(succeeded(kube.name(made), argo), expected)
 
 
-def test_by_an_event(argo: Argo, server: ArgoServer, text: str, expected: dict[str, str]) -> None:
+def test_by_an_event(argo: ArgoApi, server: ArgoServer, text: str, expected: dict[str, str]) -> None:
     wanted = jobs.job(prompts=text)
-    client.register(wanted, argo)
-    argo.apply(events.event_binding(gpu_profiles.load("test"), kube.NAMESPACE))
+    client.register_template(wanted, argo)
+    argo.apply(events.build_event_binding(gpu_profiles.load_profile("test"), kube.NAMESPACE))
     body: Json = {"job": wanted.model_dump(mode="json", exclude_defaults=True), "request": wanted.run_id}
     path = f"api/v1/events/{kube.NAMESPACE}/imagekiln-test"
-    server.connection.ask("POST", path, body=body)
+    server.connection.request("POST", path, body=body)
     found = kube.until(30, "a workflow of the event", lambda: _of_event(str(wanted.run_id)))
     with pytest.raises(TryAgain, match="already exists"):
-        server.connection.ask("POST", path, body=body)
+        server.connection.request("POST", path, body=body)
     check(succeeded(found[0], argo), expected)
 
 

@@ -21,7 +21,7 @@ def _manifest(job: str) -> Object:
     """It, as a user of this small cluster would change it: the job's URI, the image, and what is asked for."""
     made = cast("Object", yaml.safe_load(MANIFEST.read_text()))
     container = cast("Object", at(made, "spec", "template", "spec", "containers", 0))
-    container["image"] = gpu_profiles.load("test").generate.image
+    container["image"] = gpu_profiles.load_profile("test").generate.image
     container["args"] = ["tune", job, "--set", "device=cpu", "--set", "threads=1"]
     small: Object = {"memory": "2Gi", "nvidia.com/gpu": "1"}
     container["resources"] = {"requests": {"cpu": "500m"} | small, "limits": small}
@@ -44,8 +44,8 @@ def test_a_pod_tunes_beside_the_job_and_planning_freezes_what_it_found() -> None
     assert kube.until(300, "the pod tunes", _ended) == "Complete", kube.kubectl("logs", log)
     (pod,) = kube.items("pods", "--selector", f"job-name={NAME}")
     assert str(at(pod, "spec", "nodeName")).startswith("gpu-")
-    (entry,) = tuning_file.read(f"{folder}/tuning.yaml").entries
+    (entry,) = tuning_file.read_tuning_file(f"{folder}/tuning.yaml").entries
     tuned = jobs.job(prompts=wanted.prompts, device="cpu", batch={"tuning": f"{folder}/tuning.yaml"})
-    (size,) = make_plan(tuned).plan.batches
+    (size,) = make_plan(tuned).plan.batch_sizes
     assert (size.width, size.height, size.images) == (entry.width, entry.height, entry.batch)
     kube.kubectl("delete", "job", NAME)

@@ -7,9 +7,9 @@ import urllib.request
 import pytest
 
 from imagekiln.workflows import client, pod_logs
-from imagekiln.workflows.argo import Argo
+from imagekiln.workflows.argo import ArgoApi
 from imagekiln.workflows.argo_server import ArgoServer
-from imagekiln.workflows.status import Status
+from imagekiln.workflows.status import WorkflowStatus
 from tests.cluster import kube
 from tests.cluster.ending import running, submitted
 from tests.cluster.test_losses import slow
@@ -18,7 +18,7 @@ SHOWN = 480  # images: minutes of work, since Argo shows progress once a minute
 
 
 @pytest.fixture(scope="module")
-def watched(argo: Argo) -> list[Status]:
+def watched(argo: ArgoApi) -> list[WorkflowStatus]:
     """A run's statuses, from its beginning to its end."""
     name = submitted(slow(SHOWN), argo)
     pod = kube.name(running(name, "generate"))
@@ -27,19 +27,19 @@ def watched(argo: Argo) -> list[Status]:
     return list(client.watch(name, kube.NAMESPACE, argo, every=1))
 
 
-def test_progress_rises_while_a_shard_runs(watched: list[Status]) -> None:
+def test_progress_rises_while_a_shard_runs(watched: list[WorkflowStatus]) -> None:
     seen = sorted({each.made for each in watched if each.pods.running})
     assert len(seen) > 1, "no progress was seen between the beginning and the end"
     assert any(each.rate and each.seconds_left for each in watched)
     assert (watched[-1].phase, watched[-1].made) == ("Succeeded", SHOWN)
 
 
-def test_report_is_served_with_its_pictures(watched: list[Status], server: ArgoServer) -> None:
+def test_report_is_served_with_its_pictures(watched: list[WorkflowStatus], server: ArgoServer) -> None:
     name = watched[-1].name
     nodes = kube.at(kube.get("workflow", name), "status", "nodes")
     node = next(key for key, each in nodes.items() if kube.at(each, "outputs", "artifacts"))  # type: ignore[attr-defined]
     path = f"artifact-files/{kube.NAMESPACE}/workflows/{name}/{node}/outputs/report"
-    page = "\n".join(server.connection.lines(f"{path}/index.html"))
+    page = "\n".join(server.connection.stream_lines(f"{path}/index.html"))
     pictures = re.findall(r'<img[^>]+src="([^"]+)"', page)
     assert pictures
     kinds = {_beginning(f"{server.url}/{path}/{picture}") for picture in (pictures[0], pictures[-1])}

@@ -10,7 +10,7 @@ import click
 import pytest
 import yaml
 
-from imagekiln.steps.jobfile import check_job
+from imagekiln.steps.jobfile import validate_job
 from imagekiln.workflows import gpu_profiles
 from imagekiln.workflows.cli import main
 
@@ -55,10 +55,10 @@ def test_shown_make_targets_are_there() -> None:
 @pytest.mark.parametrize("text", list(blocks("yaml")))
 def test_shown_job_or_profile_is_one(text: str, tmp_path: Path) -> None:
     if "prompts" in yaml.safe_load(text):
-        assert check_job(yaml.safe_load(text)).name
+        assert validate_job(yaml.safe_load(text)).name
     else:
         (tmp_path / "own.yaml").write_text(text)
-        assert gpu_profiles.load(str(tmp_path / "own.yaml")).name == "own"
+        assert gpu_profiles.load_profile(str(tmp_path / "own.yaml")).name == "own"
 
 
 def test_shown_python_parses() -> None:

@@ -8,10 +8,10 @@ import torch
 from torch._dynamo.utils import counters
 
 from imagekiln.steps import networks
-from imagekiln.steps.compiled_code import CompiledCode
+from imagekiln.steps.compiled_code import CompileCache
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.rows import ImageRow
-from imagekiln.steps.speed import Speed
+from imagekiln.steps.speed import SpeedSettings
 from imagekiln.steps.storage import open_store
 from tests import families, models
 from tests.runs import image_row
@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::FutureWarning:diffusers"),
 ]
 
-ON = Speed(compile="on")
+ON = SpeedSettings(compile="on")
 BREAKS = {"lumina2": 2}  # of others, all is one piece
 
 
@@ -40,9 +40,9 @@ def _apart(one: models.Untyped, other: models.Untyped) -> int:
 def test_the_bundled_model_compiled_draws_the_same_to_the_eye_and_leaves_its_code(tmp_path: Path) -> None:
     torch.compiler.reset()
     rows, pipe = _rows(64), models.pipe("shapes")
-    denoiser = Denoiser(pipe, ON, CompiledCode(open_store(str(tmp_path)), pipe.device, "shapes"))
+    denoiser = Denoiser(pipe, ON, CompileCache(open_store(str(tmp_path)), pipe.device, "shapes"))
     drawn = _drawn(denoiser, rows)
-    assert denoiser.compiling.how == "whole"
+    assert denoiser.compiled_pipeline.mode == "whole"
     assert _apart(drawn, _drawn(Denoiser(models.pipe("shapes")), rows)) <= 2
     for place in range(4):
         assert np.array_equal(_drawn(denoiser, [rows[place]])[0], drawn[place])
@@ -59,7 +59,7 @@ def test_every_family_is_traced_once_a_shape_and_draws_the_same_to_the_eye(
     side = families.SIDES.get(kind, models.SIDE)
     denoiser = Denoiser(families.pipe(kind), ON)
     drawn = _drawn(denoiser, _rows(side))
-    assert denoiser.compiling.how != "none"
+    assert denoiser.compiled_pipeline.mode != "none"
     assert sum(counters["graph_break"].values()) == BREAKS.get(kind, 0)
     assert _apart(drawn, _drawn(Denoiser(families.pipe(kind)), _rows(side))) <= 2
     with torch.compiler.set_stance("fail_on_recompile"):

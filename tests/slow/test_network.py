@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.planning import Planned
+from imagekiln.steps.planning import PlanResult
 from imagekiln.steps.storage import open_store
 from tests.kills import finished, planned, undisturbed
 from tests.network import dead_port, flaky
@@ -42,7 +42,7 @@ def test_run_over_a_network_that_loses_answers_ends_as_the_same_dataset(
     assert found.verified.ok == IMAGES
 
 
-def persistently_planned(scratch: Path, output: str) -> Planned:
+def persistently_planned(scratch: Path, output: str) -> PlanResult:
     """Plan, again and again."""
     for _ in range(TRIES):
         try:

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from imagekiln.steps.ahead import Waits, ahead
+from imagekiln.steps.ahead import QueueWaits, prefetch
 from tests.threads import threads
 
 SOON = 5.0  # seconds in which what must happen at once has happened even on a busy machine
@@ -39,11 +39,11 @@ def _until(true: Callable[[], bool]) -> bool:
 
 
 def test_items_come_in_order() -> None:
-    assert list(ahead(Counter(50).items(), 2, Waits())) == list(range(50))
+    assert list(prefetch(Counter(50).items(), 2, QueueWaits())) == list(range(50))
 
 
 def test_an_error_comes_after_every_item_before_it() -> None:
-    stage = ahead(Counter(3, fault=LookupError("lost")).items(), 1, Waits())
+    stage = prefetch(Counter(3, fault=LookupError("lost")).items(), 1, QueueWaits())
     assert [next(stage), next(stage), next(stage)] == [0, 1, 2]
     with pytest.raises(LookupError, match="lost"):
         next(stage)
@@ -51,7 +51,7 @@ def test_an_error_comes_after_every_item_before_it() -> None:
 
 def test_producer_goes_no_further_ahead_than_its_queue_and_one_in_hand() -> None:
     counter = Counter(50)
-    with closing(ahead(counter.items(), 2, Waits())) as stage:
+    with closing(prefetch(counter.items(), 2, QueueWaits())) as stage:
         assert next(stage) == 0
         assert _until(lambda: counter.made == 4)  # one taken, two in the queue, one in hand
         time.sleep(0.3)
@@ -61,7 +61,7 @@ def test_producer_goes_no_further_ahead_than_its_queue_and_one_in_hand() -> None
 def test_consumer_that_leaves_early_stops_the_producer_and_leaves_no_thread() -> None:
     before = threads()
     counter = Counter(1000)
-    with closing(ahead(counter.items(), 2, Waits())) as stage:
+    with closing(prefetch(counter.items(), 2, QueueWaits())) as stage:
         next(stage)
         assert threads() - before
     assert counter.closed
@@ -74,9 +74,9 @@ def test_consumer_that_fails_closes_every_stage_before_it() -> None:
     first = Counter(1000)
 
     def fails_at_the_third() -> None:
-        with closing(ahead(first.items(), 1, Waits())) as one:
+        with closing(prefetch(first.items(), 1, QueueWaits())) as one:
             doubled = (2 * number for number in one)
-            with closing(ahead(doubled, 1, Waits())) as two:
+            with closing(prefetch(doubled, 1, QueueWaits())) as two:
                 for number in two:
                     if number == 4:
                         raise OSError("full")
@@ -89,20 +89,20 @@ def test_consumer_that_fails_closes_every_stage_before_it() -> None:
 
 def test_threads_are_gone_after_the_last_item() -> None:
     before = threads()
-    list(ahead(Counter(3).items(), 1, Waits()))
+    list(prefetch(Counter(3).items(), 1, QueueWaits()))
     assert not threads() - before
 
 
 def test_slow_consumer_shows_as_a_full_queue() -> None:
-    waits = Waits()
-    for _ in ahead(Counter(6).items(), 1, waits):
+    waits = QueueWaits()
+    for _ in prefetch(Counter(6).items(), 1, waits):
         time.sleep(0.05)
-    assert waits.full > 0.1
-    assert waits.empty < waits.full
+    assert waits.full_seconds > 0.1
+    assert waits.empty_seconds < waits.full_seconds
 
 
 def test_slow_producer_shows_as_an_empty_queue() -> None:
-    waits = Waits()
-    list(ahead(Counter(6, pause=0.05).items(), 1, waits))
-    assert waits.empty > 0.2
-    assert waits.full < waits.empty
+    waits = QueueWaits()
+    list(prefetch(Counter(6, pause=0.05).items(), 1, waits))
+    assert waits.empty_seconds > 0.2
+    assert waits.full_seconds < waits.empty_seconds

@@ -6,13 +6,13 @@ import pytest
 
 from imagekiln.steps import names
 from imagekiln.steps import plan as plans
-from imagekiln.steps.batching import Known
+from imagekiln.steps.batching import TuningEntries
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.estimate import estimate
 from imagekiln.steps.plan import BatchSize, Plan
-from imagekiln.steps.planning import Planned, make_plan
+from imagekiln.steps.planning import PlanResult, make_plan
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.tuning import Entry
+from imagekiln.steps.tuning import TuningEntry
 from tests.jobs import SHAPES, Columns, job, write
 from tests.jobs import plan as planned
 from tests.tuned import entry, tuned_file
@@ -25,44 +25,44 @@ def _plan(folder: Path, columns: Columns = ROWS, /, **settings: object) -> Plan:
     return planned(folder, columns, **settings).plan
 
 
-def _tuned(folder: Path, *entries: Entry, **more: object) -> dict[str, object]:
+def _tuned(folder: Path, *entries: TuningEntry, **more: object) -> dict[str, object]:
     return {"batch": {"tuning": tuned_file(folder, *entries), **more}}
 
 
 def test_a_number_in_the_job_wins(tmp_path: Path) -> None:
     made = _plan(tmp_path, **_tuned(tmp_path, entry(batch=4), images=2))
-    assert (made.batches, made.batch(64, 64), made.largest_batch) == ((), 2, 2)
+    assert (made.batch_sizes, made.batch_size(64, 64), made.max_batch_size) == ((), 2, 2)
 
 
 def test_the_tuning_files_entry_is_frozen(tmp_path: Path) -> None:
     there = planned(tmp_path, ROWS, **_tuned(tmp_path, entry(batch=16), entry(batch=2, gpu="a GPU", dtype="float16")))
-    assert plans.load(open_store(there.uri)).batches == there.plan.batches == (BatchSize(64, 64, 16),)
-    assert there.plan.largest_batch == 16
+    assert plans.load_plan(open_store(there.uri)).batch_sizes == there.plan.batch_sizes == (BatchSize(64, 64, 16),)
+    assert there.plan.max_batch_size == 16
 
 
 def test_without_either_a_batch_is_what_it_always_was(tmp_path: Path) -> None:
-    assert (_plan(tmp_path).batches, _plan(tmp_path).largest_batch) == ((), 8)
+    assert (_plan(tmp_path).batch_sizes, _plan(tmp_path).max_batch_size) == ((), 8)
     other = _plan(tmp_path, **_tuned(tmp_path, entry(digest="sha256:0")))
-    assert (other.batches, other.batch(64, 64)) == ((), 8)
+    assert (other.batch_sizes, other.batch_size(64, 64)) == ((), 8)
 
 
 def test_a_gpu_without_a_tuning_file_decides_no_batch(tmp_path: Path) -> None:
-    assert _plan(tmp_path, batch={"gpu": "NVIDIA L4"}).batches == ()
+    assert _plan(tmp_path, batch={"gpu": "NVIDIA L4"}).batch_sizes == ()
 
 
 def test_each_size_has_a_batch_of_its_own_and_a_part_is_whole_batches_of_all(tmp_path: Path) -> None:
     tuned = _tuned(tmp_path, entry(batch=128), entry(width=128, height=128, batch=2))
     made = _plan(tmp_path, SIZES, **tuned)
-    assert made.batches == (BatchSize(64, 64, 128), BatchSize(128, 128, 2))
-    assert (made.batch(64, 64), made.batch(128, 128)) == (128, 2)
+    assert made.batch_sizes == (BatchSize(64, 64, 128), BatchSize(128, 128, 2))
+    assert (made.batch_size(64, 64), made.batch_size(128, 128)) == (128, 2)
     assert made.part_images == 128
 
 
 def test_images_of_one_size_have_the_batch_of_those_with_guidance(tmp_path: Path) -> None:
     tuned = _tuned(tmp_path, entry(batch=4), entry(guided=False, batch=8))
     columns = {"prompt": ["a", "b"], "guidance": [3.0, 1.0]}
-    assert _plan(tmp_path, columns, **tuned).batches == (BatchSize(64, 64, 4),)
-    assert _plan(tmp_path, {"prompt": ["a"], "guidance": [1.0]}, **tuned).batches == (BatchSize(64, 64, 8),)
+    assert _plan(tmp_path, columns, **tuned).batch_sizes == (BatchSize(64, 64, 4),)
+    assert _plan(tmp_path, {"prompt": ["a"], "guidance": [1.0]}, **tuned).batch_sizes == (BatchSize(64, 64, 8),)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_images_of_one_size_have_the_batch_of_those_with_guidance(tmp_path: Path
 def test_a_size_without_an_entry_takes_no_more_of_the_device_than_those_with_one(
     width: int, height: int, guided: bool, images: int
 ) -> None:
-    tuned = Known((entry(batch=8), entry(width=128, height=128, batch=2)))
-    assert tuned.images(width, height, guided=guided) == images
+    tuned = TuningEntries((entry(batch=8), entry(width=128, height=128, batch=2)))
+    assert tuned.batch_size_for(width, height, guided=guided) == images
 
 
 def test_of_two_gpus_in_the_file_the_job_names_one(tmp_path: Path) -> None:
@@ -93,13 +93,13 @@ def test_of_two_gpus_in_the_file_the_job_names_one(tmp_path: Path) -> None:
     assert str(caught.value) == f"{tmp_path}/{told}"
     for each in slices:
         made = _plan(tmp_path, **_tuned(tmp_path, *slices, gpu=each.gpu))
-        assert made.batches == (BatchSize(64, 64, each.batch),)
+        assert made.batch_sizes == (BatchSize(64, 64, each.batch),)
 
 
 def test_other_speed_settings_have_other_entries(tmp_path: Path) -> None:
     tuned = _tuned(tmp_path, entry(speed={"compile": "off"}, batch=16))
-    assert _plan(tmp_path, **tuned).largest_batch == 8
-    assert _plan(tmp_path, **tuned, speed={"compile": "off"}).largest_batch == 16
+    assert _plan(tmp_path, **tuned).max_batch_size == 8
+    assert _plan(tmp_path, **tuned, speed={"compile": "off"}).max_batch_size == 16
 
 
 def test_runs_id_changes_with_the_entry_that_is_used_and_with_no_other(tmp_path: Path) -> None:
@@ -122,12 +122,12 @@ def test_with_a_number_in_the_job_the_file_does_not_enter_the_runs_id(tmp_path: 
 
 
 def test_a_named_run_keeps_its_batches_whatever_is_tuned_later(tmp_path: Path) -> None:
-    def again(batch: int) -> Planned:
+    def again(batch: int) -> PlanResult:
         return make_plan(job(tmp_path, ROWS, run_id="one", **_tuned(tmp_path, entry(batch=batch))))
 
     assert not again(4).adopted
     there = again(8)
-    assert (there.adopted, there.plan.largest_batch) == (True, 4)
+    assert (there.adopted, there.plan.max_batch_size) == (True, 4)
 
 
 def test_same_job_and_file_give_the_same_plan(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_same_job_and_file_give_the_same_plan(tmp_path: Path) -> None:
     made = [
         make_plan(job(tmp_path, **{**tuned, "output": str(tmp_path / place)})) for place in ("here", "there")
     ]  # fmt: skip
-    contents = [open_store(each.uri).read(names.PLAN) for each in made]
+    contents = [open_store(each.uri).read(names.PLAN_KEY) for each in made]
     assert contents[0].replace(b"/here", b"/there") == contents[1]
 
 

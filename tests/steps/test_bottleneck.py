@@ -4,30 +4,30 @@ from dataclasses import replace
 
 import pytest
 
-from imagekiln.steps.bottleneck import Bottleneck, bottleneck
-from imagekiln.steps.stats import Seconds
-from imagekiln.steps.usage import Usage
+from imagekiln.steps.bottleneck import Bottleneck, find_bottleneck
+from imagekiln.steps.stats import StageSeconds
+from imagekiln.steps.usage import DeviceUsage
 
-BUSY = Usage(busy=0.97)
-FINE = Seconds(total=1000.0, load=20.0, denoise=850.0, decode=120.0, encode=500.0, write=100.0)
+BUSY = DeviceUsage(busy=0.97)
+FINE = StageSeconds(total=1000.0, load=20.0, denoise=850.0, decode=120.0, encode=500.0, write=100.0)
 
 
-def _found(used: Usage = BUSY, /, **changes: float) -> Bottleneck:
-    found = bottleneck(replace(FINE, **changes), used)
+def _found(used: DeviceUsage = BUSY, /, **changes: float) -> Bottleneck:
+    found = find_bottleneck(replace(FINE, **changes), used)
     assert found is not None
     return found
 
 
 def test_a_busy_device_is_the_limit_as_it_should_be() -> None:
     found = _found()
-    assert (found.limit, found.advice) == ("device", "")
-    assert "97 % of the time after loading" in found.said
+    assert (found.kind, found.advice) == ("device", "")
+    assert "97 % of the time after loading" in found.sentence
 
 
 def test_a_device_that_computes_little_though_nothing_holds_it_up_is_given_too_little() -> None:
-    found = _found(Usage(busy=0.6))
-    assert found.limit == "launching"
-    assert "60 %" in found.said
+    found = _found(DeviceUsage(busy=0.6))
+    assert found.kind == "launching"
+    assert "60 %" in found.sentence
 
 
 @pytest.mark.parametrize(
@@ -45,24 +45,24 @@ def test_what_takes_the_most_time_from_the_device_is_named_with_a_remedy(
     changes: dict[str, float], limit: str, share: str
 ) -> None:
     found = _found(**changes)
-    assert found.limit == limit
-    assert share in found.said
+    assert found.kind == limit
+    assert share in found.sentence
     assert found.advice
 
 
 def test_the_larger_of_two_losses_is_named() -> None:
-    assert _found(denoise=500.0, load=150.0, denoise_waits=230.0).limit == "encoding"
+    assert _found(denoise=500.0, load=150.0, denoise_waits=230.0).kind == "encoding"
 
 
 def test_what_takes_little_is_not_named() -> None:
-    assert _found(denoise=790.0, denoise_waits=60.0).limit == "device"
+    assert _found(denoise=790.0, denoise_waits=60.0).kind == "device"
 
 
 def test_an_older_run_that_told_of_no_device_is_judged_by_its_stages() -> None:
-    found = bottleneck(Seconds(total=100.0, load=2.0, denoise=97.0), Usage())
+    found = find_bottleneck(StageSeconds(total=100.0, load=2.0, denoise=97.0), DeviceUsage())
     assert found is not None
-    assert found.said == "The device was the limit, as it should be: it computed 97 % of the time."
+    assert found.sentence == "The device was the limit, as it should be: it computed 97 % of the time."
 
 
 def test_no_shard_that_told_is_no_limit() -> None:
-    assert bottleneck(Seconds(), Usage()) is None
+    assert find_bottleneck(StageSeconds(), DeviceUsage()) is None

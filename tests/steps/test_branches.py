@@ -14,11 +14,11 @@ from PIL import ImageOps
 
 from imagekiln.steps import names, tables
 from imagekiln.steps import plan as plans
-from imagekiln.steps.conditions import Conditions
+from imagekiln.steps.conditions import LoadedAdapters
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.errors import BadInput, Incomplete
-from imagekiln.steps.generate import loader
-from imagekiln.steps.inputs import Inputs
+from imagekiln.steps.generate import denoiser_loader
+from imagekiln.steps.inputs import ImagePrefetcher
 from imagekiln.steps.reproduce import reproduce
 from imagekiln.steps.retry import retry
 from imagekiln.steps.rows import ImageRow, image_rows
@@ -51,7 +51,7 @@ def _side(kind: str) -> int:
 
 def _kept(store: Store, content: bytes) -> str:
     digest = hashlib.sha256(content).hexdigest()
-    store.create(names.input_picture(digest), content)
+    store.create(names.input_image_key(digest), content)
     return digest
 
 
@@ -70,7 +70,7 @@ def _rows(kind: str, store: Store, *, mask: bool = False, **settings: object) ->
 
 
 def _drawn(pipe: models.Untyped, store: Store, rows: Sequence[ImageRow], size: int) -> list[RGB]:
-    pictures = Denoiser(pipe, conditions=Conditions(Inputs(store))).draw(rows, size, lambda: None)
+    pictures = Denoiser(pipe, conditions=LoadedAdapters(ImagePrefetcher(store))).draw(rows, size, lambda: None)
     assert [(each.status, each.error) for each in pictures] == [("ok", None)] * len(rows)
     return [each.rgb for each in pictures if each.rgb is not None]
 
@@ -101,7 +101,7 @@ def test_an_image_within_a_mask_has_the_same_bytes_in_every_slot(tmp_path: Path,
 def test_images_from_text_are_the_same_after_images_from_pictures(tmp_path: Path) -> None:
     store, pipe = open_store(str(tmp_path)), _pipe("sd")
     plain = [image_row(prompt, place) for place, prompt in enumerate(PROMPTS)]
-    denoiser = Denoiser(pipe, conditions=Conditions(Inputs(store)))
+    denoiser = Denoiser(pipe, conditions=LoadedAdapters(ImagePrefetcher(store)))
     before = denoiser.draw(plain, 4, lambda: None)
     denoiser.draw(_rows("sd", store), 4, lambda: None)
     denoiser.draw(_rows("sd", store, mask=True), 4, lambda: None)
@@ -116,7 +116,7 @@ def test_images_from_pictures_are_those_of_diffusers_own_call(tmp_path: Path, ki
 
     store, pipe = open_store(str(tmp_path)), _pipe(kind)
     (row, *_) = _rows(kind, store)
-    assert row.pixels.source_image is not None
+    assert row.parameters.source_image is not None
     picture = ImageOps.fit(Pillow.open(io.BytesIO(noise(0))), (16, 16), Pillow.Resampling.LANCZOS)
     (theirs,) = diffusers.AutoPipelineForImage2Image.from_pipe(_pipe(kind))(
         PROMPTS[0],
@@ -153,7 +153,7 @@ def test_a_job_with_pictures_runs_is_verified_and_reproduced(tmp_path: Path, kin
     done = run(asked)
     assert (done.summary.images, done.summary.ok) == (4, 4)
     assert verify(done.uri).ok == 4
-    manifest = tables.read(open_store(done.uri), names.manifest(0)).to_pylist()
+    manifest = tables.read_table(open_store(done.uri), names.manifest_key(0)).to_pylist()
     assert sorted(row["strength"] or 0 for row in manifest) == [0, 0.8, 0.8, 1.0]
     picked = next(row for row in manifest if row["mask_image"] or (not masks and row["strength"] == 1.0))
     again = reproduce(done.uri, picked["image_id"], tmp_path / "again.png")
@@ -172,13 +172,15 @@ def test_a_round_finds_the_pictures_of_its_run(tmp_path: Path) -> None:
     done = run(asked)
     again = retry(done.uri)
     assert (again.round, again.images) == (1, 1)
-    error = tables.read(open_store(done.uri), names.manifest(0))["error"].to_pylist()[1]
+    error = tables.read_table(open_store(done.uri), names.manifest_key(0))["error"].to_pylist()[1]
     assert "sampler 'flow_euler' does not fit this model" in error  # and not that a picture is missing
     assert verify(done.uri).ok == 1
     inside = open_store(f"{done.uri}/retry-1")
-    rows_again = tables.read(inside, names.shard(0))
-    (picture,) = loader(inside, plans.load(inside))().draw(
-        [replace(row, pixels=replace(row.pixels, sampler="default")) for row in image_rows(rows_again)], 4, lambda: None
+    rows_again = tables.read_table(inside, names.shard_key(0))
+    (picture,) = denoiser_loader(inside, plans.load_plan(inside))().draw(
+        [replace(row, parameters=replace(row.parameters, sampler="default")) for row in image_rows(rows_again)],
+        4,
+        lambda: None,
     )
     assert picture.status == "ok"
 
@@ -195,6 +197,6 @@ def test_a_picture_that_is_gone_or_changed_is_found_by_verify_and_not_drawn_from
         picture.write_bytes(noise(2))
     with pytest.raises(Incomplete, match="is missing" if change == "gone" else "has other bytes than were planned"):
         verify(done.uri)
-    image = tables.read(open_store(done.uri), names.manifest(0))["image_id"].to_pylist()[0]
+    image = tables.read_table(open_store(done.uri), names.manifest_key(0))["image_id"].to_pylist()[0]
     with pytest.raises(BadInput, match="no such file" if change == "gone" else "is not the picture that was planned"):
         reproduce(done.uri, image, tmp_path / "again.png")

@@ -4,14 +4,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from imagekiln.steps.called import refused
+from imagekiln.steps.called import safety_flags
 
 
 @pytest.mark.parametrize("name", ["nsfw_content_detected", "nsfw_detected"])
 def test_what_a_safety_checker_refused_is_known_by_either_name(name: str) -> None:
-    assert refused(SimpleNamespace(images=[], **{name: [False, True]}), 2) == [False, True]
-    assert refused(SimpleNamespace(images=[], **{name: None}), 2) == [False, False]
+    assert safety_flags(SimpleNamespace(images=[], **{name: [False, True]}), 2) == [False, True]
+    assert safety_flags(SimpleNamespace(images=[], **{name: None}), 2) == [False, False]
 
 
 def test_without_a_safety_checker_nothing_is_refused() -> None:
-    assert refused(SimpleNamespace(images=[]), 2) == [False, False]
+    assert safety_flags(SimpleNamespace(images=[]), 2) == [False, False]

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.tables import RESERVED
+from imagekiln.steps.tables import RESERVED_COLUMNS
 from tests.jobs import image_rows, plan, rejected, write
 
 AT = datetime(2026, 7, 1, 3, 4, 5, 678_901, tzinfo=UTC)
@@ -81,7 +81,7 @@ def test_carried_column_may_be_called_anything(tmp_path: Path, name: str) -> Non
     assert (rows["first"].to_pylist(), rows[name].to_pylist()) == ([1, 2], [3, 4])
 
 
-@pytest.mark.parametrize("name", sorted(RESERVED))
+@pytest.mark.parametrize("name", sorted(RESERVED_COLUMNS))
 def test_name_of_a_column_of_the_dataset_cannot_be_carried(tmp_path: Path, name: str) -> None:
     columns = {"text": ["a"], name: ["b"]}
     with pytest.raises(BadInput) as caught:

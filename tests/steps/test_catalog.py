@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps import names, tables
-from imagekiln.steps.identity import Pixels, image_id, model_key
-from imagekiln.steps.planning import Planned
+from imagekiln.steps.identity import ImageParameters, compute_image_id, model_key
+from imagekiln.steps.planning import PlanResult
 from imagekiln.steps.storage import open_store
 from tests.jobs import image_rows, plan, rejected
 from tests.texts import HOSTILE, chance
@@ -13,12 +13,12 @@ from tests.texts import HOSTILE, chance
 Row = dict[str, object]
 
 
-def _duplicates(planned: Planned) -> list[Row]:
-    rows: list[Row] = tables.read(open_store(planned.uri), names.DUPLICATES).to_pylist()
+def _duplicates(planned: PlanResult) -> list[Row]:
+    rows: list[Row] = tables.read_table(open_store(planned.uri), names.DUPLICATES_KEY).to_pylist()
     return rows
 
 
-def _by_prompt(planned: Planned) -> dict[str, list[Row]]:
+def _by_prompt(planned: PlanResult) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for row in image_rows(planned).to_pylist():
         found.setdefault(row["prompt"], []).append(row)
@@ -44,7 +44,9 @@ def test_every_image_has_the_id_of_its_own_settings(tmp_path: Path) -> None:
     rows = image_rows(planned).to_pylist()
     assert len(rows) > 500
     for row in rows:
-        assert row["image_id"] == image_id(key, Pixels(*(row[name] for name in Pixels.__slots__)))
+        assert row["image_id"] == compute_image_id(
+            key, ImageParameters(*(row[name] for name in ImageParameters.__slots__))
+        )
 
 
 def test_own_seed_counts_up_with_the_image(tmp_path: Path) -> None:

@@ -23,14 +23,14 @@ from tests.runs import job, write_prompts
     ],
 )
 def test_a_word_reaches_the_program_as_it_was(text: str) -> None:
-    word = commands.word(text)
+    word = commands.quote_shell_word(text)
     assert word.isprintable()
     said = subprocess.run(["bash", "-c", f"printf %s {word}"], check=True, capture_output=True).stdout
     assert said.decode(errors="surrogateescape") == text
 
 
 def test_a_word_is_never_an_option() -> None:
-    assert commands.word("-rf") == "./-rf"
+    assert commands.quote_shell_word("-rf") == "./-rf"
 
 
 @pytest.fixture
@@ -40,6 +40,6 @@ def small(tmp_path: Path) -> Job:
 
 
 def test_aggregating_names_what_differs_from_the_job(small: Job) -> None:
-    assert commands.aggregate("run", small, 0.25, ()) == "imagekiln aggregate run"
-    asked = commands.aggregate("a run", small, 0.5, ("blank", "own"))
+    assert commands.format_aggregate_command("run", small, 0.25, ()) == "imagekiln aggregate run"
+    asked = commands.format_aggregate_command("a run", small, 0.5, ("blank", "own"))
     assert asked == "imagekiln aggregate 'a run' --failed-share 0.5 --accept blank --accept own"

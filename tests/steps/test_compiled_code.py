@@ -11,7 +11,7 @@ import torch._inductor.config
 from torch._dynamo.utils import counters
 
 from imagekiln.steps import compiled_code, names
-from imagekiln.steps.compiled_code import FORMAT, CompiledCode
+from imagekiln.steps.compiled_code import FORMAT_HEADER, CompileCache
 from imagekiln.steps.errors import Missing, TryAgain
 from imagekiln.steps.gc import gc
 from imagekiln.steps.storage import Store, open_store
@@ -38,18 +38,18 @@ def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
 
 
 @torch.no_grad()
-def _run(code: CompiledCode, batch: str = "4 images", side: int = 4) -> torch.Tensor:
+def _run(code: CompileCache, batch: str = "4 images", side: int = 4) -> torch.Tensor:
     """A network without kernels of its own, which would take a C++ compiler seconds."""
     network = torch.nn.Linear(side, side)
     torch.nn.init.eye_(network.weight)
     torch.nn.init.ones_(network.bias)
-    with code.used(batch):
+    with code.shared(batch):
         done: torch.Tensor = torch.compile(network, dynamic=False)(torch.ones(2, side))
     return done
 
 
-def _code(store: Store, model: str = "a model") -> CompiledCode:
-    return CompiledCode(store, CPU, model)
+def _code(store: Store, model: str = "a model") -> CompileCache:
+    return CompileCache(store, CPU, model)
 
 
 def _hits() -> int:
@@ -57,7 +57,7 @@ def _hits() -> int:
 
 
 def _kept(store: Store) -> list[str]:
-    return sorted(each.key for each in store.list("_compiled"))
+    return sorted(each.key for each in store.list_folder("_compiled"))
 
 
 def test_what_one_pod_compiled_the_next_one_loads(store_uri: str, pod: Pod) -> None:
@@ -77,7 +77,7 @@ def test_another_model_or_shape_has_code_of_its_own(tmp_path: Path, pod: Pod) ->
     first = _code(store)
     _run(first)
     _run(first, "8 images", side=8)
-    sizes = [each.size for each in store.list("_compiled")]
+    sizes = [each.size for each in store.list_folder("_compiled")]
     assert max(sizes) < 1.5 * min(sizes)  # the second holds nothing of the first
     pod("second")
     _run(_code(store, "another model"))
@@ -93,18 +93,20 @@ def test_spoilt_code_is_passed_over_with_a_sentence_and_left_where_it_is(
     made = _run(_code(store))
     (key,) = _kept(store)
     content = store.read(key)
-    head, code = len(FORMAT) + 32, b"no artifacts"
+    head, code = len(FORMAT_HEADER) + 32, b"no artifacts"
     spoilt_content = {
         "cut": content[:-1],
         "flipped": content[:head] + bytes([content[head] ^ 1]) + content[head + 1 :],
         "alien": b"x",
-        "sealed": FORMAT + hashlib.sha256(code).digest() + code,  # whole, but nothing PyTorch knows
+        "sealed": FORMAT_HEADER + hashlib.sha256(code).digest() + code,  # whole, but nothing PyTorch knows
     }[spoilt]
     store.replace(key, spoilt_content)
     pod("second")
     assert torch.equal(_run(_code(store)), made)
     assert _hits() == 0
-    assert f"{store.at(key)}: is no compiled code, or damaged; the model is compiled here. Delete it." in caplog.text
+    assert (
+        f"{store.uri_of(key)}: is no compiled code, or damaged; the model is compiled here. Delete it." in caplog.text
+    )
     assert store.read(key) == spoilt_content
 
 
@@ -155,7 +157,7 @@ class Down:
     def head(self, key: str, most: int) -> bytes:
         if not self._reads:
             raise TryAgain(f"{key}: storage timed out.")
-        return self._store.head(key, most)
+        return self._store.read_prefix(key, most)
 
     def exists(self, key: str) -> bool:
         return self._store.exists(key)
@@ -177,13 +179,13 @@ def test_storage_that_fails_stops_no_image(
 
 def test_a_batch_that_fails_leaves_no_code(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "out"))
-    with pytest.raises(ZeroDivisionError), _code(store).used("4 images"):
+    with pytest.raises(ZeroDivisionError), _code(store).shared("4 images"):
         raise ZeroDivisionError
     assert _kept(store) == []
 
 
 def test_gc_leaves_compiled_code_alone(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "out"))
-    store.create(names.compiled("0f"), b"code")
+    store.create(names.compiled_code_key("0f"), b"code")
     assert gc(store.uri, older_than=0, remove=True).found == ()
-    assert store.read(names.compiled("0f")) == b"code"
+    assert store.read(names.compiled_code_key("0f")) == b"code"

@@ -12,8 +12,8 @@ from PIL import ImageOps
 from imagekiln.steps import names, tables
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.generate import loader
-from imagekiln.steps.input_picture import opened
+from imagekiln.steps.generate import denoiser_loader
+from imagekiln.steps.input_picture import open_input_image
 from imagekiln.steps.reproduce import reproduce
 from imagekiln.steps.rows import ImageRow, image_rows
 from imagekiln.steps.run import run
@@ -89,7 +89,7 @@ def _opened(folder: Path, kind: Controlled, rows: list[dict[str, object]]) -> tu
 def _with(folder: Path, model: dict[str, object], rows: list[dict[str, object]]) -> tuple[Denoiser, list[ImageRow]]:
     there = planned(folder, str(folder / "out"), rows, model=model)
     store = open_store(there.uri)
-    return loader(store, there.plan)(), image_rows(tables.read(store, names.shard(0)))
+    return denoiser_loader(store, there.plan)(), image_rows(tables.read_table(store, names.shard_key(0)))
 
 
 @pytest.mark.parametrize(
@@ -105,19 +105,19 @@ def test_an_image_has_the_same_bytes_in_every_slot_and_follows_its_own_pictures(
         assert whole == bytes_of(denoiser, each[:size][::-1], size)[::-1]
         assert whole[1:2] == bytes_of(denoiser, each[1:2], size)
     for name in {*pictures} - {"mask_image"}:
-        other = _changed(rows[0], **{name: getattr(rows[3].pixels, name)})
+        other = _changed(rows[0], **{name: getattr(rows[3].parameters, name)})
         assert bytes_of(denoiser, [other], 4) != bytes_of(denoiser, rows[:1], 4)
 
 
 def _changed(row: ImageRow, **changes: object) -> ImageRow:
-    return replace(row, pixels=replace(row.pixels, **changes))  # type: ignore[arg-type]  # the caller's names
+    return replace(row, parameters=replace(row.parameters, **changes))  # type: ignore[arg-type]  # the caller's names
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_image_without_pictures_is_drawn_as_by_the_model_alone(tmp_path: Path, kind: Kind) -> None:
     rows = [*_rows(reference_image=True, control_image=True)[:1], {**PLAIN, "prompt": "a square"}]
     denoiser, found = _opened(tmp_path, kind, rows)
-    plain = [row for row in found if row.pixels.reference_image is None]
+    plain = [row for row in found if row.parameters.reference_image is None]
     drawn = bytes_of(denoiser, [row for row in found if row not in plain], 4), bytes_of(denoiser, plain, 4)
     (alone,) = Denoiser(models.pipe(kind)).draw(plain, 4, lambda: None)
     assert alone.rgb is not None
@@ -161,7 +161,7 @@ def test_a_controlnet_draws_what_it_draws_in_diffusers(
     pipe = diffusers.AutoPipelineForText2Image.from_pipe(
         diffusers.DiffusionPipeline.from_pretrained(folder), controlnet=network
     )
-    generator = torch.Generator("cpu").manual_seed(rows[0].pixels.seed)
+    generator = torch.Generator("cpu").manual_seed(rows[0].parameters.seed)
     factor, wide = pipe.vae_scale_factor, pipe.vae.config.latent_channels
     latents = torch.randn((1, wide, 32 // factor, 48 // factor), generator=generator)
     if model != "sd3":
@@ -171,7 +171,7 @@ def test_a_controlnet_draws_what_it_draws_in_diffusers(
         (theirs,) = pipe(
             PROMPTS[0],
             negative_prompt="grey" if model == "sd3" else None,
-            control_image=ImageOps.fit(opened(noise(0)), (48, 32), Pillow.Resampling.LANCZOS),
+            control_image=ImageOps.fit(open_input_image(noise(0)), (48, 32), Pillow.Resampling.LANCZOS),
             controlnet_conditioning_scale=0.7,
             width=48,
             height=32,
@@ -196,12 +196,12 @@ def test_a_job_with_a_controlnet_runs_is_verified_and_reproduced(tmp_path: Path,
     done = run(asked)
     images = 6 if kind == "flux" else 5
     assert (done.summary.images, done.summary.ok) == (images, images)
-    refused = tables.read(open_store(done.uri), names.REJECTED).to_pylist() if kind == "sd3" else []
+    refused = tables.read_table(open_store(done.uri), names.REJECTED_KEY).to_pylist() if kind == "sd3" else []
     assert [(row["column"], row["reason"]) for row in refused] == [
         ("control_image", "does not go with a source_image for StableDiffusion3Pipeline")
     ] * (6 - images)
     assert verify(done.uri).ok == images
-    for row in tables.read(open_store(done.uri), names.manifest(0)).to_pylist():
+    for row in tables.read_table(open_store(done.uri), names.manifest_key(0)).to_pylist():
         if row["control_image"]:
             assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
 
@@ -212,7 +212,7 @@ def test_a_job_with_both_runs_is_verified_and_reproduced(tmp_path: Path, kind: K
     done = run(job(write_prompts(tmp_path / "p.parquet", rows), str(tmp_path / "out"), model=_model(kind)))
     assert (done.summary.images, done.summary.ok) == (5, 5)
     assert verify(done.uri).ok == 5
-    for row in tables.read(open_store(done.uri), names.manifest(0)).to_pylist()[::2]:
+    for row in tables.read_table(open_store(done.uri), names.manifest_key(0)).to_pylist()[::2]:
         assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
 
 
@@ -285,7 +285,7 @@ def test_an_ip_adapter_of_another_model_or_image_encoder_is_the_job_s_mistake(
     model = {"id": str(models.folder("sd")), "dtype": "float32", "ip_adapter": adapter}
     there = planned(tmp_path, str(tmp_path / "out"), _rows(reference_image=True), model=model)
     with pytest.raises(BadInput, match=r"model\.ip_adapter: does not fit the model \(.*\). Name another"):
-        loader(open_store(there.uri), there.plan)()
+        denoiser_loader(open_store(there.uri), there.plan)()
 
 
 def test_a_network_that_was_changed_is_not_drawn_with(tmp_path: Path) -> None:
@@ -295,4 +295,4 @@ def test_a_network_that_was_changed_is_not_drawn_with(tmp_path: Path) -> None:
     there = planned(tmp_path, str(tmp_path / "out"), _rows(control_image=True), model=model)
     shutil.copytree(adapters.controlnet("sdxl"), copy, dirs_exist_ok=True)
     with pytest.raises(BadInput, match="is not what the run was planned with"):
-        loader(open_store(there.uri), there.plan)()
+        denoiser_loader(open_store(there.uri), there.plan)()

@@ -3,8 +3,8 @@
 import diffusers
 import pytest
 
-from imagekiln.steps.control_fit import KINDS, unfit
-from imagekiln.steps.siblings import SIBLINGS
+from imagekiln.steps.control_fit import CONTROLNET_KINDS, controlnet_mismatch
+from imagekiln.steps.siblings import FAMILY_VARIANTS
 
 WIDE = {"joint_attention_dim": 4096, "pooled_projection_dim": 768, "in_channels": 64, "patch_size": 2,
         "num_attention_heads": 24, "attention_head_dim": 128}  # fmt: skip
@@ -34,10 +34,10 @@ WIDE = {"joint_attention_dim": 4096, "pooled_projection_dim": 768, "in_channels"
 def test_a_network_of_another_size_is_told_by_its_configuration(
     kind: str, changes: dict[str, object], told: str | None
 ) -> None:
-    assert unfit(kind, WIDE | changes, WIDE) == told
+    assert controlnet_mismatch(kind, WIDE | changes, WIDE) == told
 
 
 def test_each_kind_that_a_pipeline_takes_is_known_and_one_of_diffusers() -> None:
-    kinds = {each.control for each in SIBLINGS.values() if each.control}
-    assert kinds == {*KINDS}
+    kinds = {each.controlnet for each in FAMILY_VARIANTS.values() if each.controlnet}
+    assert kinds == {*CONTROLNET_KINDS}
     assert all(getattr(diffusers, kind).__name__ == kind for kind in kinds)

@@ -4,7 +4,7 @@ import diffusers
 import pytest
 import torch
 
-from imagekiln.steps.control_noise import own_noise
+from imagekiln.steps.control_noise import per_image_control_noise
 from tests import adapters, models
 
 
@@ -25,9 +25,9 @@ def _encoded(pipe: models.Untyped, pictures: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("halves", [1, 2])
 def test_a_picture_is_encoded_the_same_in_every_slot_with_guidance_and_without(halves: int) -> None:
     pipe, pictures = _pipe(), torch.rand((2, 3, 16, 16), generator=torch.Generator().manual_seed(1))
-    with own_noise(pipe, _generators(3, 4)):
+    with per_image_control_noise(pipe, _generators(3, 4)):
         one = _encoded(pipe, pictures.repeat(halves, 1, 1, 1))
-    with own_noise(pipe, _generators(4, 3)):
+    with per_image_control_noise(pipe, _generators(4, 3)):
         other = _encoded(pipe, pictures.flip(0).repeat(halves, 1, 1, 1))
     assert torch.equal(one.reshape(halves, 2, -1), other.reshape(halves, 2, -1).flip(1))
     assert not torch.equal(one[0], one[1])
@@ -36,7 +36,7 @@ def test_a_picture_is_encoded_the_same_in_every_slot_with_guidance_and_without(h
 def test_the_vae_encodes_as_before_after_a_block_that_failed() -> None:
     pipe = _pipe()
     before = pipe.vae.encode
-    with pytest.raises(KeyError), own_noise(pipe, _generators(1)):
+    with pytest.raises(KeyError), per_image_control_noise(pipe, _generators(1)):
         raise KeyError
     assert pipe.vae.encode == before
 
@@ -44,5 +44,5 @@ def test_the_vae_encodes_as_before_after_a_block_that_failed() -> None:
 def test_a_pipeline_that_encodes_by_generators_itself_is_left_as_it_is() -> None:
     pipe = models.pipe("flux")
     before = pipe.vae.encode
-    with own_noise(pipe, _generators(1)):
+    with per_image_control_noise(pipe, _generators(1)):
         assert pipe.vae.encode == before

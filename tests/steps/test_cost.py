@@ -1,19 +1,19 @@
 import pytest
 
-from imagekiln.steps.cost import FORWARDS, seconds_per_work
+from imagekiln.steps.cost import FORWARD_COSTS, seconds_per_pixel_step
 from imagekiln.steps.job import Job
-from imagekiln.steps.jobfile import check_job
+from imagekiln.steps.jobfile import validate_job
 
 SDXL = "stabilityai/stable-diffusion-xl-base-1.0"
 
 
 def _job(model: str, **settings: object) -> Job:
-    return check_job({"name": "a", "prompts": "p", "output": "o", "model": {"id": model}, **settings})
+    return validate_job({"name": "a", "prompts": "p", "output": "o", "model": {"id": model}, **settings})
 
 
 def _seconds(model: str, side: int = 1024, **settings: object) -> float:
     job = _job(model, **settings)
-    found = seconds_per_work(job, (side, side))
+    found = seconds_per_pixel_step(job, (side, side))
     assert found is not None
     return found * side * side * job.defaults.steps
 
@@ -24,10 +24,10 @@ def test_figure_in_the_job_is_what_an_image_of_default_size_and_steps_takes() ->
 
 
 def test_model_that_nobody_knows_has_no_figure() -> None:
-    assert seconds_per_work(_job("bundled:shapes"), (64, 64)) is None
+    assert seconds_per_pixel_step(_job("bundled:shapes"), (64, 64)) is None
 
 
-@pytest.mark.parametrize("model", FORWARDS)
+@pytest.mark.parametrize("model", FORWARD_COSTS)
 def test_known_models_take_seconds_not_hours(model: str) -> None:
     assert 0.02 < _seconds(model) < 60
 

@@ -1,22 +1,22 @@
 import pytest
 
-from imagekiln.steps.catalog import Group
-from imagekiln.steps.cutting import Cut, cut, work
+from imagekiln.steps.catalog import ImageGroup
+from imagekiln.steps.cutting import Sharding, cut_shards, work_per_image
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job import UNTUNED_BATCH
-from imagekiln.steps.jobfile import check_job
+from imagekiln.steps.job import DEFAULT_BATCH_IMAGES
+from imagekiln.steps.jobfile import validate_job
 from tests.texts import chance
 
 SMALLEST = {"name": "a", "prompts": "p.parquet", "output": "out", "model": {"id": "bundled:shapes"}}
 
 
-def _groups(*images: int, steps: int = 10) -> tuple[Group, ...]:
-    return tuple(Group(64, 64, steps + place, 1.0, "default", count) for place, count in enumerate(images))
+def _groups(*images: int, steps: int = 10) -> tuple[ImageGroup, ...]:
+    return tuple(ImageGroup(64, 64, steps + place, 1.0, "default", count) for place, count in enumerate(images))
 
 
-def _cut(groups: tuple[Group, ...], seconds: float | None = None, **settings: object) -> Cut:
-    job = check_job({**SMALLEST, **settings})
-    return cut(job, groups, seconds, job.batch.images or UNTUNED_BATCH)
+def _cut(groups: tuple[ImageGroup, ...], seconds: float | None = None, **settings: object) -> Sharding:
+    job = validate_job({**SMALLEST, **settings})
+    return cut_shards(job, groups, seconds, job.batch.images or DEFAULT_BATCH_IMAGES)
 
 
 @pytest.mark.parametrize(
@@ -25,12 +25,12 @@ def _cut(groups: tuple[Group, ...], seconds: float | None = None, **settings: ob
 )
 def test_shards_of_images_are_full_but_for_the_last(images: int, shard: int, sizes: tuple[int, ...]) -> None:
     made = _cut(_groups(images), batch={"images": 8}, part={"images": 32}, shard={"images": shard})
-    assert made == Cut(32, sizes)
+    assert made == Sharding(32, sizes)
 
 
 def test_part_is_whole_batches_and_shard_is_whole_parts() -> None:
     made = _cut(_groups(100), batch={"images": 8}, part={"images": 9}, shard={"images": 17})
-    assert made == Cut(16, (32, 32, 32, 4))
+    assert made == Sharding(16, (32, 32, 32, 4))
 
 
 def test_shards_have_2000_images_unless_the_job_says_otherwise() -> None:
@@ -51,12 +51,14 @@ def test_every_image_lands_in_one_shard() -> None:
 
 def test_shard_of_minutes_takes_no_longer_than_asked() -> None:
     groups = _groups(500, 500)
-    seconds = 0.5 / work(groups[0])  # an image of the first group takes half a second, one of the second a bit more
+    seconds = 0.5 / work_per_image(
+        groups[0]
+    )  # an image of the first group takes half a second, one of the second a bit more
     made = _cut(groups, seconds, batch={"images": 4}, part={"images": 20}, shard={"minutes": 1})
     assert made.shard_images[:4] == (120, 120, 120, 120)
     assert made.shard_images[5] == 100
     left = [*made.shard_images]
-    costs = [seconds * work(group) for group in groups for _ in range(group.images)]
+    costs = [seconds * work_per_image(group) for group in groups for _ in range(group.images)]
     for images in left:
         assert sum(costs[:images]) <= 60
         costs = costs[images:]
@@ -81,5 +83,5 @@ def test_too_many_shards_are_refused() -> None:
 
 
 def test_work_grows_with_pixels_and_steps() -> None:
-    small, large = Group(64, 64, 10, 1.0, "ddim", 1), Group(128, 64, 30, 1.0, "ddim", 1)
-    assert work(large) == 6 * work(small)
+    small, large = ImageGroup(64, 64, 10, 1.0, "ddim", 1), ImageGroup(128, 64, 30, 1.0, "ddim", 1)
+    assert work_per_image(large) == 6 * work_per_image(small)

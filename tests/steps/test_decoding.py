@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from imagekiln.steps.decoding import Decoding, Way
+from imagekiln.steps.decoding import DecodeMode, VaeDecoder
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.rescue import Rescue
+from imagekiln.steps.rescue import BatchRecovery
 from imagekiln.steps.rows import ImageRow
-from imagekiln.steps.speed import Speed
+from imagekiln.steps.speed import SpeedSettings
 from tests import models, plain
 from tests.runs import image_row
 
@@ -46,17 +46,17 @@ def _drawn(denoiser: Denoiser) -> list[models.Untyped]:
 def test_decoding_whole_is_tried_anew_when_asked(room: int) -> None:
     denoiser = Denoiser(_pipe(room))
     _drawn(denoiser)
-    denoiser.decoding.anew()
+    denoiser.vae_decoder.reset()
     vae = denoiser._pipe.vae
-    assert (denoiser.decoding.way, vae.use_slicing, vae.use_tiling) == ("whole", False, False)
+    assert (denoiser.vae_decoder.mode, vae.use_slicing, vae.use_tiling) == ("whole", False, False)
     _drawn(denoiser)
-    assert denoiser.decoding.way != "whole"
+    assert denoiser.vae_decoder.mode != "whole"
 
 
 def test_a_way_that_was_asked_for_stays() -> None:
-    asked = Denoiser(_pipe(), Speed(vae="slices"))
-    asked.decoding.anew()
-    assert asked.decoding.way == "slices"
+    asked = Denoiser(_pipe(), SpeedSettings(vae="slices"))
+    asked.vae_decoder.reset()
+    assert asked.vae_decoder.mode == "slices"
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def test_a_way_that_was_asked_for_stays() -> None:
     [(None, "whole"), (4 * LATENTS**2, "whole"), (LATENTS**2, "slices"), (LATENTS**2 // 4, "tiles")],
 )
 def test_memory_decides_how_a_batch_is_decoded_and_the_batch_stays_whole(
-    room: int | None, way: Way, caplog: pytest.LogCaptureFixture
+    room: int | None, way: DecodeMode, caplog: pytest.LogCaptureFixture
 ) -> None:
     denoiser = Denoiser(_pipe(room))
     seen = list[int]()
     denoiser._pipe.unet.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
     drawn = _drawn(denoiser)
-    assert denoiser.decoding.way == way
+    assert denoiser.vae_decoder.mode == way
     assert seen == [8, 8]  # two steps, with and without the prompt, and neither of them again
     assert ("from here on in" in caplog.text) == (way != "whole")
     if way != "tiles":
@@ -88,27 +88,27 @@ def test_tiles_draw_an_image_whoever_its_neighbours_are() -> None:
 
 def test_what_fits_in_no_way_halves_the_batch() -> None:
     denoiser = Denoiser(_pipe(room=1))
-    rescue = Rescue(lambda rows, size: denoiser.draw(rows, size, lambda: None), lambda _: 4)
+    rescue = BatchRecovery(lambda rows, size: denoiser.draw(rows, size, lambda: None), lambda _: 4)
     with pytest.raises(Exception, match="not even one image fits"):
-        next(rescue.batches(_rows()))
-    assert rescue.batch(_rows()[0]) == 1
+        next(rescue.draw_batches(_rows()))
+    assert rescue.batch_size(_rows()[0]) == 1
 
 
 def test_whole_is_whole_though_memory_runs_out() -> None:
     with pytest.raises(torch.OutOfMemoryError):
-        _drawn(Denoiser(_pipe(LATENTS**2), Speed(vae="whole")))
+        _drawn(Denoiser(_pipe(LATENTS**2), SpeedSettings(vae="whole")))
 
 
 @pytest.mark.parametrize(("wanted", "slicing", "tiling"), [("slices", True, False), ("tiles", True, True)])
-def test_a_way_that_is_named_is_taken_from_the_start(wanted: Way, slicing: bool, tiling: bool) -> None:
+def test_a_way_that_is_named_is_taken_from_the_start(wanted: DecodeMode, slicing: bool, tiling: bool) -> None:
     pipe = models.pipe("sd")
-    assert Decoding(pipe, wanted).way == wanted
+    assert VaeDecoder(pipe, wanted).mode == wanted
     assert (pipe.vae.use_slicing, pipe.vae.use_tiling) == (slicing, tiling)
 
 
 def test_a_way_that_the_vae_does_not_know_is_refused() -> None:
     with pytest.raises(BadInput, match=r"speed\.vae is 'tiles', which this model's VAE does not know\. Write auto"):
-        Decoding(plain.pipe("amused"), "tiles")
+        VaeDecoder(plain.pipe("amused"), "tiles")
 
 
 def test_errors_other_than_memory_are_the_image_s_own() -> None:
@@ -117,4 +117,4 @@ def test_errors_other_than_memory_are_the_image_s_own() -> None:
     denoiser = Denoiser(pipe)
     with pytest.raises(ZeroDivisionError):
         _drawn(denoiser)
-    assert denoiser.decoding.way == "whole"
+    assert denoiser.vae_decoder.mode == "whole"

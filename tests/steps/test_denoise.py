@@ -12,9 +12,9 @@ import transformers
 
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.drawing import to_uint8
-from imagekiln.steps.encode import Picture
-from imagekiln.steps.pipeline import scheduler
-from imagekiln.steps.rescue import Rescue
+from imagekiln.steps.encode import DrawnImage
+from imagekiln.steps.pipeline import make_scheduler
+from imagekiln.steps.rescue import BatchRecovery
 from imagekiln.steps.rows import ImageRow
 from imagekiln.steps.samplers import SCHEDULERS
 from imagekiln.steps.stop import Stopped
@@ -39,7 +39,7 @@ def _ours(kind: Kind, rows: Sequence[ImageRow], size: int = 4) -> list[RGB]:
     return [_rgb(picture) for picture in Denoiser(models.pipe(kind)).draw(rows, size, lambda: None)]
 
 
-def _rgb(picture: Picture) -> RGB:
+def _rgb(picture: DrawnImage) -> RGB:
     assert picture.status == "ok", picture.error
     assert picture.rgb is not None
     return picture.rgb
@@ -51,13 +51,13 @@ def _diffusers(kind: Kind, rows: Sequence[ImageRow], *, exact: bool = True, **mo
     On some processors, a text encoder's last digit depends on how many texts it encodes at once. To compare
     bits, it encodes them one by one in the families in which we do.
     """
-    first, pipe = rows[0].pixels, models.pipe(kind)
-    pipe.scheduler = scheduler(pipe, first.sampler)
+    first, pipe = rows[0].parameters, models.pipe(kind)
+    pipe.scheduler = make_scheduler(pipe, first.sampler)
     if exact:
         pipe.encode_prompt = _one_by_one(pipe.encode_prompt)
     drawn = pipe(
-        [row.pixels.prompt for row in rows],
-        generator=[torch.Generator("cpu").manual_seed(row.pixels.seed) for row in rows],
+        [row.parameters.prompt for row in rows],
+        generator=[torch.Generator("cpu").manual_seed(row.parameters.seed) for row in rows],
         width=first.width,
         height=first.height,
         num_inference_steps=first.steps,
@@ -138,12 +138,12 @@ def test_flow_models_draw_with_the_flow_sampler(kind: Kind) -> None:
 
 def test_an_image_that_asks_for_an_unfit_sampler_fails_and_no_other() -> None:
     denoiser = Denoiser(models.pipe("sd"))
-    rescue = Rescue(lambda rows, size: denoiser.draw(rows, size, lambda: None), lambda _: 4)
-    (failed,) = next(rescue.batches([image_row(sampler="flow_euler")]))
+    rescue = BatchRecovery(lambda rows, size: denoiser.draw(rows, size, lambda: None), lambda _: 4)
+    (failed,) = next(rescue.draw_batches([image_row(sampler="flow_euler")]))
     assert (failed.status, failed.rgb) == ("failed", None)
     assert failed.error is not None
     assert "sampler 'flow_euler' does not fit this model" in failed.error
-    (drawn,) = next(rescue.batches([image_row()]))
+    (drawn,) = next(rescue.draw_batches([image_row()]))
     assert drawn.status == "ok"
 
 
@@ -204,7 +204,7 @@ def test_an_image_of_another_size_than_asked_fails() -> None:
 
 def test_images_come_in_the_order_of_their_rows_and_know_their_places() -> None:
     rows = [image_row(place=place) for place in (7, 3, 5)]
-    assert [each.place for each in Denoiser(models.pipe("sd")).draw(rows, 4, lambda: None)] == [7, 3, 5]
+    assert [each.index_in_part for each in Denoiser(models.pipe("sd")).draw(rows, 4, lambda: None)] == [7, 3, 5]
 
 
 @pytest.mark.parametrize("kind", ["sd", "sdxl", "sd3", "flux"])
@@ -264,7 +264,7 @@ def test_padding_is_not_what_the_safety_checker_marks() -> None:
     pipe = models.pipe("sd")
     pipe.register_modules(safety_checker=Refusing(-1.0), feature_extractor=_clip_input())
     found = Denoiser(pipe).draw(_rows("sd")[:3], 4, lambda: None)
-    assert [(each.place, each.status) for each in found] == [(0, "filtered"), (1, "filtered"), (2, "filtered")]
+    assert [(each.index_in_part, each.status) for each in found] == [(0, "filtered"), (1, "filtered"), (2, "filtered")]
 
 
 class Refusing(torch.nn.Module):
@@ -302,7 +302,9 @@ def test_a_text_that_cannot_be_encoded_fails_alone_and_its_neighbours_keep_their
 
     pipe.encode_prompt = poisoned
     denoiser = Denoiser(pipe)
-    found = next(Rescue(lambda rows, size: denoiser.draw(rows, size, lambda: None), lambda _: 4).batches(rows))
+    found = next(
+        BatchRecovery(lambda rows, size: denoiser.draw(rows, size, lambda: None), lambda _: 4).draw_batches(rows)
+    )
     assert [each.status for each in found] == ["ok", "failed", "ok", "ok"]
     assert found[1].error == "IndexError: a token out of range"
     assert all(np.array_equal(_rgb(found[place]), whole[place]) for place in (0, 2, 3))

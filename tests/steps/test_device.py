@@ -11,20 +11,20 @@ ABSENT = next(name for name, here in THERE.items() if not here)  # no machine ha
 
 
 def test_cpu_is_the_cpu_even_beside_a_gpu() -> None:
-    assert device.choose("cpu").type == "cpu"
+    assert device.choose_device("cpu").type == "cpu"
 
 
 def test_auto_takes_the_best_device_there_is() -> None:
-    assert device.choose("auto").type == next(name for name, here in THERE.items() if here)
+    assert device.choose_device("auto").type == next(name for name, here in THERE.items() if here)
 
 
 def test_a_device_that_is_not_there_is_never_replaced_by_another() -> None:
     with pytest.raises(TryAgain, match=f"device '{ABSENT}' is not there. Run where it is"):
-        device.choose(ABSENT)
+        device.choose_device(ABSENT)
 
 
 def test_the_cpu_is_called_cpu() -> None:
-    assert device.describe(torch.device("cpu")) == "cpu"
+    assert device.describe_device(torch.device("cpu")) == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_the_cpu_is_called_cpu() -> None:
 )
 def test_memory_that_ran_out_is_known_as_such_and_is_no_lost_device(error: Exception) -> None:
     assert device.is_out_of_memory(error)
-    assert not device.is_lost(error)
+    assert not device.is_device_lost(error)
 
 
 def test_the_allocator_of_the_cpu_is_understood() -> None:
@@ -55,8 +55,8 @@ def test_a_prompt_that_speaks_of_memory_is_no_lack_of_it() -> None:
 
 
 def test_an_error_of_the_device_itself_loses_it() -> None:
-    assert device.is_lost(torch.AcceleratorError("CUDA error: device-side assert triggered"))
-    assert not device.is_lost(RuntimeError("shapes cannot be multiplied"))
+    assert device.is_device_lost(torch.AcceleratorError("CUDA error: device-side assert triggered"))
+    assert not device.is_device_lost(RuntimeError("shapes cannot be multiplied"))
 
 
 def test_freeing_memory_works_on_every_device() -> None:

@@ -10,8 +10,8 @@ from PIL import Image as Pillow
 
 from imagekiln.steps import names
 from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.diff import Change, Diff, diff
-from imagekiln.steps.encode import Encoded, Picture, encode
+from imagekiln.steps.diff import Diff, StatusChange, diff
+from imagekiln.steps.encode import DrawnImage, EncodedImage, encode_drawn_image
 from imagekiln.steps.encodings import Png
 from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.storage import open_store
@@ -19,7 +19,7 @@ from tests.runs import PROMPTS, Rows, fill, finished, not_ok, planned
 from tests.texts import HOSTILE
 
 
-def made(folder: Path, rows: Rows = PROMPTS, outcomes: dict[int, Encoded] | None = None, **changes: object) -> str:
+def made(folder: Path, rows: Rows = PROMPTS, outcomes: dict[int, EncodedImage] | None = None, **changes: object) -> str:
     """A run of pictures of noise."""
     there = planned(folder, str(folder / "out"), rows, limits={"failed_share": 1}, **changes)
     fill(there, outcomes)
@@ -27,15 +27,15 @@ def made(folder: Path, rows: Rows = PROMPTS, outcomes: dict[int, Encoded] | None
     return there.uri
 
 
-def flat(place: int, level: int) -> Encoded:
+def flat(place: int, level: int) -> EncodedImage:
     """A picture whose pixels are of one level, all but for the first."""
     rgb = np.full((16, 16, 3), level, dtype=np.uint8)
     rgb[0, 0] = 0
-    return encode(Picture(place, rgb), Png())
+    return encode_drawn_image(DrawnImage(place, rgb), Png())
 
 
 def page(result: Diff) -> str:
-    return open_store(result.page.removesuffix("/index.html")).read(names.DIFF).decode()
+    return open_store(result.page.removesuffix("/index.html")).read(names.DIFF_PAGE_KEY).decode()
 
 
 def test_numbers_of_two_runs(tmp_path: Path) -> None:
@@ -48,7 +48,7 @@ def test_numbers_of_two_runs(tmp_path: Path) -> None:
     )
     found = diff(first, second, str(tmp_path / "page"))
     assert (found.both, found.only_first, found.only_second, found.indistinct) == (8, 2, 2, 0)
-    assert found.changes == (Change("ok", "blank", 1),)
+    assert found.changes == (StatusChange("ok", "blank", 1),)
     # Noise follows from the place in the part: rows 2 to 9 are at other places in the second run.
     assert (found.pixels_equal, found.sampled) == (0, 7)
     settings = {each.name: (each.first, each.second) for each in found.settings}
@@ -101,11 +101,11 @@ def test_images_that_only_a_seed_tells_apart_are_counted_and_in_no_pair(tmp_path
 def test_pictures_of_other_sizes_are_compared_in_the_first_one_s(tmp_path: Path) -> None:
     wide = [dict(row) | {"width": 24} for row in PROMPTS[:2]]
     picture = np.random.default_rng(1).integers(0, 256, (16, 24, 3), dtype=np.uint8)
-    large = {place: encode(Picture(place, picture), Png()) for place in range(2)}
+    large = {place: encode_drawn_image(DrawnImage(place, picture), Png()) for place in range(2)}
     found = diff(made(tmp_path / "a", PROMPTS[:2]), made(tmp_path / "b", wide, large), str(tmp_path / "page"))
     assert found.sampled == 2
     assert found.rms
-    with Pillow.open(tmp_path / "page" / names.diff_picture(0, "b")) as image:
+    with Pillow.open(tmp_path / "page" / names.diff_image_key(0, "b")) as image:
         assert image.size == (24, 16)
 
 
@@ -146,7 +146,7 @@ def test_a_page_is_not_written_into_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lacking", [0, 2])
 def test_a_run_without_its_whole_manifest_is_to_be_aggregated_first(lacking: int, tmp_path: Path) -> None:
     store, other = finished(tmp_path / "run"), finished(tmp_path / "other")
-    other.remove(names.manifest(lacking))
+    other.remove(names.manifest_key(lacking))
     with pytest.raises(Incomplete, match="other: has no whole manifest"):
         diff(store.uri, other.uri, str(tmp_path / "page"))
     assert not (tmp_path / "page").exists()

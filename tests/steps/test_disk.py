@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps import names, shard
-from imagekiln.steps.disk import Disk
+from imagekiln.steps.disk import LocalStore
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.planning import make_plan
 from imagekiln.steps.storage import open_store
@@ -32,7 +32,7 @@ def contents(folder: Path) -> list[str]:
 
 
 def test_full_disk_takes_no_half_object(disk: Path) -> None:
-    store = Disk(disk)
+    store = LocalStore(disk)
     store.replace("summary.json", b"old")
     for write in (store.create, store.replace):
         with pytest.raises(TryAgain, match=r"the disk is full\. Free some space"):
@@ -47,7 +47,7 @@ def test_planning_on_a_full_disk_can_be_run_again(disk: Path, tmp_path: Path) ->
     ballast = fill(disk, kibibytes_left=32)
     with pytest.raises(TryAgain, match="the disk is full"):
         make_plan(job)
-    assert not open_store(str(disk / "out" / "r")).exists(names.PLAN)
+    assert not open_store(str(disk / "out" / "r")).exists(names.PLAN_KEY)
     ballast.unlink()
     assert not make_plan(job).adopted
     assert not [name for name in contents(disk) if ".writing" in name]
@@ -63,19 +63,19 @@ def test_shard_on_a_full_disk_keeps_whole_parts_and_resumes(disk: Path, tmp_path
         generate(planned.uri, 0)
     assert raised.value.exit_code == 75
     store = open_store(planned.uri)
-    wanted = shard.read(store, planned.plan, 0)
-    left = shard.missing(store, wanted)
+    wanted = shard.read_shard(store, planned.plan, 0)
+    left = shard.missing_parts(store, wanted)
     assert 0 < len(left) < len(wanted)
     ballast.unlink()
     done = generate(planned.uri, 0)
     assert done is not None
     assert done.parts == len(left)
-    assert shard.missing(store, wanted) == []
+    assert shard.missing_parts(store, wanted) == []
     assert not [name for name in contents(disk) if ".writing" in name]
 
 
 def test_read_only_disk_is_bad_input(disk: Path) -> None:
-    store = Disk(disk)
+    store = LocalStore(disk)
     store.create("a", b"x")
     make_read_only(disk)
     assert store.read("a") == b"x"
@@ -87,7 +87,7 @@ def test_read_only_disk_is_bad_input(disk: Path) -> None:
 def test_folder_without_permission_is_bad_input() -> None:
     with tempfile.TemporaryDirectory() as outside:  # nobody else may look into pytest's own folders
         Path(outside).chmod(0o755)
-        store = Disk(Path(outside))
+        store = LocalStore(Path(outside))
         store.create("closed/a", b"x")
         (Path(outside) / "closed/a").chmod(0)
         (Path(outside) / "closed").chmod(0o555)
@@ -113,7 +113,7 @@ def powerless() -> Iterator[None]:
 
 
 def test_file_where_a_folder_should_be_is_bad_input(tmp_path: Path) -> None:
-    store = Disk(tmp_path)
+    store = LocalStore(tmp_path)
     store.create("images", b"x")
     for action in (
         lambda: store.create("images/00000-0000.parquet", b"x"),
@@ -125,7 +125,7 @@ def test_file_where_a_folder_should_be_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_folder_where_a_file_should_be_is_bad_input(tmp_path: Path) -> None:
-    store = Disk(tmp_path)
+    store = LocalStore(tmp_path)
     store.create("plan.json/a", b"x")
     assert not store.create("plan.json", b"x")
     for action in (lambda: store.replace("plan.json", b"x"), lambda: store.read("plan.json")):
@@ -141,14 +141,14 @@ def test_disk_without_hard_links_is_bad_input(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "link", no_links)
     with pytest.raises(BadInput, match="has no hard links"):
-        Disk(tmp_path).create("a", b"x")
+        LocalStore(tmp_path).create("a", b"x")
     assert contents(tmp_path) == []
 
 
 def test_every_folder_that_was_made_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
     monkeypatch.setattr("imagekiln.steps.disk.sync_folder", synced.append)
-    store = Disk(tmp_path / "datasets" / "postcards")
+    store = LocalStore(tmp_path / "datasets" / "postcards")
     store.create("images/a", b"x")
     above = [tmp_path, tmp_path / "datasets", tmp_path / "datasets" / "postcards"]
     assert synced == [*above, above[-1] / "images"]
@@ -165,12 +165,12 @@ def test_folder_that_another_made_meanwhile_is_taken(tmp_path: Path, monkeypatch
         make(folder)
 
     monkeypatch.setattr(Path, "mkdir", too_late)
-    Disk(tmp_path / "a").create("b/c", b"x")
+    LocalStore(tmp_path / "a").create("b/c", b"x")
     assert contents(tmp_path) == ["a/b/c"]
 
 
 def test_others_may_read_what_was_written(tmp_path: Path) -> None:
-    store = Disk(tmp_path)
+    store = LocalStore(tmp_path)
     store.create("a", b"x")
     store.replace("b", b"x")
     assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "b")] == [0o644, 0o644]

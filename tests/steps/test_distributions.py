@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps.distributions import Distributions, Spread
-from imagekiln.steps.histogram import MOST_BINS, Growing, Histogram
-from imagekiln.steps.tally import MOST, SHOWN, Tally
+from imagekiln.steps.distributions import DistributionBuilder, Distributions
+from imagekiln.steps.histogram import MAX_BINS, Histogram, LogHistogram
+from imagekiln.steps.tally import MAX_TOP_VALUES, MAX_VALUES, TopKCounter
 
 
 def _manifest(sizes: list[int | None], shape: tuple[int, int] = (64, 96), guidance: float = 3.0) -> pa.Table:
@@ -24,10 +24,10 @@ def _manifest(sizes: list[int | None], shape: tuple[int, int] = (64, 96), guidan
 
 
 def test_every_image_is_counted_by_its_settings_and_every_good_one_by_its_size() -> None:
-    spread = Spread()
+    spread = DistributionBuilder()
     spread.add(_manifest([1000, None, 2000]))
     spread.add(_manifest([500], shape=(1024, 512), guidance=7.5))
-    found = spread.distributions()
+    found = spread.build()
     assert (found.bytes.least, found.bytes.most, found.bytes.images) == (500, 2000, 3)
     assert (found.prompt.least, found.prompt.most, found.prompt.images) == (1, 3, 4)
     assert [(each.value, each.images) for each in found.shapes.top] == [
@@ -39,45 +39,45 @@ def test_every_image_is_counted_by_its_settings_and_every_good_one_by_its_size()
 
 
 def test_nothing_counted_is_nothing_told() -> None:
-    spread = Spread()
+    spread = DistributionBuilder()
     spread.add(_manifest([]))
-    assert spread.distributions() == Distributions()
+    assert spread.build() == Distributions()
     spread.add(_manifest([None]))
-    assert spread.distributions().bytes == Histogram()
+    assert spread.build().bytes == Histogram()
 
 
 @pytest.mark.parametrize("values", [[1], [7] * 5, [1, 2**46], list(range(1, 5000)), [2**62]])
 def test_a_histogram_holds_every_value_between_its_bounds(values: list[int]) -> None:
-    growing = Growing()
+    growing = LogHistogram()
     growing.add(np.array(values))
-    found = growing.histogram()
+    found = growing.to_histogram()
     assert found.images == len(values)
-    assert len(found.bins) <= MOST_BINS
+    assert len(found.bins) <= MAX_BINS
     assert all(one.high == two.low for one, two in zip(found.bins, found.bins[1:], strict=False))
     assert found.bins[0].low <= min(values) + 1e-9
 
 
 def test_a_bin_holds_what_is_counted_within_its_bounds() -> None:
     values = np.random.default_rng(1).integers(100, 100_000, 10_000)
-    growing = Growing()
+    growing = LogHistogram()
     for some in np.array_split(values, 7):
         growing.add(some)
-    for each in growing.histogram().bins:
+    for each in growing.to_histogram().bins:
         assert each.images == ((values >= each.low) & (values < each.high)).sum()
 
 
 def test_the_middle_half_lies_in_the_middle() -> None:
-    growing = Growing()
+    growing = LogHistogram()
     growing.add(np.arange(1000, 2000))
-    low, high = growing.histogram().middle()
+    low, high = growing.to_histogram().interquartile_range()
     assert 1150 <= low <= 1250 <= 1750 <= high <= 1850
 
 
 def test_frequent_values_stay_however_many_rare_ones_there_are() -> None:
-    tally = Tally[int]()
-    for start in range(0, 3 * MOST, 1000):
+    tally = TopKCounter[int]()
+    for start in range(0, 3 * MAX_VALUES, 1000):
         tally.add_column(np.concatenate([np.arange(start + 10, start + 1010), np.full(50, 1)]))
-    found = tally.choices(str)
-    assert (found.top[0].value, found.top[0].images) == ("1", 50 * 3 * MOST // 1000)
-    assert len(found.top) == SHOWN
-    assert sum(each.images for each in found.top) + found.other_images == 1050 * 3 * MOST // 1000
+    found = tally.top_values(str)
+    assert (found.top[0].value, found.top[0].images) == ("1", 50 * 3 * MAX_VALUES // 1000)
+    assert len(found.top) == MAX_TOP_VALUES
+    assert sum(each.images for each in found.top) + found.other_images == 1050 * 3 * MAX_VALUES // 1000

@@ -4,15 +4,15 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps import sources
-from imagekiln.steps.draft import Draft
+from imagekiln.steps.draft import PlanDraft
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job import Job
 from tests.jobs import job
 
 
-def _draft(folder: Path, asked: Job) -> Draft:
+def _draft(folder: Path, asked: Job) -> PlanDraft:
     (folder / "spool").mkdir()
-    return Draft(asked, sources.gather(asked.patterns, folder / "spool"), folder / "spool")
+    return PlanDraft(asked, sources.gather_sources(asked.prompt_patterns, folder / "spool"), folder / "spool")
 
 
 def test_draft_counts_what_became_of_every_row(tmp_path: Path) -> None:
@@ -31,8 +31,8 @@ def test_shards_come_in_the_sizes_of_the_cut_and_hold_every_image_once(tmp_path:
     columns = {"prompt": [f"p{n}" for n in range(100)], "steps": [2, 3] * 50, "x": [*range(100)]}
     asked = job(tmp_path, columns, carry=["x"], batch={"images": 4}, part={"images": 8}, shard={"images": 24})
     with closing(_draft(tmp_path, asked)) as draft:
-        shards = [*draft.shards()]
-        assert tuple(shard.num_rows for shard in shards) == draft.cut.shard_images == (24, 24, 24, 24, 4)
+        shards = [*draft.iter_shards()]
+        assert tuple(shard.num_rows for shard in shards) == draft.sharding.shard_images == (24, 24, 24, 24, 4)
     assert sorted(row for shard in shards for row in shard["row"].to_pylist()) == [*range(100)]
     assert all(shard["x"] == shard["row"] for shard in shards)
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from imagekiln.steps.drawing import Drawing, shoot, to_uint8, unfinished
-from imagekiln.steps.encode import Picture
+from imagekiln.steps.drawing import PendingBatch, copy_to_host, count_pending, to_uint8
+from imagekiln.steps.encode import DrawnImage
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.timing import Spans
 from tests.runs import picture
@@ -30,30 +30,30 @@ class Device:
             raise self._fault
 
 
-def _drawing(device: Device, count: int = 2) -> Drawing:
-    return Drawing(count, device, lambda: [picture(place) for place in range(count)])
+def _drawing(device: Device, count: int = 2) -> PendingBatch:
+    return PendingBatch(count, device, lambda: [picture(place) for place in range(count)])
 
 
 def test_how_many_pictures_there_are_is_known_before_they_are_drawn() -> None:
     drawing = _drawing(Device())
     assert len(drawing) == 2
-    assert unfinished(drawing) == 2
+    assert count_pending(drawing) == 2
 
 
 def test_pictures_that_are_there_are_not_unfinished() -> None:
-    assert unfinished([picture(0)]) == 0
+    assert count_pending([picture(0)]) == 0
 
 
 def test_to_look_at_a_picture_waits_for_the_device() -> None:
     device = Device()
     drawing = _drawing(device)
     with ThreadPoolExecutor(2) as pool:
-        looking = [pool.submit(lambda: [each.place for each in drawing]) for _ in range(2)]
+        looking = [pool.submit(lambda: [each.index_in_part for each in drawing]) for _ in range(2)]
         assert not any(each.done() for each in looking)
         device.over.set()
         assert [each.result() for each in looking] == [[0, 1], [0, 1]]
-    assert drawing[-1].place == 1
-    assert [each.place for each in drawing[1:]] == [1]
+    assert drawing[-1].index_in_part == 1
+    assert [each.index_in_part for each in drawing[1:]] == [1]
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_nothing_of_the_device_is_kept_once_pictures_are_there() -> None:
     class Memory:
         """Stands for a batch's tensors."""
 
-    def read(held: Memory) -> list[Picture]:
+    def read(held: Memory) -> list[DrawnImage]:
         assert memory() is held
         return [picture(0)]
 
@@ -80,11 +80,11 @@ def test_nothing_of_the_device_is_kept_once_pictures_are_there() -> None:
     memory = weakref.ref(held)
     device = Device()
     device.over.set()
-    drawing = Drawing(1, device, partial(read, held))
+    drawing = PendingBatch(1, device, partial(read, held))
     del held
     gc.collect()
     assert memory() is not None
-    assert drawing[0].place == 0
+    assert drawing[0].index_in_part == 0
     gc.collect()
     assert memory() is None
 
@@ -101,8 +101,8 @@ def test_where_devices_have_no_streams_pixels_are_there_at_once() -> None:
     images[1, 0, 0, 0] = float("nan")
     images[2, 0, 0, 0] = float("inf")
     spans = Spans(torch.device("cpu"))
-    shot = shoot(images, None, spans)
-    assert shot.over is None
+    shot = copy_to_host(images, None, spans)
+    assert shot.done_event is None
     assert shot.source == ()
     assert shot.finite.tolist() == [True, False, False]
-    assert spans.taken().copy > 0
+    assert spans.times().copy > 0

@@ -28,36 +28,36 @@ def store(job: Job) -> Store:
 
 
 def test_earlier_runs_are_chosen_but_not_the_run_itself(job: Job, store: Store) -> None:
-    assert earlier.found(job) == ("nightly-0", "nightly-1")
-    assert earlier.chosen(store, job, "nightly-2") == ("nightly-0", "nightly-1")
-    assert earlier.chosen(store, job, "nightly-1") == ("nightly-0",)
+    assert earlier.successful_runs(job) == ("nightly-0", "nightly-1")
+    assert earlier.choose_existing_runs(store, job, "nightly-2") == ("nightly-0", "nightly-1")
+    assert earlier.choose_existing_runs(store, job, "nightly-1") == ("nightly-0",)
 
 
 def test_choice_that_was_frozen_stays(job: Job, store: Store) -> None:
-    earlier.freeze(store, job, ("nightly-0",))
+    earlier.freeze_existing_runs(store, job, ("nightly-0",))
     succeed(job.output, entry(3))
-    assert earlier.chosen(store, job, "nightly-2") == ("nightly-0",)
-    earlier.freeze(store, job, ("nightly-0",))
+    assert earlier.choose_existing_runs(store, job, "nightly-2") == ("nightly-0",)
+    earlier.freeze_existing_runs(store, job, ("nightly-0",))
 
 
 def test_two_that_plan_at_once_and_choose_otherwise_do_not_mix(job: Job, store: Store) -> None:
-    earlier.freeze(store, job, ("nightly-0",))
+    earlier.freeze_existing_runs(store, job, ("nightly-0",))
     with pytest.raises(TryAgain, match="is being planned by someone else too"):
-        earlier.freeze(store, job, ("nightly-0", "nightly-1"))
+        earlier.freeze_existing_runs(store, job, ("nightly-0", "nightly-1"))
 
 
 def test_job_that_skips_nothing_asks_for_no_runs(job: Job, store: Store) -> None:
     plain = job.model_copy(update={"skip_existing": False, "output": "s3://nowhere/at-all"})
-    assert earlier.found(plain) == earlier.chosen(store, plain, "nightly-2") == ()
-    earlier.freeze(store, plain, ())
-    assert not store.exists(names.LOOKED_AT)
+    assert earlier.successful_runs(plain) == earlier.choose_existing_runs(store, plain, "nightly-2") == ()
+    earlier.freeze_existing_runs(store, plain, ())
+    assert not store.exists(names.EXISTING_RUNS_KEY)
 
 
 @pytest.mark.parametrize("content", [b"{}\n", b'["../elsewhere"]', b"[", b"[1]"])
 def test_damaged_choice_is_refused(job: Job, store: Store, content: bytes) -> None:
-    store.replace(names.LOOKED_AT, content)
+    store.replace(names.EXISTING_RUNS_KEY, content)
     with pytest.raises(BadInput, match=r"looked-at\.json: is damaged"):
-        earlier.chosen(store, job, "nightly-2")
+        earlier.choose_existing_runs(store, job, "nightly-2")
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
 
 def test_store_that_ignores_conditions_is_refused_before_anything_follows(job: Job, forgetful: Store) -> None:
     with pytest.raises(BadInput, match="ignores conditional writes"):
-        earlier.freeze(forgetful, job, ())
-    assert not forgetful.exists(names.LOOKED_AT)
-    earlier.freeze(forgetful, job.model_copy(update={"unconditional_writes": "accept"}), ())
-    assert forgetful.exists(names.LOOKED_AT)
+        earlier.freeze_existing_runs(forgetful, job, ())
+    assert not forgetful.exists(names.EXISTING_RUNS_KEY)
+    earlier.freeze_existing_runs(forgetful, job.model_copy(update={"unconditional_writes": "accept"}), ())
+    assert forgetful.exists(names.EXISTING_RUNS_KEY)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from imagekiln.steps import embeddings
-from imagekiln.steps.embeddings import TextCache, stacked
+from imagekiln.steps.embeddings import TextCache, stack_embeds
 
 
 class Encoder:
@@ -20,7 +20,7 @@ class Encoder:
 
 def test_texts_are_stacked_in_the_order_of_the_batch() -> None:
     cache = TextCache(Encoder())
-    one, two = stacked([cache.of(text) for text in ("a", "bb", "a")], None)
+    one, two = stack_embeds([cache.get(text) for text in ("a", "bb", "a")], None)
     assert one.tolist() == [[1, 1, 1], [2, 2, 2], [1, 1, 1]]
     assert two.tolist() == [-1, -2, -1]
 
@@ -30,7 +30,7 @@ def test_a_text_is_encoded_once() -> None:
     cache = TextCache(encoder)
     for _ in range(3):
         for text in ("a", "bb", "a"):
-            cache.of(text)
+            cache.get(text)
     assert encoder.asked == ["a", "bb"]
 
 
@@ -39,7 +39,7 @@ def test_only_the_latest_texts_are_remembered(monkeypatch: pytest.MonkeyPatch) -
     encoder = Encoder()
     cache = TextCache(encoder)
     for text in ("a", "bb", "a", "ccc", "a", "bb"):
-        cache.of(text)
+        cache.get(text)
     assert encoder.asked == ["a", "bb", "ccc", "bb"]
 
 
@@ -51,10 +51,10 @@ def test_no_more_is_remembered_than_the_device_has_room_for(
     encoder = Encoder()
     cache = TextCache(encoder)
     for text in ("a", "bb", "a"):
-        cache.of(text)
+        cache.get(text)
     assert encoder.asked == asked
 
 
 def test_texts_of_a_batch_are_filled_up_with_zeros() -> None:
-    (filled,) = stacked([(torch.ones(1, 2, 1),), (torch.ones(1, 3, 1),)], 4)
+    (filled,) = stack_embeds([(torch.ones(1, 2, 1),), (torch.ones(1, 3, 1),)], 4)
     assert filled[..., 0].tolist() == [[1, 1, 0, 0], [1, 1, 1, 0]]

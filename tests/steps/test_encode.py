@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pytest
 
-from imagekiln.steps.encode import Encoded, Picture, encode, pixels_hash
+from imagekiln.steps.encode import DrawnImage, EncodedImage, encode_drawn_image, hash_pixels
 from imagekiln.steps.encodings import Png
 from tests.runs import picture
 
@@ -15,13 +15,13 @@ def _rgb(height: int, width: int) -> np.ndarray[tuple[int, int, int], np.dtype[n
 
 
 def test_the_same_picture_gives_the_same_bytes() -> None:
-    assert encode(picture(3), Png()) == encode(picture(3), Png())
+    assert encode_drawn_image(picture(3), Png()) == encode_drawn_image(picture(3), Png())
 
 
 def test_hashes_are_those_of_the_bytes_and_of_the_bare_pixels() -> None:
     drawn = picture(3)
     assert drawn.rgb is not None
-    found = encode(drawn, Png())
+    found = encode_drawn_image(drawn, Png())
     assert found.content is not None
     assert found.sha256 == hashlib.sha256(found.content).hexdigest()
     assert found.pixels_sha256 == hashlib.sha256(drawn.rgb.tobytes()).hexdigest()
@@ -29,26 +29,28 @@ def test_hashes_are_those_of_the_bytes_and_of_the_bare_pixels() -> None:
 
 def test_pixels_hash_knows_nothing_of_the_encoding_or_the_memory_layout() -> None:
     rgb = _rgb(8, 24)
-    assert encode(Picture(0, rgb), Png(level=0)).pixels_sha256 == pixels_hash(np.asfortranarray(rgb))
-    assert encode(Picture(0, rgb), Png(level=9)).pixels_sha256 == pixels_hash(rgb)
+    assert encode_drawn_image(DrawnImage(0, rgb), Png(level=0)).pixels_sha256 == hash_pixels(np.asfortranarray(rgb))
+    assert encode_drawn_image(DrawnImage(0, rgb), Png(level=9)).pixels_sha256 == hash_pixels(rgb)
 
 
 @pytest.mark.parametrize("colour", [(0, 0, 0), (255, 255, 255), (10, 200, 30)])
 def test_one_flat_colour_is_blank(colour: tuple[int, int, int]) -> None:
     flat = np.full((8, 8, 3), colour, dtype=np.uint8)
-    assert encode(Picture(4, flat), Png()) == Encoded(4, "blank", "every pixel has the same colour")
+    assert encode_drawn_image(DrawnImage(4, flat), Png()) == EncodedImage(4, "blank", "every pixel has the same colour")
 
 
 def test_a_single_other_pixel_is_no_blank() -> None:
     almost = np.zeros((8, 8, 3), dtype=np.uint8)
     almost[7, 7, 2] = 1
-    assert encode(Picture(0, almost), Png()).status == "ok"
+    assert encode_drawn_image(DrawnImage(0, almost), Png()).status == "ok"
 
 
 def test_what_the_denoiser_refused_keeps_its_status_and_error() -> None:
-    assert encode(Picture(2, None, "failed", "ValueError: no"), Png()) == Encoded(2, "failed", "ValueError: no")
+    assert encode_drawn_image(DrawnImage(2, None, "failed", "ValueError: no"), Png()) == EncodedImage(
+        2, "failed", "ValueError: no"
+    )
 
 
 def test_filtered_pixels_are_not_stored() -> None:
-    found = encode(Picture(2, _rgb(8, 8), "filtered", "refused"), Png())
+    found = encode_drawn_image(DrawnImage(2, _rgb(8, 8), "filtered", "refused"), Png())
     assert (found.status, found.content, found.sha256) == ("filtered", None, None)

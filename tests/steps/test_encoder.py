@@ -14,13 +14,13 @@ import pytest
 from PIL import Image
 
 from imagekiln.steps import exif, generate, plan, xmp
-from imagekiln.steps.encoder import Encoder, notes
-from imagekiln.steps.encodings import Encoding, Jpeg, Png, Webp, is_lossless, mime, suffix
+from imagekiln.steps.encoder import OutputEncoder, build_image_metadata
+from imagekiln.steps.encodings import Encoding, Jpeg, Png, Webp, file_suffix, is_lossless, mime_type
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.jobfile import check_job
-from imagekiln.steps.parameters import CUT, GUARD, Model
+from imagekiln.steps.jobfile import validate_job
+from imagekiln.steps.parameters import ELLIPSIS, GUARD, ModelLabel
 from imagekiln.steps.planning import make_plan
-from imagekiln.steps.progress import Silent
+from imagekiln.steps.progress import NoProgress
 from imagekiln.steps.run import run
 from imagekiln.steps.stop import Stop
 from imagekiln.steps.storage import open_store
@@ -46,7 +46,7 @@ PROMPTS = [*HOSTILE, "x" * 3000, "two lines\nNegative prompt: of mine\nSteps: 1,
 def made(folder: Path, encoding: Encoding, **settings: object) -> str:
     """A finished run of prompts that break things, verified."""
     job = jobs.job(folder, {"prompt": PROMPTS}, **{**SETTINGS, "encoding": encoding.model_dump(), **settings})
-    uri = run(job, Silent(), Stop()).uri
+    uri = run(job, NoProgress(), Stop()).uri
     assert verify(uri).ok == len(PROMPTS)
     return uri
 
@@ -84,7 +84,7 @@ def test_the_text_of_every_image_reads_back_as_its_row(finished: tuple[Encoding,
 
 
 def test_every_image_is_marked_as_made_by_a_model(finished: tuple[Encoding, str]) -> None:
-    assert {read(content).xmp.get(SOURCE) for _, content in files(finished[1])} == {xmp.MADE_BY_AI}
+    assert {read(content).xmp.get(SOURCE) for _, content in files(finished[1])} == {xmp.TRAINED_ALGORITHMIC_MEDIA}
 
 
 def test_hugging_face_datasets_decodes_the_images(finished: tuple[Encoding, str], tmp_path: Path) -> None:
@@ -103,7 +103,7 @@ def test_files_are_named_for_what_they_are(finished: tuple[Encoding, str]) -> No
     encoding, uri = finished
     names = duckdb.execute(f"SELECT image_id, image.path FROM '{uri}/images/*.parquet'").fetchall()
     assert names
-    assert all(path == name + suffix(encoding) for name, path in names)
+    assert all(path == name + file_suffix(encoding) for name, path in names)
 
 
 def test_pixels_are_hashed_as_they_were_drawn_whatever_the_encoding(
@@ -119,11 +119,11 @@ def test_the_same_job_gives_the_same_bytes(finished: tuple[Encoding, str], tmp_p
 
 @pytest.mark.parametrize("encoding", KINDS, ids=said)
 def test_with_the_mark_alone_no_prompt_seed_or_model_leaves(encoding: Encoding) -> None:
-    row, model = image_row("a secret prompt", 4711), Model("secret/model", "secret/model@" + "ab" * 20)
-    job = check_job({**SMALLEST, "encoding": encoding.model_dump()})
-    whole, mark, nothing = (notes(row, model, job.encoding, each) for each in ("all", "mark", "none"))
+    row, model = image_row("a secret prompt", 4711), ModelLabel("secret/model", "secret/model@" + "ab" * 20)
+    job = validate_job({**SMALLEST, "encoding": encoding.model_dump()})
+    whole, mark, nothing = (build_image_metadata(row, model, job.encoding, each) for each in ("all", "mark", "none"))
     assert (whole.parameters or "").startswith("a secret prompt\nSteps: 2")
-    assert (mark.parameters, mark.xmp) == (None, xmp.PACKET)
+    assert (mark.parameters, mark.xmp) == (None, xmp.AI_XMP_PACKET)
     assert (nothing.parameters, nothing.xmp) == (None, None)
 
 
@@ -132,27 +132,30 @@ def test_with_the_mark_alone_no_prompt_seed_or_model_leaves(encoding: Encoding) 
 def test_the_switch_holds_for_every_image_of_a_job(encoding: Encoding, metadata: str, tmp_path: Path) -> None:
     for _, content in files(made(tmp_path, encoding, metadata=metadata)):
         found = read(content)
-        assert (found.parameters, found.xmp.get(SOURCE)) == (None, xmp.MADE_BY_AI if metadata == "mark" else None)
+        assert (found.parameters, found.xmp.get(SOURCE)) == (
+            None,
+            xmp.TRAINED_ALGORITHMIC_MEDIA if metadata == "mark" else None,
+        )
         for hidden in (b"Steps", b"Seed", b"shapes", b"parameters", b"Exif"):
             assert hidden not in content
 
 
 def test_in_a_jpeg_a_prompt_too_long_is_cut_and_in_others_it_is_whole() -> None:
-    row, model = image_row("x" * 1_000_000), Model("a", "a@b")
-    text = notes(row, model, Jpeg(), "all").parameters or ""
-    assert len(text) == exif.MOST_UNITS - len("Negative prompt: ") - 1
-    assert parse(text).prompts[0].endswith("xxx" + CUT)
+    row, model = image_row("x" * 1_000_000), ModelLabel("a", "a@b")
+    text = build_image_metadata(row, model, Jpeg(), "all").parameters or ""
+    assert len(text) == exif.MAX_COMMENT_UNITS - len("Negative prompt: ") - 1
+    assert parse(text).prompts[0].endswith("xxx" + ELLIPSIS)
     assert parse(text).settings["Steps"] == "2"
     for encoding in (Png(), Webp()):
-        assert parse(notes(row, model, encoding, "all").parameters or "").prompts[0] == "x" * 1_000_000
+        assert parse(build_image_metadata(row, model, encoding, "all").parameters or "").prompts[0] == "x" * 1_000_000
 
 
 @pytest.mark.parametrize("encoding", KINDS, ids=said)
 def test_a_job_with_a_certificate_signs_every_image(encoding: Encoding, tmp_path: Path) -> None:
     uri = made(tmp_path / "job", encoding, c2pa=certificates.write(tmp_path / "certificates"))
     for row, content in files(uri):
-        verified(content, mime(encoding))
-        assert (read(content).xmp[SOURCE], row["status"]) == (xmp.MADE_BY_AI, "ok")
+        verified(content, mime_type(encoding))
+        assert (read(content).xmp[SOURCE], row["status"]) == (xmp.TRAINED_ALGORITHMIC_MEDIA, "ok")
         assert (read(content).parameters or "") != ""
         with Image.open(io.BytesIO(content)) as image:
             image.load()
@@ -175,7 +178,7 @@ def test_nothing_said_and_something_signed_contradict_each_other(tmp_path: Path)
 
 def test_an_encoder_encodes_the_picture_of_its_row(tmp_path: Path) -> None:
     planned = jobs.plan(tmp_path, {"prompt": ["a"]}, encoding={"kind": "webp"})
-    frozen = plan.load(open_store(planned.uri))
-    found = Encoder(frozen)(picture(3), image_row("of this row", 3))
-    assert (found.place, found.status, found.suffix) == (3, "ok", ".webp")
+    frozen = plan.load_plan(open_store(planned.uri))
+    found = OutputEncoder(frozen)(picture(3), image_row("of this row", 3))
+    assert (found.index_in_part, found.status, found.suffix) == (3, "ok", ".webp")
     assert (read(found.content or b"").parameters or "").startswith("of this row\nSteps: 2")

@@ -5,10 +5,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from imagekiln.steps.encodings import Encoding, Jpeg, Png, Webp, is_lossless, mime, suffix
+from imagekiln.steps.encodings import Encoding, Jpeg, Png, Webp, file_suffix, is_lossless, mime_type
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job import Job
-from imagekiln.steps.jobfile import check_job, read_job
+from imagekiln.steps.jobfile import read_job, validate_job
 from tests import jobs
 from tests.encodings import ALL, KINDS, LOSSLESS, said
 from tests.steps.test_mistakes import SMALLEST
@@ -16,18 +16,18 @@ from tests.steps.test_mistakes import SMALLEST
 
 def _told(**values: object) -> str:
     with pytest.raises(BadInput) as caught:
-        check_job({**SMALLEST, "encoding": values})
+        validate_job({**SMALLEST, "encoding": values})
     return str(caught.value).removeprefix("job: ")
 
 
 def test_png_is_what_is_written_where_nothing_is_said() -> None:
-    assert check_job(SMALLEST).encoding == check_job({**SMALLEST, "encoding": {}}).encoding == Png()
-    assert check_job({**SMALLEST, "encoding": {"level": 9}}).encoding == Png(level=9)
+    assert validate_job(SMALLEST).encoding == validate_job({**SMALLEST, "encoding": {}}).encoding == Png()
+    assert validate_job({**SMALLEST, "encoding": {"level": 9}}).encoding == Png(level=9)
 
 
 @pytest.mark.parametrize("encoding", ALL, ids=said)
 def test_an_encoding_comes_back_from_what_is_stored_of_it(encoding: Encoding) -> None:
-    job = check_job({**SMALLEST, "encoding": encoding.model_dump()})
+    job = validate_job({**SMALLEST, "encoding": encoding.model_dump()})
     assert job.encoding == encoding
     assert Job.model_validate_json(job.model_dump_json()) == job
     assert Job(**{**dict(job), "encoding": encoding}) == job
@@ -58,7 +58,7 @@ def test_wrong_settings_are_told_with_what_to_write(values: dict[str, object], t
 
 def test_an_encoding_that_is_no_group_is_told_with_its_settings() -> None:
     with pytest.raises(BadInput, match=r"encoding is 3; write settings in it: kind, level, quality, "):
-        check_job({**SMALLEST, "encoding": 3})
+        validate_job({**SMALLEST, "encoding": 3})
 
 
 @pytest.mark.parametrize("values", [{}, {"level": 9}, {"kind": "png"}, {"kind": "jpeg"}, {"kind": "webp", "method": 1}])
@@ -79,8 +79,8 @@ def test_the_command_line_changes_kind_and_settings(tmp_path: Path) -> None:
 
 
 def test_each_kind_has_a_suffix_and_a_name_of_its_own() -> None:
-    assert [suffix(each) for each in KINDS] == [".png", ".jpg", ".webp"]
-    assert [mime(each) for each in KINDS] == ["image/png", "image/jpeg", "image/webp"]
+    assert [file_suffix(each) for each in KINDS] == [".png", ".jpg", ".webp"]
+    assert [mime_type(each) for each in KINDS] == ["image/png", "image/jpeg", "image/webp"]
 
 
 def test_what_keeps_every_pixel_is_known() -> None:

@@ -30,7 +30,7 @@ def test_estimate_agrees_with_the_plan_and_writes_nothing(tmp_path: Path) -> Non
     assert (found.rows, found.rejected_rows, found.duplicate_images) == (6, 1, 1)
     assert (found.images, found.shards, found.truncated_prompts) == (30, 2, 20)
     assert (made.counts.images, len(made.shards), made.counts.truncated_prompts) == (30, 2, 20)
-    assert found.parts == sum(made.parts(number) for number in range(len(made.shards))) == 4
+    assert found.parts == sum(made.part_count(number) for number in range(len(made.shards))) == 4
 
 
 def test_gpu_hours_follow_pixels_and_steps_and_cost_follows_hours(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from imagekiln.steps import exif
-from imagekiln.steps.codecs import Notes, written
+from imagekiln.steps.codecs import EmbeddedMetadata, encode_image
 from imagekiln.steps.encodings import Jpeg
 from tests.encodings import noise
 from tests.notes import read
@@ -16,13 +16,16 @@ EXIF_IFD = 0x8769
 
 @pytest.mark.parametrize("text", ["", "a", "\u05e9\u05dc\u05d5\u05dd \N{ROCKET}\nSteps: 1"])
 def test_other_readers_find_the_text(text: str) -> None:
-    content = written(noise(8, 8), Jpeg(), Notes(text))
+    content = encode_image(noise(8, 8), Jpeg(), EmbeddedMetadata(text))
     assert read(content).parameters == text
     with Image.open(io.BytesIO(content)) as image:
-        assert image.getexif().get_ifd(EXIF_IFD) == {exif.USER_COMMENT: b"UNICODE\0" + text.encode("utf-16-be")}
+        assert image.getexif().get_ifd(EXIF_IFD) == {exif.USER_COMMENT_TAG: b"UNICODE\0" + text.encode("utf-16-be")}
 
 
 def test_the_longest_text_fits_a_jpeg_and_no_longer_one() -> None:
-    assert read(written(noise(8, 8), Jpeg(), Notes("x" * exif.MOST_UNITS))).parameters == "x" * exif.MOST_UNITS
+    assert (
+        read(encode_image(noise(8, 8), Jpeg(), EmbeddedMetadata("x" * exif.MAX_COMMENT_UNITS))).parameters
+        == "x" * exif.MAX_COMMENT_UNITS
+    )
     with pytest.raises(ValueError, match="too long"):
-        written(noise(8, 8), Jpeg(), Notes("x" * (exif.MOST_UNITS + 1)))
+        encode_image(noise(8, 8), Jpeg(), EmbeddedMetadata("x" * (exif.MAX_COMMENT_UNITS + 1)))

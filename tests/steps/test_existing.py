@@ -19,12 +19,12 @@ def marked(folder: Path, wanted: Sequence[str], runs: Sequence[str]) -> list[int
     folder.mkdir()
     database = Database(folder)
     values = ", ".join(f"('{text}', {10 * place})" for place, text in enumerate(wanted)) or "(NULL, NULL)"
-    database.run(
+    database.execute(
         f"CREATE TABLE once AS SELECT * FROM (VALUES {values}) AS t(image_id, number) WHERE number IS NOT NULL"
     )
-    existing.mark(database, folder, runs)
-    found = database.table("SELECT number FROM existing ORDER BY number")["number"].to_pylist()
-    left = database.table("SELECT count(*) AS images FROM planned")["images"].to_pylist()
+    existing.create_existing_table(database, folder, runs)
+    found = database.fetch_table("SELECT number FROM existing ORDER BY number")["number"].to_pylist()
+    left = database.fetch_table("SELECT count(*) AS images FROM planned")["images"].to_pylist()
     database.close()
     assert left == [len(wanted) - len(found)]
     return [int(number) for number in found]

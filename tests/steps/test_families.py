@@ -9,9 +9,9 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from imagekiln.steps.denoise import GUIDERS, Denoiser
-from imagekiln.steps.families import FAMILIES, family
-from imagekiln.steps.progress import Silent
+from imagekiln.steps.denoise import GUIDER_NAMES, Denoiser
+from imagekiln.steps.families import FAMILIES, family_of
+from imagekiln.steps.progress import NoProgress
 from imagekiln.steps.rows import ImageRow
 from imagekiln.steps.run import run
 from imagekiln.steps.stop import Stop
@@ -55,17 +55,17 @@ def _ours(pipe: models.Untyped, rows: Sequence[ImageRow], size: int) -> list[RGB
 
 def _diffusers(pipe: models.Untyped, row: ImageRow, size: int) -> RGB:
     """The image by diffusers' own call on the text, in a batch of copies, so that the text is encoded by itself."""
-    pixels, known = row.pixels, family(type(pipe).__name__)
-    for name in GUIDERS:
+    pixels, known = row.parameters, family_of(type(pipe).__name__)
+    for name in GUIDER_NAMES:
         if hasattr(pipe, name):
             getattr(pipe, name).guidance_scale = pixels.guidance
     asked: dict[str, object] = {
         "use_resolution_binning": False,
-        known.guidance: pixels.guidance,
+        known.guidance_argument: pixels.guidance,
     }
-    if pixels.negative_prompt or known.padded:
+    if pixels.negative_prompt or known.pad_to_tokens:
         asked["negative_prompt"] = pixels.negative_prompt
-    size = 1 if known.alone else size
+    size = 1 if known.one_at_a_time else size
     drawn = pipe(
         prompt=pixels.prompt,
         num_images_per_prompt=size,
@@ -89,7 +89,7 @@ def test_images_are_those_of_diffusers_own_call(kind: str) -> None:
         for row, ours in zip(rows, _ours(pipe, rows, 2), strict=True)
     ]
     # Texts padded under a mask take another way through attention: the last digit may differ.
-    assert max(differ) <= (1 if family(_name(kind)).padded else 0)
+    assert max(differ) <= (1 if family_of(_name(kind)).pad_to_tokens else 0)
 
 
 def test_a_text_alone_is_not_padded() -> None:
@@ -120,7 +120,7 @@ def test_prompts_negative_prompts_and_guidance_tell(kind: str) -> None:
     assert np.array_equal(_ours(pipe, [other], 1)[0], drawn)
     assert np.array_equal(_ours(pipe, [negative], 1)[0], drawn) is (kind in SILENT_ON_NEGATIVES)
     assert np.array_equal(_ours(pipe, [guided], 1)[0], drawn) is (kind == "flux")  # the tiny one is a schnell
-    another = image_row("two green triangles", 0, width=row.pixels.width, height=row.pixels.height)
+    another = image_row("two green triangles", 0, width=row.parameters.width, height=row.parameters.height)
     assert not np.array_equal(_ours(pipe, [another], 1)[0], drawn)
 
 
@@ -144,7 +144,7 @@ def test_a_whole_job_runs(kind: str, tmp_path: Path) -> None:
         model={"id": str(families.folder(kind)), "dtype": "float32"},
         defaults={"steps": 2, "guidance": 3.0, "seed": 7, "width": side, "height": side},
     )
-    done = run(job, Silent(), Stop())
+    done = run(job, NoProgress(), Stop())
     assert done.summary.ok == 4
     assert verify(done.uri).ok == 4
 
@@ -156,10 +156,10 @@ def test_every_family_of_the_table_is_tested() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_table_says_how_the_denoiser_compiles(kind: str) -> None:
     pipe = families.pipe(kind)
-    known = family(type(pipe).__name__)
+    known = family_of(type(pipe).__name__)
     denoiser = getattr(pipe, "transformer", None) or pipe.unet
     # A UNet names its attention alone, which would leave its convolutions as they are.
-    assert (known.compiled == "regional") is (hasattr(pipe, "transformer") and bool(denoiser._repeated_blocks))
+    assert (known.compile_mode == "regional") is (hasattr(pipe, "transformer") and bool(denoiser._repeated_blocks))
 
 
 @pytest.mark.parametrize("kind", KINDS)

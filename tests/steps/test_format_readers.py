@@ -17,7 +17,7 @@ import webdataset
 from PIL import Image
 
 from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.encode import pixels_hash
+from imagekiln.steps.encode import hash_pixels
 from tests.runs import fill, not_ok, planned
 from tests.texts import HOSTILE
 
@@ -58,7 +58,7 @@ def test_hugging_face_datasets_takes_the_folder_as_its_card_says(
     assert [row["prompt"] for row in rows] == WANTED
     assert [row["tag"] for row in rows] == [None] * 7 + WANTED[7:]
     for row in rows:
-        assert pixels_hash(np.asarray(row["image"])) == row["pixels_sha256"]
+        assert hash_pixels(np.asarray(row["image"])) == row["pixels_sha256"]
 
 
 @pytest.mark.parametrize("layout", FORMATS)
@@ -77,7 +77,7 @@ def test_webdataset_gives_image_text_and_settings(runs: dict[str, Path]) -> None
     assert [sample["json"]["prompt"] for sample in samples] == WANTED
     for sample in samples:
         assert sample["__key__"] == sample["json"]["image_id"]
-        assert pixels_hash(sample["png"]) == sample["json"]["pixels_sha256"]
+        assert hash_pixels(sample["png"]) == sample["json"]["pixels_sha256"]
 
 
 @pytest.mark.parametrize("layout", FORMATS)
@@ -109,7 +109,7 @@ def test_each_file_has_its_prompt_beside_it(runs: dict[str, Path]) -> None:
     pictures = sorted((runs["files"] / "images").glob("*/*.png"))
     for path, each in zip(pictures, told[:-1], strict=True):
         with Image.open(io.BytesIO(path.read_bytes())) as image:
-            assert pixels_hash(np.asarray(image)) == each["pixels_sha256"]
+            assert hash_pixels(np.asarray(image)) == each["pixels_sha256"]
 
 
 @pytest.mark.parametrize("layout", FORMATS)

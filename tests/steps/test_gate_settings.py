@@ -3,27 +3,27 @@
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.gate_settings import Check, Gates
+from imagekiln.steps.gate_settings import GateSettings, UserCheckGate
 from imagekiln.steps.job import Job
-from imagekiln.steps.jobfile import check_job
+from imagekiln.steps.jobfile import validate_job
 
 SMALLEST = {"name": "a", "prompts": "p.parquet", "output": "out", "model": {"id": "bundled:shapes"}}
 
 
 def _job(**gates: object) -> Job:
-    return check_job({**SMALLEST, "gates": gates})
+    return validate_job({**SMALLEST, "gates": gates})
 
 
 def test_nothing_fails_a_run_that_says_nothing_of_gates() -> None:
     gates = _job().gates
-    assert list(gates.all) == ["blank", "safety", "low_contrast", "over_saturated"]
-    assert [gate.share for gate in gates.all.values()] == [None] * 4
+    assert list(gates.all_gates) == ["blank", "safety", "low_contrast", "over_saturated"]
+    assert [gate.share for gate in gates.all_gates.values()] == [None] * 4
 
 
 def test_gates_mark_in_the_order_of_the_docs_and_only_those_that_are_there() -> None:
     checks = [{"name": "nsfw", "entry": "a.b:c"}, {"name": "logo", "entry": "a:d"}]
     gates = _job(checks=checks, near_duplicate={}).gates
-    assert list(gates.marking) == ["low_contrast", "over_saturated", "nsfw", "logo", "near_duplicate"]
+    assert list(gates.marking_gates) == ["low_contrast", "over_saturated", "nsfw", "logo", "near_duplicate"]
     assert gates.near_duplicate is not None
     assert gates.near_duplicate.distance == 4
 
@@ -56,5 +56,5 @@ def test_what_is_wrong_is_said_with_its_place(gates: dict[str, object], sentence
 
 
 def test_gates_read_back_from_their_own_json() -> None:
-    gates = Gates(checks=(Check(name="a", entry="b.c:d", share=0.5),))
-    assert Gates.model_validate_json(gates.model_dump_json()) == gates
+    gates = GateSettings(checks=(UserCheckGate(name="a", entry="b.c:d", share=0.5),))
+    assert GateSettings.model_validate_json(gates.model_dump_json()) == gates

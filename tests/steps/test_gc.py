@@ -11,12 +11,12 @@ import pytest
 
 from imagekiln.steps import names, plan, removing
 from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.disk import Disk
+from imagekiln.steps.disk import LocalStore
 from imagekiln.steps.errors import Incomplete, TryAgain
 from imagekiln.steps.gc import Garbage, gc
-from imagekiln.steps.leftovers import walk
-from imagekiln.steps.plan import to_json
-from imagekiln.steps.planning import Planned
+from imagekiln.steps.leftovers import walk_objects
+from imagekiln.steps.plan import plan_to_json
+from imagekiln.steps.planning import PlanResult
 from imagekiln.steps.retry import retry
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.verify import verify
@@ -28,7 +28,7 @@ DAY = 86_400
 
 def made(
     folder: Path, run_id: str, rows: Rows = PROMPTS, *, days: float = 10, done: bool = True, **changes: object
-) -> Planned:
+) -> PlanResult:
     """A run under `folder`/out, finished or not, so many days old."""
     there = planned(folder, str(folder / "out"), rows, run_id=run_id, **changes)
     fill(there)
@@ -65,7 +65,7 @@ def test_an_old_unfinished_run_is_listed_and_removed_only_when_told(tmp_path: Pa
     assert gc(str(tmp_path / "out")).found == ()
 
 
-@pytest.mark.parametrize("key", [names.PLAN, names.part(2, 0), names.shard(0)])
+@pytest.mark.parametrize("key", [names.PLAN_KEY, names.part_key(2, 0), names.shard_key(0)])
 def test_a_run_in_which_anything_was_written_of_late_stays(key: str, tmp_path: Path) -> None:
     there = made(tmp_path, "half", done=False)
     os.utime(Path(there.uri) / key)
@@ -77,7 +77,7 @@ def test_a_run_whose_images_others_left_out_stays_whatever_became_of_it(tmp_path
     first = made(tmp_path, "monday", PROMPTS[:6])
     second = made(tmp_path, "tuesday", PROMPTS, skip_existing=True)
     assert second.plan.counts.existing_images == 6
-    open_store(first.uri).remove(names.SUCCESS)
+    open_store(first.uri).remove(names.SUCCESS_KEY)
     aged(tmp_path / "out", 10)
     assert gc(str(tmp_path / "out"), remove=True).found == ()
 
@@ -157,18 +157,18 @@ def test_a_removal_cut_short_leaves_no_run_that_looks_whole_and_is_gone_on_with(
         shutil.copytree(first, tmp_path / "kept", dirs_exist_ok=True)
         removed: list[str] = []
 
-        def dying(store: Disk, key: str, remove: object = Disk.remove) -> None:
+        def dying(store: LocalStore, key: str, remove: object = LocalStore.remove) -> None:
             if len(removed) == allowed:  # noqa: B023  # called within this round
                 raise TryAgain("storage went away")
             removed.append(key)  # noqa: B023  # as above
             remove(store, key)  # type: ignore[operator]  # the disk's own
 
         with monkeypatch.context() as patch:
-            patch.setattr(Disk, "remove", dying)
+            patch.setattr(LocalStore, "remove", dying)
             with pytest.raises(TryAgain):
                 removing.remove_run(open_store(str(first)))
-        assert removed[0] == names.SUCCESS
-        assert (first / names.PLAN).exists()
+        assert removed[0] == names.SUCCESS_KEY
+        assert (first / names.PLAN_KEY).exists()
         with pytest.raises(Incomplete, match="has no _SUCCESS"):
             verify(str(first))
         assert told(gc(out, remove=True).found) == {"first": "unfinished"}
@@ -202,7 +202,7 @@ def test_gc_on_s3_keeps_to_its_folder(tmp_path: Path, s3_bucket: str) -> None:
     assert gc(out).found == (), "all of it is new"
     assert told(gc(out, 0).found) == {"half": "unfinished"}
     assert gc(out, 0, remove=True).removed
-    assert list(walk(open_store(half.uri))) == []
+    assert list(walk_objects(open_store(half.uri))) == []
     assert all(s3.exists(name) for name in neighbours)
     assert verify(good.uri).ok == 20
 
@@ -215,7 +215,7 @@ def test_an_output_that_is_not_there_has_nothing(tmp_path: Path, s3_bucket: str)
 def test_a_plan_that_names_a_folder_elsewhere_is_passed_over(tmp_path: Path) -> None:
     there = made(tmp_path, "half", done=False)
     store = open_store(there.uri)
-    store.replace(names.PLAN, to_json(replace(plan.load(store), run_id="../..")))
+    store.replace(names.PLAN_KEY, plan_to_json(replace(plan.load_plan(store), run_id="../..")))
     aged(Path(there.uri), 10)
     assert gc(str(tmp_path / "out"), remove=True).found == ()
-    assert store.exists(names.PLAN)
+    assert store.exists(names.PLAN_KEY)

@@ -16,18 +16,18 @@ import torch
 
 from imagekiln.steps import names, shard, stats
 from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.codecs import decode
+from imagekiln.steps.codecs import decode_image
 from imagekiln.steps.denoise import Denoiser
-from imagekiln.steps.disk import Disk
-from imagekiln.steps.drawing import Drawing
-from imagekiln.steps.encode import Encoded, Picture
-from imagekiln.steps.encoder import Encoder
+from imagekiln.steps.disk import LocalStore
+from imagekiln.steps.drawing import PendingBatch
+from imagekiln.steps.encode import DrawnImage, EncodedImage
+from imagekiln.steps.encoder import OutputEncoder
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
-from imagekiln.steps.generate import generate, loader, make_shard
-from imagekiln.steps.job import Model
-from imagekiln.steps.model import digest as digest_of
-from imagekiln.steps.planning import Planned
-from imagekiln.steps.progress import Lines, Silent
+from imagekiln.steps.generate import denoiser_loader, generate, generate_shard
+from imagekiln.steps.job import ModelSettings
+from imagekiln.steps.model import weights_digest as digest_of
+from imagekiln.steps.planning import PlanResult
+from imagekiln.steps.progress import JsonLinesProgress, NoProgress
 from imagekiln.steps.reproduce import reproduce
 from imagekiln.steps.rows import ImageRow, image_rows
 from imagekiln.steps.stop import GRACE_SECONDS, Stop
@@ -40,17 +40,17 @@ from tests.steps.test_device import ABSENT
 from tests.threads import threads
 from tests.tuned import entry, tuned_file
 
-KEYS = [names.part(0, number) for number in range(3)]
+KEYS = [names.part_key(0, number) for number in range(3)]
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> Planned:
+def there(tmp_path: Path) -> PlanResult:
     """A planned run of one shard with parts of 4, 4 and 2 images."""
     return planned(tmp_path, str(tmp_path / "out"), PROMPTS[:10], shard={"images": 100})
 
 
 def _pixels(store: Store, keys: Sequence[str]) -> dict[str, str]:
-    tables = [pq.read_table(store.at(key), columns=["image_id", "pixels_sha256"]) for key in keys]
+    tables = [pq.read_table(store.uri_of(key), columns=["image_id", "pixels_sha256"]) for key in keys]
     return {row["image_id"]: row["pixels_sha256"] for table in tables for row in table.to_pylist()}
 
 
@@ -58,24 +58,31 @@ def _no_model() -> Denoiser:
     raise AssertionError("the model was loaded")
 
 
-def test_every_part_of_the_shard_is_made_with_the_pixels_that_the_model_draws(there: Planned) -> None:
+def test_every_part_of_the_shard_is_made_with_the_pixels_that_the_model_draws(there: PlanResult) -> None:
     done = generate(there.uri, 0)
     assert done is not None
-    assert (done.shard, done.images, done.parts, done.attempts, done.batch, done.device) == (0, 10, 3, 1, 4, "cpu")
+    assert (done.shard, done.images, done.parts, done.attempts, done.max_batch_size, done.device) == (
+        0,
+        10,
+        3,
+        1,
+        4,
+        "cpu",
+    )
     store, denoiser = open_store(there.uri), Denoiser(models.pipe("sd"))
-    for part in shard.read(store, there.plan, 0):
-        table = pq.read_table(store.at(part.key))
+    for part in shard.read_shard(store, there.plan, 0):
+        table = pq.read_table(store.uri_of(part.key))
         wanted = denoiser.draw(image_rows(part.rows), 4, lambda: None)
         assert table["status"].to_pylist() == ["ok"] * part.rows.num_rows
         for image, drawn in zip(table["image"].to_pylist(), wanted, strict=True):
-            assert np.array_equal(decode(image["bytes"]), drawn.rgb)  # type: ignore[arg-type]  # there, as it is ok
+            assert np.array_equal(decode_image(image["bytes"]), drawn.rgb)  # type: ignore[arg-type]  # there, as it is ok
 
 
 @pytest.mark.parametrize("gone", [[0], [1], [2], [0, 2], [0, 1, 2]], ids=str)
-def test_only_missing_parts_are_made_wherever_the_gaps_are(gone: list[int], there: Planned) -> None:
+def test_only_missing_parts_are_made_wherever_the_gaps_are(gone: list[int], there: PlanResult) -> None:
     generate(there.uri, 0)
     store = open_store(there.uri)
-    first = {key: (store.read(key), Path(store.at(key)).stat().st_mtime_ns) for key in KEYS}
+    first = {key: (store.read(key), Path(store.uri_of(key)).stat().st_mtime_ns) for key in KEYS}
     for number in gone:
         store.remove(KEYS[number])
     done = generate(there.uri, 0)
@@ -84,15 +91,15 @@ def test_only_missing_parts_are_made_wherever_the_gaps_are(gone: list[int], ther
     for number, key in enumerate(KEYS):
         content, written_at = first[key]
         assert store.read(key) == content
-        assert (Path(store.at(key)).stat().st_mtime_ns == written_at) == (number not in gone)
+        assert (Path(store.uri_of(key)).stat().st_mtime_ns == written_at) == (number not in gone)
 
 
-def test_where_nothing_is_missing_the_model_is_not_loaded(there: Planned) -> None:
+def test_where_nothing_is_missing_the_model_is_not_loaded(there: PlanResult) -> None:
     fill(there)
-    assert make_shard(open_store(there.uri), there.plan, 0, _no_model, Silent(), Stop()) is None
+    assert generate_shard(open_store(there.uri), there.plan, 0, _no_model, NoProgress(), Stop()) is None
 
 
-def test_a_part_that_is_damaged_or_of_another_plan_is_never_taken_for_done(there: Planned) -> None:
+def test_a_part_that_is_damaged_or_of_another_plan_is_never_taken_for_done(there: PlanResult) -> None:
     fill(there)
     store = open_store(there.uri)
     store.replace(KEYS[1], store.read(KEYS[0]))
@@ -109,8 +116,8 @@ def test_pixels_do_not_depend_on_how_a_run_is_cut_or_on_the_order_of_its_shards(
     generate(one.uri, 0)
     for number in (2, 0, 1):
         generate(many.uri, number)
-    keys = [names.part(number, 0) for number in range(3)]
-    assert _pixels(open_store(one.uri), [names.part(0, 0)]) == _pixels(open_store(many.uri), keys)
+    keys = [names.part_key(number, 0) for number in range(3)]
+    assert _pixels(open_store(one.uri), [names.part_key(0, 0)]) == _pixels(open_store(many.uri), keys)
 
 
 def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -118,7 +125,7 @@ def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
     for each in runs:
         generate(each.uri, 0)
     one, other = (open_store(each.uri) for each in runs)
-    assert [one.read(names.part(0, number)) for number in (0, 1)] == [other.read(KEYS[0]), other.read(KEYS[1])]
+    assert [one.read(names.part_key(0, number)) for number in (0, 1)] == [other.read(KEYS[0]), other.read(KEYS[1])]
 
 
 def test_a_prompt_that_the_pipeline_refuses_is_a_failed_image_among_good_ones(tmp_path: Path) -> None:
@@ -126,7 +133,7 @@ def test_a_prompt_that_the_pipeline_refuses_is_a_failed_image_among_good_ones(tm
     rows = [{**row, "sampler": sampler} for row, sampler in zip(PROMPTS, samplers, strict=False)]
     there = planned(tmp_path, str(tmp_path / "out"), rows)
     generate(there.uri, 0)
-    found = pq.read_table(open_store(there.uri).at(KEYS[0]))
+    found = pq.read_table(open_store(there.uri).uri_of(KEYS[0]))
     errors = dict(zip(found["id"].to_pylist(), found["error"].to_pylist(), strict=True))
     assert errors["row-0"] is errors["row-2"] is None
     assert errors["row-1"] == (
@@ -135,14 +142,14 @@ def test_a_prompt_that_the_pipeline_refuses_is_a_failed_image_among_good_ones(tm
 
 
 @pytest.mark.parametrize("number", [-1, 1, 99999])
-def test_a_shard_that_the_plan_does_not_have_is_bad_input(number: int, there: Planned) -> None:
+def test_a_shard_that_the_plan_does_not_have_is_bad_input(number: int, there: PlanResult) -> None:
     with pytest.raises(BadInput, match=f"has shards 0 to 0, not {number}"):
         generate(there.uri, number)
 
 
-def test_a_shard_s_list_that_is_not_the_plan_s_is_bad_input(there: Planned) -> None:
+def test_a_shard_s_list_that_is_not_the_plan_s_is_bad_input(there: PlanResult) -> None:
     store = open_store(there.uri)
-    store.replace(names.shard(0), store.read(names.shard(0))[:-1] + b"!")
+    store.replace(names.shard_key(0), store.read(names.shard_key(0))[:-1] + b"!")
     with pytest.raises(BadInput, match=r"shards/00000.parquet: is not what was planned. Restore it, or plan anew"):
         generate(there.uri, 0)
 
@@ -170,7 +177,7 @@ def test_a_device_that_is_not_there_makes_nothing_and_is_to_be_tried_again(tmp_p
     assert not open_store(there.uri).exists(KEYS[0])
 
 
-class Counting(Silent):
+class Counting(NoProgress):
     """Calls `then` when so many images are made."""
 
     def __init__(self, images: int, then: Callable[[], None]) -> None:
@@ -182,17 +189,17 @@ class Counting(Silent):
             self._then()
 
 
-def test_a_shard_that_was_stopped_keeps_its_parts_and_resumes_at_the_first_missing_one(there: Planned) -> None:
+def test_a_shard_that_was_stopped_keeps_its_parts_and_resumes_at_the_first_missing_one(there: PlanResult) -> None:
     stop, store = Stop(), open_store(there.uri)
     slow = Slow(models.pipe("sd"))
     with pytest.raises(TryAgain, match=r"shard 0 was stopped with \d parts left. Run it again"):
-        make_shard(store, there.plan, 0, lambda: slow, Counting(4, stop.ask), stop)
+        generate_shard(store, there.plan, 0, lambda: slow, Counting(4, stop.request), stop)
     made = [store.exists(key) for key in KEYS]
     assert made[0]
     assert not made[2]
     first = store.read(KEYS[0])
     generate(there.uri, 0)
-    told = stats.load(store, 0)
+    told = stats.load_stats(store, 0)
     assert told is not None
     assert (told.attempts, told.images, told.parts) == (2, 10, 3)
     assert store.read(KEYS[0]) == first
@@ -202,31 +209,31 @@ def test_a_shard_that_was_stopped_keeps_its_parts_and_resumes_at_the_first_missi
 class Slow(Denoiser):
     """Takes a while for a batch, so that what follows keeps up."""
 
-    def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
+    def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[DrawnImage]:
         threading.Event().wait(0.3)
         return super().draw(rows, size, check)
 
 
-def test_who_is_asked_to_stop_before_the_model_is_loaded_does_not_load_it(there: Planned) -> None:
+def test_who_is_asked_to_stop_before_the_model_is_loaded_does_not_load_it(there: PlanResult) -> None:
     stop = Stop()
-    stop.ask()
+    stop.request()
     with pytest.raises(TryAgain, match="shard 0 was stopped with 3 parts left"):
-        make_shard(open_store(there.uri), there.plan, 0, _no_model, Silent(), stop)
+        generate_shard(open_store(there.uri), there.plan, 0, _no_model, NoProgress(), stop)
 
 
-def test_a_batch_in_the_denoiser_is_given_up_when_the_time_is_over(there: Planned) -> None:
+def test_a_batch_in_the_denoiser_is_given_up_when_the_time_is_over(there: PlanResult) -> None:
     stop = Stop()
 
     class Endless(Denoiser):
-        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
-            stop.asked_at = -GRACE_SECONDS
+        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[DrawnImage]:
+            stop.requested_at = -GRACE_SECONDS
             return super().draw(rows, size, check)
 
     with pytest.raises(TryAgain, match="shard 0 was stopped with 3 parts left"):
-        make_shard(open_store(there.uri), there.plan, 0, lambda: Endless(models.pipe("sd")), Silent(), stop)
+        generate_shard(open_store(there.uri), there.plan, 0, lambda: Endless(models.pipe("sd")), NoProgress(), stop)
 
 
-class Full(Disk):
+class Full(LocalStore):
     """A disk that has room for one part and no more."""
 
     def create(self, key: str, data: bytes) -> bool:
@@ -235,10 +242,10 @@ class Full(Disk):
         return super().create(key, data)
 
 
-def test_a_write_that_fails_ends_the_shard_and_leaves_no_thread_behind(there: Planned) -> None:
+def test_a_write_that_fails_ends_the_shard_and_leaves_no_thread_behind(there: PlanResult) -> None:
     before, store = threads(), Full(Path(there.uri))
     with pytest.raises(TryAgain, match=r"00000-0001.parquet: the disk is full") as caught:
-        make_shard(store, there.plan, 0, lambda: Denoiser(models.pipe("sd")), Silent(), Stop())
+        generate_shard(store, there.plan, 0, lambda: Denoiser(models.pipe("sd")), NoProgress(), Stop())
     assert caught.tb is not None  # while it is held, so are the frames of all stages
     assert not threads() - before
     assert [store.exists(key) for key in KEYS] == [True, False, False]
@@ -248,7 +255,7 @@ def test_a_write_that_fails_ends_the_shard_and_leaves_no_thread_behind(there: Pl
     "fault", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("MPS backend out of memory")]
 )
 def test_a_pipeline_out_of_memory_above_two_images_makes_all_in_batches_of_two(
-    there: Planned, monkeypatch: pytest.MonkeyPatch, fault: Exception
+    there: PlanResult, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
     """Through the whole step: the pipeline's own UNet raises it."""
 
@@ -263,12 +270,12 @@ def test_a_pipeline_out_of_memory_above_two_images_makes_all_in_batches_of_two(
 
     monkeypatch.setattr("imagekiln.steps.opening.load", loaded)
     done = generate(there.uri, 0)
-    told = stats.load(open_store(there.uri), 0)
+    told = stats.load_stats(open_store(there.uri), 0)
     assert done == told
     assert done is not None
-    assert (done.images, done.parts, done.batch_pixels) == (10, 3, 2 * 16 * 16)
+    assert (done.images, done.parts, done.max_batch_pixels) == (10, 3, 2 * 16 * 16)
     store = open_store(there.uri)
-    assert [pq.read_table(store.at(key))["status"].to_pylist() for key in KEYS] == [
+    assert [pq.read_table(store.uri_of(key))["status"].to_pylist() for key in KEYS] == [
         ["ok"] * count for count in (4, 4, 2)
     ]
 
@@ -279,12 +286,12 @@ def test_encoding_and_writing_are_hidden_behind_a_device_that_is_slower(
     """What takes time sleeps, as on a GPU the device does: one batch 48 ms, its encoding and writing 40 ms together."""
     batches = 30
 
-    class SlowEncoder(Encoder):
-        def __call__(self, picture: Picture, row: ImageRow) -> Encoded:
+    class SlowEncoder(OutputEncoder):
+        def __call__(self, picture: DrawnImage, row: ImageRow) -> EncodedImage:
             time.sleep(0.02)  # of four at a time
             return super().__call__(picture, row)
 
-    class SlowDisk(Disk):
+    class SlowDisk(LocalStore):
         def create(self, key: str, data: bytes) -> bool:
             time.sleep(0.04)  # a part of two batches
             return super().create(key, data)
@@ -293,7 +300,7 @@ def test_encoding_and_writing_are_hidden_behind_a_device_that_is_slower(
     rows = [{"prompt": "noise", "seed": place} for place in range(4 * batches)]
     there = planned(tmp_path, str(tmp_path / "out"), rows, shard={"images": 1000}, part={"images": 8})
     device = StandIn(0.048, models.SIDE)
-    done = make_shard(SlowDisk(Path(there.uri)), there.plan, 0, lambda: device, Silent(), Stop())
+    done = generate_shard(SlowDisk(Path(there.uri)), there.plan, 0, lambda: device, NoProgress(), Stop())
     assert done is not None
     took = done.seconds
     assert device.batches == batches
@@ -310,35 +317,35 @@ class Broken:
         raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
 
-def test_a_device_that_fails_at_pictures_under_way_is_tried_again_and_loses_no_image(there: Planned) -> None:
+def test_a_device_that_fails_at_pictures_under_way_is_tried_again_and_loses_no_image(there: PlanResult) -> None:
     class Failing(Denoiser):
-        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
+        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[DrawnImage]:
             drawn = super().draw(rows, size, check)
             begun.append(len(rows))
-            return Drawing(len(rows), Broken(), lambda: [*drawn]) if len(begun) > 1 else drawn
+            return PendingBatch(len(rows), Broken(), lambda: [*drawn]) if len(begun) > 1 else drawn
 
     before, store, begun = threads(), open_store(there.uri), list[int]()
     with pytest.raises(TryAgain, match=r"the device failed \(CUDA error: an illegal memory access"):
-        make_shard(store, there.plan, 0, lambda: Failing(models.pipe("sd")), Silent(), Stop())
+        generate_shard(store, there.plan, 0, lambda: Failing(models.pipe("sd")), NoProgress(), Stop())
     assert not threads() - before
     assert not any(store.exists(key) for key in KEYS[1:])
     assert generate(there.uri, 0) is not None
-    statuses = [status for key in KEYS for status in pq.read_table(store.at(key))["status"].to_pylist()]
+    statuses = [status for key in KEYS for status in pq.read_table(store.uri_of(key))["status"].to_pylist()]
     assert statuses == ["ok"] * 10
 
 
-def test_pictures_that_come_late_are_those_that_come_at_once(there: Planned, tmp_path: Path) -> None:
+def test_pictures_that_come_late_are_those_that_come_at_once(there: PlanResult, tmp_path: Path) -> None:
     class Late(Denoiser):
-        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
+        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[DrawnImage]:
             drawn = super().draw(rows, size, check)
-            return Drawing(len(rows), Slowly(), lambda: [*drawn])
+            return PendingBatch(len(rows), Slowly(), lambda: [*drawn])
 
     class Slowly:
         def synchronize(self) -> None:
             threading.Event().wait(0.02)
 
     store = open_store(there.uri)
-    make_shard(store, there.plan, 0, lambda: Late(models.pipe("sd")), Silent(), Stop())
+    generate_shard(store, there.plan, 0, lambda: Late(models.pipe("sd")), NoProgress(), Stop())
     other = planned(tmp_path, str(tmp_path / "other"), PROMPTS[:10], shard={"images": 100})
     generate(other.uri, 0)
     assert _pixels(store, KEYS) == _pixels(open_store(other.uri), KEYS)
@@ -350,83 +357,83 @@ def test_no_tensor_is_kept_from_batch_to_batch(tmp_path: Path) -> None:
     batches, tensors = itertools.count(1), list[int]()
 
     class Counted(Denoiser):
-        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
+        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[DrawnImage]:
             drawn = super().draw(rows, size, check)
             if next(batches) in (4, 12):
                 gc.collect()
                 tensors.append(sum(type(each) is torch.Tensor for each in gc.get_objects()))
             return drawn
 
-    make_shard(open_store(there.uri), there.plan, 0, lambda: Counted(models.pipe("sd")), Silent(), Stop())
+    generate_shard(open_store(there.uri), there.plan, 0, lambda: Counted(models.pipe("sd")), NoProgress(), Stop())
     assert tensors[1] <= tensors[0]
 
 
-def test_a_model_that_fits_fewer_images_finishes_with_smaller_batches(there: Planned) -> None:
+def test_a_model_that_fits_fewer_images_finishes_with_smaller_batches(there: PlanResult) -> None:
     class Small(Denoiser):
-        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
+        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[DrawnImage]:
             if size > 2:
                 raise torch.OutOfMemoryError("CUDA out of memory")
             return super().draw(rows, size, check)
 
     store = open_store(there.uri)
-    done = make_shard(store, there.plan, 0, lambda: Small(models.pipe("sd")), Silent(), Stop())
+    done = generate_shard(store, there.plan, 0, lambda: Small(models.pipe("sd")), NoProgress(), Stop())
     assert done is not None
-    assert (done.images, done.batch_pixels) == (10, 2 * 16 * 16)
-    assert all(pq.read_table(store.at(key))["status"].to_pylist().count("ok") in (4, 2) for key in KEYS)
+    assert (done.images, done.max_batch_pixels) == (10, 2 * 16 * 16)
+    assert all(pq.read_table(store.uri_of(key))["status"].to_pylist().count("ok") in (4, 2) for key in KEYS)
 
 
 def test_shards_of_one_run_share_a_loaded_model(tmp_path: Path) -> None:
     there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4])
-    open_denoiser = loader(open_store(there.uri), there.plan)
+    open_denoiser = denoiser_loader(open_store(there.uri), there.plan)
     assert open_denoiser() is open_denoiser()
 
 
-def test_time_is_told_by_stage_and_overlaps(there: Planned) -> None:
+def test_time_is_told_by_stage_and_overlaps(there: PlanResult) -> None:
     done = generate(there.uri, 0)
     assert done is not None
     took = done.seconds
     assert 0 < took.load < took.total
     assert 0 < took.denoise < took.total
     assert min(took.text, took.decode, took.copy) > 0
-    assert done.busy == pytest.approx((took.text + took.denoise + took.decode) / (took.total - took.load))
+    assert done.busy_share == pytest.approx((took.text + took.denoise + took.decode) / (took.total - took.load))
     assert done.peak_memory is not None
     assert done.peak_memory > 50 << 20
     assert took.encode > 0
     assert took.write > 0
-    assert done == stats.load(open_store(there.uri), 0)
+    assert done == stats.load_stats(open_store(there.uri), 0)
     assert done.versions["torch"] == torch.__version__
 
 
-def test_argo_s_file_rises_from_what_was_there_to_all(there: Planned, tmp_path: Path) -> None:
+def test_argo_s_file_rises_from_what_was_there_to_all(there: PlanResult, tmp_path: Path) -> None:
     fill(there)
     open_store(there.uri).remove(KEYS[1])
     file, seen = tmp_path / "progress", list[str]()
 
-    class Watched(Lines):
+    class Watched(JsonLinesProgress):
         def found(self, images: int) -> None:
-            super().found(images)
+            super().add_existing(images)
             seen.append(file.read_text())
 
         def kept(self, images: int) -> None:
-            super().kept(images)
+            super().add_committed(images)
             seen.append(file.read_text())
 
     generate(there.uri, 0, Watched(io.StringIO(), file))
     assert seen == ["6/10\n", "10/10\n"]
 
 
-def test_a_part_made_meanwhile_by_another_pod_is_kept(there: Planned) -> None:
+def test_a_part_made_meanwhile_by_another_pod_is_kept(there: PlanResult) -> None:
     store = open_store(there.uri)
 
     class Overtaken(Denoiser):
-        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
+        def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[DrawnImage]:
             if not store.exists(KEYS[0]):
                 fill(there)
             return super().draw(rows, size, check)
 
-    done = make_shard(store, there.plan, 0, lambda: Overtaken(models.pipe("sd")), Silent(), Stop())
+    done = generate_shard(store, there.plan, 0, lambda: Overtaken(models.pipe("sd")), NoProgress(), Stop())
     assert done is not None
-    assert pq.read_table(store.at(KEYS[0]))["sha256"].to_pylist()[0] == encoded(0).sha256
+    assert pq.read_table(store.uri_of(KEYS[0]))["sha256"].to_pylist()[0] == encoded(0).sha256
 
 
 def test_each_size_is_drawn_in_the_batches_that_were_tuned_for_it(
@@ -435,20 +442,20 @@ def test_each_size_is_drawn_in_the_batches_that_were_tuned_for_it(
     calls: list[tuple[int, int]] = []
     draw = Denoiser.draw
 
-    def noted(self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
-        calls.append((rows[0].pixels.width, size))
+    def noted(self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[DrawnImage]:
+        calls.append((rows[0].parameters.width, size))
         return draw(self, rows, size, check)
 
     monkeypatch.setattr(Denoiser, "draw", noted)
     model = {"id": str(models.folder("sd")), "dtype": "float32"}
-    digest = digest_of(Model.model_validate(model))
+    digest = digest_of(ModelSettings.model_validate(model))
     entries = (entry(digest=digest, width=side, height=side, batch=batch) for side, batch in ((16, 4), (32, 2)))
     tuned = {"batch": {"tuning": tuned_file(tmp_path, *entries)}, "shard": {"images": 100}}
     rows = [{"prompt": f"{place}", "width": side, "height": side} for side in (16, 32) for place in range(5)]
     there = planned(tmp_path, str(tmp_path / "out"), rows, **tuned)
     done = generate(there.uri, 0)
     assert done is not None
-    assert (done.images, done.batch) == (10, 4)
+    assert (done.images, done.max_batch_size) == (10, 4)
     assert set(calls) == {(16, 4), (32, 2)}
     aggregate(there.uri)
     last = manifests(there.uri)[-1]
@@ -462,8 +469,8 @@ def test_an_image_of_a_batch_that_was_halved_is_drawn_again_to_the_same_bytes(
     calls: list[tuple[int, int]] = []
     draw = Denoiser.draw
 
-    def small(self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[Picture]:
-        calls.append((side := rows[0].pixels.width, size))
+    def small(self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[DrawnImage]:
+        calls.append((side := rows[0].parameters.width, size))
         if size * side > 2 * 32:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return draw(self, rows, size, check)
@@ -473,7 +480,7 @@ def test_an_image_of_a_batch_that_was_halved_is_drawn_again_to_the_same_bytes(
     there = planned(tmp_path, str(tmp_path / "out"), rows, batch={"images": 4}, shard={"images": 100})
     done = generate(there.uri, 0)
     assert done is not None
-    assert (done.images, done.batch_pixels) == (8, 2 * 32 * 32)
+    assert (done.images, done.max_batch_pixels) == (8, 2 * 32 * 32)
     assert calls == [(16, 4), (32, 4), (32, 2), (32, 2)]
     aggregate(there.uri)
     calls.clear()

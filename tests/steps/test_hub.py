@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps import hub, model
-from imagekiln.steps.bundled import FOLDER
+from imagekiln.steps.bundled import BUNDLED_FOLDER
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
-from imagekiln.steps.job import Model
+from imagekiln.steps.job import ModelSettings
 from tests.hub import FORBIDDEN, GATED, MODEL, REVISION, Hub
 from tests.hub import hub as loopback_hub
 from tests.jobs import image_rows, plan
@@ -20,7 +20,7 @@ URLS = "{repo_id}/resolve/{revision}/{filename}"
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub with the bundled model, and an empty cache, as HF_ENDPOINT and HF_HUB_CACHE set them at start."""
-    with _serving(FOLDER / "shapes", tmp_path, monkeypatch) as there:
+    with _serving(BUNDLED_FOLDER / "shapes", tmp_path, monkeypatch) as there:
         yield there
 
 
@@ -37,14 +37,14 @@ def _serving(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 def _told(kind: type[KilnError], name: str, revision: str | None = OTHER) -> str:
     with pytest.raises(kind) as caught:
-        hub.configuration(Model(id=name, revision=revision))
+        hub.download_configuration(ModelSettings(id=name, revision=revision))
     assert type(caught.value) is kind
     return str(caught.value)
 
 
 @pytest.mark.usefixtures("server")
 def test_pinned_model_is_known_without_its_weights() -> None:
-    folder = hub.configuration(Model(id=MODEL, revision=REVISION))
+    folder = hub.download_configuration(ModelSettings(id=MODEL, revision=REVISION))
     assert (folder / "model_index.json").is_file()
     assert (folder / "tokenizer" / "tokenizer.json").is_file()
     assert [*folder.rglob("*.safetensors")] == []
@@ -52,7 +52,9 @@ def test_pinned_model_is_known_without_its_weights() -> None:
 
 @pytest.mark.usefixtures("server")
 def test_pinned_model_has_the_facts_of_the_folder_it_came_from() -> None:
-    here, there = (model.facts(Model(id=name, revision=REVISION)) for name in ("bundled:shapes", MODEL))
+    here, there = (
+        model.load_model_facts(ModelSettings(id=name, revision=REVISION)) for name in ("bundled:shapes", MODEL)
+    )
     assert (here.pipeline, here.width, here.size_multiple) == (there.pipeline, there.width, there.size_multiple)
     assert there.digest == f"{MODEL}@{REVISION}"
 
@@ -66,36 +68,36 @@ def test_job_with_a_pinned_model_is_planned(tmp_path: Path) -> None:
 def test_pinned_model_that_has_only_pickles_is_refused_at_planning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = shutil.copytree(FOLDER / "shapes", tmp_path / "repository")
+    folder = shutil.copytree(BUNDLED_FOLDER / "shapes", tmp_path / "repository")
     weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
     (folder / "v1.ckpt").write_bytes(b"what no pipeline reads")
     (folder / "vae" / "diffusion_pytorch_model.bin").write_bytes(b"a second copy of the weights")
-    wanted = Model(id=MODEL, revision=REVISION)
+    wanted = ModelSettings(id=MODEL, revision=REVISION)
     with _serving(folder, tmp_path, monkeypatch):
-        assert model.facts(wanted).pipeline == "StableDiffusionPipeline"
+        assert model.load_model_facts(wanted).pipeline == "StableDiffusionPipeline"
         weights.rename(weights.with_suffix(".bin"))
         with pytest.raises(BadInput) as caught:
-            model.facts(wanted)
+            model.load_model_facts(wanted)
     assert str(caught.value) == (
         f"{MODEL}: unet/diffusion_pytorch_model.bin is a pickle, which can run code. Convert it to safetensors."
     )
 
 
 def test_model_in_the_cache_is_not_fetched_again(server: Hub) -> None:
-    hub.configuration(Model(id=MODEL, revision=REVISION))
+    hub.download_configuration(ModelSettings(id=MODEL, revision=REVISION))
     asked = len(server.asked)
-    hub.configuration(Model(id=MODEL, revision=REVISION))
+    hub.download_configuration(ModelSettings(id=MODEL, revision=REVISION))
     assert len(server.asked) == asked > 0
 
 
 def test_model_in_the_cache_needs_no_hub(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
-    folder = hub.configuration(Model(id=MODEL, revision=REVISION))
+    folder = hub.download_configuration(ModelSettings(id=MODEL, revision=REVISION))
     assert server.asked
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert hub.configuration(Model(id=MODEL, revision=REVISION)) == folder
-    assert model.facts(Model(id=MODEL, revision=REVISION)).pipeline == "StableDiffusionPipeline"
+    assert hub.download_configuration(ModelSettings(id=MODEL, revision=REVISION)) == folder
+    assert model.load_model_facts(ModelSettings(id=MODEL, revision=REVISION)).pipeline == "StableDiffusionPipeline"
 
 
 def test_hub_model_without_a_revision_is_refused() -> None:
@@ -138,7 +140,7 @@ def test_model_that_may_not_be_fetched_is_not_worth_another_try(monkeypatch: pyt
 def test_hub_that_does_not_answer_is_worth_another_try(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
-    with loopback_hub(FOLDER) as gone:
+    with loopback_hub(BUNDLED_FOLDER) as gone:
         endpoint = gone.endpoint
     assert endpoint != server.endpoint
     monkeypatch.setattr(constants, "ENDPOINT", endpoint)
@@ -168,5 +170,5 @@ def test_repository_that_is_no_pipeline_is_refused(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.usefixtures("server")
 def test_progress_bars_and_warnings_of_the_client_stay_off_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    hub.configuration(Model(id=MODEL, revision=REVISION))
+    hub.download_configuration(ModelSettings(id=MODEL, revision=REVISION))
     assert capfd.readouterr() == ("", "")

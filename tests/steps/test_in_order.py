@@ -4,7 +4,7 @@ import time
 import pytest
 
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.in_order import WORKERS, in_order
+from imagekiln.steps.in_order import DEFAULT_WORKERS, map_ordered
 from tests.threads import threads
 
 
@@ -13,15 +13,15 @@ def test_answers_come_in_order_however_long_each_takes() -> None:
         time.sleep(0.05 if number == 0 else 0.0)
         return number
 
-    assert list(in_order(slow_at_first, 30)) == list(range(30))
+    assert list(map_ordered(slow_at_first, 30)) == list(range(30))
 
 
 def test_only_so_many_answers_are_held_at_a_time() -> None:
     begun: list[int] = []
-    answers = in_order(lambda number: begun.append(number), 100)
+    answers = map_ordered(lambda number: begun.append(number), 100)
     next(answers)
     time.sleep(0.05)
-    assert len(begun) <= WORKERS + 1
+    assert len(begun) <= DEFAULT_WORKERS + 1
     answers.close()  # type: ignore[attr-defined]  # a generator
 
 
@@ -35,16 +35,16 @@ def test_a_failure_comes_out_and_leaves_no_thread_behind() -> None:
 
     found: list[int] = []
     with pytest.raises(TryAgain):
-        found.extend(in_order(fails, 100))
+        found.extend(map_ordered(fails, 100))
     assert found == [0, 1, 2]
     assert not threads() - before
 
 
 def test_several_are_done_at_once_and_no_more() -> None:
     together = threading.Barrier(3)
-    assert len(list(in_order(lambda _: together.wait(timeout=30), 6, workers=3))) == 6
+    assert len(list(map_ordered(lambda _: together.wait(timeout=30), 6, workers=3))) == 6
     begun: list[int] = []
-    answers = in_order(begun.append, 100, workers=3)
+    answers = map_ordered(begun.append, 100, workers=3)
     next(answers)
     time.sleep(0.05)
     assert len(begun) <= 4

@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image as Pillow
 
-from imagekiln.steps.input_picture import fitted, opened
+from imagekiln.steps.input_picture import open_input_image, resize_to_cover
 
 RGB = npt.NDArray[np.uint8]
 RED, GREEN, WHITE = (255, 0, 0), (0, 255, 0), (255, 255, 255)
@@ -23,7 +23,7 @@ def _two(mode: str = "RGB") -> Pillow.Image:
 def _pixels(picture: Pillow.Image, kind: str = "PNG", **options: object) -> RGB:
     sink = io.BytesIO()
     picture.save(sink, kind, **options)
-    found = opened(sink.getvalue())
+    found = open_input_image(sink.getvalue())
     assert found.mode == "RGB"
     return np.asarray(found)
 
@@ -67,12 +67,12 @@ def test_the_first_of_several_frames_counts() -> None:
 
 
 def test_a_picture_is_scaled_to_cover_and_cut_around_its_middle() -> None:
-    found = np.asarray(fitted(_two(), 4, 4))
+    found = np.asarray(resize_to_cover(_two(), 4, 4))
     assert found.shape == (4, 4, 3)
     assert tuple(found[2, 0]) == RED
     assert tuple(found[2, 3]) == GREEN
 
 
 def test_a_picture_of_the_right_size_keeps_every_pixel() -> None:
-    assert fitted(_two(), 16, 8) is not None
-    assert np.array_equal(np.asarray(fitted(_two(), 16, 8)), np.asarray(_two()))
+    assert resize_to_cover(_two(), 16, 8) is not None
+    assert np.array_equal(np.asarray(resize_to_cover(_two(), 16, 8)), np.asarray(_two()))

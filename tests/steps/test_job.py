@@ -6,10 +6,10 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from imagekiln.steps.bundled import FOLDER
-from imagekiln.steps.job import Columns, Job
-from imagekiln.steps.settings import everywhere
-from imagekiln.steps.tables import IMAGE_ROW
+from imagekiln.steps.bundled import BUNDLED_FOLDER
+from imagekiln.steps.job import ColumnNames, Job
+from imagekiln.steps.settings import iter_setting_paths
+from imagekiln.steps.tables import IMAGE_ROW_SCHEMA
 
 SMALLEST = {"name": "a", "prompts": "p.parquet", "output": "out", "model": {"id": "bundled:shapes"}}
 Schema = dict[str, object]
@@ -83,7 +83,7 @@ def test_texts_and_groups_are_what_they_must_be(name: str, right: list[object], 
 
 
 def test_every_group_refuses_a_setting_that_it_does_not_have() -> None:
-    groups = {place[:-1] for place in everywhere(Job)}
+    groups = {place[:-1] for place in iter_setting_paths(Job)}
     assert len(groups) > 8
     for group in groups:
         value: object = {"surprise": 1}
@@ -94,13 +94,13 @@ def test_every_group_refuses_a_setting_that_it_does_not_have() -> None:
 
 
 def test_every_prompt_column_can_be_called_otherwise() -> None:
-    ours = {*IMAGE_ROW.names} - {"image_id", "image_index", "row", "truncated", "shortcuts"}
-    assert {*Columns.model_fields} == ours | {"images"}
+    ours = {*IMAGE_ROW_SCHEMA.names} - {"image_id", "image_index", "row", "truncated", "shortcuts"}
+    assert {*ColumnNames.model_fields} == ours | {"images"}
 
 
 def test_json_schema_accepts_the_demo_job() -> None:
     schema = json.loads(json.dumps(Job.model_json_schema()))
-    job = yaml.safe_load((FOLDER / "demo.yaml").read_text(encoding="utf-8"))
+    job = yaml.safe_load((BUNDLED_FOLDER / "demo.yaml").read_text(encoding="utf-8"))
     assert [*_refused(schema, schema, job, "job")] == []
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job import Job
-from imagekiln.steps.jobfile import check_job, read_job
+from imagekiln.steps.jobfile import read_job, validate_job
 
 JOB = """\
 name: test
@@ -34,7 +34,12 @@ def _told(text: str | bytes, *changes: str, **environment: str) -> str:
 
 def test_job_file_is_read_as_written() -> None:
     job = _read(JOB + "carry: [a, b]\ndefaults: {steps: 12, guidance: 1e1}\n")
-    assert (job.name, job.patterns, job.output, job.model.id) == ("test", ("p.parquet",), "out", "bundled:shapes")
+    assert (job.name, job.prompt_patterns, job.output, job.model.id) == (
+        "test",
+        ("p.parquet",),
+        "out",
+        "bundled:shapes",
+    )
     assert (job.carry, job.defaults.steps, job.defaults.guidance) == (("a", "b"), 12, 10.0)
 
 
@@ -178,12 +183,12 @@ def test_set_reads_quotes_but_no_structure_in_text_settings(text: str, meant: st
 
 def test_set_reads_lists_and_null_where_a_setting_takes_them() -> None:
     job = _read(JOB + "run_id: x\n", "prompts=[a, b]", "carry=[c]", "run_id=null")
-    assert (job.patterns, job.carry, job.run_id) == (("a", "b"), ("c",), None)
+    assert (job.prompt_patterns, job.carry, job.run_id) == (("a", "b"), ("c",), None)
 
 
 def test_plain_values_are_checked_without_a_file() -> None:
     with pytest.raises(BadInput, match=r"^job: name is missing; write it\.$"):
-        check_job({"prompts": "p", "output": "o", "model": {"id": "m"}})
+        validate_job({"prompts": "p", "output": "o", "model": {"id": "m"}})
 
 
 @pytest.mark.parametrize("word", ["on", "off"])

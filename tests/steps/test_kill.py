@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps import names, shard, stats, tables
-from imagekiln.steps.disk import Disk
-from imagekiln.steps.planning import Planned
+from imagekiln.steps.disk import LocalStore
+from imagekiln.steps.planning import PlanResult
 from imagekiln.steps.stop import GRACE_SECONDS
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.verify import verify
@@ -52,7 +52,7 @@ def test_killed_run_ends_as_the_dataset_of_an_undisturbed_one(
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_writer_killed_around_its_commit_leaves_a_whole_object_or_none(tmp_path: Path, moment: str) -> None:
     assert Child(die_linking, str(tmp_path), moment).join() == -signal.SIGKILL
-    store = Disk(tmp_path)
+    store = LocalStore(tmp_path)
     assert store.exists("part") == (moment == "after")
     assert store.create("part", b"whole") == (moment == "before")
     assert store.read("part") == b"whole"
@@ -68,10 +68,10 @@ def die_linking(_begun: Begun, folder: str, moment: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
     os.link = deadly  # type: ignore[assignment]  # no signal from outside comes at such a moment
-    Disk(Path(folder)).create("part", b"whole")
+    LocalStore(Path(folder)).create("part", b"whole")
 
 
-def generating(there: Planned) -> Child:
+def generating(there: PlanResult) -> Child:
     """The command that makes the run's shard, when it has drawn its first batch."""
     child = Child(command, "generate", there.uri, "--shard", "0")
     child.wait_until_begun()
@@ -80,18 +80,18 @@ def generating(there: Planned) -> Child:
 
 def test_terminated_shard_exits_75_and_a_rerun_completes_it(tmp_path: Path, wanted: Dataset) -> None:
     there = planned(tmp_path, str(tmp_path / "out"), IMAGES)
-    store, parts = open_store(there.uri), shard.read(open_store(there.uri), there.plan, 0)
+    store, parts = open_store(there.uri), shard.read_shard(open_store(there.uri), there.plan, 0)
     child = generating(there)
     child.terminate()
     assert child.join(GRACE_SECONDS) == 75
-    left = shard.missing(store, parts)
-    told = stats.load(store, 0)
+    left = shard.missing_parts(store, parts)
+    told = stats.load_stats(store, 0)
     assert told is not None
-    assert (told.attempts, told.parts, told.images) == (1, len(parts) - len(left), IMAGES - shard.images(left))
+    assert (told.attempts, told.parts, told.images) == (1, len(parts) - len(left), IMAGES - shard.count_images(left))
     assert 0 < len(left) < len(parts)
     assert left == list(parts[-len(left) :])
     assert Child(command, "generate", there.uri, "--shard", "0").join() == 0
-    told = stats.load(store, 0)
+    told = stats.load_stats(store, 0)
     assert told is not None
     assert (told.attempts, told.parts, told.images) == (2, len(parts), IMAGES)
     same(finished(there), wanted)
@@ -100,10 +100,10 @@ def test_terminated_shard_exits_75_and_a_rerun_completes_it(tmp_path: Path, want
 def test_terminated_shard_finishes_the_part_at_hand_where_that_is_quick(tmp_path: Path) -> None:
     there = planned(tmp_path, str(tmp_path / "out"), 12, part={"images": 12}, batch={"images": 2})
     child = generating(there)
-    assert not open_store(there.uri).exists(names.part(0, 0))
+    assert not open_store(there.uri).exists(names.part_key(0, 0))
     child.terminate()
     assert child.join(GRACE_SECONDS) == 0
-    assert open_store(there.uri).exists(names.part(0, 0))
+    assert open_store(there.uri).exists(names.part_key(0, 0))
 
 
 def test_terminated_shard_drops_the_part_at_hand_where_that_would_take_too_long(tmp_path: Path) -> None:
@@ -112,15 +112,15 @@ def test_terminated_shard_drops_the_part_at_hand_where_that_would_take_too_long(
     child = generating(there)
     child.terminate()
     assert child.join(GRACE_SECONDS) == 75
-    assert not open_store(there.uri).exists(names.part(0, 0))
-    told = stats.load(open_store(there.uri), 0)
+    assert not open_store(there.uri).exists(names.part_key(0, 0))
+    told = stats.load_stats(open_store(there.uri), 0)
     assert told is not None
     assert (told.attempts, told.parts, told.images) == (1, 0, 0)
 
 
 def test_killed_retry_ends_as_an_undisturbed_one(tmp_path: Path, store_uri: str, wanted: Dataset) -> None:
     there = planned(tmp_path, store_uri, IMAGES)
-    store, parts = open_store(there.uri), shard.read(open_store(there.uri), there.plan, 0)
+    store, parts = open_store(there.uri), shard.read_shard(open_store(there.uri), there.plan, 0)
     assert Child(command, "generate", there.uri, "--shard", "0").join() == 0
     for part in parts[1:]:
         store.remove(part.key)
@@ -135,6 +135,6 @@ def test_killed_retry_ends_as_an_undisturbed_one(tmp_path: Path, store_uri: str,
     assert Child(command, "retry", there.uri).join() == 0
     assert [inside.read(part.key) for part in parts[: len(written)]] == written
     assert not store.exists("retry-2/plan.json")
-    found = tables.read(store, names.manifest(0))
+    found = tables.read_table(store, names.manifest_key(0))
     assert found.drop_columns(["part", "offset"]).equals(wanted.manifest.drop_columns(["part", "offset"]))
     assert verify(there.uri).ok == IMAGES

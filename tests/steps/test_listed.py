@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from imagekiln.steps.listed import is_plain
+from imagekiln.steps.listed import is_plain_name
 from imagekiln.steps.storage import ObjectStore
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b"])
 def test_a_name_that_leads_elsewhere_is_not_plain(name: str) -> None:
-    assert not is_plain(name)
-    assert is_plain(f"x{name}".replace("/", "").replace("\0", ""))
+    assert not is_plain_name(name)
+    assert is_plain_name(f"x{name}".replace("/", "").replace("\0", ""))
 
 
 class Hostile:
@@ -26,7 +26,7 @@ class Hostile:
 
 def test_keys_that_only_look_like_being_in_the_folder_are_left_out() -> None:
     store = ObjectStore("s3://bucket/run", "bucket/run", Hostile())
-    assert [each.key for each in store.list("images")] == ["images/good"]
-    assert [(each.key, each.is_folder, each.size, each.modified) for each in store.list("")] == [
+    assert [each.key for each in store.list_folder("images")] == ["images/good"]
+    assert [(each.key, each.is_folder, each.size, each.modified) for each in store.list_folder("")] == [
         ("good", False, 3, 7.0)
     ]

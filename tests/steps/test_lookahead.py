@@ -13,10 +13,10 @@ import torch
 from imagekiln.steps import lookahead
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.embeddings import TextCache
-from imagekiln.steps.encode import Picture
-from imagekiln.steps.generate import make_shard
-from imagekiln.steps.lookahead import LookAhead
-from imagekiln.steps.progress import Silent
+from imagekiln.steps.encode import DrawnImage
+from imagekiln.steps.generate import generate_shard
+from imagekiln.steps.lookahead import TextPrefetcher
+from imagekiln.steps.progress import NoProgress
 from imagekiln.steps.stop import Stop
 from imagekiln.steps.storage import open_store
 from tests import models
@@ -51,7 +51,7 @@ def _denoiser(kind: Kind, bad: str = "-") -> tuple[Denoiser, list[tuple[str, boo
     return Denoiser(pipe), asked
 
 
-def _same(ones: Sequence[Picture], others: Sequence[Picture]) -> bool:
+def _same(ones: Sequence[DrawnImage], others: Sequence[DrawnImage]) -> bool:
     pairs = zip(ones, others, strict=True)
     return all(np.array_equal(one.rgb, other.rgb) for one, other in pairs if one.rgb is not None)  # type: ignore[arg-type]  # there, as the others' is
 
@@ -62,7 +62,7 @@ def test_texts_of_the_batch_to_come_are_encoded_beside_this_one_and_pictures_sta
     rows = [image_row(f"number {place}", place, negative_prompt=f"not {place}") for place in range(4)]
     plain = Denoiser(models.pipe(kind))
     denoiser, asked = _denoiser(kind)
-    denoiser.expect(rows[2:])
+    denoiser.set_upcoming(rows[2:])
     first = denoiser.draw(rows[:2], 2, lambda: None)
     second = denoiser.draw(rows[2:], 2, lambda: None)
     assert _same([*first, *second], [plain.draw([row], 2, lambda: None)[0] for row in rows])
@@ -74,9 +74,9 @@ def test_texts_of_the_batch_to_come_are_encoded_beside_this_one_and_pictures_sta
 @pytest.mark.usefixtures("helps")
 def test_rows_of_another_shape_are_not_encoded_ahead() -> None:
     denoiser, asked = _denoiser("sd")
-    denoiser.expect([image_row("wide", width=32), image_row("like it")])
+    denoiser.set_upcoming([image_row("wide", width=32), image_row("like it")])
     denoiser.draw([image_row("now")], 1, lambda: None)
-    denoiser.taken()  # waits for what is going on
+    denoiser.pop_times()  # waits for what is going on
     assert ("like it", False) in asked
     assert ("wide", False) not in asked
 
@@ -88,7 +88,7 @@ def test_a_bad_text_fails_alone_though_it_was_encoded_ahead(tmp_path: Path) -> N
     denoiser, asked = _denoiser("sd", bad="number 5")
     before = threads()
     store = open_store(there.uri)
-    done = make_shard(store, there.plan, 0, lambda: denoiser, Silent(), Stop())
+    done = generate_shard(store, there.plan, 0, lambda: denoiser, NoProgress(), Stop())
     assert done is not None
     assert not threads() - before
     assert ("number 5", False) in asked
@@ -104,17 +104,19 @@ def _index(part: Path) -> list[dict[str, object]]:
 @pytest.mark.usefixtures("helps")
 def test_nothing_is_encoded_beside_a_batch_that_is_being_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     denoiser, asked = _denoiser("sd")
-    monkeypatch.setattr(denoiser.compiling._networks, "how", "whole")  # and nothing is, for it is a test of threads
+    monkeypatch.setattr(
+        denoiser.compiled_pipeline._networks, "how", "whole"
+    )  # and nothing is, for it is a test of threads
     for name in ("first", "second"):
-        denoiser.expect([image_row(f"after the {name}")])
+        denoiser.set_upcoming([image_row(f"after the {name}")])
         denoiser.draw([image_row(name)], 1, lambda: None)
-    denoiser.taken()
+    denoiser.pop_times()
     assert [text for text, main in asked if text.startswith("after") and not main] == ["after the second"]
 
 
 def test_a_cpu_has_no_thread_for_it() -> None:
     denoiser, asked = _denoiser("sd")
-    denoiser.expect([image_row("next")])
+    denoiser.set_upcoming([image_row("next")])
     denoiser.draw([image_row("now")], 1, lambda: None)
     assert {main for _, main in asked} == {True}
     assert "next" not in {text for text, _ in asked}
@@ -129,8 +131,8 @@ def test_what_texts_took_is_told_but_for_those_that_fail() -> None:
 
     told: list[float] = []
     cache = TextCache(encode)
-    ahead = LookAhead(CPU, told.append)
+    ahead = TextPrefetcher(CPU, told.append)
     ahead.start([(cache, text, None) for text in ("a", "bad", "b")])
-    ahead.settle()
+    ahead.wait()
     assert len(told) == 2
-    assert cache.unknown(["a", "bad", "b", "bad"]) == ["bad"]
+    assert cache.uncached(["a", "bad", "b", "bad"]) == ["bad"]

@@ -6,10 +6,10 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.identity import Pixels, image_id, model_key
-from imagekiln.steps.lora_column import LoraColumn
-from imagekiln.steps.loras import REASONS
-from imagekiln.steps.planning import Planned
+from imagekiln.steps.identity import ImageParameters, compute_image_id, model_key
+from imagekiln.steps.lora_column import LoraColumnReader
+from imagekiln.steps.loras import LORA_REJECTION_TEXTS
+from imagekiln.steps.planning import PlanResult
 from tests import safetensors
 from tests.jobs import SHAPES, image_rows, plan, rejected
 
@@ -24,7 +24,7 @@ def _settings(folder: Path, **names: str) -> dict[str, object]:
     return {"model": {**SHAPES, "loras": {name: {"id": str(file)} for name, file in files.items()}}}
 
 
-def _planned(folder: Path, texts: Sequence[str | None], default: str = "", **names: str) -> Planned:
+def _planned(folder: Path, texts: Sequence[str | None], default: str = "", **names: str) -> PlanResult:
     columns = {"prompt": ["a red circle"] * len(texts), "id": [f"{place}" for place in range(len(texts))],
                "seed": [7] * len(texts), "loras": pa.array(texts, pa.string())}  # fmt: skip
     settings = _settings(folder, **(names or {"style": "one", "detail": "two"}))
@@ -33,7 +33,7 @@ def _planned(folder: Path, texts: Sequence[str | None], default: str = "", **nam
 
 def test_each_text_becomes_its_canonical_form_its_key_or_its_fault() -> None:
     column = pa.array([None, "style:0.80, detail", "style:0.8,detail:1.0", "", "other", "style:0"])
-    assert [each.to_pylist() for each in LoraColumn("detail:2", DIGESTS).read(column)] == [
+    assert [each.to_pylist() for each in LoraColumnReader("detail:2", DIGESTS).read(column)] == [
         ["detail:2", "detail:1,style:0.8", "detail:1,style:0.8", None, None, None],
         ["aa:2", "aa:1,bb:0.8", "aa:1,bb:0.8", None, None, None],
         [None, None, None, None, "unknown", None],
@@ -42,7 +42,7 @@ def test_each_text_becomes_its_canonical_form_its_key_or_its_fault() -> None:
 
 def test_columns_without_loras_cost_next_to_nothing() -> None:
     column, started = pa.nulls(1_000_000, pa.string()), time.perf_counter()
-    assert all(each.null_count == len(each) for each in LoraColumn("", {}).read(column))
+    assert all(each.null_count == len(each) for each in LoraColumnReader("", {}).read(column))
     assert time.perf_counter() - started < 0.5
 
 
@@ -86,7 +86,9 @@ def test_every_image_has_the_id_that_python_gives_it(tmp_path: Path) -> None:
     key = model_key(planned.plan.model.digest, planned.plan.job.model.dtype)
     digests = {name: each.sha256 for name, each in planned.plan.loras.items()}
     for row in image_rows(planned).to_pylist():
-        assert row["image_id"] == image_id(key, Pixels(*(row[name] for name in Pixels.__slots__)), digests)
+        assert row["image_id"] == compute_image_id(
+            key, ImageParameters(*(row[name] for name in ImageParameters.__slots__)), digests
+        )
 
 
 def test_a_lora_under_two_names_is_one_image(tmp_path: Path) -> None:
@@ -99,7 +101,7 @@ def test_rows_that_cannot_be_drawn_are_rejected_with_the_reason(tmp_path: Path) 
     wrong = {"style=1": "syntax", "other": "unknown", "style,style": "twice", "style:11": "weight", "x" * 2000: "many"}
     planned = _planned(tmp_path, ["style:1", *wrong])
     told = [(row["row"], row["column"], row["reason"]) for row in rejected(planned)]
-    assert told == [(place + 1, "loras", REASONS[fault]) for place, fault in enumerate(wrong.values())]  # type: ignore[index]
+    assert told == [(place + 1, "loras", LORA_REJECTION_TEXTS[fault]) for place, fault in enumerate(wrong.values())]  # type: ignore[index]
     assert planned.plan.counts.images == 1
 
 

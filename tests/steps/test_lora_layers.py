@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from imagekiln.steps import lora_files, names, tables
-from imagekiln.steps.adapters import Lora
+from imagekiln.steps.adapters import LoraSettings
 from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job import Model
+from imagekiln.steps.job import ModelSettings
 from imagekiln.steps.lora_layers import LoraLayers
 from imagekiln.steps.reproduce import reproduce
 from imagekiln.steps.retry import retry
@@ -34,8 +34,8 @@ BOTH = "detail:-0.5,style:0.8"
 
 
 def _layers(pipe: Untyped, **files: Path) -> LoraLayers:
-    wanted = {name: Lora(id=str(file)) for name, file in files.items()}
-    return LoraLayers(pipe, wanted, lora_files.facts(Model(id="bundled:shapes", loras=wanted)))
+    wanted = {name: LoraSettings(id=str(file)) for name, file in files.items()}
+    return LoraLayers(pipe, wanted, lora_files.load_lora_facts(ModelSettings(id="bundled:shapes", loras=wanted)))
 
 
 def _denoiser(kind: Kind, pipe: Untyped = None) -> Denoiser:
@@ -51,8 +51,8 @@ def _rows(count: int, wanted: str | None) -> list[ImageRow]:
 def _diffusers(pipe: Untyped, rows: Sequence[ImageRow]) -> Untyped:
     negative = {} if "flux" in type(pipe).__name__.lower() else {"negative_prompt": ["large"] * len(rows)}
     drawn = pipe(
-        prompt=[row.pixels.prompt for row in rows],
-        generator=[torch.Generator("cpu").manual_seed(row.pixels.seed) for row in rows],
+        prompt=[row.parameters.prompt for row in rows],
+        generator=[torch.Generator("cpu").manual_seed(row.parameters.seed) for row in rows],
         width=SIDE,
         height=SIDE,
         num_inference_steps=2,
@@ -135,8 +135,8 @@ def test_a_lora_is_loaded_once_however_often_it_is_switched(monkeypatch: pytest.
     sizes = set()
     for turn in range(50):
         for wanted in (None, "style:0.8", f"detail:{turn / 10 + 1}", BOTH):
-            layers.use(wanted, texts=True)
-            layers.use(wanted, texts=False)
+            layers.activate(wanted, texts=True)
+            layers.activate(wanted, texts=False)
         parts = (pipe.unet, pipe.text_encoder)
         sizes.add(sum(1 for part in parts for module in part.modules() for _ in (module, *module._forward_hooks)))
     assert len(sizes) == 1
@@ -163,7 +163,7 @@ def test_a_whole_job_runs_with_rows_of_none_one_and_two_loras(kind: Kind, tmp_pa
         done = run(runs.job(order, str(tmp_path / f"out-{size}"), batch={"images": size}, **_settings(kind)))
         assert (done.summary.ok, done.summary.duplicate_images) == (3, 2)  # weight 0 is no LoRA, and so is no text
         assert verify(done.uri).ok == 3
-        found = tables.read(open_store(done.uri), names.manifest(0)).to_pylist()
+        found = tables.read_table(open_store(done.uri), names.manifest_key(0)).to_pylist()
         pixels.append({row["loras"]: (row["image_id"], row["pixels_sha256"]) for row in found})
     assert pixels[0].keys() == {None, "style:0.8", BOTH}
     assert len({sha256 for _, sha256 in pixels[0].values()}) == 3
@@ -179,7 +179,7 @@ def test_images_with_loras_are_retried_and_reproduced(tmp_path: Path) -> None:
     aggregate(there.uri)
     assert retry(there.uri).summary.ok == 3
     store = open_store(there.uri)
-    for row in tables.read(store, names.manifest(0)).to_pylist():
+    for row in tables.read_table(store, names.manifest_key(0)).to_pylist():
         assert reproduce(there.uri, row["image_id"], tmp_path / "again.png").equal == "bytes", row["loras"]
 
 
@@ -231,7 +231,7 @@ def test_another_weight_is_not_compiled_anew_and_another_set_of_loras_is_once() 
 
     layer.compile(backend=backend, dynamic=False)
     for wanted in (None, "style:1", "style:0.5", BOTH, "detail:2,style:3", None, "style:0.25"):
-        layers.use(wanted, texts=False)
+        layers.activate(wanted, texts=False)
         with torch.no_grad():
             layer(torch.ones(1, layer.in_features))
         counts.append(len(graphs))

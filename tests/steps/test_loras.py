@@ -1,7 +1,7 @@
 import pytest
 
 from imagekiln.steps import loras
-from imagekiln.steps.loras import Fault, Read
+from imagekiln.steps.loras import LoraRejectionReason, ParsedLoras
 from tests.texts import HOSTILE, chance
 
 KNOWN = {"style", "detail", "A.b-c_1", "x1"}
@@ -27,8 +27,8 @@ DIGESTS = {"style": "bb", "detail": "aa", "same": "bb"}
     ],
 )
 def test_texts_that_ask_for_the_same_have_one_canonical_form(text: str, wanted: str | None) -> None:
-    assert loras.read(text, KNOWN) == Read(wanted)
-    assert loras.read(wanted or "", KNOWN) == Read(wanted)
+    assert loras.parse_loras(text, KNOWN) == ParsedLoras(wanted)
+    assert loras.parse_loras(wanted or "", KNOWN) == ParsedLoras(wanted)
 
 
 @pytest.mark.parametrize(
@@ -57,34 +57,34 @@ def test_texts_that_ask_for_the_same_have_one_canonical_form(text: str, wanted: 
         ("x" * 1001, "many"),
     ],
 )
-def test_what_cannot_be_meant_is_a_fault(text: str, fault: Fault) -> None:
-    assert loras.read(text, KNOWN) == Read(fault=fault)
+def test_what_cannot_be_meant_is_a_fault(text: str, fault: LoraRejectionReason) -> None:
+    assert loras.parse_loras(text, KNOWN) == ParsedLoras(rejection=fault)
 
 
 def test_more_loras_than_are_of_use_are_a_fault() -> None:
-    known = [f"l{place}" for place in range(loras.MOST_LORAS + 1)]
-    assert loras.read(",".join(known), known) == Read(fault="many")
-    assert loras.read(",".join(known[1:]), known).fault is None
+    known = [f"l{place}" for place in range(loras.MAX_LORAS + 1)]
+    assert loras.parse_loras(",".join(known), known) == ParsedLoras(rejection="many")
+    assert loras.parse_loras(",".join(known[1:]), known).rejection is None
 
 
 def test_no_text_breaks_the_reader() -> None:
     rng = chance(3)
     pieces = [*HOSTILE, "style", ":", ",", "0.5", "-", "e9", " "]
     for _ in range(2000):
-        found = loras.read("".join(rng.choices(pieces, k=rng.randrange(8))), KNOWN)
-        assert found.fault is None or found.loras is None
-        assert loras.read(found.loras or "", KNOWN).loras == found.loras
+        found = loras.parse_loras("".join(rng.choices(pieces, k=rng.randrange(8))), KNOWN)
+        assert found.rejection is None or found.canonical is None
+        assert loras.parse_loras(found.canonical or "", KNOWN).canonical == found.canonical
 
 
 def test_weights_read_back_exactly() -> None:
     rng = chance(4)
     for _ in range(200):
         given = {name: rng.uniform(-10, 10) for name in ("detail", "style")}
-        assert loras.weights(loras.canonical(given)) == given
-    assert loras.weights(None) == {}
+        assert loras.lora_weights(loras.format_loras(given)) == given
+    assert loras.lora_weights(None) == {}
 
 
 def test_a_key_tells_files_and_weights_and_no_names() -> None:
-    assert loras.key("detail:0.5,style:0.8", DIGESTS) == "aa:0.5,bb:0.8"
-    assert loras.key("style:1", DIGESTS) == loras.key("same:1", DIGESTS) == "bb:1"
-    assert loras.key("same:0.5,style:1", DIGESTS) == loras.key("same:1,style:0.5", DIGESTS)
+    assert loras.lora_key("detail:0.5,style:0.8", DIGESTS) == "aa:0.5,bb:0.8"
+    assert loras.lora_key("style:1", DIGESTS) == loras.lora_key("same:1", DIGESTS) == "bb:1"
+    assert loras.lora_key("same:0.5,style:1", DIGESTS) == loras.lora_key("same:1,style:0.5", DIGESTS)

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from imagekiln.steps.measures import measure
+from imagekiln.steps.measures import measure_image
 
 
 def _of(*columns: tuple[int, int, int], side: int = 64) -> npt.NDArray[np.uint8]:
@@ -22,7 +22,7 @@ def _of(*columns: tuple[int, int, int], side: int = 64) -> npt.NDArray[np.uint8]
     ],
 )
 def test_contrast_is_the_standard_deviation_of_luma(rgb: npt.NDArray[np.uint8], contrast: float) -> None:
-    assert measure(rgb).contrast == pytest.approx(contrast, abs=1 / 255)
+    assert measure_image(rgb).contrast == pytest.approx(contrast, abs=1 / 255)
 
 
 @pytest.mark.parametrize(
@@ -36,22 +36,22 @@ def test_contrast_is_the_standard_deviation_of_luma(rgb: npt.NDArray[np.uint8], 
     ],
 )
 def test_saturation_is_the_share_of_vivid_pixels(rgb: npt.NDArray[np.uint8], saturation: float) -> None:
-    assert measure(rgb).saturation == saturation
+    assert measure_image(rgb).saturation == saturation
 
 
 @pytest.mark.parametrize("size", [(1, 2), (2, 1), (3, 1000), (1025, 7), (300, 257)])
 def test_images_of_any_size_are_measured(size: tuple[int, int]) -> None:
     noise = np.random.default_rng(1).integers(0, 256, (*size, 3), dtype=np.uint8)
-    found = measure(noise)
+    found = measure_image(noise)
     assert 0 < found.contrast < 0.5
     assert -(2**63) <= found.phash < 2**63
 
 
 def test_a_large_image_measures_as_its_own_small_copy() -> None:
     small = np.random.default_rng(1).integers(0, 256, (256, 128, 3), dtype=np.uint8)
-    assert measure(small.repeat(3, axis=0).repeat(3, axis=1)) == measure(small)
+    assert measure_image(small.repeat(3, axis=0).repeat(3, axis=1)) == measure_image(small)
 
 
 def test_the_same_pixels_give_the_same_figures_however_they_lie_in_memory() -> None:
     rgb = np.random.default_rng(1).integers(0, 256, (40, 30, 3), dtype=np.uint8)
-    assert measure(np.asfortranarray(rgb)) == measure(rgb)
+    assert measure_image(np.asfortranarray(rgb)) == measure_image(rgb)

@@ -1,14 +1,14 @@
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.jobfile import check_job
+from imagekiln.steps.jobfile import validate_job
 
 SMALLEST = {"name": "a", "prompts": "p.parquet", "output": "out", "model": {"id": "bundled:shapes"}}
 
 
 def _told(**settings: object) -> str:
     with pytest.raises(BadInput) as caught:
-        check_job({**SMALLEST, **settings}, "job.yaml")
+        validate_job({**SMALLEST, **settings}, "job.yaml")
     return str(caught.value).removeprefix("job.yaml: ")
 
 
@@ -120,4 +120,4 @@ def test_sentence_stays_one_short_line_whatever_was_written(given: object) -> No
 
 def test_mistake_without_a_line_of_its_own_is_told_at_its_groups() -> None:
     with pytest.raises(BadInput, match=r"^f:3: model\.id is missing; write it\.$"):
-        check_job({**SMALLEST, "model": {}}, "f", {(): "f:1", ("model",): "f:3"})
+        validate_job({**SMALLEST, "model": {}}, "f", {(): "f:1", ("model",): "f:3"})

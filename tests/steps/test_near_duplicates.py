@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from imagekiln.steps import near_duplicates
-from imagekiln.steps.near_duplicates import masks, originals
+from imagekiln.steps.near_duplicates import block_masks, find_earlier_matches
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -31,7 +31,7 @@ def _near(hashes: npt.NDArray[np.int64], distance: int) -> npt.NDArray[np.bool_]
 
 def _holds(hashes: npt.NDArray[np.int64], distance: int) -> None:
     """What is promised: an original is earlier and near, and no two without one are near."""
-    found, near = originals(hashes, distance), _near(hashes, distance)
+    found, near = find_earlier_matches(hashes, distance), _near(hashes, distance)
     marked = np.flatnonzero(found >= 0)
     assert (found[marked] < marked).all()
     assert near[marked, found[marked]].all()
@@ -56,24 +56,24 @@ def test_it_holds_where_every_bucket_is_crowded(distance: int, monkeypatch: pyte
 
 def test_distance_is_counted_to_the_bit() -> None:
     hashes = np.array([0, 0b1111, 0b11111, -1], np.int64)
-    assert originals(hashes, 4).tolist() == [-1, 0, 1, -1]
-    assert originals(hashes, 3).tolist() == [-1, -1, 1, -1]
-    assert originals(hashes, 0).tolist() == [-1, -1, -1, -1]
+    assert find_earlier_matches(hashes, 4).tolist() == [-1, 0, 1, -1]
+    assert find_earlier_matches(hashes, 3).tolist() == [-1, -1, 1, -1]
+    assert find_earlier_matches(hashes, 0).tolist() == [-1, -1, -1, -1]
 
 
 def test_the_first_stays_and_the_sign_bit_is_a_bit() -> None:
     hashes = np.array([7, -(2**63), 0, 7], np.int64)
-    assert originals(hashes, 1).tolist() == [-1, -1, 1, 0]
+    assert find_earlier_matches(hashes, 1).tolist() == [-1, -1, 1, 0]
 
 
 @pytest.mark.parametrize("count", [0, 1])
 def test_few_are_no_trouble(count: int) -> None:
-    assert originals(np.zeros(count, np.int64), 4).tolist() == [-1] * count
+    assert find_earlier_matches(np.zeros(count, np.int64), 4).tolist() == [-1] * count
 
 
 def test_a_million_equal_hashes_take_no_longer_than_others() -> None:
     started = time.process_time()
-    found = originals(np.zeros(1_000_000, np.int64), 4)
+    found = find_earlier_matches(np.zeros(1_000_000, np.int64), 4)
     assert found[0] == -1
     assert not found[1:].any()
     assert time.process_time() - started < 5
@@ -82,7 +82,7 @@ def test_a_million_equal_hashes_take_no_longer_than_others() -> None:
 @pytest.mark.parametrize("distance", [0, 1, 4, 8])
 @pytest.mark.parametrize("fixed", [0, 0xFFFF, 2**62 - 1])
 def test_hashes_within_the_distance_agree_in_one_choice_of_bits(distance: int, fixed: int) -> None:
-    chosen = list(masks(fixed, distance, 10_000))
+    chosen = list(block_masks(fixed, distance, 10_000))
     free = [bit for bit in range(64) if not fixed >> bit & 1]
     chance = np.random.default_rng(1)
     for _ in range(50):

@@ -9,7 +9,7 @@ import pytest
 from imagekiln.steps import names, plan, tables
 from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.errors import Incomplete
-from imagekiln.steps.planning import Planned
+from imagekiln.steps.planning import PlanResult
 from imagekiln.steps.rounds import Round
 from imagekiln.steps.storage import open_store
 from tests.faults import manifests
@@ -20,7 +20,7 @@ IMAGES = 200
 ROWS = [{"prompt": f"a red circle number {place}", "id": f"row-{place}"} for place in range(IMAGES)]
 
 
-def made(folder: Path, bad: set[int], **changes: object) -> Planned:
+def made(folder: Path, bad: set[int], **changes: object) -> PlanResult:
     """A run of 25 shards of 8 images in parts of 4, aggregated, these of them having failed."""
     there = planned(folder, str(folder / "out"), ROWS, limits={"failed_share": 1}, **changes)
     fill(there, {place: not_ok(place) for place in bad})
@@ -29,7 +29,7 @@ def made(folder: Path, bad: set[int], **changes: object) -> Planned:
 
 
 def rows(found: Round) -> list[pa.Table]:
-    return [tables.read(found.store, names.shard(number)) for number in range(len(found.plan.shards))]
+    return [tables.read_table(found.store, names.shard_key(number)) for number in range(len(found.plan.shards))]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -45,8 +45,8 @@ def test_a_round_holds_what_is_not_ok_in_the_plan_s_order_and_knows_where_it_is_
     for number in range(len(there.plan.shards)):
         ids = {f"row-{place}" for place in range(8 * number, 8 * number + 8)}
         holding = [place for place, shard in enumerate(shards) if ids & set(shard["id"].to_pylist())]
-        assert set(holding) <= set(found.shards_of(number))
-    for shard, (first, last) in zip(shards, found.plan.covers, strict=True):
+        assert set(holding) <= set(found.shards_covering(number))
+    for shard, (first, last) in zip(shards, found.plan.source_shards, strict=True):
         places = [int(name.removeprefix("row-")) // 8 for name in shard["id"].to_pylist()]
         assert (min(places), max(places)) == (first, last)
 
@@ -60,26 +60,26 @@ def test_a_round_has_the_run_s_settings_and_counts_of_its_own(tmp_path: Path) ->
         there.plan.run_id,
         there.plan.part_images,
     )
-    assert (found.round, found.counts.images, found.covers) == (1, 2, ((0, 11),))
+    assert (found.round, found.counts.images, found.source_shards) == (1, 2, ((0, 11),))
 
 
 def test_the_same_manifest_gives_the_same_round_and_an_unfinished_one_is_gone_on_with(tmp_path: Path) -> None:
     there = made(tmp_path, {3, 90})
     store = open_store(there.uri)
     first = begun(there)
-    content = first.store.read(names.PLAN)
+    content = first.store.read(names.PLAN_KEY)
     assert begun(there).plan == first.plan
-    first.store.remove(names.PLAN)
-    assert plan.to_json(begun(there).plan) == first.store.read(names.PLAN) == content
+    first.store.remove(names.PLAN_KEY)
+    assert plan.plan_to_json(begun(there).plan) == first.store.read(names.PLAN_KEY) == content
     assert not store.exists("retry-2/plan.json")
 
 
 def test_what_a_killed_planning_left_on_an_older_manifest_is_no_obstacle(tmp_path: Path) -> None:
     there = made(tmp_path, {3})
-    begun(there).store.remove(names.PLAN)
+    begun(there).store.remove(names.PLAN_KEY)
     fill(there)  # is there already: the first writer wins
     store = open_store(there.uri)
-    store.remove(names.part(5, 0))
+    store.remove(names.part_key(5, 0))
     with pytest.raises(Incomplete):
         aggregate(there.uri)
     found = begun(there)

@@ -8,13 +8,13 @@ import pytest
 
 from imagekiln.steps import names, tables
 from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.encode import Encoded
+from imagekiln.steps.encode import EncodedImage
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.estimate import estimate
 from imagekiln.steps.job import Job
-from imagekiln.steps.planning import Planned, make_plan
-from imagekiln.steps.run import Ran, run
-from imagekiln.steps.runs import Entry, registered
+from imagekiln.steps.planning import PlanResult, make_plan
+from imagekiln.steps.run import RunResult, run
+from imagekiln.steps.runs import RunEntry, read_registry
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.verify import verify
 from tests import jobs, runs
@@ -31,14 +31,14 @@ def night(scratch: Path, output: str, rows: Rows, **changes: object) -> Job:
     )
 
 
-def over(planned: Planned, outcomes: Mapping[int, Encoded] | None = None) -> Planned:
+def over(planned: PlanResult, outcomes: Mapping[int, EncodedImage] | None = None) -> PlanResult:
     """The night is over, and every image of the plan made, as noise."""
     fill(planned, outcomes)
     aggregate(planned.uri)
     return planned
 
 
-def prompts_of(planned: Planned) -> list[str]:
+def prompts_of(planned: PlanResult) -> list[str]:
     """What a plan is to draw."""
     return [str(prompt) for prompt in jobs.image_rows(planned)["prompt"].to_pylist()]
 
@@ -48,10 +48,10 @@ def texts(rows: Rows) -> list[object]:
     return [row["prompt"] for row in rows]
 
 
-def manifest(ran: Ran) -> pa.Table:
+def manifest(ran: RunResult) -> pa.Table:
     """What a run made: the id of each image, and the hash of its pixels."""
-    there = [names.manifest(number) for number in range(len(list(Path(ran.uri).glob("manifest/*"))))]
-    found = [tables.read(open_store(ran.uri), key).select(["image_id", "pixels_sha256"]) for key in there]
+    there = [names.manifest_key(number) for number in range(len(list(Path(ran.uri).glob("manifest/*"))))]
+    found = [tables.read_table(open_store(ran.uri), key).select(["image_id", "pixels_sha256"]) for key in there]
     return pa.concat_tables(found)
 
 
@@ -68,14 +68,14 @@ def test_three_nights_are_together_what_one_run_over_all_rows_is(tmp_path: Path)
         assert verify(ran.uri).ok == found.ok == found.images
     union = pa.concat_tables([manifest(ran) for ran in nights])
     assert union.sort_by("image_id").equals(manifest(whole).sort_by("image_id"))
-    assert [entry.run_id for entry in registered(str(tmp_path / "out"))] == [each.summary.run_id for each in nights]
+    assert [entry.run_id for entry in read_registry(str(tmp_path / "out"))] == [each.summary.run_id for each in nights]
 
 
 def test_only_what_is_new_is_planned(store_uri: str, tmp_path: Path) -> None:
     first = over(make_plan(night(tmp_path, store_uri, PROMPTS[:4])))
     second = make_plan(night(tmp_path, store_uri, PROMPTS[:7]))
     assert prompts_of(second) == texts(PROMPTS[4:7])
-    assert (first.plan.looked_at, second.plan.looked_at) == ((), (first.plan.run_id,))
+    assert (first.plan.existing_runs, second.plan.existing_runs) == ((), (first.plan.run_id,))
     assert (second.plan.counts.images, second.plan.counts.existing_images) == (3, 4)
 
 
@@ -85,9 +85,9 @@ def test_night_with_nothing_new_ends_well_with_nothing(store_uri: str, tmp_path:
     assert (estimate(job).images, estimate(job).shards, estimate(job).existing_images) == (0, 0, 4)
     quiet = run(job)
     assert (quiet.summary.images, quiet.summary.existing_images) == (0, 4)
-    assert open_store(quiet.uri).exists(names.SUCCESS)
+    assert open_store(quiet.uri).exists(names.SUCCESS_KEY)
     assert verify(quiet.uri).images == 0
-    assert b"</html>" in open_store(quiet.uri).read(names.REPORT)
+    assert b"</html>" in open_store(quiet.uri).read(names.REPORT_KEY)
     assert make_plan(night(tmp_path, store_uri, PROMPTS[:5])).plan.counts.images == 1
 
 
@@ -95,8 +95,8 @@ def test_without_skip_existing_everything_is_planned(tmp_path: Path) -> None:
     output = str(tmp_path / "out")
     over(make_plan(night(tmp_path, output, PROMPTS[:4])))
     again = make_plan(night(tmp_path, output, PROMPTS[:4], skip_existing=False, run_id="again"))
-    assert (again.plan.counts.images, again.plan.counts.existing_images, again.plan.looked_at) == (4, 0, ())
-    assert not open_store(again.uri).exists(names.LOOKED_AT)
+    assert (again.plan.counts.images, again.plan.counts.existing_images, again.plan.existing_runs) == (4, 0, ())
+    assert not open_store(again.uri).exists(names.EXISTING_RUNS_KEY)
 
 
 def test_image_that_failed_is_made_again_the_next_night(tmp_path: Path) -> None:
@@ -115,18 +115,18 @@ def test_run_without_success_holds_nothing(tmp_path: Path, left: str) -> None:
         fill(first)
     if left == "undone":
         aggregate(first.uri)
-        open_store(first.uri).remove(names.SUCCESS)
+        open_store(first.uri).remove(names.SUCCESS_KEY)
     second = make_plan(night(tmp_path, output, PROMPTS[:5]))
-    assert (second.plan.counts.images, second.plan.looked_at) == (5, ())
+    assert (second.plan.counts.images, second.plan.existing_runs) == (5, ())
 
 
 def test_run_that_is_whole_again_counts_again(tmp_path: Path) -> None:
     output = str(tmp_path / "out")
     first = over(make_plan(night(tmp_path, output, PROMPTS[:4])))
-    open_store(first.uri).remove(names.SUCCESS)
+    open_store(first.uri).remove(names.SUCCESS_KEY)
     aggregate(first.uri)
     assert make_plan(night(tmp_path, output, PROMPTS[:5])).plan.counts.images == 1
-    assert registered(output) == [Entry(first.plan.run_id, "tiny")]
+    assert read_registry(output) == [RunEntry(first.plan.run_id, "tiny")]
 
 
 @pytest.mark.parametrize("change", [{"model": jobs.SHAPES}, {"defaults": {"steps": 3, "guidance": 3.0, "seed": 7}}])
@@ -135,7 +135,7 @@ def test_image_of_another_model_or_setting_is_another_image(tmp_path: Path, chan
     over(make_plan(night(tmp_path, output, PROMPTS[:4])))
     other = make_plan(night(tmp_path, output, PROMPTS[:4], **change))
     assert (other.plan.counts.images, other.plan.counts.existing_images) == (4, 0)
-    assert len(other.plan.looked_at) == 1
+    assert len(other.plan.existing_runs) == 1
 
 
 def test_plan_that_is_there_is_adopted_whatever_runs_have_ended_since(tmp_path: Path) -> None:
@@ -154,7 +154,7 @@ def test_run_does_not_look_into_itself(tmp_path: Path) -> None:
     job = night(tmp_path, output, PROMPTS[:4])
     first = over(make_plan(job))
     before = jobs.files(Path(first.uri))
-    for lost in (names.PLAN, names.LOOKED_AT):
+    for lost in (names.PLAN_KEY, names.EXISTING_RUNS_KEY):
         open_store(first.uri).remove(lost)
     assert make_plan(job).plan == first.plan
     assert jobs.files(Path(first.uri)) == before
@@ -163,7 +163,7 @@ def test_run_does_not_look_into_itself(tmp_path: Path) -> None:
 def test_planning_cut_short_chooses_the_same_images_again(store_uri: str, tmp_path: Path) -> None:
     job = night(tmp_path, store_uri, PROMPTS[:6])
     there = make_plan(job)
-    open_store(there.uri).remove(names.PLAN)  # the last that planning writes
+    open_store(there.uri).remove(names.PLAN_KEY)  # the last that planning writes
     over(make_plan(night(tmp_path, store_uri, PROMPTS[:4])))
     again = make_plan(job)
     assert (again.adopted, again.plan) == (False, there.plan)

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from imagekiln.steps import opening
-from imagekiln.steps.opening import opened
-from imagekiln.steps.planning import Planned
+from imagekiln.steps.opening import load_denoiser
+from imagekiln.steps.planning import PlanResult
 from imagekiln.steps.storage import Store, open_store
 from tests import families, loras, models, runs
 
@@ -26,14 +26,14 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     return seen
 
 
-def _planned(tmp_path: Path, run_id: str, seed: int | None = None, **speed: object) -> Planned:
+def _planned(tmp_path: Path, run_id: str, seed: int | None = None, **speed: object) -> PlanResult:
     style = {} if seed is None else {"style": {"id": str(loras.folder("sd", seed))}}
     model = {"id": str(families.folder("sd")), "dtype": "float32", "loras": style}
     return runs.planned(tmp_path, str(tmp_path / "out"), run_id=run_id, model=model, speed=speed)
 
 
-def _open(planned: Planned, *, code: bool = True) -> None:
-    opened(planned.plan, open_store(planned.uri), code=code)
+def _open(planned: PlanResult, *, code: bool = True) -> None:
+    load_denoiser(planned.plan, open_store(planned.uri), code=code)
 
 
 def test_all_runs_of_an_output_share_the_code_of_a_model_and_its_loras(

@@ -10,12 +10,12 @@ import pytest
 
 from imagekiln.steps import names, tables
 from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.encode import Encoded
+from imagekiln.steps.encode import EncodedImage
 from imagekiln.steps.errors import Incomplete
-from imagekiln.steps.measures import Measures
-from imagekiln.steps.originals import Originals
-from imagekiln.steps.planning import Planned
-from imagekiln.steps.quality import Quality
+from imagekiln.steps.measures import ImageMeasures
+from imagekiln.steps.originals import NearDuplicateMarker
+from imagekiln.steps.planning import PlanResult
+from imagekiln.steps.quality import ImageQuality
 from imagekiln.steps.storage import Store, open_store
 from imagekiln.steps.verify import verify
 from tests.runs import encoded, fill, not_ok, planned
@@ -24,8 +24,8 @@ from tests.steps.test_gates import manifest
 FAR = 0x0123_4567_89AB_CDEF
 
 
-def _hashed(place: int, phash: int, *marks: str) -> Encoded:
-    return replace(encoded(place), quality=Quality(marks, None, Measures(0.2, 0.1, phash)))
+def _hashed(place: int, phash: int, *marks: str) -> EncodedImage:
+    return replace(encoded(place), quality=ImageQuality(marks, None, ImageMeasures(0.2, 0.1, phash)))
 
 
 def _unlike(place: int) -> int:
@@ -33,14 +33,14 @@ def _unlike(place: int) -> int:
     return (FAR * (2 * place + 3) * 0x9E3779B97F4A7C15 & (2**64 - 1)) - 2**63
 
 
-def _filled(there: Planned, hashes: Mapping[int, int]) -> Store:
+def _filled(there: PlanResult, hashes: Mapping[int, int]) -> Store:
     """A run of 20 images in shards of 8, 8 and 4; those that `hashes` does not name are unlike all others."""
     images = {place: _hashed(place, hashes.get(place, _unlike(place))) for place in range(20)}
     fill(there, {**images, 3: not_ok(3)})
     return open_store(there.uri)
 
 
-def _planned(tmp_path: Path, output: str = "", **gate: object) -> Planned:
+def _planned(tmp_path: Path, output: str = "", **gate: object) -> PlanResult:
     where = output or str(tmp_path / "out")
     return planned(tmp_path, where, gates={"near_duplicate": gate}, limits={"failed_share": 0.1})
 
@@ -51,7 +51,7 @@ ALIKE = {2: 0, 6: 0b111, 9: 0, 17: 0b11 << 40, 19: -1}  # 2, 6, 9, 17 within 4 b
 def test_later_ones_name_the_first_across_shards_on_disk_and_s3(tmp_path: Path, store_uri: str) -> None:
     store = _filled(_planned(tmp_path, store_uri), ALIKE)
     summary = aggregate(store.uri)
-    there = pa.concat_tables([tables.read(store, names.manifest(number)) for number in range(3)])
+    there = pa.concat_tables([tables.read_table(store, names.manifest_key(number)) for number in range(3)])
     ids, of = there["image_id"].to_pylist(), there["near_duplicate_of"].to_pylist()
     assert of == [ids[2] if place in (6, 9, 17) else None for place in range(20)]
     assert there["marks"].to_pylist() == [["near_duplicate"] if name else [] for name in of]
@@ -93,7 +93,7 @@ def test_verify_finds_an_aggregation_that_was_killed_before_it_marked_them(
     store = _filled(_planned(tmp_path), ALIKE)
     aggregate(store.uri)
     with monkeypatch.context() as patch:
-        patch.setattr(Originals, "mark", _killed)
+        patch.setattr(NearDuplicateMarker, "mark", _killed)
         with pytest.raises(KeyboardInterrupt):
             aggregate(store.uri)
     with pytest.raises(Incomplete, match="its manifest marks 0 near-duplicates and not 3"):
@@ -119,26 +119,26 @@ def test_only_manifests_in_which_something_was_found_are_written_again(
 
     monkeypatch.setattr(type(store), "replace", noting)
     aggregate(store.uri)
-    assert [written.count(names.manifest(number)) for number in range(3)] == [1, 1, 2]
+    assert [written.count(names.manifest_key(number)) for number in range(3)] == [1, 1, 2]
 
 
 def test_aggregating_again_gives_the_same_manifests(tmp_path: Path) -> None:
     store = _filled(_planned(tmp_path), ALIKE)
     aggregate(store.uri)
-    before = [store.read(names.manifest(number)) for number in range(3)]
+    before = [store.read(names.manifest_key(number)) for number in range(3)]
     aggregate(store.uri)
-    assert [store.read(names.manifest(number)) for number in range(3)] == before
+    assert [store.read(names.manifest_key(number)) for number in range(3)] == before
 
 
 @pytest.mark.parametrize("column", ["marks", "near_duplicate_of", "contrast"])
 def test_a_manifest_that_was_changed_is_found(column: str, tmp_path: Path) -> None:
     store = _filled(_planned(tmp_path), ALIKE)
     aggregate(store.uri)
-    there = pq.read_table(store.at(names.manifest(1)))
+    there = pq.read_table(store.uri_of(names.manifest_key(1)))
     other = there[column].take(pa.array([1, 0, *range(2, 8)])) if column != "contrast" else pa.array([0.5] * 8)
     place = there.schema.get_field_index(column)
     changed = there.set_column(place, there.schema.field(column), other.cast(there.schema.field(column).type))
-    store.replace(names.manifest(1), tables.to_parquet(changed))
+    store.replace(names.manifest_key(1), tables.to_parquet(changed))
     with pytest.raises(Incomplete, match=r"manifest/00001.parquet: differs from the parts"):
         verify(store.uri)
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
-from imagekiln.steps.phash import COSINES, phash
+from imagekiln.steps.phash import LOW_FREQUENCY_COSINES, perceptual_hash
 
 
 def _photo(seed: int, side: int = 256) -> Image.Image:
@@ -21,7 +21,7 @@ def _photo(seed: int, side: int = 256) -> Image.Image:
 
 
 def _apart(one: Image.Image, other: Image.Image) -> int:
-    return ((phash(one) ^ phash(other)) & (2**64 - 1)).bit_count()
+    return ((perceptual_hash(one) ^ perceptual_hash(other)) & (2**64 - 1)).bit_count()
 
 
 def _jpeg(picture: Image.Image) -> Image.Image:
@@ -61,17 +61,17 @@ def test_a_picture_turned_or_inverted_is_another() -> None:
 
 def test_the_transform_is_the_discrete_cosine_transform() -> None:
     places, frequencies = np.arange(32), np.arange(8)[:, None]
-    assert np.abs(COSINES / 2**14 - np.cos(np.pi * frequencies * (2 * places + 1) / 64)).max() < 1e-4
+    assert np.abs(LOW_FREQUENCY_COSINES / 2**14 - np.cos(np.pi * frequencies * (2 * places + 1) / 64)).max() < 1e-4
 
 
 def test_what_cancels_out_by_symmetry_is_nothing_and_not_chance() -> None:
     half = np.asarray(_photo(5, 32))[:, :16]
     picture = Image.fromarray(np.hstack([half, half[:, ::-1]]))
     pixels = np.asarray(picture, np.int64)
-    assert (COSINES @ pixels @ COSINES.T)[:, 1::2].any() == False  # noqa: E712  # numpy's own truth
-    assert phash(picture) == phash(ImageOps.mirror(picture))
+    assert (LOW_FREQUENCY_COSINES @ pixels @ LOW_FREQUENCY_COSINES.T)[:, 1::2].any() == False  # noqa: E712  # numpy's own truth
+    assert perceptual_hash(picture) == perceptual_hash(ImageOps.mirror(picture))
 
 
 def test_a_hash_is_what_it_was() -> None:
     pixels = np.add.outer(np.arange(64) ** 2 % 251, 3 * np.arange(64)) % 256
-    assert phash(Image.fromarray(pixels.astype(np.uint8))) == -7705877734170348754
+    assert perceptual_hash(Image.fromarray(pixels.astype(np.uint8))) == -7705877734170348754

@@ -13,8 +13,8 @@ from PIL import Image as Pillow
 
 from imagekiln.steps import estimate, names
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.planning import Planned
-from imagekiln.steps.storage import filesystem, open_store
+from imagekiln.steps.planning import PlanResult
+from imagekiln.steps.storage import open_filesystem, open_store
 from tests import jobs, models
 from tests.jobs import image_rows, rejected
 
@@ -34,7 +34,7 @@ def _file(kind: str = "PNG", mode: str = "RGB", side: int = 16, **options: objec
 GOOD = _file()
 
 
-def _plan(folder: Path, pictures: object, **settings: object) -> Planned:
+def _plan(folder: Path, pictures: object, **settings: object) -> PlanResult:
     column = pictures if isinstance(pictures, pa.Array) else pa.array(pictures)
     table = pa.table({"prompt": [f"prompt {place}" for place in range(len(column))], "source_image": column})
     model = {"id": str(models.folder("sd")), "dtype": "float32"}
@@ -89,7 +89,7 @@ def test_a_picture_that_cannot_be_taken_refuses_its_row_and_no_other(tmp_path: P
 def test_every_mode_of_the_formats_is_taken(tmp_path: Path, picture: bytes) -> None:
     planned = _plan(tmp_path, [picture])
     assert planned.plan.counts.rejected_rows == 0
-    assert open_store(planned.uri).read(names.input_picture(_hash(picture))) == picture
+    assert open_store(planned.uri).read(names.input_image_key(_hash(picture))) == picture
 
 
 @pytest.mark.parametrize("kind", [
@@ -125,7 +125,7 @@ def test_bytes_and_places_of_one_picture_give_one_image(tmp_path: Path, monkeypa
 def test_a_picture_in_a_bucket_is_taken_and_kept_once(tmp_path: Path, s3_bucket: str) -> None:
     bucket = open_store(s3_bucket)
     bucket.create("in/a.png", GOOD)
-    files, path = filesystem(f"{s3_bucket}/in/empty.png")
+    files, path = open_filesystem(f"{s3_bucket}/in/empty.png")
     files.pipe_file(path, b"")
     uri = f"{s3_bucket}/in/a.png"
     planned = _plan(tmp_path, [uri, uri, f"{s3_bucket}/in/none.png", f"{s3_bucket}/in/empty.png"], output=s3_bucket)
@@ -134,8 +134,8 @@ def test_a_picture_in_a_bucket_is_taken_and_kept_once(tmp_path: Path, s3_bucket:
         "is not there, or may not be read",
         "is no picture in PNG, JPEG, WEBP",
     ]
-    kept = [each.key for each in open_store(planned.uri).list("inputs")]
-    assert kept == [names.input_picture(_hash(GOOD))]
+    kept = [each.key for each in open_store(planned.uri).list_folder("inputs")]
+    assert kept == [names.input_image_key(_hash(GOOD))]
 
 
 @pytest.mark.parametrize("name", [
@@ -180,7 +180,7 @@ def test_a_picture_is_read_once_however_many_rows_name_it(tmp_path: Path, monkey
 
     (tmp_path / "a.png").write_bytes(GOOD)
     asked: list[str] = []
-    read = input_place.read
+    read = input_place.read_input_image
 
     def counted(name: str, table: str, most: int) -> bytes:
         asked.append(name)

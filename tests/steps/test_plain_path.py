@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from imagekiln.steps.conditioning import Conditioning
+from imagekiln.steps.conditioning import PipelineInputs
 from imagekiln.steps.denoise import Denoiser
-from imagekiln.steps.families import PLAIN, family
-from imagekiln.steps.from_text import refused
-from imagekiln.steps.progress import Silent
+from imagekiln.steps.families import PLAIN_FAMILY, family_of
+from imagekiln.steps.from_text import unsupported_reason
+from imagekiln.steps.progress import NoProgress
 from imagekiln.steps.run import run
 from imagekiln.steps.stop import Stop
 from imagekiln.steps.verify import verify
@@ -60,16 +60,16 @@ def test_a_whole_job_of_two_shapes_runs(kind: str, tmp_path: Path) -> None:
         model={"id": str(plain.folder(kind)), "dtype": "float32"},
         batch={"images": 2},
     )
-    done = run(job, Silent(), Stop())
+    done = run(job, NoProgress(), Stop())
     assert done.summary.ok == len(rows)
     assert verify(done.uri).ok == len(rows)
 
 
 def test_what_a_pipeline_draws_from_torchs_own_generator_follows_from_the_row() -> None:
-    told = Conditioning(plain.pipe("bria"))
+    told = PipelineInputs(plain.pipe("bria"))
     drawn = []
     for seed in (5, 4, 5):
-        told.noise([image_row(seed=seed)])
+        told.noise_kwargs([image_row(seed=seed)])
         drawn.append(torch.rand(1).item())
     assert drawn[0] == drawn[2] != drawn[1]
 
@@ -77,5 +77,5 @@ def test_what_a_pipeline_draws_from_torchs_own_generator_follows_from_the_row() 
 @pytest.mark.parametrize("kind", KINDS)
 def test_they_are_in_no_table(kind: str) -> None:
     name = type(plain.pipe(kind)).__name__
-    assert family(name) is PLAIN
-    assert refused(name) is None
+    assert family_of(name) is PLAIN_FAMILY
+    assert unsupported_reason(name) is None

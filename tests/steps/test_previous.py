@@ -5,28 +5,28 @@ from pathlib import Path
 
 from imagekiln.steps import names, plan, runs, summary
 from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.planning import Planned
-from imagekiln.steps.previous import changes, previous
-from imagekiln.steps.progress import Silent
+from imagekiln.steps.planning import PlanResult
+from imagekiln.steps.previous import compare_summaries, load_previous_summary
+from imagekiln.steps.progress import NoProgress
 from imagekiln.steps.run import run
-from imagekiln.steps.runs import Entry
+from imagekiln.steps.runs import RunEntry
 from imagekiln.steps.stop import Stop
 from imagekiln.steps.storage import Store, open_store
-from imagekiln.steps.usage import Usage
+from imagekiln.steps.usage import DeviceUsage
 from tests.runs import PROMPTS, fill, finished, job, planned, write_prompts
 
 
-def _done(folder: Path, run_id: str, **changed: object) -> Planned:
+def _done(folder: Path, run_id: str, **changed: object) -> PlanResult:
     """A run that succeeded, in the log of its output."""
     there = planned(folder, str(folder / "out"), PROMPTS[:4], run_id=run_id, **changed)
     fill(there)
     aggregate(there.uri)
-    runs.register(str(folder / "out"), Entry(run_id, there.plan.job.name))
+    runs.append_run_entry(str(folder / "out"), RunEntry(run_id, there.plan.job.name))
     return there
 
 
-def _before(there: Planned) -> str | None:
-    found = previous(open_store(there.uri), there.plan)
+def _before(there: PlanResult) -> str | None:
+    found = load_previous_summary(open_store(there.uri), there.plan)
     return None if found is None else found.run_id
 
 
@@ -39,32 +39,32 @@ def test_the_run_before_is_the_last_of_the_same_name(tmp_path: Path) -> None:
 
 def test_a_run_before_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     first, second = _done(tmp_path, "first"), _done(tmp_path, "second")
-    open_store(first.uri).replace(names.SUMMARY, b"{}")
+    open_store(first.uri).replace(names.SUMMARY_KEY, b"{}")
     assert _before(second) is None
-    open_store(first.uri).remove(names.SUMMARY)
+    open_store(first.uri).remove(names.SUMMARY_KEY)
     assert _before(second) is None
 
 
 def test_a_run_that_was_moved_has_none(tmp_path: Path) -> None:
     store = finished(tmp_path / "moved")
-    assert previous(store, plan.load(store)) is None
+    assert load_previous_summary(store, plan.load_plan(store)) is None
 
 
 def test_the_report_names_the_run_before(tmp_path: Path) -> None:
     _done(tmp_path, "first")
     second = _done(tmp_path, "second")
-    assert ">first</caption>" in open_store(second.uri).read(names.REPORT).decode()
+    assert ">first</caption>" in open_store(second.uri).read(names.REPORT_KEY).decode()
 
 
 def _changes(store: Store, **now: object) -> dict[str, tuple[str, str]]:
-    before = summary.load(store)
-    found = changes(replace(before, **now), before)  # type: ignore[arg-type]  # checked by what is then told
-    return {each.name: (each.change, each.judgement) for each in found}
+    before = summary.load_summary(store)
+    found = compare_summaries(replace(before, **now), before)  # type: ignore[arg-type]  # checked by what is then told
+    return {each.name: (each.difference, each.judgment) for each in found}
 
 
 def test_more_failures_are_worse_and_more_speed_is_better(tmp_path: Path) -> None:
     store = finished(tmp_path / "run")
-    rate = summary.load(store).images_per_second
+    rate = summary.load_summary(store).images_per_second
     found = _changes(store, statuses={"ok": 10, "failed": 10}, images_per_second=2 * rate)
     assert found["share not ok"] == ("", "worse")  # than none at all
     assert found["images a second"] == ("+100 %", "better")
@@ -81,8 +81,8 @@ def test_two_nights_of_one_job_are_compared_without_help(tmp_path: Path) -> None
     prompts = write_prompts(tmp_path / "prompts.parquet", PROMPTS[:4])
     given = {"price_per_hour": 2.0, "gates": {"low_contrast": {"below": 0.5}}}
     nights = [job(prompts, str(tmp_path / "out"), run_id=night, **given) for night in ("first", "second")]
-    uris = [run(night, Silent(), Stop()).uri for night in nights]
-    html = open_store(uris[1]).read(names.REPORT).decode()
+    uris = [run(night, NoProgress(), Stop()).uri for night in nights]
+    html = open_store(uris[1]).read(names.REPORT_KEY).decode()
     assert ">first</caption>" in html
     for figure in ("marked low_contrast", "cost of 1,000 images"):
         assert f'<th scope="row">{figure}</th>' in html
@@ -90,8 +90,8 @@ def test_two_nights_of_one_job_are_compared_without_help(tmp_path: Path) -> None
 
 def test_the_share_of_time_computing_is_compared_where_both_runs_told(tmp_path: Path) -> None:
     store = finished(tmp_path / "run")
-    now, before = (replace(summary.load(store), usage=Usage(busy)) for busy in (0.9, 0.6))
-    told = {each.name: each for each in changes(now, before)}["share of time computing"]
-    assert (told.now, told.before, told.judgement) == ("90 %", "60 %", "better")
-    silent = replace(before, usage=Usage())
-    assert "share of time computing" not in {each.name for each in changes(now, silent)}
+    now, before = (replace(summary.load_summary(store), usage=DeviceUsage(busy)) for busy in (0.9, 0.6))
+    told = {each.name: each for each in compare_summaries(now, before)}["share of time computing"]
+    assert (told.current, told.previous, told.judgment) == ("90 %", "60 %", "better")
+    silent = replace(before, usage=DeviceUsage())
+    assert "share of time computing" not in {each.name for each in compare_summaries(now, silent)}

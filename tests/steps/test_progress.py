@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from imagekiln.steps import progress
-from imagekiln.steps.progress import Bar, Lines, Silent, shown
+from imagekiln.steps.progress import JsonLinesProgress, NoProgress, TerminalProgress, open_progress
 
 
 def _events(out: io.StringIO) -> list[dict[str, object]]:
@@ -22,11 +22,11 @@ def _events(out: io.StringIO) -> list[dict[str, object]]:
 
 def test_lines_are_json_with_what_is_done_and_what_is_planned() -> None:
     out = io.StringIO()
-    lines = Lines(out, None)
+    lines = JsonLinesProgress(out, None)
     lines.start(8)
-    lines.found(4)
-    lines.made(4)
-    lines.kept(4)
+    lines.add_existing(4)
+    lines.add_drawn(4)
+    lines.add_committed(4)
     lines.close()
     assert [(each["event"], each["done"], each["total"]) for each in _events(out)] == [
         ("progress", 0, 8),
@@ -37,21 +37,21 @@ def test_lines_are_json_with_what_is_done_and_what_is_planned() -> None:
 
 def test_lines_come_now_and_then_not_with_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
     out = io.StringIO()
-    lines = Lines(out, None)
+    lines = JsonLinesProgress(out, None)
     lines.start(1000)
     for _ in range(100):
-        lines.kept(1)
+        lines.add_committed(1)
     assert len(_events(out)) == 1
     monkeypatch.setattr(progress, "LINE_EVERY_SECONDS", 0.0)
-    lines.kept(1)
+    lines.add_committed(1)
     assert _events(out)[-1]["done"] == 101
 
 
 def test_work_that_ends_early_says_where_it_stands() -> None:
     out = io.StringIO()
-    lines = Lines(out, None)
+    lines = JsonLinesProgress(out, None)
     lines.start(1000)
-    lines.kept(3)
+    lines.add_committed(3)
     lines.close()
     assert _events(out)[-1]["done"] == 3
 
@@ -60,12 +60,12 @@ def test_rate_leaves_out_the_first_batch_and_what_was_found(monkeypatch: pytest.
     clock = iter([0.0, 1.0, 2.0, 60.0, 65.0])
     monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     out = io.StringIO()
-    lines = Lines(out, None)  # 0 s
+    lines = JsonLinesProgress(out, None)  # 0 s
     lines.start(100)  # 1 s
-    lines.found(50)  # 2 s
-    lines.made(10)  # 60 s: the model was loaded meanwhile, and the first batch took who knows how long
-    lines.made(40)
-    lines.kept(50)  # 65 s
+    lines.add_existing(50)  # 2 s
+    lines.add_drawn(10)  # 60 s: the model was loaded meanwhile, and the first batch took who knows how long
+    lines.add_drawn(40)
+    lines.add_committed(50)  # 65 s
     assert _events(out)[-1]["done"] == 100
     rates = [each["images_per_second"] for each in _events(out)]
     assert rates[:2] == [None, None]
@@ -74,11 +74,11 @@ def test_rate_leaves_out_the_first_batch_and_what_was_found(monkeypatch: pytest.
 
 def test_images_that_a_kill_would_lose_are_not_told_as_done(tmp_path: Path) -> None:
     out, file = io.StringIO(), tmp_path / "progress"
-    lines = Lines(out, file)
+    lines = JsonLinesProgress(out, file)
     lines.start(8)
-    lines.made(4)
-    lines.kept(4)
-    lines.made(3)
+    lines.add_drawn(4)
+    lines.add_committed(4)
+    lines.add_drawn(3)
     lines.close()
     assert _events(out)[-1]["done"] == 4
     assert file.read_text() == "4/8\n"
@@ -86,20 +86,20 @@ def test_images_that_a_kill_would_lose_are_not_told_as_done(tmp_path: Path) -> N
 
 def test_argo_s_file_holds_n_of_m_and_rises(tmp_path: Path) -> None:
     file = tmp_path / "progress"
-    lines = Lines(io.StringIO(), file)
+    lines = JsonLinesProgress(io.StringIO(), file)
     seen = []
     lines.start(8)
     seen.append(file.read_text())
-    lines.found(4)
+    lines.add_existing(4)
     seen.append(file.read_text())
-    lines.kept(4)
+    lines.add_committed(4)
     seen.append(file.read_text())
     assert seen == ["0/8\n", "4/8\n", "8/8\n"]
 
 
 def test_work_goes_on_where_argo_s_file_cannot_be_written(tmp_path: Path) -> None:
     out = io.StringIO()
-    lines = Lines(out, tmp_path / "absent" / "progress")
+    lines = JsonLinesProgress(out, tmp_path / "absent" / "progress")
     lines.start(8)
     assert _events(out)[-1]["total"] == 8
 
@@ -108,9 +108,9 @@ def test_a_pod_gets_lines_and_argo_s_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ARGO_PROGRESS_FILE", str(tmp_path / "progress"))
-    with shown() as there:
+    with open_progress() as there:
         there.start(3)
-        there.kept(2)
+        there.add_committed(2)
     printed = capsys.readouterr()
     assert printed.out == ""
     assert [json.loads(line)["done"] for line in printed.err.splitlines()] == [0, 2]
@@ -139,10 +139,10 @@ def _shown(here: int) -> str:
 
 def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     with _terminal(monkeypatch) as here:
-        with shown() as there:
+        with open_progress() as there:
             there.start(100)
-            there.found(25)
-            there.made(50)
+            there.add_existing(25)
+            there.add_drawn(50)
         printed = _shown(here)
     assert "75/100" in printed
     assert " images/s" in printed
@@ -151,9 +151,9 @@ def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_terminal_s_bar_goes_on_from_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with _terminal(monkeypatch) as here:
-        with closing(Bar()) as bar:
+        with closing(TerminalProgress()) as bar:
             bar.start(1_000_000)
-            bar.found(999_998)
+            bar.add_existing(999_998)
         printed = _shown(here)
     assert "999998/1000000" in printed
     assert "? images/s" in printed.rstrip().rsplit("\r", 1)[-1]  # none was made, so there is no rate
@@ -161,7 +161,7 @@ def test_a_terminal_s_bar_goes_on_from_what_was_found(monkeypatch: pytest.Monkey
 
 def test_a_failure_before_the_start_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(here: int) -> None:
-        with shown():
+        with open_progress():
             raise LookupError(here)
 
     with _terminal(monkeypatch) as here:
@@ -171,10 +171,10 @@ def test_a_failure_before_the_start_shows_no_bar(monkeypatch: pytest.MonkeyPatch
 
 
 def test_silence_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
-    silent = Silent()
+    silent = NoProgress()
     silent.start(3)
-    silent.found(1)
-    silent.made(2)
-    silent.kept(2)
+    silent.add_existing(1)
+    silent.add_drawn(2)
+    silent.add_committed(2)
     silent.close()
     assert capsys.readouterr() == ("", "")

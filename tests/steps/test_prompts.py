@@ -9,10 +9,10 @@ import pytest
 
 from imagekiln.steps import sources
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
-from imagekiln.steps.footers import inspect
-from imagekiln.steps.job import Columns, Limits
-from imagekiln.steps.pictures import Pictures
-from imagekiln.steps.prompts import batches
+from imagekiln.steps.footers import read_footers
+from imagekiln.steps.job import ColumnNames, JobLimits
+from imagekiln.steps.pictures import InputImages
+from imagekiln.steps.prompts import iter_prompt_batches
 from tests.jobs import image_rows, job, plan, rejected, write
 from tests.texts import HOSTILE
 
@@ -273,7 +273,7 @@ def test_prompts_in_a_bucket_are_read_like_those_on_disk(tmp_path: Path, s3_buck
 
 
 def test_job_of_several_patterns_remembers_them(tmp_path: Path) -> None:
-    assert job(tmp_path, prompts=["a", "b"]).patterns == ("a", "b")
+    assert job(tmp_path, prompts=["a", "b"]).prompt_patterns == ("a", "b")
 
 
 def _failing(number: int) -> Callable[..., object]:
@@ -298,15 +298,15 @@ def test_disk_that_fails_is_not_taken_for_a_damaged_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, number: int, kind: type[KilnError], told: str
 ) -> None:
     name = write(tmp_path / "prompts.parquet", {"prompt": ["a"]})
-    found = sources.gather((name,), tmp_path)
+    found = sources.gather_sources((name,), tmp_path)
     if place == "pages":
-        files = inspect(found, Columns(), ())
+        files = read_footers(found, ColumnNames(), ())
         monkeypatch.setattr(pq.ParquetFile, "iter_batches", _failing(number))
         with pytest.raises(kind) as caught:
-            list(batches(files, Pictures(Limits(), tmp_path)))
+            list(iter_prompt_batches(files, InputImages(JobLimits(), tmp_path)))
     else:
         monkeypatch.setattr(pq, "read_metadata", _failing(number))
         with pytest.raises(kind) as caught:
-            inspect(found, Columns(), ())
+            read_footers(found, ColumnNames(), ())
     assert caught.type is kind
     assert str(caught.value) == f"{name}: {told}"

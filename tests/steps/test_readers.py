@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from PIL import Image
 
-from imagekiln.steps.encode import pixels_hash
+from imagekiln.steps.encode import hash_pixels
 from tests.runs import IMAGES, PROMPTS, finished
 
 datasets = import_module("datasets")  # type checkers take the folder of that name in this repository for it
@@ -46,7 +46,7 @@ def test_hugging_face_datasets_knows_the_images_for_images(loaded: Loaded) -> No
 
 def test_hugging_face_datasets_decodes_the_pixels_that_were_drawn(loaded: Loaded) -> None:
     for row in loaded:
-        assert pixels_hash(np.asarray(row["image"])) == row["pixels_sha256"]
+        assert hash_pixels(np.asarray(row["image"])) == row["pixels_sha256"]
     assert sorted(loaded["id"]) == sorted(IDS)
 
 
@@ -91,7 +91,7 @@ def test_pandas_reads_manifest_and_images(run: Path) -> None:
     assert (manifest["status"] == "ok").all()
     part = pd.read_parquet(run / "images" / "00000-0000.parquet")
     with Image.open(io.BytesIO(part["image"][0]["bytes"])) as image:
-        assert pixels_hash(np.asarray(image)) == part["pixels_sha256"][0]
+        assert hash_pixels(np.asarray(image)) == part["pixels_sha256"][0]
 
 
 def test_an_image_is_a_ranged_read_without_any_parquet_reader(run: Path) -> None:

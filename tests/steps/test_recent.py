@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from imagekiln.steps.recent import Recent
+from imagekiln.steps.recent import SingleFlightCache
 
 
 def test_an_answer_is_worked_out_once_however_many_ask() -> None:
@@ -17,7 +17,7 @@ def test_an_answer_is_worked_out_once_however_many_ask() -> None:
         time.sleep(0.02)
         return number * 2
 
-    recent = Recent(slow, 2)
+    recent = SingleFlightCache(slow, 2)
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(recent, [3] * 8)) == [6] * 8
     assert asked == [3]
@@ -25,7 +25,7 @@ def test_an_answer_is_worked_out_once_however_many_ask() -> None:
 
 def test_only_the_last_ones_are_kept() -> None:
     asked: list[int] = []
-    recent = Recent[int, None](asked.append, 2)
+    recent = SingleFlightCache[int, None](asked.append, 2)
     for number in (1, 2, 1, 3, 1, 2):
         recent(number)
     assert asked == [1, 2, 3, 2], "1 was asked for again and again, so it stays; 2 had to go"
@@ -38,7 +38,7 @@ def test_a_failure_reaches_everybody_who_waits() -> None:
         gate.wait(5)
         raise ValueError("no")
 
-    recent = Recent(fails, 1)
+    recent = SingleFlightCache(fails, 1)
     with ThreadPoolExecutor(2) as pool:
         answers = [pool.submit(recent, 1) for _ in range(2)]
         gate.set()

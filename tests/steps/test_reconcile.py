@@ -9,26 +9,26 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps import names, tables
-from imagekiln.steps.disk import Disk
-from imagekiln.steps.encode import encode
+from imagekiln.steps.disk import LocalStore
+from imagekiln.steps.encode import encode_drawn_image
 from imagekiln.steps.encodings import Png
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.planning import Planned
-from imagekiln.steps.reconcile import reconcile
+from imagekiln.steps.planning import PlanResult
+from imagekiln.steps.reconcile import reconcile_shard
 from imagekiln.steps.storage import Store, open_store
 from tests.runs import PROMPTS, encoded, fill, not_ok, picture, planned
 
 FOOTER_BYTES = 2**16  # the end of a file, which Parquet readers take in one piece
-KEYS = [names.part(0, number) for number in range(3)]
+KEYS = [names.part_key(0, number) for number in range(3)]
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> Planned:
+def there(tmp_path: Path) -> PlanResult:
     """A planned run of one shard with parts of 4, 4 and 2 images."""
     return planned(tmp_path, str(tmp_path / "out"), PROMPTS[:10], shard={"images": 100})
 
 
-class Reading(Disk):
+class Reading(LocalStore):
     """A disk that counts the bytes read from it."""
 
     def __init__(self, folder: Path) -> None:
@@ -61,13 +61,13 @@ class _Counted:
         return content
 
 
-def test_every_planned_image_has_a_row_with_what_became_of_it_in_the_plan_s_order(there: Planned) -> None:
+def test_every_planned_image_has_a_row_with_what_became_of_it_in_the_plan_s_order(there: PlanResult) -> None:
     fill(there, {5: not_ok(5)})
     store = open_store(there.uri)
-    found = reconcile(store, there.plan, 0)
-    rows = tables.read(store, names.shard(0))
-    assert found.missing == ()
-    tail = [*tables.OUTCOME.names, *tables.PLACE.names, *tables.NEAR.names]
+    found = reconcile_shard(store, there.plan, 0)
+    rows = tables.read_table(store, names.shard_key(0))
+    assert found.missing_parts == ()
+    tail = [*tables.OUTCOME_SCHEMA.names, *tables.LOCATION_SCHEMA.names, *tables.NEAR_DUPLICATE_SCHEMA.names]
     assert found.manifest.column_names == [*rows.column_names, *tail]
     assert found.manifest.select(rows.column_names).equals(rows)
     assert found.manifest["status"].to_pylist() == ["ok"] * 5 + ["failed"] + ["ok"] * 4
@@ -75,10 +75,10 @@ def test_every_planned_image_has_a_row_with_what_became_of_it_in_the_plan_s_orde
     assert found.manifest["part"].to_pylist() == [KEYS[0]] * 4 + [KEYS[1]] * 4 + [KEYS[2]] * 2
 
 
-def test_an_image_is_found_by_the_manifest_s_part_offset_and_size_alone(there: Planned) -> None:
+def test_an_image_is_found_by_the_manifest_s_part_offset_and_size_alone(there: PlanResult) -> None:
     fill(there, {5: not_ok(5)})
     store = open_store(there.uri)
-    rows = reconcile(store, there.plan, 0).manifest.to_pylist()
+    rows = reconcile_shard(store, there.plan, 0).manifest.to_pylist()
     assert rows[5]["offset"] is rows[5]["size"] is None
     for place, row in enumerate(rows):
         if place != 5:
@@ -86,19 +86,19 @@ def test_an_image_is_found_by_the_manifest_s_part_offset_and_size_alone(there: P
             assert content == encoded(place % 4).content
 
 
-def test_images_of_a_part_that_is_not_there_are_missing_and_no_others(there: Planned) -> None:
+def test_images_of_a_part_that_is_not_there_are_missing_and_no_others(there: PlanResult) -> None:
     fill(there)
     store = open_store(there.uri)
     store.remove(KEYS[1])
-    found = reconcile(store, there.plan, 0)
-    assert found.missing == (KEYS[1],)
+    found = reconcile_shard(store, there.plan, 0)
+    assert found.missing_parts == (KEYS[1],)
     assert found.manifest["status"].to_pylist() == ["ok"] * 4 + ["missing"] * 4 + ["ok"] * 2
     assert found.manifest.slice(4, 4)["part"].to_pylist() == [None] * 4
 
 
-def test_a_shard_that_was_never_begun_is_missing_as_a_whole(there: Planned) -> None:
-    found = reconcile(open_store(there.uri), there.plan, 0)
-    assert found.missing == tuple(KEYS)
+def test_a_shard_that_was_never_begun_is_missing_as_a_whole(there: PlanResult) -> None:
+    found = reconcile_shard(open_store(there.uri), there.plan, 0)
+    assert found.missing_parts == tuple(KEYS)
     assert found.manifest["status"].to_pylist() == ["missing"] * 10
 
 
@@ -111,7 +111,7 @@ def _cut(store: Store) -> None:
 
 
 def _other_list(store: Store) -> None:
-    store.replace(names.shard(0), tables.to_parquet(pa.table({"image_id": ["a"]})))
+    store.replace(names.shard_key(0), tables.to_parquet(pa.table({"image_id": ["a"]})))
 
 
 @pytest.mark.parametrize(
@@ -122,19 +122,19 @@ def _other_list(store: Store) -> None:
         (_other_list, "shards/00000.parquet: is not what was planned"),
     ],
 )
-def test_what_is_not_of_this_plan_is_refused(damage: object, sentence: str, there: Planned) -> None:
+def test_what_is_not_of_this_plan_is_refused(damage: object, sentence: str, there: PlanResult) -> None:
     fill(there)
     store = open_store(there.uri)
     damage(store)  # type: ignore[operator]  # one of the functions above
     with pytest.raises(BadInput, match=sentence):
-        reconcile(store, there.plan, 0)
+        reconcile_shard(store, there.plan, 0)
 
 
-def test_no_image_is_read(there: Planned) -> None:
-    large = {place: encode(picture(place, side=256), Png()) for place in range(10)}
+def test_no_image_is_read(there: PlanResult) -> None:
+    large = {place: encode_drawn_image(picture(place, side=256), Png()) for place in range(10)}
     fill(there, large)
     store = Reading(Path(there.uri))
-    found = reconcile(store, there.plan, 0)
+    found = reconcile_shard(store, there.plan, 0)
     images = sum(found.manifest["size"].to_pylist())
     assert images > 1_900_000
     assert 0 < store.bytes < 3 * FOOTER_BYTES + 20_000

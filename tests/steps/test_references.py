@@ -13,7 +13,7 @@ import transformers
 from imagekiln.steps import names, tables
 from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.generate import loader
+from imagekiln.steps.generate import denoiser_loader
 from imagekiln.steps.reproduce import reproduce
 from imagekiln.steps.rows import ImageRow, image_rows
 from imagekiln.steps.run import run
@@ -58,12 +58,12 @@ def _opened(
 ) -> tuple[Denoiser, list[ImageRow]]:
     there = planned(folder, str(folder / "out"), rows, model=_model(kind, adapter))
     store = open_store(there.uri)
-    return loader(store, there.plan)(), image_rows(tables.read(store, names.shard(0)))
+    return denoiser_loader(store, there.plan)(), image_rows(tables.read_table(store, names.shard_key(0)))
 
 
 def _like(row: ImageRow, **changes: object) -> ImageRow:
-    same = {name: getattr(row.pixels, name) for name in type(row.pixels).__slots__ if name != "prompt"}
-    return image_row(row.pixels.prompt, **{**same, **changes})
+    same = {name: getattr(row.parameters, name) for name in type(row.parameters).__slots__ if name != "prompt"}
+    return image_row(row.parameters.prompt, **{**same, **changes})
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -78,14 +78,14 @@ def test_an_image_has_the_same_bytes_in_every_slot_and_follows_its_own_reference
             whole = bytes_of(denoiser, shaped[:size], size)
             assert whole == bytes_of(denoiser, shaped[:size][::-1], size)[::-1]
             assert whole[1:2] == bytes_of(denoiser, shaped[1:2], size)
-    other = _like(rows[0], reference_image=rows[3].pixels.reference_image)
+    other = _like(rows[0], reference_image=rows[3].parameters.reference_image)
     assert bytes_of(denoiser, [other], 4) != bytes_of(denoiser, rows[:1], 4)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_image_without_a_reference_is_drawn_as_by_the_model_alone(tmp_path: Path, kind: Transformer) -> None:
     denoiser, found = _opened(tmp_path, kind, [*_rows("reference_image")[:1], PLAIN])
-    plain = [row for row in found if row.pixels.reference_image is None]
+    plain = [row for row in found if row.parameters.reference_image is None]
     bytes_of(denoiser, [row for row in found if row not in plain], 4)
     assert bytes_of(denoiser, plain, 4) == bytes_of(Denoiser(models.pipe(kind)), plain, 4)
 
@@ -96,9 +96,9 @@ def test_a_lora_and_a_reference_go_together(tmp_path: Path, kind: Transformer) -
     rows = [{**row, "loras": text} for row in _rows("reference_image")[:2] for text in ("style:0.8", "")]
     there = planned(tmp_path, str(tmp_path / "out"), rows, model=model)
     store = open_store(there.uri)
-    denoiser, found = loader(store, there.plan)(), image_rows(tables.read(store, names.shard(0)))
-    with_lora = [row for row in found if row.pixels.loras]
-    without = [row for row in found if not row.pixels.loras]
+    denoiser, found = denoiser_loader(store, there.plan)(), image_rows(tables.read_table(store, names.shard_key(0)))
+    with_lora = [row for row in found if row.parameters.loras]
+    without = [row for row in found if not row.parameters.loras]
     drawn = bytes_of(denoiser, with_lora, 2)
     alone, _ = _opened(tmp_path / "alone", kind, _rows("reference_image"))
     assert bytes_of(denoiser, without, 2) == bytes_of(alone, without, 2)
@@ -141,7 +141,7 @@ def test_a_job_runs_is_verified_and_reproduced(tmp_path: Path, kind: Transformer
     done = run(job(write_prompts(tmp_path / "p.parquet", rows), str(tmp_path / "out"), model=model))
     assert (done.summary.images, done.summary.ok) == (5, 5)
     assert verify(done.uri).ok == 5
-    for row in tables.read(open_store(done.uri), names.manifest(0)).to_pylist()[::2]:
+    for row in tables.read_table(open_store(done.uri), names.manifest_key(0)).to_pylist()[::2]:
         assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
 
 
@@ -154,9 +154,9 @@ def test_a_controlnet_acts_beside_it_and_with_a_source_too_is_refused_by_row(tmp
     prompts = write_prompts(tmp_path / "p.parquet", rows)
     done = run(job(prompts, str(tmp_path / "out"), model=model, limits={"rejected_share": 0.5}))
     assert (done.summary.images, done.summary.ok) == (5, 5)
-    (refused,) = tables.read(open_store(done.uri), names.REJECTED).to_pylist()
+    (refused,) = tables.read_table(open_store(done.uri), names.REJECTED_KEY).to_pylist()
     assert refused["reason"].startswith("does not go with a source_image")
-    made = tables.read(open_store(done.uri), names.manifest(0)).to_pylist()
+    made = tables.read_table(open_store(done.uri), names.manifest_key(0)).to_pylist()
     for row in made[::3]:
         assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
 

@@ -11,20 +11,20 @@ import pytest
 
 from imagekiln.steps import names, plots, wording
 from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.causes import Failure
+from imagekiln.steps.causes import FailureCause
 from imagekiln.steps.distributions import Distributions
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.histogram import Bin, Histogram
-from imagekiln.steps.measures import Measures
-from imagekiln.steps.planning import Planned
-from imagekiln.steps.quality import Quality
-from imagekiln.steps.report import Contents, drawn, page, write_plots
-from imagekiln.steps.stats import Seconds, ShardStats
+from imagekiln.steps.measures import ImageMeasures
+from imagekiln.steps.planning import PlanResult
+from imagekiln.steps.quality import ImageQuality
+from imagekiln.steps.report import ReportData, plotted_charts, render_report, write_plots
+from imagekiln.steps.stats import ShardStats, StageSeconds
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.summary import SUMMARY, Summary
-from imagekiln.steps.throughput import throughput
-from imagekiln.steps.usage import Usage
-from imagekiln.steps.visible import in_page as visible
+from imagekiln.steps.summary import SUMMARY_ADAPTER, Summary
+from imagekiln.steps.throughput import summarize_throughput
+from imagekiln.steps.usage import DeviceUsage
+from imagekiln.steps.visible import sanitize_page_text as visible
 from tests.runs import PROMPTS, encoded, fill, finished, not_ok, planned
 
 HOSTILE = [
@@ -66,11 +66,11 @@ class Page(HTMLParser):
 
 
 def _html(there: Path | str) -> str:
-    return open_store(str(there)).read(names.REPORT).decode()
+    return open_store(str(there)).read(names.REPORT_KEY).decode()
 
 
 @pytest.fixture(scope="module")
-def hostile(tmp_path_factory: pytest.TempPathFactory) -> Planned:
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> PlanResult:
     """An aggregated run whose prompts and errors want to be more than text."""
     scratch = tmp_path_factory.mktemp("hostile")
     rows = [{"prompt": prompt, "seed": place} for place, prompt in enumerate([*HOSTILE, *HOSTILE])]
@@ -80,7 +80,7 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> Planned:
     return there
 
 
-def test_prompts_and_errors_are_shown_as_they_were_written(hostile: Planned) -> None:
+def test_prompts_and_errors_are_shown_as_they_were_written(hostile: PlanResult) -> None:
     shown = Page(_html(hostile.uri))
     captions = [text for text in shown.texts if text in {visible(prompt) for prompt in HOSTILE}]
     assert sorted(captions) == sorted(2 * [visible(prompt) for prompt in HOSTILE])  # failed once, made once
@@ -88,7 +88,7 @@ def test_prompts_and_errors_are_shown_as_they_were_written(hostile: Planned) -> 
     assert visible(f"ValueError: {HOSTILE[0]}") in shown.texts
 
 
-def test_no_text_becomes_a_tag_or_an_attribute(hostile: Planned) -> None:
+def test_no_text_becomes_a_tag_or_an_attribute(hostile: PlanResult) -> None:
     harmless, shown = Page(_plain_html(hostile)), Page(_html(hostile.uri))
     assert {tag for tag, _ in shown.tags} <= {tag for tag, _ in harmless.tags}
     assert {name for _, attributes in shown.tags for name in attributes} <= {
@@ -97,7 +97,7 @@ def test_no_text_becomes_a_tag_or_an_attribute(hostile: Planned) -> None:
     assert not [name for _, attributes in shown.tags for name in attributes if name.startswith("on")]
 
 
-def _plain_html(hostile: Planned) -> str:
+def _plain_html(hostile: PlanResult) -> str:
     """The report of the same run, had its prompts and errors been harmless."""
     scratch = Path(hostile.uri).parent.parent / "plain"
     rows = [{"prompt": f"number {place}"} for place in range(2 * len(HOSTILE))]
@@ -108,11 +108,11 @@ def _plain_html(hostile: Planned) -> str:
 
 
 @pytest.mark.parametrize("word", ["<script", "<iframe", "<link", "@import", "url("])
-def test_the_page_brings_in_nothing_from_elsewhere(word: str, hostile: Planned) -> None:
+def test_the_page_brings_in_nothing_from_elsewhere(word: str, hostile: PlanResult) -> None:
     assert word not in _html(hostile.uri).lower()
 
 
-def test_links_are_relative_to_files_that_are_there(hostile: Planned) -> None:
+def test_links_are_relative_to_files_that_are_there(hostile: PlanResult) -> None:
     shown = Page(_html(hostile.uri))
     places = {attributes["id"] for _, attributes in shown.tags if "id" in attributes}
     found = [(name, value) for _, each in shown.tags for name, value in each.items() if name in LINKS]
@@ -128,13 +128,13 @@ def test_links_are_relative_to_files_that_are_there(hostile: Planned) -> None:
         assert (Path(hostile.uri) / "report" / link).is_file()
 
 
-def test_every_picture_has_a_text_and_a_size(hostile: Planned) -> None:
+def test_every_picture_has_a_text_and_a_size(hostile: PlanResult) -> None:
     for image in Page(_html(hostile.uri)).named("img"):
         assert image["alt"].strip()
         assert (image["width"], image["height"]) == ("16", "16")
 
 
-def test_no_control_character_is_in_the_page(hostile: Planned) -> None:
+def test_no_control_character_is_in_the_page(hostile: PlanResult) -> None:
     assert not [sign for sign in _html(hostile.uri) if ord(sign) < 32 and sign != "\n"]
     assert not [sign for sign in _html(hostile.uri) if 0x7F <= ord(sign) < 0xA0]
 
@@ -148,7 +148,7 @@ def test_totals_are_those_of_the_summary(tmp_path: Path) -> None:
     rows = [*PROMPTS[:10], {"prompt": "", "id": "empty"}, PROMPTS[3], {"prompt": "word " * 60}]
     there = planned(tmp_path, str(tmp_path / "out"), rows, limits={"rejected_share": 1.0, "failed_share": 1.0})
     fill(there, {1: not_ok(1), 2: not_ok(2), 6: not_ok(6, "blank", "one colour")})
-    open_store(there.uri).remove(names.part(1, 0))
+    open_store(there.uri).remove(names.part_key(1, 0))
     with pytest.raises(Incomplete):
         aggregate(there.uri)
     assert _tiles(Page(_html(there.uri))) == {
@@ -168,17 +168,17 @@ def test_an_unfinished_run_names_what_is_missing(tmp_path: Path) -> None:
         aggregate(there.uri)
     shown = Page(_html(there.uri))
     assert shown.after("Missing").startswith("1 part is not there")
-    assert names.part(0, 0) in shown.after("Missing")
+    assert names.part_key(0, 0) in shown.after("Missing")
     assert shown.named("img") == []
 
 
 def test_a_finished_run_shows_its_model_device_and_time_by_stage(tmp_path: Path) -> None:
     store = finished(tmp_path / "run")
-    summary: Summary = SUMMARY.validate_json(store.read(names.SUMMARY))
+    summary: Summary = SUMMARY_ADAPTER.validate_json(store.read(names.SUMMARY_KEY))
     shown = Page(_html(tmp_path / "run"))
     assert shown.texts.count(summary.run_id) == 2  # as title and as heading
     assert any(text.endswith("float32, on cpu. PNG, lossless, in Parquet.") for text in shown.texts)
-    assert shown.after("encode and hash") == wording.seconds(summary.seconds.encode)
+    assert shown.after("encode and hash") == wording.format_duration(summary.seconds.encode)
     assert "Finished: all 20 images are ok." in shown.texts
 
 
@@ -201,7 +201,7 @@ def test_every_cause_has_a_few_images_as_examples(tmp_path: Path) -> None:
     for example in summary.failures[0].examples:
         place = shown.texts.index(example.image_id)
         assert shown.texts[place - 2] == example.prompt
-        assert shown.texts[place + 2] == example.part == names.part(0, 0)
+        assert shown.texts[place + 2] == example.part == names.part_key(0, 0)
 
 
 def test_headings_are_in_order_and_every_table_has_a_caption_and_headers(tmp_path: Path) -> None:
@@ -239,30 +239,30 @@ def test_text_stands_out_from_its_ground_in_both_schemes(tmp_path: Path) -> None
 
 
 @pytest.fixture(scope="module")
-def large(hostile: Planned) -> tuple[Contents, str]:
+def large(hostile: PlanResult) -> tuple[ReportData, str]:
     """What a run of ten million images in 2,000 shards tells of itself, and its page."""
-    summary = SUMMARY.validate_json(open_store(hostile.uri).read(names.SUMMARY))
-    told = [ShardStats(number, 1, 5000, 79, 8, "H100", Seconds(3000.0 + 2 * number)) for number in range(2000)]
+    summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(names.SUMMARY_KEY))
+    told = [ShardStats(number, 1, 5000, 79, 8, "H100", StageSeconds(3000.0 + 2 * number)) for number in range(2000)]
     bins = Histogram(1, 64, tuple(Bin(2.0**place, 2.0 ** (place + 1), 10**6) for place in range(6)))
-    failures = tuple(Failure("failed", f"cause {place}", 10_000 - place) for place in range(100))
+    failures = tuple(FailureCause("failed", f"cause {place}", 10_000 - place) for place in range(100))
     sums = replace(
         summary,
         images=10_000_000,
         statuses={"ok": 9_000_000, "failed": 1_000_000},
         failures=failures,
-        throughput=throughput(2000, told),
+        throughput=summarize_throughput(2000, told),
         distributions=Distributions(bins, bins),
         marks={"low_contrast": 53_000},
         price_per_hour=2.5,
         device_hours=1000.0,
-        seconds=Seconds(total=3.6e6, load=1e5, denoise=3e6, decode=3e5, denoise_waits=1e5, encode=2e6, write=1e5),
-        usage=Usage(busy=0.95, peak_memory=31_400_000_000),
+        seconds=StageSeconds(total=3.6e6, load=1e5, denoise=3e6, decode=3e5, denoise_waits=1e5, encode=2e6, write=1e5),
+        usage=DeviceUsage(busy=0.95, peak_memory=31_400_000_000),
     )
-    contents = Contents("s3://bucket/a run", hostile.plan, sums, replace(sums, run_id="the-one-before"), [])
-    return contents, page(contents)
+    contents = ReportData("s3://bucket/a run", hostile.plan, sums, replace(sums, run_id="the-one-before"), [])
+    return contents, render_report(contents)
 
 
-def test_ten_million_images_in_two_thousand_shards_are_a_short_page(large: tuple[Contents, str]) -> None:
+def test_ten_million_images_in_two_thousand_shards_are_a_short_page(large: tuple[ReportData, str]) -> None:
     shown = Page(large[1])
     assert len(large[1]) < 50_000
     assert shown.after("images planned") == "10,000,000"
@@ -273,7 +273,7 @@ def test_ten_million_images_in_two_thousand_shards_are_a_short_page(large: tuple
     assert "the-one-before" in shown.texts
 
 
-def test_the_use_of_the_devices_and_what_limited_them_are_told(large: tuple[Contents, str]) -> None:
+def test_the_use_of_the_devices_and_what_limited_them_are_told(large: tuple[ReportData, str]) -> None:
     shown = Page(large[1])
     assert shown.after("of the time after loading, the device computed") == "95 %"
     assert shown.after("of the device's memory used, at most") == "31.4 GB"
@@ -281,13 +281,13 @@ def test_the_use_of_the_devices_and_what_limited_them_are_told(large: tuple[Cont
     assert shown.after("denoise") == "833 h 20 min"
 
 
-def test_plots_come_light_and_dark_with_their_figures_in_words(large: tuple[Contents, str], tmp_path: Path) -> None:
+def test_plots_come_light_and_dark_with_their_figures_in_words(large: tuple[ReportData, str], tmp_path: Path) -> None:
     contents, html = large
     store = open_store(str(tmp_path))
-    write_plots(store, drawn(contents.summary))
+    write_plots(store, plotted_charts(contents.summary))
     shown = Page(html)
     pairs = list(zip(shown.named("source"), shown.named("img"), strict=True))
-    assert len(pairs) == len(names.PLOTS)
+    assert len(pairs) == len(names.PLOT_NAMES)
     for dark, light in pairs:
         assert "prefers-color-scheme: dark" in dark["media"]
         assert re.search(r"\d", light["alt"])
@@ -295,15 +295,15 @@ def test_plots_come_light_and_dark_with_their_figures_in_words(large: tuple[Cont
             assert (tmp_path / "report" / link).stat().st_size < 60_000
 
 
-def test_the_same_figures_give_the_same_bytes(large: tuple[Contents, str]) -> None:
+def test_the_same_figures_give_the_same_bytes(large: tuple[ReportData, str]) -> None:
     contents, html = large
-    assert page(contents) == html
-    chart = drawn(contents.summary)[0]
-    assert chart.drawing is not None
-    content = plots.draw(chart.drawing, plots.LIGHT)
-    assert content == plots.draw(chart.drawing, plots.LIGHT)
+    assert render_report(contents) == html
+    chart = plotted_charts(contents.summary)[0]
+    assert chart.plot is not None
+    content = plots.draw_plot(chart.plot, plots.LIGHT_SCHEME)
+    assert content == plots.draw_plot(chart.plot, plots.LIGHT_SCHEME)
     assert not [word for word in (b"tEXt", b"tIME", b"matplotlib", b"iTXt") if word in content]
-    assert content != plots.draw(chart.drawing, plots.DARK)
+    assert content != plots.draw_plot(chart.plot, plots.DARK_SCHEME)
 
 
 def test_a_small_run_is_told_without_plots(tmp_path: Path) -> None:
@@ -311,12 +311,12 @@ def test_a_small_run_is_told_without_plots(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "run" / "report").glob("*.png")] == []
 
 
-def _marked(tmp_path: Path) -> Planned:
+def _marked(tmp_path: Path) -> PlanResult:
     """A run of 8 images, two of which a check of the user's would not have, with signs of HTML in its reason."""
     rows = [*PROMPTS[:8]]
     check = {"name": "even", "entry": "tests.own_checks:even", "share": 0.1}
     there = planned(tmp_path, str(tmp_path / "out"), rows, gates={"checks": [check]}, limits={"failed_share": 0.5})
-    bad = Quality(("even",), "even: <b>odd</b>", Measures(0.2, 0.1, 0))
+    bad = ImageQuality(("even",), "even: <b>odd</b>", ImageMeasures(0.2, 0.1, 0))
     fill(
         there,
         {1: replace(encoded(1), quality=bad), 3: not_ok(3, "filtered", "unsafe"), 5: replace(encoded(5), quality=bad)},
@@ -337,9 +337,11 @@ def test_a_gate_is_shown_with_its_share_and_images_that_it_marked(tmp_path: Path
     assert len([image for image in shown.named("img") if image["alt"] == PROMPTS[3]["prompt"]]) == 0
 
 
-def test_rounds_and_images_of_earlier_runs_are_told(hostile: Planned) -> None:
-    summary = SUMMARY.validate_json(open_store(hostile.uri).read(names.SUMMARY))
-    told = Page(page(Contents("run", hostile.plan, replace(summary, rounds=2, existing_images=1234), None, [])))
+def test_rounds_and_images_of_earlier_runs_are_told(hostile: PlanResult) -> None:
+    summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(names.SUMMARY_KEY))
+    told = Page(
+        render_report(ReportData("run", hostile.plan, replace(summary, rounds=2, existing_images=1234), None, []))
+    )
     assert told.after("rounds of retry") == "2"
     assert told.after("images that earlier runs made") == "1,234"
     assert any("retry-1 to retry-2" in text for text in told.texts)

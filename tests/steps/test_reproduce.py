@@ -7,8 +7,8 @@ import pytest
 
 from imagekiln.steps import names, parts, plan, shard
 from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.codecs import decode
-from imagekiln.steps.encode import encode
+from imagekiln.steps.codecs import decode_image
+from imagekiln.steps.encode import encode_drawn_image
 from imagekiln.steps.encodings import Png
 from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.reproduce import reproduce
@@ -27,7 +27,7 @@ def store(tmp_path: Path) -> Store:
 def test_an_image_drawn_again_has_equal_bytes(store: Store, tmp_path: Path) -> None:
     row = manifests(store.uri)[13]
     found = reproduce(store.uri, str(row["image_id"]), tmp_path / "again.png")
-    assert (found.equal, found.same, found.status_now, found.likeness) == ("bytes", True, "ok", None)
+    assert (found.equal, found.has_same_pixels, found.status_now, found.likeness) == ("bytes", True, "ok", None)
     assert (tmp_path / "again.png").read_bytes() == image(store, row)
     assert found.then == found.now
 
@@ -41,24 +41,26 @@ def test_the_file_is_named_after_the_image(store: Store, tmp_path: Path, monkeyp
 
 def test_pixels_are_compared_where_the_bytes_were_packed_otherwise(store: Store, tmp_path: Path) -> None:
     row = manifests(store.uri)[0]
-    part = shard.read(store, plan.load(store), 0)[0]
-    drawn = [decode(image(store, each)) for each in manifests(store.uri)[:4]]
-    packed = [encode(picture(place), Png()) for place in range(4)]
+    part = shard.read_shard(store, plan.load_plan(store), 0)[0]
+    drawn = [decode_image(image(store, each)) for each in manifests(store.uri)[:4]]
+    packed = [encode_drawn_image(picture(place), Png()) for place in range(4)]
     for place, rgb in enumerate(drawn):
-        packed[place] = encode(type(picture(0))(place, rgb), Png(level=9))
-    store.replace(part.key, parts.to_bytes(part.rows, packed))
+        packed[place] = encode_drawn_image(type(picture(0))(place, rgb), Png(level=9))
+    store.replace(part.key, parts.part_to_parquet(part.rows, packed))
     aggregate(store.uri)
     assert reproduce(store.uri, str(row["image_id"]), tmp_path / "again.png").equal == "pixels"
 
 
 def test_another_picture_is_measured(store: Store, tmp_path: Path) -> None:
     row = manifests(store.uri)[1]
-    part = shard.read(store, plan.load(store), 0)[0]
-    store.replace(part.key, parts.to_bytes(part.rows, [encode(picture(place), Png()) for place in range(4)]))
+    part = shard.read_shard(store, plan.load_plan(store), 0)[0]
+    store.replace(
+        part.key, parts.part_to_parquet(part.rows, [encode_drawn_image(picture(place), Png()) for place in range(4)])
+    )
     aggregate(store.uri)
     found = reproduce(store.uri, str(row["image_id"]), tmp_path / "again.png")
-    assert (found.equal, found.same) == ("nothing", False)
-    noise, again = picture(1).rgb, decode((tmp_path / "again.png").read_bytes())
+    assert (found.equal, found.has_same_pixels) == ("nothing", False)
+    noise, again = picture(1).rgb, decode_image((tmp_path / "again.png").read_bytes())
     assert noise is not None
     apart = np.abs(noise.astype(int) - again.astype(int))
     assert found.likeness is not None
@@ -85,7 +87,7 @@ def test_an_image_that_failed_is_drawn_and_has_nothing_to_be_compared_with(tmp_p
     aggregate(there.uri)
     name = str(manifests(there.uri)[5]["image_id"])
     found = reproduce(there.uri, name, tmp_path / "again.png")
-    assert (found.status_then, found.status_now, found.same, found.likeness) == ("failed", "ok", False, None)
+    assert (found.status_then, found.status_now, found.has_same_pixels, found.likeness) == ("failed", "ok", False, None)
     with failing(str(PROMPTS[5]["prompt"])):
         found = reproduce(there.uri, name, tmp_path / "none.png")
     assert (found.status_now, found.file, found.error) == (
@@ -103,6 +105,6 @@ def test_what_is_no_image_of_the_run_is_refused(name: str, store: Store) -> None
 
 
 def test_a_run_without_its_whole_manifest_is_to_be_aggregated_first(store: Store) -> None:
-    store.remove(names.manifest(2))
+    store.remove(names.manifest_key(2))
     with pytest.raises(Incomplete, match=f"imagekiln aggregate {store.uri}"):
         reproduce(store.uri, "0" * 32)

@@ -8,7 +8,7 @@ import pytest
 from imagekiln.steps import names, plan, summary
 from imagekiln.steps.aggregate import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
-from imagekiln.steps.planning import Planned
+from imagekiln.steps.planning import PlanResult
 from imagekiln.steps.retry import retry
 from imagekiln.steps.run import run
 from imagekiln.steps.stop import Stop
@@ -36,8 +36,8 @@ def failed(tmp_path: Path, store_uri: str) -> str:
 
 def kept(store: Store) -> dict[str, bytes]:
     """Every part of the run itself, and its plan and lists."""
-    parts = [names.part(number, part) for number, count in enumerate((2, 2, 1)) for part in range(count)]
-    return {key: store.read(key) for key in (names.PLAN, *map(names.shard, range(3)), *parts)}
+    parts = [names.part_key(number, part) for number, count in enumerate((2, 2, 1)) for part in range(count)]
+    return {key: store.read(key) for key in (names.PLAN_KEY, *map(names.shard_key, range(3)), *parts)}
 
 
 def test_only_failed_images_are_made_again_and_the_others_stay_byte_for_byte(failed: str, tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_only_failed_images_are_made_again_and_the_others_stay_byte_for_byte(fai
     for place in BAD:
         assert (after[place]["status"], after[place]["part"]) == ("ok", "retry-1/images/00000-0000.parquet")
         assert hashlib.sha256(image(store, after[place])).hexdigest() == after[place]["sha256"]
-    assert store.read(names.SUCCESS) == b"20 of 20 images\n"
+    assert store.read(names.SUCCESS_KEY) == b"20 of 20 images\n"
     assert verify(failed).ok == 20
     whole = finished(tmp_path / "whole")  # the same job, undisturbed
     assert [row["sha256"] for row in after] == [row["sha256"] for row in manifests(whole.uri)]
@@ -101,7 +101,7 @@ def test_filtered_images_are_not_made_again(tmp_path: Path) -> None:
 def test_images_of_a_lost_part_are_made_again(tmp_path: Path) -> None:
     store = finished(tmp_path / "run")
     before = manifests(store.uri)
-    store.remove(names.part(1, 0))
+    store.remove(names.part_key(1, 0))
     with pytest.raises(Incomplete, match="4 of 20 images are missing"):
         aggregate(store.uri)
     with failing() as drawn:
@@ -123,9 +123,9 @@ def test_a_run_that_was_never_aggregated_is_to_be_finished_first(tmp_path: Path)
 def test_a_stopped_retry_goes_on_with_its_round(failed: str) -> None:
     stop = Stop()
 
-    def stop_it(there: Planned) -> None:
+    def stop_it(there: PlanResult) -> None:
         assert there.plan.round == 1
-        stop.ask()
+        stop.request()
 
     with pytest.raises(TryAgain, match=r"retry-1: shard 0 was stopped"):
         retry(failed, stop=stop, planned=stop_it)
@@ -140,10 +140,10 @@ def test_a_stopped_retry_goes_on_with_its_round(failed: str) -> None:
 def test_a_retry_killed_just_before_the_run_s_end_is_ended_by_the_next_one(failed: str) -> None:
     done = retry(failed)
     store = open_store(failed)
-    store.remove(names.SUCCESS)
+    store.remove(names.SUCCESS_KEY)
     again = retry(failed)
     assert (again.round, again.images, again.summary.ok) == (0, 0, done.summary.ok)
-    assert store.exists(names.SUCCESS)
+    assert store.exists(names.SUCCESS_KEY)
 
 
 def test_a_round_may_be_named_in_place_of_its_run(failed: str) -> None:
@@ -155,7 +155,7 @@ def test_a_round_may_be_named_in_place_of_its_run(failed: str) -> None:
 
 
 def test_time_of_all_rounds_is_in_the_summary(failed: str) -> None:
-    before = summary.load(open_store(failed))
+    before = summary.load_summary(open_store(failed))
     done = retry(failed).summary
     assert done.seconds.total > before.seconds.total
     assert done.bytes == sum(int(str(row["size"])) for row in manifests(failed))
@@ -166,14 +166,14 @@ def test_a_share_that_was_accepted_by_hand_stays_accepted(tmp_path: Path) -> Non
     fill(there, {3: not_ok(3, "filtered"), 4: not_ok(4)})
     aggregate(there.uri, 0.1)
     assert retry(there.uri).summary.ok == 19
-    assert open_store(there.uri).read(names.SUCCESS) == b"19 of 20 images\n"
+    assert open_store(there.uri).read(names.SUCCESS_KEY) == b"19 of 20 images\n"
     with pytest.raises(Incomplete):
         aggregate(there.uri, 0.0)
 
 
 def test_a_stranger_in_a_round_s_place_is_refused(tmp_path: Path) -> None:
     store, other = finished(tmp_path / "run"), finished(tmp_path / "other")
-    store.create("retry-1/plan.json", other.read(names.PLAN))
+    store.create("retry-1/plan.json", other.read(names.PLAN_KEY))
     for step in (aggregate, verify, retry):
         with pytest.raises(BadInput, match="retry-1: is no round of this run"):
             step(store.uri)
@@ -183,4 +183,4 @@ def test_a_run_of_that_name_is_no_round(tmp_path: Path) -> None:
     there = planned(tmp_path, str(tmp_path / "out"), run_id="retry-1")
     fill(there)
     assert aggregate(there.uri).ok == 20
-    assert plan.load(open_store(there.uri)).round == 0
+    assert plan.load_plan(open_store(there.uri)).round == 0

@@ -4,15 +4,15 @@ from time import sleep
 
 import pytest
 
-from imagekiln.steps.room import Room
+from imagekiln.steps.room import ByteBudget
 
 
 def test_threads_never_hold_more_than_there_is() -> None:
-    room, lock, held, most = Room(10), Lock(), 0, 0
+    room, lock, held, most = ByteBudget(10), Lock(), 0, 0
 
     def work(size: int) -> None:
         nonlocal held, most
-        with room.taken(size):
+        with room.reserve(size):
             with lock:
                 held += size
                 most = max(most, held)
@@ -27,11 +27,11 @@ def test_threads_never_hold_more_than_there_is() -> None:
 
 
 def test_who_needs_more_than_there_is_has_it_alone() -> None:
-    room, inside = Room(10), 0
+    room, inside = ByteBudget(10), 0
 
     def work(size: int) -> int:
         nonlocal inside
-        with room.taken(size):
+        with room.reserve(size):
             inside += 1
             sleep(0.002)
             seen, inside = inside, inside - 1
@@ -42,8 +42,8 @@ def test_who_needs_more_than_there_is_has_it_alone() -> None:
 
 
 def test_room_is_free_again_after_a_failure() -> None:
-    room = Room(10)
-    with pytest.raises(LookupError), room.taken(10):
+    room = ByteBudget(10)
+    with pytest.raises(LookupError), room.reserve(10):
         raise LookupError
-    with room.taken(10):
+    with room.reserve(10):
         pass

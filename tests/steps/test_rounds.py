@@ -6,11 +6,11 @@ import pytest
 
 from imagekiln.steps import names, parts, shard, stats
 from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.encode import Encoded
+from imagekiln.steps.encode import EncodedImage
 from imagekiln.steps.errors import Incomplete, Missing
-from imagekiln.steps.planning import Planned
-from imagekiln.steps.rounds import Round, Rounds, home
-from imagekiln.steps.stats import Seconds, ShardStats
+from imagekiln.steps.planning import PlanResult
+from imagekiln.steps.rounds import Round, RunReconciler, resolve_run
+from imagekiln.steps.stats import ShardStats, StageSeconds
 from imagekiln.steps.storage import Store, open_store
 from imagekiln.steps.verify import verify
 from tests.faults import manifests
@@ -18,7 +18,7 @@ from tests.runs import begun, encoded, fill, not_ok, planned
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> Planned:
+def there(tmp_path: Path) -> PlanResult:
     """A run of 20 images, of which the first of each shard (of 8, 8 and 4) failed."""
     there = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 1})
     fill(there, {place: not_ok(place) for place in (0, 8, 16)})
@@ -26,17 +26,17 @@ def there(tmp_path: Path) -> Planned:
     return there
 
 
-def make(each: Round, *images: Encoded) -> None:
+def make(each: Round, *images: EncodedImage) -> None:
     """Write a round's only part."""
-    (part,) = shard.read(each.store, each.plan, 0)
-    parts.commit(each.store, part.key, part.rows, parts.to_bytes(part.rows, images))
+    (part,) = shard.read_shard(each.store, each.plan, 0)
+    parts.commit_part(each.store, part.key, part.rows, parts.part_to_parquet(part.rows, images))
 
 
 def statuses(uri: str) -> list[object]:
     return [row["status"] for row in manifests(uri)]
 
 
-def test_the_latest_round_speaks_of_what_is_not_ok(there: Planned) -> None:
+def test_the_latest_round_speaks_of_what_is_not_ok(there: PlanResult) -> None:
     make(begun(there), encoded(0), not_ok(1, error="ValueError: again"), not_ok(2, "blank"))
     done = aggregate(there.uri)
     assert (done.ok, done.statuses, done.rounds) == (18, {"blank": 1, "failed": 1, "ok": 18}, 1)
@@ -47,14 +47,14 @@ def test_the_latest_round_speaks_of_what_is_not_ok(there: Planned) -> None:
     assert (done.ok, done.rounds) == (19, 2)
 
 
-def test_an_image_that_a_round_lacks_keeps_what_was_said_before(there: Planned) -> None:
+def test_an_image_that_a_round_lacks_keeps_what_was_said_before(there: PlanResult) -> None:
     each = begun(there)
     assert aggregate(there.uri).statuses == {"failed": 3, "ok": 17}
-    assert not each.finished
+    assert not each.is_finished
     assert verify(there.uri).ok == 17
 
 
-def test_what_an_unfinished_round_made_since_is_no_damage_but_work_to_finish(there: Planned) -> None:
+def test_what_an_unfinished_round_made_since_is_no_damage_but_work_to_finish(there: PlanResult) -> None:
     make(begun(there), encoded(0), encoded(1), encoded(2))
     with pytest.raises(Incomplete, match=r"Round 1 is not finished: retry the run again"):
         verify(there.uri)
@@ -62,18 +62,18 @@ def test_what_an_unfinished_round_made_since_is_no_damage_but_work_to_finish(the
     assert verify(there.uri).ok == 20
 
 
-def test_a_round_is_finished_once_all_its_parts_are_accounted_for(there: Planned) -> None:
+def test_a_round_is_finished_once_all_its_parts_are_accounted_for(there: PlanResult) -> None:
     each = begun(there)
     with pytest.raises(Incomplete, match=r"retry-1: 1 parts of this round are missing, .*00000-0000.parquet"):
         aggregate(each.store.uri)
-    assert open_store(there.uri).exists(names.SUCCESS), "the run itself is as complete as before"
+    assert open_store(there.uri).exists(names.SUCCESS_KEY), "the run itself is as complete as before"
     make(each, not_ok(0), not_ok(1), not_ok(2))
     assert aggregate(each.store.uri).ok == 17
-    assert each.finished
+    assert each.is_finished
     assert begun(there).plan.round == 2
 
 
-def test_a_round_is_marked_last_of_all_that_it_changes(there: Planned, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_round_is_marked_last_of_all_that_it_changes(there: PlanResult, monkeypatch: pytest.MonkeyPatch) -> None:
     each = begun(there)
     make(each, encoded(0), encoded(1), encoded(2))
 
@@ -83,74 +83,76 @@ def test_a_round_is_marked_last_of_all_that_it_changes(there: Planned, monkeypat
     monkeypatch.setattr("imagekiln.steps.report.write", full)
     with pytest.raises(Missing):
         aggregate(there.uri)
-    assert not each.finished
+    assert not each.is_finished
 
 
-def test_an_image_that_is_ok_stays_whatever_a_round_says(there: Planned) -> None:
+def test_an_image_that_is_ok_stays_whatever_a_round_says(there: PlanResult) -> None:
     store = open_store(there.uri)
-    lost = store.read(names.part(0, 1))
-    store.remove(names.part(0, 1))
+    lost = store.read(names.part_key(0, 1))
+    store.remove(names.part_key(0, 1))
     with pytest.raises(Incomplete):
         aggregate(there.uri)
     each = begun(there)
     assert each.plan.counts.images == 7
-    rows = [part.rows.num_rows for part in shard.read(each.store, each.plan, 0)]
-    for part, count in zip(shard.read(each.store, each.plan, 0), rows, strict=True):
-        content = parts.to_bytes(part.rows, [encoded(place + 100) for place in range(count)])
-        parts.commit(each.store, part.key, part.rows, content)
-    store.create(names.part(0, 1), lost)  # somebody made it after all
+    rows = [part.rows.num_rows for part in shard.read_shard(each.store, each.plan, 0)]
+    for part, count in zip(shard.read_shard(each.store, each.plan, 0), rows, strict=True):
+        content = parts.part_to_parquet(part.rows, [encoded(place + 100) for place in range(count)])
+        parts.commit_part(each.store, part.key, part.rows, content)
+    store.create(names.part_key(0, 1), lost)  # somebody made it after all
     assert aggregate(there.uri).ok == 20
     places = [str(row["part"]) for row in manifests(there.uri)]
-    assert places[:5] == ["retry-1/images/00000-0000.parquet", *[names.part(0, 0)] * 3, names.part(0, 1)]
+    assert places[:5] == ["retry-1/images/00000-0000.parquet", *[names.part_key(0, 0)] * 3, names.part_key(0, 1)]
     found = verify(there.uri)
     assert (found.images, found.ok) == (20, 20)
 
 
 def test_only_the_round_s_shards_that_hold_a_shard_s_images_are_read(
-    there: Planned, monkeypatch: pytest.MonkeyPatch
+    there: PlanResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make(begun(there), encoded(0), encoded(1), encoded(2))
     read: list[tuple[str, int]] = []
-    original = shard.read
+    original = shard.read_shard
 
     def counted(store: Store, plan: object, number: int) -> object:
         read.append((store.uri, number))
         return original(store, plan, number)  # type: ignore[arg-type]  # passed on
 
     monkeypatch.setattr(shard, "read", counted)
-    again = Rounds(open_store(there.uri), there.plan)
+    again = RunReconciler(open_store(there.uri), there.plan)
     for number in range(3):
         assert again.reconcile(number).manifest["status"].to_pylist()[0] == "ok"
     assert read.count((f"{there.uri}/retry-1", 0)) == 1, "neighbours share what was read"
     assert len(read) == 4
 
 
-def test_time_of_a_round_is_counted(there: Planned) -> None:
+def test_time_of_a_round_is_counted(there: PlanResult) -> None:
     each = begun(there)
     make(each, encoded(0), encoded(1), encoded(2))
-    told = ShardStats(0, attempts=1, images=3, parts=1, batch=4, device="a GPU", seconds=Seconds(total=6.0))
-    stats.record(each.store, told)
+    told = ShardStats(
+        0, attempts=1, images=3, parts=1, max_batch_size=4, device="a GPU", seconds=StageSeconds(total=6.0)
+    )
+    stats.record_stats(each.store, told)
     done = aggregate(there.uri)
     assert (done.seconds.total, done.images_per_second, done.devices) == (6.0, 0.5, ("a GPU",))
 
 
-def test_a_damaged_round_is_found(there: Planned) -> None:
+def test_a_damaged_round_is_found(there: PlanResult) -> None:
     each = begun(there)
     make(each, encoded(0), encoded(1), encoded(2))
     aggregate(there.uri)
-    content = each.store.read(names.part(0, 0))
+    content = each.store.read(names.part_key(0, 0))
     each.store.replace(
-        names.part(0, 0), content.replace(encoded(1).content or b"", bytes(len(encoded(1).content or b"")))
+        names.part_key(0, 0), content.replace(encoded(1).content or b"", bytes(len(encoded(1).content or b"")))
     )
     with pytest.raises(Incomplete, match=r"retry-1/images/00000-0000.parquet: "):
         verify(there.uri)
-    each.store.remove(names.part(0, 0))
+    each.store.remove(names.part_key(0, 0))
     with pytest.raises(Incomplete, match=r"retry-1/images/00000-0000.parquet: no such file"):
         verify(there.uri)
 
 
-def test_a_run_is_its_own_home_and_its_round_s(there: Planned) -> None:
+def test_a_run_is_its_own_home_and_its_round_s(there: PlanResult) -> None:
     each = begun(there)
-    assert home(there.uri) == (there.uri, 0)
-    assert home(each.store.uri) == (there.uri, 1)
-    assert home(f"{each.store.uri}/") == (there.uri, 1)
+    assert resolve_run(there.uri) == (there.uri, 0)
+    assert resolve_run(each.store.uri) == (there.uri, 1)
+    assert resolve_run(f"{each.store.uri}/") == (there.uri, 1)

@@ -6,7 +6,7 @@ import pytest
 
 from imagekiln.steps import model
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.rules import LARGEST_SEED, rules
+from imagekiln.steps.rules import MAX_SEED, prompt_rules
 from tests.jobs import image_rows, job, plan, rejected
 
 GOOD = {"prompt": "fine", "negative_prompt": "n", "seed": 1, "width": 64, "height": 64, "steps": 3, "guidance": 1.0,
@@ -28,8 +28,8 @@ BAD = [
     ("guidance", 100.5, "is not between 0 and 100"),
     ("images", 0, "is not between 1 and 10000"),
     ("images", 10_001, "is not between 1 and 10000"),
-    ("seed", -1, f"is not between 0 and {LARGEST_SEED}"),
-    ("seed", LARGEST_SEED + 1, f"is not between 0 and {LARGEST_SEED}"),
+    ("seed", -1, f"is not between 0 and {MAX_SEED}"),
+    ("seed", MAX_SEED + 1, f"is not between 0 and {MAX_SEED}"),
     ("sampler", "Euler", "is none of default, ddim,"),
     ("sampler", "'; DROP TABLE images; --", "is none of default, ddim,"),
 ]
@@ -49,7 +49,7 @@ def test_rule_refuses_its_row_with_column_and_reason(tmp_path: Path, column: str
 @pytest.mark.parametrize(
     ("column", "value"),
     [("prompt", "\U0001f525" * 40), ("prompt", "\0"), ("negative_prompt", ""), ("negative_prompt", " "), ("width", 128),
-     ("height", 8), ("steps", 1000), ("guidance", 0.0), ("guidance", 100.0), ("seed", 0), ("seed", LARGEST_SEED),
+     ("height", 8), ("steps", 1000), ("guidance", 0.0), ("guidance", 100.0), ("seed", 0), ("seed", MAX_SEED),
      ("sampler", "default"), ("images", 3)],
     ids=lambda value: repr(value)[:20],
 )  # fmt: skip
@@ -73,10 +73,10 @@ def test_value_of_another_kind_costs_its_row_only(tmp_path: Path, column: str, v
 
 
 def test_seed_written_as_text_reaches_as_far_as_one_that_is_a_number(tmp_path: Path) -> None:
-    columns = {"prompt": ["a", "b"], "seed": [str(LARGEST_SEED), str(LARGEST_SEED + 1)]}
+    columns = {"prompt": ["a", "b"], "seed": [str(MAX_SEED), str(MAX_SEED + 1)]}
     planned = plan(tmp_path, columns, limits={"rejected_share": 1})
-    assert image_rows(planned)["seed"].to_pylist() == [LARGEST_SEED]
-    assert [(row["row"], row["reason"]) for row in rejected(planned)] == [(1, f"is not between 0 and {LARGEST_SEED}")]
+    assert image_rows(planned)["seed"].to_pylist() == [MAX_SEED]
+    assert [(row["row"], row["reason"]) for row in rejected(planned)] == [(1, f"is not between 0 and {MAX_SEED}")]
 
 
 def test_row_that_breaks_several_rules_is_refused_once_for_the_first(tmp_path: Path) -> None:
@@ -131,6 +131,6 @@ def test_default_that_breaks_a_rule_is_the_jobs_mistake(tmp_path: Path, settings
 
 def test_sizes_follow_what_the_model_needs(tmp_path: Path) -> None:
     asked = job(tmp_path, {"prompt": ["a"]})
-    coarse = replace(model.facts(asked.model), size_multiple=32)
-    reasons = {rule.reason for rule in rules(asked, coarse) if rule.column == "width"}
+    coarse = replace(model.load_model_facts(asked.model), size_multiple=32)
+    reasons = {rule.reason for rule in prompt_rules(asked, coarse) if rule.column == "width"}
     assert "is not a positive multiple of 32, which this model needs" in reasons

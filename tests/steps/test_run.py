@@ -10,8 +10,8 @@ import pytest
 
 from imagekiln.steps import names, tables
 from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
-from imagekiln.steps.planning import Planned
-from imagekiln.steps.progress import Silent
+from imagekiln.steps.planning import PlanResult
+from imagekiln.steps.progress import NoProgress
 from imagekiln.steps.run import run
 from imagekiln.steps.stop import Stop
 from imagekiln.steps.storage import Store, open_store
@@ -21,7 +21,7 @@ from tests.runs import PROMPTS, job, write_prompts
 ROWS = PROMPTS[:10]  # shards of 8 and 2 images, in parts of 4
 
 
-class Told(Silent):
+class Told(NoProgress):
     """Remembers what it was told."""
 
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
@@ -47,7 +47,7 @@ def _objects(uri: str) -> dict[str, str]:
 
 
 def _manifest(store: Store) -> pa.Table:
-    return pa.concat_tables([tables.read(store, names.manifest(number)) for number in range(2)])
+    return pa.concat_tables([tables.read_table(store, names.manifest_key(number)) for number in range(2)])
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def prompts(tmp_path: Path) -> Path:
 
 
 def test_a_job_becomes_a_dataset_that_reads_back(prompts: Path, store_uri: str) -> None:
-    told, plans = Told(), list[Planned]()
+    told, plans = Told(), list[PlanResult]()
     done = run(job(prompts, store_uri), told, Stop(), plans.append)
     assert not done.before
     assert (done.summary.images, done.summary.ok) == (10, 10)
@@ -67,7 +67,7 @@ def test_a_job_becomes_a_dataset_that_reads_back(prompts: Path, store_uri: str) 
 
 
 def test_again_it_does_nothing_and_says_so(prompts: Path, store_uri: str) -> None:
-    first = run(job(prompts, store_uri), Silent(), Stop())
+    first = run(job(prompts, store_uri), NoProgress(), Stop())
     before, told = _objects(first.uri), Told()
     again = run(job(prompts, store_uri), told, Stop())
     assert again.before
@@ -77,10 +77,10 @@ def test_again_it_does_nothing_and_says_so(prompts: Path, store_uri: str) -> Non
 
 
 def test_it_resumes_with_the_missing_part_and_ends_with_the_same_images(prompts: Path, store_uri: str) -> None:
-    first = run(job(prompts, store_uri), Silent(), Stop())
+    first = run(job(prompts, store_uri), NoProgress(), Stop())
     store, before, told = open_store(first.uri), _objects(first.uri), Told()
-    store.remove(names.part(0, 1))
-    store.remove(names.SUCCESS)
+    store.remove(names.part_key(0, 1))
+    store.remove(names.SUCCESS_KEY)
     again = run(job(prompts, store_uri), told, Stop())
     assert not again.before
     assert (told.found_images, told.made_images) == (6, 4)
@@ -91,8 +91,8 @@ def test_it_resumes_with_the_missing_part_and_ends_with_the_same_images(prompts:
 
 
 def test_disk_and_object_store_hold_the_same_dataset(prompts: Path, tmp_path: Path, s3_bucket: str) -> None:
-    here = run(job(prompts, str(tmp_path / "out")), Silent(), Stop())
-    there = run(job(prompts, f"{s3_bucket}/out"), Silent(), Stop())
+    here = run(job(prompts, str(tmp_path / "out")), NoProgress(), Stop())
+    there = run(job(prompts, f"{s3_bucket}/out"), NoProgress(), Stop())
     assert _manifest(open_store(here.uri)).equals(_manifest(open_store(there.uri)))
     one, other = _objects(here.uri), _objects(there.uri)
     assert one.keys() == other.keys()
@@ -103,7 +103,7 @@ def test_disk_and_object_store_hold_the_same_dataset(prompts: Path, tmp_path: Pa
 def test_a_run_that_was_stopped_resumes(prompts: Path, tmp_path: Path) -> None:
     stop = Stop()
     with pytest.raises(TryAgain, match="was stopped with"):
-        run(job(prompts, str(tmp_path / "out")), Told(then=stop.ask), stop)
+        run(job(prompts, str(tmp_path / "out")), Told(then=stop.request), stop)
     told = Told()
     done = run(job(prompts, str(tmp_path / "out")), told, Stop())
     assert told.found_images >= 4
@@ -123,5 +123,5 @@ def test_a_shard_whose_images_fail_does_not_keep_the_others_from_being_made(tmp_
 def test_a_job_whose_prompts_are_wrong_makes_nothing(tmp_path: Path) -> None:
     prompts = write_prompts(tmp_path / "prompts.parquet", [{"prompt": " "}])
     with pytest.raises(BadInput, match="1 of 1 rows are refused"):
-        run(job(prompts, str(tmp_path / "out")), Silent(), Stop())
+        run(job(prompts, str(tmp_path / "out")), NoProgress(), Stop())
     assert not (tmp_path / "out").exists()

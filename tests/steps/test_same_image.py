@@ -38,8 +38,8 @@ def made(folder: Path, rows: pa.Table, **cut: object) -> Made:
         generate(planned.uri, number)
     store, found = open_store(planned.uri), dict[str, str]()
     for number in range(len(planned.plan.shards)):
-        for part in range(planned.plan.parts(number)):
-            table = pq.read_table(store.at(names.part(number, part)), columns=["image_id", "error", "sha256"])
+        for part in range(planned.plan.part_count(number)):
+            table = pq.read_table(store.uri_of(names.part_key(number, part)), columns=["image_id", "error", "sha256"])
             assert set(table["error"].to_pylist()) == {None}
             found.update(zip(table["image_id"].to_pylist(), table["sha256"].to_pylist(), strict=True))
     return found

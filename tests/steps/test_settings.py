@@ -3,28 +3,28 @@ from imagekiln.steps.job import Job
 
 
 def test_groups_are_found_by_path_and_other_settings_are_no_group() -> None:
-    assert settings.names(Job, ("shard",)) == ["images", "minutes", "seconds_per_image"]
-    assert settings.names(Job, ("name",)) == settings.names(Job, ("nowhere",)) == []
+    assert settings.setting_names(Job, ("shard",)) == ["images", "minutes", "seconds_per_image"]
+    assert settings.setting_names(Job, ("name",)) == settings.setting_names(Job, ("nowhere",)) == []
 
 
 def test_groups_in_a_list_are_found_by_their_place_in_it() -> None:
-    assert settings.names(Job, ("gates", "checks", 0)) == ["share", "name", "entry"]
-    assert settings.names(Job, ("gates", "checks")) == settings.names(Job, ("carry", 0)) == []
-    assert settings.takes(Job, ("gates", "checks", 3, "entry"), str)
+    assert settings.setting_names(Job, ("gates", "checks", 0)) == ["share", "name", "entry"]
+    assert settings.setting_names(Job, ("gates", "checks")) == settings.setting_names(Job, ("carry", 0)) == []
+    assert settings.accepts_type(Job, ("gates", "checks", 3, "entry"), str)
 
 
 def test_members_that_the_user_names_are_found_by_any_name() -> None:
-    assert settings.names(Job, ("model", "loras")) == []
-    assert settings.names(Job, ("model", "loras", "any")) == ["id", "revision", "weight_name"]
-    assert settings.is_named_freely(Job, ("model", "loras"))
-    assert not settings.is_named_freely(Job, ("model",))
-    assert settings.takes(Job, ("model", "loras", "any", "id"), str)
-    assert not settings.takes(Job, ("model", "loras", "any"), str)
-    assert settings.description(Job, ("model", "loras", "any")) == "At most 64 letters, digits, dots, - and _."
+    assert settings.setting_names(Job, ("model", "loras")) == []
+    assert settings.setting_names(Job, ("model", "loras", "any")) == ["id", "revision", "weight_name"]
+    assert settings.has_user_defined_keys(Job, ("model", "loras"))
+    assert not settings.has_user_defined_keys(Job, ("model",))
+    assert settings.accepts_type(Job, ("model", "loras", "any", "id"), str)
+    assert not settings.accepts_type(Job, ("model", "loras", "any"), str)
+    assert settings.setting_description(Job, ("model", "loras", "any")) == "At most 64 letters, digits, dots, - and _."
 
 
 def test_every_setting_is_listed_once() -> None:
-    found = [*settings.everywhere(Job)]
+    found = [*settings.iter_setting_paths(Job)]
     assert len(found) == len(set(found))
     assert {("name",), ("model", "dtype"), ("limits", "pixels")} <= {*found}
     assert ("model",) not in found
@@ -32,15 +32,17 @@ def test_every_setting_is_listed_once() -> None:
 
 def test_what_a_setting_takes_is_read_from_its_type() -> None:
     texts = [("name",), ("prompts",), ("run_id",), ("device",), ("model", "id"), ("defaults", "sampler")]
-    assert all(settings.takes(Job, place, str) for place in texts)
-    assert not any(settings.takes(Job, place, str) for place in [("threads",), ("model",), ("carry",), ("nowhere",)])
-    assert [place for place in [("prompts",), ("carry",), ("name",)] if settings.takes(Job, place, tuple)] == [
+    assert all(settings.accepts_type(Job, place, str) for place in texts)
+    assert not any(
+        settings.accepts_type(Job, place, str) for place in [("threads",), ("model",), ("carry",), ("nowhere",)]
+    )
+    assert [place for place in [("prompts",), ("carry",), ("name",)] if settings.accepts_type(Job, place, tuple)] == [
         ("prompts",),
         ("carry",),
     ]
 
 
 def test_description_is_what_the_setting_says_of_itself() -> None:
-    assert settings.description(Job, ("output",)) == "The folder or URI that holds the runs."
-    assert settings.description(Job, ("defaults", "steps")) is None
-    assert settings.description(Job, ()) is None
+    assert settings.setting_description(Job, ("output",)) == "The folder or URI that holds the runs."
+    assert settings.setting_description(Job, ("defaults", "steps")) is None
+    assert settings.setting_description(Job, ()) is None

@@ -4,9 +4,9 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps import names, parts, shard, tables
-from imagekiln.steps.encode import Encoded
+from imagekiln.steps.encode import EncodedImage
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.planning import Planned
+from imagekiln.steps.planning import PlanResult
 from imagekiln.steps.shard import Part
 from imagekiln.steps.storage import Store, open_store
 from tests import jobs
@@ -17,71 +17,71 @@ IMAGES = 22  # in shards of 10, 10 and 2, in parts of 4
 PROMPTS = {"prompt": [f"a red circle number {number}" for number in range(IMAGES)]}
 
 
-def planned(tmp_path: Path, output: str) -> Planned:
+def planned(tmp_path: Path, output: str) -> PlanResult:
     cut = {"batch": {"images": 2}, "part": {"images": 4}, "shard": {"images": 8}}
     return jobs.plan(tmp_path, PROMPTS, output=output, **cut)
 
 
 def make(store: Store, part: Part) -> None:
     """Commit a part whose images all failed: only its names matter here."""
-    failed = [Encoded(place, "failed", "not drawn") for place in range(part.rows.num_rows)]
-    parts.commit(store, part.key, part.rows, parts.to_bytes(part.rows, failed))
+    failed = [EncodedImage(place, "failed", "not drawn") for place in range(part.rows.num_rows)]
+    parts.commit_part(store, part.key, part.rows, parts.part_to_parquet(part.rows, failed))
 
 
 def test_parts_of_all_shards_are_the_planned_images_in_order(tmp_path: Path, store_uri: str) -> None:
     there = planned(tmp_path, store_uri)
     store = open_store(there.uri)
-    read = [shard.read(store, there.plan, number) for number in range(len(there.plan.shards))]
+    read = [shard.read_shard(store, there.plan, number) for number in range(len(there.plan.shards))]
     assert [[part.rows.num_rows for part in each] for each in read] == [[4, 4], [4, 4], [4, 2]]
     assert [part.key for part in read[1]] == ["images/00001-0000.parquet", "images/00001-0001.parquet"]
     assert pa.concat_tables([part.rows for each in read for part in each]) == jobs.image_rows(there)
-    assert [shard.images(each) for each in read] == [8, 8, 6]
+    assert [shard.count_images(each) for each in read] == [8, 8, 6]
 
 
 @pytest.mark.parametrize("number", [-1, 3, 10**6])
 def test_shard_that_the_plan_does_not_have_is_bad_input(tmp_path: Path, number: int) -> None:
     there = planned(tmp_path, str(tmp_path / "out"))
     with pytest.raises(BadInput, match=f"has shards 0 to 2, not {number}"):
-        shard.read(open_store(there.uri), there.plan, number)
+        shard.read_shard(open_store(there.uri), there.plan, number)
 
 
 def test_shard_that_changed_since_planning_is_refused(tmp_path: Path) -> None:
     there = planned(tmp_path, str(tmp_path / "out"))
     store = open_store(there.uri)
-    store.replace(names.shard(1), store.read(names.shard(0)))
+    store.replace(names.shard_key(1), store.read(names.shard_key(0)))
     with pytest.raises(BadInput, match=r"shards/00001\.parquet: is not what was planned"):
-        shard.read(store, there.plan, 1)
+        shard.read_shard(store, there.plan, 1)
 
 
 def test_missing_parts_are_found_wherever_the_gaps_are(tmp_path: Path, store_uri: str) -> None:
     there = planned(tmp_path, store_uri)
     store = open_store(there.uri)
-    wanted = [part for number in range(3) for part in shard.read(store, there.plan, number)]
-    assert [part.key for part in shard.missing(store, wanted)] == [part.key for part in wanted]
+    wanted = [part for number in range(3) for part in shard.read_shard(store, there.plan, number)]
+    assert [part.key for part in shard.missing_parts(store, wanted)] == [part.key for part in wanted]
     for place in (5, 0, 3):
         make(store, wanted[place])
-    assert [part.key for part in shard.missing(store, wanted)] == [wanted[place].key for place in (1, 2, 4)]
+    assert [part.key for part in shard.missing_parts(store, wanted)] == [wanted[place].key for place in (1, 2, 4)]
     for place in (1, 2, 4):
         make(store, wanted[place])
-    assert shard.missing(store, wanted) == []
+    assert shard.missing_parts(store, wanted) == []
 
 
 def test_part_with_images_of_another_plan_is_refused(tmp_path: Path, store_uri: str) -> None:
     there = planned(tmp_path, store_uri)
     store = open_store(there.uri)
-    first, second = shard.read(store, there.plan, 0)
+    first, second = shard.read_shard(store, there.plan, 0)
     make(store, Part(first.key, second.rows))
     with pytest.raises(BadInput, match=r"images/00000-0000\.parquet: holds the images of another plan"):
-        shard.missing(store, [first, second])
+        shard.missing_parts(store, [first, second])
 
 
 def test_damaged_part_is_refused(tmp_path: Path, store_uri: str) -> None:
     there = planned(tmp_path, store_uri)
     store = open_store(there.uri)
-    wanted = shard.read(store, there.plan, 0)
+    wanted = shard.read_shard(store, there.plan, 0)
     store.create(wanted[0].key, tables.to_parquet(wanted[0].rows)[:-100])
     with pytest.raises(BadInput, match=r"images/00000-0000\.parquet: is damaged"):
-        shard.missing(store, wanted)
+        shard.missing_parts(store, wanted)
 
 
 def test_part_whose_commit_was_never_answered_counts_as_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,10 +89,10 @@ def test_part_whose_commit_was_never_answered_counts_as_made(tmp_path: Path, mon
         log_in(S3Server(stub.endpoint), monkeypatch)
         there = planned(tmp_path, "s3://bucket/out")
         store = open_store(there.uri)
-        wanted = shard.read(store, there.plan, 0)
+        wanted = shard.read_shard(store, there.plan, 0)
         stub.faults.append("lost")
         make(store, wanted[0])
-        assert [part.key for part in shard.missing(store, wanted)] == [wanted[1].key]
+        assert [part.key for part in shard.missing_parts(store, wanted)] == [wanted[1].key]
 
 
 def test_part_whose_reading_fails_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,8 +100,8 @@ def test_part_whose_reading_fails_is_not_called_damaged(tmp_path: Path, monkeypa
         log_in(S3Server(stub.endpoint), monkeypatch)
         there = planned(tmp_path, "s3://bucket/out")
         store = open_store(there.uri)
-        part, _ = shard.read(store, there.plan, 0)
+        part, _ = shard.read_shard(store, there.plan, 0)
         make(store, part)
         stub.faults.extend(["none", "none", EXPIRED])  # it is there, and so long; what it holds cannot be read
         with pytest.raises(TryAgain, match="the credentials have expired"):
-            shard.missing(store, [part])
+            shard.missing_parts(store, [part])

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps import names, parameters, plan, shortcuts, tables
-from imagekiln.steps.diff import Setting, diff
+from imagekiln.steps.diff import SettingDifference, diff
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.planning import Planned, make_plan
-from imagekiln.steps.progress import Silent
+from imagekiln.steps.planning import PlanResult, make_plan
+from imagekiln.steps.progress import NoProgress
 from imagekiln.steps.reproduce import reproduce
 from imagekiln.steps.run import run
-from imagekiln.steps.speed import Speed
+from imagekiln.steps.speed import SpeedSettings
 from imagekiln.steps.stop import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.verify import verify
@@ -31,16 +31,16 @@ NAMED = [
 
 @pytest.mark.parametrize(("speed", "named"), NAMED)
 def test_only_what_changes_pictures_is_named(speed: dict[str, object], named: str | None) -> None:
-    assert shortcuts.told(Speed.model_validate(speed)) == named
+    assert shortcuts.shortcuts_label(SpeedSettings.model_validate(speed)) == named
 
 
-def _planned(tmp_path: Path, kind: str = "sd", **changes: object) -> Planned:
+def _planned(tmp_path: Path, kind: str = "sd", **changes: object) -> PlanResult:
     model = {"id": str(families.folder(kind)), "dtype": "float32"}
     return runs.planned(tmp_path, str(tmp_path / "out"), runs.PROMPTS[:4], **{"model": model, **changes})
 
 
-def _ids(planned: Planned) -> list[str]:
-    table = tables.read(open_store(planned.uri), names.shard(0))
+def _ids(planned: PlanResult) -> list[str]:
+    table = tables.read_table(open_store(planned.uri), names.shard_key(0))
     return [str(image_id) for image_id in table["image_id"].to_pylist()]
 
 
@@ -87,7 +87,7 @@ def test_a_shortcut_that_does_not_go_with_the_rest_of_the_job_is_refused(
     model = {"id": "here", "dtype": "bfloat16", **more}
     job = runs.job(tmp_path / "prompts.parquet", "out", model=model, speed=FP8)
     with pytest.raises(BadInput, match=said):
-        shortcuts.require(job, pipeline)
+        shortcuts.require_shortcut_support(job, pipeline)
 
 
 def test_fp8_without_compiling_is_refused_with_its_place(tmp_path: Path) -> None:
@@ -102,19 +102,19 @@ def test_a_job_with_a_shortcut_says_so_in_every_row_and_picture_and_is_made_agai
     eighths.emulate(monkeypatch)
     prompts = runs.write_prompts(tmp_path / "prompts.parquet", runs.PROMPTS[:4])
     job = runs.job(prompts, str(tmp_path / "out"), model=IN_BFLOAT16, speed=FP8)
-    done = run(job, Silent(), Stop())
+    done = run(job, NoProgress(), Stop())
     assert (done.summary.ok, verify(done.uri).ok) == (4, 4)
     store = open_store(done.uri)
-    rows = tables.read(store, names.manifest(0)).to_pylist()
+    rows = tables.read_table(store, names.manifest_key(0)).to_pylist()
     assert {row["shortcuts"] for row in rows} == {"fp8"}
-    assert "; shortcuts ` fp8 `" in store.read(names.CARD).decode()
-    said = parameters.text(runs.image_row().pixels, parameters.of(plan.load(store)))
+    assert "; shortcuts ` fp8 `" in store.read(names.CARD_KEY).decode()
+    said = parameters.format_parameters(runs.image_row().parameters, parameters.model_label(plan.load_plan(store)))
     assert re.search(r", Shortcuts: fp8, Version: ", said)
     made = reproduce(done.uri, str(rows[0]["image_id"]), tmp_path / "again.png")
     assert made.equal == "bytes"
-    plain = run(runs.job(prompts, str(tmp_path / "out"), model=IN_BFLOAT16), Silent(), Stop())
+    plain = run(runs.job(prompts, str(tmp_path / "out"), model=IN_BFLOAT16), NoProgress(), Stop())
     found = diff(done.uri, plain.uri, str(tmp_path / "diff"))
-    assert Setting("speed.quantization", "fp8", "none") in found.settings
+    assert SettingDifference("speed.quantization", "fp8", "none") in found.settings
 
 
 def test_images_made_by_a_shortcut_are_not_those_that_a_plain_job_skips(
@@ -122,7 +122,7 @@ def test_images_made_by_a_shortcut_are_not_those_that_a_plain_job_skips(
 ) -> None:
     eighths.emulate(monkeypatch)
     prompts = runs.write_prompts(tmp_path / "prompts.parquet", runs.PROMPTS[:4])
-    run(runs.job(prompts, str(tmp_path / "out"), model=IN_BFLOAT16, speed=FP8), Silent(), Stop())
+    run(runs.job(prompts, str(tmp_path / "out"), model=IN_BFLOAT16, speed=FP8), NoProgress(), Stop())
     again = {"model": IN_BFLOAT16, "skip_existing": True, "run_id": "again"}
     plain = make_plan(runs.job(prompts, str(tmp_path / "out"), **again))
     assert plain.plan.counts.images == 4

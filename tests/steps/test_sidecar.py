@@ -11,7 +11,7 @@ from tests.texts import HOSTILE
 
 
 def line(value: object, kind: pa.DataType) -> object:
-    [text] = sidecar.texts(pa.table({"tag": pa.array([value], kind)}))
+    [text] = sidecar.sidecar_lines(pa.table({"tag": pa.array([value], kind)}))
     assert text.endswith(b"}\n")
     return json.loads(text)["tag"]
 
@@ -45,5 +45,5 @@ def test_text_comes_back_as_it_was(text: str) -> None:
 
 
 def test_image_is_one_line_in_the_order_of_the_columns() -> None:
-    found = list(sidecar.texts(pa.table({"b": ["two\nlines", "x"], "a": [1, 2]})))
+    found = list(sidecar.sidecar_lines(pa.table({"b": ["two\nlines", "x"], "a": [1, 2]})))
     assert found == [b'{"b": "two\\nlines", "a": 1}\n', b'{"b": "x", "a": 2}\n']

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from imagekiln.steps import signature
-from imagekiln.steps.codecs import decode, written
-from imagekiln.steps.encodings import Encoding, Jpeg, Png, mime
+from imagekiln.steps.codecs import decode_image, encode_image
+from imagekiln.steps.encodings import Encoding, Jpeg, Png, mime_type
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.jobfile import check_job
-from imagekiln.steps.metadata import C2pa
-from imagekiln.steps.signature import Signer
-from imagekiln.steps.xmp import MADE_BY_AI
+from imagekiln.steps.jobfile import validate_job
+from imagekiln.steps.metadata import C2paSettings
+from imagekiln.steps.signature import C2paSigner
+from imagekiln.steps.xmp import TRAINED_ALGORITHMIC_MEDIA
 from tests import certificates
 from tests.encodings import KINDS, noise, said
 
@@ -25,8 +25,8 @@ c2pa = import_module("c2pa")  # it has no types to speak of
 
 
 @pytest.fixture(scope="module")
-def wanted(tmp_path_factory: pytest.TempPathFactory) -> C2pa:
-    return C2pa(**certificates.write(tmp_path_factory.mktemp("certificates")))  # type: ignore[arg-type]
+def wanted(tmp_path_factory: pytest.TempPathFactory) -> C2paSettings:
+    return C2paSettings(**certificates.write(tmp_path_factory.mktemp("certificates")))  # type: ignore[arg-type]
 
 
 def verified(content: bytes, kind: str) -> dict[str, Any]:
@@ -40,19 +40,19 @@ def verified(content: bytes, kind: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("encoding", KINDS, ids=said)
-def test_a_signed_image_says_that_a_model_made_it(encoding: Encoding, wanted: C2pa) -> None:
-    content = written(noise(16, 16), encoding)
-    signed = Signer(wanted, encoding)(content)
-    found = verified(signed, mime(encoding))
+def test_a_signed_image_says_that_a_model_made_it(encoding: Encoding, wanted: C2paSettings) -> None:
+    content = encode_image(noise(16, 16), encoding)
+    signed = C2paSigner(wanted, encoding)(content)
+    found = verified(signed, mime_type(encoding))
     assert found["signature_info"]["common_name"] == "signer"
     assert found["claim_generator_info"][0]["name"] == "Imagekiln"
     (assertion,) = found["assertions"]
-    assert [action["digitalSourceType"] for action in assertion["data"]["actions"]] == [MADE_BY_AI]
-    assert np.array_equal(decode(signed), decode(content)), "the pixels are as they were"
+    assert [action["digitalSourceType"] for action in assertion["data"]["actions"]] == [TRAINED_ALGORITHMIC_MEDIA]
+    assert np.array_equal(decode_image(signed), decode_image(content)), "the pixels are as they were"
 
 
-def test_a_changed_pixel_breaks_the_signature(wanted: C2pa) -> None:
-    signed = bytearray(Signer(wanted, Png(level=0))(written(noise(16, 16), Png(level=0))))
+def test_a_changed_pixel_breaks_the_signature(wanted: C2paSettings) -> None:
+    signed = bytearray(C2paSigner(wanted, Png(level=0))(encode_image(noise(16, 16), Png(level=0))))
     signed[-100] ^= 1
     with c2pa.Reader("image/png", io.BytesIO(bytes(signed))) as reader:
         assert "assertion.dataHash.mismatch" in {
@@ -60,8 +60,8 @@ def test_a_changed_pixel_breaks_the_signature(wanted: C2pa) -> None:
         }
 
 
-def test_several_threads_may_sign_at_once(wanted: C2pa) -> None:
-    sign, content = Signer(wanted, Jpeg()), written(noise(64, 64), Jpeg())
+def test_several_threads_may_sign_at_once(wanted: C2paSettings) -> None:
+    sign, content = C2paSigner(wanted, Jpeg()), encode_image(noise(64, 64), Jpeg())
     with ThreadPoolExecutor(4) as pool:
         signed = list(pool.map(sign, [content] * 40))
     assert len(set(signed)) == 40, "no two signatures are alike"
@@ -69,17 +69,19 @@ def test_several_threads_may_sign_at_once(wanted: C2pa) -> None:
         verified(each, "image/jpeg")
 
 
-def test_certificate_and_key_may_come_from_the_environment(wanted: C2pa, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_certificate_and_key_may_come_from_the_environment(
+    wanted: C2paSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("OUR_CHAIN", Path(wanted.certificate).read_text())
     monkeypatch.setenv("OUR_KEY", Path(wanted.key).read_text())
-    sign = Signer(C2pa(certificate="env:OUR_CHAIN", key="env:OUR_KEY"), Png())
-    verified(sign(written(noise(8, 8), Png())), "image/png")
+    sign = C2paSigner(C2paSettings(certificate="env:OUR_CHAIN", key="env:OUR_KEY"), Png())
+    verified(sign(encode_image(noise(8, 8), Png())), "image/png")
     monkeypatch.delenv("OUR_KEY")
     with pytest.raises(BadInput, match=r"c2pa\.key: there is no variable OUR_KEY in the environment\. Set it\."):
-        Signer(C2pa(certificate="env:OUR_CHAIN", key="env:OUR_KEY"), Png())
+        C2paSigner(C2paSettings(certificate="env:OUR_CHAIN", key="env:OUR_KEY"), Png())
 
 
-def test_what_cannot_sign_is_refused_before_any_image_is_made(wanted: C2pa, tmp_path: Path) -> None:
+def test_what_cannot_sign_is_refused_before_any_image_is_made(wanted: C2paSettings, tmp_path: Path) -> None:
     other = certificates.write(tmp_path / "other")
     expired = certificates.write(tmp_path / "expired", days=0)
     (tmp_path / "no.pem").write_text("no PEM at all")
@@ -91,25 +93,25 @@ def test_what_cannot_sign_is_refused_before_any_image_is_made(wanted: C2pa, tmp_
         expired,
     ):
         with pytest.raises(BadInput, match=r"^c2pa: .* do not sign by \w+ \(.+\)\. Correct them\.$") as caught:
-            Signer(C2pa(**settings), Png())  # type: ignore[arg-type]
+            C2paSigner(C2paSettings(**settings), Png())  # type: ignore[arg-type]
         assert "\n" not in str(caught.value)
         assert "PRIVATE" not in str(caught.value)
     with pytest.raises(BadInput, match=r"c2pa\.key: .*nowhere\.pem: no such file"):
-        Signer(C2pa(certificate=wanted.certificate, key=str(tmp_path / "nowhere.pem")), Png())
+        C2paSigner(C2paSettings(certificate=wanted.certificate, key=str(tmp_path / "nowhere.pem")), Png())
 
 
-def test_without_the_extra_it_is_said_what_to_install(wanted: C2pa, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_extra_it_is_said_what_to_install(wanted: C2paSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(signature, "find_spec", lambda _: None)
     with pytest.raises(BadInput, match=r"c2pa is set, which needs an extra\. Install imagekiln\[c2pa\]"):
-        Signer(wanted, Png())
+        C2paSigner(wanted, Png())
 
 
 @pytest.mark.parametrize("setting", ["key", "certificate"])
-def test_a_key_in_the_job_itself_is_refused_and_not_repeated(setting: str, wanted: C2pa) -> None:
+def test_a_key_in_the_job_itself_is_refused_and_not_repeated(setting: str, wanted: C2paSettings) -> None:
     values = wanted.model_dump() | {setting: "-----BEGIN PRIVATE KEY-----\nsecret\n"}
     smallest = {"name": "a", "prompts": "p", "output": "o", "model": {"id": "bundled:shapes"}, "c2pa": values}
     with pytest.raises(BadInput) as caught:
-        check_job(smallest)
+        validate_job(smallest)
     assert str(caught.value) == (
         f"job: c2pa.{setting} holds the key or certificate itself; write the name of a file, or env:NAME."
     )

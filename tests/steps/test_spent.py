@@ -6,25 +6,25 @@ import pytest
 from PIL import Image as Pillow
 
 from imagekiln.steps import plots
-from imagekiln.steps.charts import Stack
-from imagekiln.steps.spent import FEWEST_SECONDS, Spent, spent
-from imagekiln.steps.stats import Seconds
-from imagekiln.steps.usage import Usage
+from imagekiln.steps.charts import StackedBarPlot
+from imagekiln.steps.spent import MIN_PLOT_SECONDS, TimeUse, summarize_time_use
+from imagekiln.steps.stats import StageSeconds
+from imagekiln.steps.usage import DeviceUsage
 
-TOOK = Seconds(
+TOOK = StageSeconds(
     total=1000.0, load=50.0, compile=20.0, text=10.0, denoise=700.0, decode=100.0, copy=10.0,
     denoise_waits=100.0, encode=400.0, write=30.0,
 )  # fmt: skip
 
 
-def _spent(took: Seconds = TOOK, used: Usage | None = None) -> Spent:
-    found = spent(took, used or Usage())
+def _spent(took: StageSeconds = TOOK, used: DeviceUsage | None = None) -> TimeUse:
+    found = summarize_time_use(took, used or DeviceUsage())
     assert found is not None
     return found
 
 
 def test_stages_in_turn_add_up_to_all_of_the_time() -> None:
-    shares = {each.name: each.share for each in _spent().in_turn}
+    shares = {each.name: each.share for each in _spent().sequential}
     assert shares["denoise"] == 0.7
     assert shares["wait"] == 0.1
     assert shares["begin and end"] == pytest.approx(0.02)
@@ -32,7 +32,7 @@ def test_stages_in_turn_add_up_to_all_of_the_time() -> None:
 
 
 def test_what_runs_beside_the_device_is_told_apart() -> None:
-    assert [(each.name, each.value, each.share) for each in _spent().beside] == [
+    assert [(each.name, each.value, each.share) for each in _spent().concurrent] == [
         ("encode and hash", "7 min", 0.4),
         ("write parts", "30 s", 0.03),
         ("copy pixels", "10 s", 0.01),
@@ -40,47 +40,47 @@ def test_what_runs_beside_the_device_is_told_apart() -> None:
 
 
 def test_texts_that_were_encoded_beside_a_batch_are_told_there() -> None:
-    found = _spent(Seconds(total=110.0, load=10.0, text=20.0, denoise=80.0, decode=15.0), Usage(busy=0.99))
-    shares = {each.name: each.share for each in found.in_turn}
+    found = _spent(StageSeconds(total=110.0, load=10.0, text=20.0, denoise=80.0, decode=15.0), DeviceUsage(busy=0.99))
+    shares = {each.name: each.share for each in found.sequential}
     assert shares["encode texts"] == pytest.approx(4 / 110)  # the device computed for 99 s, 95 of them at pictures
-    assert found.beside[-1].name == "encode texts, on the device"
-    assert found.beside[-1].share == pytest.approx(16 / 110)
+    assert found.concurrent[-1].name == "encode texts, on the device"
+    assert found.concurrent[-1].share == pytest.approx(16 / 110)
 
 
 def test_every_share_that_is_drawn_is_said_in_words() -> None:
     found = _spent()
-    assert isinstance(found.chart.drawing, Stack)
-    for each in (*found.in_turn, *found.beside):
+    assert isinstance(found.chart.plot, StackedBarPlot)
+    for each in (*found.sequential, *found.concurrent):
         assert each.name in found.chart.text
 
 
 def test_a_stage_that_took_nothing_has_no_line() -> None:
-    found = _spent(Seconds(total=100.0, denoise=60.0, decode=40.0))
-    assert [each.name for each in found.in_turn] == ["denoise", "decode"]
+    found = _spent(StageSeconds(total=100.0, denoise=60.0, decode=40.0))
+    assert [each.name for each in found.sequential] == ["denoise", "decode"]
     assert "compile" not in found.chart.text
 
 
 def test_time_of_a_version_that_knew_fewer_stages_is_named_as_it_was() -> None:
-    found = _spent(Seconds(total=100.0, load=5.0, denoise=90.0))
-    assert [each.name for each in found.in_turn] == ["load the model", "text, denoise, decode", "begin and end"]
+    found = _spent(StageSeconds(total=100.0, load=5.0, denoise=90.0))
+    assert [each.name for each in found.sequential] == ["load the model", "text, denoise, decode", "begin and end"]
 
 
 def test_a_short_run_has_no_picture_and_a_silent_one_nothing() -> None:
-    assert _spent(Seconds(total=FEWEST_SECONDS - 1)).chart.drawing is None
-    assert spent(Seconds(), Usage()) is None
+    assert _spent(StageSeconds(total=MIN_PLOT_SECONDS - 1)).chart.plot is None
+    assert summarize_time_use(StageSeconds(), DeviceUsage()) is None
 
 
 def test_a_stage_keeps_its_colour_where_others_are_missing() -> None:
-    denoising = tuple(bytes.fromhex(plots.LIGHT.parts[3][1:]))
+    denoising = tuple(bytes.fromhex(plots.LIGHT_SCHEME.parts[3][1:]))
     assert denoising in _colours(TOOK)
-    assert denoising in _colours(Seconds(total=100.0, denoise=90.0, decode=10.0))
-    assert denoising not in _colours(Seconds(total=100.0, load=90.0, decode=10.0))
+    assert denoising in _colours(StageSeconds(total=100.0, denoise=90.0, decode=10.0))
+    assert denoising not in _colours(StageSeconds(total=100.0, load=90.0, decode=10.0))
 
 
-def _colours(took: Seconds) -> set[object]:
-    drawing = _spent(took).chart.drawing
+def _colours(took: StageSeconds) -> set[object]:
+    drawing = _spent(took).chart.plot
     assert drawing is not None
-    with Pillow.open(io.BytesIO(plots.draw(drawing, plots.LIGHT))) as picture:
+    with Pillow.open(io.BytesIO(plots.draw_plot(drawing, plots.LIGHT_SCHEME))) as picture:
         assert picture.size == (2 * plots.WIDTH, 2 * plots.HEIGHT)
         found = picture.convert("RGB").getcolors(1 << 20)
     return {colour for _, colour in found or []}

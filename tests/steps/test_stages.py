@@ -9,17 +9,17 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps import parts, shard, stages
-from imagekiln.steps.drawing import Drawing
-from imagekiln.steps.encode import Encoded, Picture, encode
+from imagekiln.steps.drawing import PendingBatch
+from imagekiln.steps.encode import DrawnImage, EncodedImage, encode_drawn_image
 from imagekiln.steps.encodings import Png
-from imagekiln.steps.parquet_part import Packed, Parquet
-from imagekiln.steps.progress import Silent
-from imagekiln.steps.rescue import Rescue
+from imagekiln.steps.parquet_part import PackedParquet, ParquetFormat
+from imagekiln.steps.progress import NoProgress
+from imagekiln.steps.rescue import BatchRecovery
 from imagekiln.steps.rows import ImageRow, image_rows
 from imagekiln.steps.shard import Part
-from imagekiln.steps.stages import Drawn
-from imagekiln.steps.stats import Seconds
-from imagekiln.steps.stop import COMMIT_SECONDS, GRACE_SECONDS, Stop, Stopped
+from imagekiln.steps.stages import DrawnBatch
+from imagekiln.steps.stats import StageSeconds
+from imagekiln.steps.stop import COMMIT_RESERVE_SECONDS, GRACE_SECONDS, Stop, Stopped
 from imagekiln.steps.storage import Store, open_store
 from tests.runs import PROMPTS, picture, planned
 from tests.threads import threads
@@ -31,7 +31,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Part, ...]:
     scratch = tmp_path_factory.mktemp("stages")
     rows = [dict(row) | {"steps": 3 if place == 5 else 2, "seed": place} for place, row in enumerate(PROMPTS[:14])]
     there = planned(scratch, str(scratch / "out"), rows, shard={"images": 100})
-    return shard.read(open_store(there.uri), there.plan, 0)
+    return shard.read_shard(open_store(there.uri), there.plan, 0)
 
 
 class Model:
@@ -41,25 +41,25 @@ class Model:
         self.batches: list[list[int]] = []
         self._seconds, self._then = seconds, then
 
-    def __call__(self, rows: Sequence[ImageRow], size: int) -> list[Picture]:
+    def __call__(self, rows: Sequence[ImageRow], size: int) -> list[DrawnImage]:
         assert len(rows) <= size
         time.sleep(self._seconds)
-        self.batches.append([row.place for row in rows])
+        self.batches.append([row.index_in_part for row in rows])
         self._then()
-        return [picture(row.place) for row in rows]
+        return [picture(row.index_in_part) for row in rows]
 
 
-def _draw(wanted: Sequence[Part], model: Model, stop: Stop | None = None, size: int = 2) -> Iterator[Drawn]:
-    return stages.draw(wanted, Rescue(model, lambda _: size), stop or Stop())
+def _draw(wanted: Sequence[Part], model: Model, stop: Stop | None = None, size: int = 2) -> Iterator[DrawnBatch]:
+    return stages.draw_parts(wanted, BatchRecovery(model, lambda _: size), stop or Stop())
 
 
-def _encode(picture: Picture, row: ImageRow) -> Encoded:
-    assert picture.place == row.place
-    return encode(picture, Png())
+def _encode(picture: DrawnImage, row: ImageRow) -> EncodedImage:
+    assert picture.index_in_part == row.index_in_part
+    return encode_drawn_image(picture, Png())
 
 
-def _names(drawn: Iterator[Drawn]) -> list[tuple[str, list[int]]]:
-    return [(batch.part.key, [each.place for each in batch.pictures]) for batch in drawn]
+def _names(drawn: Iterator[DrawnBatch]) -> list[tuple[str, list[int]]]:
+    return [(batch.part.key, [each.index_in_part for each in batch.images]) for batch in drawn]
 
 
 def test_parts_are_drawn_in_order_and_no_batch_crosses_a_part_or_a_shape(wanted: tuple[Part, ...]) -> None:
@@ -69,7 +69,7 @@ def test_parts_are_drawn_in_order_and_no_batch_crosses_a_part_or_a_shape(wanted:
 
 def test_no_new_part_is_begun_once_asked_to_stop(wanted: tuple[Part, ...]) -> None:
     stop = Stop()
-    model = Model(then=stop.ask)
+    model = Model(then=stop.request)
     drawn = _draw(wanted, model, stop, size=4)
     assert next(drawn).part is wanted[0]
     with pytest.raises(Stopped):
@@ -79,8 +79,8 @@ def test_no_new_part_is_begun_once_asked_to_stop(wanted: tuple[Part, ...]) -> No
 
 def test_a_part_at_hand_is_finished_where_the_time_suffices(wanted: tuple[Part, ...]) -> None:
     stop = Stop()
-    drawn = _draw(wanted, Model(then=stop.ask), stop, size=1)
-    assert [next(drawn).pictures[0].place for _ in range(4)] == [0, 1, 2, 3]
+    drawn = _draw(wanted, Model(then=stop.request), stop, size=1)
+    assert [next(drawn).images[0].index_in_part for _ in range(4)] == [0, 1, 2, 3]
     with pytest.raises(Stopped):
         next(drawn)
 
@@ -98,16 +98,16 @@ class Pending:
     def __init__(self, seconds: float) -> None:
         self._seconds, self._before = seconds, False
 
-    def __call__(self, rows: Sequence[ImageRow], size: int) -> Sequence[Picture]:  # noqa: ARG002
+    def __call__(self, rows: Sequence[ImageRow], size: int) -> Sequence[DrawnImage]:  # noqa: ARG002
         time.sleep(self._seconds * self._before)
         self._before = True
-        return Drawing(len(rows), Over(), lambda: [picture(row.place) for row in rows])
+        return PendingBatch(len(rows), Over(), lambda: [picture(row.index_in_part) for row in rows])
 
 
 def test_pictures_that_are_still_being_drawn_are_not_waited_for(wanted: tuple[Part, ...]) -> None:
-    first, second = list(stages.draw(wanted[:1], Rescue(Pending(0.1), lambda _: 2), Stop()))
-    assert [len(each.pictures) for each in (first, second)] == [2, 2]
-    assert [row.place for row in second.rows] == [2, 3]
+    first, second = list(stages.draw_parts(wanted[:1], BatchRecovery(Pending(0.1), lambda _: 2), Stop()))
+    assert [len(each.images) for each in (first, second)] == [2, 2]
+    assert [row.index_in_part for row in second.rows] == [2, 3]
 
 
 @pytest.mark.parametrize(("spare", "finished"), [(0.0, False), (1.0, True)])
@@ -115,10 +115,10 @@ def test_the_time_that_a_part_needs_counts_what_is_still_being_drawn(
     wanted: tuple[Part, ...], spare: float, finished: bool
 ) -> None:
     stop = Stop()
-    drawn = stages.draw(wanted[:1], Rescue(Pending(0.2), lambda _: 1), stop)
+    drawn = stages.draw_parts(wanted[:1], BatchRecovery(Pending(0.2), lambda _: 1), stop)
     next(drawn)
     next(drawn)  # one image took 0.2 s, one is pending, two are left: 0.6 s
-    stop.asked_at = time.monotonic() - GRACE_SECONDS + COMMIT_SECONDS + 0.5 + spare
+    stop.requested_at = time.monotonic() - GRACE_SECONDS + COMMIT_RESERVE_SECONDS + 0.5 + spare
     if finished:
         assert len(list(drawn)) == 2
     else:
@@ -128,12 +128,12 @@ def test_the_time_that_a_part_needs_counts_what_is_still_being_drawn(
 
 def test_who_encodes_texts_is_told_of_each_row_once_a_batch_before_it_is_drawn(wanted: tuple[Part, ...]) -> None:
     batches: list[list[int]] = []
-    seeds = [row.pixels.seed for part in wanted for row in image_rows(part.rows)]
+    seeds = [row.parameters.seed for part in wanted for row in image_rows(part.rows)]
 
     def expect(coming: Sequence[ImageRow]) -> None:
-        batches.append([row.pixels.seed for row in coming])
+        batches.append([row.parameters.seed for row in coming])
 
-    list(stages.draw(wanted, Rescue(Model(), lambda _: 2), Stop(), expect))
+    list(stages.draw_parts(wanted, BatchRecovery(Model(), lambda _: 2), Stop(), expect))
     assert len(seeds) == 14
     assert [seed for batch in batches for seed in batch] == seeds[2:]
     assert batches[0] == seeds[2:4]
@@ -146,9 +146,13 @@ def test_waiting_for_the_device_is_not_encoding(wanted: tuple[Part, ...]) -> Non
             time.sleep(0.2)
 
     rows = image_rows(wanted[0].rows)
-    drawing = Drawing(4, Late(), lambda: [picture(row.place) for row in rows])
-    seconds = Seconds()
-    list(stages.finish(iter([Drawn(wanted[0], drawing, rows)]), _encode, Parquet(Png()), Silent(), seconds))
+    drawing = PendingBatch(4, Late(), lambda: [picture(row.index_in_part) for row in rows])
+    seconds = StageSeconds()
+    list(
+        stages.encode_parts(
+            iter([DrawnBatch(wanted[0], drawing, rows)]), _encode, ParquetFormat(Png()), NoProgress(), seconds
+        )
+    )
     assert seconds.encode_waits >= 0.2
     assert seconds.encode < 0.2
 
@@ -157,7 +161,7 @@ def test_a_part_at_hand_is_dropped_where_the_time_does_not_suffice(wanted: tuple
     stop = Stop()
 
     def asked_long_ago() -> None:
-        stop.asked_at = time.monotonic() - GRACE_SECONDS + COMMIT_SECONDS + 0.2
+        stop.requested_at = time.monotonic() - GRACE_SECONDS + COMMIT_RESERVE_SECONDS + 0.2
 
     drawn = _draw(wanted, Model(0.1, asked_long_ago), stop, size=1)
     next(drawn)  # 3 images at 0.1 s are left, and 0.2 s
@@ -167,17 +171,17 @@ def test_a_part_at_hand_is_dropped_where_the_time_does_not_suffice(wanted: tuple
 
 def test_pictures_become_the_bytes_of_their_parts(wanted: tuple[Part, ...]) -> None:
     told = Told()
-    found = list(stages.finish(_draw(wanted, Model()), _encode, Parquet(Png()), told, Seconds()))
+    found = list(stages.encode_parts(_draw(wanted, Model()), _encode, ParquetFormat(Png()), told, StageSeconds()))
     assert [each.part.key for each in found] == [part.key for part in wanted]
     assert sum(told.images) == 14
     assert told.parts == [], "what is not committed is not kept"
     for each in found:
         count = each.part.rows.num_rows
-        same = [encode(picture(place), Png()) for place in range(count)]
-        assert each == Packed(each.part, parts.to_bytes(each.part.rows, same))
+        same = [encode_drawn_image(picture(place), Png()) for place in range(count)]
+        assert each == PackedParquet(each.part, parts.part_to_parquet(each.part.rows, same))
 
 
-class Told(Silent):
+class Told(NoProgress):
     """Remembers the batches and the parts it was told of."""
 
     def __init__(self) -> None:
@@ -192,12 +196,12 @@ class Told(Silent):
 
 
 def test_a_part_that_was_dropped_is_never_put_together(wanted: tuple[Part, ...]) -> None:
-    def broken() -> Iterator[Drawn]:
+    def broken() -> Iterator[DrawnBatch]:
         yield from _draw(wanted[:1], Model())
         yield next(_draw(wanted[1:], Model()))
         raise Stopped
 
-    finished = stages.finish(broken(), _encode, Parquet(Png()), Silent(), Seconds())
+    finished = stages.encode_parts(broken(), _encode, ParquetFormat(Png()), NoProgress(), StageSeconds())
     assert next(finished).part is wanted[0]
     with pytest.raises(Stopped):
         next(finished)
@@ -205,14 +209,16 @@ def test_a_part_that_was_dropped_is_never_put_together(wanted: tuple[Part, ...])
 
 def test_encoders_are_gone_when_the_consumer_leaves(wanted: tuple[Part, ...]) -> None:
     before = threads()
-    with closing(stages.finish(_draw(wanted, Model()), _encode, Parquet(Png()), Silent(), Seconds())) as finished:  # type: ignore[type-var]  # a generator
+    with closing(
+        stages.encode_parts(_draw(wanted, Model()), _encode, ParquetFormat(Png()), NoProgress(), StageSeconds())
+    ) as finished:  # type: ignore[type-var]  # a generator
         next(finished)
     assert not threads() - before
 
 
-def _finished(part: Part, places: Sequence[int]) -> Packed:
-    images = [encode(Picture(place, picture(noise).rgb), Png()) for place, noise in enumerate(places)]
-    return Packed(part, parts.to_bytes(part.rows, images))
+def _finished(part: Part, places: Sequence[int]) -> PackedParquet:
+    images = [encode_drawn_image(DrawnImage(place, picture(noise).rgb), Png()) for place, noise in enumerate(places)]
+    return PackedParquet(part, parts.part_to_parquet(part.rows, images))
 
 
 @pytest.fixture
@@ -223,7 +229,7 @@ def store(tmp_path: Path) -> Store:
 def test_a_part_is_yielded_once_it_is_there(wanted: tuple[Part, ...], store: Store) -> None:
     finished = [_finished(part, range(part.rows.num_rows)) for part in wanted]
     told = Told()
-    for place, part in enumerate(stages.write(iter(finished), store, told, Seconds())):
+    for place, part in enumerate(stages.commit_parts(iter(finished), store, told, StageSeconds())):
         assert told.parts == [4, 4, 4, 2][: place + 1]
         assert part is wanted[place]
         assert store.read(part.key) == finished[place].content
@@ -232,7 +238,10 @@ def test_a_part_is_yielded_once_it_is_there(wanted: tuple[Part, ...], store: Sto
 
 def test_a_part_that_another_pod_made_first_is_left_as_it_is(wanted: tuple[Part, ...], store: Store) -> None:
     first, second = _finished(wanted[0], [0, 1, 2, 3]), _finished(wanted[0], [9, 8, 7, 6])
-    assert list(stages.write(iter([first, second]), store, Silent(), Seconds())) == [wanted[0], wanted[0]]
+    assert list(stages.commit_parts(iter([first, second]), store, NoProgress(), StageSeconds())) == [
+        wanted[0],
+        wanted[0],
+    ]
     assert store.read(wanted[0].key) == first.content
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps import names, stats
-from imagekiln.steps.ahead import Waits
-from imagekiln.steps.stats import STATS, Seconds, ShardStats, timed
+from imagekiln.steps.ahead import QueueWaits
+from imagekiln.steps.stats import STATS_TYPE_ADAPTER, ShardStats, StageSeconds, time_stage
 from imagekiln.steps.storage import Store, open_store
 
 
 def _attempt(images: int = 4, batch: int = 8) -> ShardStats:
-    seconds = Seconds(total=2.0, load=0.5, denoise=1.0, encode=0.25, write=0.125)
+    seconds = StageSeconds(total=2.0, load=0.5, denoise=1.0, encode=0.25, write=0.125)
     return ShardStats(3, 1, images, 1, batch, "cpu", seconds, {"torch": "2"})
 
 
@@ -24,10 +24,10 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_a_stage_s_time_is_added_up_however_the_block_ends() -> None:
-    seconds = Seconds(encode=10.0)
+    seconds = StageSeconds(encode=10.0)
 
     def work(fault: Exception | None) -> None:
-        with timed(seconds, "encode"):
+        with time_stage(seconds, "encode"):
             time.sleep(0.02)
             if fault:
                 raise fault
@@ -40,63 +40,67 @@ def test_a_stage_s_time_is_added_up_however_the_block_ends() -> None:
 
 
 def test_what_is_recorded_comes_back(store: Store) -> None:
-    stats.record(store, _attempt())
-    assert stats.load(store, 3) == _attempt()
+    stats.record_stats(store, _attempt())
+    assert stats.load_stats(store, 3) == _attempt()
 
 
 def test_a_shard_that_told_nothing_has_no_statistics(store: Store) -> None:
-    assert stats.load(store, 3) is None
+    assert stats.load_stats(store, 3) is None
 
 
 def test_attempts_add_up_and_the_last_batch_size_stands(store: Store) -> None:
     for attempt in (_attempt(4, 8), _attempt(2, 4), _attempt(1, 4)):
-        stats.record(store, attempt)
-    found = stats.load(store, 3)
+        stats.record_stats(store, attempt)
+    found = stats.load_stats(store, 3)
     assert found is not None
-    assert (found.attempts, found.images, found.parts, found.batch) == (3, 7, 3, 4)
-    assert found.seconds == Seconds(total=6.0, load=1.5, denoise=3.0, encode=0.75, write=0.375)
+    assert (found.attempts, found.images, found.parts, found.max_batch_size) == (3, 7, 3, 4)
+    assert found.seconds == StageSeconds(total=6.0, load=1.5, denoise=3.0, encode=0.75, write=0.375)
 
 
 def test_what_the_device_did_is_added_up_over_attempts(store: Store) -> None:
-    busy_for_long = Seconds(total=7.0, load=1.0)
-    first = ShardStats(3, 1, 4, 1, 8, "H100", busy_for_long, {}, busy=0.5, peak_memory=9)
-    last = ShardStats(3, 1, 4, 1, 8, "L4", Seconds(total=3.0, load=1.0), {}, 0.9, 7)
-    stats.record(store, first)
-    stats.record(store, last)
-    found = stats.load(store, 3)
+    busy_for_long = StageSeconds(total=7.0, load=1.0)
+    first = ShardStats(3, 1, 4, 1, 8, "H100", busy_for_long, {}, busy_share=0.5, peak_memory=9)
+    last = ShardStats(3, 1, 4, 1, 8, "L4", StageSeconds(total=3.0, load=1.0), {}, 0.9, 7)
+    stats.record_stats(store, first)
+    stats.record_stats(store, last)
+    found = stats.load_stats(store, 3)
     assert found is not None
-    assert found.busy == pytest.approx((0.5 * 6 + 0.9 * 2) / 8)
+    assert found.busy_share == pytest.approx((0.5 * 6 + 0.9 * 2) / 8)
     assert found.peak_memory == 9
 
 
 def test_what_an_attempt_does_not_know_of_the_device_is_not_made_up(store: Store) -> None:
-    stats.record(store, _attempt())
-    stats.record(store, replace(_attempt(), busy=0.5, peak_memory=7))
-    found = stats.load(store, 3)
+    stats.record_stats(store, _attempt())
+    stats.record_stats(store, replace(_attempt(), busy_share=0.5, peak_memory=7))
+    found = stats.load_stats(store, 3)
     assert found is not None
-    assert (found.busy, found.peak_memory) == (0.5, 7)
+    assert (found.busy_share, found.peak_memory) == (0.5, 7)
 
 
 def test_statistics_of_an_older_version_load(store: Store) -> None:
     new = {"compile", "text", "decode", "copy", "busy", "peak_memory"}
-    told = STATS.dump_python(_attempt())
+    told = STATS_TYPE_ADAPTER.dump_python(_attempt())
     told["seconds"] = {name: value for name, value in told["seconds"].items() if name not in new}
     content = json.dumps({name: value for name, value in told.items() if name not in new})
-    store.replace(names.stats(3), content.encode())
-    assert stats.load(store, 3) == _attempt()
+    store.replace(names.stats_key(3), content.encode())
+    assert stats.load_stats(store, 3) == _attempt()
 
 
 def test_statistics_lie_where_the_plan_says(store: Store) -> None:
-    stats.record(store, _attempt())
-    assert store.exists(names.stats(3))
+    stats.record_stats(store, _attempt())
+    assert store.exists(names.stats_key(3))
 
 
 def test_images_per_second_counts_the_loading() -> None:
     assert _attempt().images_per_second == 2.0
-    assert ShardStats(0, 1, 0, 0, 8, "cpu", Seconds()).images_per_second == 0.0
+    assert ShardStats(0, 1, 0, 0, 8, "cpu", StageSeconds()).images_per_second == 0.0
 
 
 def test_waits_are_told_by_who_waited() -> None:
-    seconds = Seconds(denoise_waits=1.0)
-    stats.note_waits(seconds, drawn=Waits(full=2.0, empty=4.0), encoded=Waits(full=8.0, empty=16.0))
+    seconds = StageSeconds(denoise_waits=1.0)
+    stats.add_queue_waits(
+        seconds,
+        drawn=QueueWaits(full_seconds=2.0, empty_seconds=4.0),
+        encoded=QueueWaits(full_seconds=8.0, empty_seconds=16.0),
+    )
     assert (seconds.denoise_waits, seconds.encode_waits, seconds.write_waits) == (3.0, 4.0, 16.0)

@@ -92,8 +92,8 @@ def test_object_that_is_not_there_is_missing(store_uri: str) -> None:
 
 def test_messages_name_the_object_as_the_user_would(store_uri: str) -> None:
     store = open_store(store_uri)
-    assert store.at("plan.json") == f"{store_uri}/plan.json"
-    assert open_store(f"{store_uri}/").at("plan.json") == f"{store_uri}/plan.json"
+    assert store.uri_of("plan.json") == f"{store_uri}/plan.json"
+    assert open_store(f"{store_uri}/").uri_of("plan.json") == f"{store_uri}/plan.json"
 
 
 def test_bucket_that_does_not_exist_is_bad_input(s3_bucket: str) -> None:
@@ -230,7 +230,7 @@ def test_write_meeting_a_conflict_is_repeated(stub: StubS3) -> None:
 
 def test_lasting_conflict_means_try_again(stub: StubS3, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "CONFLICT_TRIES", 2)
-    stub.faults.extend([CONFLICT] * storage.CONFLICT_TRIES)
+    stub.faults.extend([CONFLICT] * storage.CONFLICT_ATTEMPTS)
     assert type(failure(open_store("s3://bucket/run").create, "a", b"x")) is TryAgain
     assert stub.objects == {}
 

@@ -5,9 +5,15 @@ from pathlib import Path
 import botocore.exceptions
 import pytest
 
-from imagekiln.steps.disk import Disk
+from imagekiln.steps.disk import LocalStore
 from imagekiln.steps.errors import BadInput, Incomplete, KilnError, Missing, TryAgain
-from imagekiln.steps.store_errors import WRONG_SETTINGS, code, explain, reason, told
+from imagekiln.steps.store_errors import (
+    CLIENT_SETTING_ERRORS,
+    error_code,
+    error_reason,
+    explain_storage_error,
+    translate_errors,
+)
 
 WHERE = "s3://bucket/run/plan.json"
 
@@ -49,54 +55,54 @@ def from_store(name: str, kind: type[OSError] = OSError) -> OSError:
         (botocore.exceptions.ReadTimeoutError(endpoint_url="http://x"), TryAgain),
         (ValueError("Invalid endpoint: x"), BadInput),
     ],
-    ids=lambda value: value.__name__ if isinstance(value, type) else code(value) or repr(value),
+    ids=lambda value: value.__name__ if isinstance(value, type) else error_code(value) or repr(value),
 )
 def test_failure_of_storage_says_whether_to_try_again(error: Exception, kind: type[KilnError]) -> None:
-    explained = explain(WHERE, error)
+    explained = explain_storage_error(WHERE, error)
     assert type(explained) is kind
     assert str(explained).startswith(f"{WHERE}: ")
     assert str(explained).endswith(".")
     assert "\n" not in str(explained)
 
 
-@pytest.mark.parametrize("name", sorted(WRONG_SETTINGS))
+@pytest.mark.parametrize("name", sorted(CLIENT_SETTING_ERRORS))
 def test_mistakes_in_settings_are_told_from_failures_by_names_that_botocore_has(name: str) -> None:
     assert issubclass(getattr(botocore.exceptions, name), botocore.exceptions.BotoCoreError)
 
 
 def test_what_is_no_failure_of_storage_is_left_alone() -> None:
     for error in (KeyError("image_id"), ValueError("a bug"), RuntimeError("a bug")):
-        with pytest.raises(type(error)) as raised, told(WHERE):
+        with pytest.raises(type(error)) as raised, translate_errors(WHERE):
             raise error
         assert raised.value is error
 
 
 def test_what_was_explained_already_is_not_explained_again() -> None:
     error = Incomplete("other: is incomplete.")
-    with pytest.raises(Incomplete) as raised, told(WHERE):
+    with pytest.raises(Incomplete) as raised, translate_errors(WHERE):
         raise error
     assert raised.value is error
 
 
 def test_explained_failure_keeps_its_cause() -> None:
     error = OSError(errno.EIO, "Input/output error")
-    with pytest.raises(TryAgain) as raised, told(WHERE):
+    with pytest.raises(TryAgain) as raised, translate_errors(WHERE):
         raise error
     assert raised.value.__cause__ is error
 
 
 def test_code_is_the_stores_own_word() -> None:
-    assert code(from_store("SlowDown")) == "SlowDown"
-    assert code(OSError(errno.EIO, "Input/output error")) == ""
+    assert error_code(from_store("SlowDown")) == "SlowDown"
+    assert error_code(OSError(errno.EIO, "Input/output error")) == ""
 
 
 def test_reason_is_one_short_line() -> None:
-    assert reason(ValueError("first\nsecond")) == "first"
-    assert reason(ValueError("x" * 5000)) == "x" * 200
-    assert reason(OSError(errno.EIO, os.strerror(errno.EIO), "/some/file")) == os.strerror(errno.EIO)
-    assert reason(TimeoutError()) == "TimeoutError"
+    assert error_reason(ValueError("first\nsecond")) == "first"
+    assert error_reason(ValueError("x" * 5000)) == "x" * 200
+    assert error_reason(OSError(errno.EIO, os.strerror(errno.EIO), "/some/file")) == os.strerror(errno.EIO)
+    assert error_reason(TimeoutError()) == "TimeoutError"
 
 
 def test_name_that_no_disk_takes_is_bad_input(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="File name too long"):
-        Disk(tmp_path).create("x" * 300, b"x")
+        LocalStore(tmp_path).create("x" * 300, b"x")

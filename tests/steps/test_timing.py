@@ -5,8 +5,8 @@ import time
 import pytest
 import torch
 
-from imagekiln.steps.compile_clock import Clock
-from imagekiln.steps.timing import Spans, Taken
+from imagekiln.steps.compile_clock import CompileClock
+from imagekiln.steps.timing import DeviceTimes, Spans
 
 CPU = torch.device("cpu")
 
@@ -22,7 +22,7 @@ def test_the_whole_less_text_and_decoding_is_denoising() -> None:
                 time.sleep(0.02)
     with spans.span("copy"):
         time.sleep(0.01)
-    taken = spans.taken()
+    taken = spans.times()
     assert 0.01 <= taken.text < 0.03
     assert 0.04 <= taken.decode < 0.07
     assert 0.01 <= taken.copy < 0.03
@@ -34,21 +34,21 @@ def test_a_span_that_fails_counts_nothing() -> None:
     spans = Spans(CPU)
     with pytest.raises(LookupError), spans.span("whole"):
         raise LookupError
-    assert spans.taken() == Taken()
+    assert spans.times() == DeviceTimes()
 
 
 def test_what_batches_took_adds_up() -> None:
-    one = Taken(1.0, 2.0, 3.0, 4.0, 5.0)
-    assert one + one + Taken() == Taken(2.0, 4.0, 6.0, 8.0, 10.0)
+    one = DeviceTimes(1.0, 2.0, 3.0, 4.0, 5.0)
+    assert one + one + DeviceTimes() == DeviceTimes(2.0, 4.0, 6.0, 8.0, 10.0)
 
 
 def test_compiling_is_left_out_of_what_was_done_meanwhile() -> None:
-    clock = Clock()
+    clock = CompileClock()
     spans = Spans(CPU, clock)
     with spans.span("whole"), spans.span("decode"):
         time.sleep(0.05)
         clock.seconds += 0.04
-    taken = spans.taken()
+    taken = spans.times()
     assert 0.01 <= taken.decode <= taken.busy < 0.05
 
 
@@ -72,4 +72,4 @@ def test_moments_of_the_device_are_waited_for_before_the_time_between_them_is_re
     spans = Spans(torch.device("cuda"))
     with spans.span("whole"):
         pass
-    assert spans.taken().busy == 2.0
+    assert spans.times().busy == 2.0

@@ -6,12 +6,12 @@ import pyarrow as pa
 import pytest
 import transformers
 
-from imagekiln.steps.bundled import FOLDER
+from imagekiln.steps.bundled import BUNDLED_FOLDER
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.tokens import PromptLengths
 from tests.texts import HOSTILE, chance
 
-SHAPES = FOLDER / "shapes"
+SHAPES = BUNDLED_FOLDER / "shapes"
 LIMIT = 24  # tokens of the bundled model, two of which frame the prompt
 SPACES = [" ", "  ", "\t", "\n", "\r\n", "\u00a0", "\u2003", "\u3000", "\u2028", "\x0b", "\x1c", "\x85", "\u200b"]
 WORDS = ["a", "red", "circle", "it's", "don't", "1024", "4k", "x-ray", "...", "'S", "_", "</w>", "\0", "\ufeff"]
@@ -26,7 +26,7 @@ def _random_prompts(count: int, seed: int) -> list[str]:
 
 
 def _cut(model: Path, prompts: list[str | None]) -> list[bool | None]:
-    flags: list[bool | None] = PromptLengths(model).cut(pa.array(prompts, pa.string())).to_pylist()
+    flags: list[bool | None] = PromptLengths(model).find_truncated(pa.array(prompts, pa.string())).to_pylist()
     return flags
 
 
@@ -71,7 +71,7 @@ def test_prompts_counted_together_count_as_alone() -> None:
     prompts = _random_prompts(300, seed=5)
     together = _cut(SHAPES, [*prompts])
     lengths = PromptLengths(SHAPES)
-    assert together == [lengths.cut(pa.array([prompt])).to_pylist()[0] for prompt in prompts]
+    assert together == [lengths.find_truncated(pa.array([prompt])).to_pylist()[0] for prompt in prompts]
 
 
 def test_megabyte_of_text_is_counted() -> None:

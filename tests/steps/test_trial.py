@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from imagekiln.steps import gauge
-from imagekiln.steps.encode import Picture
+from imagekiln.steps.encode import DrawnImage
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.identity import Pixels
+from imagekiln.steps.identity import ImageParameters
 from imagekiln.steps.rows import ImageRow
 from imagekiln.steps.stop import Stopped
-from imagekiln.steps.trial import Effort, Trial, whole
+from imagekiln.steps.trial import Trial, TrialBudget, extrapolate
 
-PIXELS = Pixels("a", "", 0, 64, 64, 30, 5.0, "default")
+PIXELS = ImageParameters("a", "", 0, 64, 64, 30, 5.0, "default")
 
 
 class Model:
@@ -27,8 +27,8 @@ class Model:
         self.drawn: list[tuple[int, int, int]] = []
         self._slow = iter(slow)
 
-    def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[Picture]:
-        steps = rows[0].pixels.steps
+    def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[DrawnImage]:
+        steps = rows[0].parameters.steps
         self.drawn.append((len(rows), size, steps))
         self.clock += next(self._slow, 0.0)
         for _ in range(steps):
@@ -45,13 +45,13 @@ class Broken(Model):
         super().__init__()
         self._error = error
 
-    def draw(self, *_: object) -> list[Picture]:
+    def draw(self, *_: object) -> list[DrawnImage]:
         raise self._error
 
 
 def _trial(model: Model, monkeypatch: pytest.MonkeyPatch, **effort: float) -> Trial:
     monkeypatch.setattr(gauge, "now", lambda _: model.clock)
-    return Trial(model, PIXELS, Effort(steps=4, **effort))  # type: ignore[arg-type]  # as a model draws
+    return Trial(model, PIXELS, TrialBudget(steps=4, **effort))  # type: ignore[arg-type]  # as a model draws
 
 
 @pytest.mark.parametrize("batch", [1, 2, 8])
@@ -60,14 +60,14 @@ def test_what_all_steps_take_follows_from_a_few(batch: int, monkeypatch: pytest.
     found = _trial(model, monkeypatch).measure(batch)
     assert found is not None
     assert found.seconds == pytest.approx(30 * (0.5 + 0.25 * batch) + 1)
-    assert (found.batch, found.peak) == (batch, None)
+    assert (found.batch_size, found.peak_bytes) == (batch, None)
     assert set(model.drawn) == {(batch, batch, 4)}
 
 
 def test_an_image_of_fewer_steps_is_drawn_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model()
     monkeypatch.setattr(gauge, "now", lambda _: model.clock)
-    found = Trial(model, replace(PIXELS, steps=1), Effort(steps=4)).measure(2)  # type: ignore[arg-type]
+    found = Trial(model, replace(PIXELS, steps=1), TrialBudget(steps=4)).measure(2)  # type: ignore[arg-type]
     assert found is not None
     assert (found.seconds, set(model.drawn)) == (2, {(2, 2, 1)})
 
@@ -104,11 +104,11 @@ def test_other_failures_are_told(
 
 
 def test_a_pipeline_that_tells_of_no_steps_is_taken_to_do_nothing_else() -> None:
-    assert whole([0.0, 8.0], few=4, steps=30) == 60.0
+    assert extrapolate([0.0, 8.0], few=4, steps=30) == 60.0
 
 
 def test_a_sampler_that_runs_the_model_twice_a_step_takes_twice_as_long() -> None:
     once = [0.0, *(1.0 * tick for tick in range(1, 5)), 5.0]
     twice = [0.0, *(1.0 * tick for tick in range(1, 8)), 8.0]  # seven calls in four steps
-    assert whole(once, few=4, steps=40) == pytest.approx(41)
-    assert whole(twice, few=4, steps=40) == pytest.approx(71)
+    assert extrapolate(once, few=4, steps=40) == pytest.approx(41)
+    assert extrapolate(twice, few=4, steps=40) == pytest.approx(71)

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps import tune, tuning_file
-from imagekiln.steps.bundled import local
+from imagekiln.steps.bundled import resolve_path
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
-from imagekiln.steps.families import family
+from imagekiln.steps.families import family_of
 from imagekiln.steps.job import Job
 from imagekiln.steps.planning import make_plan
-from imagekiln.steps.saturation import Measured
-from imagekiln.steps.trial import Effort, Trial
-from imagekiln.steps.tuning import Tuned
+from imagekiln.steps.saturation import BatchMeasurement
+from imagekiln.steps.trial import Trial, TrialBudget
+from imagekiln.steps.tuning import TuningResult
 from tests.jobs import job
 
-QUICK = Effort(steps=3, seconds=0.05)
+QUICK = TrialBudget(steps=3, seconds=0.05)
 ROWS = {"prompt": ["a red circle"] * 3, "seed": [1, 2, 3]}
 
 
@@ -31,15 +31,15 @@ def _job(folder: Path, **settings: object) -> Job:
     return job(folder, ROWS, **{"device": "cpu", "threads": 1, "defaults": {"steps": 2}, **settings})
 
 
-def _tuned(asked: Job, folder: Path, *sizes: tuple[int, int], again: bool = False) -> Tuned:
+def _tuned(asked: Job, folder: Path, *sizes: tuple[int, int], again: bool = False) -> TuningResult:
     return tune.tune(asked, str(folder / "tuning.yaml"), sizes, QUICK, again=again)
 
 
-def _measures(monkeypatch: pytest.MonkeyPatch, measure: Callable[[int], Measured | None]) -> list[int]:
+def _measures(monkeypatch: pytest.MonkeyPatch, measure: Callable[[int], BatchMeasurement | None]) -> list[int]:
     """Let a stand-in measure, and note what is asked of it."""
     asked: list[int] = []
 
-    def noted(_self: Trial, batch: int) -> Measured | None:
+    def noted(_self: Trial, batch: int) -> BatchMeasurement | None:
         asked.append(batch)
         return measure(batch)
 
@@ -58,16 +58,16 @@ def test_what_is_tuned_is_what_planning_freezes(tmp_path: Path) -> None:
     assert [each.batch for each in found.measured] == [1, 2, 4]
     assert found.batch in (1, 2, 4)
     assert [line.split(": ")[0] for line in told] == [f"64 x 64, {batch} at once" for batch in (1, 2, 4)]
-    assert tuning_file.read(done.file).entries == (found,)
+    assert tuning_file.read_tuning_file(done.file).entries == (found,)
     planned = make_plan(_job(tmp_path, batch={"tuning": done.file})).plan
-    assert [each.images for each in planned.batches] == [found.batch]
+    assert [each.images for each in planned.batch_sizes] == [found.batch]
 
 
 def test_a_second_time_nothing_is_measured_unless_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = _measures(monkeypatch, lambda batch: Measured(batch, float(batch)))
+    asked = _measures(monkeypatch, lambda batch: BatchMeasurement(batch, float(batch)))
     first = _tuned(_job(tmp_path), tmp_path)
     assert asked == [1, 2, 4]
-    assert _tuned(_job(tmp_path), tmp_path) == Tuned(first.file, first.entries, 0)
+    assert _tuned(_job(tmp_path), tmp_path) == TuningResult(first.file, first.entries, 0)
     assert asked == [1, 2, 4]
     assert _tuned(_job(tmp_path), tmp_path, again=True).measured == 1
     assert len(asked) == 6
@@ -76,22 +76,24 @@ def test_a_second_time_nothing_is_measured_unless_asked_again(tmp_path: Path, mo
 def test_each_size_is_found_once_and_kept_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
 
-    def measure(batch: int) -> Measured:
+    def measure(batch: int) -> BatchMeasurement:
         nonlocal calls
         calls += 1
         if calls > 3:
             raise TryAgain("the device failed")
-        return Measured(batch, 1.0 * batch)
+        return BatchMeasurement(batch, 1.0 * batch)
 
     _measures(monkeypatch, measure)
     with pytest.raises(TryAgain):
         _tuned(_job(tmp_path), tmp_path, (64, 64), (64, 64), (128, 64))
-    assert [(each.width, each.height) for each in tuning_file.read(f"{tmp_path}/tuning.yaml").entries] == [(64, 64)]
+    assert [(each.width, each.height) for each in tuning_file.read_tuning_file(f"{tmp_path}/tuning.yaml").entries] == [
+        (64, 64)
+    ]
 
 
 def test_a_family_that_draws_one_by_one_is_measured_at_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = _measures(monkeypatch, lambda batch: Measured(batch, 1.0))
-    monkeypatch.setattr(tune, "family", lambda _: family("ZImagePipeline"))
+    asked = _measures(monkeypatch, lambda batch: BatchMeasurement(batch, 1.0))
+    monkeypatch.setattr(tune, "family", lambda _: family_of("ZImagePipeline"))
     _tuned(_job(tmp_path), tmp_path)
     assert asked == [1]
 
@@ -100,13 +102,13 @@ def test_where_nothing_fits_it_is_told_and_nothing_kept(tmp_path: Path, monkeypa
     _measures(monkeypatch, lambda _: None)
     with pytest.raises(TryAgain, match="not even one image of 64 x 64 fits in the memory of cpu"):
         _tuned(_job(tmp_path), tmp_path)
-    assert tuning_file.read(f"{tmp_path}/tuning.yaml").entries == ()
+    assert tuning_file.read_tuning_file(f"{tmp_path}/tuning.yaml").entries == ()
 
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = _measures(monkeypatch, lambda batch: Measured(batch, 1.0))
+    asked = _measures(monkeypatch, lambda batch: BatchMeasurement(batch, 1.0))
     (tmp_path / "file").touch()
     with pytest.raises(BadInput):
         tune.tune(_job(tmp_path), str(tmp_path / "file" / "tuning.yaml"))
@@ -145,11 +147,11 @@ def test_memory_that_ran_out_for_one_size_does_not_slow_the_next(
 ) -> None:
     ways: list[str] = []
 
-    def measure(trial: Trial, batch: int) -> Measured:
-        decoding = trial._denoiser.decoding
-        ways.append(decoding.way)
-        decoding._take("slices")
-        return Measured(batch, 1.0)
+    def measure(trial: Trial, batch: int) -> BatchMeasurement:
+        decoding = trial._denoiser.vae_decoder
+        ways.append(decoding.mode)
+        decoding._switch_to("slices")
+        return BatchMeasurement(batch, 1.0)
 
     monkeypatch.setattr(Trial, "measure", measure)
     monkeypatch.setattr(tune, "LARGEST", 1)
@@ -158,14 +160,14 @@ def test_memory_that_ran_out_for_one_size_does_not_slow_the_next(
 
 
 def test_a_model_in_a_folder_far_down_is_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _measures(monkeypatch, lambda batch: Measured(batch, 1.0))
+    _measures(monkeypatch, lambda batch: BatchMeasurement(batch, 1.0))
     folder = tmp_path.joinpath(*["far" * 40] * 5)
-    shutil.copytree(local("bundled:shapes"), folder)
+    shutil.copytree(resolve_path("bundled:shapes"), folder)
     (entry,) = _tuned(_job(tmp_path, model={"id": str(folder), "dtype": "float32"}), tmp_path).entries
     assert entry.model.startswith(str(tmp_path))
 
 
 def test_time_that_is_over_ends_the_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = _measures(monkeypatch, lambda batch: Measured(batch, 1.0))
-    done = tune.tune(_job(tmp_path), str(tmp_path / "t.yaml"), effort=Effort(minutes=0))
+    asked = _measures(monkeypatch, lambda batch: BatchMeasurement(batch, 1.0))
+    done = tune.tune(_job(tmp_path), str(tmp_path / "t.yaml"), effort=TrialBudget(minutes=0))
     assert (asked, done.entries[0].stopped) == ([1], "time")

@@ -7,20 +7,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagekiln.steps.checks import Row, Verdict
+from imagekiln.steps.checks import ImageSpec, Verdict
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.gate_settings import Check
-from imagekiln.steps.user_checks import REASON_CHARS, UserCheck, told
+from imagekiln.steps.gate_settings import UserCheckGate
+from imagekiln.steps.user_checks import MAX_REASON_CHARS, UserCheck, format_verdict
 
 RGB = np.full((8, 8, 3), 200, np.uint8)
 
 
-def row(seed: int = 1, prompt: str = "a circle") -> Row:
-    return Row("0" * 32, None, 0, prompt, "", seed, 8, 8, 2, 3.0, "default")
+def row(seed: int = 1, prompt: str = "a circle") -> ImageSpec:
+    return ImageSpec("0" * 32, None, 0, prompt, "", seed, 8, 8, 2, 3.0, "default")
 
 
 def _check(function: str) -> UserCheck:
-    return UserCheck(Check(name="own", entry=f"tests.own_checks:{function}"))
+    return UserCheck(UserCheckGate(name="own", entry=f"tests.own_checks:{function}"))
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,14 @@ def test_a_verdict_is_what_the_function_returned(function: str, seed: int, verdi
 def test_a_check_that_fails_takes_the_image_for_bad() -> None:
     verdict = _check("raises")(RGB, row(prompt="x" * 1000))
     assert not verdict.ok
-    said = told("own", verdict)
+    said = format_verdict("own", verdict)
     assert said.startswith("own: the check failed: ValueError: no verdict on xxx")
-    assert len(said) <= REASON_CHARS + len("own: ")
+    assert len(said) <= MAX_REASON_CHARS + len("own: ")
 
 
 def test_what_is_kept_of_a_verdict_can_be_written() -> None:
-    assert told("own", _check("raises")(RGB, row())).encode()
-    assert told("own", Verdict(False)) == "own"
+    assert format_verdict("own", _check("raises")(RGB, row())).encode()
+    assert format_verdict("own", Verdict(False)) == "own"
 
 
 def test_a_check_cannot_change_the_image() -> None:
@@ -79,7 +79,7 @@ def test_a_check_is_called_by_one_thread_at_a_time() -> None:
 )
 def test_a_check_that_is_not_there_is_bad_input(entry: str, said: str) -> None:
     with pytest.raises(BadInput, match=f"gates.checks: own: {entry} {said}"):
-        UserCheck(Check(name="own", entry=entry))
+        UserCheck(UserCheckGate(name="own", entry=entry))
 
 
 def test_the_check_in_the_docs_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,7 +87,7 @@ def test_the_check_in_the_docs_is_one(tmp_path: Path, monkeypatch: pytest.Monkey
     shown = next(text for text in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "def check" in text)
     (tmp_path / "shown_in_the_docs.py").write_text(shown)
     monkeypatch.syspath_prepend(tmp_path)
-    check = UserCheck(Check(name="own", entry="shown_in_the_docs:check"))
+    check = UserCheck(UserCheckGate(name="own", entry="shown_in_the_docs:check"))
     asked = row(prompt="a circle, white background")
     assert check(RGB, asked) == Verdict(True, "brightness 0.78 at the top")
     assert check(RGB // 4, asked) == Verdict(False, "brightness 0.20 at the top")

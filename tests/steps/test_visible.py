@@ -5,7 +5,7 @@ import json
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.visible import cut, in_json, in_line, in_lines, in_page
+from imagekiln.steps.visible import sanitize_json, sanitize_line, sanitize_lines, sanitize_page_text, truncate_text
 from tests.texts import HOSTILE
 
 BAD = "\N{REPLACEMENT CHARACTER}"
@@ -25,35 +25,35 @@ TURNED = "\u202egnp.exe\u2066 \u2028new\u2029"
     ],
 )
 def test_control_characters_are_made_visible_and_nothing_else_changes(text: str, shown: str) -> None:
-    assert in_page(text) == in_line(text) == in_lines(text) == shown
+    assert sanitize_page_text(text) == sanitize_line(text) == sanitize_lines(text) == shown
 
 
 def test_a_line_stays_a_line() -> None:
-    assert in_line("one\r\ntwo\tthree\n") == f"one{BAD}{BAD}two{BAD}three{BAD}"
-    assert in_lines("one\ntwo\r") == f"one\ntwo{BAD}"
+    assert sanitize_line("one\r\ntwo\tthree\n") == f"one{BAD}{BAD}two{BAD}three{BAD}"
+    assert sanitize_lines("one\ntwo\r") == f"one\ntwo{BAD}"
 
 
 def test_text_is_not_turned_around_on_a_terminal() -> None:
-    assert in_line(TURNED) == f"{BAD}gnp.exe{BAD} {BAD}new{BAD}"
-    assert in_page(TURNED) == TURNED  # a page isolates it
+    assert sanitize_line(TURNED) == f"{BAD}gnp.exe{BAD} {BAD}new{BAD}"
+    assert sanitize_page_text(TURNED) == TURNED  # a page isolates it
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, TURNED, "\x1b[2J\x9b31m\x7f", "\ud800"])
 def test_json_means_the_same_and_shows_no_control_character(text: str) -> None:
-    shown = in_json(json.dumps({"text": text}, ensure_ascii=False, indent=1))
+    shown = sanitize_json(json.dumps({"text": text}, ensure_ascii=False, indent=1))
     assert json.loads(shown) == {"text": text}
-    assert in_lines(shown) == shown
+    assert sanitize_lines(shown) == shown
 
 
 @pytest.mark.parametrize("text", [*HOSTILE, "x" * 1_000_000])
 def test_whatever_is_made_visible_can_be_encoded(text: str) -> None:
-    assert in_page(text + "\udfff").encode()
-    assert len(in_line(text).splitlines()) == 1
+    assert sanitize_page_text(text + "\udfff").encode()
+    assert len(sanitize_line(text).splitlines()) == 1
 
 
 def test_long_text_is_cut_and_says_so() -> None:
-    assert cut("x" * 10, 10) == "x" * 10
-    assert cut("x" * 1_000_003, 3) == "xxx… and 1,000,000 more characters"
+    assert truncate_text("x" * 10, 10) == "x" * 10
+    assert truncate_text("x" * 1_000_003, 3) == "xxx… and 1,000,000 more characters"
 
 
 def test_an_error_is_a_line_whatever_it_quotes() -> None:

@@ -5,9 +5,9 @@ from copy import deepcopy
 from typing import cast
 
 from imagekiln.steps.errors import Missing
-from imagekiln.workflows.argo import identity, metadata
+from imagekiln.workflows.argo import object_identity, object_metadata
 from imagekiln.workflows.connection import Json
-from imagekiln.workflows.refusals import Taken
+from imagekiln.workflows.refusals import AlreadyExists
 
 
 class Memory:
@@ -22,14 +22,14 @@ class Memory:
 
     def create(self, made: Json) -> Json:
         """Keep an object."""
-        if identity(made) in self.objects:
-            raise Taken(f"{identity(made)[2]}: already exists.")
+        if object_identity(made) in self.objects:
+            raise AlreadyExists(f"{object_identity(made)[2]}: already exists.")
         return self.apply(made)
 
     def apply(self, made: Json) -> Json:
         """Keep an object, whatever was there."""
-        self.objects[identity(made)] = deepcopy(made)
-        return self.objects[identity(made)]
+        self.objects[object_identity(made)] = deepcopy(made)
+        return self.objects[object_identity(made)]
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
         """What was kept, without saying of what kind it is: Argo's server says as little."""
@@ -39,7 +39,7 @@ class Memory:
         except KeyError as error:
             raise Missing(f"{name}: not found.") from error
 
-    def find(self, kind: str, namespace: str, labels: str) -> list[Json]:
+    def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """What has the labels, or has them not."""
         found = [each for (of, where, _), each in self.objects.items() if (of, where) == (kind, namespace)]
         return [each for each in found if all(_has(each, label) for label in labels.split(","))]
@@ -52,7 +52,7 @@ class Memory:
         """Say so in the workflow."""
         self._spec("Workflow", namespace, name)["shutdown"] = "Stop"
 
-    def suspend(self, namespace: str, name: str, *, suspended: bool) -> None:
+    def set_suspended(self, namespace: str, name: str, *, suspended: bool) -> None:
         """Say so in the schedule."""
         self._spec("CronWorkflow", namespace, name)["suspend"] = suspended
 
@@ -72,6 +72,6 @@ class Memory:
 
 
 def _has(found: Json, label: str) -> bool:
-    there = cast("dict[str, str]", metadata(found).get("labels") or {})
+    there = cast("dict[str, str]", object_metadata(found).get("labels") or {})
     key, is_given, value = label.partition("=")
     return there.get(key) == value if is_given else key.removeprefix("!") not in there

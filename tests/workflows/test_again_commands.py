@@ -8,7 +8,7 @@ from click.testing import Result
 
 from imagekiln.steps import names, parts, plan, shard
 from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.planning import Planned
+from imagekiln.steps.planning import PlanResult
 from imagekiln.steps.storage import Store, open_store
 from imagekiln.workflows import cli
 from tests.faults import failing, manifests
@@ -24,7 +24,7 @@ def store(tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-def failed(tmp_path: Path) -> Planned:
+def failed(tmp_path: Path) -> PlanResult:
     """A run of which two images failed, accepted at that."""
     there = planned(tmp_path, str(tmp_path / "out"))
     fill(there, {3: not_ok(3), 9: not_ok(9)})
@@ -38,7 +38,7 @@ def _json(result: Result, exit_code: int = 0) -> dict[str, object]:
     return found
 
 
-def test_retry_says_what_it_made_again(failed: Planned) -> None:
+def test_retry_says_what_it_made_again(failed: PlanResult) -> None:
     done = kiln("retry", failed.uri)
     assert done.exit_code == 0, done.output
     assert done.stdout == f"Round 1: 2 images. {failed.plan.run_id}: 20 of 20 images are ok.\n"
@@ -47,7 +47,7 @@ def test_retry_says_what_it_made_again(failed: Planned) -> None:
     assert (again.exit_code, again.stdout.partition(".")[0]) == (0, "Nothing is left to retry")
 
 
-def test_retry_as_json(failed: Planned) -> None:
+def test_retry_as_json(failed: PlanResult) -> None:
     found = _json(kiln("retry", failed.uri, "--output", "json"))
     assert {key: found[key] for key in ("uri", "round", "images")} == {"uri": failed.uri, "round": 1, "images": 2}
 
@@ -62,10 +62,10 @@ def test_retry_that_fails_again_is_incomplete(tmp_path: Path) -> None:
     assert "1 of 20 images are not ok: 1 failed (ValueError: cannot draw" in done.stderr
 
 
-def test_aggregate_of_a_round_leaves_the_run_s_report_for_argo(failed: Planned, tmp_path: Path) -> None:
+def test_aggregate_of_a_round_leaves_the_run_s_report_for_argo(failed: PlanResult, tmp_path: Path) -> None:
     kiln("retry", failed.uri)
     assert kiln("aggregate", f"{failed.uri}/retry-1", "--outputs", str(tmp_path / "left")).exit_code == 0
-    assert (tmp_path / "left" / names.REPORT).read_bytes() == open_store(failed.uri).read(names.REPORT)
+    assert (tmp_path / "left" / names.REPORT_KEY).read_bytes() == open_store(failed.uri).read(names.REPORT_KEY)
 
 
 def test_reproduced_image_with_equal_bytes_is_a_success(store: Store, tmp_path: Path) -> None:
@@ -80,11 +80,11 @@ def test_reproduced_image_with_equal_bytes_is_a_success(store: Store, tmp_path: 
 
 def test_reproduced_image_that_differs_exits_3_and_says_how(store: Store, tmp_path: Path) -> None:
     name = str(manifests(store.uri)[0]["image_id"])
-    part = shard.read(store, plan.load(store), 0)[0]
-    store.replace(part.key, parts.to_bytes(part.rows, [encoded(place) for place in range(4)]))
+    part = shard.read_shard(store, plan.load_plan(store), 0)[0]
+    store.replace(part.key, parts.part_to_parquet(part.rows, [encoded(place) for place in range(4)]))
     aggregate(store.uri)
-    told = json.loads(store.read(names.stats(0))) | {"device": "a GPU"}
-    store.replace(names.stats(0), json.dumps(told).encode())
+    told = json.loads(store.read(names.stats_key(0))) | {"device": "a GPU"}
+    store.replace(names.stats_key(0), json.dumps(told).encode())
     done = kiln("reproduce", store.uri, name, "--to", str(tmp_path / "a.png"))
     assert done.exit_code == 3
     assert "pixels differ by " in done.stdout

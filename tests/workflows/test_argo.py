@@ -7,7 +7,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.workflows.argo_server import ArgoServer
-from imagekiln.workflows.connection import Connection
+from imagekiln.workflows.connection import ApiConnection
 from imagekiln.workflows.kubernetes_api import KubernetesApi
 
 
@@ -32,7 +32,7 @@ class Stream:
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a?b", "a%2fb", "a\nb", "-a", "A", "{{a}}", "a" * 254])
 @pytest.mark.parametrize("kind", [ArgoServer, KubernetesApi])
 def test_name_that_leads_elsewhere_is_refused(kind: type[ArgoServer | KubernetesApi], name: str) -> None:
-    argo = kind(cast("Connection", Stream()))
+    argo = kind(cast("ApiConnection", Stream()))
     for given in (("images", name), (name, "postcards")):
         for asked in (argo.get, argo.delete):
             with pytest.raises(BadInput, match="is no name"):
@@ -43,8 +43,8 @@ def test_name_that_leads_elsewhere_is_refused(kind: type[ArgoServer | Kubernetes
 
 def test_log_of_argos_server_is_lines_until_it_says_why_there_is_none() -> None:
     line = '{"result":{"content":"drawn","podName":"a"}}'
-    argo = ArgoServer(cast("Connection", Stream(line, "", '{"result":{}}')))
+    argo = ArgoServer(cast("ApiConnection", Stream(line, "", '{"result":{}}')))
     assert list(argo.logs("images", "postcards", "a", follow=False)) == ["drawn", ""]
     error = '{"error":{"grpc_code":5,"http_code":404,"message":"pods \\"a\\" not found"}}'
     with pytest.raises(Missing, match='pods "a" not found'):
-        list(ArgoServer(cast("Connection", Stream(error))).logs("images", "postcards", "a", follow=False))
+        list(ArgoServer(cast("ApiConnection", Stream(error))).logs("images", "postcards", "a", follow=False))

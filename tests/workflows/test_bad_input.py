@@ -16,14 +16,14 @@ import yaml
 from click.testing import CliRunner
 
 from imagekiln.steps import storage
-from imagekiln.steps.bundled import FOLDER
+from imagekiln.steps.bundled import BUNDLED_FOLDER
 from imagekiln.workflows.cli import main
 from tests.hub import MODEL, REVISION, hub
 from tests.jobs import Columns, files, write
 from tests.mounts import make_read_only, small_disk
 from tests.s3 import READER, Login, S3Server, log_in
 
-SHAPES = FOLDER / "shapes"
+SHAPES = BUNDLED_FOLDER / "shapes"
 ROWS = 12_345
 PROMPTS = {"prompt": [f"a red circle, number {row}" for row in range(ROWS)]}
 HEAVY = ["diffusers", "duckdb", "huggingface_hub", "numpy", "pyarrow", "pydantic", "s3fs", "torch", "transformers"]

@@ -7,11 +7,11 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job import Job
-from imagekiln.steps.jobfile import check_job
+from imagekiln.steps.jobfile import validate_job
 from imagekiln.workflows import client, gpu_profiles, pod_logs, schedules, submission
-from imagekiln.workflows.argo import metadata
+from imagekiln.workflows.argo import object_metadata
 from imagekiln.workflows.connection import Json
-from imagekiln.workflows.status import Status
+from imagekiln.workflows.status import WorkflowStatus
 from tests.workflows.memory import Memory
 
 NAMESPACE = "images"
@@ -30,7 +30,7 @@ def job(**changes: object) -> Job:
         "model": {"id": "bundled:shapes"},
         "cluster": {"namespace": NAMESPACE, "profile": "gpu"},
     }
-    return check_job(values | changes)
+    return validate_job(values | changes)
 
 
 def workflows(argo: Memory) -> list[str]:
@@ -99,11 +99,11 @@ def test_stopped_workflow_goes_on_when_it_is_resubmitted(argo: Memory) -> None:
 def test_resubmitted_workflow_has_our_labels_and_none_of_argos_state(argo: Memory) -> None:
     first = client.submit(job(), argo=argo).name
     argo.end(first, "Failed")
-    about = metadata(argo.get("Workflow", NAMESPACE, first))
+    about = object_metadata(argo.get("Workflow", NAMESPACE, first))
     ours = dict(about["labels"])  # type: ignore[call-overload]
     about["labels"] = ours | {"workflows.argoproj.io/completed": "true", "workflows.argoproj.io/phase": "Failed"}
     again = client.resubmit(first, NAMESPACE, argo).name
-    assert metadata(argo.get("Workflow", NAMESPACE, again))["labels"] == ours
+    assert object_metadata(argo.get("Workflow", NAMESPACE, again))["labels"] == ours
 
 
 def fired(argo: Memory, at: str, phase: str = "Failed") -> str:
@@ -174,7 +174,9 @@ def test_resubmitted_firing_keeps_its_date_and_a_name_that_argo_takes(argo: Memo
     assert len({*again, third}) == 3
     assert third.removesuffix("3") == again[0].removesuffix("2")
     for name in (*again, third):
-        assert metadata(argo.get("Workflow", NAMESPACE, name))["annotations"] == {scheduled: "2026-11-21T01:30:00Z"}
+        assert object_metadata(argo.get("Workflow", NAMESPACE, name))["annotations"] == {
+            scheduled: "2026-11-21T01:30:00Z"
+        }
         assert len(name) <= 63
 
 
@@ -233,7 +235,9 @@ def test_nothing_is_retried_while_a_workflow_that_goes_on_with_the_job_runs(argo
 def test_nights_are_retried_by_their_days_once_they_have_ended(argo: Memory) -> None:
     night = date(2025, 11, 26)
     firing = fired(argo, "2025-11-26T02:30:00+01:00", "Running")
-    argo.apply(submission.cron_workflow(job(), gpu_profiles.load("gpu"), ("30 2 * * *",), "Europe/Berlin"))
+    argo.apply(
+        submission.build_cron_workflow(job(), gpu_profiles.load_profile("gpu"), ("30 2 * * *",), "Europe/Berlin")
+    )
     argo.objects["Workflow", NAMESPACE, firing]["spec"]["arguments"]["parameters"][1]["value"] = "Europe/Berlin"  # type: ignore[index]
     with pytest.raises(BadInput, match=f"{firing}: is still running"):
         schedules.backfill(job(), night, night, argo, retry=True)
@@ -291,7 +295,7 @@ def test_waiting_ends_with_the_time_where_the_api_is_away(argo: Memory, monkeypa
 def test_workflow_whose_nodes_are_in_argos_database_is_listed_without_counts(argo: Memory) -> None:
     name = client.submit(job(), argo=argo).name
     argo.end(name, "Running", offloadNodeStatusVersion="fnv:1")
-    assert [(each.phase, each.images) for each in client.runs(NAMESPACE, argo)] == [("Running", None)]
+    assert [(each.phase, each.images) for each in client.list_workflows(NAMESPACE, argo)] == [("Running", None)]
 
 
 def test_runs_are_ours_newest_first_without_further_ones(argo: Memory) -> None:
@@ -301,7 +305,7 @@ def test_runs_are_ours_newest_first_without_further_ones(argo: Memory) -> None:
     labels = {"app.kubernetes.io/part-of": "imagekiln", "imagekiln/part-of": names[0]}
     argo.create({"kind": "Workflow", "metadata": {"name": "child", "namespace": NAMESPACE, "labels": labels}})
     argo.create({"kind": "Workflow", "metadata": {"name": "a-stranger's", "namespace": NAMESPACE}})
-    assert [each.name for each in client.runs(NAMESPACE, argo)] == names[::-1]
+    assert [each.name for each in client.list_workflows(NAMESPACE, argo)] == names[::-1]
 
 
 def shard_node(name: str, number: int) -> dict[str, object]:
@@ -332,7 +336,7 @@ def test_logs_that_are_followed_are_of_pods_too_that_come_later(argo: Memory) ->
     assert list(followed) == ["generate 1: drawn 1"]
 
 
-def dates(argo: Memory, found: list[Status]) -> list[str]:
+def dates(argo: Memory, found: list[WorkflowStatus]) -> list[str]:
     return [given(argo, each.name)["logical-date"] for each in found]
 
 
@@ -344,7 +348,7 @@ def test_backfill_submits_what_the_schedule_would_have_fired(argo: Memory) -> No
 
 def test_backfill_knows_every_line_of_a_schedule(argo: Memory) -> None:
     lines = ("30 1 * * *", "30 1,13 * * 6")
-    argo.apply(submission.cron_workflow(job(), gpu_profiles.load("gpu"), lines, "UTC"))
+    argo.apply(submission.build_cron_workflow(job(), gpu_profiles.load_profile("gpu"), lines, "UTC"))
     client.apply(job(), argo)
     found = schedules.backfill(job(), date(2025, 11, 1), date(2025, 11, 2), argo)
     assert [each[:16] for each in dates(argo, found)] == ["2025-11-01T01:30", "2025-11-01T13:30", "2025-11-02T01:30"]

@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
-from imagekiln.workflows.connection import Access, Connection
-from imagekiln.workflows.refusals import Denied, Taken
+from imagekiln.workflows.connection import ApiAccess, ApiConnection
+from imagekiln.workflows.refusals import AlreadyExists, Forbidden
 
 ANONYMOUS = b'{"message": "pods is forbidden: User \\"system:anonymous\\" cannot list resource"}'
 SAID = {
@@ -58,13 +58,13 @@ def url(asked: list[str]) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     ("status", "kind"),
-    [(400, BadInput), (401, BadInput), (409, Taken), (503, TryAgain)],
+    [(400, BadInput), (401, BadInput), (409, AlreadyExists), (503, TryAgain)],
 )
 def test_refusal_says_what_the_api_says_and_whether_to_try_again(
     url: str, asked: list[str], status: int, kind: type[KilnError]
 ) -> None:
     with pytest.raises(kind, match='pods "a" is forbidden'):
-        Connection(Access(url, lambda: None)).ask("GET", str(status))
+        ApiConnection(ApiAccess(url, lambda: None)).request("GET", str(status))
     assert len(asked) == (5 if kind is TryAgain else 1)
 
 
@@ -78,14 +78,14 @@ def test_refusal_says_what_the_api_says_and_whether_to_try_again(
 )
 def test_refusal_that_would_mislead_is_said_otherwise(url: str, status: int, kind: type[KilnError], says: str) -> None:
     with pytest.raises(kind, match=says) as raised:
-        Connection(Access(url, lambda: None)).ask("GET", str(status))
-    assert not isinstance(raised.value, Denied)
+        ApiConnection(ApiAccess(url, lambda: None)).request("GET", str(status))
+    assert not isinstance(raised.value, Forbidden)
 
 
 @pytest.mark.parametrize("token", ["Bearer se\ncret", "Bearer secret\u2026"])
 def test_token_that_cannot_be_sent_is_not_printed(url: str, asked: list[str], token: str) -> None:
     with pytest.raises(BadInput, match="the token has signs") as raised:
-        Connection(Access(url, lambda: token)).ask("GET", "200")
+        ApiConnection(ApiAccess(url, lambda: token)).request("GET", "200")
     assert "cret" not in str(raised.value)
     assert raised.value.__cause__ is None
     assert not asked
@@ -93,48 +93,48 @@ def test_token_that_cannot_be_sent_is_not_printed(url: str, asked: list[str], to
 
 def test_request_goes_by_the_proxy_that_is_named(url: str, asked: list[str]) -> None:
     # A proxy is asked for whole URLs; this one takes the path's last part for the status.
-    answer = Connection(Access("http://argo.invalid:2746", lambda: None, proxy=url)).ask("GET", "200")
+    answer = ApiConnection(ApiAccess("http://argo.invalid:2746", lambda: None, proxy=url)).request("GET", "200")
     assert "message" in answer
     assert len(asked) == 1
 
 
 def test_login_in_an_address_is_used_and_not_printed(url: str, asked: list[str]) -> None:
-    connection = Connection(Access(url.replace("//", "//me:hush@"), lambda: None))
+    connection = ApiConnection(ApiAccess(url.replace("//", "//me:hush@"), lambda: None))
     with pytest.raises(BadInput, match=f"^{url}: ") as raised:
-        connection.ask("GET", "401")
+        connection.request("GET", "401")
     assert "hush" not in str(raised.value)
     assert asked[0].startswith("Basic ")
 
 
 def test_server_that_speaks_no_tls_is_told_from_one_that_is_not_trusted(url: str) -> None:
     with pytest.raises(BadInput, match="speaks no TLS"):
-        Connection(Access(url.replace("http:", "https:"), lambda: None)).ask("GET", "200")
+        ApiConnection(ApiAccess(url.replace("http:", "https:"), lambda: None)).request("GET", "200")
 
 
 @pytest.mark.parametrize("address", ["http://[", "ftp://argo"])
 def test_address_that_is_none_is_not_tried_again(address: str) -> None:
     with pytest.raises(BadInput, match="is no address"):
-        Connection(Access(address, lambda: None)).ask("GET", "200")
+        ApiConnection(ApiAccess(address, lambda: None)).request("GET", "200")
 
 
 def test_trouble_that_passes_is_not_heard_of(url: str, asked: list[str]) -> None:
-    assert "message" in Connection(Access(url, lambda: None)).ask("GET", "503-200")
+    assert "message" in ApiConnection(ApiAccess(url, lambda: None)).request("GET", "503-200")
     assert len(asked) == 2
 
 
 def test_token_is_asked_for_anew_for_each_request(url: str, asked: list[str]) -> None:
     tokens = iter(["Bearer one", "Bearer two"])
-    connection = Connection(Access(url, lambda: next(tokens)))
-    connection.ask("GET", "200")
-    connection.ask("GET", "200")
+    connection = ApiConnection(ApiAccess(url, lambda: next(tokens)))
+    connection.request("GET", "200")
+    connection.request("GET", "200")
     assert asked == ["Bearer one", "Bearer two"]
 
 
 def test_answer_of_something_else_is_told(url: str) -> None:
     with pytest.raises(BadInput, match="not JSON"):
-        Connection(Access(url, lambda: None)).ask("GET", "299")
+        ApiConnection(ApiAccess(url, lambda: None)).request("GET", "299")
 
 
 def test_api_that_is_not_there_is_tried_again() -> None:
     with pytest.raises(TryAgain, match=r"127.0.0.1:9: does not answer \(.*refused\)"):
-        Connection(Access("http://127.0.0.1:9", lambda: None)).ask("GET", "200")
+        ApiConnection(ApiAccess("http://127.0.0.1:9", lambda: None)).request("GET", "200")

@@ -5,11 +5,11 @@ from datetime import date
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows.cron import check, firings
+from imagekiln.workflows.cron import check_cron, fire_times
 
 
 def moments(cron: str, zone: str, first: date, last: date) -> list[str]:
-    return [at.isoformat() for at in firings(cron, zone, first, last)]
+    return [at.isoformat() for at in fire_times(cron, zone, first, last)]
 
 
 def test_days_are_those_of_the_schedules_time_zone_both_ends_included() -> None:
@@ -41,7 +41,7 @@ def test_text_that_is_no_schedule_is_refused(cron: str) -> None:
 
 @pytest.mark.parametrize("cron", ["*/15 0-6,22 1,15 jan-MAR *", "30 1 * * mon-fri", "7 7 7 7 0", "0 1/7 * * 1-5/2"])
 def test_schedules_that_argo_reads_are_taken(cron: str) -> None:
-    check(cron)
+    check_cron(cron)
 
 
 def test_unknown_time_zone_is_refused() -> None:

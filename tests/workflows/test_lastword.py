@@ -20,5 +20,5 @@ def test_failing_pod_leaves_its_reason(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_nothing_is_left_where_there_is_no_pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lastword, "FILE", tmp_path / "termination-log")
-    lastword.leave("why")
+    lastword.write_termination_message("why")
     assert list(tmp_path.iterdir()) == []

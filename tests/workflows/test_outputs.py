@@ -10,8 +10,8 @@ from tests.runs import finished
 
 def test_a_report_is_copied_with_its_plots_and_pictures_and_nothing_else(tmp_path: Path) -> None:
     store = finished(tmp_path / "run")
-    store.create(names.plot("throughput"), b"light")
-    store.create(names.plot("throughput", dark=True), b"dark")
+    store.create(names.plot_key("throughput"), b"light")
+    store.create(names.plot_key("throughput", dark=True), b"dark")
     copy_report(tmp_path / "copy", store.uri)
     assert files(tmp_path / "copy" / "report") == files(tmp_path / "run" / "report")
     assert [path.name for path in (tmp_path / "copy").iterdir()] == ["report"]

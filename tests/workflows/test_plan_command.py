@@ -8,11 +8,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.plan import load
-from imagekiln.steps.planning import Planned
+from imagekiln.steps.plan import load_plan
+from imagekiln.steps.planning import PlanResult
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli import main
-from imagekiln.workflows.further import MOST_PODS
+from imagekiln.workflows.further import MAX_PODS
 from tests.runs import fill, not_ok
 
 JOB = """
@@ -55,7 +55,7 @@ def test_pod_plans_and_leaves_what_argo_needs(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
     left = _outputs(tmp_path)
     shards = len(_list(_plan_file(left["run"])["shards"]))
-    assert 0 < shards <= MOST_PODS
+    assert 0 < shards <= MAX_PODS
     assert left == {
         "run": left["run"],
         "pods": str(shards),
@@ -87,7 +87,7 @@ def test_finished_run_has_no_shards_left(tmp_path: Path) -> None:
 def test_night_with_nothing_new_has_no_shards(tmp_path: Path) -> None:
     assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
     first = Path(_outputs(tmp_path)["run"])
-    fill(Planned(load(open_store(str(first))), str(first), adopted=True))
+    fill(PlanResult(load_plan(open_store(str(first))), str(first), adopted=True))
     aggregate(str(first))
     done = _plan(tmp_path, _job(tmp_path, "skip_existing: true\nrun_id: tonight"))
     assert done.exit_code == 0, done.output
@@ -169,7 +169,7 @@ def _with_failures(tmp_path: Path, *bad: int) -> str:
     """A run of the job in which these images failed, accounted for."""
     assert _plan(tmp_path, _job(tmp_path, "limits: {failed_share: 1}")).exit_code == 0
     run = _outputs(tmp_path)["run"]
-    there = Planned(load(open_store(run)), run, adopted=True)
+    there = PlanResult(load_plan(open_store(run)), run, adopted=True)
     fill(there, {place: not_ok(place) for place in bad})
     aggregate(run)
     return run

@@ -17,7 +17,7 @@ from jsonschema import Draft202012Validator
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job import Job
 from imagekiln.workflows import gpu_profiles, manifest, submission, templates
-from imagekiln.workflows.render import render
+from imagekiln.workflows.render import render_manifests
 from imagekiln.workflows.tune_command import tune
 from tests.workflows.goldens import FOLDER, JOB, NAMESPACE, ODD, goldens
 
@@ -47,26 +47,26 @@ def test_no_golden_file_is_left_over() -> None:
     assert set(FOLDER.rglob("*.yaml")) == set(GOLDEN)
 
 
-@pytest.mark.parametrize("name", gpu_profiles.bundled())
+@pytest.mark.parametrize("name", gpu_profiles.bundled_profiles())
 def test_every_profiles_template_fits_argos_schema(name: str) -> None:
-    assert _mistakes(templates.workflow_template(gpu_profiles.load(name), NAMESPACE)) == []
+    assert _mistakes(templates.build_workflow_template(gpu_profiles.load_profile(name), NAMESPACE)) == []
 
 
 def test_runs_of_a_job_fit_argos_schemas() -> None:
-    gpu = gpu_profiles.load("gpu")
-    assert _mistakes(submission.workflow(ODD, gpu)) == []
-    assert _mistakes(submission.cron_workflow(ODD, gpu, ("30 1 * * *",), "Europe/Berlin")) == []
+    gpu = gpu_profiles.load_profile("gpu")
+    assert _mistakes(submission.build_workflow(ODD, gpu)) == []
+    assert _mistakes(submission.build_cron_workflow(ODD, gpu, ("30 1 * * *",), "Europe/Berlin")) == []
 
 
 def test_schemas_refuse_a_field_that_argo_does_not_know() -> None:
-    made = templates.workflow_template(gpu_profiles.load("gpu"), NAMESPACE)
+    made = templates.build_workflow_template(gpu_profiles.load_profile("gpu"), NAMESPACE)
     made["spec"] = {**_dict(made["spec"]), "paralelism": 3}
     assert len(_mistakes(made)) == 1
 
 
-@pytest.mark.parametrize("name", gpu_profiles.bundled())
+@pytest.mark.parametrize("name", gpu_profiles.bundled_profiles())
 def test_yaml_reads_back_as_what_was_rendered(name: str) -> None:
-    made = templates.workflow_template(gpu_profiles.load(name), NAMESPACE)
+    made = templates.build_workflow_template(gpu_profiles.load_profile(name), NAMESPACE)
     assert yaml.safe_load(manifest.to_yaml(made)) == made
 
 
@@ -82,15 +82,15 @@ def test_number_like_text_is_quoted_for_readers_of_newer_yaml() -> None:
 
 
 def test_job_text_holds_no_double_braces_and_reads_back() -> None:
-    text = submission.job_text(ODD)
+    text = submission.job_parameter(ODD)
     assert "{{" not in text
     assert "}}" not in text
     assert Job.model_validate(yaml.safe_load(text)) == ODD
 
 
 def test_same_job_renders_the_same_workflow_name_and_another_another() -> None:
-    gpu = gpu_profiles.load("gpu")
-    names = [_dict(submission.workflow(job, gpu)["metadata"])["name"] for job in (JOB, JOB, ODD)]
+    gpu = gpu_profiles.load_profile("gpu")
+    names = [_dict(submission.build_workflow(job, gpu)["metadata"])["name"] for job in (JOB, JOB, ODD)]
     assert names[0] == names[1] != names[2]
 
 
@@ -107,11 +107,11 @@ def test_same_job_renders_the_same_workflow_name_and_another_another() -> None:
 def test_job_that_names_this_machine_is_refused(change: dict[str, object]) -> None:
     job = Job.model_validate(JOB.model_dump() | change)
     with pytest.raises(BadInput, match="machine"):
-        render(job)
+        render_manifests(job)
 
 
 def test_rendered_job_is_the_template_and_what_runs_it() -> None:
-    kinds = [each["kind"] for each in yaml.safe_load_all(render(JOB, ("30 1 * * *",), "Europe/Berlin"))]
+    kinds = [each["kind"] for each in yaml.safe_load_all(render_manifests(JOB, ("30 1 * * *",), "Europe/Berlin"))]
     assert kinds == ["WorkflowTemplate", "CronWorkflow"]
 
 
@@ -123,7 +123,7 @@ def test_no_text_of_a_user_is_pasted_into_a_command() -> None:
 
 
 def test_plan_hands_out_what_further_workflows_take_and_they_draw_with_the_same_image() -> None:
-    made = templates.workflow_template(gpu_profiles.load("gpu"), NAMESPACE)
+    made = templates.build_workflow_template(gpu_profiles.load_profile("gpu"), NAMESPACE)
     by_name = {each["name"]: each for each in _dict(made["spec"])["templates"]}
     given = {each["name"] for each in by_name["plan"]["outputs"]["parameters"]}
     wanted = {each["name"] for each in by_name["further"]["inputs"]["parameters"]}
@@ -135,7 +135,7 @@ def test_plan_hands_out_what_further_workflows_take_and_they_draw_with_the_same_
 
 
 def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
-    made = templates.workflow_template(gpu_profiles.load("gpu"), NAMESPACE)
+    made = templates.build_workflow_template(gpu_profiles.load_profile("gpu"), NAMESPACE)
     further = next(each for each in _dict(made["spec"])["templates"] if each["name"] == "further-one")
     run = 's3://bucket/a "b": {c}\'s\n\\ #é'
     values = {
@@ -157,7 +157,7 @@ def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
     assert given == {"run": run, "first": "4000", "count": "4000", "gpu-image": "1e3"}
 
 
-@pytest.mark.parametrize("name", gpu_profiles.bundled())
+@pytest.mark.parametrize("name", gpu_profiles.bundled_profiles())
 def test_expressions_in_a_patch_read_the_same_before_and_after_yaml(name: str) -> None:
     # Argo works them out in the text of the patch, and reads that as YAML afterwards.
     for template in _containers(name):
@@ -166,7 +166,7 @@ def test_expressions_in_a_patch_read_the_same_before_and_after_yaml(name: str) -
         assert f"'{main['resources']['limits']['memory']}'" in patch or "{{" not in patch
 
 
-@pytest.mark.parametrize("name", gpu_profiles.bundled())
+@pytest.mark.parametrize("name", gpu_profiles.bundled_profiles())
 def test_every_container_passes_pod_security_restricted_with_a_read_only_root(name: str) -> None:
     for template in _containers(name):
         patch = yaml.safe_load(template["podSpecPatch"])
@@ -230,7 +230,7 @@ def test_pod_that_tunes_is_locked_down_and_calls_a_command_that_there_is() -> No
         "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": True,
     }
-    assert container["image"] == gpu_profiles.load("gpu").generate.image
+    assert container["image"] == gpu_profiles.load_profile("gpu").generate.image
     assert tune.make_context("tune", container["args"][1:]).params["job"] == "s3://jobs/job.yaml"
 
 
@@ -245,7 +245,7 @@ def _taken_by_kubernetes(file: Path) -> None:
 
 
 def _containers(profile: str) -> list[dict[str, Any]]:
-    made = templates.workflow_template(gpu_profiles.load(profile), NAMESPACE)
+    made = templates.build_workflow_template(gpu_profiles.load_profile(profile), NAMESPACE)
     return [each for each in _dict(made["spec"])["templates"] if "container" in each]
 
 

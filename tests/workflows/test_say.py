@@ -7,10 +7,10 @@ import pytest
 from click.testing import CliRunner
 
 from imagekiln.steps import summary
-from imagekiln.steps.verify import Verified
+from imagekiln.steps.verify import VerifyResult
 from imagekiln.workflows import say, show
-from imagekiln.workflows.standing import text
-from imagekiln.workflows.status import Failure, Pods, Status
+from imagekiln.workflows.standing import status_text
+from imagekiln.workflows.status import PodCounts, StepFailure, WorkflowStatus
 from tests.runs import finished
 
 FOLDER = Path(show.__file__).parent
@@ -34,27 +34,31 @@ def _odd(shown: str) -> list[str]:
 
 
 def test_what_is_said_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
-    say.say(EVIL)
-    say.say(EVIL, err=True)
+    say.print_text(EVIL)
+    say.print_text(EVIL, err=True)
     shown = capsys.readouterr()
     assert _odd(shown.out) == _odd(shown.err) == []
 
 
 def test_a_failure_that_a_pod_left_stays_in_its_line() -> None:
-    failure = Failure("generate", 3, 1, EVIL)
-    status = Status("a", "b", "Failed", "", EVIL, 10, 1, Pods(0, 0, 1, 1), None, None, None, None, (failure,))
-    lines = text(status).splitlines()
+    failure = StepFailure("generate", 3, 1, EVIL)
+    status = WorkflowStatus(
+        "a", "b", "Failed", "", EVIL, 10, 1, PodCounts(0, 0, 1, 1), None, None, None, None, (failure,)
+    )
+    lines = status_text(status).splitlines()
     assert len(lines) == 3
     assert not any(line.startswith("Finished") for line in lines)
-    assert _odd(text(status)) == []
+    assert _odd(status_text(status)) == []
 
 
 @pytest.mark.parametrize("output", ["text", "json"])
 def test_a_result_is_printed_without_control_characters(
     output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = summary.load(finished(tmp_path / "run"))
-    show.show(Verified(EVIL.replace("\ud800", ""), found.images, found.ok, found.bytes), output, show.verified)
+    found = summary.load_summary(finished(tmp_path / "run"))
+    show.print_result(
+        VerifyResult(EVIL.replace("\ud800", ""), found.images, found.ok, found.bytes), output, show.format_verification
+    )
     shown = capsys.readouterr().out
     assert _odd(shown) == []
     assert not any(line.startswith("Finished") for line in shown.splitlines())

@@ -9,9 +9,9 @@ import yaml
 from click.testing import CliRunner, Result
 
 from imagekiln.steps import tuning_file
-from imagekiln.steps.tuning import Entry, Tuned
+from imagekiln.steps.tuning import TuningEntry, TuningResult
 from imagekiln.workflows.cli import main
-from imagekiln.workflows.show_tuned import tuned
+from imagekiln.workflows.show_tuned import format_tuning
 from tests.tuned import entry
 
 JOB = {
@@ -41,7 +41,7 @@ def test_it_measures_once_and_the_plan_and_the_estimate_use_it(job: str, tmp_pat
     done = _kiln("tune", job, "--steps", "2")
     assert done.exit_code == 0, done.output
     file = f"{tmp_path}/tuning.yaml"
-    (found,) = tuning_file.read(file).entries
+    (found,) = tuning_file.read_tuning_file(file).entries
     assert re.match(rf"64 x 64 on cpu: {found.batch} images? at once, ", done.stdout)
     assert done.stdout.endswith(f"\nKept in: {file}\nName it in the job, as batch.tuning.\n")
     assert [line.split(":")[0] for line in done.stderr.splitlines()[-2:]] == [
@@ -63,7 +63,7 @@ def test_sizes_and_the_file_are_as_asked(job: str, tmp_path: Path) -> None:
     file = str(tmp_path / "kept" / "here.yaml")
     done = _kiln("tune", job, "--size", "32x64", "--size", "64X32", "--file", file, "--minutes", "0")
     assert done.exit_code == 0, done.output
-    assert [(each.width, each.height, each.stopped) for each in tuning_file.read(file).entries] == [
+    assert [(each.width, each.height, each.stopped) for each in tuning_file.read_tuning_file(file).entries] == [
         (32, 64, "time"),
         (64, 32, "time"),
     ]
@@ -73,7 +73,7 @@ def test_the_jobs_own_file_is_taken_where_it_names_one(job: str, tmp_path: Path)
     file = str(tmp_path / "own.yaml")
     done = _kiln("tune", job, "--set", f"batch.tuning={file}", "--minutes", "0")
     assert done.exit_code == 0, done.output
-    assert len(tuning_file.read(file).entries) == 1
+    assert len(tuning_file.read_tuning_file(file).entries) == 1
 
 
 @pytest.mark.parametrize("size", ["64", "64x", "x64", "-64x64", "64x64x64", "0x40000000", "axb"])
@@ -109,12 +109,15 @@ def test_a_hostile_file_is_refused_with_a_sentence(job: str, tmp_path: Path) -> 
         ),
     ],
 )
-def test_what_was_found_is_said(found: Entry, said: str) -> None:
-    assert tuned(Tuned("t.yaml", (found,), 1)) == f"{said}\nKept in: t.yaml\nName it in the job, as batch.tuning."
+def test_what_was_found_is_said(found: TuningEntry, said: str) -> None:
+    assert (
+        format_tuning(TuningResult("t.yaml", (found,), 1))
+        == f"{said}\nKept in: t.yaml\nName it in the job, as batch.tuning."
+    )
 
 
 def test_what_was_found_before_is_said_to_be(job: str) -> None:
-    assert tuned(Tuned(job, (entry(),), 0)).startswith("Found, and not measured again: --again does.\n")
+    assert format_tuning(TuningResult(job, (entry(),), 0)).startswith("Found, and not measured again: --again does.\n")
 
 
 def test_a_plan_says_where_nothing_is_known_of_the_gpu(job: str, tmp_path: Path) -> None:

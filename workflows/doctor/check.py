@@ -8,35 +8,35 @@ from typing import Literal, ParamSpec
 from imagekiln.steps.errors import BadInput
 
 P = ParamSpec("P")
-Verdict = Literal["ok", "wrong", "unknown"]
+CheckStatus = Literal["ok", "wrong", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """What looking at something gave. `remedy` is absent where there is nothing to do."""
 
-    verdict: Verdict
+    verdict: CheckStatus
     says: str
     remedy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class DoctorCheck:
     """A finding, by the name of the prerequisite."""
 
     name: str
-    verdict: Verdict
+    verdict: CheckStatus
     says: str
     remedy: str | None = None
 
 
-class Unseen(BadInput):
+class Unreadable(BadInput):
     """Something that may not be read, and what to ask for."""
 
     def __init__(self, says: str, remedy: str) -> None:
         """Take both as sentences."""
         super().__init__(f"{says} {remedy}")
-        self.says, self.remedy = says, remedy
+        self.message, self.remedy = says, remedy
 
 
 def ok(says: str, remedy: str | None = None) -> Finding:
@@ -54,17 +54,17 @@ def unknown(says: str, remedy: str) -> Finding:
     return Finding("unknown", says, remedy)
 
 
-def check(name: str) -> Callable[[Callable[P, Finding]], Callable[P, Check]]:
+def doctor_check(name: str) -> Callable[[Callable[P, Finding]], Callable[P, DoctorCheck]]:
     """Give findings their name. What may not be read is unknown, and never wrong."""
 
-    def named(look: Callable[P, Finding]) -> Callable[P, Check]:
+    def named(look: Callable[P, Finding]) -> Callable[P, DoctorCheck]:
         @wraps(look)
-        def checked(*given: P.args, **named: P.kwargs) -> Check:
+        def checked(*given: P.args, **named: P.kwargs) -> DoctorCheck:
             try:
                 found = look(*given, **named)
-            except Unseen as error:
-                found = unknown(error.says, error.remedy)
-            return Check(name, found.verdict, found.says, found.remedy)
+            except Unreadable as error:
+                found = unknown(error.message, error.remedy)
+            return DoctorCheck(name, found.verdict, found.says, found.remedy)
 
         return checked
 

@@ -4,69 +4,69 @@ from contextlib import suppress
 from uuid import uuid4
 
 from imagekiln.steps import bundled, commit, sources, tuning_file
-from imagekiln.steps.dated import DATE
+from imagekiln.steps.dated import DATE_PLACEHOLDER
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job import Job
-from imagekiln.steps.remote import is_remote
+from imagekiln.steps.remote import is_remote_uri
 from imagekiln.steps.storage import Store, open_store
 from imagekiln.workflows import submission
-from imagekiln.workflows.doctor.check import Finding, check, ok, unknown, wrong
+from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
 
 PROBE = b"imagekiln doctor writes this, and removes it\n"
-NO_LOGIN = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
-HERE = "Pods may reach it all the same. Set this machine's credentials and endpoint, and run doctor again."
+LOGIN_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
+LOCAL_ADVICE = "Pods may reach it all the same. Set this machine's credentials and endpoint, and run doctor again."
 
 
-@check("places")
-def places(job: Job) -> Finding:
+@doctor_check("places")
+def check_paths(job: Job) -> Finding:
     """Pods can reach what the job names: nothing of it lies on this machine."""
     try:
-        submission.refuse_out_of_reach(job)
+        submission.require_reachable_paths(job)
     except BadInput as error:
         return wrong(str(error), "Pods see no disk of this machine: use a bucket.")
     return ok("Nothing lies on this machine only.")
 
 
-@check("output")
-def output(job: Job) -> Finding:
+@doctor_check("output")
+def check_output(job: Job) -> Finding:
     """The store takes an object, refuses to write it twice, and lets it be removed."""
-    if not is_remote(job.output):
+    if not is_remote_uri(job.output):
         return unknown(f"{job.output} is a place on this machine.", "Write a URI, such as s3://bucket/folder.")
     try:
-        return _probed(open_store(job.output), careful=job.unconditional_writes == "refuse")
+        return _probe_store(open_store(job.output), careful=job.unconditional_writes == "refuse")
     except KilnError as error:
-        return _failure(error)
+        return _storage_finding(error)
 
 
-@check("prompts")
-def prompts(job: Job) -> Finding:
+@doctor_check("prompts")
+def check_prompts(job: Job) -> Finding:
     """The first object that each of the job's patterns names can be read."""
-    undated = [pattern for pattern in job.patterns if not DATE.search(pattern)]
+    undated = [pattern for pattern in job.prompt_patterns if not DATE_PLACEHOLDER.search(pattern)]
     try:
         for pattern in undated:
-            _read(pattern)
+            _find_first_object(pattern)
     except KilnError as error:
-        return _failure(error)
-    if len(undated) < len(job.patterns):
+        return _storage_finding(error)
+    if len(undated) < len(job.prompt_patterns):
         return unknown("Whose prompts there are depends on the date.", "See `imagekiln plan --date` for one.")
     return ok(f"{', '.join(undated)} can be read.")
 
 
-@check("tuning")
-def tuning(job: Job) -> Finding:
+@doctor_check("tuning")
+def check_tuning(job: Job) -> Finding:
     """The file that the job takes its batches from can be read."""
     name = job.batch.tuning or ""
     try:
-        tuning_file.read(name)
+        tuning_file.read_tuning_file(name)
     except KilnError as error:
-        return _failure(error)
+        return _storage_finding(error)
     return ok(f"{name} can be read.")
 
 
-def _probed(store: Store, *, careful: bool) -> Finding:
+def _probe_store(store: Store, *, careful: bool) -> Finding:
     key = f".imagekiln-doctor-{uuid4().hex}"
     store.create(key, PROBE)
-    kept = f" The probe stays, as {store.at(key)}."
+    kept = f" The probe stays, as {store.uri_of(key)}."
     try:
         if careful:
             commit.require_conditional_writes(store, key, PROBE)
@@ -77,19 +77,19 @@ def _probed(store: Store, *, careful: bool) -> Finding:
     return ok(f"{store.uri} takes new objects{', each once' if careful else ''}.{kept}")
 
 
-def _read(pattern: str) -> None:
-    found = sources.find(pattern)
+def _find_first_object(pattern: str) -> None:
+    found = sources.expand_pattern(pattern)
     if not found:
         raise Missing(f"{pattern}: no such file or bucket.")
-    if pattern.startswith(bundled.PREFIX):
+    if pattern.startswith(bundled.BUNDLED_PREFIX):
         return
     folder, _, name = found[0].rpartition("/")
     if not open_store(folder).exists(name):
         raise Missing(f"{found[0]}: no such file.")
 
 
-def _failure(error: KilnError) -> Finding:
+def _storage_finding(error: KilnError) -> Finding:
     """Away or without a login, a store says nothing of what pods may do; one that refuses does."""
-    if isinstance(error, TryAgain) or type(error.__cause__).__name__ in NO_LOGIN:
-        return unknown(str(error), HERE)
+    if isinstance(error, TryAgain) or type(error.__cause__).__name__ in LOGIN_ERRORS:
+        return unknown(str(error), LOCAL_ADVICE)
     return wrong(str(error), "Correct the job, or the rights of its key.")

@@ -4,44 +4,44 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 
-from imagekiln.workflows.doctor.fields import quantities
-from imagekiln.workflows.profile import Gpu, Pod, Profile
+from imagekiln.workflows.doctor.fields import get_quantities
+from imagekiln.workflows.profile import Gpu, PodSettings, Profile
 from imagekiln.workflows.security import ARGO_RESOURCES
 
-Amounts = Mapping[str, Decimal]
+ResourceAmounts = Mapping[str, Decimal]
 
 
 @dataclass(frozen=True, slots=True)
-class Needs:
+class PodResources:
     """Requests and limits, by resource, in Kubernetes' own units: cores, bytes, pieces."""
 
-    requests: Amounts
-    limits: Amounts
+    requests: ResourceAmounts
+    limits: ResourceAmounts
 
 
-def argo() -> Needs:
+def argo_container_resources() -> PodResources:
     """Argo's container that stays beside ours; the one that goes before it never takes more."""
-    return Needs(quantities(ARGO_RESOURCES, "requests"), quantities(ARGO_RESOURCES, "limits"))
+    return PodResources(get_quantities(ARGO_RESOURCES, "requests"), get_quantities(ARGO_RESOURCES, "limits"))
 
 
-def main(pod: Pod, gpu: Gpu | None = None) -> Needs:
+def main_container_resources(pod: PodSettings, gpu: Gpu | None = None) -> PodResources:
     """Our container in a pod. A claimed GPU is no resource of it."""
     memory = {"memory": Decimal(round(pod.memory * 1024) * 2**20)}
     pieces = {gpu.resource: Decimal(gpu.count)} if gpu and not gpu.claim else {}
-    return Needs({"cpu": Decimal(round(pod.cpu * 1000)) / 1000} | memory | pieces, memory | pieces)
+    return PodResources({"cpu": Decimal(round(pod.cpu * 1000)) / 1000} | memory | pieces, memory | pieces)
 
 
-def whole(pod: Pod, gpu: Gpu | None = None) -> Needs:
+def pod_resources(pod: PodSettings, gpu: Gpu | None = None) -> PodResources:
     """A pod of both containers."""
-    ours, theirs = main(pod, gpu), argo()
-    return Needs(_sum(ours.requests, theirs.requests), _sum(ours.limits, theirs.limits))
+    ours, theirs = main_container_resources(pod, gpu), argo_container_resources()
+    return PodResources(_add_amounts(ours.requests, theirs.requests), _add_amounts(ours.limits, theirs.limits))
 
 
-def by_step(profile: Profile) -> dict[str, Needs]:
+def resources_by_step(profile: Profile) -> dict[str, PodResources]:
     """A pod of generate, and one of the CPU steps."""
-    return {"generate": whole(profile.generate, profile.gpu), "plan": whole(profile.steps)}
+    return {"generate": pod_resources(profile.generate, profile.gpu), "plan": pod_resources(profile.steps)}
 
 
-def _sum(one: Amounts, other: Amounts) -> dict[str, Decimal]:
+def _add_amounts(one: ResourceAmounts, other: ResourceAmounts) -> dict[str, Decimal]:
     none = Decimal(0)
     return {key: one.get(key, none) + other.get(key, none) for key in {**one, **other}}
