@@ -13,11 +13,11 @@ from imagekiln.steps.in_order import map_ordered
 from imagekiln.steps.job import MAX_SHARD_IMAGES, Job
 from imagekiln.steps.plan import Plan, PlanCounts, Shard
 from imagekiln.steps.planning import PlanResult, make_plan
-from imagekiln.steps.reconcile import MISSING
+from imagekiln.steps.reconcile import MISSING_STATUS
 from imagekiln.steps.rounds import Round, iter_rounds
 from imagekiln.steps.storage import Store, open_store
 
-RETRIED_STATUSES = ("blank", "failed", MISSING)  # `filtered` is a verdict, not a fault
+RETRIED_STATUSES = ("blank", "failed", MISSING_STATUS)  # `filtered` is a verdict, not a fault
 WORK_TOLERANCE = 1e-9
 
 

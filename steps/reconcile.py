@@ -10,7 +10,7 @@ from imagekiln.steps.plan import Plan
 from imagekiln.steps.shard import Part
 from imagekiln.steps.storage import Store
 
-MISSING = "missing"  # the status of an image that is unaccounted for
+MISSING_STATUS = "missing"  # the status of an image that is unaccounted for
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ def _result_columns(part: Part, places: list[str], outcomes: parts.PartOutcomes 
     count = part.rows.num_rows
     if outcomes is None:
         unknown = [pa.nulls(count, field.type) for field in list(RESULT_SCHEMA)[1:]]
-        return pa.Table.from_arrays([pa.array([MISSING] * count), *unknown], schema=RESULT_SCHEMA)
+        return pa.Table.from_arrays([pa.array([MISSING_STATUS] * count), *unknown], schema=RESULT_SCHEMA)
     # An image that is not there lies nowhere: what says so is named instead.
     where = pc.if_else(pc.is_valid(outcomes.offsets), pa.array(places), part.key)
     place = [where, outcomes.offsets, pa.nulls(count, pa.string())]

@@ -18,7 +18,7 @@ from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.in_order import map_ordered
 from imagekiln.steps.plan import Plan
 from imagekiln.steps.recent import SingleFlightCache
-from imagekiln.steps.reconcile import MISSING, ReconciledShard, reconcile_shard
+from imagekiln.steps.reconcile import MISSING_STATUS, ReconciledShard, reconcile_shard
 from imagekiln.steps.stats import ShardStats
 from imagekiln.steps.storage import Store, open_store
 
@@ -131,7 +131,7 @@ class RunReconciler:
 
     def _missing_part_numbers(self, manifest: pa.Table) -> list[int]:
         """The numbers of a shard's parts that have an image which is unaccounted for."""
-        gone = np.flatnonzero(pc.equal(manifest["status"], MISSING).to_numpy())
+        gone = np.flatnonzero(pc.equal(manifest["status"], MISSING_STATUS).to_numpy())
         return [int(part) for part in np.unique(gone // self.plan.part_images)]
 
 
@@ -140,7 +140,7 @@ def overlay(manifest: pa.Table, later: pa.Table) -> pa.Table:
     there = pc.index_in(manifest["image_id"], later["image_id"].combine_chunks())
     place = pc.fill_null(there, 0).to_numpy()
     open_still = pc.not_equal(manifest["status"], "ok").to_numpy() & there.is_valid().to_numpy()
-    taken = open_still & (later["status"].to_numpy()[place] != MISSING)
+    taken = open_still & (later["status"].to_numpy()[place] != MISSING_STATUS)
     if not taken.any():
         return manifest
     rows = np.where(taken, manifest.num_rows + place, np.arange(manifest.num_rows))

@@ -9,7 +9,7 @@ from imagekiln.steps import names
 from imagekiln.steps.causes import FailureCause
 from imagekiln.steps.distributions import Distributions
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.reconcile import MISSING
+from imagekiln.steps.reconcile import MISSING_STATUS
 from imagekiln.steps.stats import StageSeconds
 from imagekiln.steps.storage import Store
 from imagekiln.steps.throughput import Throughput
@@ -60,7 +60,7 @@ class Summary:
     @property
     def missing(self) -> int:
         """Images that are unaccounted for."""
-        return self.statuses.get(MISSING, 0)
+        return self.statuses.get(MISSING_STATUS, 0)
 
     @property
     def not_ok(self) -> int:
