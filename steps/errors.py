@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from imagekiln.steps.visible import sanitize_line
+from imagekiln.steps.runtime.sanitize import sanitize_line
 
 MAX_LINE_CHARS = 200
 

@@ -12,8 +12,8 @@ import transformers
 from diffusers.models.attention_processor import SD3IPAdapterJointAttnProcessor2_0
 from diffusers.models.embeddings import IPAdapterTimeImageProjection
 
-from imagekiln.steps.input_picture import open_input_image
-from imagekiln.steps.rows import ImageRow
+from imagekiln.steps.imaging.input_images import open_input_image
+from imagekiln.steps.runs.image import ImageRow
 from tests import models
 from tests.models import WIDE, Untyped, pipe
 from tests.pictures import noise

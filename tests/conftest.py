@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.workflows import connection
+from imagekiln.workflows.client import http
 from tests import kube as kubes
 from tests import s3
 
@@ -33,6 +33,6 @@ def store_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def kube(monkeypatch: pytest.MonkeyPatch) -> Iterator[kubes.Kube]:
     """A stand-in for a cluster that lacks nothing for the profile `gpu`. One that fails is not asked again."""
-    monkeypatch.setattr(connection, "TRIES", 0)
+    monkeypatch.setattr(http, "TRIES", 0)
     with kubes.serving(kubes.healthy()) as serving:
         yield serving

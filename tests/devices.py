@@ -6,11 +6,10 @@ from functools import partial
 
 import numpy as np
 
-from imagekiln.steps.denoise import Denoiser
-from imagekiln.steps.drawing import PendingBatch
-from imagekiln.steps.encode import DrawnImage
-from imagekiln.steps.rows import ImageRow
-from imagekiln.steps.timing import DeviceTimes
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.profiling import DeviceTimes
+from imagekiln.steps.generate.diffusion.transfer import PendingBatch
+from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from tests import models
 
 NOISES = 8

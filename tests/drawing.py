@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Sequence
 
-from imagekiln.steps.codecs import RGB
-from imagekiln.steps.denoise import Denoiser
-from imagekiln.steps.rows import ImageRow
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.imaging.codecs import RGB
+from imagekiln.steps.runs.image import ImageRow
 
 
 def pixels_of(

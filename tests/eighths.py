@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagekiln.steps import quantize
+from imagekiln.steps.generate.diffusion import quantize
 
 
 def emulate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from imagekiln.steps.codecs import RGB
-from imagekiln.steps.encodings import Encoding, Jpeg, Png, Webp
+from imagekiln.steps.imaging.codecs import RGB
+from imagekiln.steps.job.output import Encoding, Jpeg, Png, Webp
 
 LOSSLESS: tuple[Encoding, ...] = (Png(level=0), Png(), Webp(lossless=True))
 LOSSY: tuple[Encoding, ...] = (

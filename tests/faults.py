@@ -5,11 +5,13 @@ from contextlib import contextmanager
 
 import pytest
 
-from imagekiln.steps import names, plan, tables
-from imagekiln.steps.denoise import Denoiser
-from imagekiln.steps.encode import DrawnImage
-from imagekiln.steps.rows import ImageRow
-from imagekiln.steps.storage import Store, open_store
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.runs.image import DrawnImage, ImageRow
+from imagekiln.steps.runs.keys import manifest_key
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 
 
 @contextmanager
@@ -33,7 +35,7 @@ def failing(*prompts: str) -> Iterator[list[str]]:
 def manifests(uri: str) -> list[dict[str, object]]:
     """Every row of a run's manifest."""
     store = open_store(uri)
-    return [row for number in range(len(plan.load_plan(store).shards)) for row in _manifest(store, number)]
+    return [row for number in range(len(load_plan(store).shards)) for row in _manifest(store, number)]
 
 
 def image(store: Store, row: dict[str, object]) -> bytes:
@@ -45,5 +47,5 @@ def image(store: Store, row: dict[str, object]) -> bytes:
 
 
 def _manifest(store: Store, number: int) -> list[dict[str, object]]:
-    rows: list[dict[str, object]] = tables.read_table(store, names.manifest_key(number)).to_pylist()
+    rows: list[dict[str, object]] = read_table(store, manifest_key(number)).to_pylist()
     return rows

@@ -7,10 +7,11 @@ from typing import TypeAlias
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from imagekiln.steps import names, tables
-from imagekiln.steps.job import Job
-from imagekiln.steps.jobfile import validate_job
-from imagekiln.steps.planning import PlanResult, make_plan
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.runs.keys import REJECTED_KEY, shard_key
+from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
 
 SHAPES = {"id": "bundled:shapes", "dtype": "float32"}
@@ -40,14 +41,12 @@ def plan(folder: Path, columns: Columns | None = None, /, **settings: object) ->
 def image_rows(planned: PlanResult) -> pa.Table:
     """Every image row of a run, in the order in which they are made."""
     store = open_store(planned.uri)
-    return pa.concat_tables(
-        [tables.read_table(store, names.shard_key(number)) for number in range(len(planned.plan.shards))]
-    )
+    return pa.concat_tables([read_table(store, shard_key(number)) for number in range(len(planned.plan.shards))])
 
 
 def rejected(planned: PlanResult) -> list[dict[str, object]]:
     """The rows that were refused."""
-    rows: list[dict[str, object]] = tables.read_table(open_store(planned.uri), names.REJECTED_KEY).to_pylist()
+    rows: list[dict[str, object]] = read_table(open_store(planned.uri), REJECTED_KEY).to_pylist()
     return rows
 
 

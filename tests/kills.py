@@ -7,14 +7,18 @@ from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
-from imagekiln.steps import formats, names, shard, tables
-from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.job import Job
-from imagekiln.steps.plan import Plan
-from imagekiln.steps.planning import PlanResult, make_plan
-from imagekiln.steps.shard import Part
-from imagekiln.steps.storage import Store, open_store
-from imagekiln.steps.verify import VerifyResult, verify
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.maintain.verify import VerifyResult, verify
+from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.runs.formats import format_of
+from imagekiln.steps.runs.keys import manifest_key
+from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.shard import missing_parts, read_shard
+from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 from tests import jobs
 from tests.processes import Child, make_little_of_shard, make_shard
 from tests.texts import chance
@@ -64,16 +68,14 @@ def finished(there: PlanResult) -> Dataset:
     """Aggregate and verify the run, and read all of it. Raises where anything is missing or wrong."""
     aggregate(there.uri)
     store = open_store(there.uri)
-    parts = {
-        key: store.read(key) for part in shard.read_shard(store, there.plan, 0) for key in _objects(there.plan, part)
-    }
-    manifest = tables.read_table(store, names.manifest_key(0))
+    parts = {key: store.read(key) for part in read_shard(store, there.plan, 0) for key in _objects(there.plan, part)}
+    manifest = read_table(store, manifest_key(0))
     return Dataset(parts, manifest, verify(there.uri))
 
 
 def _objects(plan: Plan, part: Part) -> list[str]:
     """The names of all that a part is made of, its commit last."""
-    places = [key for key in formats.format_of(plan.job).object_keys(part) if key != part.key]
+    places = [key for key in format_of(plan.job).object_keys(part) if key != part.key]
     beside = [str(PurePosixPath(key).with_suffix(".json")) for key in places] if plan.job.format == "files" else []
     return [*dict.fromkeys(places), *beside, part.key]
 
@@ -84,13 +86,13 @@ def killed(there: PlanResult, least: int, seed: int) -> Kills:
     Where the run is all but made before that, there are fewer.
     """
     store, kills, dice = open_store(there.uri), Kills(), chance(seed)
-    wanted = shard.read_shard(store, there.plan, 0)
+    wanted = read_shard(store, there.plan, 0)
     left = list(wanted)
     while kills.between < least and len(left) > 1:
         # An attempt of five dies while it loads the model, the others soon after a part that they made.
         awaited = left[0] if dice.random() < 0.8 else None
         died = _attempt(there, awaited, dice)
-        left = shard.missing_parts(store, wanted)
+        left = missing_parts(store, wanted)
         kills.all += died
         kills.between += died if 0 < len(left) < len(wanted) else 0
     for child in [Child(make_shard, there.uri, 0) for _ in range(AT_ONCE)]:

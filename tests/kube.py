@@ -11,9 +11,10 @@ from urllib.parse import parse_qs, urlsplit
 
 import yaml
 
-from imagekiln.workflows.connection import ApiAccess, ApiConnection, Json
-from imagekiln.workflows.doctor.fields import get_mapping, get_texts, object_name
-from imagekiln.workflows.doctor.kubernetes_view import ClusterView
+from imagekiln.workflows.client.http import ApiAccess, ApiConnection
+from imagekiln.workflows.doctor.cluster_view import ClusterView
+from imagekiln.workflows.doctor.kube_fields import get_mapping, get_texts, object_name
+from imagekiln.workflows.objects import Json
 
 BASE = Path(__file__).parents[1] / "workflows/cluster/base"
 SPACE = "namespaces/imagekiln"

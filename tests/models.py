@@ -12,7 +12,7 @@ import diffusers
 import torch
 import transformers
 
-from imagekiln.steps.bundled import BUNDLED_FOLDER
+from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 
 Untyped: TypeAlias = Any  # diffusers and transformers have no types to speak of
 Kind = Literal["sd", "sdxl", "sd3", "flux", "shapes"]

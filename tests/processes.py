@@ -11,15 +11,15 @@ from multiprocessing.context import ForkServerContext, ForkServerProcess
 
 from tqdm import tqdm
 
-from imagekiln.steps.job import Job
-from imagekiln.steps.progress import NoProgress
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.runtime.progress import NoProgress
 
 # What a child would otherwise spend seconds on. pytest, because children import the main module again.
 PRELOAD = [
     "diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion",
-    "imagekiln.steps.aggregate",
-    "imagekiln.steps.generate",
-    "imagekiln.workflows.cli",
+    "imagekiln.steps.aggregate.step",
+    "imagekiln.steps.generate.step",
+    "imagekiln.workflows.cli.main",
     "pytest",
     "s3fs",
     "tests.processes",
@@ -83,14 +83,14 @@ class Telling(NoProgress):
 
 def make_shard(begun: Begun, uri: str, number: int) -> None:
     """Make a shard of a run."""
-    from imagekiln.steps.generate import generate
+    from imagekiln.steps.generate.step import generate
 
     generate(uri, number, Telling(begun))
 
 
 def make_little_of_shard(begun: Begun, uri: str, number: int) -> None:
     """Make a part or two of a shard, then wait for the end: however slow the killer, there is something to kill."""
-    from imagekiln.steps.generate import generate
+    from imagekiln.steps.generate.step import generate
 
     class Waiting(Telling):
         batches = 0
@@ -105,7 +105,7 @@ def make_little_of_shard(begun: Begun, uri: str, number: int) -> None:
 
 def make_plan(begun: Begun, job: Job) -> None:
     """Plan a job."""
-    from imagekiln.steps import planning
+    from imagekiln.steps.plan import step as planning
 
     begun()
     planning.make_plan(job)
@@ -113,7 +113,7 @@ def make_plan(begun: Begun, job: Job) -> None:
 
 def aggregate(begun: Begun, uri: str) -> None:
     """Aggregate a run."""
-    from imagekiln.steps.aggregate import aggregate
+    from imagekiln.steps.aggregate.step import aggregate
 
     begun()
     aggregate(uri)
@@ -131,8 +131,8 @@ def create(begun: Begun, uri: str, key: str, size: int) -> None:
 
 def command(begun: Begun, *arguments: str) -> None:
     """Run a command of the command line, with its exit code. It has begun when a batch is drawn."""
-    from imagekiln.steps import progress
-    from imagekiln.workflows.cli import main
+    from imagekiln.steps.runtime import progress
+    from imagekiln.workflows.cli.main import main
 
     class Lines(progress.JsonLinesProgress):
         def made(self, images: int) -> None:

@@ -10,21 +10,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from imagekiln.steps import formats, shard
-from imagekiln.steps.encode import DrawnImage, EncodedImage, encode_drawn_image
-from imagekiln.steps.encodings import Png
-from imagekiln.steps.identity import ImageParameters
-from imagekiln.steps.job import Job
-from imagekiln.steps.jobfile import validate_job
-from imagekiln.steps.next_round import plan_next_round
-from imagekiln.steps.planning import PlanResult, make_plan
-from imagekiln.steps.progress import NoProgress
-from imagekiln.steps.rounds import Round
-from imagekiln.steps.rows import ImageRow
-from imagekiln.steps.run import run
-from imagekiln.steps.shard import Part
-from imagekiln.steps.stop import Stop
-from imagekiln.steps.storage import Store, open_store
+from imagekiln.steps.generate.encoder import encode_drawn_image
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.output import Png
+from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.retry import plan_next_round
+from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.runs.formats import format_of
+from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageParameters, ImageRow
+from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.rounds import Round
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 from tests.models import SIDE, folder
 from tests.models import scratch as temporary
 
@@ -113,9 +114,9 @@ def not_ok(place: int, status: str = "failed", error: str = "ValueError: a fault
 
 def fill(there: PlanResult, outcomes: Mapping[int, EncodedImage] | None = None) -> list[Part]:
     """Write every part of a planned run with pictures of noise; `outcomes` are of images by their place in the run."""
-    store, layout, made, start = open_store(there.uri), formats.format_of(there.plan.job), list[Part](), 0
+    store, layout, made, start = open_store(there.uri), format_of(there.plan.job), list[Part](), 0
     for number in range(len(there.plan.shards)):
-        for part in shard.read_shard(store, there.plan, number):
+        for part in read_shard(store, there.plan, number):
             each = [(outcomes or {}).get(start + place) or encoded(place) for place in range(part.rows.num_rows)]
             layout.pack(part, renumbered(each)).commit(store)
             made.append(part)

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 from pathlib import Path
 
-from imagekiln.steps import model, tuning_file
-from imagekiln.steps.job import ModelSettings
-from imagekiln.steps.tuning import TuningEntry
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.job.tuning_file import TuningEntry, add_tuning_entry
+from imagekiln.steps.models.facts import weights_digest
 from tests.jobs import SHAPES
 
 PLAIN: dict[str, object] = {
@@ -28,7 +28,7 @@ PLAIN: dict[str, object] = {
 
 def entry(**changes: object) -> TuningEntry:
     """An entry for the bundled model, unless said otherwise."""
-    digest = model.weights_digest(ModelSettings.model_validate(SHAPES))
+    digest = weights_digest(ModelSettings.model_validate(SHAPES))
     return TuningEntry.model_validate({"digest": digest, **PLAIN, **changes})
 
 
@@ -36,5 +36,5 @@ def tuned_file(folder: Path, *entries: TuningEntry) -> str:
     """A tuning file with these entries."""
     file = str(folder / "tuning.yaml")
     for each in entries:
-        tuning_file.add_tuning_entry(file, each)
+        add_tuning_entry(file, each)
     return file

@@ -7,10 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from imagekiln.steps.job import Job
-    from imagekiln.steps.jobfile import read_job
-    from imagekiln.workflows.argo import connect
-    from imagekiln.workflows.client import (
+    from imagekiln.steps.job.job import Job
+    from imagekiln.steps.job.reader import read_job
+    from imagekiln.workflows.client.client import (
         apply,
         get_status,
         list_workflows,
@@ -22,20 +21,21 @@ if TYPE_CHECKING:
         wait,
         watch,
     )
-    from imagekiln.workflows.pod_logs import logs
-    from imagekiln.workflows.schedules import backfill, resume, schedule, suspend
-    from imagekiln.workflows.status import WorkflowStatus
+    from imagekiln.workflows.client.connect import connect
+    from imagekiln.workflows.client.logs import logs
+    from imagekiln.workflows.client.schedules import backfill, resume, schedule, suspend
+    from imagekiln.workflows.client.status import WorkflowStatus
 
 _EXPORTS_BY_MODULE = {
-    "imagekiln.steps.job": ("Job",),
-    "imagekiln.steps.jobfile": ("read_job",),
-    "imagekiln.workflows.argo": ("connect",),
-    "imagekiln.workflows.client": (
+    "imagekiln.steps.job.job": ("Job",),
+    "imagekiln.steps.job.reader": ("read_job",),
+    "imagekiln.workflows.client.connect": ("connect",),
+    "imagekiln.workflows.client.client": (
         "apply", "get_status", "list_workflows", "resubmit", "result", "retry", "stop", "submit", "wait", "watch",
     ),
-    "imagekiln.workflows.pod_logs": ("logs",),
-    "imagekiln.workflows.schedules": ("backfill", "resume", "schedule", "suspend"),
-    "imagekiln.workflows.status": ("WorkflowStatus",),
+    "imagekiln.workflows.client.logs": ("logs",),
+    "imagekiln.workflows.client.schedules": ("backfill", "resume", "schedule", "suspend"),
+    "imagekiln.workflows.client.status": ("WorkflowStatus",),
 }  # fmt: skip
 _MODULE_BY_EXPORT = {name: home for home, names in _EXPORTS_BY_MODULE.items() for name in names}
 

@@ -16,14 +16,19 @@ import pyarrow.parquet as pq
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from imagekiln.steps import names, parts, plan, shard, stats, tables
-from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.codecs import encode_image
-from imagekiln.steps.encode import EncodedImage
-from imagekiln.steps.encodings import Png
-from imagekiln.steps.job import Job, JobLimits, ModelSettings, PartSettings, RowDefaults
-from imagekiln.steps.job import ShardSettings as ShardSize
-from imagekiln.steps.planning import make_plan
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.imaging.codecs import encode_image
+from imagekiln.steps.job.job import Job, JobLimits, ModelSettings, PartSettings, RowDefaults
+from imagekiln.steps.job.job import ShardSettings as ShardSize
+from imagekiln.steps.job.output import Png
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.keys import part_key
+from imagekiln.steps.runs.parts import part_to_parquet
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.runs.stats import ShardStats, StageSeconds, record_stats
+from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, OUTCOME_SCHEMA, parquet_options
 from imagekiln.steps.storage import open_store
 from tests.bench.inputs import write_prompts
 from tests.bench.measure import Measured, beside, machine, measured, table
@@ -31,7 +36,7 @@ from tests.bench.measure import Measured, beside, machine, measured, table
 PART_IMAGES = 256
 SHARD_IMAGES = 20 * PART_IMAGES
 FAILED_EVERY = 1000  # images
-METADATA = [*tables.IMAGE_ROW_SCHEMA.names, *tables.OUTCOME_SCHEMA.names]
+METADATA = [*IMAGE_ROW_SCHEMA.names, *OUTCOME_SCHEMA.names]
 HEADER = ("images", "shards", "", "seconds", "CPU seconds", "images/s", "share of copy", "peak MiB")
 
 
@@ -59,13 +64,13 @@ def write_run(folder: Path, images: int) -> None:
 def write_shard(uri: str, number: int) -> None:
     """Write the parts and the statistics of one shard, without the syncing that makes pods slow."""
     store = open_store(uri)
-    frozen = plan.load_plan(store)
+    frozen = load_plan(store)
     picture = encode_image(np.random.default_rng(number).integers(0, 256, (4, 4, 3), np.uint8), Png())
-    for part in shard.read_shard(store, frozen, number):
+    for part in read_shard(store, frozen, number):
         made = [_made(place, name, picture) for place, name in enumerate(part.rows["image_id"].to_pylist())]
-        Path(store.uri_of(part.key)).write_bytes(parts.part_to_parquet(part.rows, made))
-    images, seconds = frozen.shards[number].images, stats.StageSeconds(total=60.0, denoise=55.0)
-    stats.record_stats(store, stats.ShardStats(number, 1, images, frozen.part_count(number), 8, "cuda", seconds))
+        Path(store.uri_of(part.key)).write_bytes(part_to_parquet(part.rows, made))
+    images, seconds = frozen.shards[number].images, StageSeconds(total=60.0, denoise=55.0)
+    record_stats(store, ShardStats(number, 1, images, frozen.part_count(number), 8, "cuda", seconds))
 
 
 def _made(place: int, name: str, picture: bytes) -> EncodedImage:
@@ -77,12 +82,12 @@ def _made(place: int, name: str, picture: bytes) -> EncodedImage:
 
 def copy_metadata(run: Path) -> None:
     """What pyarrow needs to read the same columns of every part, and to write them as one table a shard."""
-    frozen = plan.load_plan(open_store(str(run)))
+    frozen = load_plan(open_store(str(run)))
     for number in range(len(frozen.shards)):
-        keys = [names.part_key(number, part) for part in range(frozen.part_count(number))]
+        keys = [part_key(number, part) for part in range(frozen.part_count(number))]
         read = [pq.read_table(run / key, columns=METADATA, page_checksum_verification=True) for key in keys]
         whole = pa.concat_tables(read)
-        pq.write_table(whole, run / f"copy-{number:05d}.parquet", **tables.parquet_options(whole.schema))
+        pq.write_table(whole, run / f"copy-{number:05d}.parquet", **parquet_options(whole.schema))
 
 
 def bench(images: int) -> list[tuple[str, ...]]:

@@ -21,9 +21,10 @@ import click
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from imagekiln.steps import generate, run
-from imagekiln.steps.device import is_out_of_memory
-from imagekiln.steps.stats import StageSeconds
+from imagekiln.steps.generate import step
+from imagekiln.steps.generate.diffusion.device import is_out_of_memory
+from imagekiln.steps.local import run
+from imagekiln.steps.runs.stats import StageSeconds
 from tests.bench import random_models
 from tests.bench.contenders import measure
 from tests.bench.limit import find
@@ -81,8 +82,8 @@ def cold(asked: Asked) -> str:
 
 def started(work: Work, folder: Path, place: int) -> StageSeconds:
     """What the first batch of a job takes in a process that has made none."""
-    _ = generate
-    return run.run(job(work, folder, first_seed=place * work.images)).summary.seconds
+    _ = step
+    return run(job(work, folder, first_seed=place * work.images)).summary.seconds
 
 
 def memory(asked: Asked) -> str:

@@ -17,12 +17,12 @@ import pyarrow.parquet as pq
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from imagekiln.steps.generate import generate_shard
-from imagekiln.steps.job import BatchSettings, Job, ModelSettings, PartSettings, RowDefaults, ShardSettings
-from imagekiln.steps.planning import make_plan
-from imagekiln.steps.progress import NoProgress
-from imagekiln.steps.stats import StageSeconds
-from imagekiln.steps.stop import Stop
+from imagekiln.steps.generate.step import generate_shard
+from imagekiln.steps.job.job import BatchSettings, Job, ModelSettings, PartSettings, RowDefaults, ShardSettings
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.stats import StageSeconds
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from tests.devices import StandIn
 

@@ -19,11 +19,10 @@ import pyarrow.parquet as pq
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from imagekiln.steps import existing
-from imagekiln.steps.buckets import IdArray
-from imagekiln.steps.database import MEMORY_LIMIT, Database
-from imagekiln.steps.holdings import ImageIndexWriter
+from imagekiln.steps.plan.existing_images import create_existing_table
+from imagekiln.steps.runs.image_index import IdArray, ImageIndexWriter
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.scratch import MEMORY_LIMIT, Database
 from tests.bench.measure import Measured, beside, machine, measured, table
 
 RUNS = 5
@@ -71,7 +70,7 @@ def leave_out(folder: Path) -> None:
     scratch.mkdir()
     database = Database(scratch)
     database.execute(ONCE.format(folder / "new.parquet"))
-    existing.create_existing_table(database, scratch, [str(folder / f"run-{run}") for run in range(RUNS)])
+    create_existing_table(database, scratch, [str(folder / f"run-{run}") for run in range(RUNS)])
     _tell(folder, "kiln", database.fetch_table(LEFT))
     database.close()
 

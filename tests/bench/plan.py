@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from imagekiln.steps.job import Job, ModelSettings, RowDefaults
-from imagekiln.steps.job import ShardSettings as ShardSize
-from imagekiln.steps.planning import make_plan
+from imagekiln.steps.job.job import Job, ModelSettings, RowDefaults
+from imagekiln.steps.job.job import ShardSettings as ShardSize
+from imagekiln.steps.plan.step import make_plan
 from tests.bench.inputs import write_prompts
 from tests.bench.measure import Measured, beside, machine, measured, table
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from imagekiln.steps import run
-from imagekiln.steps.progress import NoProgress
+from imagekiln.steps.local import run
+from imagekiln.steps.runtime.progress import NoProgress
 from tests.bench.measure import MIB
 from tests.bench.work import Work, job
 
@@ -45,5 +45,5 @@ def watched(work: Work) -> list[Sample]:
     """Memory while the job makes its images."""
     watch = Watch(work.images)
     with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as folder:
-        run.run(job(work, Path(folder)), watch)
+        run(job(work, Path(folder)), watch)
     return watch.samples

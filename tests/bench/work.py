@@ -10,10 +10,10 @@ import pyarrow.parquet as pq
 import torch
 import transformers
 
-from imagekiln.steps import bundled
-from imagekiln.steps.families import EmbeddingIndices, family_of
-from imagekiln.steps.job import Job
-from imagekiln.steps.jobfile import validate_job
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.models.families import EmbeddingIndices, family_of
+from imagekiln.steps.storage.uri import resolve_path
 
 Untyped: TypeAlias = Any  # diffusers has no types to speak of
 Inputs = dict[str, object]
@@ -72,7 +72,7 @@ def load(work: Work) -> Untyped:
     """The pipeline, as its own documentation says to load it."""
     for library in (diffusers, transformers):
         library.utils.logging.disable_progress_bar()
-    folder, dtype = bundled.resolve_path(work.model), getattr(torch, work.dtype)
+    folder, dtype = resolve_path(work.model), getattr(torch, work.dtype)
     pipe = diffusers.DiffusionPipeline.from_pretrained(folder, dtype=dtype, use_safetensors=True).to(work.device)
     pipe.set_progress_bar_config(disable=True)
     return pipe

@@ -7,11 +7,11 @@ from contextlib import suppress
 import fsspec
 import pytest
 
-from imagekiln.workflows import access
-from imagekiln.workflows.argo import ArgoApi
-from imagekiln.workflows.argo_server import ArgoServer
-from imagekiln.workflows.connection import ApiConnection
-from imagekiln.workflows.kubernetes_api import KubernetesApi
+from imagekiln.workflows.client.access import argo_server_access, kubernetes_access, server_from_environment
+from imagekiln.workflows.client.api import ArgoApi
+from imagekiln.workflows.client.argo_server import ArgoServer
+from imagekiln.workflows.client.http import ApiConnection
+from imagekiln.workflows.client.kubernetes import KubernetesApi
 from tests.cluster import jobs, kube
 
 NEEDED = ("KUBECONFIG", "AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
@@ -32,13 +32,13 @@ def _namespace() -> None:
 @pytest.fixture(scope="session")
 def argo() -> ArgoApi:
     """The cluster by way of the Kubernetes API."""
-    return KubernetesApi(ApiConnection(access.kubernetes_access()))
+    return KubernetesApi(ApiConnection(kubernetes_access()))
 
 
 @pytest.fixture(scope="session")
 def server() -> ArgoServer:
     """The cluster by way of Argo's server, which the environment names as for Argo's own command line."""
-    named = access.server_from_environment()
+    named = server_from_environment()
     if named is None:
         pytest.fail("ARGO_SERVER and ARGO_TOKEN name no server of Argo's")
-    return ArgoServer(ApiConnection(access.argo_server_access(named)))
+    return ArgoServer(ApiConnection(argo_server_access(named)))

@@ -1,9 +1,9 @@
 """Waiting for workflows of tests, and for their pods."""
 
-from imagekiln.steps.job import Job
-from imagekiln.workflows import client
-from imagekiln.workflows.argo import ArgoApi
-from imagekiln.workflows.status import WorkflowStatus
+from imagekiln.steps.job.job import Job
+from imagekiln.workflows.client.api import ArgoApi
+from imagekiln.workflows.client.client import apply, submit, wait
+from imagekiln.workflows.client.status import WorkflowStatus
 from tests.cluster import kube
 
 SECONDS = 900.0
@@ -11,7 +11,7 @@ SECONDS = 900.0
 
 def ended(name: str, argo: ArgoApi) -> WorkflowStatus:
     """A workflow's status once it has ended."""
-    return client.wait(name, kube.NAMESPACE, SECONDS, argo, every=1)
+    return wait(name, kube.NAMESPACE, SECONDS, argo, every=1)
 
 
 def succeeded(name: str, argo: ArgoApi) -> str:
@@ -24,8 +24,8 @@ def succeeded(name: str, argo: ArgoApi) -> str:
 
 def submitted(job: Job, argo: ArgoApi) -> str:
     """The name of the workflow of a job, whose template is brought up to date first."""
-    client.apply(job, argo)
-    return client.submit(job, argo=argo).name
+    apply(job, argo)
+    return submit(job, argo=argo).name
 
 
 def running(name: str, step: str, seconds: float = 300) -> kube.Object:

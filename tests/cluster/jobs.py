@@ -8,12 +8,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps import names, run, tables
-from imagekiln.steps.aggregate import aggregate
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete
-from imagekiln.steps.job import Job
-from imagekiln.steps.jobfile import validate_job
-from imagekiln.steps.plan import load_plan
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.local import run
+from imagekiln.steps.runs.keys import manifest_key
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
 from tests.cluster.kube import NAMESPACE
 
@@ -50,7 +52,7 @@ def job(**settings: object) -> Job:
 def here(wanted: Job, folder: Path) -> str:
     """The same job done on this machine."""
     local = wanted.model_copy(update={"output": str(folder), "device": "cpu"})
-    return run.run(local).uri
+    return run(local).uri
 
 
 def made(uri: str) -> dict[str, str]:
@@ -69,7 +71,7 @@ def manifest(uri: str) -> pa.Table:
     """A run's manifest as one table."""
     store = open_store(uri)
     count = len(load_plan(store).shards)
-    return pa.concat_tables([tables.read_table(store, names.manifest_key(number)) for number in range(count)])
+    return pa.concat_tables([read_table(store, manifest_key(number)) for number in range(count)])
 
 
 def written(uri: str) -> dict[str, object]:

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.workflows import client
-from imagekiln.workflows.argo import ArgoApi
+from imagekiln.workflows.client.api import ArgoApi
+from imagekiln.workflows.client.client import get_status, watch
 from tests.cluster import jobs, kube
 from tests.cluster.ending import submitted
 
@@ -40,9 +40,9 @@ def test_workflow_fits_in_its_object(shards: int, tmp_path: Path, argo: ArgoApi)
     with _advertised():
         began, most = time.monotonic(), 0
         name = submitted(job, argo)
-        for _ in client.watch(name, kube.NAMESPACE, argo, every=5):
+        for _ in watch(name, kube.NAMESPACE, argo, every=5):
             most = max(most, _controller_memory())
-    status = client.get_status(name, kube.NAMESPACE, argo)
+    status = get_status(name, kube.NAMESPACE, argo)
     stored = kube.get("workflow", name)
     size = len(json.dumps(stored, separators=(",", ":")).encode())
     packed = kube.at(stored, "status", "compressedNodes")

@@ -8,12 +8,14 @@ from typing import cast
 
 import pytest
 
-from imagekiln.steps.job import Job
-from imagekiln.workflows import access, client, submission
-from imagekiln.workflows.argo import ArgoApi
-from imagekiln.workflows.connection import ApiAccess, ApiConnection
-from imagekiln.workflows.doctor import diagnosis
+from imagekiln.steps.job.job import Job
+from imagekiln.workflows.client.access import kubernetes_access
+from imagekiln.workflows.client.api import ArgoApi
+from imagekiln.workflows.client.client import apply
+from imagekiln.workflows.client.http import ApiAccess, ApiConnection
 from imagekiln.workflows.doctor.check import DoctorCheck
+from imagekiln.workflows.doctor.diagnosis import collect_diagnosis, diagnose
+from imagekiln.workflows.templates.workflow import job_parameter
 from tests.cluster import jobs, kube
 from tests.cluster.shell import shell
 
@@ -26,8 +28,8 @@ def job(**changes: object) -> Job:
 
 def diagnosed(wanted: Job) -> dict[str, DoctorCheck]:
     """What doctor says, by the prerequisite's name."""
-    checks = diagnosis.diagnose(wanted, ApiConnection(access.kubernetes_access()))
-    return {each.name: each for each in diagnosis.collect_diagnosis(wanted, checks).checks}
+    checks = diagnose(wanted, ApiConnection(kubernetes_access()))
+    return {each.name: each for each in collect_diagnosis(wanted, checks).checks}
 
 
 def wrong(wanted: Job) -> dict[str, str]:
@@ -39,7 +41,7 @@ def wrong(wanted: Job) -> dict[str, str]:
 
 @pytest.fixture(autouse=True)
 def _registered(argo: ArgoApi) -> None:
-    client.apply(job(), argo)
+    apply(job(), argo)
 
 
 @contextmanager
@@ -162,7 +164,7 @@ def test_what_a_profile_names_and_is_not_there_is_named(tmp_path: Path, settings
 
 def test_template_of_another_profile_is_named(tmp_path: Path, argo: ArgoApi) -> None:
     wanted = profile(tmp_path, "gpu: {count: 1}")
-    client.apply(wanted, argo)
+    apply(wanted, argo)
     assert "apply" in wrong(profile(tmp_path, "gpu: {count: 2}"))["template"]
 
 
@@ -175,7 +177,7 @@ def test_prompts_that_are_missing_are_named() -> None:
 
 
 def test_store_that_refuses_our_key_is_named(tmp_path: Path) -> None:
-    (tmp_path / "job.yaml").write_text(submission.job_parameter(job()))
+    (tmp_path / "job.yaml").write_text(job_parameter(job()))
     other = {"AWS_SECRET_ACCESS_KEY": "another"}
     done = shell("doctor", str(tmp_path / "job.yaml"), "--output", "json", environment=other)
     found = {each["name"] for each in json.loads(done.stdout)["checks"] if each["verdict"] == "wrong"}
@@ -184,17 +186,17 @@ def test_store_that_refuses_our_key_is_named(tmp_path: Path) -> None:
 
 def test_right_that_a_submitter_lacks_is_named() -> None:
     token = kube.kubectl("create", "token", "imagekiln-sender").strip()
-    reached = access.kubernetes_access()
+    reached = kubernetes_access()
     stranger = ApiAccess(reached.url, lambda: f"Bearer {token}", reached.verify)
-    found = {each.name: each for each in diagnosis.diagnose(job(), ApiConnection(stranger))}
+    found = {each.name: each for each in diagnose(job(), ApiConnection(stranger))}
     assert found["your-rights"].verdict == "wrong"
     assert "imagekiln-submitter" in str(found["your-rights"].remedy)
 
 
 def test_submitters_rights_are_enough_to_find_nothing_wrong() -> None:
     token = kube.kubectl("create", "token", "imagekiln-submitter").strip()
-    reached = access.kubernetes_access()
+    reached = kubernetes_access()
     submitter = ApiAccess(reached.url, lambda: f"Bearer {token}", reached.verify)
-    found = [each for each in diagnosis.diagnose(job(), ApiConnection(submitter)) if each.verdict != "ok"]
+    found = [each for each in diagnose(job(), ApiConnection(submitter)) if each.verdict != "ok"]
     assert {each.name for each in found if each.verdict == "wrong"} == set()
     assert {each.name for each in found} <= {"store-credentials", "gpu-metrics", "argo-version", "argo-controller"}

@@ -2,13 +2,18 @@
 
 import pytest
 
-from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.plan import load_plan
-from imagekiln.steps.planning import make_plan
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
-from imagekiln.workflows import client, further, gpu_profiles, status, templates
-from imagekiln.workflows.argo import ArgoApi
-from imagekiln.workflows.connection import Json
+from imagekiln.workflows.client.api import ArgoApi
+from imagekiln.workflows.client.client import get_status, resubmit, stop
+from imagekiln.workflows.client.status import has_ended
+from imagekiln.workflows.objects import Json
+from imagekiln.workflows.profiles.loader import load_profile
+from imagekiln.workflows.templates import child_workflows
+from imagekiln.workflows.templates.child_workflows import NOOP_TEMPLATE, PARENT_LABEL
+from imagekiln.workflows.templates.workflow_template import build_workflow_template, template_name
 from tests.cluster import jobs, kube
 from tests.cluster.ending import ended
 
@@ -17,9 +22,9 @@ IN_ONE = 3
 
 def begun(argo: ArgoApi, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     """The name of a workflow whose shards do not fit in one, and its run."""
-    monkeypatch.setattr(further, "MOST_PODS", IN_ONE)
-    profile = gpu_profiles.load_profile("test").model_copy(update={"name": "few"})
-    argo.apply(templates.build_workflow_template(profile, kube.NAMESPACE))
+    monkeypatch.setattr(child_workflows, "MOST_PODS", IN_ONE)
+    profile = load_profile("test").model_copy(update={"name": "few"})
+    argo.apply(build_workflow_template(profile, kube.NAMESPACE))
     wanted = jobs.job(shard={"images": 2}, device="cpu")
     planned = make_plan(wanted)
     shards = len(planned.plan.shards)
@@ -34,8 +39,8 @@ def begun(argo: ArgoApi, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
         "metadata": {"name": name, "namespace": kube.NAMESPACE},
         "spec": {
             "entrypoint": "further",
-            "onExit": further.NOOP_TEMPLATE,
-            "workflowTemplateRef": {"name": templates.template_name(profile)},
+            "onExit": NOOP_TEMPLATE,
+            "workflowTemplateRef": {"name": template_name(profile)},
             "arguments": {"parameters": parameters},
         },
     }
@@ -45,7 +50,7 @@ def begun(argo: ArgoApi, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
 
 def parts(name: str, argo: ArgoApi) -> list[Json]:
     """The further workflows of one."""
-    return argo.list_objects("Workflow", kube.NAMESPACE, f"{further.PARENT_LABEL}={name}")
+    return argo.list_objects("Workflow", kube.NAMESPACE, f"{PARENT_LABEL}={name}")
 
 
 def test_shards_that_do_not_fit_are_made_by_further_workflows(argo: ArgoApi, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,7 +58,7 @@ def test_shards_that_do_not_fit_are_made_by_further_workflows(argo: ArgoApi, mon
     found = ended(name, argo)
     assert (found.phase, found.failures) == ("Succeeded", ())
     assert {kube.at(each, "spec", "priority") for each in parts(name, argo)} == {3}
-    assert client.get_status(name, kube.NAMESPACE, argo).pods.done == len(load_plan(open_store(run)).shards)
+    assert get_status(name, kube.NAMESPACE, argo).pods.done == len(load_plan(open_store(run)).shards)
     assert aggregate(run).ok == len(jobs.TEXTS)
 
 
@@ -62,12 +67,12 @@ def test_what_is_stopped_stops_with_its_further_workflows_and_goes_on_when_resub
 ) -> None:
     name, run = begun(argo, monkeypatch)
     kube.until(240, "a pod of a further workflow", lambda: [each for part in parts(name, argo) for each in _pods(part)])
-    client.stop(name, kube.NAMESPACE, argo)
+    stop(name, kube.NAMESPACE, argo)
     assert ended(name, argo).phase == "Failed"
-    kube.until(240, "the end of its parts", lambda: all(status.has_ended(each) for each in parts(name, argo)))
+    kube.until(240, "the end of its parts", lambda: all(has_ended(each) for each in parts(name, argo)))
     before = jobs.written(run)
     assert len(before) < len(load_plan(open_store(run)).shards), "it was stopped too late to tell"
-    again = ended(client.resubmit(name, kube.NAMESPACE, argo).name, argo)
+    again = ended(resubmit(name, kube.NAMESPACE, argo).name, argo)
     assert (again.phase, again.failures) == ("Succeeded", ())
     assert aggregate(run).ok == len(jobs.TEXTS)
     after = jobs.written(run)

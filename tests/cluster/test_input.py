@@ -1,6 +1,6 @@
 """What a person got wrong is said where they look, and costs no second try."""
 
-from imagekiln.workflows.argo import ArgoApi
+from imagekiln.workflows.client.api import ArgoApi
 from tests.cluster import jobs, kube
 from tests.cluster.ending import ended, submitted, succeeded
 

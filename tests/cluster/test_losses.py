@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.job import Job
-from imagekiln.steps.verify import verify
-from imagekiln.workflows import client
-from imagekiln.workflows.argo import ArgoApi
-from imagekiln.workflows.argo_server import ArgoServer
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.workflows.client.api import ArgoApi
+from imagekiln.workflows.client.argo_server import ArgoServer
+from imagekiln.workflows.client.client import get_status, resubmit, stop, watch
 from tests.cluster import jobs, kube
 from tests.cluster.ending import ended, running, submitted, succeeded
 
@@ -42,7 +42,7 @@ def check(name: str, before: dict[str, object], argo: ArgoApi) -> None:
     assert verify(run).ok == IMAGES
     after = jobs.written(run)
     assert {key: after[key] for key in before} == before
-    assert client.get_status(name, kube.NAMESPACE, argo).images == IMAGES
+    assert get_status(name, kube.NAMESPACE, argo).images == IMAGES
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -85,7 +85,7 @@ def test_out_of_memory_is_tried_again_with_more(tmp_path: Path, argo: ArgoApi) -
     job = slow(cluster={"namespace": kube.NAMESPACE, "profile": str(profile)})
     name = submitted(job, argo)
     asked: dict[str, str] = {}
-    for _ in client.watch(name, kube.NAMESPACE, argo, every=1):
+    for _ in watch(name, kube.NAMESPACE, argo, every=1):
         for pod in kube.pods(name, "generate"):
             asked[kube.name(pod)] = str(kube.at(pod, "spec", "containers", 1, "resources", "limits", "memory"))
     assert len(set(asked.values())) > 1, "no attempt had more memory than the first"
@@ -96,10 +96,10 @@ def test_stopped_run_goes_on_when_it_is_retried(server: ArgoServer) -> None:
     job = slow()
     name = submitted(job, server)
     before = some_parts(job)
-    client.stop(name, kube.NAMESPACE, server)
+    stop(name, kube.NAMESPACE, server)
     assert ended(name, server).phase == "Failed"
     assert len(jobs.written(f"{job.output}/{job.run_id}")) < IMAGES // 2, "nothing was left to do"
-    check(client.resubmit(name, kube.NAMESPACE, server).name, before, server)
+    check(resubmit(name, kube.NAMESPACE, server).name, before, server)
 
 
 def test_node_lost(argo: ArgoApi) -> None:

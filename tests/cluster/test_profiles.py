@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.job import Job
-from imagekiln.workflows.argo import ArgoApi
+from imagekiln.steps.job.job import Job
+from imagekiln.workflows.client.api import ArgoApi
 from tests.cluster import jobs, kube
 from tests.cluster.ending import ended, running, submitted, succeeded
 

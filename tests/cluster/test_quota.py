@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from imagekiln.steps.verify import verify
-from imagekiln.workflows import client
-from imagekiln.workflows.argo import ArgoApi
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.workflows.client.api import ArgoApi
+from imagekiln.workflows.client.client import watch
 from tests.cluster import jobs, kube
 from tests.cluster.ending import submitted, succeeded
 
@@ -42,7 +42,7 @@ def test_twenty_shards_go_through_four_gpus(argo: ArgoApi) -> None:
     cluster = {"namespace": kube.NAMESPACE, "profile": "test", "parallelism": SHARDS}
     name = submitted(jobs.job(prompts=uri, shard={"images": 2}, defaults={"steps": 2}, cluster=cluster), argo)
     most = 0
-    for status in client.watch(name, kube.NAMESPACE, argo, every=1):
+    for status in watch(name, kube.NAMESPACE, argo, every=1):
         there = [
             each for each in kube.pods(name, "generate") if kube.at(each, "status", "phase") in ("Pending", "Running")
         ]

@@ -2,11 +2,13 @@
 
 from datetime import UTC, date, datetime
 
-from imagekiln.steps import names
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.verify import verify
-from imagekiln.workflows import client, schedules
-from imagekiln.workflows.argo import ArgoApi, object_metadata
+from imagekiln.workflows.client.api import ArgoApi
+from imagekiln.workflows.client.client import submit
+from imagekiln.workflows.client.schedules import backfill, resume, schedule, suspend
+from imagekiln.workflows.objects import object_metadata
 from tests.cluster import jobs, kube
 from tests.cluster.ending import ended, succeeded
 
@@ -15,21 +17,21 @@ DAYS = (date(2026, 3, 1), date(2026, 3, 2), date(2026, 3, 3))
 
 def test_firing_makes_its_date_once(argo: ArgoApi) -> None:
     job = jobs.job(name=f"minutely-{datetime.now(UTC):%H%M%S}", run_id=None, shard={"images": 12})
-    cron = schedules.schedule(job, "* * * * *", argo=argo)
+    cron = schedule(job, "* * * * *", argo=argo)
     labels = f"workflows.argoproj.io/cron-workflow={cron}"
     fired = kube.until(150, "a firing", lambda: argo.list_objects("Workflow", kube.NAMESPACE, labels))[0]
-    schedules.suspend(cron, kube.NAMESPACE, argo)
+    suspend(cron, kube.NAMESPACE, argo)
     run = succeeded(str(object_metadata(fired)["name"]), argo)
     assert verify(run).ok == len(jobs.TEXTS)
     before = jobs.written(run)
-    schedules.schedule(job, "* * * * *", argo=argo)
+    schedule(job, "* * * * *", argo=argo)
     assert kube.at(argo.get("CronWorkflow", kube.NAMESPACE, cron), "spec", "suspend") is True, "registering resumed it"
 
     at = object_metadata(fired)["annotations"]["workflows.argoproj.io/scheduled-time"]  # type: ignore[index]
-    again = ended(client.submit(job, at, "UTC", argo).name, argo)
+    again = ended(submit(job, at, "UTC", argo).name, argo)
     assert (again.phase, again.run, again.pods.done) == ("Succeeded", run, 0), "the same date made something again"
     assert jobs.written(run) == before
-    schedules.resume(cron, kube.NAMESPACE, argo)
+    resume(cron, kube.NAMESPACE, argo)
     assert kube.at(argo.get("CronWorkflow", kube.NAMESPACE, cron), "spec", "suspend") in (False, None)
     argo.delete("CronWorkflow", kube.NAMESPACE, cron)
 
@@ -43,29 +45,29 @@ def test_backfill_makes_each_date_of_its_own_prompts(argo: ArgoApi) -> None:
         run_id=None,
         output=f"{jobs.BUCKET}/nightly-{datetime.now(UTC):%H%M%S}",
     )
-    cron = schedules.schedule(job, "30 1 * * *", "Europe/Berlin", argo)
-    schedules.suspend(cron, kube.NAMESPACE, argo)
-    begun = [each.name for each in schedules.backfill(job, DAYS[0], DAYS[-1], argo)]
+    cron = schedule(job, "30 1 * * *", "Europe/Berlin", argo)
+    suspend(cron, kube.NAMESPACE, argo)
+    begun = [each.name for each in backfill(job, DAYS[0], DAYS[-1], argo)]
     runs = [succeeded(name, argo) for name in begun]
     assert [run.rpartition("/")[2] for run in runs] == [
         "nightly-20260301T003000Z", "nightly-20260302T003000Z", "nightly-20260303T003000Z",
     ]  # fmt: skip
     for place, run in enumerate(runs):
         assert sorted(jobs.manifest(run)["prompt"].to_pylist()) == sorted(jobs.TEXTS[place : place + 2])
-    assert [each.name for each in schedules.backfill(job, DAYS[0], DAYS[-1], argo)] == begun
+    assert [each.name for each in backfill(job, DAYS[0], DAYS[-1], argo)] == begun
     argo.delete("CronWorkflow", kube.NAMESPACE, cron)
 
 
 def test_a_night_that_lost_images_makes_them_again(argo: ArgoApi) -> None:
     job = jobs.job(name="lossy", run_id=None, output=f"{jobs.BUCKET}/lossy-{datetime.now(UTC):%H%M%S}")
-    cron = schedules.schedule(job, "30 1 * * *", "Europe/Berlin", argo)
-    schedules.suspend(cron, kube.NAMESPACE, argo)
-    (fired,) = schedules.backfill(job, DAYS[0], DAYS[0], argo)
+    cron = schedule(job, "30 1 * * *", "Europe/Berlin", argo)
+    suspend(cron, kube.NAMESPACE, argo)
+    (fired,) = backfill(job, DAYS[0], DAYS[0], argo)
     run = succeeded(fired.name, argo)
     whole, before = jobs.made(run), jobs.written(run)
-    open_store(run).remove(names.part_key(0, 1))
+    open_store(run).remove(part_key(0, 1))
     jobs.incomplete(run)
-    (again,) = schedules.backfill(job, DAYS[0], DAYS[0], argo, retry=True)
+    (again,) = backfill(job, DAYS[0], DAYS[0], argo, retry=True)
     assert succeeded(again.name, argo) == f"{run}/retry-1"
     assert jobs.made(run) == whole
     assert len(set(before) - set(jobs.written(run))) == 1, "what was lost was written into the run itself"

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from imagekiln.workflows import client
-from imagekiln.workflows.argo import ArgoApi
+from imagekiln.workflows.client.api import ArgoApi
+from imagekiln.workflows.client.client import watch
 from tests.cluster import jobs, kube
 from tests.cluster.ending import submitted
 
@@ -23,7 +23,7 @@ def pods(argo: ArgoApi) -> dict[str, kube.Object]:
     """Every pod that a run has had, by its name."""
     found: dict[str, kube.Object] = {}
     name = submitted(jobs.job(), argo)
-    for _ in client.watch(name, kube.NAMESPACE, argo, every=0.5):
+    for _ in watch(name, kube.NAMESPACE, argo, every=0.5):
         found |= {kube.name(each): each for each in kube.pods(name)}
     return found
 

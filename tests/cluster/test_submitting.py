@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.verify import verify
-from imagekiln.workflows import client, events, gpu_profiles, submission
-from imagekiln.workflows.argo import ArgoApi
-from imagekiln.workflows.argo_server import ArgoServer
-from imagekiln.workflows.connection import Json
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.workflows.client.api import ArgoApi
+from imagekiln.workflows.client.argo_server import ArgoServer
+from imagekiln.workflows.client.client import register_template, submit
+from imagekiln.workflows.objects import Json
+from imagekiln.workflows.profiles.loader import load_profile
+from imagekiln.workflows.templates.events import build_event_binding
+from imagekiln.workflows.templates.workflow import job_parameter
 from tests.cluster import jobs, kube
 from tests.cluster.ending import succeeded
 from tests.cluster.shell import shell
@@ -36,14 +39,14 @@ def check(run: str, expected: dict[str, str]) -> None:
 
 def test_from_python(argo: ArgoApi, text: str, expected: dict[str, str]) -> None:
     wanted = jobs.job(prompts=text)
-    begun = client.submit(wanted, argo=argo)
+    begun = submit(wanted, argo=argo)
     check(succeeded(begun.name, argo), expected)
-    assert client.submit(wanted, argo=argo).name == begun.name, "submitted twice, it ran twice"
+    assert submit(wanted, argo=argo).name == begun.name, "submitted twice, it ran twice"
 
 
 def test_from_the_shell(tmp_path: Path, text: str, expected: dict[str, str]) -> None:
     wanted = jobs.job(prompts=text)
-    (tmp_path / "job.yaml").write_text(submission.job_parameter(wanted))
+    (tmp_path / "job.yaml").write_text(job_parameter(wanted))
     done = shell("submit", str(tmp_path / "job.yaml"), "--watch", "--output", "json")
     assert done.returncode == 0, done.stderr
     _, _, last = done.stdout.strip().rpartition("\n}\n")
@@ -51,11 +54,11 @@ def test_from_the_shell(tmp_path: Path, text: str, expected: dict[str, str]) -> 
 
 
 def test_by_the_form_of_argos_page(argo: ArgoApi, server: ArgoServer, text: str, expected: dict[str, str]) -> None:
-    client.register_template(jobs.job(), argo)
+    register_template(jobs.job(), argo)
     body: Json = {
         "resourceKind": "WorkflowTemplate",
         "resourceName": "imagekiln-test",
-        "submitOptions": {"parameters": [f"job={submission.job_parameter(jobs.job(prompts=text))}"]},
+        "submitOptions": {"parameters": [f"job={job_parameter(jobs.job(prompts=text))}"]},
     }
     made = server.connection.request("POST", f"api/v1/workflows/{kube.NAMESPACE}/submit", body=body)
     check(succeeded(kube.name(made), argo), expected)
@@ -63,8 +66,8 @@ def test_by_the_form_of_argos_page(argo: ArgoApi, server: ArgoServer, text: str,
 
 def test_by_an_event(argo: ArgoApi, server: ArgoServer, text: str, expected: dict[str, str]) -> None:
     wanted = jobs.job(prompts=text)
-    client.register_template(wanted, argo)
-    argo.apply(events.build_event_binding(gpu_profiles.load_profile("test"), kube.NAMESPACE))
+    register_template(wanted, argo)
+    argo.apply(build_event_binding(load_profile("test"), kube.NAMESPACE))
     body: Json = {"job": wanted.model_dump(mode="json", exclude_defaults=True), "request": wanted.run_id}
     path = f"api/v1/events/{kube.NAMESPACE}/imagekiln-test"
     server.connection.request("POST", path, body=body)

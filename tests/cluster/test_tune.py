@@ -7,9 +7,9 @@ from uuid import uuid4
 import fsspec
 import yaml
 
-from imagekiln.steps import tuning_file
-from imagekiln.steps.planning import make_plan
-from imagekiln.workflows import gpu_profiles
+from imagekiln.steps.job.tuning_file import read_tuning_file
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.workflows.profiles.loader import load_profile
 from tests.cluster import jobs, kube
 from tests.cluster.kube import Object, at
 
@@ -21,7 +21,7 @@ def _manifest(job: str) -> Object:
     """It, as a user of this small cluster would change it: the job's URI, the image, and what is asked for."""
     made = cast("Object", yaml.safe_load(MANIFEST.read_text()))
     container = cast("Object", at(made, "spec", "template", "spec", "containers", 0))
-    container["image"] = gpu_profiles.load_profile("test").generate.image
+    container["image"] = load_profile("test").generate.image
     container["args"] = ["tune", job, "--set", "device=cpu", "--set", "threads=1"]
     small: Object = {"memory": "2Gi", "nvidia.com/gpu": "1"}
     container["resources"] = {"requests": {"cpu": "500m"} | small, "limits": small}
@@ -44,7 +44,7 @@ def test_a_pod_tunes_beside_the_job_and_planning_freezes_what_it_found() -> None
     assert kube.until(300, "the pod tunes", _ended) == "Complete", kube.kubectl("logs", log)
     (pod,) = kube.items("pods", "--selector", f"job-name={NAME}")
     assert str(at(pod, "spec", "nodeName")).startswith("gpu-")
-    (entry,) = tuning_file.read_tuning_file(f"{folder}/tuning.yaml").entries
+    (entry,) = read_tuning_file(f"{folder}/tuning.yaml").entries
     tuned = jobs.job(prompts=wanted.prompts, device="cpu", batch={"tuning": f"{folder}/tuning.yaml"})
     (size,) = make_plan(tuned).plan.batch_sizes
     assert (size.width, size.height, size.images) == (entry.width, entry.height, entry.batch)

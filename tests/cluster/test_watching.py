@@ -6,10 +6,11 @@ import urllib.request
 
 import pytest
 
-from imagekiln.workflows import client, pod_logs
-from imagekiln.workflows.argo import ArgoApi
-from imagekiln.workflows.argo_server import ArgoServer
-from imagekiln.workflows.status import WorkflowStatus
+from imagekiln.workflows.client.api import ArgoApi
+from imagekiln.workflows.client.argo_server import ArgoServer
+from imagekiln.workflows.client.client import watch
+from imagekiln.workflows.client.logs import logs
+from imagekiln.workflows.client.status import WorkflowStatus
 from tests.cluster import kube
 from tests.cluster.ending import running, submitted
 from tests.cluster.test_losses import slow
@@ -22,9 +23,9 @@ def watched(argo: ArgoApi) -> list[WorkflowStatus]:
     """A run's statuses, from its beginning to its end."""
     name = submitted(slow(SHOWN), argo)
     pod = kube.name(running(name, "generate"))
-    lines = pod_logs.logs(name, kube.NAMESPACE, 0, argo, follow=True)
+    lines = logs(name, kube.NAMESPACE, 0, argo, follow=True)
     assert f'"total": {SHOWN}' in next(lines), f"{pod} says nothing of what it does"
-    return list(client.watch(name, kube.NAMESPACE, argo, every=1))
+    return list(watch(name, kube.NAMESPACE, argo, every=1))
 
 
 def test_progress_rises_while_a_shard_runs(watched: list[WorkflowStatus]) -> None:

@@ -10,9 +10,9 @@ import click
 import pytest
 import yaml
 
-from imagekiln.steps.jobfile import validate_job
-from imagekiln.workflows import gpu_profiles
-from imagekiln.workflows.cli import main
+from imagekiln.steps.job.reader import validate_job
+from imagekiln.workflows.cli.main import main
+from imagekiln.workflows.profiles.loader import load_profile
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
@@ -58,7 +58,7 @@ def test_shown_job_or_profile_is_one(text: str, tmp_path: Path) -> None:
         assert validate_job(yaml.safe_load(text)).name
     else:
         (tmp_path / "own.yaml").write_text(text)
-        assert gpu_profiles.load_profile(str(tmp_path / "own.yaml")).name == "own"
+        assert load_profile(str(tmp_path / "own.yaml")).name == "own"
 
 
 def test_shown_python_parses() -> None:

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from imagekiln.steps import networks
-from imagekiln.steps.compiled_code import CompileCache
-from imagekiln.steps.denoise import Denoiser
-from imagekiln.steps.rows import ImageRow
-from imagekiln.steps.speed import SpeedSettings
+from imagekiln.steps.generate.diffusion import compile
+from imagekiln.steps.generate.diffusion.compile_cache import CompileCache
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.storage import open_store
 from tests import families, models
 from tests.runs import image_row
@@ -53,7 +53,7 @@ def test_the_bundled_model_compiled_draws_the_same_to_the_eye_and_leaves_its_cod
 def test_every_family_is_traced_once_a_shape_and_draws_the_same_to_the_eye(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(networks, "COMPILER", {"backend": "eager"})
+    monkeypatch.setattr(compile, "COMPILER", {"backend": "eager"})
     torch.compiler.reset()
     counters.clear()
     side = families.SIDES.get(kind, models.SIDE)

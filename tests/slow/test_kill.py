@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import names
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, shard_key
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.verify import verify
 from tests.jobs import files
 from tests.kills import Dataset, finished, job, killed, planned, undisturbed
 from tests.processes import Child, aggregate, create, make_plan
@@ -52,14 +52,14 @@ def test_killed_planning_ends_as_the_plan_of_an_undisturbed_one(store_uri: str, 
     killed_between = 0
     for shard in range(0, 30, 3):  # each time a little later
         child = Child(make_plan, killed_job)
-        while child.is_alive() and not store.exists(names.shard_key(shard)):
+        while child.is_alive() and not store.exists(shard_key(shard)):
             time.sleep(0.001)
         time.sleep(dice.uniform(0, 0.01))
-        killed_between += child.kill() and not store.exists(names.PLAN_KEY)
+        killed_between += child.kill() and not store.exists(PLAN_KEY)
     assert killed_between
     assert Child(make_plan, killed_job).join() == 0
-    plan = wanted.pop(names.PLAN_KEY).replace(str(tmp_path / "undisturbed").encode(), store_uri.encode())
-    assert store.read(names.PLAN_KEY) == plan
+    plan = wanted.pop(PLAN_KEY).replace(str(tmp_path / "undisturbed").encode(), store_uri.encode())
+    assert store.read(PLAN_KEY) == plan
     assert {name: store.read(name) for name in wanted} == wanted
 
 
@@ -70,12 +70,12 @@ def test_run_whose_aggregation_was_killed_never_looks_finished_before_it_is(
     store = open_store(there.uri)
     for key, content in wanted.parts.items():
         store.create(key, content)
-    while not store.exists(names.SUCCESS_KEY) and killed_at_work < 20:
+    while not store.exists(SUCCESS_KEY) and killed_at_work < 20:
         child = Child(aggregate, there.uri)
         child.wait_until_begun()
         time.sleep(dice.uniform(0, 0.3))
         killed_at_work += child.kill()
-    if store.exists(names.SUCCESS_KEY):
+    if store.exists(SUCCESS_KEY):
         assert verify(there.uri).ok == IMAGES
     assert killed_at_work
     assert finished(there).manifest.equals(wanted.manifest, check_metadata=True)

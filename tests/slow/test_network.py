@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.planning import PlanResult
+from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.storage import open_store
 from tests.kills import finished, planned, undisturbed
 from tests.network import dead_port, flaky

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pytest
 
-from imagekiln.steps.ahead import QueueWaits, prefetch
+from imagekiln.steps.runtime.prefetch import QueueWaits, prefetch
 from tests.threads import threads
 
 SOON = 5.0  # seconds in which what must happen at once has happened even on a busy machine

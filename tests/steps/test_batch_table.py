@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagekiln.steps.batch_table import floor_power_of_two, limit_batch_pixels
+from imagekiln.steps.models.performance import floor_power_of_two, limit_batch_pixels
 
 
 @pytest.mark.parametrize(("most", "power"), [(-3, 1), (0, 1), (0.7, 1), (1, 1), (3.9, 2), (4, 4), (1000, 512)])

@@ -4,15 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import names
-from imagekiln.steps import plan as plans
-from imagekiln.steps.batching import TuningEntries
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.estimate import estimate
-from imagekiln.steps.plan import BatchSize, Plan
-from imagekiln.steps.planning import PlanResult, make_plan
+from imagekiln.steps.job.tuning_file import TuningEntry
+from imagekiln.steps.plan.batch_sizes import TuningEntries
+from imagekiln.steps.plan.estimate import estimate
+from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.runs.keys import PLAN_KEY
+from imagekiln.steps.runs.plan import BatchSize, Plan, load_plan
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.tuning import TuningEntry
 from tests.jobs import SHAPES, Columns, job, write
 from tests.jobs import plan as planned
 from tests.tuned import entry, tuned_file
@@ -36,7 +35,7 @@ def test_a_number_in_the_job_wins(tmp_path: Path) -> None:
 
 def test_the_tuning_files_entry_is_frozen(tmp_path: Path) -> None:
     there = planned(tmp_path, ROWS, **_tuned(tmp_path, entry(batch=16), entry(batch=2, gpu="a GPU", dtype="float16")))
-    assert plans.load_plan(open_store(there.uri)).batch_sizes == there.plan.batch_sizes == (BatchSize(64, 64, 16),)
+    assert load_plan(open_store(there.uri)).batch_sizes == there.plan.batch_sizes == (BatchSize(64, 64, 16),)
     assert there.plan.max_batch_size == 16
 
 
@@ -136,7 +135,7 @@ def test_same_job_and_file_give_the_same_plan(tmp_path: Path) -> None:
     made = [
         make_plan(job(tmp_path, **{**tuned, "output": str(tmp_path / place)})) for place in ("here", "there")
     ]  # fmt: skip
-    contents = [open_store(each.uri).read(names.PLAN_KEY) for each in made]
+    contents = [open_store(each.uri).read(PLAN_KEY) for each in made]
     assert contents[0].replace(b"/here", b"/there") == contents[1]
 
 

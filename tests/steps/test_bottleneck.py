@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from imagekiln.steps.bottleneck import Bottleneck, find_bottleneck
-from imagekiln.steps.stats import StageSeconds
-from imagekiln.steps.usage import DeviceUsage
+from imagekiln.steps.aggregate.report.bottleneck import Bottleneck, find_bottleneck
+from imagekiln.steps.aggregate.throughput import DeviceUsage
+from imagekiln.steps.runs.stats import StageSeconds
 
 BUSY = DeviceUsage(busy=0.97)
 FINE = StageSeconds(total=1000.0, load=20.0, denoise=850.0, decode=120.0, encode=500.0, write=100.0)

@@ -12,19 +12,21 @@ import pytest
 from PIL import Image as Pillow
 from PIL import ImageOps
 
-from imagekiln.steps import names, tables
-from imagekiln.steps import plan as plans
-from imagekiln.steps.conditions import LoadedAdapters
-from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.errors import BadInput, Incomplete
-from imagekiln.steps.generate import denoiser_loader
-from imagekiln.steps.inputs import ImagePrefetcher
-from imagekiln.steps.reproduce import reproduce
-from imagekiln.steps.retry import retry
-from imagekiln.steps.rows import ImageRow, image_rows
-from imagekiln.steps.run import run
-from imagekiln.steps.storage import Store, open_store
-from imagekiln.steps.verify import verify
+from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.image_prefetch import ImagePrefetcher
+from imagekiln.steps.generate.step import denoiser_loader
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.reproduce import reproduce
+from imagekiln.steps.maintain.retry import retry
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.runs.image import ImageRow, image_rows
+from imagekiln.steps.runs.keys import input_image_key, manifest_key, shard_key
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 from tests import families, models
 from tests.pictures import half, noise
 from tests.runs import image_row, job, write_prompts
@@ -51,7 +53,7 @@ def _side(kind: str) -> int:
 
 def _kept(store: Store, content: bytes) -> str:
     digest = hashlib.sha256(content).hexdigest()
-    store.create(names.input_image_key(digest), content)
+    store.create(input_image_key(digest), content)
     return digest
 
 
@@ -153,7 +155,7 @@ def test_a_job_with_pictures_runs_is_verified_and_reproduced(tmp_path: Path, kin
     done = run(asked)
     assert (done.summary.images, done.summary.ok) == (4, 4)
     assert verify(done.uri).ok == 4
-    manifest = tables.read_table(open_store(done.uri), names.manifest_key(0)).to_pylist()
+    manifest = read_table(open_store(done.uri), manifest_key(0)).to_pylist()
     assert sorted(row["strength"] or 0 for row in manifest) == [0, 0.8, 0.8, 1.0]
     picked = next(row for row in manifest if row["mask_image"] or (not masks and row["strength"] == 1.0))
     again = reproduce(done.uri, picked["image_id"], tmp_path / "again.png")
@@ -172,12 +174,12 @@ def test_a_round_finds_the_pictures_of_its_run(tmp_path: Path) -> None:
     done = run(asked)
     again = retry(done.uri)
     assert (again.round, again.images) == (1, 1)
-    error = tables.read_table(open_store(done.uri), names.manifest_key(0))["error"].to_pylist()[1]
+    error = read_table(open_store(done.uri), manifest_key(0))["error"].to_pylist()[1]
     assert "sampler 'flow_euler' does not fit this model" in error  # and not that a picture is missing
     assert verify(done.uri).ok == 1
     inside = open_store(f"{done.uri}/retry-1")
-    rows_again = tables.read_table(inside, names.shard_key(0))
-    (picture,) = denoiser_loader(inside, plans.load_plan(inside))().draw(
+    rows_again = read_table(inside, shard_key(0))
+    (picture,) = denoiser_loader(inside, load_plan(inside))().draw(
         [replace(row, parameters=replace(row.parameters, sampler="default")) for row in image_rows(rows_again)],
         4,
         lambda: None,
@@ -197,6 +199,6 @@ def test_a_picture_that_is_gone_or_changed_is_found_by_verify_and_not_drawn_from
         picture.write_bytes(noise(2))
     with pytest.raises(Incomplete, match="is missing" if change == "gone" else "has other bytes than were planned"):
         verify(done.uri)
-    image = tables.read_table(open_store(done.uri), names.manifest_key(0))["image_id"].to_pylist()[0]
+    image = read_table(open_store(done.uri), manifest_key(0))["image_id"].to_pylist()[0]
     with pytest.raises(BadInput, match="no such file" if change == "gone" else "is not the picture that was planned"):
         reproduce(done.uri, image, tmp_path / "again.png")

@@ -5,8 +5,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps import buckets
-from imagekiln.steps.buckets import (
+from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.runs import image_index
+from imagekiln.steps.runs.image_index import (
     ID_DTYPE,
     ID_RECORD_DTYPE,
     NUMBERED_ID_DTYPE,
@@ -16,7 +17,6 @@ from imagekiln.steps.buckets import (
     ids_from_hex,
     overlapping_buckets,
 )
-from imagekiln.steps.errors import TryAgain
 
 SPECIAL = ["00" * 16, "ff" * 16, "00" * 15 + "01", "ab" + "00" * 15, "7f" * 16, "80" + "00" * 15]
 
@@ -67,7 +67,7 @@ def test_ranges_that_share_an_id_overlap() -> None:
 def test_every_record_is_in_its_bucket_and_buckets_are_sorted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr(buckets, "HELD", 64)
+    monkeypatch.setattr(image_index, "HELD", 64)
     records = np.empty(1000, NUMBERED_ID_DTYPE)
     records["id"], records["number"] = ids_from_hex(pa.array(hexadecimal(1000))), np.arange(1000)
     distributed = IdBuckets(tmp_path, count, NUMBERED_ID_DTYPE)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from imagekiln.steps.called import safety_flags
+from imagekiln.steps.generate.diffusion.denoiser import safety_flags
 
 
 @pytest.mark.parametrize("name", ["nsfw_content_detected", "nsfw_detected"])

@@ -8,12 +8,14 @@ import pytest
 import yaml
 from huggingface_hub import DatasetCard
 
-from imagekiln.steps import card, features, plan, summary, tables
-from imagekiln.steps.encodings import Png
-from imagekiln.steps.job import CardSettings, Job, ModelSettings
-from imagekiln.steps.plan import Plan
+from imagekiln.steps.aggregate.card import code_span, render_card
+from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.job.job import CardSettings, Job, ModelSettings
+from imagekiln.steps.job.output import Png
+from imagekiln.steps.runs.plan import Plan, load_plan
+from imagekiln.steps.runs.sidecar import sample_features
+from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, read_table
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.summary import Summary
 from tests.runs import finished
 from tests.texts import HOSTILE
 
@@ -22,16 +24,16 @@ from tests.texts import HOSTILE
 def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Summary]:
     """The plan and the sums of a finished run."""
     store = finished(tmp_path_factory.mktemp("card") / "run")
-    return plan.load_plan(store), summary.load_summary(store)
+    return load_plan(store), load_summary(store)
 
 
 def written(
-    done: tuple[Plan, Summary], rows: pa.Schema = tables.IMAGE_ROW_SCHEMA, **changes: object
+    done: tuple[Plan, Summary], rows: pa.Schema = IMAGE_ROW_SCHEMA, **changes: object
 ) -> tuple[dict[str, object], str]:
     """The front matter and the text of the card of such a run, its job changed."""
     frozen, sums = done
     job: Job = frozen.job.model_copy(update=changes)
-    found = DatasetCard(card.render_card(replace(frozen, job=job), rows, sums))  # the hub's own reader
+    found = DatasetCard(render_card(replace(frozen, job=job), rows, sums))  # the hub's own reader
     return yaml.safe_load(found.data.to_yaml()), found.text
 
 
@@ -56,7 +58,7 @@ def test_size_is_one_of_the_hub_s(ok: int, size: str, done: tuple[Plan, Summary]
 
 @pytest.mark.parametrize("text", [*HOSTILE, "---\nlicense: mit\n---", "``` | <b>", "&anchor *alias !!python/object x"])
 def test_texts_of_the_user_s_stay_texts(text: str, done: tuple[Plan, Summary]) -> None:
-    rows = pa.schema([*tables.IMAGE_ROW_SCHEMA, (text, pa.string())])
+    rows = pa.schema([*IMAGE_ROW_SCHEMA, (text, pa.string())])
     front, body = written(
         done,
         rows,
@@ -71,20 +73,20 @@ def test_texts_of_the_user_s_stay_texts(text: str, done: tuple[Plan, Summary]) -
 
 
 def test_code_span_ends_where_it_should() -> None:
-    assert card.code_span("a`b``c") == "``` a`b``c ```"
-    assert card.code_span("two\nlines\u202e") == "` two\N{REPLACEMENT CHARACTER}lines\N{REPLACEMENT CHARACTER} `"
+    assert code_span("a`b``c") == "``` a`b``c ```"
+    assert code_span("two\nlines\u202e") == "` two\N{REPLACEMENT CHARACTER}lines\N{REPLACEMENT CHARACTER} `"
 
 
 def test_run_has_the_card(tmp_path: Path) -> None:
     store = finished(tmp_path / "run")
-    frozen, sums = plan.load_plan(open_store(store.uri)), summary.load_summary(store)
-    rows = tables.read_table(store, "shards/00000.parquet").schema
-    assert store.read("README.md").decode() == card.render_card(frozen, rows, sums)
+    frozen, sums = load_plan(open_store(store.uri)), load_summary(store)
+    rows = read_table(store, "shards/00000.parquet").schema
+    assert store.read("README.md").decode() == render_card(frozen, rows, sums)
 
 
 def test_tar_s_samples_have_types_even_where_the_first_ones_are_null() -> None:
     rows = pa.schema([("tag", pa.list_(pa.timestamp("us"))), ("map", pa.map_(pa.string(), pa.int64()))])
-    [image, told, *texts] = features.sample_features(rows, Png())
+    [image, told, *texts] = sample_features(rows, Png())
     assert image == {"name": "png", "dtype": "image"}
     assert isinstance(told["struct"], list)
     assert told["struct"][:2] == [

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.tables import RESERVED_COLUMNS
+from imagekiln.steps.runs.tables import RESERVED_COLUMNS
 from tests.jobs import image_rows, plan, rejected, write
 
 AT = datetime(2026, 7, 1, 3, 4, 5, 678_901, tzinfo=UTC)

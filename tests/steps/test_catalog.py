@@ -3,9 +3,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps import names, tables
-from imagekiln.steps.identity import ImageParameters, compute_image_id, model_key
-from imagekiln.steps.planning import PlanResult
+from imagekiln.steps.plan.identity import compute_image_id, model_key
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.image import ImageParameters
+from imagekiln.steps.runs.keys import DUPLICATES_KEY
+from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
 from tests.jobs import image_rows, plan, rejected
 from tests.texts import HOSTILE, chance
@@ -14,7 +16,7 @@ Row = dict[str, object]
 
 
 def _duplicates(planned: PlanResult) -> list[Row]:
-    rows: list[Row] = tables.read_table(open_store(planned.uri), names.DUPLICATES_KEY).to_pylist()
+    rows: list[Row] = read_table(open_store(planned.uri), DUPLICATES_KEY).to_pylist()
     return rows
 
 

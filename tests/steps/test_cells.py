@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps.cells import Cells, read_integers, read_numbers, read_texts
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.plan.columns import Cells, read_integers, read_numbers, read_texts
 
 Reader = Callable[[pa.Array, str], Cells]
 TEXT_TYPES = [pa.string(), pa.large_string(), pa.string_view()]

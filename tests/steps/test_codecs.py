@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from imagekiln.steps.codecs import EmbeddedMetadata, decode_image, encode_image
-from imagekiln.steps.encodings import Encoding, Jpeg, Png, Webp
+from imagekiln.steps.imaging.codecs import EmbeddedMetadata, decode_image, encode_image
+from imagekiln.steps.job.output import Encoding, Jpeg, Png, Webp
 from tests.encodings import ALL, KINDS, LOSSLESS, LOSSY, noise, said, smooth
 
 SIZES = [(1, 1), (8, 24), (17, 5)]

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import commands
-from imagekiln.steps.job import Job
+from imagekiln.steps.aggregate.acceptance import format_aggregate_command
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.runtime.sanitize import quote_shell_word
 from tests.runs import job, write_prompts
 
 
@@ -23,14 +24,14 @@ from tests.runs import job, write_prompts
     ],
 )
 def test_a_word_reaches_the_program_as_it_was(text: str) -> None:
-    word = commands.quote_shell_word(text)
+    word = quote_shell_word(text)
     assert word.isprintable()
     said = subprocess.run(["bash", "-c", f"printf %s {word}"], check=True, capture_output=True).stdout
     assert said.decode(errors="surrogateescape") == text
 
 
 def test_a_word_is_never_an_option() -> None:
-    assert commands.quote_shell_word("-rf") == "./-rf"
+    assert quote_shell_word("-rf") == "./-rf"
 
 
 @pytest.fixture
@@ -40,6 +41,6 @@ def small(tmp_path: Path) -> Job:
 
 
 def test_aggregating_names_what_differs_from_the_job(small: Job) -> None:
-    assert commands.format_aggregate_command("run", small, 0.25, ()) == "imagekiln aggregate run"
-    asked = commands.format_aggregate_command("a run", small, 0.5, ("blank", "own"))
+    assert format_aggregate_command("run", small, 0.25, ()) == "imagekiln aggregate run"
+    asked = format_aggregate_command("a run", small, 0.5, ("blank", "own"))
     assert asked == "imagekiln aggregate 'a run' --failed-share 0.5 --accept blank --accept own"

@@ -3,9 +3,9 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import commit
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import create_once, require_conditional_writes
 from tests import jobs
 from tests.s3 import S3Server, log_in
 from tests.stub_s3 import StubS3, stub_s3
@@ -25,15 +25,15 @@ def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubS3]:
 def test_same_content_may_be_committed_again(store_uri: str) -> None:
     store = open_store(store_uri)
     for _ in range(2):
-        commit.create_once(store, "plan.json", b"the plan")
+        create_once(store, "plan.json", b"the plan")
     assert store.read("plan.json") == b"the plan"
 
 
 def test_other_content_under_a_taken_name_is_refused(store_uri: str) -> None:
     store = open_store(store_uri)
-    commit.create_once(store, "plan.json", b"the plan")
+    create_once(store, "plan.json", b"the plan")
     with pytest.raises(BadInput, match=r"plan\.json: is there with other content"):
-        commit.create_once(store, "plan.json", b"another")
+        create_once(store, "plan.json", b"another")
     assert store.read("plan.json") == b"the plan"
 
 
@@ -41,15 +41,15 @@ def test_commit_whose_answer_was_lost_is_no_conflict(monkeypatch: pytest.MonkeyP
     with stub_s3() as stub:
         log_in(S3Server(stub.endpoint), monkeypatch)
         stub.faults.append("lost")
-        commit.create_once(open_store("s3://bucket/run"), "plan.json", b"the plan")
+        create_once(open_store("s3://bucket/run"), "plan.json", b"the plan")
         assert stub.objects == {"/bucket/run/plan.json": b"the plan"}
         assert stub.requests.count("PUT /bucket/run/plan.json") == 2
 
 
 def test_store_that_keeps_its_promise_passes_and_keeps_the_object(store_uri: str) -> None:
     store = open_store(store_uri)
-    commit.create_once(store, "shards/00000.parquet", b"rows")
-    commit.require_conditional_writes(store, "shards/00000.parquet", b"rows")
+    create_once(store, "shards/00000.parquet", b"rows")
+    require_conditional_writes(store, "shards/00000.parquet", b"rows")
     assert store.read("shards/00000.parquet") == b"rows"
 
 

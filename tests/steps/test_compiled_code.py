@@ -10,11 +10,13 @@ import torch
 import torch._inductor.config
 from torch._dynamo.utils import counters
 
-from imagekiln.steps import compiled_code, names
-from imagekiln.steps.compiled_code import FORMAT_HEADER, CompileCache
 from imagekiln.steps.errors import Missing, TryAgain
-from imagekiln.steps.gc import gc
-from imagekiln.steps.storage import Store, open_store
+from imagekiln.steps.generate.diffusion import compile_cache
+from imagekiln.steps.generate.diffusion.compile_cache import FORMAT_HEADER, CompileCache
+from imagekiln.steps.maintain.gc import gc
+from imagekiln.steps.runs.keys import compiled_code_key
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 
 CPU = torch.device("cpu")
 Pod = Callable[[str], None]
@@ -116,7 +118,7 @@ def test_an_object_of_any_size_is_read_no_further_than_code_is_large(
     store = open_store(str(tmp_path / "out"))
     made = _run(_code(store))
     (key,) = _kept(store)
-    monkeypatch.setattr(compiled_code, "MOST_BYTES", len(store.read(key)) - 1)
+    monkeypatch.setattr(compile_cache, "MOST_BYTES", len(store.read(key)) - 1)
     pod("second")
     assert torch.equal(_run(_code(store)), made)
     assert _hits() == 0
@@ -186,6 +188,6 @@ def test_a_batch_that_fails_leaves_no_code(tmp_path: Path) -> None:
 
 def test_gc_leaves_compiled_code_alone(tmp_path: Path) -> None:
     store = open_store(str(tmp_path / "out"))
-    store.create(names.compiled_code_key("0f"), b"code")
+    store.create(compiled_code_key("0f"), b"code")
     assert gc(store.uri, older_than=0, remove=True).found == ()
-    assert store.read(names.compiled_code_key("0f")) == b"code"
+    assert store.read(compiled_code_key("0f")) == b"code"

@@ -13,20 +13,23 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from imagekiln.steps import compiling, lora_files, names, networks, stats
-from imagekiln.steps.adapters import LoraSettings
-from imagekiln.steps.codecs import decode_image
-from imagekiln.steps.compiled_code import CompileCache
-from imagekiln.steps.conditions import LoadedAdapters
-from imagekiln.steps.denoise import Denoiser
-from imagekiln.steps.encode import DrawnImage
-from imagekiln.steps.inputs import ImagePrefetcher
-from imagekiln.steps.job import ModelSettings
-from imagekiln.steps.lora_layers import LoraLayers
-from imagekiln.steps.rescue import BatchRecovery
-from imagekiln.steps.rows import ImageRow
-from imagekiln.steps.run import run
-from imagekiln.steps.speed import SpeedSettings
+from imagekiln.steps.generate.diffusion import compile
+from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
+from imagekiln.steps.generate.diffusion.compile import log
+from imagekiln.steps.generate.diffusion.compile_cache import CompileCache
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.image_prefetch import ImagePrefetcher
+from imagekiln.steps.generate.diffusion.loras import LoraLayers
+from imagekiln.steps.generate.recovery import BatchRecovery
+from imagekiln.steps.imaging.codecs import decode_image
+from imagekiln.steps.job.adapters import LoraSettings
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.local import run
+from imagekiln.steps.models.lora_files import load_lora_facts
+from imagekiln.steps.runs.image import DrawnImage, ImageRow
+from imagekiln.steps.runs.keys import input_image_key
+from imagekiln.steps.runs.stats import load_stats
 from imagekiln.steps.storage import open_store
 from tests import adapters, loras, models, runs
 from tests.faults import image, manifests
@@ -43,7 +46,7 @@ RGB = npt.NDArray[np.uint8]
 @pytest.fixture(autouse=True)
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything but the making of kernels, which takes minutes on a CPU: tests/slow has that."""
-    monkeypatch.setattr(networks, "COMPILER", {"backend": "eager"})
+    monkeypatch.setattr(compile, "COMPILER", {"backend": "eager"})
     # Thousands of lines, which pytest would keep.
     monkeypatch.setattr(logging.getLogger("torch.__trace"), "propagate", False)
     torch.compiler.reset()
@@ -106,7 +109,7 @@ def test_a_controlnet_is_compiled_beside_the_denoiser(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["flux", "sd3"])
 def test_a_controlnet_s_pictures_are_the_same_compiled_and_plain(tmp_path: Path, kind: adapters.Controlled) -> None:
     store, control = open_store(str(tmp_path)), noise(1)
-    store.create(names.input_image_key(digest := hashlib.sha256(control).hexdigest()), control)
+    store.create(input_image_key(digest := hashlib.sha256(control).hexdigest()), control)
     rows = _rows(control_image=digest)
 
     def drawn(speed: SpeedSettings) -> list[RGB]:
@@ -127,13 +130,13 @@ def _failing(_graph: object, _inputs: object) -> object:
 def test_where_compiling_fails_images_are_drawn_plainly_and_one_sentence_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(networks, "COMPILER", {"backend": _failing})
+    monkeypatch.setattr(compile, "COMPILER", {"backend": _failing})
     denoiser, rows = Denoiser(models.pipe("sd"), ON), _rows()
     drawn = _drawn(denoiser, rows) + _drawn(denoiser, _rows(width=32))
     plain = _drawn(Denoiser(models.pipe("sd")), rows)
     assert all(np.array_equal(*each) for each in zip(drawn, plain, strict=False))
     assert denoiser.compiled_pipeline.mode == "none"
-    (said,) = [each.getMessage() for each in caplog.records if each.name == compiling.log.name]
+    (said,) = [each.getMessage() for each in caplog.records if each.name == log.name]
     assert said.startswith("The model could not be compiled (")
     assert said.endswith("so it runs as it is, slower. Set speed.compile: off.")
     assert "\n" not in said
@@ -156,7 +159,7 @@ class Shared:
 def test_code_is_shared_once_a_shape_and_by_loras_of_any_weight() -> None:
     shared, pipe = Shared(), models.pipe("sd")
     files = {"style": LoraSettings(id=str(loras.folder("sd", 1)))}
-    layers = LoraLayers(pipe, files, lora_files.load_lora_facts(ModelSettings(id="bundled:shapes", loras=files)))
+    layers = LoraLayers(pipe, files, load_lora_facts(ModelSettings(id="bundled:shapes", loras=files)))
     denoiser = Denoiser(pipe, ON, cast("CompileCache", shared), loras=layers)
     _drawn(denoiser, _rows(loras="style:0.8"))
     with torch.compiler.set_stance("fail_on_recompile"):
@@ -176,7 +179,7 @@ def test_half_of_a_shape_s_code_is_not_left_to_others(monkeypatch: pytest.Monkey
         _drawn(denoiser, _rows())
     denoiser._pipe.vae.decode = decode
     _drawn(denoiser, _rows())
-    monkeypatch.setattr(networks, "COMPILER", {"backend": _failing})
+    monkeypatch.setattr(compile, "COMPILER", {"backend": _failing})
     torch.compiler.reset()
     _drawn(Denoiser(models.pipe("sd"), ON, cast("CompileCache", shared)), _rows())
     assert (len(shared.asked), shared.left) == (2, [])
@@ -252,7 +255,7 @@ def test_the_whole_job_runs_compiled_and_its_statistics_say_so(tmp_path: Path) -
     plain, compiled = (
         run(runs.job(prompts, str(tmp_path / name), speed={"compile": name})).uri for name in ("off", "on")
     )
-    told, before = (stats.load_stats(open_store(uri), 0) for uri in (compiled, plain))
+    told, before = (load_stats(open_store(uri), 0) for uri in (compiled, plain))
     assert told is not None
     assert before is not None
     assert (told.compile_mode, before.compile_mode, before.seconds.compile) == ("whole", "none", 0.0)

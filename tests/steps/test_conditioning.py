@@ -3,14 +3,13 @@
 import pytest
 import torch
 
-from imagekiln.steps import conditioning
-from imagekiln.steps.conditioning import PipelineInputs
-from imagekiln.steps.families import family_of
+from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs, PipelineKwargs
+from imagekiln.steps.models.families import family_of
 from tests import families, models, plain
 from tests.runs import image_row
 
 
-def _tensor(inputs: conditioning.PipelineKwargs, name: str) -> torch.Tensor:
+def _tensor(inputs: PipelineKwargs, name: str) -> torch.Tensor:
     found = inputs[name]
     assert isinstance(found, torch.Tensor)
     return found

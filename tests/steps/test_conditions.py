@@ -9,16 +9,17 @@ import pytest
 from PIL import Image as Pillow
 from PIL import ImageOps
 
-from imagekiln.steps import names, tables
-from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.generate import denoiser_loader
-from imagekiln.steps.input_picture import open_input_image
-from imagekiln.steps.reproduce import reproduce
-from imagekiln.steps.rows import ImageRow, image_rows
-from imagekiln.steps.run import run
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.step import denoiser_loader
+from imagekiln.steps.imaging.input_images import open_input_image
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.reproduce import reproduce
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.runs.image import ImageRow, image_rows
+from imagekiln.steps.runs.keys import REJECTED_KEY, manifest_key, shard_key
+from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.verify import verify
 from tests import adapters, families, models
 from tests.adapters import Controlled, Kind
 from tests.drawing import bytes_of
@@ -89,7 +90,7 @@ def _opened(folder: Path, kind: Controlled, rows: list[dict[str, object]]) -> tu
 def _with(folder: Path, model: dict[str, object], rows: list[dict[str, object]]) -> tuple[Denoiser, list[ImageRow]]:
     there = planned(folder, str(folder / "out"), rows, model=model)
     store = open_store(there.uri)
-    return denoiser_loader(store, there.plan)(), image_rows(tables.read_table(store, names.shard_key(0)))
+    return denoiser_loader(store, there.plan)(), image_rows(read_table(store, shard_key(0)))
 
 
 @pytest.mark.parametrize(
@@ -196,12 +197,12 @@ def test_a_job_with_a_controlnet_runs_is_verified_and_reproduced(tmp_path: Path,
     done = run(asked)
     images = 6 if kind == "flux" else 5
     assert (done.summary.images, done.summary.ok) == (images, images)
-    refused = tables.read_table(open_store(done.uri), names.REJECTED_KEY).to_pylist() if kind == "sd3" else []
+    refused = read_table(open_store(done.uri), REJECTED_KEY).to_pylist() if kind == "sd3" else []
     assert [(row["column"], row["reason"]) for row in refused] == [
         ("control_image", "does not go with a source_image for StableDiffusion3Pipeline")
     ] * (6 - images)
     assert verify(done.uri).ok == images
-    for row in tables.read_table(open_store(done.uri), names.manifest_key(0)).to_pylist():
+    for row in read_table(open_store(done.uri), manifest_key(0)).to_pylist():
         if row["control_image"]:
             assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
 
@@ -212,7 +213,7 @@ def test_a_job_with_both_runs_is_verified_and_reproduced(tmp_path: Path, kind: K
     done = run(job(write_prompts(tmp_path / "p.parquet", rows), str(tmp_path / "out"), model=_model(kind)))
     assert (done.summary.images, done.summary.ok) == (5, 5)
     assert verify(done.uri).ok == 5
-    for row in tables.read_table(open_store(done.uri), names.manifest_key(0)).to_pylist()[::2]:
+    for row in read_table(open_store(done.uri), manifest_key(0)).to_pylist()[::2]:
         assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
 
 

@@ -11,14 +11,20 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from imagekiln.steps import names
-from imagekiln.steps.codecs import encode_image
-from imagekiln.steps.contact import MAX_SAMPLES, MAX_SAMPLES_PER_GATE, THUMBNAIL_SIDE, ContactSheet, render_thumbnail
-from imagekiln.steps.encode import encode_drawn_image
-from imagekiln.steps.encodings import Png
+from imagekiln.steps.aggregate.reconcile import ReconciledShard
+from imagekiln.steps.aggregate.report.contact_sheet import (
+    MAX_SAMPLES,
+    MAX_SAMPLES_PER_GATE,
+    THUMBNAIL_SIDE,
+    ContactSheet,
+    Sample,
+    render_thumbnail,
+)
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.lot import Sample
-from imagekiln.steps.reconcile import ReconciledShard
+from imagekiln.steps.generate.encoder import encode_drawn_image
+from imagekiln.steps.imaging.codecs import encode_image
+from imagekiln.steps.job.output import Png
+from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.storage import open_store
 from tests.runs import encoded, picture
 from tests.steps.test_reconcile import Reading
@@ -35,7 +41,7 @@ def _shard(number: int, statuses: Sequence[str], width: int = 8, marks: Sequence
             "image_id": [_name(number, place) for place in places],
             "row": list(places),
             "status": list(statuses),
-            "part": [names.part_key(number, 0)] * len(statuses),
+            "part": [part_key(number, 0)] * len(statuses),
             "offset": list(places),
             "size": [1] * len(statuses),
             "prompt": [f"{number}-{place}" for place in places],
@@ -73,7 +79,7 @@ def test_a_sheet_is_filled_from_all_over_the_run() -> None:
 def test_a_shard_has_pictures_by_how_many_good_images_it_has() -> None:
     shards = [_shard(number, ["ok"] * (900 if number else 100)) for number in range(2)]
     each = Counter(sample.part for sample in _chosen(*shards))
-    assert 2 <= each[names.part_key(0, 0)] <= 20  # a tenth of 96 on average
+    assert 2 <= each[part_key(0, 0)] <= 20  # a tenth of 96 on average
 
 
 def test_pictures_are_the_same_whatever_the_order_of_the_shards_and_come_in_the_order_of_the_run() -> None:
@@ -93,7 +99,7 @@ def test_a_rare_shape_is_sure_of_a_picture() -> None:
 def test_shapes_without_number_leave_room_for_a_fair_choice() -> None:
     many = [_shard(number, ["ok"], width=8 * number + 8) for number in range(1500)]
     chosen = _chosen(*many, _shard(2000, ["ok"] * 5000))
-    assert [sample.part for sample in chosen].count(names.part_key(2000, 0)) > MAX_SAMPLES // 2
+    assert [sample.part for sample in chosen].count(part_key(2000, 0)) > MAX_SAMPLES // 2
 
 
 def test_a_small_run_shows_each_image_once() -> None:

@@ -3,8 +3,8 @@
 import diffusers
 import pytest
 
-from imagekiln.steps.control_fit import CONTROLNET_KINDS, controlnet_mismatch
-from imagekiln.steps.siblings import FAMILY_VARIANTS
+from imagekiln.steps.models.adapters import CONTROLNET_KINDS, controlnet_mismatch
+from imagekiln.steps.models.families import FAMILY_VARIANTS
 
 WIDE = {"joint_attention_dim": 4096, "pooled_projection_dim": 768, "in_channels": 64, "patch_size": 2,
         "num_attention_heads": 24, "attention_head_dim": 128}  # fmt: skip

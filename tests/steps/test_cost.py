@@ -1,8 +1,8 @@
 import pytest
 
-from imagekiln.steps.cost import FORWARD_COSTS, seconds_per_pixel_step
-from imagekiln.steps.job import Job
-from imagekiln.steps.jobfile import validate_job
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.models.performance import FORWARD_COSTS, seconds_per_pixel_step
 
 SDXL = "stabilityai/stable-diffusion-xl-base-1.0"
 

@@ -1,10 +1,10 @@
 import pytest
 
-from imagekiln.steps.catalog import ImageGroup
-from imagekiln.steps.cutting import Sharding, cut_shards, work_per_image
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job import DEFAULT_BATCH_IMAGES
-from imagekiln.steps.jobfile import validate_job
+from imagekiln.steps.job.job import DEFAULT_BATCH_IMAGES
+from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.plan.catalog import ImageGroup
+from imagekiln.steps.plan.sharding import Sharding, cut_shards, work_per_image
 from tests.texts import chance
 
 SMALLEST = {"name": "a", "prompts": "p.parquet", "output": "out", "model": {"id": "bundled:shapes"}}

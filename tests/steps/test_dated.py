@@ -4,9 +4,9 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from imagekiln.steps.dated import job_for_date, parse_moment, parse_time_zone, require_date
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job import Job, ModelSettings
+from imagekiln.steps.job.dates import job_for_date, parse_moment, parse_time_zone, require_date
+from imagekiln.steps.job.job import Job, ModelSettings
 
 BERLIN = ZoneInfo("Europe/Berlin")
 JOB = Job(name="a", prompts="s3://p/{date}.parquet", output="o", model=ModelSettings(id="bundled:shapes"))

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from imagekiln.steps.decoding import DecodeMode, VaeDecoder
-from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.rescue import BatchRecovery
-from imagekiln.steps.rows import ImageRow
-from imagekiln.steps.speed import SpeedSettings
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.vae import DecodeMode, VaeDecoder
+from imagekiln.steps.generate.recovery import BatchRecovery
+from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.runs.image import ImageRow
 from tests import models, plain
 from tests.runs import image_row
 

@@ -10,14 +10,13 @@ import pytest
 import torch
 import transformers
 
-from imagekiln.steps.denoise import Denoiser
-from imagekiln.steps.drawing import to_uint8
-from imagekiln.steps.encode import DrawnImage
-from imagekiln.steps.pipeline import make_scheduler
-from imagekiln.steps.rescue import BatchRecovery
-from imagekiln.steps.rows import ImageRow
-from imagekiln.steps.samplers import SCHEDULERS
-from imagekiln.steps.stop import Stopped
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.pipeline import make_scheduler
+from imagekiln.steps.generate.diffusion.transfer import to_uint8
+from imagekiln.steps.generate.recovery import BatchRecovery
+from imagekiln.steps.job.samplers import SCHEDULERS
+from imagekiln.steps.runs.image import DrawnImage, ImageRow
+from imagekiln.steps.runtime.signals import Stopped
 from tests import models
 from tests.models import Kind
 from tests.runs import image_row

@@ -3,28 +3,34 @@
 import pytest
 import torch
 
-from imagekiln.steps import device
 from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.generate.diffusion.device import (
+    choose_device,
+    describe_device,
+    free_memory,
+    is_device_lost,
+    is_out_of_memory,
+)
 
 THERE = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
 ABSENT = next(name for name, here in THERE.items() if not here)  # no machine has both kinds of GPU
 
 
 def test_cpu_is_the_cpu_even_beside_a_gpu() -> None:
-    assert device.choose_device("cpu").type == "cpu"
+    assert choose_device("cpu").type == "cpu"
 
 
 def test_auto_takes_the_best_device_there_is() -> None:
-    assert device.choose_device("auto").type == next(name for name, here in THERE.items() if here)
+    assert choose_device("auto").type == next(name for name, here in THERE.items() if here)
 
 
 def test_a_device_that_is_not_there_is_never_replaced_by_another() -> None:
     with pytest.raises(TryAgain, match=f"device '{ABSENT}' is not there. Run where it is"):
-        device.choose_device(ABSENT)
+        choose_device(ABSENT)
 
 
 def test_the_cpu_is_called_cpu() -> None:
-    assert device.describe_device(torch.device("cpu")) == "cpu"
+    assert describe_device(torch.device("cpu")) == "cpu"
 
 
 @pytest.mark.parametrize(
@@ -40,25 +46,25 @@ def test_the_cpu_is_called_cpu() -> None:
     ids=repr,
 )
 def test_memory_that_ran_out_is_known_as_such_and_is_no_lost_device(error: Exception) -> None:
-    assert device.is_out_of_memory(error)
-    assert not device.is_device_lost(error)
+    assert is_out_of_memory(error)
+    assert not is_device_lost(error)
 
 
 def test_the_allocator_of_the_cpu_is_understood() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.empty(2**60, dtype=torch.uint8)
-    assert device.is_out_of_memory(caught.value)
+    assert is_out_of_memory(caught.value)
 
 
 def test_a_prompt_that_speaks_of_memory_is_no_lack_of_it() -> None:
-    assert not device.is_out_of_memory(ValueError("a robot that is out of memory"))
+    assert not is_out_of_memory(ValueError("a robot that is out of memory"))
 
 
 def test_an_error_of_the_device_itself_loses_it() -> None:
-    assert device.is_device_lost(torch.AcceleratorError("CUDA error: device-side assert triggered"))
-    assert not device.is_device_lost(RuntimeError("shapes cannot be multiplied"))
+    assert is_device_lost(torch.AcceleratorError("CUDA error: device-side assert triggered"))
+    assert not is_device_lost(RuntimeError("shapes cannot be multiplied"))
 
 
 def test_freeing_memory_works_on_every_device() -> None:
-    device.free_memory()
+    free_memory()
     assert torch.empty(1).device.type == "cpu"

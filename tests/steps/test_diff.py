@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image as Pillow
 
-from imagekiln.steps import names
-from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.diff import Diff, StatusChange, diff
-from imagekiln.steps.encode import DrawnImage, EncodedImage, encode_drawn_image
-from imagekiln.steps.encodings import Png
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.generate.encoder import encode_drawn_image
+from imagekiln.steps.job.output import Png
+from imagekiln.steps.maintain.diff import Diff, StatusChange, diff
+from imagekiln.steps.runs.image import DrawnImage, EncodedImage
+from imagekiln.steps.runs.keys import DIFF_PAGE_KEY, diff_image_key, manifest_key
 from imagekiln.steps.storage import open_store
 from tests.runs import PROMPTS, Rows, fill, finished, not_ok, planned
 from tests.texts import HOSTILE
@@ -35,7 +36,7 @@ def flat(place: int, level: int) -> EncodedImage:
 
 
 def page(result: Diff) -> str:
-    return open_store(result.page.removesuffix("/index.html")).read(names.DIFF_PAGE_KEY).decode()
+    return open_store(result.page.removesuffix("/index.html")).read(DIFF_PAGE_KEY).decode()
 
 
 def test_numbers_of_two_runs(tmp_path: Path) -> None:
@@ -105,7 +106,7 @@ def test_pictures_of_other_sizes_are_compared_in_the_first_one_s(tmp_path: Path)
     found = diff(made(tmp_path / "a", PROMPTS[:2]), made(tmp_path / "b", wide, large), str(tmp_path / "page"))
     assert found.sampled == 2
     assert found.rms
-    with Pillow.open(tmp_path / "page" / names.diff_image_key(0, "b")) as image:
+    with Pillow.open(tmp_path / "page" / diff_image_key(0, "b")) as image:
         assert image.size == (24, 16)
 
 
@@ -146,7 +147,7 @@ def test_a_page_is_not_written_into_a_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lacking", [0, 2])
 def test_a_run_without_its_whole_manifest_is_to_be_aggregated_first(lacking: int, tmp_path: Path) -> None:
     store, other = finished(tmp_path / "run"), finished(tmp_path / "other")
-    other.remove(names.manifest_key(lacking))
+    other.remove(manifest_key(lacking))
     with pytest.raises(Incomplete, match="other: has no whole manifest"):
         diff(store.uri, other.uri, str(tmp_path / "page"))
     assert not (tmp_path / "page").exists()

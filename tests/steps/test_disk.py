@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import names, shard
-from imagekiln.steps.disk import LocalStore
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.planning import make_plan
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.keys import PLAN_KEY
+from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.local import LocalStore
 from tests import jobs
 from tests.mounts import fill, make_read_only, small_disk
 
@@ -47,14 +48,14 @@ def test_planning_on_a_full_disk_can_be_run_again(disk: Path, tmp_path: Path) ->
     ballast = fill(disk, kibibytes_left=32)
     with pytest.raises(TryAgain, match="the disk is full"):
         make_plan(job)
-    assert not open_store(str(disk / "out" / "r")).exists(names.PLAN_KEY)
+    assert not open_store(str(disk / "out" / "r")).exists(PLAN_KEY)
     ballast.unlink()
     assert not make_plan(job).adopted
     assert not [name for name in contents(disk) if ".writing" in name]
 
 
 def test_shard_on_a_full_disk_keeps_whole_parts_and_resumes(disk: Path, tmp_path: Path) -> None:
-    from imagekiln.steps.generate import generate  # torch is slow to import, and other tests here need none
+    from imagekiln.steps.generate.step import generate  # torch is slow to import, and other tests here need none
 
     settings = {"steps": 1}
     planned = jobs.plan(tmp_path, PROMPTS, output=str(disk), defaults=settings, part={"images": 8}, threads=1)
@@ -63,14 +64,14 @@ def test_shard_on_a_full_disk_keeps_whole_parts_and_resumes(disk: Path, tmp_path
         generate(planned.uri, 0)
     assert raised.value.exit_code == 75
     store = open_store(planned.uri)
-    wanted = shard.read_shard(store, planned.plan, 0)
-    left = shard.missing_parts(store, wanted)
+    wanted = read_shard(store, planned.plan, 0)
+    left = missing_parts(store, wanted)
     assert 0 < len(left) < len(wanted)
     ballast.unlink()
     done = generate(planned.uri, 0)
     assert done is not None
     assert done.parts == len(left)
-    assert shard.missing_parts(store, wanted) == []
+    assert missing_parts(store, wanted) == []
     assert not [name for name in contents(disk) if ".writing" in name]
 
 
@@ -147,7 +148,7 @@ def test_disk_without_hard_links_is_bad_input(tmp_path: Path, monkeypatch: pytes
 
 def test_every_folder_that_was_made_survives_a_power_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr("imagekiln.steps.disk.sync_folder", synced.append)
+    monkeypatch.setattr("imagekiln.steps.storage.local.sync_folder", synced.append)
     store = LocalStore(tmp_path / "datasets" / "postcards")
     store.create("images/a", b"x")
     above = [tmp_path, tmp_path / "datasets", tmp_path / "datasets" / "postcards"]

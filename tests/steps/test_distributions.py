@@ -4,9 +4,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps.distributions import DistributionBuilder, Distributions
-from imagekiln.steps.histogram import MAX_BINS, Histogram, LogHistogram
-from imagekiln.steps.tally import MAX_TOP_VALUES, MAX_VALUES, TopKCounter
+from imagekiln.steps.aggregate.counters import (
+    MAX_BINS,
+    MAX_TOP_VALUES,
+    MAX_VALUES,
+    DistributionBuilder,
+    Distributions,
+    Histogram,
+    LogHistogram,
+    TopKCounter,
+)
 
 
 def _manifest(sizes: list[int | None], shape: tuple[int, int] = (64, 96), guidance: float = 3.0) -> pa.Table:

@@ -3,16 +3,16 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import sources
-from imagekiln.steps.draft import PlanDraft
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job import Job
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.plan.draft import PlanDraft
+from imagekiln.steps.plan.input_files import gather_sources
 from tests.jobs import job
 
 
 def _draft(folder: Path, asked: Job) -> PlanDraft:
     (folder / "spool").mkdir()
-    return PlanDraft(asked, sources.gather_sources(asked.prompt_patterns, folder / "spool"), folder / "spool")
+    return PlanDraft(asked, gather_sources(asked.prompt_patterns, folder / "spool"), folder / "spool")
 
 
 def test_draft_counts_what_became_of_every_row(tmp_path: Path) -> None:

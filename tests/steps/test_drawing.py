@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from imagekiln.steps.drawing import PendingBatch, copy_to_host, count_pending, to_uint8
-from imagekiln.steps.encode import DrawnImage
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.timing import Spans
+from imagekiln.steps.generate.diffusion.profiling import Spans
+from imagekiln.steps.generate.diffusion.transfer import PendingBatch, copy_to_host, count_pending, to_uint8
+from imagekiln.steps.runs.image import DrawnImage
 from tests.runs import picture
 
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from imagekiln.steps import embeddings
-from imagekiln.steps.embeddings import TextCache, stack_embeds
+from imagekiln.steps.generate.diffusion import text_encoding
+from imagekiln.steps.generate.diffusion.text_encoding import TextCache, stack_embeds
 
 
 class Encoder:
@@ -35,7 +35,7 @@ def test_a_text_is_encoded_once() -> None:
 
 
 def test_only_the_latest_texts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embeddings, "REMEMBERED_TEXTS", 2)
+    monkeypatch.setattr(text_encoding, "REMEMBERED_TEXTS", 2)
     encoder = Encoder()
     cache = TextCache(encoder)
     for text in ("a", "bb", "a", "ccc", "a", "bb"):
@@ -47,7 +47,7 @@ def test_only_the_latest_texts_are_remembered(monkeypatch: pytest.MonkeyPatch) -
 def test_no_more_is_remembered_than_the_device_has_room_for(
     monkeypatch: pytest.MonkeyPatch, limit: int, asked: list[str]
 ) -> None:
-    monkeypatch.setattr(embeddings, "REMEMBERED_BYTES", limit)
+    monkeypatch.setattr(text_encoding, "REMEMBERED_BYTES", limit)
     encoder = Encoder()
     cache = TextCache(encoder)
     for text in ("a", "bb", "a"):

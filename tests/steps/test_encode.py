@@ -5,8 +5,10 @@ import hashlib
 import numpy as np
 import pytest
 
-from imagekiln.steps.encode import DrawnImage, EncodedImage, encode_drawn_image, hash_pixels
-from imagekiln.steps.encodings import Png
+from imagekiln.steps.generate.encoder import encode_drawn_image
+from imagekiln.steps.imaging.codecs import hash_pixels
+from imagekiln.steps.job.output import Png
+from imagekiln.steps.runs.image import DrawnImage, EncodedImage
 from tests.runs import picture
 
 

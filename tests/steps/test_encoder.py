@@ -13,18 +13,21 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from imagekiln.steps import exif, generate, plan, xmp
-from imagekiln.steps.encoder import OutputEncoder, build_image_metadata
-from imagekiln.steps.encodings import Encoding, Jpeg, Png, Webp, file_suffix, is_lossless, mime_type
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.jobfile import validate_job
-from imagekiln.steps.parameters import ELLIPSIS, GUARD, ModelLabel
-from imagekiln.steps.planning import make_plan
-from imagekiln.steps.progress import NoProgress
-from imagekiln.steps.run import run
-from imagekiln.steps.stop import Stop
+from imagekiln.steps.generate import step
+from imagekiln.steps.generate.encoder import OutputEncoder, build_image_metadata
+from imagekiln.steps.generate.step import generate
+from imagekiln.steps.imaging.metadata import AI_XMP_PACKET, MAX_COMMENT_UNITS, TRAINED_ALGORITHMIC_MEDIA
+from imagekiln.steps.job.output import Encoding, Jpeg, Png, Webp, file_suffix, is_lossless, mime_type
+from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.webui_text import ELLIPSIS, GUARD, ModelLabel
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.verify import verify
 from tests import certificates, jobs
 from tests.encodings import KINDS, said
 from tests.notes import SOURCE, parse, read
@@ -84,7 +87,7 @@ def test_the_text_of_every_image_reads_back_as_its_row(finished: tuple[Encoding,
 
 
 def test_every_image_is_marked_as_made_by_a_model(finished: tuple[Encoding, str]) -> None:
-    assert {read(content).xmp.get(SOURCE) for _, content in files(finished[1])} == {xmp.TRAINED_ALGORITHMIC_MEDIA}
+    assert {read(content).xmp.get(SOURCE) for _, content in files(finished[1])} == {TRAINED_ALGORITHMIC_MEDIA}
 
 
 def test_hugging_face_datasets_decodes_the_images(finished: tuple[Encoding, str], tmp_path: Path) -> None:
@@ -123,7 +126,7 @@ def test_with_the_mark_alone_no_prompt_seed_or_model_leaves(encoding: Encoding) 
     job = validate_job({**SMALLEST, "encoding": encoding.model_dump()})
     whole, mark, nothing = (build_image_metadata(row, model, job.encoding, each) for each in ("all", "mark", "none"))
     assert (whole.parameters or "").startswith("a secret prompt\nSteps: 2")
-    assert (mark.parameters, mark.xmp) == (None, xmp.AI_XMP_PACKET)
+    assert (mark.parameters, mark.xmp) == (None, AI_XMP_PACKET)
     assert (nothing.parameters, nothing.xmp) == (None, None)
 
 
@@ -134,7 +137,7 @@ def test_the_switch_holds_for_every_image_of_a_job(encoding: Encoding, metadata:
         found = read(content)
         assert (found.parameters, found.xmp.get(SOURCE)) == (
             None,
-            xmp.TRAINED_ALGORITHMIC_MEDIA if metadata == "mark" else None,
+            TRAINED_ALGORITHMIC_MEDIA if metadata == "mark" else None,
         )
         for hidden in (b"Steps", b"Seed", b"shapes", b"parameters", b"Exif"):
             assert hidden not in content
@@ -143,7 +146,7 @@ def test_the_switch_holds_for_every_image_of_a_job(encoding: Encoding, metadata:
 def test_in_a_jpeg_a_prompt_too_long_is_cut_and_in_others_it_is_whole() -> None:
     row, model = image_row("x" * 1_000_000), ModelLabel("a", "a@b")
     text = build_image_metadata(row, model, Jpeg(), "all").parameters or ""
-    assert len(text) == exif.MAX_COMMENT_UNITS - len("Negative prompt: ") - 1
+    assert len(text) == MAX_COMMENT_UNITS - len("Negative prompt: ") - 1
     assert parse(text).prompts[0].endswith("xxx" + ELLIPSIS)
     assert parse(text).settings["Steps"] == "2"
     for encoding in (Png(), Webp()):
@@ -155,7 +158,7 @@ def test_a_job_with_a_certificate_signs_every_image(encoding: Encoding, tmp_path
     uri = made(tmp_path / "job", encoding, c2pa=certificates.write(tmp_path / "certificates"))
     for row, content in files(uri):
         verified(content, mime_type(encoding))
-        assert (read(content).xmp[SOURCE], row["status"]) == (xmp.TRAINED_ALGORITHMIC_MEDIA, "ok")
+        assert (read(content).xmp[SOURCE], row["status"]) == (TRAINED_ALGORITHMIC_MEDIA, "ok")
         assert (read(content).parameters or "") != ""
         with Image.open(io.BytesIO(content)) as image:
             image.load()
@@ -166,9 +169,9 @@ def test_a_job_with_a_certificate_signs_every_image(encoding: Encoding, tmp_path
 def test_what_cannot_sign_ends_before_the_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = {"certificate": str(tmp_path / "no.pem"), "key": "env:IMAGEKILN_NO_KEY"}
     planned = make_plan(jobs.job(tmp_path, {"prompt": ["a"]}, **SETTINGS, c2pa=where))
-    monkeypatch.setattr(generate, "opened", None)
+    monkeypatch.setattr(step, "opened", None)
     with pytest.raises(BadInput, match=r"c2pa\.certificate: .*no\.pem: no such file"):
-        generate.generate(planned.uri, 0)
+        generate(planned.uri, 0)
 
 
 def test_nothing_said_and_something_signed_contradict_each_other(tmp_path: Path) -> None:
@@ -178,7 +181,7 @@ def test_nothing_said_and_something_signed_contradict_each_other(tmp_path: Path)
 
 def test_an_encoder_encodes_the_picture_of_its_row(tmp_path: Path) -> None:
     planned = jobs.plan(tmp_path, {"prompt": ["a"]}, encoding={"kind": "webp"})
-    frozen = plan.load_plan(open_store(planned.uri))
+    frozen = load_plan(open_store(planned.uri))
     found = OutputEncoder(frozen)(picture(3), image_row("of this row", 3))
     assert (found.index_in_part, found.status, found.suffix) == (3, "ok", ".webp")
     assert (read(found.content or b"").parameters or "").startswith("of this row\nSteps: 2")

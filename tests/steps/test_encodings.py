@@ -5,10 +5,10 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from imagekiln.steps.encodings import Encoding, Jpeg, Png, Webp, file_suffix, is_lossless, mime_type
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job import Job
-from imagekiln.steps.jobfile import read_job, validate_job
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.output import Encoding, Jpeg, Png, Webp, file_suffix, is_lossless, mime_type
+from imagekiln.steps.job.reader import read_job, validate_job
 from tests import jobs
 from tests.encodings import ALL, KINDS, LOSSLESS, said
 from tests.steps.test_mistakes import SMALLEST

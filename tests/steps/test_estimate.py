@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.estimate import estimate
+from imagekiln.steps.plan.estimate import estimate
 from tests.jobs import job, plan
 
 COLUMNS = {

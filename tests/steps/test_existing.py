@@ -4,10 +4,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagekiln.steps import buckets, existing, holdings
-from imagekiln.steps.database import Database
 from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.plan import existing_images
+from imagekiln.steps.plan.existing_images import create_existing_table
+from imagekiln.steps.runs import image_index
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.scratch import Database
 from tests.s3 import S3Server, log_in
 from tests.steps.test_buckets import hexadecimal
 from tests.steps.test_holdings import write
@@ -22,7 +24,7 @@ def marked(folder: Path, wanted: Sequence[str], runs: Sequence[str]) -> list[int
     database.execute(
         f"CREATE TABLE once AS SELECT * FROM (VALUES {values}) AS t(image_id, number) WHERE number IS NOT NULL"
     )
-    existing.create_existing_table(database, folder, runs)
+    create_existing_table(database, folder, runs)
     found = database.fetch_table("SELECT number FROM existing ORDER BY number")["number"].to_pylist()
     left = database.fetch_table("SELECT count(*) AS images FROM planned")["images"].to_pylist()
     database.close()
@@ -34,9 +36,9 @@ def marked(folder: Path, wanted: Sequence[str], runs: Sequence[str]) -> list[int
 def test_what_is_found_is_what_a_set_would_find(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: int, piece: int
 ) -> None:
-    monkeypatch.setattr(existing, "BUCKET_IDS", bucket)
-    monkeypatch.setattr(holdings, "PIECE_IDS", piece)
-    monkeypatch.setattr(buckets, "HELD", 64)
+    monkeypatch.setattr(existing_images, "BUCKET_IDS", bucket)
+    monkeypatch.setattr(image_index, "PIECE_IDS", piece)
+    monkeypatch.setattr(image_index, "HELD", 64)
     ids, rng, held = hexadecimal(600), np.random.default_rng(7), set[str]()
     for number, count in enumerate((200, 0, 1, 90)):
         chosen = [ids[place] for place in rng.choice(len(ids), count, replace=False)]

@@ -9,13 +9,13 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from imagekiln.steps.denoise import GUIDER_NAMES, Denoiser
-from imagekiln.steps.families import FAMILIES, family_of
-from imagekiln.steps.progress import NoProgress
-from imagekiln.steps.rows import ImageRow
-from imagekiln.steps.run import run
-from imagekiln.steps.stop import Stop
-from imagekiln.steps.verify import verify
+from imagekiln.steps.generate.diffusion.denoiser import GUIDER_NAMES, Denoiser
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.models.families import FAMILIES, family_of
+from imagekiln.steps.runs.image import ImageRow
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop
 from tests import families, models, runs
 from tests.models import SIDE
 from tests.runs import image_row

@@ -3,13 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import file_hash
+from imagekiln.steps.models.weights import file_sha256
 
 
 def test_the_hash_is_of_the_content(tmp_path: Path) -> None:
     file = tmp_path / "weights"
     file.write_bytes(b"weights")
-    assert file_hash.file_sha256(file) == hashlib.sha256(b"weights").hexdigest()
+    assert file_sha256(file) == hashlib.sha256(b"weights").hexdigest()
 
 
 def test_a_file_that_stays_is_read_once_and_one_that_changes_again(
@@ -27,10 +27,10 @@ def test_a_file_that_stays_is_read_once_and_one_that_changes_again(
         written.write_bytes(content)
         written.replace(file)
         read.clear()
-        assert {file_hash.file_sha256(file) for _ in range(3)} == {hashlib.sha256(content).hexdigest()}
+        assert {file_sha256(file) for _ in range(3)} == {hashlib.sha256(content).hexdigest()}
         assert read == [file]
 
 
 def test_a_file_that_is_not_there_is_an_error_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        file_hash.file_sha256(tmp_path / "weights")
+        file_sha256(tmp_path / "weights")

@@ -16,8 +16,8 @@ import pytest
 import webdataset
 from PIL import Image
 
-from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.encode import hash_pixels
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.imaging.codecs import hash_pixels
 from tests.runs import fill, not_ok, planned
 from tests.texts import HOSTILE
 

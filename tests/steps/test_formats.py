@@ -10,17 +10,23 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps import files, formats, names, plan, shard, tables, webdataset
-from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.disk import LocalStore
-from imagekiln.steps.encode import EncodedImage
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete
-from imagekiln.steps.next_round import plan_next_round
-from imagekiln.steps.planning import PlanResult
-from imagekiln.steps.run import run
-from imagekiln.steps.shard import Part
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.retry import plan_next_round
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.files_format import imagefolder_metadata
+from imagekiln.steps.runs.formats import format_of, recover_parts
+from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.keys import manifest_key, shard_key, tar_key
+from imagekiln.steps.runs.parts import Part
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.shard import missing_parts, read_shard
+from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, NEAR_DUPLICATE_SCHEMA, OUTCOME_SCHEMA, read_table
+from imagekiln.steps.runs.webdataset_format import INDEX_MEMBER
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.verify import verify
+from imagekiln.steps.storage.local import LocalStore
 from tests.jobs import files as files_of
 from tests.runs import PROMPTS, encoded, fill, job, not_ok, planned, write_prompts
 
@@ -39,11 +45,11 @@ def plan_of(folder: Path, layout: str, rows: int = 8, **settings: object) -> Pla
 
 
 def first_part(there: PlanResult) -> Part:
-    return shard.read_shard(open_store(there.uri), there.plan, 0)[0]
+    return read_shard(open_store(there.uri), there.plan, 0)[0]
 
 
 def commit(there: PlanResult, images: list[EncodedImage]) -> None:
-    formats.format_of(there.plan.job).pack(first_part(there), images).commit(open_store(there.uri))
+    format_of(there.plan.job).pack(first_part(there), images).commit(open_store(there.uri))
 
 
 def images_of(there: PlanResult) -> dict[str, bytes]:
@@ -77,7 +83,7 @@ def test_whole_job_in_each_format_makes_the_images_that_parquet_has(
     done = run(job(prompts, store_uri, format=layout, **same))
     assert verify(done.uri).ok == done.summary.ok == 6
     columns = ["image_id", "prompt", "seed", "status", "size", "sha256", "pixels_sha256"]
-    found, expected = (tables.read_table(open_store(uri), names.manifest_key(0)) for uri in (done.uri, wanted.uri))
+    found, expected = (read_table(open_store(uri), manifest_key(0)) for uri in (done.uri, wanted.uri))
     assert found.select(columns).equals(expected.select(columns))
     assert run(job(prompts, store_uri, format=layout, **same)).before
 
@@ -86,7 +92,7 @@ def test_manifest_names_an_object_and_the_range_of_it_that_is_the_image(tmp_path
     there = plan_of(tmp_path, layout)
     fill(there, {1: not_ok(1)})
     aggregate(there.uri, failed_share=1)
-    for place, row in enumerate(tables.read_table(open_store(there.uri), names.manifest_key(0)).to_pylist()):
+    for place, row in enumerate(read_table(open_store(there.uri), manifest_key(0)).to_pylist()):
         content = (Path(there.uri) / row["part"]).read_bytes()
         if place == 1:
             assert (row["status"], row["offset"], row["part"]) == ("failed", None, "index/00000-0000.parquet")
@@ -104,7 +110,7 @@ def test_same_images_give_the_same_objects(tmp_path: Path, layout: str) -> None:
 def test_commit_comes_last(tmp_path: Path, layout: str) -> None:
     there = plan_of(tmp_path, layout)
     store = Dying(there, 100)
-    formats.format_of(there.plan.job).pack(first_part(there), IMAGES).commit(store)
+    format_of(there.plan.job).pack(first_part(there), IMAGES).commit(store)
     assert store.written[-1] == "index/00000-0000.parquet"
     ends = [Path(key).suffix for key in store.written]
     assert ends == ([".tar", ".parquet"] if layout == "webdataset" else [".png"] * 3 + [".json"] * 4 + [".parquet"])
@@ -117,12 +123,12 @@ def test_writer_that_died_at_any_moment_leaves_what_the_next_one_completes(
     for writes in range(8):
         there = plan_of(tmp_path / str(writes), layout, rows=4)
         store = Dying(there, writes)
-        format_, part = formats.format_of(there.plan.job), first_part(there)
+        format_, part = format_of(there.plan.job), first_part(there)
         try:
             format_.pack(part, IMAGES).commit(store)
         except KeyboardInterrupt:
-            assert shard.missing_parts(open_store(there.uri), [part]) == [part]
-        if formats.recover_parts(open_store(there.uri), format_, [part]):
+            assert missing_parts(open_store(there.uri), [part]) == [part]
+        if recover_parts(open_store(there.uri), format_, [part]):
             format_.pack(part, others).commit(open_store(there.uri))
         aggregate(there.uri, failed_share=1)
         assert verify(there.uri).images == 4
@@ -147,7 +153,7 @@ def test_part_that_lacks_only_its_index_is_committed_without_drawing(tmp_path: P
     commit(there, IMAGES)
     before, part = images_of(there), first_part(there)
     Path(there.uri, part.key).unlink()
-    assert formats.recover_parts(open_store(there.uri), formats.format_of(there.plan.job), [part]) == []
+    assert recover_parts(open_store(there.uri), format_of(there.plan.job), [part]) == []
     assert images_of(there) == before
 
 
@@ -166,7 +172,7 @@ def test_file_that_was_removed_with_its_index_is_drawn_again(tmp_path: Path) -> 
     before, part = images_of(there), first_part(there)
     for key in (part.key, "images/00000/0000-00002.png"):
         Path(there.uri, key).unlink()
-    assert formats.recover_parts(open_store(there.uri), formats.format_of(there.plan.job), [part]) == [part]
+    assert recover_parts(open_store(there.uri), format_of(there.plan.job), [part]) == [part]
     with pytest.raises(BadInput, match=r"0000-00002.json: tells of another image than lies beside it. Delete both"):
         commit(there, [*IMAGES[:2], OTHERS[2], IMAGES[3]])
     Path(there.uri, "images/00000/0000-00002.png").unlink()
@@ -212,8 +218,8 @@ def test_objects_of_another_plan_are_refused(tmp_path: Path, layout: str) -> Non
     commit(one, IMAGES)
     Path(one.uri, first_part(one).key).unlink()
     Path(one.uri, "plan.json").write_bytes(Path(other.uri, "plan.json").read_bytes())
-    Path(one.uri, names.shard_key(0)).write_bytes(Path(other.uri, names.shard_key(0)).read_bytes())
-    there = replace(one, plan=plan.load_plan(open_store(one.uri)))
+    Path(one.uri, shard_key(0)).write_bytes(Path(other.uri, shard_key(0)).read_bytes())
+    there = replace(one, plan=load_plan(open_store(one.uri)))
     with pytest.raises(BadInput, match=r"another plan|other images than were planned"):
         commit(there, IMAGES)
 
@@ -254,12 +260,12 @@ def test_tar_holds_three_files_an_image_of_no_time_and_no_owner(tmp_path: Path) 
     commit(there, IMAGES)
     part = first_part(there)
     ids = [name for place, name in enumerate(part.rows["image_id"].to_pylist()) if place != 1]
-    with tarfile.open(Path(there.uri, names.tar_key(part.key)), "r:") as tar:
+    with tarfile.open(Path(there.uri, tar_key(part.key)), "r:") as tar:
         members = tar.getmembers()
         assert [each.name for each in members[:-1]] == [
             f"{name}.{end}" for name in ids for end in ("png", "json", "txt")
         ]
-        assert members[-1].name == webdataset.INDEX_MEMBER
+        assert members[-1].name == INDEX_MEMBER
         assert {(each.mtime, each.uid, each.gid, each.uname, each.gname, each.mode) for each in members} == {
             (0, 0, 0, "", "", 0o644)
         }
@@ -278,9 +284,7 @@ def test_image_that_failed_has_its_error_beside_where_it_would_be(tmp_path: Path
 
 
 def test_listing_of_a_folder_leaves_out_what_readers_would_open_as_a_file() -> None:
-    row = dict.fromkeys(
-        (*tables.IMAGE_ROW_SCHEMA.names, *tables.OUTCOME_SCHEMA.names, *tables.NEAR_DUPLICATE_SCHEMA.names)
-    )
+    row = dict.fromkeys((*IMAGE_ROW_SCHEMA.names, *OUTCOME_SCHEMA.names, *NEAR_DUPLICATE_SCHEMA.names))
     here = {
         "status": "ok",
         "part": "images/00000/0000-00000.png",
@@ -288,7 +292,7 @@ def test_listing_of_a_folder_leaves_out_what_readers_would_open_as_a_file() -> N
         "tag": "a",
         "x_file_name": "/etc/passwd",
     }
-    [(key, listing)] = files.imagefolder_metadata(pa.Table.from_pylist([row | here, row | here | {"status": "failed"}]))
+    [(key, listing)] = imagefolder_metadata(pa.Table.from_pylist([row | here, row | here | {"status": "failed"}]))
     assert key == "images/00000/metadata.parquet"
     assert (listing.num_rows, listing["file_name"][0].as_py(), listing["tag"][0].as_py()) == (1, "0000-00000.png", "a")
     assert "x_file_name" not in listing.column_names

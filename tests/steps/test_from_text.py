@@ -6,8 +6,7 @@ import diffusers
 import pytest
 from diffusers.pipelines import auto_pipeline
 
-from imagekiln.steps.families import FAMILIES
-from imagekiln.steps.from_text import unsupported_reason
+from imagekiln.steps.models.families import FAMILIES, unsupported_reason
 
 VIDEO = {"num_frames", "video", "video_length"}
 CLASSES = {name: found for name in dir(diffusers) if isinstance(found := getattr(diffusers, name), type)

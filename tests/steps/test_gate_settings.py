@@ -3,9 +3,9 @@
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.gate_settings import GateSettings, UserCheckGate
-from imagekiln.steps.job import Job
-from imagekiln.steps.jobfile import validate_job
+from imagekiln.steps.job.gates import GateSettings, UserCheckGate
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.reader import validate_job
 
 SMALLEST = {"name": "a", "prompts": "p.parquet", "output": "out", "model": {"id": "bundled:shapes"}}
 

@@ -6,14 +6,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps import names, plan, shard
-from imagekiln.steps.aggregate import aggregate
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete
-from imagekiln.steps.progress import NoProgress
-from imagekiln.steps.run import run
-from imagekiln.steps.stop import Stop
-from imagekiln.steps.storage import Store, open_store
-from imagekiln.steps.verify import verify
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY, manifest_key, part_key
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 from tests.runs import PROMPTS, fill, job, not_ok, planned, write_prompts
 
 ROWS = [dict(row) | {"seed": place} for place, row in enumerate(PROMPTS[:8])]
@@ -22,8 +25,8 @@ EVEN = {"name": "even", "entry": "tests.own_checks:even"}
 
 def manifest(store: Store) -> pa.Table:
     """The whole manifest of a run."""
-    count = len(plan.load_plan(store).shards)
-    return pa.concat_tables([pq.read_table(store.uri_of(names.manifest_key(number))) for number in range(count)])
+    count = len(load_plan(store).shards)
+    return pa.concat_tables([pq.read_table(store.uri_of(manifest_key(number))) for number in range(count)])
 
 
 def _run(tmp_path: Path, **gates: object) -> Store:
@@ -46,8 +49,8 @@ def test_each_gate_marks_the_images_of_a_real_run(tmp_path: Path) -> None:
 
 def test_a_resumed_run_comes_to_the_same_verdicts(tmp_path: Path) -> None:
     store = _run(tmp_path, low_contrast={"below": 0.2}, checks=[EVEN], near_duplicate={"distance": 8})
-    before = {key: store.read(key) for key in (names.part_key(0, 0), names.part_key(0, 1), names.manifest_key(0))}
-    for key in (names.part_key(0, 1), names.manifest_key(0), names.SUCCESS_KEY):
+    before = {key: store.read(key) for key in (part_key(0, 0), part_key(0, 1), manifest_key(0))}
+    for key in (part_key(0, 1), manifest_key(0), SUCCESS_KEY):
         store.remove(key)
     _run(tmp_path, low_contrast={"below": 0.2}, checks=[EVEN], near_duplicate={"distance": 8})
     assert {key: store.read(key) for key in before} == before
@@ -57,9 +60,7 @@ def test_gates_decide_no_pixels_and_no_image_id(tmp_path: Path) -> None:
     plain, gated = planned(tmp_path, str(tmp_path / "a"), ROWS), planned(tmp_path, str(tmp_path / "b"), ROWS, gates={
         "low_contrast": {"below": 0.1}, "checks": [EVEN],
     })  # fmt: skip
-    ids = [
-        shard.read_shard(open_store(each.uri), each.plan, 0)[0].rows["image_id"].to_pylist() for each in (plain, gated)
-    ]
+    ids = [read_shard(open_store(each.uri), each.plan, 0)[0].rows["image_id"].to_pylist() for each in (plain, gated)]
     assert ids[0] == ids[1]
 
 
@@ -73,7 +74,7 @@ def test_a_check_that_does_not_import_ends_the_run_before_anything_is_drawn(tmp_
 @pytest.mark.parametrize("share", [0.5, 1, None])
 def test_a_share_that_is_not_exceeded_lets_the_run_pass(share: float | None, tmp_path: Path) -> None:
     store = _run(tmp_path, checks=[{**EVEN, "share": share}])
-    assert store.exists(names.SUCCESS_KEY)
+    assert store.exists(SUCCESS_KEY)
 
 
 def _fails(tmp_path: Path) -> Store:
@@ -92,8 +93,8 @@ def _fails(tmp_path: Path) -> Store:
 
 def test_a_share_that_is_exceeded_fails_the_run_and_all_the_rest_is_written(tmp_path: Path) -> None:
     store = _fails(tmp_path)
-    assert not store.exists(names.SUCCESS_KEY)
-    assert store.exists(names.REPORT_KEY)
+    assert not store.exists(SUCCESS_KEY)
+    assert store.exists(REPORT_KEY)
     assert manifest(store).num_rows == 8
 
 
@@ -104,7 +105,7 @@ def test_what_a_gate_found_can_be_accepted_by_its_name(tmp_path: Path) -> None:
     summary = aggregate(store.uri, accept=["low_contrast", "even"])
     assert summary.accepted == ("low_contrast", "even")
     assert summary.marks == {"low_contrast": 8, "over_saturated": 0, "even": 4}
-    assert store.exists(names.SUCCESS_KEY)
+    assert store.exists(SUCCESS_KEY)
 
 
 def test_a_gate_that_the_job_does_not_have_cannot_be_accepted(tmp_path: Path) -> None:

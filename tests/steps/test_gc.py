@@ -9,17 +9,18 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from imagekiln.steps import names, plan, removing
-from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.disk import LocalStore
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete, TryAgain
-from imagekiln.steps.gc import Garbage, gc
-from imagekiln.steps.leftovers import walk_objects
-from imagekiln.steps.plan import plan_to_json
-from imagekiln.steps.planning import PlanResult
-from imagekiln.steps.retry import retry
+from imagekiln.steps.maintain import gc as gc_module
+from imagekiln.steps.maintain.garbage import walk_objects
+from imagekiln.steps.maintain.gc import Garbage, gc, remove_run
+from imagekiln.steps.maintain.retry import retry
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key, shard_key
+from imagekiln.steps.runs.plan import load_plan, plan_to_json
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.verify import verify
+from imagekiln.steps.storage.local import LocalStore
 from tests.jobs import files
 from tests.runs import PROMPTS, Rows, fill, not_ok, planned
 
@@ -65,7 +66,7 @@ def test_an_old_unfinished_run_is_listed_and_removed_only_when_told(tmp_path: Pa
     assert gc(str(tmp_path / "out")).found == ()
 
 
-@pytest.mark.parametrize("key", [names.PLAN_KEY, names.part_key(2, 0), names.shard_key(0)])
+@pytest.mark.parametrize("key", [PLAN_KEY, part_key(2, 0), shard_key(0)])
 def test_a_run_in_which_anything_was_written_of_late_stays(key: str, tmp_path: Path) -> None:
     there = made(tmp_path, "half", done=False)
     os.utime(Path(there.uri) / key)
@@ -77,7 +78,7 @@ def test_a_run_whose_images_others_left_out_stays_whatever_became_of_it(tmp_path
     first = made(tmp_path, "monday", PROMPTS[:6])
     second = made(tmp_path, "tuesday", PROMPTS, skip_existing=True)
     assert second.plan.counts.existing_images == 6
-    open_store(first.uri).remove(names.SUCCESS_KEY)
+    open_store(first.uri).remove(SUCCESS_KEY)
     aged(tmp_path / "out", 10)
     assert gc(str(tmp_path / "out"), remove=True).found == ()
 
@@ -152,7 +153,7 @@ def test_a_removal_cut_short_leaves_no_run_that_looks_whole_and_is_gone_on_with(
     made(tmp_path, "second", days=20)
     out, first = str(tmp_path / "out"), tmp_path / "out" / "first"
     whole = len(files(first))
-    monkeypatch.setattr(removing, "REMOVERS", 1)
+    monkeypatch.setattr(gc_module, "REMOVERS", 1)
     for allowed in range(1, whole, 4):
         shutil.copytree(first, tmp_path / "kept", dirs_exist_ok=True)
         removed: list[str] = []
@@ -166,9 +167,9 @@ def test_a_removal_cut_short_leaves_no_run_that_looks_whole_and_is_gone_on_with(
         with monkeypatch.context() as patch:
             patch.setattr(LocalStore, "remove", dying)
             with pytest.raises(TryAgain):
-                removing.remove_run(open_store(str(first)))
-        assert removed[0] == names.SUCCESS_KEY
-        assert (first / names.PLAN_KEY).exists()
+                remove_run(open_store(str(first)))
+        assert removed[0] == SUCCESS_KEY
+        assert (first / PLAN_KEY).exists()
         with pytest.raises(Incomplete, match="has no _SUCCESS"):
             verify(str(first))
         assert told(gc(out, remove=True).found) == {"first": "unfinished"}
@@ -181,7 +182,7 @@ def test_a_run_finished_in_the_meantime_stays(tmp_path: Path, monkeypatch: pytes
     there = made(tmp_path, "half", done=False)
     before = len(files(Path(there.uri)))
     monkeypatch.setattr(
-        "imagekiln.steps.gc._garbage",
+        "imagekiln.steps.maintain.gc._garbage",
         lambda *_: (aggregate(there.uri), Garbage(there.uri, "unfinished", 1, 1, 9.0))[1],
     )
     gc(str(tmp_path / "out"), remove=True)
@@ -215,7 +216,7 @@ def test_an_output_that_is_not_there_has_nothing(tmp_path: Path, s3_bucket: str)
 def test_a_plan_that_names_a_folder_elsewhere_is_passed_over(tmp_path: Path) -> None:
     there = made(tmp_path, "half", done=False)
     store = open_store(there.uri)
-    store.replace(names.PLAN_KEY, plan_to_json(replace(plan.load_plan(store), run_id="../..")))
+    store.replace(PLAN_KEY, plan_to_json(replace(load_plan(store), run_id="../..")))
     aged(Path(there.uri), 10)
     assert gc(str(tmp_path / "out"), remove=True).found == ()
-    assert store.exists(names.PLAN_KEY)
+    assert store.exists(PLAN_KEY)

@@ -14,24 +14,26 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from imagekiln.steps import names, shard, stats
-from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.codecs import decode_image
-from imagekiln.steps.denoise import Denoiser
-from imagekiln.steps.disk import LocalStore
-from imagekiln.steps.drawing import PendingBatch
-from imagekiln.steps.encode import DrawnImage, EncodedImage
-from imagekiln.steps.encoder import OutputEncoder
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
-from imagekiln.steps.generate import denoiser_loader, generate, generate_shard
-from imagekiln.steps.job import ModelSettings
-from imagekiln.steps.model import weights_digest as digest_of
-from imagekiln.steps.planning import PlanResult
-from imagekiln.steps.progress import JsonLinesProgress, NoProgress
-from imagekiln.steps.reproduce import reproduce
-from imagekiln.steps.rows import ImageRow, image_rows
-from imagekiln.steps.stop import GRACE_SECONDS, Stop
-from imagekiln.steps.storage import Store, open_store
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.transfer import PendingBatch
+from imagekiln.steps.generate.encoder import OutputEncoder
+from imagekiln.steps.generate.step import denoiser_loader, generate, generate_shard
+from imagekiln.steps.imaging.codecs import decode_image
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.maintain.reproduce import reproduce
+from imagekiln.steps.models.facts import weights_digest as digest_of
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow, image_rows
+from imagekiln.steps.runs.keys import part_key, shard_key
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.runs.stats import load_stats
+from imagekiln.steps.runtime.progress import JsonLinesProgress, NoProgress
+from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.local import LocalStore
+from imagekiln.steps.storage.store import Store
 from tests import models
 from tests.devices import StandIn
 from tests.faults import manifests
@@ -40,7 +42,7 @@ from tests.steps.test_device import ABSENT
 from tests.threads import threads
 from tests.tuned import entry, tuned_file
 
-KEYS = [names.part_key(0, number) for number in range(3)]
+KEYS = [part_key(0, number) for number in range(3)]
 
 
 @pytest.fixture
@@ -70,7 +72,7 @@ def test_every_part_of_the_shard_is_made_with_the_pixels_that_the_model_draws(th
         "cpu",
     )
     store, denoiser = open_store(there.uri), Denoiser(models.pipe("sd"))
-    for part in shard.read_shard(store, there.plan, 0):
+    for part in read_shard(store, there.plan, 0):
         table = pq.read_table(store.uri_of(part.key))
         wanted = denoiser.draw(image_rows(part.rows), 4, lambda: None)
         assert table["status"].to_pylist() == ["ok"] * part.rows.num_rows
@@ -116,8 +118,8 @@ def test_pixels_do_not_depend_on_how_a_run_is_cut_or_on_the_order_of_its_shards(
     generate(one.uri, 0)
     for number in (2, 0, 1):
         generate(many.uri, number)
-    keys = [names.part_key(number, 0) for number in range(3)]
-    assert _pixels(open_store(one.uri), [names.part_key(0, 0)]) == _pixels(open_store(many.uri), keys)
+    keys = [part_key(number, 0) for number in range(3)]
+    assert _pixels(open_store(one.uri), [part_key(0, 0)]) == _pixels(open_store(many.uri), keys)
 
 
 def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
@@ -125,7 +127,7 @@ def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
     for each in runs:
         generate(each.uri, 0)
     one, other = (open_store(each.uri) for each in runs)
-    assert [one.read(names.part_key(0, number)) for number in (0, 1)] == [other.read(KEYS[0]), other.read(KEYS[1])]
+    assert [one.read(part_key(0, number)) for number in (0, 1)] == [other.read(KEYS[0]), other.read(KEYS[1])]
 
 
 def test_a_prompt_that_the_pipeline_refuses_is_a_failed_image_among_good_ones(tmp_path: Path) -> None:
@@ -149,7 +151,7 @@ def test_a_shard_that_the_plan_does_not_have_is_bad_input(number: int, there: Pl
 
 def test_a_shard_s_list_that_is_not_the_plan_s_is_bad_input(there: PlanResult) -> None:
     store = open_store(there.uri)
-    store.replace(names.shard_key(0), store.read(names.shard_key(0))[:-1] + b"!")
+    store.replace(shard_key(0), store.read(shard_key(0))[:-1] + b"!")
     with pytest.raises(BadInput, match=r"shards/00000.parquet: is not what was planned. Restore it, or plan anew"):
         generate(there.uri, 0)
 
@@ -199,7 +201,7 @@ def test_a_shard_that_was_stopped_keeps_its_parts_and_resumes_at_the_first_missi
     assert not made[2]
     first = store.read(KEYS[0])
     generate(there.uri, 0)
-    told = stats.load_stats(store, 0)
+    told = load_stats(store, 0)
     assert told is not None
     assert (told.attempts, told.images, told.parts) == (2, 10, 3)
     assert store.read(KEYS[0]) == first
@@ -268,9 +270,9 @@ def test_a_pipeline_out_of_memory_above_two_images_makes_all_in_batches_of_two(
         pipe.unet.register_forward_pre_hook(full)
         return pipe
 
-    monkeypatch.setattr("imagekiln.steps.opening.load", loaded)
+    monkeypatch.setattr("imagekiln.steps.generate.diffusion.denoiser.load", loaded)
     done = generate(there.uri, 0)
-    told = stats.load_stats(open_store(there.uri), 0)
+    told = load_stats(open_store(there.uri), 0)
     assert done == told
     assert done is not None
     assert (done.images, done.parts, done.max_batch_pixels) == (10, 3, 2 * 16 * 16)
@@ -296,7 +298,7 @@ def test_encoding_and_writing_are_hidden_behind_a_device_that_is_slower(
             time.sleep(0.04)  # a part of two batches
             return super().create(key, data)
 
-    monkeypatch.setattr("imagekiln.steps.generate.Encoder", SlowEncoder)
+    monkeypatch.setattr("imagekiln.steps.generate.step.Encoder", SlowEncoder)
     rows = [{"prompt": "noise", "seed": place} for place in range(4 * batches)]
     there = planned(tmp_path, str(tmp_path / "out"), rows, shard={"images": 1000}, part={"images": 8})
     device = StandIn(0.048, models.SIDE)
@@ -400,7 +402,7 @@ def test_time_is_told_by_stage_and_overlaps(there: PlanResult) -> None:
     assert done.peak_memory > 50 << 20
     assert took.encode > 0
     assert took.write > 0
-    assert done == stats.load_stats(open_store(there.uri), 0)
+    assert done == load_stats(open_store(there.uri), 0)
     assert done.versions["torch"] == torch.__version__
 
 

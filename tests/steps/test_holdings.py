@@ -3,10 +3,19 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps import holdings, names, tables
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.holdings import ImageIndexWriter
-from imagekiln.steps.storage import Store, open_store
+from imagekiln.steps.runs import image_index
+from imagekiln.steps.runs.image_index import (
+    CHUNK_COUNT_METADATA,
+    ImageIndexWriter,
+    count_indexed_images,
+    iter_index_chunks,
+    read_index_chunk,
+)
+from imagekiln.steps.runs.keys import image_ids_key
+from imagekiln.steps.runs.tables import to_parquet
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 from tests.steps.test_buckets import hexadecimal
 
 
@@ -22,30 +31,30 @@ def write(store: Store, ids: list[str], bad: int = 0) -> None:
 
 def read(store: Store) -> list[str]:
     """Every id of the index, as digits."""
-    found = b"".join(piece.tobytes() for piece in holdings.iter_index_chunks(store))
+    found = b"".join(piece.tobytes() for piece in iter_index_chunks(store))
     return [found[place : place + 16].hex() for place in range(0, len(found), 16)]
 
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of a hundred ids or so."""
-    monkeypatch.setattr(holdings, "PIECE_IDS", 100)
+    monkeypatch.setattr(image_index, "PIECE_IDS", 100)
 
 
 def test_index_names_the_images_that_are_ok_in_order(store_uri: str) -> None:
     store, ids = open_store(store_uri), hexadecimal(60)
     write(store, ids, bad=20)
     assert read(store) == sorted(ids[:40])
-    assert holdings.count_indexed_images(store) == 40
+    assert count_indexed_images(store) == 40
 
 
 @pytest.mark.usefixtures("small")
 def test_large_index_lies_in_pieces_each_a_range(tmp_path: Path) -> None:
     store, ids = open_store(str(tmp_path)), hexadecimal(950)
     write(store, ids)
-    assert [holdings.read_index_chunk(store, number)[1] for number in range(10)] == [10] * 10
+    assert [read_index_chunk(store, number)[1] for number in range(10)] == [10] * 10
     assert read(store) == sorted(ids)
-    assert not store.exists(names.image_ids_key(10))
+    assert not store.exists(image_ids_key(10))
 
 
 def test_run_without_a_good_image_has_an_index_too(tmp_path: Path) -> None:
@@ -61,7 +70,7 @@ def test_index_is_the_same_bytes_whatever_the_order_of_images(tmp_path: Path) ->
     write(one, ids)
     write(other, ids[::-1])
     for number in range(3):
-        assert one.read(names.image_ids_key(number)) == other.read(names.image_ids_key(number))
+        assert one.read(image_ids_key(number)) == other.read(image_ids_key(number))
 
 
 def test_index_is_written_anew(tmp_path: Path) -> None:
@@ -73,17 +82,17 @@ def test_index_is_written_anew(tmp_path: Path) -> None:
 
 def test_index_that_is_gone_says_what_to_do(store_uri: str) -> None:
     with pytest.raises(BadInput, match=r"image-ids/00000\.parquet: is not there, .* Aggregate it again"):
-        holdings.count_indexed_images(open_store(store_uri))
+        count_indexed_images(open_store(store_uri))
 
 
 def test_damaged_index_is_refused(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     write(store, hexadecimal(100))
-    content = bytearray(store.read(names.image_ids_key(0)))
+    content = bytearray(store.read(image_ids_key(0)))
     content[len(content) // 2] ^= 1
-    store.replace(names.image_ids_key(0), bytes(content))
+    store.replace(image_ids_key(0), bytes(content))
     with pytest.raises(BadInput, match="is damaged"):
-        holdings.count_indexed_images(store)
+        count_indexed_images(store)
 
 
 @pytest.mark.parametrize(
@@ -102,7 +111,7 @@ def test_damaged_index_is_refused(tmp_path: Path) -> None:
 )
 def test_other_tables_are_no_index(tmp_path: Path, columns: dict[str, list[object]], pieces: bytes | None) -> None:
     store = open_store(str(tmp_path))
-    metadata = None if pieces is None else {holdings.CHUNK_COUNT_METADATA: pieces}
-    store.replace(names.image_ids_key(0), tables.to_parquet(pa.table(columns).replace_schema_metadata(metadata)))
+    metadata = None if pieces is None else {CHUNK_COUNT_METADATA: pieces}
+    store.replace(image_ids_key(0), to_parquet(pa.table(columns).replace_schema_metadata(metadata)))
     with pytest.raises(BadInput, match=r"00000\.parquet: is no piece of an index"):
-        holdings.count_indexed_images(store)
+        count_indexed_images(store)

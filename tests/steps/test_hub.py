@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import hub, model
-from imagekiln.steps.bundled import BUNDLED_FOLDER
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
-from imagekiln.steps.job import ModelSettings
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models.facts import load_model_facts
+from imagekiln.steps.models.hub import download_configuration
+from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.hub import FORBIDDEN, GATED, MODEL, REVISION, Hub
 from tests.hub import hub as loopback_hub
 from tests.jobs import image_rows, plan
@@ -37,14 +38,14 @@ def _serving(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
 
 def _told(kind: type[KilnError], name: str, revision: str | None = OTHER) -> str:
     with pytest.raises(kind) as caught:
-        hub.download_configuration(ModelSettings(id=name, revision=revision))
+        download_configuration(ModelSettings(id=name, revision=revision))
     assert type(caught.value) is kind
     return str(caught.value)
 
 
 @pytest.mark.usefixtures("server")
 def test_pinned_model_is_known_without_its_weights() -> None:
-    folder = hub.download_configuration(ModelSettings(id=MODEL, revision=REVISION))
+    folder = download_configuration(ModelSettings(id=MODEL, revision=REVISION))
     assert (folder / "model_index.json").is_file()
     assert (folder / "tokenizer" / "tokenizer.json").is_file()
     assert [*folder.rglob("*.safetensors")] == []
@@ -52,9 +53,7 @@ def test_pinned_model_is_known_without_its_weights() -> None:
 
 @pytest.mark.usefixtures("server")
 def test_pinned_model_has_the_facts_of_the_folder_it_came_from() -> None:
-    here, there = (
-        model.load_model_facts(ModelSettings(id=name, revision=REVISION)) for name in ("bundled:shapes", MODEL)
-    )
+    here, there = (load_model_facts(ModelSettings(id=name, revision=REVISION)) for name in ("bundled:shapes", MODEL))
     assert (here.pipeline, here.width, here.size_multiple) == (there.pipeline, there.width, there.size_multiple)
     assert there.digest == f"{MODEL}@{REVISION}"
 
@@ -74,30 +73,30 @@ def test_pinned_model_that_has_only_pickles_is_refused_at_planning(
     (folder / "vae" / "diffusion_pytorch_model.bin").write_bytes(b"a second copy of the weights")
     wanted = ModelSettings(id=MODEL, revision=REVISION)
     with _serving(folder, tmp_path, monkeypatch):
-        assert model.load_model_facts(wanted).pipeline == "StableDiffusionPipeline"
+        assert load_model_facts(wanted).pipeline == "StableDiffusionPipeline"
         weights.rename(weights.with_suffix(".bin"))
         with pytest.raises(BadInput) as caught:
-            model.load_model_facts(wanted)
+            load_model_facts(wanted)
     assert str(caught.value) == (
         f"{MODEL}: unet/diffusion_pytorch_model.bin is a pickle, which can run code. Convert it to safetensors."
     )
 
 
 def test_model_in_the_cache_is_not_fetched_again(server: Hub) -> None:
-    hub.download_configuration(ModelSettings(id=MODEL, revision=REVISION))
+    download_configuration(ModelSettings(id=MODEL, revision=REVISION))
     asked = len(server.asked)
-    hub.download_configuration(ModelSettings(id=MODEL, revision=REVISION))
+    download_configuration(ModelSettings(id=MODEL, revision=REVISION))
     assert len(server.asked) == asked > 0
 
 
 def test_model_in_the_cache_needs_no_hub(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
-    folder = hub.download_configuration(ModelSettings(id=MODEL, revision=REVISION))
+    folder = download_configuration(ModelSettings(id=MODEL, revision=REVISION))
     assert server.asked
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert hub.download_configuration(ModelSettings(id=MODEL, revision=REVISION)) == folder
-    assert model.load_model_facts(ModelSettings(id=MODEL, revision=REVISION)).pipeline == "StableDiffusionPipeline"
+    assert download_configuration(ModelSettings(id=MODEL, revision=REVISION)) == folder
+    assert load_model_facts(ModelSettings(id=MODEL, revision=REVISION)).pipeline == "StableDiffusionPipeline"
 
 
 def test_hub_model_without_a_revision_is_refused() -> None:
@@ -170,5 +169,5 @@ def test_repository_that_is_no_pipeline_is_refused(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.usefixtures("server")
 def test_progress_bars_and_warnings_of_the_client_stay_off_the_terminal(capfd: pytest.CaptureFixture[str]) -> None:
-    hub.download_configuration(ModelSettings(id=MODEL, revision=REVISION))
+    download_configuration(ModelSettings(id=MODEL, revision=REVISION))
     assert capfd.readouterr() == ("", "")

@@ -7,8 +7,8 @@ from dataclasses import astuple, dataclass, fields, replace
 import duckdb
 import pyarrow as pa
 
-from imagekiln.steps.cells import INPUT_IMAGE_COLUMNS
-from imagekiln.steps.identity import ImageParameters, compute_image_id, image_id_sql, model_key, seed_sql
+from imagekiln.steps.plan.identity import compute_image_id, image_id_sql, model_key, seed_sql
+from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS, ImageParameters
 from tests.texts import HOSTILE, chance
 
 KEY = model_key("sha256:" + "0" * 64, "bfloat16")

@@ -4,7 +4,7 @@ import time
 import pytest
 
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.in_order import DEFAULT_WORKERS, map_ordered
+from imagekiln.steps.runtime.concurrency import DEFAULT_WORKERS, map_ordered
 from tests.threads import threads
 
 

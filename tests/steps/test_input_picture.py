@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 from PIL import Image as Pillow
 
-from imagekiln.steps.input_picture import open_input_image, resize_to_cover
+from imagekiln.steps.imaging.input_images import open_input_image, resize_to_cover
 
 RGB = npt.NDArray[np.uint8]
 RED, GREEN, WHITE = (255, 0, 0), (0, 255, 0), (255, 255, 255)

@@ -6,10 +6,11 @@ from pathlib import Path
 
 from PIL import Image as Pillow
 
-from imagekiln.steps import names
-from imagekiln.steps.inputs import PREFETCH_IMAGES, ImagePrefetcher, image_request
-from imagekiln.steps.rows import ImageRow
-from imagekiln.steps.storage import Store, open_store
+from imagekiln.steps.generate.diffusion.image_prefetch import PREFETCH_IMAGES, ImagePrefetcher, image_request
+from imagekiln.steps.runs.image import ImageRow
+from imagekiln.steps.runs.keys import input_image_key
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 from tests.runs import image_row
 
 
@@ -34,7 +35,7 @@ def _references(store: Store, count: int) -> list[ImageRow]:
         file = io.BytesIO()
         Pillow.new("RGB", (16, 16), (place % 256, place // 256, 0)).save(file, "PNG")
         digest = hashlib.sha256(file.getvalue()).hexdigest()
-        store.create(names.input_image_key(digest), file.getvalue())
+        store.create(input_image_key(digest), file.getvalue())
         rows.append(image_row("a red circle", place, reference_image=digest))
     return rows
 

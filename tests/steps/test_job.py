@@ -6,10 +6,10 @@ import pytest
 import yaml
 from pydantic import ValidationError
 
-from imagekiln.steps.bundled import BUNDLED_FOLDER
-from imagekiln.steps.job import ColumnNames, Job
-from imagekiln.steps.settings import iter_setting_paths
-from imagekiln.steps.tables import IMAGE_ROW_SCHEMA
+from imagekiln.steps.job.introspection import iter_setting_paths
+from imagekiln.steps.job.job import ColumnNames, Job
+from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
+from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 
 SMALLEST = {"name": "a", "prompts": "p.parquet", "output": "out", "model": {"id": "bundled:shapes"}}
 Schema = dict[str, object]

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job import Job
-from imagekiln.steps.jobfile import read_job, validate_job
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.reader import read_job, validate_job
 
 JOB = """\
 name: test

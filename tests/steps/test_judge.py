@@ -4,8 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from imagekiln.steps.gate_settings import GateSettings, LowContrastGate, UserCheckGate
-from imagekiln.steps.judge import QualityGates
+from imagekiln.steps.generate.quality import QualityGates
+from imagekiln.steps.job.gates import GateSettings, LowContrastGate, UserCheckGate
 from tests.runs import image_row
 
 NOISE = np.random.default_rng(1).integers(0, 256, (32, 32, 3), dtype=np.uint8)

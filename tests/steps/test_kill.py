@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import names, shard, stats, tables
-from imagekiln.steps.disk import LocalStore
-from imagekiln.steps.planning import PlanResult
-from imagekiln.steps.stop import GRACE_SECONDS
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.keys import manifest_key, part_key
+from imagekiln.steps.runs.shard import count_images, missing_parts, read_shard
+from imagekiln.steps.runs.stats import load_stats
+from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runtime.signals import GRACE_SECONDS
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.verify import verify
+from imagekiln.steps.storage.local import LocalStore
 from tests.kills import Dataset, finished, killed, planned, undisturbed
 from tests.processes import Begun, Child, command
 
@@ -80,18 +83,18 @@ def generating(there: PlanResult) -> Child:
 
 def test_terminated_shard_exits_75_and_a_rerun_completes_it(tmp_path: Path, wanted: Dataset) -> None:
     there = planned(tmp_path, str(tmp_path / "out"), IMAGES)
-    store, parts = open_store(there.uri), shard.read_shard(open_store(there.uri), there.plan, 0)
+    store, parts = open_store(there.uri), read_shard(open_store(there.uri), there.plan, 0)
     child = generating(there)
     child.terminate()
     assert child.join(GRACE_SECONDS) == 75
-    left = shard.missing_parts(store, parts)
-    told = stats.load_stats(store, 0)
+    left = missing_parts(store, parts)
+    told = load_stats(store, 0)
     assert told is not None
-    assert (told.attempts, told.parts, told.images) == (1, len(parts) - len(left), IMAGES - shard.count_images(left))
+    assert (told.attempts, told.parts, told.images) == (1, len(parts) - len(left), IMAGES - count_images(left))
     assert 0 < len(left) < len(parts)
     assert left == list(parts[-len(left) :])
     assert Child(command, "generate", there.uri, "--shard", "0").join() == 0
-    told = stats.load_stats(store, 0)
+    told = load_stats(store, 0)
     assert told is not None
     assert (told.attempts, told.parts, told.images) == (2, len(parts), IMAGES)
     same(finished(there), wanted)
@@ -100,10 +103,10 @@ def test_terminated_shard_exits_75_and_a_rerun_completes_it(tmp_path: Path, want
 def test_terminated_shard_finishes_the_part_at_hand_where_that_is_quick(tmp_path: Path) -> None:
     there = planned(tmp_path, str(tmp_path / "out"), 12, part={"images": 12}, batch={"images": 2})
     child = generating(there)
-    assert not open_store(there.uri).exists(names.part_key(0, 0))
+    assert not open_store(there.uri).exists(part_key(0, 0))
     child.terminate()
     assert child.join(GRACE_SECONDS) == 0
-    assert open_store(there.uri).exists(names.part_key(0, 0))
+    assert open_store(there.uri).exists(part_key(0, 0))
 
 
 def test_terminated_shard_drops_the_part_at_hand_where_that_would_take_too_long(tmp_path: Path) -> None:
@@ -112,15 +115,15 @@ def test_terminated_shard_drops_the_part_at_hand_where_that_would_take_too_long(
     child = generating(there)
     child.terminate()
     assert child.join(GRACE_SECONDS) == 75
-    assert not open_store(there.uri).exists(names.part_key(0, 0))
-    told = stats.load_stats(open_store(there.uri), 0)
+    assert not open_store(there.uri).exists(part_key(0, 0))
+    told = load_stats(open_store(there.uri), 0)
     assert told is not None
     assert (told.attempts, told.parts, told.images) == (1, 0, 0)
 
 
 def test_killed_retry_ends_as_an_undisturbed_one(tmp_path: Path, store_uri: str, wanted: Dataset) -> None:
     there = planned(tmp_path, store_uri, IMAGES)
-    store, parts = open_store(there.uri), shard.read_shard(open_store(there.uri), there.plan, 0)
+    store, parts = open_store(there.uri), read_shard(open_store(there.uri), there.plan, 0)
     assert Child(command, "generate", there.uri, "--shard", "0").join() == 0
     for part in parts[1:]:
         store.remove(part.key)
@@ -135,6 +138,6 @@ def test_killed_retry_ends_as_an_undisturbed_one(tmp_path: Path, store_uri: str,
     assert Child(command, "retry", there.uri).join() == 0
     assert [inside.read(part.key) for part in parts[: len(written)]] == written
     assert not store.exists("retry-2/plan.json")
-    found = tables.read_table(store, names.manifest_key(0))
+    found = read_table(store, manifest_key(0))
     assert found.drop_columns(["part", "offset"]).equals(wanted.manifest.drop_columns(["part", "offset"]))
     assert verify(there.uri).ok == IMAGES

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from imagekiln.steps.listed import is_plain_name
-from imagekiln.steps.storage import ObjectStore
+from imagekiln.steps.storage.object_store import ObjectStore
+from imagekiln.steps.storage.store import is_plain_name
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "a\0b"])

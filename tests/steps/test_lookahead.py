@@ -10,14 +10,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from imagekiln.steps import lookahead
-from imagekiln.steps.denoise import Denoiser
-from imagekiln.steps.embeddings import TextCache
-from imagekiln.steps.encode import DrawnImage
-from imagekiln.steps.generate import generate_shard
-from imagekiln.steps.lookahead import TextPrefetcher
-from imagekiln.steps.progress import NoProgress
-from imagekiln.steps.stop import Stop
+from imagekiln.steps.generate.diffusion import text_encoding
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.text_encoding import TextCache, TextPrefetcher
+from imagekiln.steps.generate.step import generate_shard
+from imagekiln.steps.runs.image import DrawnImage
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from tests import models
 from tests.models import Kind
@@ -31,7 +30,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookahead, "helps", lambda _: True)
+    monkeypatch.setattr(text_encoding, "helps", lambda _: True)
 
 
 def _denoiser(kind: Kind, bad: str = "-") -> tuple[Denoiser, list[tuple[str, bool]]]:

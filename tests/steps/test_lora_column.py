@@ -6,10 +6,11 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.identity import ImageParameters, compute_image_id, model_key
-from imagekiln.steps.lora_column import LoraColumnReader
-from imagekiln.steps.loras import LORA_REJECTION_TEXTS
-from imagekiln.steps.planning import PlanResult
+from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS
+from imagekiln.steps.plan.columns import LoraColumnReader
+from imagekiln.steps.plan.identity import compute_image_id, model_key
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.image import ImageParameters
 from tests import safetensors
 from tests.jobs import SHAPES, image_rows, plan, rejected
 

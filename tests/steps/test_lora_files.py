@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import lora_files
-from imagekiln.steps.adapters import LoraSettings
 from imagekiln.steps.errors import BadInput, KilnError, Missing
-from imagekiln.steps.families import FAMILIES
-from imagekiln.steps.fetch import fetch_run_models
-from imagekiln.steps.job import ModelSettings
+from imagekiln.steps.generate.diffusion.pipeline import fetch_run_models
+from imagekiln.steps.job.adapters import LoraSettings
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models.families import FAMILIES
+from imagekiln.steps.models.lora_files import LoraFacts, fetch_planned_lora, load_lora_facts, require_lora_support
 from tests import runs, safetensors
 from tests.hub import MODEL, REVISION
 from tests.hub import hub as serving
@@ -18,8 +18,8 @@ PIN = "model.loras.style.revision is missing"
 URLS = "{repo_id}/resolve/{revision}/{filename}"
 
 
-def _facts(file: Path, weight_name: str | None = None) -> lora_files.LoraFacts:
-    return lora_files.load_lora_facts(_model(str(file), weight_name))["style"]
+def _facts(file: Path, weight_name: str | None = None) -> LoraFacts:
+    return load_lora_facts(_model(str(file), weight_name))["style"]
 
 
 def _model(name: str, weight_name: str | None = None, revision: str | None = None) -> ModelSettings:
@@ -126,11 +126,11 @@ def test_families_that_take_no_lora_are_refused_at_planning(pipeline: str, tmp_p
 
     model = _model(str(safetensors.write(tmp_path / "style.safetensors")))
     if hasattr(getattr(diffusers, pipeline), "load_lora_weights"):
-        lora_files.require_lora_support(model, pipeline)
+        require_lora_support(model, pipeline)
     else:
         with pytest.raises(BadInput, match=rf"^model\.loras: {pipeline} takes no LoRA\. "):
-            lora_files.require_lora_support(model, pipeline)
-    lora_files.require_lora_support(ModelSettings(id="bundled:shapes"), pipeline)
+            require_lora_support(model, pipeline)
+    require_lora_support(ModelSettings(id="bundled:shapes"), pipeline)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_families_that_take_no_lora_are_refused_at_planning(pipeline: str, tmp_p
 )  # fmt: skip
 def test_a_hub_lora_must_be_one_file_of_one_commit(file: str | None, revision: str | None, told: str) -> None:
     with pytest.raises(BadInput) as caught:
-        lora_files.load_lora_facts(_model(MODEL, file, revision))
+        load_lora_facts(_model(MODEL, file, revision))
     assert str(caught.value) == told
 
 
@@ -161,9 +161,9 @@ def hub_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_hub_lora_is_brought_here_and_known_by_its_bytes_like_any_other(hub_file: Path) -> None:
-    assert lora_files.load_lora_facts(_model(MODEL, "style.safetensors", REVISION))["style"] == _facts(hub_file)
+    assert load_lora_facts(_model(MODEL, "style.safetensors", REVISION))["style"] == _facts(hub_file)
     with pytest.raises(Missing) as caught:
-        lora_files.load_lora_facts(_model(MODEL, "other.safetensors", REVISION))
+        load_lora_facts(_model(MODEL, "other.safetensors", REVISION))
     assert str(caught.value) == f"{MODEL}: has no such file at that revision. Correct model.loras.style.weight_name."
 
 
@@ -179,6 +179,6 @@ def test_fetch_brings_a_run_s_hub_loras_to_where_no_hub_is_needed(
     fetch_run_models(there.uri)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     (lora,) = there.plan.job.model.loras.values()
-    found = lora_files.fetch_planned_lora("style", lora, there.plan.loras["style"].sha256)
+    found = fetch_planned_lora("style", lora, there.plan.loras["style"].sha256)
     assert found.is_relative_to(tmp_path / "volume")
     assert found.read_bytes() == hub_file.read_bytes()

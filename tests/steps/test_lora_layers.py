@@ -9,19 +9,21 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from imagekiln.steps import lora_files, names, tables
-from imagekiln.steps.adapters import LoraSettings
-from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.denoise import Denoiser
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job import ModelSettings
-from imagekiln.steps.lora_layers import LoraLayers
-from imagekiln.steps.reproduce import reproduce
-from imagekiln.steps.retry import retry
-from imagekiln.steps.rows import ImageRow
-from imagekiln.steps.run import run
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.loras import LoraLayers
+from imagekiln.steps.job.adapters import LoraSettings
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.reproduce import reproduce
+from imagekiln.steps.maintain.retry import retry
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.models.lora_files import load_lora_facts
+from imagekiln.steps.runs.image import ImageRow
+from imagekiln.steps.runs.keys import manifest_key
+from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.verify import verify
 from tests import families, loras, models, runs
 from tests.drawing import pixels_of
 from tests.models import DIFFUSERS_WARNS, SIDE, Kind, Untyped
@@ -35,7 +37,7 @@ BOTH = "detail:-0.5,style:0.8"
 
 def _layers(pipe: Untyped, **files: Path) -> LoraLayers:
     wanted = {name: LoraSettings(id=str(file)) for name, file in files.items()}
-    return LoraLayers(pipe, wanted, lora_files.load_lora_facts(ModelSettings(id="bundled:shapes", loras=wanted)))
+    return LoraLayers(pipe, wanted, load_lora_facts(ModelSettings(id="bundled:shapes", loras=wanted)))
 
 
 def _denoiser(kind: Kind, pipe: Untyped = None) -> Denoiser:
@@ -163,7 +165,7 @@ def test_a_whole_job_runs_with_rows_of_none_one_and_two_loras(kind: Kind, tmp_pa
         done = run(runs.job(order, str(tmp_path / f"out-{size}"), batch={"images": size}, **_settings(kind)))
         assert (done.summary.ok, done.summary.duplicate_images) == (3, 2)  # weight 0 is no LoRA, and so is no text
         assert verify(done.uri).ok == 3
-        found = tables.read_table(open_store(done.uri), names.manifest_key(0)).to_pylist()
+        found = read_table(open_store(done.uri), manifest_key(0)).to_pylist()
         pixels.append({row["loras"]: (row["image_id"], row["pixels_sha256"]) for row in found})
     assert pixels[0].keys() == {None, "style:0.8", BOTH}
     assert len({sha256 for _, sha256 in pixels[0].values()}) == 3
@@ -179,7 +181,7 @@ def test_images_with_loras_are_retried_and_reproduced(tmp_path: Path) -> None:
     aggregate(there.uri)
     assert retry(there.uri).summary.ok == 3
     store = open_store(there.uri)
-    for row in tables.read_table(store, names.manifest_key(0)).to_pylist():
+    for row in read_table(store, manifest_key(0)).to_pylist():
         assert reproduce(there.uri, row["image_id"], tmp_path / "again.png").equal == "bytes", row["loras"]
 
 

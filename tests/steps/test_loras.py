@@ -1,7 +1,14 @@
 import pytest
 
-from imagekiln.steps import loras
-from imagekiln.steps.loras import LoraRejectionReason, ParsedLoras
+from imagekiln.steps.models.loras import (
+    MAX_LORAS,
+    LoraRejectionReason,
+    ParsedLoras,
+    format_loras,
+    lora_key,
+    lora_weights,
+    parse_loras,
+)
 from tests.texts import HOSTILE, chance
 
 KNOWN = {"style", "detail", "A.b-c_1", "x1"}
@@ -27,8 +34,8 @@ DIGESTS = {"style": "bb", "detail": "aa", "same": "bb"}
     ],
 )
 def test_texts_that_ask_for_the_same_have_one_canonical_form(text: str, wanted: str | None) -> None:
-    assert loras.parse_loras(text, KNOWN) == ParsedLoras(wanted)
-    assert loras.parse_loras(wanted or "", KNOWN) == ParsedLoras(wanted)
+    assert parse_loras(text, KNOWN) == ParsedLoras(wanted)
+    assert parse_loras(wanted or "", KNOWN) == ParsedLoras(wanted)
 
 
 @pytest.mark.parametrize(
@@ -58,33 +65,33 @@ def test_texts_that_ask_for_the_same_have_one_canonical_form(text: str, wanted: 
     ],
 )
 def test_what_cannot_be_meant_is_a_fault(text: str, fault: LoraRejectionReason) -> None:
-    assert loras.parse_loras(text, KNOWN) == ParsedLoras(rejection=fault)
+    assert parse_loras(text, KNOWN) == ParsedLoras(rejection=fault)
 
 
 def test_more_loras_than_are_of_use_are_a_fault() -> None:
-    known = [f"l{place}" for place in range(loras.MAX_LORAS + 1)]
-    assert loras.parse_loras(",".join(known), known) == ParsedLoras(rejection="many")
-    assert loras.parse_loras(",".join(known[1:]), known).rejection is None
+    known = [f"l{place}" for place in range(MAX_LORAS + 1)]
+    assert parse_loras(",".join(known), known) == ParsedLoras(rejection="many")
+    assert parse_loras(",".join(known[1:]), known).rejection is None
 
 
 def test_no_text_breaks_the_reader() -> None:
     rng = chance(3)
     pieces = [*HOSTILE, "style", ":", ",", "0.5", "-", "e9", " "]
     for _ in range(2000):
-        found = loras.parse_loras("".join(rng.choices(pieces, k=rng.randrange(8))), KNOWN)
+        found = parse_loras("".join(rng.choices(pieces, k=rng.randrange(8))), KNOWN)
         assert found.rejection is None or found.canonical is None
-        assert loras.parse_loras(found.canonical or "", KNOWN).canonical == found.canonical
+        assert parse_loras(found.canonical or "", KNOWN).canonical == found.canonical
 
 
 def test_weights_read_back_exactly() -> None:
     rng = chance(4)
     for _ in range(200):
         given = {name: rng.uniform(-10, 10) for name in ("detail", "style")}
-        assert loras.lora_weights(loras.format_loras(given)) == given
-    assert loras.lora_weights(None) == {}
+        assert lora_weights(format_loras(given)) == given
+    assert lora_weights(None) == {}
 
 
 def test_a_key_tells_files_and_weights_and_no_names() -> None:
-    assert loras.lora_key("detail:0.5,style:0.8", DIGESTS) == "aa:0.5,bb:0.8"
-    assert loras.lora_key("style:1", DIGESTS) == loras.lora_key("same:1", DIGESTS) == "bb:1"
-    assert loras.lora_key("same:0.5,style:1", DIGESTS) == loras.lora_key("same:1,style:0.5", DIGESTS)
+    assert lora_key("detail:0.5,style:0.8", DIGESTS) == "aa:0.5,bb:0.8"
+    assert lora_key("style:1", DIGESTS) == lora_key("same:1", DIGESTS) == "bb:1"
+    assert lora_key("same:0.5,style:1", DIGESTS) == lora_key("same:1,style:0.5", DIGESTS)

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from imagekiln.steps.measures import measure_image
+from imagekiln.steps.imaging.measures import measure_image
 
 
 def _of(*columns: tuple[int, int, int], side: int = 64) -> npt.NDArray[np.uint8]:

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from imagekiln.steps.denoise import Denoiser
-from imagekiln.steps.speed import SpeedSettings
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.job.speed import SpeedSettings
 from tests import families, models, plain
 from tests.runs import image_row
 
@@ -26,7 +26,7 @@ def test_slow_parts_are_told_where_they_belong(monkeypatch: pytest.MonkeyPatch) 
     pipe = models.pipe("sd")
     decode = pipe.vae.decode
     clock = [0.0]
-    monkeypatch.setattr("imagekiln.steps.timing.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("imagekiln.steps.generate.diffusion.profiling.time.perf_counter", lambda: clock[0])
 
     def slow(*places: object, **names: object) -> object:
         clock[0] += 5.0

@@ -1,7 +1,7 @@
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.jobfile import validate_job
+from imagekiln.steps.job.reader import validate_job
 
 SMALLEST = {"name": "a", "prompts": "p.parquet", "output": "out", "model": {"id": "bundled:shapes"}}
 

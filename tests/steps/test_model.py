@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import model
-from imagekiln.steps.bundled import BUNDLED_FOLDER
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job import ModelSettings
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models.facts import is_hub_id, load_model_facts, weights_digest
+from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.jobs import files, plan
 
 SHAPES = BUNDLED_FOLDER / "shapes"
@@ -25,7 +25,7 @@ def _model(name: object) -> ModelSettings:
 
 def _told(name: object) -> str:
     with pytest.raises(BadInput) as caught:
-        model.load_model_facts(_model(name))
+        load_model_facts(_model(name))
     return str(caught.value)
 
 
@@ -44,7 +44,7 @@ def _write(path: Path, content: object) -> None:
 
 
 def test_bundled_model_is_64_pixels_wide() -> None:
-    found = model.load_model_facts(_model("bundled:shapes"))
+    found = load_model_facts(_model("bundled:shapes"))
     assert (found.pipeline, found.width, found.height, found.size_multiple) == ("StableDiffusionPipeline", 64, 64, 8)
 
 
@@ -52,48 +52,48 @@ def test_digest_follows_from_the_files_and_not_from_where_they_lie(folder: Path,
     elsewhere = Path(shutil.copytree(folder, tmp_path / "deep" / "other name"))
     link = tmp_path / "link"
     link.symlink_to(folder)
-    digests = {model.weights_digest(_model(name)) for name in (folder, f"{folder}/", elsewhere, link, "bundled:shapes")}
+    digests = {weights_digest(_model(name)) for name in (folder, f"{folder}/", elsewhere, link, "bundled:shapes")}
     assert len(digests) == 1
 
 
 def test_every_file_that_decides_pixels_changes_the_digest(folder: Path) -> None:
-    seen = {model.weights_digest(_model(folder))}
+    seen = {weights_digest(_model(folder))}
     deciding = [name for name in files(folder) if not name.endswith(".md")]
     assert len(deciding) >= 10
     for name in deciding:
         content = (folder / name).read_bytes()
         (folder / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        seen.add(model.weights_digest(_model(folder)))
+        seen.add(weights_digest(_model(folder)))
         (folder / name).write_bytes(content)
     assert len(seen) == 1 + len(deciding)
 
 
 def test_weight_file_that_is_added_or_renamed_changes_the_digest(folder: Path) -> None:
-    seen = {model.weights_digest(_model(folder))}
+    seen = {weights_digest(_model(folder))}
     weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
     shutil.copy(weights, weights.with_name("more.safetensors"))
-    seen.add(model.weights_digest(_model(folder)))
+    seen.add(weights_digest(_model(folder)))
     weights.unlink()
-    seen.add(model.weights_digest(_model(folder)))
+    seen.add(weights_digest(_model(folder)))
     assert len(seen) == 3
 
 
 def test_files_that_decide_no_pixels_do_not_change_the_digest(folder: Path) -> None:
-    before = model.weights_digest(_model(folder))
+    before = weights_digest(_model(folder))
     for name in ("README.md", "sample.png", ".gitattributes", ".cache/x.json", "notes.txt"):
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_bytes(b"new")
-    assert model.weights_digest(_model(folder)) == before
+    assert weights_digest(_model(folder)) == before
 
 
 def test_merges_of_a_tokeniser_decide_pixels_although_they_are_text(folder: Path) -> None:
-    before = model.weights_digest(_model(folder))
+    before = weights_digest(_model(folder))
     (folder / "tokenizer" / "merges.txt").write_bytes(b"new")
-    assert model.weights_digest(_model(folder)) != before
+    assert weights_digest(_model(folder)) != before
 
 
 def test_hub_model_is_its_commit() -> None:
-    assert model.weights_digest(ModelSettings(id="org/name", revision="0" * 40)) == f"org/name@{'0' * 40}"
+    assert weights_digest(ModelSettings(id="org/name", revision="0" * 40)) == f"org/name@{'0' * 40}"
 
 
 @pytest.mark.parametrize(
@@ -102,13 +102,13 @@ def test_hub_model_is_its_commit() -> None:
      ("a/b/c", False), ("bundled:a/b", False)],
 )  # fmt: skip
 def test_hub_id_is_an_organisation_and_a_name(name: str, hub: bool) -> None:
-    assert model.is_hub_id(name) is hub
+    assert is_hub_id(name) is hub
 
 
 def test_folder_that_is_here_goes_before_a_hub_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     shutil.copytree(SHAPES, tmp_path / "org" / "name")
     monkeypatch.chdir(tmp_path)
-    assert model.load_model_facts(_model("org/name")) == model.load_model_facts(_model("bundled:shapes"))
+    assert load_model_facts(_model("org/name")) == load_model_facts(_model("bundled:shapes"))
 
 
 @pytest.mark.parametrize("suffix", [".bin", ".ckpt", ".pt", ".pth", ".pkl", ".BIN"])
@@ -122,7 +122,7 @@ def test_pickled_weights_are_refused(folder: Path, suffix: str) -> None:
 
 def test_pickles_beside_safetensors_are_not_read_so_they_may_stay(folder: Path) -> None:
     (folder / "unet" / "diffusion_pytorch_model.bin").write_bytes(b"a second copy of the weights")
-    assert model.load_model_facts(_model(folder)).pipeline == "StableDiffusionPipeline"
+    assert load_model_facts(_model(folder)).pipeline == "StableDiffusionPipeline"
 
 
 def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_folder_without_a_pipeline_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["nowhere", "/nowhere/at/all", "bundled:nothing", "./a/b"])
 def test_model_that_is_nowhere_is_told_so(name: str) -> None:
     with pytest.raises(Missing) as caught:
-        model.load_model_facts(_model(name))
+        load_model_facts(_model(name))
     assert str(caught.value) == f"{name}: no such model folder. Write a folder, or a hub id as org/name."
 
 
@@ -203,7 +203,7 @@ VAE8: dict[str, object] = {"block_out_channels": [1, 2, 3, 4], "latent_channels"
 def test_sizes_are_read_from_the_configuration(
     tmp_path: Path, configurations: dict[str, dict[str, object]], side: int, multiple: int
 ) -> None:
-    found = model.load_model_facts(_model(_configured(tmp_path, **configurations)))
+    found = load_model_facts(_model(_configured(tmp_path, **configurations)))
     assert (found.width, found.height, found.size_multiple) == (side, side, multiple)
 
 
@@ -221,7 +221,7 @@ DC: dict[str, object] = {"encoder_block_out_channels": [1, 2, 3, 4, 5, 6], "late
 def test_sizes_that_the_configuration_does_not_tell_are_known_by_family(
     tmp_path: Path, pipeline: str, configurations: dict[str, dict[str, object]], side: int, multiple: int
 ) -> None:
-    found = model.load_model_facts(_model(_configured(tmp_path, pipeline, **configurations)))
+    found = load_model_facts(_model(_configured(tmp_path, pipeline, **configurations)))
     assert (found.width, found.height, found.size_multiple) == (side, side, multiple)
 
 

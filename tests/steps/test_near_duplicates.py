@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from imagekiln.steps import near_duplicates
-from imagekiln.steps.near_duplicates import block_masks, find_earlier_matches
+from imagekiln.steps.aggregate import near_duplicates
+from imagekiln.steps.aggregate.near_duplicates import block_masks, find_earlier_matches
 
 Hashes = npt.NDArray[np.uint64]
 

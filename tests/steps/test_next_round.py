@@ -6,11 +6,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps import names, plan, tables
-from imagekiln.steps.aggregate import aggregate
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete
-from imagekiln.steps.planning import PlanResult
-from imagekiln.steps.rounds import Round
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.keys import PLAN_KEY, part_key, shard_key
+from imagekiln.steps.runs.plan import plan_to_json
+from imagekiln.steps.runs.rounds import Round
+from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
 from tests.faults import manifests
 from tests.runs import begun, fill, not_ok, planned
@@ -29,7 +31,7 @@ def made(folder: Path, bad: set[int], **changes: object) -> PlanResult:
 
 
 def rows(found: Round) -> list[pa.Table]:
-    return [tables.read_table(found.store, names.shard_key(number)) for number in range(len(found.plan.shards))]
+    return [read_table(found.store, shard_key(number)) for number in range(len(found.plan.shards))]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -67,19 +69,19 @@ def test_the_same_manifest_gives_the_same_round_and_an_unfinished_one_is_gone_on
     there = made(tmp_path, {3, 90})
     store = open_store(there.uri)
     first = begun(there)
-    content = first.store.read(names.PLAN_KEY)
+    content = first.store.read(PLAN_KEY)
     assert begun(there).plan == first.plan
-    first.store.remove(names.PLAN_KEY)
-    assert plan.plan_to_json(begun(there).plan) == first.store.read(names.PLAN_KEY) == content
+    first.store.remove(PLAN_KEY)
+    assert plan_to_json(begun(there).plan) == first.store.read(PLAN_KEY) == content
     assert not store.exists("retry-2/plan.json")
 
 
 def test_what_a_killed_planning_left_on_an_older_manifest_is_no_obstacle(tmp_path: Path) -> None:
     there = made(tmp_path, {3})
-    begun(there).store.remove(names.PLAN_KEY)
+    begun(there).store.remove(PLAN_KEY)
     fill(there)  # is there already: the first writer wins
     store = open_store(there.uri)
-    store.remove(names.part_key(5, 0))
+    store.remove(part_key(5, 0))
     with pytest.raises(Incomplete):
         aggregate(there.uri)
     found = begun(there)

@@ -6,17 +6,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps import names, tables
-from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.encode import EncodedImage
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.estimate import estimate
-from imagekiln.steps.job import Job
-from imagekiln.steps.planning import PlanResult, make_plan
-from imagekiln.steps.run import RunResult, run
-from imagekiln.steps.runs import RunEntry, read_registry
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.local import RunResult, run
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.estimate import estimate
+from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.keys import EXISTING_RUNS_KEY, PLAN_KEY, REPORT_KEY, SUCCESS_KEY, manifest_key
+from imagekiln.steps.runs.registry import RunEntry, read_registry
+from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.verify import verify
 from tests import jobs, runs
 from tests.runs import PROMPTS, fill, not_ok
 
@@ -50,8 +51,8 @@ def texts(rows: Rows) -> list[object]:
 
 def manifest(ran: RunResult) -> pa.Table:
     """What a run made: the id of each image, and the hash of its pixels."""
-    there = [names.manifest_key(number) for number in range(len(list(Path(ran.uri).glob("manifest/*"))))]
-    found = [tables.read_table(open_store(ran.uri), key).select(["image_id", "pixels_sha256"]) for key in there]
+    there = [manifest_key(number) for number in range(len(list(Path(ran.uri).glob("manifest/*"))))]
+    found = [read_table(open_store(ran.uri), key).select(["image_id", "pixels_sha256"]) for key in there]
     return pa.concat_tables(found)
 
 
@@ -85,9 +86,9 @@ def test_night_with_nothing_new_ends_well_with_nothing(store_uri: str, tmp_path:
     assert (estimate(job).images, estimate(job).shards, estimate(job).existing_images) == (0, 0, 4)
     quiet = run(job)
     assert (quiet.summary.images, quiet.summary.existing_images) == (0, 4)
-    assert open_store(quiet.uri).exists(names.SUCCESS_KEY)
+    assert open_store(quiet.uri).exists(SUCCESS_KEY)
     assert verify(quiet.uri).images == 0
-    assert b"</html>" in open_store(quiet.uri).read(names.REPORT_KEY)
+    assert b"</html>" in open_store(quiet.uri).read(REPORT_KEY)
     assert make_plan(night(tmp_path, store_uri, PROMPTS[:5])).plan.counts.images == 1
 
 
@@ -96,7 +97,7 @@ def test_without_skip_existing_everything_is_planned(tmp_path: Path) -> None:
     over(make_plan(night(tmp_path, output, PROMPTS[:4])))
     again = make_plan(night(tmp_path, output, PROMPTS[:4], skip_existing=False, run_id="again"))
     assert (again.plan.counts.images, again.plan.counts.existing_images, again.plan.existing_runs) == (4, 0, ())
-    assert not open_store(again.uri).exists(names.EXISTING_RUNS_KEY)
+    assert not open_store(again.uri).exists(EXISTING_RUNS_KEY)
 
 
 def test_image_that_failed_is_made_again_the_next_night(tmp_path: Path) -> None:
@@ -115,7 +116,7 @@ def test_run_without_success_holds_nothing(tmp_path: Path, left: str) -> None:
         fill(first)
     if left == "undone":
         aggregate(first.uri)
-        open_store(first.uri).remove(names.SUCCESS_KEY)
+        open_store(first.uri).remove(SUCCESS_KEY)
     second = make_plan(night(tmp_path, output, PROMPTS[:5]))
     assert (second.plan.counts.images, second.plan.existing_runs) == (5, ())
 
@@ -123,7 +124,7 @@ def test_run_without_success_holds_nothing(tmp_path: Path, left: str) -> None:
 def test_run_that_is_whole_again_counts_again(tmp_path: Path) -> None:
     output = str(tmp_path / "out")
     first = over(make_plan(night(tmp_path, output, PROMPTS[:4])))
-    open_store(first.uri).remove(names.SUCCESS_KEY)
+    open_store(first.uri).remove(SUCCESS_KEY)
     aggregate(first.uri)
     assert make_plan(night(tmp_path, output, PROMPTS[:5])).plan.counts.images == 1
     assert read_registry(output) == [RunEntry(first.plan.run_id, "tiny")]
@@ -154,7 +155,7 @@ def test_run_does_not_look_into_itself(tmp_path: Path) -> None:
     job = night(tmp_path, output, PROMPTS[:4])
     first = over(make_plan(job))
     before = jobs.files(Path(first.uri))
-    for lost in (names.PLAN_KEY, names.EXISTING_RUNS_KEY):
+    for lost in (PLAN_KEY, EXISTING_RUNS_KEY):
         open_store(first.uri).remove(lost)
     assert make_plan(job).plan == first.plan
     assert jobs.files(Path(first.uri)) == before
@@ -163,7 +164,7 @@ def test_run_does_not_look_into_itself(tmp_path: Path) -> None:
 def test_planning_cut_short_chooses_the_same_images_again(store_uri: str, tmp_path: Path) -> None:
     job = night(tmp_path, store_uri, PROMPTS[:6])
     there = make_plan(job)
-    open_store(there.uri).remove(names.PLAN_KEY)  # the last that planning writes
+    open_store(there.uri).remove(PLAN_KEY)  # the last that planning writes
     over(make_plan(night(tmp_path, store_uri, PROMPTS[:4])))
     again = make_plan(job)
     assert (again.adopted, again.plan) == (False, there.plan)

@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from imagekiln.steps import opening
-from imagekiln.steps.opening import load_denoiser
-from imagekiln.steps.planning import PlanResult
-from imagekiln.steps.storage import Store, open_store
+from imagekiln.steps.generate.diffusion import denoiser
+from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 from tests import families, loras, models, runs
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
@@ -22,7 +23,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     def note(store: Store, _: torch.device, model: str) -> None:
         seen.append((store.uri, model))
 
-    monkeypatch.setattr(opening, "CompiledCode", note)
+    monkeypatch.setattr(denoiser, "CompiledCode", note)
     return seen
 
 

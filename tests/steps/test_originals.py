@@ -8,16 +8,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps import names, tables
-from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.encode import EncodedImage
+from imagekiln.steps.aggregate.near_duplicates import NearDuplicateMarker
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete
-from imagekiln.steps.measures import ImageMeasures
-from imagekiln.steps.originals import NearDuplicateMarker
-from imagekiln.steps.planning import PlanResult
-from imagekiln.steps.quality import ImageQuality
-from imagekiln.steps.storage import Store, open_store
-from imagekiln.steps.verify import verify
+from imagekiln.steps.imaging.measures import ImageMeasures
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.image import EncodedImage, ImageQuality
+from imagekiln.steps.runs.keys import manifest_key
+from imagekiln.steps.runs.tables import read_table, to_parquet
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 from tests.runs import encoded, fill, not_ok, planned
 from tests.steps.test_gates import manifest
 
@@ -51,7 +52,7 @@ ALIKE = {2: 0, 6: 0b111, 9: 0, 17: 0b11 << 40, 19: -1}  # 2, 6, 9, 17 within 4 b
 def test_later_ones_name_the_first_across_shards_on_disk_and_s3(tmp_path: Path, store_uri: str) -> None:
     store = _filled(_planned(tmp_path, store_uri), ALIKE)
     summary = aggregate(store.uri)
-    there = pa.concat_tables([tables.read_table(store, names.manifest_key(number)) for number in range(3)])
+    there = pa.concat_tables([read_table(store, manifest_key(number)) for number in range(3)])
     ids, of = there["image_id"].to_pylist(), there["near_duplicate_of"].to_pylist()
     assert of == [ids[2] if place in (6, 9, 17) else None for place in range(20)]
     assert there["marks"].to_pylist() == [["near_duplicate"] if name else [] for name in of]
@@ -119,26 +120,26 @@ def test_only_manifests_in_which_something_was_found_are_written_again(
 
     monkeypatch.setattr(type(store), "replace", noting)
     aggregate(store.uri)
-    assert [written.count(names.manifest_key(number)) for number in range(3)] == [1, 1, 2]
+    assert [written.count(manifest_key(number)) for number in range(3)] == [1, 1, 2]
 
 
 def test_aggregating_again_gives_the_same_manifests(tmp_path: Path) -> None:
     store = _filled(_planned(tmp_path), ALIKE)
     aggregate(store.uri)
-    before = [store.read(names.manifest_key(number)) for number in range(3)]
+    before = [store.read(manifest_key(number)) for number in range(3)]
     aggregate(store.uri)
-    assert [store.read(names.manifest_key(number)) for number in range(3)] == before
+    assert [store.read(manifest_key(number)) for number in range(3)] == before
 
 
 @pytest.mark.parametrize("column", ["marks", "near_duplicate_of", "contrast"])
 def test_a_manifest_that_was_changed_is_found(column: str, tmp_path: Path) -> None:
     store = _filled(_planned(tmp_path), ALIKE)
     aggregate(store.uri)
-    there = pq.read_table(store.uri_of(names.manifest_key(1)))
+    there = pq.read_table(store.uri_of(manifest_key(1)))
     other = there[column].take(pa.array([1, 0, *range(2, 8)])) if column != "contrast" else pa.array([0.5] * 8)
     place = there.schema.get_field_index(column)
     changed = there.set_column(place, there.schema.field(column), other.cast(there.schema.field(column).type))
-    store.replace(names.manifest_key(1), tables.to_parquet(changed))
+    store.replace(manifest_key(1), to_parquet(changed))
     with pytest.raises(Incomplete, match=r"manifest/00001.parquet: differs from the parts"):
         verify(store.uri)
 

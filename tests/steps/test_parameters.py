@@ -4,9 +4,11 @@ import time
 
 import pytest
 
-from imagekiln.steps.lora_files import LoraFacts
-from imagekiln.steps.parameters import ELLIPSIS, GUARD, WEBUI_SAMPLERS, ModelLabel, format_parameters, program_version
-from imagekiln.steps.samplers import SAMPLERS as OURS
+from imagekiln.steps.imaging.metadata import program_version
+from imagekiln.steps.job.samplers import SAMPLERS as OURS
+from imagekiln.steps.job.samplers import WEBUI_SAMPLERS
+from imagekiln.steps.models.lora_files import LoraFacts
+from imagekiln.steps.runs.webui_text import ELLIPSIS, GUARD, ModelLabel, format_parameters
 from tests.notes import NEGATIVE, parse
 from tests.runs import image_row
 from tests.texts import HOSTILE, chance

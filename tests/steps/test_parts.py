@@ -9,10 +9,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps import parts, shard, tables
-from imagekiln.steps.encode import EncodedImage
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.storage import Store, open_store
+from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.parts import check_part, commit_part, parse_offsets, part_to_parquet, read_outcomes
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, OUTCOME_SCHEMA, from_parquet, to_parquet
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 from tests.runs import encoded, not_ok, planned
 
 IMAGES = [encoded(0), not_ok(1), encoded(2), encoded(3)]
@@ -25,7 +28,7 @@ def planned_rows(tmp_path_factory: pytest.TempPathFactory) -> list[pa.Table]:
     scratch = tmp_path_factory.mktemp("parts")
     prompts = [{"prompt": f"number {place}", "tag": None if place else "first"} for place in range(8)]
     there = planned(scratch, str(scratch / "out"), prompts, carry=["tag"])
-    return [part.rows for part in shard.read_shard(open_store(there.uri), there.plan, 0)]
+    return [part.rows for part in read_shard(open_store(there.uri), there.plan, 0)]
 
 
 @pytest.fixture
@@ -39,31 +42,31 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_the_same_images_give_the_same_bytes(rows: pa.Table) -> None:
-    assert parts.part_to_parquet(rows, IMAGES) == parts.part_to_parquet(rows, IMAGES)
+    assert part_to_parquet(rows, IMAGES) == part_to_parquet(rows, IMAGES)
 
 
 def test_images_may_come_in_any_order(rows: pa.Table) -> None:
-    assert parts.part_to_parquet(rows, IMAGES[::-1]) == parts.part_to_parquet(rows, IMAGES)
+    assert part_to_parquet(rows, IMAGES[::-1]) == part_to_parquet(rows, IMAGES)
 
 
 def test_a_part_holds_the_plan_s_columns_the_outcome_and_the_image(rows: pa.Table) -> None:
-    table = pq.read_table(pa.BufferReader(parts.part_to_parquet(rows, IMAGES)))
-    assert table.column_names == ["image", *tables.IMAGE_ROW_SCHEMA.names, "tag", *tables.OUTCOME_SCHEMA.names]
+    table = pq.read_table(pa.BufferReader(part_to_parquet(rows, IMAGES)))
+    assert table.column_names == ["image", *IMAGE_ROW_SCHEMA.names, "tag", *OUTCOME_SCHEMA.names]
     assert table.select(rows.column_names).equals(rows)
     assert table["status"].to_pylist() == ["ok", "failed", "ok", "ok"]
     assert table["error"].to_pylist() == [None, "ValueError: a fault", None, None]
 
 
 def test_an_image_is_a_file_named_by_its_id_and_null_where_there_is_none(rows: pa.Table) -> None:
-    table = pq.read_table(pa.BufferReader(parts.part_to_parquet(rows, IMAGES)))
+    table = pq.read_table(pa.BufferReader(part_to_parquet(rows, IMAGES)))
     ids = rows["image_id"].to_pylist()
     wanted = [{"bytes": image.content, "path": f"{name}.png"} for name, image in zip(ids, IMAGES, strict=True)]
     assert table["image"].to_pylist() == [wanted[0], None, wanted[2], wanted[3]]
 
 
 def test_offsets_point_at_the_files_themselves(rows: pa.Table, store: Store) -> None:
-    parts.commit_part(store, KEY, rows, parts.part_to_parquet(rows, IMAGES))
-    found = parts.read_outcomes(store, KEY, ["size", "sha256"])
+    commit_part(store, KEY, rows, part_to_parquet(rows, IMAGES))
+    found = read_outcomes(store, KEY, ["size", "sha256"])
     with store.open(KEY) as file:
         for image, offset, size in zip(IMAGES, found.offsets.to_pylist(), found.table["size"].to_pylist(), strict=True):
             assert (image.content is None) == (offset is None)
@@ -74,26 +77,26 @@ def test_offsets_point_at_the_files_themselves(rows: pa.Table, store: Store) -> 
 
 def test_equal_images_have_a_place_each(rows: pa.Table) -> None:
     same = [EncodedImage(place, "ok", None, IMAGES[0].content, "a", "b") for place in range(4)]
-    offsets = parts.parse_offsets(parts.part_to_parquet(rows, same), "here").to_pylist()
+    offsets = parse_offsets(part_to_parquet(rows, same), "here").to_pylist()
     assert len(set(offsets)) == 4
     assert offsets == sorted(offsets)
 
 
 def test_a_part_without_any_image_is_a_part(rows: pa.Table, store: Store) -> None:
-    parts.commit_part(store, KEY, rows, parts.part_to_parquet(rows, [not_ok(place) for place in range(4)]))
-    found = parts.read_outcomes(store, KEY, ["status"])
+    commit_part(store, KEY, rows, part_to_parquet(rows, [not_ok(place) for place in range(4)]))
+    found = read_outcomes(store, KEY, ["status"])
     assert found.table["status"].to_pylist() == ["failed"] * 4
     assert found.offsets.null_count == 4
 
 
 def test_hugging_face_datasets_is_told_that_the_column_is_an_image(rows: pa.Table) -> None:
-    metadata = pq.read_schema(pa.BufferReader(parts.part_to_parquet(rows, IMAGES))).metadata
+    metadata = pq.read_schema(pa.BufferReader(part_to_parquet(rows, IMAGES))).metadata
     features = json.loads(metadata[b"huggingface"])["info"]["features"]
     assert features["image"] == {"_type": "Image"}
 
 
 def test_images_are_stored_as_they_are_and_the_rest_compressed(rows: pa.Table) -> None:
-    group = pq.read_metadata(pa.BufferReader(parts.part_to_parquet(rows, IMAGES))).row_group(0)
+    group = pq.read_metadata(pa.BufferReader(part_to_parquet(rows, IMAGES))).row_group(0)
     columns = {group.column(place).path_in_schema: group.column(place) for place in range(group.num_columns)}
     assert columns["image.bytes"].compression == "UNCOMPRESSED"
     assert not columns["image.bytes"].has_dictionary_page
@@ -103,32 +106,32 @@ def test_images_are_stored_as_they_are_and_the_rest_compressed(rows: pa.Table) -
 
 def test_the_first_writer_wins_where_both_made_the_same_images(rows: pa.Table, store: Store) -> None:
     first, second = (
-        parts.part_to_parquet(rows, IMAGES),
-        parts.part_to_parquet(rows, [encoded(place + 9) for place in range(4)]),
+        part_to_parquet(rows, IMAGES),
+        part_to_parquet(rows, [encoded(place + 9) for place in range(4)]),
     )
     assert first != second
-    parts.commit_part(store, KEY, rows, first)
-    renumbered = parts.part_to_parquet(rows, [not_ok(place) for place in range(4)])
-    parts.commit_part(store, KEY, rows, renumbered)
+    commit_part(store, KEY, rows, first)
+    renumbered = part_to_parquet(rows, [not_ok(place) for place in range(4)])
+    commit_part(store, KEY, rows, renumbered)
     assert store.read(KEY) == first
 
 
 def test_a_part_with_the_images_of_another_plan_is_refused(planned_rows: list[pa.Table], store: Store) -> None:
     other = planned_rows[1]
-    parts.commit_part(store, KEY, other, parts.part_to_parquet(other, IMAGES))
+    commit_part(store, KEY, other, part_to_parquet(other, IMAGES))
     with pytest.raises(BadInput, match=r"00000-0000.parquet: holds the images of another plan. Choose another run_id"):
-        parts.commit_part(store, KEY, planned_rows[0], parts.part_to_parquet(planned_rows[0], IMAGES))
+        commit_part(store, KEY, planned_rows[0], part_to_parquet(planned_rows[0], IMAGES))
 
 
 def test_a_part_with_too_few_images_is_refused(rows: pa.Table, store: Store) -> None:
-    parts.commit_part(store, KEY, rows.slice(0, 3), parts.part_to_parquet(rows.slice(0, 3), IMAGES[:3]))
+    commit_part(store, KEY, rows.slice(0, 3), part_to_parquet(rows.slice(0, 3), IMAGES[:3]))
     with pytest.raises(BadInput, match="holds the images of another plan"):
-        parts.check_part(store, KEY, rows)
+        check_part(store, KEY, rows)
 
 
 def test_a_part_that_is_not_there_is_missing(store: Store) -> None:
     with pytest.raises(Missing, match="00000-0000"):
-        parts.read_outcomes(store, KEY, ["image_id"])
+        read_outcomes(store, KEY, ["image_id"])
 
 
 @pytest.mark.parametrize(
@@ -144,21 +147,21 @@ def test_a_part_that_is_not_there_is_missing(store: Store) -> None:
 def test_what_is_no_whole_part_is_damaged_and_says_so(
     damage: Callable[[bytes], bytes], rows: pa.Table, store: Store
 ) -> None:
-    store.replace(KEY, damage(parts.part_to_parquet(rows, IMAGES)))
+    store.replace(KEY, damage(part_to_parquet(rows, IMAGES)))
     with pytest.raises(BadInput, match=r"00000-0000.parquet: is damaged \(.*\). Restore or delete it"):
-        parts.read_outcomes(store, KEY, ["image_id"])
+        read_outcomes(store, KEY, ["image_id"])
 
 
 def test_parquet_of_others_is_damaged_too(rows: pa.Table, store: Store) -> None:
-    store.replace(KEY, tables.to_parquet(rows))
+    store.replace(KEY, to_parquet(rows))
     with pytest.raises(BadInput, match="is damaged"):
-        parts.read_outcomes(store, KEY, ["image_id"])
+        read_outcomes(store, KEY, ["image_id"])
     with pytest.raises(BadInput, match="is damaged"):
-        parts.parse_offsets(store.read(KEY), "here")
+        parse_offsets(store.read(KEY), "here")
 
 
 def test_a_flipped_bit_in_any_column_is_found_by_its_page_s_checksum(rows: pa.Table) -> None:
-    content = parts.part_to_parquet(rows, IMAGES)
+    content = part_to_parquet(rows, IMAGES)
     group = pq.read_metadata(pa.BufferReader(content)).row_group(0)
     for place in range(group.num_columns):
         column = group.column(place)
@@ -166,11 +169,11 @@ def test_a_flipped_bit_in_any_column_is_found_by_its_page_s_checksum(rows: pa.Ta
         flipped = bytearray(content)
         flipped[end - 1] ^= 1
         with pytest.raises(BadInput, match="is damaged"):
-            tables.from_parquet(bytes(flipped), "here")
+            from_parquet(bytes(flipped), "here")
 
 
 def test_images_keep_their_hashes_in_the_part(rows: pa.Table) -> None:
-    table = pq.read_table(pa.BufferReader(parts.part_to_parquet(rows, IMAGES)))
+    table = pq.read_table(pa.BufferReader(part_to_parquet(rows, IMAGES)))
     for image, hashed in zip(table["image"].to_pylist(), table["sha256"].to_pylist(), strict=True):
         assert (image is None) == (hashed is None)
         if image is not None:

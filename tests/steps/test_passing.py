@@ -3,7 +3,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps.passing import SortedStream
+from imagekiln.steps.plan.ordering import SortedStream
 
 Numbers = npt.NDArray[np.int64]
 

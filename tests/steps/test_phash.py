@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance, ImageOps
 
-from imagekiln.steps.phash import LOW_FREQUENCY_COSINES, perceptual_hash
+from imagekiln.steps.imaging.measures import LOW_FREQUENCY_COSINES, perceptual_hash
 
 
 def _photo(seed: int, side: int = 256) -> Image.Image:

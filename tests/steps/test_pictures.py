@@ -11,10 +11,12 @@ import pyarrow as pa
 import pytest
 from PIL import Image as Pillow
 
-from imagekiln.steps import estimate, names
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.planning import PlanResult
-from imagekiln.steps.storage import open_filesystem, open_store
+from imagekiln.steps.plan.estimate import estimate
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.keys import input_image_key
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.object_store import open_filesystem
 from tests import jobs, models
 from tests.jobs import image_rows, rejected
 
@@ -89,7 +91,7 @@ def test_a_picture_that_cannot_be_taken_refuses_its_row_and_no_other(tmp_path: P
 def test_every_mode_of_the_formats_is_taken(tmp_path: Path, picture: bytes) -> None:
     planned = _plan(tmp_path, [picture])
     assert planned.plan.counts.rejected_rows == 0
-    assert open_store(planned.uri).read(names.input_image_key(_hash(picture))) == picture
+    assert open_store(planned.uri).read(input_image_key(_hash(picture))) == picture
 
 
 @pytest.mark.parametrize("kind", [
@@ -135,7 +137,7 @@ def test_a_picture_in_a_bucket_is_taken_and_kept_once(tmp_path: Path, s3_bucket:
         "is no picture in PNG, JPEG, WEBP",
     ]
     kept = [each.key for each in open_store(planned.uri).list_folder("inputs")]
-    assert kept == [names.input_image_key(_hash(GOOD))]
+    assert kept == [input_image_key(_hash(GOOD))]
 
 
 @pytest.mark.parametrize("name", [
@@ -176,7 +178,7 @@ def test_a_table_in_a_bucket_names_no_file_of_this_machine(tmp_path: Path, s3_bu
 
 
 def test_a_picture_is_read_once_however_many_rows_name_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from imagekiln.steps import input_place
+    from imagekiln.steps.plan import input_images as input_place
 
     (tmp_path / "a.png").write_bytes(GOOD)
     asked: list[str] = []
@@ -218,7 +220,7 @@ def test_planning_again_gives_the_same_plan_and_a_picture_that_changes_is_no_mat
 def test_an_estimate_looks_at_pictures_and_writes_none(tmp_path: Path) -> None:
     asked = jobs.job(tmp_path, {"prompt": ["a", "b"], "source_image": [GOOD, b"x"]},
                      model={"id": str(models.folder("sd")), "dtype": "float32"}, **ALL)  # fmt: skip
-    assert estimate.estimate(asked).rejected_rows == 1
+    assert estimate(asked).rejected_rows == 1
     assert not (tmp_path / "out").exists()
 
 

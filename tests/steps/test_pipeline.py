@@ -10,11 +10,12 @@ import torch
 import transformers
 from sentencepiece import sentencepiece_model_pb2
 
-from imagekiln.steps import pipeline
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.job import ModelSettings
-from imagekiln.steps.plan import Plan
-from imagekiln.steps.samplers import SCHEDULERS
+from imagekiln.steps.generate.diffusion import pipeline
+from imagekiln.steps.generate.diffusion.pipeline import library_versions, load_pipeline, make_scheduler
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.job.samplers import SCHEDULERS
+from imagekiln.steps.runs.plan import Plan
 from tests import models, runs
 from tests.runs import planned
 from tests.steps.test_device import ABSENT
@@ -34,7 +35,7 @@ def _copied(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_every_weight_is_of_the_plan_s_dtype_and_no_layer_is_in_training(dtype: str, tmp_path: Path) -> None:
-    pipe = pipeline.load_pipeline(_plan(tmp_path, dtype=dtype))
+    pipe = load_pipeline(_plan(tmp_path, dtype=dtype))
     networks = [each for each in pipe.components.values() if isinstance(each, torch.nn.Module)]
     assert len(networks) == 3
     assert {weight.dtype for network in networks for weight in network.parameters()} == {getattr(torch, dtype)}
@@ -42,28 +43,28 @@ def test_every_weight_is_of_the_plan_s_dtype_and_no_layer_is_in_training(dtype: 
 
 
 def test_a_folder_saved_in_half_precision_loads_whole_in_the_plan_s_dtype(tmp_path: Path) -> None:
-    pipe = pipeline.load_pipeline(_plan(tmp_path, models.SHAPES))
+    pipe = load_pipeline(_plan(tmp_path, models.SHAPES))
     assert {each.dtype for each in (pipe.unet, pipe.vae, pipe.text_encoder)} == {torch.float32}
 
 
 def test_the_plan_s_threads_are_those_of_torch(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     try:
-        pipeline.load_pipeline(_plan(tmp_path, threads=3))
+        load_pipeline(_plan(tmp_path, threads=3))
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
 
 
 def test_loading_shows_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pipe = pipeline.load_pipeline(_plan(tmp_path))
+    pipe = load_pipeline(_plan(tmp_path))
     pipe("a", num_inference_steps=1, output_type="np")
     assert capsys.readouterr() == ("", "")
 
 
 def test_a_device_that_is_not_there_is_to_be_tried_again(tmp_path: Path) -> None:
     with pytest.raises(TryAgain, match=f"'{ABSENT}' is not there"):
-        pipeline.load_pipeline(_plan(tmp_path, device=ABSENT))
+        load_pipeline(_plan(tmp_path, device=ABSENT))
 
 
 def test_a_gpu_without_the_plan_s_dtype_is_refused_before_anything_is_loaded(
@@ -81,9 +82,9 @@ def test_a_gpu_without_the_plan_s_dtype_is_refused_before_anything_is_loaded(
 
     monkeypatch.setattr(pipeline, "folder", folder)
     with pytest.raises(BadInput, match=r"bfloat16, which Tesla T4 does not have\. Set model\.dtype: float16"):
-        pipeline.load_pipeline(bfloat16)
+        load_pipeline(bfloat16)
     with pytest.raises(BadInput, match="does not load"):  # since there is nothing in the folder
-        pipeline.load_pipeline(float16)
+        load_pipeline(float16)
     assert looked_for == [float16.model.digest]
 
 
@@ -95,7 +96,7 @@ def test_a_model_whose_files_changed_since_planning_is_refused(tmp_path: Path) -
     content[-1] ^= 1
     weights.write_bytes(content)
     with pytest.raises(BadInput, match=r"is not the model that the run was planned with\. Restore it, or plan anew"):
-        pipeline.load_pipeline(plan)
+        load_pipeline(plan)
 
 
 def test_damaged_weights_are_bad_input_in_one_line(tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_damaged_weights_are_bad_input_in_one_line(tmp_path: Path) -> None:
     weights = model / "vae" / "diffusion_pytorch_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(BadInput, match=r"model: does not load as a diffusers pipeline \(.+\)\. Name another") as caught:
-        pipeline.load_pipeline(_plan(tmp_path, model))
+        load_pipeline(_plan(tmp_path, model))
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -112,7 +113,7 @@ def test_a_pipeline_that_diffusers_does_not_know_is_bad_input(tmp_path: Path) ->
     index = model / "model_index.json"
     index.write_text(json.dumps(json.loads(index.read_text()) | {"_class_name": "NoSuchPipeline"}))
     with pytest.raises(BadInput, match=r"does not load as a diffusers pipeline \(.*NoSuchPipeline"):
-        pipeline.load_pipeline(_plan(tmp_path, model))
+        load_pipeline(_plan(tmp_path, model))
 
 
 def test_a_pipeline_that_draws_from_more_than_a_text_is_bad_input(
@@ -124,7 +125,7 @@ def test_a_pipeline_that_draws_from_more_than_a_text_is_bad_input(
     plan = _plan(tmp_path)
     monkeypatch.setattr(diffusers.StableDiffusionPipeline, "__call__", call)
     with pytest.raises(BadInput, match=r"is a StableDiffusionPipeline, which draws from prompt, image\. Name one that"):
-        pipeline.load_pipeline(plan)
+        load_pipeline(plan)
 
 
 def test_a_tokeniser_that_is_a_sentencepiece_model_alone_loads(tmp_path: Path) -> None:
@@ -152,19 +153,19 @@ def test_code_in_a_model_s_folder_is_never_run(where: str, tmp_path: Path) -> No
     index = model / "model_index.json"
     index.write_text(json.dumps(json.loads(index.read_text()) | {"unet": ["sneaky", "Net"]}))
     with pytest.raises(BadInput, match="does not load"):
-        pipeline.load_pipeline(_plan(tmp_path, model))
+        load_pipeline(_plan(tmp_path, model))
     assert not trace.exists()
 
 
 def test_default_is_the_scheduler_that_the_model_came_with() -> None:
     pipe = models.pipe("sd")
-    assert pipeline.make_scheduler(pipe, "default") is pipe.scheduler
+    assert make_scheduler(pipe, "default") is pipe.scheduler
 
 
 @pytest.mark.parametrize("sampler", sorted(set(SCHEDULERS) - {"flow_euler"}))
 def test_a_sampler_is_a_scheduler_of_its_own_with_the_model_s_configuration(sampler: str) -> None:
     pipe = models.pipe("sd")
-    found = pipeline.make_scheduler(pipe, sampler)
+    found = make_scheduler(pipe, sampler)
     name, settings = SCHEDULERS[sampler]
     assert type(found).__name__ == name
     assert found is not pipe.scheduler
@@ -182,11 +183,11 @@ def test_a_sampler_is_a_scheduler_of_its_own_with_the_model_s_configuration(samp
 )
 def test_a_sampler_that_does_not_fit_the_model_says_so(kind: models.Kind, sampler: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        pipeline.make_scheduler(models.pipe(kind), sampler)
+        make_scheduler(models.pipe(kind), sampler)
 
 
 def test_a_flow_model_takes_the_flow_sampler() -> None:
-    found = pipeline.make_scheduler(models.pipe("sd3"), "flow_euler")
+    found = make_scheduler(models.pipe("sd3"), "flow_euler")
     assert isinstance(found, diffusers.FlowMatchEulerDiscreteScheduler)
 
 
@@ -201,6 +202,6 @@ def test_a_flow_model_takes_the_flow_sampler() -> None:
 def test_versions_are_those_of_the_libraries_that_decide_a_job_s_pixels(
     changes: dict[str, object], more: set[str]
 ) -> None:
-    told = pipeline.library_versions(runs.job(Path("prompts.parquet"), "out", **changes))
+    told = library_versions(runs.job(Path("prompts.parquet"), "out", **changes))
     assert told["torch"] == torch.__version__
     assert set(told) == {"torch", "diffusers", "transformers"} | more

@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from imagekiln.steps.conditioning import PipelineInputs
-from imagekiln.steps.denoise import Denoiser
-from imagekiln.steps.families import PLAIN_FAMILY, family_of
-from imagekiln.steps.from_text import unsupported_reason
-from imagekiln.steps.progress import NoProgress
-from imagekiln.steps.run import run
-from imagekiln.steps.stop import Stop
-from imagekiln.steps.verify import verify
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.models.families import PLAIN_FAMILY, family_of, unsupported_reason
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop
 from tests import models, plain, runs
 from tests.drawing import pixels_of
 from tests.runs import image_row

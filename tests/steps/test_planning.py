@@ -8,14 +8,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps import names
-from imagekiln.steps import plan as plans
-from imagekiln.steps.bundled import resolve_path
-from imagekiln.steps.catalog import MAX_SHAPES
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.jobfile import validate_job
-from imagekiln.steps.planning import make_plan
+from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.plan.catalog import MAX_SHAPES
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.keys import DUPLICATES_KEY, PLAN_KEY, REJECTED_KEY, shard_key
+from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.uri import resolve_path
 from tests.jobs import files, image_rows, job, plan, write
 from tests.texts import HOSTILE, chance
 
@@ -25,8 +25,8 @@ SMALL = {"batch": {"images": 4}, "part": {"images": 8}, "shard": {"images": 64}}
 
 def test_plan_writes_its_objects_and_no_others(tmp_path: Path) -> None:
     planned = plan(tmp_path, COLUMNS, **SMALL)
-    shards = {names.shard_key(number) for number in range(len(planned.plan.shards))}
-    assert {*files(Path(planned.uri))} == {names.PLAN_KEY, names.REJECTED_KEY, names.DUPLICATES_KEY, *shards}
+    shards = {shard_key(number) for number in range(len(planned.plan.shards))}
+    assert {*files(Path(planned.uri))} == {PLAN_KEY, REJECTED_KEY, DUPLICATES_KEY, *shards}
     assert not planned.adopted
 
 
@@ -41,9 +41,9 @@ def test_same_job_on_the_same_input_gives_the_same_bytes(tmp_path: Path, store_u
     for output in (store_uri, str(tmp_path / "elsewhere")):
         planned = plan(tmp_path, columns, **SMALL, output=output)
         store = open_store(planned.uri)
-        shards = [store.read(names.shard_key(number)) for number in range(len(planned.plan.shards))]
-        content = store.read(names.PLAN_KEY).replace(output.encode(), b"OUTPUT")
-        made.append([content, store.read(names.REJECTED_KEY), store.read(names.DUPLICATES_KEY), *shards])
+        shards = [store.read(shard_key(number)) for number in range(len(planned.plan.shards))]
+        content = store.read(PLAN_KEY).replace(output.encode(), b"OUTPUT")
+        made.append([content, store.read(REJECTED_KEY), store.read(DUPLICATES_KEY), *shards])
     assert made[0] == made[1]
 
 
@@ -77,7 +77,7 @@ plan(Path(sys.argv[2]), output=sys.argv[3])
 def test_shards_are_what_the_plan_says_by_hash_and_number(tmp_path: Path) -> None:
     planned = plan(tmp_path, COLUMNS, **SMALL)
     store = open_store(planned.uri)
-    found = [store.read(names.shard_key(number)) for number in range(len(planned.plan.shards))]
+    found = [store.read(shard_key(number)) for number in range(len(planned.plan.shards))]
     assert [hashlib.sha256(content).hexdigest() for content in found] == [shard.sha256 for shard in planned.plan.shards]
     assert [shard.images for shard in planned.plan.shards] == [64, 64, 64, 48]
 
@@ -101,10 +101,10 @@ def test_run_has_the_same_name_wherever_its_output_lies(tmp_path: Path) -> None:
 
 def test_plan_that_is_there_is_adopted_and_left_as_it_is(tmp_path: Path, store_uri: str) -> None:
     one = plan(tmp_path, COLUMNS, output=store_uri)
-    content = open_store(one.uri).read(names.PLAN_KEY)
+    content = open_store(one.uri).read(PLAN_KEY)
     two = plan(tmp_path, COLUMNS, output=store_uri)
     assert (two.adopted, two.plan, two.uri) == (True, one.plan, one.uri)
-    assert open_store(one.uri).read(names.PLAN_KEY) == content
+    assert open_store(one.uri).read(PLAN_KEY) == content
 
 
 def test_named_run_is_adopted_even_if_the_input_has_changed_or_gone(tmp_path: Path) -> None:
@@ -140,7 +140,7 @@ def test_run_with_other_settings_is_refused_and_left_as_it_is(
 def test_planning_that_was_cut_off_is_finished_by_the_next(tmp_path: Path) -> None:
     planned = plan(tmp_path, COLUMNS, **SMALL)
     wanted = files(Path(planned.uri))
-    for name in (names.PLAN_KEY, names.shard_key(2), names.DUPLICATES_KEY):
+    for name in (PLAN_KEY, shard_key(2), DUPLICATES_KEY):
         (Path(planned.uri) / name).unlink()
     again = plan(tmp_path, COLUMNS, **SMALL)
     assert not again.adopted
@@ -149,23 +149,23 @@ def test_planning_that_was_cut_off_is_finished_by_the_next(tmp_path: Path) -> No
 
 def test_shard_of_another_plan_in_the_way_is_refused(tmp_path: Path) -> None:
     planned = plan(tmp_path, {"prompt": ["a"]}, run_id="x")
-    (Path(planned.uri) / names.PLAN_KEY).unlink()
+    (Path(planned.uri) / PLAN_KEY).unlink()
     with pytest.raises(BadInput, match=r"shards/00000\.parquet: "):
         plan(tmp_path, {"prompt": ["b"]}, run_id="x")
-    assert not (Path(planned.uri) / names.PLAN_KEY).exists()
+    assert not (Path(planned.uri) / PLAN_KEY).exists()
 
 
 def test_plan_is_written_last(tmp_path: Path) -> None:
     planned = plan(tmp_path, COLUMNS, **SMALL)
     written = {name: (Path(planned.uri) / name).stat().st_mtime_ns for name in files(Path(planned.uri))}
-    assert max(written, key=lambda name: written[name]) == names.PLAN_KEY
+    assert max(written, key=lambda name: written[name]) == PLAN_KEY
 
 
 def test_plan_without_a_duplicate_or_refused_row_lists_none(tmp_path: Path) -> None:
     planned = plan(tmp_path, {"prompt": ["a"]})
     store = open_store(planned.uri)
-    assert plans.load_plan(store).counts.rejected_rows == 0
-    for name in (names.REJECTED_KEY, names.DUPLICATES_KEY):
+    assert load_plan(store).counts.rejected_rows == 0
+    for name in (REJECTED_KEY, DUPLICATES_KEY):
         assert pa.parquet.read_table(pa.BufferReader(store.read(name))).num_rows == 0
 
 

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from imagekiln.steps import progress
-from imagekiln.steps.progress import JsonLinesProgress, NoProgress, TerminalProgress, open_progress
+from imagekiln.steps.runtime import progress
+from imagekiln.steps.runtime.progress import JsonLinesProgress, NoProgress, TerminalProgress, open_progress
 
 
 def _events(out: io.StringIO) -> list[dict[str, object]]:

@@ -7,12 +7,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps import sources
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
-from imagekiln.steps.footers import read_footers
-from imagekiln.steps.job import ColumnNames, JobLimits
-from imagekiln.steps.pictures import InputImages
-from imagekiln.steps.prompts import iter_prompt_batches
+from imagekiln.steps.job.job import ColumnNames, JobLimits
+from imagekiln.steps.plan.input_files import gather_sources, read_footers
+from imagekiln.steps.plan.input_images import InputImages
+from imagekiln.steps.plan.prompts import iter_prompt_batches
 from tests.jobs import image_rows, job, plan, rejected, write
 from tests.texts import HOSTILE
 
@@ -298,7 +297,7 @@ def test_disk_that_fails_is_not_taken_for_a_damaged_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str, number: int, kind: type[KilnError], told: str
 ) -> None:
     name = write(tmp_path / "prompts.parquet", {"prompt": ["a"]})
-    found = sources.gather_sources((name,), tmp_path)
+    found = gather_sources((name,), tmp_path)
     if place == "pages":
         files = read_footers(found, ColumnNames(), ())
         monkeypatch.setattr(pq.ParquetFile, "iter_batches", _failing(number))

@@ -7,10 +7,12 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from imagekiln.steps import pipeline, quantize
-from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.generate import generate
+from imagekiln.steps.generate.diffusion import pipeline, quantize
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.pipeline import denoiser_network, load_pipeline
+from imagekiln.steps.generate.diffusion.quantize import quantizable_layers, quantize_to_fp8, require_fp8_support
+from imagekiln.steps.generate.step import generate
 from tests import eighths, families, models, runs
 from tests.drawing import pixels_of
 
@@ -28,7 +30,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 def test_where_the_extra_is_missing_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantize, "find_spec", lambda _: None)
     with pytest.raises(BadInput, match=r"is fp8, which needs an extra\. Install imagekiln\[fp8\], or write none"):
-        quantize.require_fp8_support(CPU)
+        require_fp8_support(CPU)
 
 
 @pytest.mark.parametrize(("capability", "enough"), [((8, 0), False), ((8, 9), True), ((9, 0), True)])
@@ -38,12 +40,12 @@ def test_a_gpu_that_cannot_compute_in_fp8_is_refused(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100")
     if enough:
-        quantize.require_fp8_support(CUDA)
+        require_fp8_support(CUDA)
         return
     with pytest.raises(
         BadInput, match=r"compute capability 8\.9 or more computes, and this is NVIDIA A100\. Run it on"
     ):
-        quantize.require_fp8_support(CUDA)
+        require_fp8_support(CUDA)
 
 
 def test_a_pod_without_such_a_gpu_says_so_before_it_loads_a_model(
@@ -58,8 +60,8 @@ def test_a_pod_without_such_a_gpu_says_so_before_it_loads_a_model(
 
 @pytest.mark.parametrize("kind", sorted({*families.MAKE} - ODD))
 def test_only_layers_of_the_repeated_blocks_that_float8_can_hold_are_changed(kind: str) -> None:
-    denoiser = pipeline.denoiser_network(families.pipe(kind))
-    chosen = set(quantize.quantizable_layers(denoiser))
+    denoiser = denoiser_network(families.pipe(kind))
+    chosen = set(quantizable_layers(denoiser))
     assert chosen
     layers = {name: each for name, each in denoiser.named_modules() if isinstance(each, torch.nn.Linear)}
     assert all(not any(side % 16 for side in layers[name].weight.shape) for name in chosen)
@@ -69,7 +71,7 @@ def test_only_layers_of_the_repeated_blocks_that_float8_can_hold_are_changed(kin
 
 def test_a_model_without_such_layers_is_refused_rather_than_called_fp8() -> None:
     with pytest.raises(BadInput, match=r"is fp8, and the denoiser has no layer that float8 can hold\. Write none\."):
-        quantize.quantize_to_fp8(torch.nn.ModuleDict({"blocks": torch.nn.ModuleList([torch.nn.Linear(15, 16)])}))
+        quantize_to_fp8(torch.nn.ModuleDict({"blocks": torch.nn.ModuleList([torch.nn.Linear(15, 16)])}))
 
 
 @pytest.fixture
@@ -85,7 +87,7 @@ def test_an_image_in_fp8_is_near_to_that_in_bfloat16_and_knows_no_neighbours(kin
     rows = [runs.image_row(f"a red circle {place}", place, width=16 * wide) for place in range(size)]
     pipe = families.pipe(kind, torch.bfloat16)
     before = pixels_of(Denoiser(pipe), rows, size)
-    quantize.quantize_to_fp8(pipeline.denoiser_network(pipe))
+    quantize_to_fp8(denoiser_network(pipe))
     denoiser = Denoiser(pipe)
     first, *others = rows
     alone = pixels_of(denoiser, [first], size)[0]
@@ -101,7 +103,7 @@ def test_a_token_of_zeros_and_a_layer_with_a_row_of_zeros_give_finite_numbers() 
     block = torch.nn.ModuleDict({"blocks": torch.nn.ModuleList([first, second])}).to(torch.bfloat16)
     with torch.no_grad():
         second.weight[3] = 0
-        quantize.quantize_to_fp8(block)
+        quantize_to_fp8(block)
         zeros = torch.zeros(1, 5, 32, dtype=torch.bfloat16)
         assert type(first.weight) is not torch.nn.Parameter
         assert type(second.weight) is torch.nn.Parameter
@@ -114,7 +116,7 @@ def test_a_plan_in_fp8_loads_a_denoiser_in_fp8_and_leaves_the_rest(tmp_path: Pat
 
     model = {"id": str(models.folder("sd")), "dtype": "bfloat16"}
     plan = runs.planned(tmp_path, str(tmp_path / "out"), model=model, speed={"quantization": "fp8"}).plan
-    pipe = pipeline.load_pipeline(plan)
+    pipe = load_pipeline(plan)
     kinds = {
         name: {type(each) for each in getattr(pipe, name).parameters()} for name in ("unet", "vae", "text_encoder")
     }

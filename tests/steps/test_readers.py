@@ -13,7 +13,7 @@ import polars as pl
 import pytest
 from PIL import Image
 
-from imagekiln.steps.encode import hash_pixels
+from imagekiln.steps.imaging.codecs import hash_pixels
 from tests.runs import IMAGES, PROMPTS, finished
 
 datasets = import_module("datasets")  # type checkers take the folder of that name in this repository for it

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from imagekiln.steps.recent import SingleFlightCache
+from imagekiln.steps.runtime.concurrency import SingleFlightCache
 
 
 def test_an_answer_is_worked_out_once_however_many_ask() -> None:

@@ -8,18 +8,20 @@ from typing import BinaryIO
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps import names, tables
-from imagekiln.steps.disk import LocalStore
-from imagekiln.steps.encode import encode_drawn_image
-from imagekiln.steps.encodings import Png
+from imagekiln.steps.aggregate.reconcile import reconcile_shard
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.planning import PlanResult
-from imagekiln.steps.reconcile import reconcile_shard
-from imagekiln.steps.storage import Store, open_store
+from imagekiln.steps.generate.encoder import encode_drawn_image
+from imagekiln.steps.job.output import Png
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.keys import part_key, shard_key
+from imagekiln.steps.runs.tables import LOCATION_SCHEMA, NEAR_DUPLICATE_SCHEMA, OUTCOME_SCHEMA, read_table, to_parquet
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.local import LocalStore
+from imagekiln.steps.storage.store import Store
 from tests.runs import PROMPTS, encoded, fill, not_ok, picture, planned
 
 FOOTER_BYTES = 2**16  # the end of a file, which Parquet readers take in one piece
-KEYS = [names.part_key(0, number) for number in range(3)]
+KEYS = [part_key(0, number) for number in range(3)]
 
 
 @pytest.fixture
@@ -65,9 +67,9 @@ def test_every_planned_image_has_a_row_with_what_became_of_it_in_the_plan_s_orde
     fill(there, {5: not_ok(5)})
     store = open_store(there.uri)
     found = reconcile_shard(store, there.plan, 0)
-    rows = tables.read_table(store, names.shard_key(0))
+    rows = read_table(store, shard_key(0))
     assert found.missing_parts == ()
-    tail = [*tables.OUTCOME_SCHEMA.names, *tables.LOCATION_SCHEMA.names, *tables.NEAR_DUPLICATE_SCHEMA.names]
+    tail = [*OUTCOME_SCHEMA.names, *LOCATION_SCHEMA.names, *NEAR_DUPLICATE_SCHEMA.names]
     assert found.manifest.column_names == [*rows.column_names, *tail]
     assert found.manifest.select(rows.column_names).equals(rows)
     assert found.manifest["status"].to_pylist() == ["ok"] * 5 + ["failed"] + ["ok"] * 4
@@ -111,7 +113,7 @@ def _cut(store: Store) -> None:
 
 
 def _other_list(store: Store) -> None:
-    store.replace(names.shard_key(0), tables.to_parquet(pa.table({"image_id": ["a"]})))
+    store.replace(shard_key(0), to_parquet(pa.table({"image_id": ["a"]})))
 
 
 @pytest.mark.parametrize(

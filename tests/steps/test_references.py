@@ -10,15 +10,16 @@ import safetensors.torch
 import torch
 import transformers
 
-from imagekiln.steps import names, tables
-from imagekiln.steps.denoise import Denoiser
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.generate import denoiser_loader
-from imagekiln.steps.reproduce import reproduce
-from imagekiln.steps.rows import ImageRow, image_rows
-from imagekiln.steps.run import run
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.step import denoiser_loader
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.reproduce import reproduce
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.runs.image import ImageRow, image_rows
+from imagekiln.steps.runs.keys import REJECTED_KEY, manifest_key, shard_key
+from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.verify import verify
 from tests import adapters, loras, models
 from tests.adapters import Transformer
 from tests.drawing import bytes_of
@@ -58,7 +59,7 @@ def _opened(
 ) -> tuple[Denoiser, list[ImageRow]]:
     there = planned(folder, str(folder / "out"), rows, model=_model(kind, adapter))
     store = open_store(there.uri)
-    return denoiser_loader(store, there.plan)(), image_rows(tables.read_table(store, names.shard_key(0)))
+    return denoiser_loader(store, there.plan)(), image_rows(read_table(store, shard_key(0)))
 
 
 def _like(row: ImageRow, **changes: object) -> ImageRow:
@@ -96,7 +97,7 @@ def test_a_lora_and_a_reference_go_together(tmp_path: Path, kind: Transformer) -
     rows = [{**row, "loras": text} for row in _rows("reference_image")[:2] for text in ("style:0.8", "")]
     there = planned(tmp_path, str(tmp_path / "out"), rows, model=model)
     store = open_store(there.uri)
-    denoiser, found = denoiser_loader(store, there.plan)(), image_rows(tables.read_table(store, names.shard_key(0)))
+    denoiser, found = denoiser_loader(store, there.plan)(), image_rows(read_table(store, shard_key(0)))
     with_lora = [row for row in found if row.parameters.loras]
     without = [row for row in found if not row.parameters.loras]
     drawn = bytes_of(denoiser, with_lora, 2)
@@ -141,7 +142,7 @@ def test_a_job_runs_is_verified_and_reproduced(tmp_path: Path, kind: Transformer
     done = run(job(write_prompts(tmp_path / "p.parquet", rows), str(tmp_path / "out"), model=model))
     assert (done.summary.images, done.summary.ok) == (5, 5)
     assert verify(done.uri).ok == 5
-    for row in tables.read_table(open_store(done.uri), names.manifest_key(0)).to_pylist()[::2]:
+    for row in read_table(open_store(done.uri), manifest_key(0)).to_pylist()[::2]:
         assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
 
 
@@ -154,9 +155,9 @@ def test_a_controlnet_acts_beside_it_and_with_a_source_too_is_refused_by_row(tmp
     prompts = write_prompts(tmp_path / "p.parquet", rows)
     done = run(job(prompts, str(tmp_path / "out"), model=model, limits={"rejected_share": 0.5}))
     assert (done.summary.images, done.summary.ok) == (5, 5)
-    (refused,) = tables.read_table(open_store(done.uri), names.REJECTED_KEY).to_pylist()
+    (refused,) = read_table(open_store(done.uri), REJECTED_KEY).to_pylist()
     assert refused["reason"].startswith("does not go with a source_image")
-    made = tables.read_table(open_store(done.uri), names.manifest_key(0)).to_pylist()
+    made = read_table(open_store(done.uri), manifest_key(0)).to_pylist()
     for row in made[::3]:
         assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
 

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import TryAgain
-from imagekiln.steps.remembered import DiskCache
+from imagekiln.steps.plan.input_images import DiskCache
 
 
 def test_what_was_added_is_known_and_nothing_else(tmp_path: Path) -> None:

@@ -9,22 +9,22 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from imagekiln.steps import names, plots, wording
-from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.causes import FailureCause
-from imagekiln.steps.distributions import Distributions
+from imagekiln.steps.aggregate.counters import Bin, Distributions, Histogram
+from imagekiln.steps.aggregate.failures import FailureCause
+from imagekiln.steps.aggregate.report.page import ReportData, plotted_charts, render_report, write_plots
+from imagekiln.steps.aggregate.report.plots import DARK_SCHEME, LIGHT_SCHEME, draw_plot
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.aggregate.summary import SUMMARY_ADAPTER, Summary
+from imagekiln.steps.aggregate.throughput import DeviceUsage, summarize_throughput
 from imagekiln.steps.errors import Incomplete
-from imagekiln.steps.histogram import Bin, Histogram
-from imagekiln.steps.measures import ImageMeasures
-from imagekiln.steps.planning import PlanResult
-from imagekiln.steps.quality import ImageQuality
-from imagekiln.steps.report import ReportData, plotted_charts, render_report, write_plots
-from imagekiln.steps.stats import ShardStats, StageSeconds
+from imagekiln.steps.imaging.measures import ImageMeasures
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.image import ImageQuality
+from imagekiln.steps.runs.keys import PLOT_NAMES, REPORT_KEY, SUMMARY_KEY, part_key
+from imagekiln.steps.runs.stats import ShardStats, StageSeconds
+from imagekiln.steps.runtime.figures import format_duration
+from imagekiln.steps.runtime.sanitize import sanitize_page_text as visible
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.summary import SUMMARY_ADAPTER, Summary
-from imagekiln.steps.throughput import summarize_throughput
-from imagekiln.steps.usage import DeviceUsage
-from imagekiln.steps.visible import sanitize_page_text as visible
 from tests.runs import PROMPTS, encoded, fill, finished, not_ok, planned
 
 HOSTILE = [
@@ -66,7 +66,7 @@ class Page(HTMLParser):
 
 
 def _html(there: Path | str) -> str:
-    return open_store(str(there)).read(names.REPORT_KEY).decode()
+    return open_store(str(there)).read(REPORT_KEY).decode()
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_totals_are_those_of_the_summary(tmp_path: Path) -> None:
     rows = [*PROMPTS[:10], {"prompt": "", "id": "empty"}, PROMPTS[3], {"prompt": "word " * 60}]
     there = planned(tmp_path, str(tmp_path / "out"), rows, limits={"rejected_share": 1.0, "failed_share": 1.0})
     fill(there, {1: not_ok(1), 2: not_ok(2), 6: not_ok(6, "blank", "one colour")})
-    open_store(there.uri).remove(names.part_key(1, 0))
+    open_store(there.uri).remove(part_key(1, 0))
     with pytest.raises(Incomplete):
         aggregate(there.uri)
     assert _tiles(Page(_html(there.uri))) == {
@@ -168,17 +168,17 @@ def test_an_unfinished_run_names_what_is_missing(tmp_path: Path) -> None:
         aggregate(there.uri)
     shown = Page(_html(there.uri))
     assert shown.after("Missing").startswith("1 part is not there")
-    assert names.part_key(0, 0) in shown.after("Missing")
+    assert part_key(0, 0) in shown.after("Missing")
     assert shown.named("img") == []
 
 
 def test_a_finished_run_shows_its_model_device_and_time_by_stage(tmp_path: Path) -> None:
     store = finished(tmp_path / "run")
-    summary: Summary = SUMMARY_ADAPTER.validate_json(store.read(names.SUMMARY_KEY))
+    summary: Summary = SUMMARY_ADAPTER.validate_json(store.read(SUMMARY_KEY))
     shown = Page(_html(tmp_path / "run"))
     assert shown.texts.count(summary.run_id) == 2  # as title and as heading
     assert any(text.endswith("float32, on cpu. PNG, lossless, in Parquet.") for text in shown.texts)
-    assert shown.after("encode and hash") == wording.format_duration(summary.seconds.encode)
+    assert shown.after("encode and hash") == format_duration(summary.seconds.encode)
     assert "Finished: all 20 images are ok." in shown.texts
 
 
@@ -201,7 +201,7 @@ def test_every_cause_has_a_few_images_as_examples(tmp_path: Path) -> None:
     for example in summary.failures[0].examples:
         place = shown.texts.index(example.image_id)
         assert shown.texts[place - 2] == example.prompt
-        assert shown.texts[place + 2] == example.part == names.part_key(0, 0)
+        assert shown.texts[place + 2] == example.part == part_key(0, 0)
 
 
 def test_headings_are_in_order_and_every_table_has_a_caption_and_headers(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_text_stands_out_from_its_ground_in_both_schemes(tmp_path: Path) -> None
 @pytest.fixture(scope="module")
 def large(hostile: PlanResult) -> tuple[ReportData, str]:
     """What a run of ten million images in 2,000 shards tells of itself, and its page."""
-    summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(names.SUMMARY_KEY))
+    summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(SUMMARY_KEY))
     told = [ShardStats(number, 1, 5000, 79, 8, "H100", StageSeconds(3000.0 + 2 * number)) for number in range(2000)]
     bins = Histogram(1, 64, tuple(Bin(2.0**place, 2.0 ** (place + 1), 10**6) for place in range(6)))
     failures = tuple(FailureCause("failed", f"cause {place}", 10_000 - place) for place in range(100))
@@ -287,7 +287,7 @@ def test_plots_come_light_and_dark_with_their_figures_in_words(large: tuple[Repo
     write_plots(store, plotted_charts(contents.summary))
     shown = Page(html)
     pairs = list(zip(shown.named("source"), shown.named("img"), strict=True))
-    assert len(pairs) == len(names.PLOT_NAMES)
+    assert len(pairs) == len(PLOT_NAMES)
     for dark, light in pairs:
         assert "prefers-color-scheme: dark" in dark["media"]
         assert re.search(r"\d", light["alt"])
@@ -300,10 +300,10 @@ def test_the_same_figures_give_the_same_bytes(large: tuple[ReportData, str]) -> 
     assert render_report(contents) == html
     chart = plotted_charts(contents.summary)[0]
     assert chart.plot is not None
-    content = plots.draw_plot(chart.plot, plots.LIGHT_SCHEME)
-    assert content == plots.draw_plot(chart.plot, plots.LIGHT_SCHEME)
+    content = draw_plot(chart.plot, LIGHT_SCHEME)
+    assert content == draw_plot(chart.plot, LIGHT_SCHEME)
     assert not [word for word in (b"tEXt", b"tIME", b"matplotlib", b"iTXt") if word in content]
-    assert content != plots.draw_plot(chart.plot, plots.DARK_SCHEME)
+    assert content != draw_plot(chart.plot, DARK_SCHEME)
 
 
 def test_a_small_run_is_told_without_plots(tmp_path: Path) -> None:
@@ -338,7 +338,7 @@ def test_a_gate_is_shown_with_its_share_and_images_that_it_marked(tmp_path: Path
 
 
 def test_rounds_and_images_of_earlier_runs_are_told(hostile: PlanResult) -> None:
-    summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(names.SUMMARY_KEY))
+    summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(SUMMARY_KEY))
     told = Page(
         render_report(ReportData("run", hostile.plan, replace(summary, rounds=2, existing_images=1234), None, []))
     )

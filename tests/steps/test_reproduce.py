@@ -5,16 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from imagekiln.steps import names, parts, plan, shard
-from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.codecs import decode_image
-from imagekiln.steps.encode import encode_drawn_image
-from imagekiln.steps.encodings import Png
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete
-from imagekiln.steps.reproduce import reproduce
-from imagekiln.steps.retry import retry
-from imagekiln.steps.run import run
-from imagekiln.steps.storage import Store
+from imagekiln.steps.generate.encoder import encode_drawn_image
+from imagekiln.steps.imaging.codecs import decode_image
+from imagekiln.steps.job.output import Png
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.reproduce import reproduce
+from imagekiln.steps.maintain.retry import retry
+from imagekiln.steps.runs.keys import manifest_key
+from imagekiln.steps.runs.parts import part_to_parquet
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.storage.store import Store
 from tests.faults import failing, image, manifests
 from tests.runs import PROMPTS, fill, finished, job, not_ok, picture, planned, write_prompts
 
@@ -41,21 +44,21 @@ def test_the_file_is_named_after_the_image(store: Store, tmp_path: Path, monkeyp
 
 def test_pixels_are_compared_where_the_bytes_were_packed_otherwise(store: Store, tmp_path: Path) -> None:
     row = manifests(store.uri)[0]
-    part = shard.read_shard(store, plan.load_plan(store), 0)[0]
+    part = read_shard(store, load_plan(store), 0)[0]
     drawn = [decode_image(image(store, each)) for each in manifests(store.uri)[:4]]
     packed = [encode_drawn_image(picture(place), Png()) for place in range(4)]
     for place, rgb in enumerate(drawn):
         packed[place] = encode_drawn_image(type(picture(0))(place, rgb), Png(level=9))
-    store.replace(part.key, parts.part_to_parquet(part.rows, packed))
+    store.replace(part.key, part_to_parquet(part.rows, packed))
     aggregate(store.uri)
     assert reproduce(store.uri, str(row["image_id"]), tmp_path / "again.png").equal == "pixels"
 
 
 def test_another_picture_is_measured(store: Store, tmp_path: Path) -> None:
     row = manifests(store.uri)[1]
-    part = shard.read_shard(store, plan.load_plan(store), 0)[0]
+    part = read_shard(store, load_plan(store), 0)[0]
     store.replace(
-        part.key, parts.part_to_parquet(part.rows, [encode_drawn_image(picture(place), Png()) for place in range(4)])
+        part.key, part_to_parquet(part.rows, [encode_drawn_image(picture(place), Png()) for place in range(4)])
     )
     aggregate(store.uri)
     found = reproduce(store.uri, str(row["image_id"]), tmp_path / "again.png")
@@ -105,6 +108,6 @@ def test_what_is_no_image_of_the_run_is_refused(name: str, store: Store) -> None
 
 
 def test_a_run_without_its_whole_manifest_is_to_be_aggregated_first(store: Store) -> None:
-    store.remove(names.manifest_key(2))
+    store.remove(manifest_key(2))
     with pytest.raises(Incomplete, match=f"imagekiln aggregate {store.uri}"):
         reproduce(store.uri, "0" * 32)

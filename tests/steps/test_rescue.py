@@ -6,11 +6,10 @@ from collections.abc import Sequence
 import pytest
 import torch
 
-from imagekiln.steps.encode import DrawnImage
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.rescue import MAX_ERROR_CHARS, BatchRecovery
-from imagekiln.steps.rows import ImageRow
-from imagekiln.steps.stop import Stopped
+from imagekiln.steps.generate.recovery import MAX_ERROR_CHARS, BatchRecovery
+from imagekiln.steps.runs.image import DrawnImage, ImageRow
+from imagekiln.steps.runtime.signals import Stopped
 from tests.runs import image_row, picture
 
 ROWS = [image_row(f"prompt {place}", place) for place in range(10)]

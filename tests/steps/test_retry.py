@@ -5,15 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import names, plan, summary
-from imagekiln.steps.aggregate import aggregate
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
-from imagekiln.steps.planning import PlanResult
-from imagekiln.steps.retry import retry
-from imagekiln.steps.run import run
-from imagekiln.steps.stop import Stop
-from imagekiln.steps.storage import Store, open_store
-from imagekiln.steps.verify import verify
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.retry import retry
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key, shard_key
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runtime.signals import Stop
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 from tests.faults import failing, image, manifests
 from tests.jobs import files
 from tests.runs import PROMPTS, fill, finished, job, not_ok, planned, write_prompts
@@ -36,8 +39,8 @@ def failed(tmp_path: Path, store_uri: str) -> str:
 
 def kept(store: Store) -> dict[str, bytes]:
     """Every part of the run itself, and its plan and lists."""
-    parts = [names.part_key(number, part) for number, count in enumerate((2, 2, 1)) for part in range(count)]
-    return {key: store.read(key) for key in (names.PLAN_KEY, *map(names.shard_key, range(3)), *parts)}
+    parts = [part_key(number, part) for number, count in enumerate((2, 2, 1)) for part in range(count)]
+    return {key: store.read(key) for key in (PLAN_KEY, *map(shard_key, range(3)), *parts)}
 
 
 def test_only_failed_images_are_made_again_and_the_others_stay_byte_for_byte(failed: str, tmp_path: Path) -> None:
@@ -55,7 +58,7 @@ def test_only_failed_images_are_made_again_and_the_others_stay_byte_for_byte(fai
     for place in BAD:
         assert (after[place]["status"], after[place]["part"]) == ("ok", "retry-1/images/00000-0000.parquet")
         assert hashlib.sha256(image(store, after[place])).hexdigest() == after[place]["sha256"]
-    assert store.read(names.SUCCESS_KEY) == b"20 of 20 images\n"
+    assert store.read(SUCCESS_KEY) == b"20 of 20 images\n"
     assert verify(failed).ok == 20
     whole = finished(tmp_path / "whole")  # the same job, undisturbed
     assert [row["sha256"] for row in after] == [row["sha256"] for row in manifests(whole.uri)]
@@ -101,7 +104,7 @@ def test_filtered_images_are_not_made_again(tmp_path: Path) -> None:
 def test_images_of_a_lost_part_are_made_again(tmp_path: Path) -> None:
     store = finished(tmp_path / "run")
     before = manifests(store.uri)
-    store.remove(names.part_key(1, 0))
+    store.remove(part_key(1, 0))
     with pytest.raises(Incomplete, match="4 of 20 images are missing"):
         aggregate(store.uri)
     with failing() as drawn:
@@ -140,10 +143,10 @@ def test_a_stopped_retry_goes_on_with_its_round(failed: str) -> None:
 def test_a_retry_killed_just_before_the_run_s_end_is_ended_by_the_next_one(failed: str) -> None:
     done = retry(failed)
     store = open_store(failed)
-    store.remove(names.SUCCESS_KEY)
+    store.remove(SUCCESS_KEY)
     again = retry(failed)
     assert (again.round, again.images, again.summary.ok) == (0, 0, done.summary.ok)
-    assert store.exists(names.SUCCESS_KEY)
+    assert store.exists(SUCCESS_KEY)
 
 
 def test_a_round_may_be_named_in_place_of_its_run(failed: str) -> None:
@@ -155,7 +158,7 @@ def test_a_round_may_be_named_in_place_of_its_run(failed: str) -> None:
 
 
 def test_time_of_all_rounds_is_in_the_summary(failed: str) -> None:
-    before = summary.load_summary(open_store(failed))
+    before = load_summary(open_store(failed))
     done = retry(failed).summary
     assert done.seconds.total > before.seconds.total
     assert done.bytes == sum(int(str(row["size"])) for row in manifests(failed))
@@ -166,14 +169,14 @@ def test_a_share_that_was_accepted_by_hand_stays_accepted(tmp_path: Path) -> Non
     fill(there, {3: not_ok(3, "filtered"), 4: not_ok(4)})
     aggregate(there.uri, 0.1)
     assert retry(there.uri).summary.ok == 19
-    assert open_store(there.uri).read(names.SUCCESS_KEY) == b"19 of 20 images\n"
+    assert open_store(there.uri).read(SUCCESS_KEY) == b"19 of 20 images\n"
     with pytest.raises(Incomplete):
         aggregate(there.uri, 0.0)
 
 
 def test_a_stranger_in_a_round_s_place_is_refused(tmp_path: Path) -> None:
     store, other = finished(tmp_path / "run"), finished(tmp_path / "other")
-    store.create("retry-1/plan.json", other.read(names.PLAN_KEY))
+    store.create("retry-1/plan.json", other.read(PLAN_KEY))
     for step in (aggregate, verify, retry):
         with pytest.raises(BadInput, match="retry-1: is no round of this run"):
             step(store.uri)
@@ -183,4 +186,4 @@ def test_a_run_of_that_name_is_no_round(tmp_path: Path) -> None:
     there = planned(tmp_path, str(tmp_path / "out"), run_id="retry-1")
     fill(there)
     assert aggregate(there.uri).ok == 20
-    assert plan.load_plan(open_store(there.uri)).round == 0
+    assert load_plan(open_store(there.uri)).round == 0

@@ -4,7 +4,7 @@ from time import sleep
 
 import pytest
 
-from imagekiln.steps.room import ByteBudget
+from imagekiln.steps.runtime.concurrency import ByteBudget
 
 
 def test_threads_never_hold_more_than_there_is() -> None:

@@ -4,15 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import names, parts, shard, stats
-from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.encode import EncodedImage
+from imagekiln.steps.aggregate.reconcile import RunReconciler
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete, Missing
-from imagekiln.steps.planning import PlanResult
-from imagekiln.steps.rounds import Round, RunReconciler, resolve_run
-from imagekiln.steps.stats import ShardStats, StageSeconds
-from imagekiln.steps.storage import Store, open_store
-from imagekiln.steps.verify import verify
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs import shard
+from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.keys import SUCCESS_KEY, part_key
+from imagekiln.steps.runs.parts import commit_part, part_to_parquet
+from imagekiln.steps.runs.rounds import Round, resolve_run
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.runs.stats import ShardStats, StageSeconds, record_stats
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 from tests.faults import manifests
 from tests.runs import begun, encoded, fill, not_ok, planned
 
@@ -28,8 +33,8 @@ def there(tmp_path: Path) -> PlanResult:
 
 def make(each: Round, *images: EncodedImage) -> None:
     """Write a round's only part."""
-    (part,) = shard.read_shard(each.store, each.plan, 0)
-    parts.commit_part(each.store, part.key, part.rows, parts.part_to_parquet(part.rows, images))
+    (part,) = read_shard(each.store, each.plan, 0)
+    commit_part(each.store, part.key, part.rows, part_to_parquet(part.rows, images))
 
 
 def statuses(uri: str) -> list[object]:
@@ -66,7 +71,7 @@ def test_a_round_is_finished_once_all_its_parts_are_accounted_for(there: PlanRes
     each = begun(there)
     with pytest.raises(Incomplete, match=r"retry-1: 1 parts of this round are missing, .*00000-0000.parquet"):
         aggregate(each.store.uri)
-    assert open_store(there.uri).exists(names.SUCCESS_KEY), "the run itself is as complete as before"
+    assert open_store(there.uri).exists(SUCCESS_KEY), "the run itself is as complete as before"
     make(each, not_ok(0), not_ok(1), not_ok(2))
     assert aggregate(each.store.uri).ok == 17
     assert each.is_finished
@@ -80,7 +85,7 @@ def test_a_round_is_marked_last_of_all_that_it_changes(there: PlanResult, monkey
     def full(*_: object) -> None:
         raise Missing("the disk went away")
 
-    monkeypatch.setattr("imagekiln.steps.report.write", full)
+    monkeypatch.setattr("imagekiln.steps.aggregate.report.page.write", full)
     with pytest.raises(Missing):
         aggregate(there.uri)
     assert not each.is_finished
@@ -88,20 +93,20 @@ def test_a_round_is_marked_last_of_all_that_it_changes(there: PlanResult, monkey
 
 def test_an_image_that_is_ok_stays_whatever_a_round_says(there: PlanResult) -> None:
     store = open_store(there.uri)
-    lost = store.read(names.part_key(0, 1))
-    store.remove(names.part_key(0, 1))
+    lost = store.read(part_key(0, 1))
+    store.remove(part_key(0, 1))
     with pytest.raises(Incomplete):
         aggregate(there.uri)
     each = begun(there)
     assert each.plan.counts.images == 7
-    rows = [part.rows.num_rows for part in shard.read_shard(each.store, each.plan, 0)]
-    for part, count in zip(shard.read_shard(each.store, each.plan, 0), rows, strict=True):
-        content = parts.part_to_parquet(part.rows, [encoded(place + 100) for place in range(count)])
-        parts.commit_part(each.store, part.key, part.rows, content)
-    store.create(names.part_key(0, 1), lost)  # somebody made it after all
+    rows = [part.rows.num_rows for part in read_shard(each.store, each.plan, 0)]
+    for part, count in zip(read_shard(each.store, each.plan, 0), rows, strict=True):
+        content = part_to_parquet(part.rows, [encoded(place + 100) for place in range(count)])
+        commit_part(each.store, part.key, part.rows, content)
+    store.create(part_key(0, 1), lost)  # somebody made it after all
     assert aggregate(there.uri).ok == 20
     places = [str(row["part"]) for row in manifests(there.uri)]
-    assert places[:5] == ["retry-1/images/00000-0000.parquet", *[names.part_key(0, 0)] * 3, names.part_key(0, 1)]
+    assert places[:5] == ["retry-1/images/00000-0000.parquet", *[part_key(0, 0)] * 3, part_key(0, 1)]
     found = verify(there.uri)
     assert (found.images, found.ok) == (20, 20)
 
@@ -111,7 +116,7 @@ def test_only_the_round_s_shards_that_hold_a_shard_s_images_are_read(
 ) -> None:
     make(begun(there), encoded(0), encoded(1), encoded(2))
     read: list[tuple[str, int]] = []
-    original = shard.read_shard
+    original = read_shard
 
     def counted(store: Store, plan: object, number: int) -> object:
         read.append((store.uri, number))
@@ -131,7 +136,7 @@ def test_time_of_a_round_is_counted(there: PlanResult) -> None:
     told = ShardStats(
         0, attempts=1, images=3, parts=1, max_batch_size=4, device="a GPU", seconds=StageSeconds(total=6.0)
     )
-    stats.record_stats(each.store, told)
+    record_stats(each.store, told)
     done = aggregate(there.uri)
     assert (done.seconds.total, done.images_per_second, done.devices) == (6.0, 0.5, ("a GPU",))
 
@@ -140,13 +145,13 @@ def test_a_damaged_round_is_found(there: PlanResult) -> None:
     each = begun(there)
     make(each, encoded(0), encoded(1), encoded(2))
     aggregate(there.uri)
-    content = each.store.read(names.part_key(0, 0))
+    content = each.store.read(part_key(0, 0))
     each.store.replace(
-        names.part_key(0, 0), content.replace(encoded(1).content or b"", bytes(len(encoded(1).content or b"")))
+        part_key(0, 0), content.replace(encoded(1).content or b"", bytes(len(encoded(1).content or b"")))
     )
     with pytest.raises(Incomplete, match=r"retry-1/images/00000-0000.parquet: "):
         verify(there.uri)
-    each.store.remove(names.part_key(0, 0))
+    each.store.remove(part_key(0, 0))
     with pytest.raises(Incomplete, match=r"retry-1/images/00000-0000.parquet: no such file"):
         verify(there.uri)
 

@@ -4,9 +4,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps import model
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.rules import MAX_SEED, prompt_rules
+from imagekiln.steps.models.facts import load_model_facts
+from imagekiln.steps.plan.rules import MAX_SEED, prompt_rules
 from tests.jobs import image_rows, job, plan, rejected
 
 GOOD = {"prompt": "fine", "negative_prompt": "n", "seed": 1, "width": 64, "height": 64, "steps": 3, "guidance": 1.0,
@@ -131,6 +131,6 @@ def test_default_that_breaks_a_rule_is_the_jobs_mistake(tmp_path: Path, settings
 
 def test_sizes_follow_what_the_model_needs(tmp_path: Path) -> None:
     asked = job(tmp_path, {"prompt": ["a"]})
-    coarse = replace(model.load_model_facts(asked.model), size_multiple=32)
+    coarse = replace(load_model_facts(asked.model), size_multiple=32)
     reasons = {rule.reason for rule in prompt_rules(asked, coarse) if rule.column == "width"}
     assert "is not a positive multiple of 32, which this model needs" in reasons

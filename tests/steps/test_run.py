@@ -8,14 +8,16 @@ import fsspec
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps import names, tables
 from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
-from imagekiln.steps.planning import PlanResult
-from imagekiln.steps.progress import NoProgress
-from imagekiln.steps.run import run
-from imagekiln.steps.stop import Stop
-from imagekiln.steps.storage import Store, open_store
-from imagekiln.steps.verify import verify
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.keys import SUCCESS_KEY, manifest_key, part_key
+from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 from tests.runs import PROMPTS, job, write_prompts
 
 ROWS = PROMPTS[:10]  # shards of 8 and 2 images, in parts of 4
@@ -47,7 +49,7 @@ def _objects(uri: str) -> dict[str, str]:
 
 
 def _manifest(store: Store) -> pa.Table:
-    return pa.concat_tables([tables.read_table(store, names.manifest_key(number)) for number in range(2)])
+    return pa.concat_tables([read_table(store, manifest_key(number)) for number in range(2)])
 
 
 @pytest.fixture
@@ -79,8 +81,8 @@ def test_again_it_does_nothing_and_says_so(prompts: Path, store_uri: str) -> Non
 def test_it_resumes_with_the_missing_part_and_ends_with_the_same_images(prompts: Path, store_uri: str) -> None:
     first = run(job(prompts, store_uri), NoProgress(), Stop())
     store, before, told = open_store(first.uri), _objects(first.uri), Told()
-    store.remove(names.part_key(0, 1))
-    store.remove(names.SUCCESS_KEY)
+    store.remove(part_key(0, 1))
+    store.remove(SUCCESS_KEY)
     again = run(job(prompts, store_uri), told, Stop())
     assert not again.before
     assert (told.found_images, told.made_images) == (6, 4)

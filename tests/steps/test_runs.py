@@ -4,9 +4,9 @@ from threading import Barrier
 
 import pytest
 
-from imagekiln.steps import names
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.runs import READERS, RunEntry, append_run_entry, read_registry
+from imagekiln.steps.runs.keys import SUCCESS_KEY, registry_key
+from imagekiln.steps.runs.registry import READERS, RunEntry, append_run_entry, read_registry
 from imagekiln.steps.storage import open_store
 from tests.s3 import S3Server, log_in
 from tests.stub_s3 import Fault, stub_s3
@@ -21,7 +21,7 @@ def succeed(output: str, *entries: RunEntry) -> None:
     """Let runs end well, one after the other."""
     for each in entries:
         append_run_entry(output, each)
-        open_store(output).replace(f"{each.run_id}/{names.SUCCESS_KEY}", b"1 of 1 images\n")
+        open_store(output).replace(f"{each.run_id}/{SUCCESS_KEY}", b"1 of 1 images\n")
 
 
 def test_output_without_runs_has_none(store_uri: str) -> None:
@@ -43,20 +43,20 @@ def test_as_many_runs_as_are_read_ahead_are_all_found(tmp_path: object) -> None:
 def test_run_is_registered_once_however_often_it_is_aggregated(store_uri: str) -> None:
     succeed(store_uri, entry(0), entry(1), entry(0), entry(1))
     assert read_registry(store_uri) == [entry(0), entry(1)]
-    assert not open_store(store_uri).exists(names.registry_key(2))
+    assert not open_store(store_uri).exists(registry_key(2))
 
 
 def test_run_whose_success_is_gone_does_not_count(store_uri: str) -> None:
     succeed(store_uri, entry(0), entry(1))
-    open_store(store_uri).remove(f"{entry(0).run_id}/{names.SUCCESS_KEY}")
+    open_store(store_uri).remove(f"{entry(0).run_id}/{SUCCESS_KEY}")
     assert read_registry(store_uri) == [entry(1)]
 
 
 def test_entries_are_never_changed(store_uri: str) -> None:
     succeed(store_uri, entry(0))
-    first = open_store(store_uri).read(names.registry_key(0))
+    first = open_store(store_uri).read(registry_key(0))
     succeed(store_uri, entry(1), entry(0))
-    assert open_store(store_uri).read(names.registry_key(0)) == first
+    assert open_store(store_uri).read(registry_key(0)) == first
 
 
 def test_runs_that_end_at_once_are_all_registered(store_uri: str) -> None:
@@ -71,7 +71,7 @@ def test_runs_that_end_at_once_are_all_registered(store_uri: str) -> None:
         list(pool.map(end, nights * 2))  # each by two pods, as after a retry
     succeed(store_uri, *nights)
     assert sorted(read_registry(store_uri), key=lambda each: each.run_id) == nights
-    assert not open_store(store_uri).exists(names.registry_key(len(nights)))
+    assert not open_store(store_uri).exists(registry_key(len(nights)))
 
 
 def test_registering_whose_answer_was_lost_is_no_second_entry(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_registering_whose_answer_was_lost_is_no_second_entry(monkeypatch: pytes
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"run_id": "../elsewhere", "name": "x"}', b'{"run_id": "a\\nb"}'])
 def test_entry_that_names_no_run_is_refused(store_uri: str, content: bytes) -> None:
-    open_store(store_uri).replace(names.registry_key(0), content or b"\n")
+    open_store(store_uri).replace(registry_key(0), content or b"\n")
     for ask in (lambda: read_registry(store_uri), lambda: append_run_entry(store_uri, entry(0))):
         with pytest.raises(BadInput, match=r"_runs/000000\.json: names no run"):
             ask()
@@ -93,7 +93,7 @@ def test_entry_that_names_no_run_is_refused(store_uri: str, content: bytes) -> N
 
 def test_entry_of_a_later_imagekiln_is_read(store_uri: str) -> None:
     values = b'{"run_id": "nightly-0", "name": "nightly", "new": 1}'
-    open_store(store_uri).replace(names.registry_key(0), values)
+    open_store(store_uri).replace(registry_key(0), values)
     succeed(store_uri, entry(0))
     assert read_registry(store_uri) == [entry(0)]
 

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps import names
-from imagekiln.steps.generate import generate
+from imagekiln.steps.generate.step import generate
+from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.storage import open_store
 from tests import jobs
 from tests.texts import chance
@@ -39,7 +39,7 @@ def made(folder: Path, rows: pa.Table, **cut: object) -> Made:
     store, found = open_store(planned.uri), dict[str, str]()
     for number in range(len(planned.plan.shards)):
         for part in range(planned.plan.part_count(number)):
-            table = pq.read_table(store.uri_of(names.part_key(number, part)), columns=["image_id", "error", "sha256"])
+            table = pq.read_table(store.uri_of(part_key(number, part)), columns=["image_id", "error", "sha256"])
             assert set(table["error"].to_pylist()) == {None}
             found.update(zip(table["image_id"].to_pylist(), table["sha256"].to_pylist(), strict=True))
     return found

@@ -1,7 +1,7 @@
 import diffusers
 import pytest
 
-from imagekiln.steps.samplers import SAMPLERS, SCHEDULERS
+from imagekiln.steps.job.samplers import SAMPLERS, SCHEDULERS
 
 
 def test_every_sampler_but_the_models_own_has_a_scheduler() -> None:

@@ -4,14 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from imagekiln.steps.saturation import (
-    MAX_BATCH_IMAGES,
-    MAX_MEMORY_SHARE,
-    MIN_GAIN,
-    BatchMeasurement,
-    BatchSearchResult,
-    search_batch_size,
-)
+from imagekiln.steps.generate.batch_search import MIN_GAIN, BatchMeasurement, BatchSearchResult, search_batch_size
+from imagekiln.steps.job.tuning_file import MAX_BATCH_IMAGES, MAX_MEMORY_SHARE
 from tests.texts import chance
 
 

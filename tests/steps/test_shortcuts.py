@@ -5,17 +5,21 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import names, parameters, plan, shortcuts, tables
-from imagekiln.steps.diff import SettingDifference, diff
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.planning import PlanResult, make_plan
-from imagekiln.steps.progress import NoProgress
-from imagekiln.steps.reproduce import reproduce
-from imagekiln.steps.run import run
-from imagekiln.steps.speed import SpeedSettings
-from imagekiln.steps.stop import Stop
+from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.diff import SettingDifference, diff
+from imagekiln.steps.maintain.reproduce import reproduce
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.models.compatibility import require_shortcut_support, shortcuts_label
+from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.runs.keys import CARD_KEY, manifest_key, shard_key
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runs.webui_text import format_parameters, model_label
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.verify import verify
 from tests import eighths, families, models, runs
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
@@ -31,7 +35,7 @@ NAMED = [
 
 @pytest.mark.parametrize(("speed", "named"), NAMED)
 def test_only_what_changes_pictures_is_named(speed: dict[str, object], named: str | None) -> None:
-    assert shortcuts.shortcuts_label(SpeedSettings.model_validate(speed)) == named
+    assert shortcuts_label(SpeedSettings.model_validate(speed)) == named
 
 
 def _planned(tmp_path: Path, kind: str = "sd", **changes: object) -> PlanResult:
@@ -40,7 +44,7 @@ def _planned(tmp_path: Path, kind: str = "sd", **changes: object) -> PlanResult:
 
 
 def _ids(planned: PlanResult) -> list[str]:
-    table = tables.read_table(open_store(planned.uri), names.shard_key(0))
+    table = read_table(open_store(planned.uri), shard_key(0))
     return [str(image_id) for image_id in table["image_id"].to_pylist()]
 
 
@@ -87,7 +91,7 @@ def test_a_shortcut_that_does_not_go_with_the_rest_of_the_job_is_refused(
     model = {"id": "here", "dtype": "bfloat16", **more}
     job = runs.job(tmp_path / "prompts.parquet", "out", model=model, speed=FP8)
     with pytest.raises(BadInput, match=said):
-        shortcuts.require_shortcut_support(job, pipeline)
+        require_shortcut_support(job, pipeline)
 
 
 def test_fp8_without_compiling_is_refused_with_its_place(tmp_path: Path) -> None:
@@ -105,10 +109,10 @@ def test_a_job_with_a_shortcut_says_so_in_every_row_and_picture_and_is_made_agai
     done = run(job, NoProgress(), Stop())
     assert (done.summary.ok, verify(done.uri).ok) == (4, 4)
     store = open_store(done.uri)
-    rows = tables.read_table(store, names.manifest_key(0)).to_pylist()
+    rows = read_table(store, manifest_key(0)).to_pylist()
     assert {row["shortcuts"] for row in rows} == {"fp8"}
-    assert "; shortcuts ` fp8 `" in store.read(names.CARD_KEY).decode()
-    said = parameters.format_parameters(runs.image_row().parameters, parameters.model_label(plan.load_plan(store)))
+    assert "; shortcuts ` fp8 `" in store.read(CARD_KEY).decode()
+    said = format_parameters(runs.image_row().parameters, model_label(load_plan(store)))
     assert re.search(r", Shortcuts: fp8, Version: ", said)
     made = reproduce(done.uri, str(rows[0]["image_id"]), tmp_path / "again.png")
     assert made.equal == "bytes"

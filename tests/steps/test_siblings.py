@@ -6,7 +6,7 @@ import diffusers
 import pytest
 from diffusers.pipelines import auto_pipeline
 
-from imagekiln.steps.siblings import FAMILY_VARIANTS, variants_of
+from imagekiln.steps.models.families import FAMILY_VARIANTS, variants_of
 
 
 @pytest.mark.parametrize("name", FAMILY_VARIANTS)

@@ -6,12 +6,12 @@ import json
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps import sidecar
+from imagekiln.steps.runs.sidecar import sidecar_lines
 from tests.texts import HOSTILE
 
 
 def line(value: object, kind: pa.DataType) -> object:
-    [text] = sidecar.sidecar_lines(pa.table({"tag": pa.array([value], kind)}))
+    [text] = sidecar_lines(pa.table({"tag": pa.array([value], kind)}))
     assert text.endswith(b"}\n")
     return json.loads(text)["tag"]
 
@@ -45,5 +45,5 @@ def test_text_comes_back_as_it_was(text: str) -> None:
 
 
 def test_image_is_one_line_in_the_order_of_the_columns() -> None:
-    found = list(sidecar.sidecar_lines(pa.table({"b": ["two\nlines", "x"], "a": [1, 2]})))
+    found = list(sidecar_lines(pa.table({"b": ["two\nlines", "x"], "a": [1, 2]})))
     assert found == [b'{"b": "two\\nlines", "a": 1}\n', b'{"b": "x", "a": 2}\n']

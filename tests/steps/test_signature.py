@@ -10,14 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from imagekiln.steps import signature
-from imagekiln.steps.codecs import decode_image, encode_image
-from imagekiln.steps.encodings import Encoding, Jpeg, Png, mime_type
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.jobfile import validate_job
-from imagekiln.steps.metadata import C2paSettings
-from imagekiln.steps.signature import C2paSigner
-from imagekiln.steps.xmp import TRAINED_ALGORITHMIC_MEDIA
+from imagekiln.steps.imaging import c2pa as c2pa_module
+from imagekiln.steps.imaging.c2pa import C2paSigner
+from imagekiln.steps.imaging.codecs import decode_image, encode_image
+from imagekiln.steps.imaging.metadata import TRAINED_ALGORITHMIC_MEDIA
+from imagekiln.steps.job.output import C2paSettings, Encoding, Jpeg, Png, mime_type
+from imagekiln.steps.job.reader import validate_job
 from tests import certificates
 from tests.encodings import KINDS, noise, said
 
@@ -101,7 +100,7 @@ def test_what_cannot_sign_is_refused_before_any_image_is_made(wanted: C2paSettin
 
 
 def test_without_the_extra_it_is_said_what_to_install(wanted: C2paSettings, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(signature, "find_spec", lambda _: None)
+    monkeypatch.setattr(c2pa_module, "find_spec", lambda _: None)
     with pytest.raises(BadInput, match=r"c2pa is set, which needs an extra\. Install imagekiln\[c2pa\]"):
         C2paSigner(wanted, Png())
 

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import sources
-from imagekiln.steps.bundled import BUNDLED_FOLDER
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
-from imagekiln.steps.sources import gather_sources, input_fingerprint
+from imagekiln.steps.plan.input_files import CHUNK_BYTES, SourceFile, gather_sources, input_fingerprint
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.mounts import small_disk
 from tests.s3 import Login, S3Server, log_in
 from tests.stub_s3 import EXPIRED, StubS3, stub_s3
@@ -39,7 +38,7 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubS3]:
         yield store
 
 
-def read(found: tuple[sources.SourceFile, ...]) -> list[bytes]:
+def read(found: tuple[SourceFile, ...]) -> list[bytes]:
     """What planning will read."""
     return [source.path.read_bytes() for source in found]
 
@@ -111,7 +110,7 @@ def test_wrong_credentials_are_bad_input(
 
 
 def test_long_file_arrives_whole(s3_bucket: str, spool: Path) -> None:
-    content = chance(7).randbytes(2 * sources.CHUNK_BYTES + 4321)
+    content = chance(7).randbytes(2 * CHUNK_BYTES + 4321)
     open_store(s3_bucket).create("long.parquet", content)
     (found,) = gather_sources((f"{s3_bucket}/long.parquet",), spool)
     assert read((found,)) == [content]

@@ -5,11 +5,11 @@ import io
 import pytest
 from PIL import Image as Pillow
 
-from imagekiln.steps import plots
-from imagekiln.steps.charts import StackedBarPlot
-from imagekiln.steps.spent import MIN_PLOT_SECONDS, TimeUse, summarize_time_use
-from imagekiln.steps.stats import StageSeconds
-from imagekiln.steps.usage import DeviceUsage
+from imagekiln.steps.aggregate.report.charts import StackedBarPlot
+from imagekiln.steps.aggregate.report.plots import HEIGHT, LIGHT_SCHEME, WIDTH, draw_plot
+from imagekiln.steps.aggregate.report.time_use import MIN_PLOT_SECONDS, TimeUse, summarize_time_use
+from imagekiln.steps.aggregate.throughput import DeviceUsage
+from imagekiln.steps.runs.stats import StageSeconds
 
 TOOK = StageSeconds(
     total=1000.0, load=50.0, compile=20.0, text=10.0, denoise=700.0, decode=100.0, copy=10.0,
@@ -71,7 +71,7 @@ def test_a_short_run_has_no_picture_and_a_silent_one_nothing() -> None:
 
 
 def test_a_stage_keeps_its_colour_where_others_are_missing() -> None:
-    denoising = tuple(bytes.fromhex(plots.LIGHT_SCHEME.parts[3][1:]))
+    denoising = tuple(bytes.fromhex(LIGHT_SCHEME.parts[3][1:]))
     assert denoising in _colours(TOOK)
     assert denoising in _colours(StageSeconds(total=100.0, denoise=90.0, decode=10.0))
     assert denoising not in _colours(StageSeconds(total=100.0, load=90.0, decode=10.0))
@@ -80,7 +80,7 @@ def test_a_stage_keeps_its_colour_where_others_are_missing() -> None:
 def _colours(took: StageSeconds) -> set[object]:
     drawing = _spent(took).chart.plot
     assert drawing is not None
-    with Pillow.open(io.BytesIO(plots.draw_plot(drawing, plots.LIGHT_SCHEME))) as picture:
-        assert picture.size == (2 * plots.WIDTH, 2 * plots.HEIGHT)
+    with Pillow.open(io.BytesIO(draw_plot(drawing, LIGHT_SCHEME))) as picture:
+        assert picture.size == (2 * WIDTH, 2 * HEIGHT)
         found = picture.convert("RGB").getcolors(1 << 20)
     return {colour for _, colour in found or []}

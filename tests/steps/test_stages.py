@@ -8,19 +8,20 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps import parts, shard, stages
-from imagekiln.steps.drawing import PendingBatch
-from imagekiln.steps.encode import DrawnImage, EncodedImage, encode_drawn_image
-from imagekiln.steps.encodings import Png
-from imagekiln.steps.parquet_part import PackedParquet, ParquetFormat
-from imagekiln.steps.progress import NoProgress
-from imagekiln.steps.rescue import BatchRecovery
-from imagekiln.steps.rows import ImageRow, image_rows
-from imagekiln.steps.shard import Part
-from imagekiln.steps.stages import DrawnBatch
-from imagekiln.steps.stats import StageSeconds
-from imagekiln.steps.stop import COMMIT_RESERVE_SECONDS, GRACE_SECONDS, Stop, Stopped
-from imagekiln.steps.storage import Store, open_store
+from imagekiln.steps.generate.diffusion.transfer import PendingBatch
+from imagekiln.steps.generate.encoder import encode_drawn_image
+from imagekiln.steps.generate.recovery import BatchRecovery
+from imagekiln.steps.generate.stages import DrawnBatch, commit_parts, draw_parts, encode_parts
+from imagekiln.steps.job.output import Png
+from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow, image_rows
+from imagekiln.steps.runs.parquet_format import PackedParquet, ParquetFormat
+from imagekiln.steps.runs.parts import Part, part_to_parquet
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.runs.stats import StageSeconds
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import COMMIT_RESERVE_SECONDS, GRACE_SECONDS, Stop, Stopped
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 from tests.runs import PROMPTS, picture, planned
 from tests.threads import threads
 
@@ -31,7 +32,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Part, ...]:
     scratch = tmp_path_factory.mktemp("stages")
     rows = [dict(row) | {"steps": 3 if place == 5 else 2, "seed": place} for place, row in enumerate(PROMPTS[:14])]
     there = planned(scratch, str(scratch / "out"), rows, shard={"images": 100})
-    return shard.read_shard(open_store(there.uri), there.plan, 0)
+    return read_shard(open_store(there.uri), there.plan, 0)
 
 
 class Model:
@@ -50,7 +51,7 @@ class Model:
 
 
 def _draw(wanted: Sequence[Part], model: Model, stop: Stop | None = None, size: int = 2) -> Iterator[DrawnBatch]:
-    return stages.draw_parts(wanted, BatchRecovery(model, lambda _: size), stop or Stop())
+    return draw_parts(wanted, BatchRecovery(model, lambda _: size), stop or Stop())
 
 
 def _encode(picture: DrawnImage, row: ImageRow) -> EncodedImage:
@@ -105,7 +106,7 @@ class Pending:
 
 
 def test_pictures_that_are_still_being_drawn_are_not_waited_for(wanted: tuple[Part, ...]) -> None:
-    first, second = list(stages.draw_parts(wanted[:1], BatchRecovery(Pending(0.1), lambda _: 2), Stop()))
+    first, second = list(draw_parts(wanted[:1], BatchRecovery(Pending(0.1), lambda _: 2), Stop()))
     assert [len(each.images) for each in (first, second)] == [2, 2]
     assert [row.index_in_part for row in second.rows] == [2, 3]
 
@@ -115,7 +116,7 @@ def test_the_time_that_a_part_needs_counts_what_is_still_being_drawn(
     wanted: tuple[Part, ...], spare: float, finished: bool
 ) -> None:
     stop = Stop()
-    drawn = stages.draw_parts(wanted[:1], BatchRecovery(Pending(0.2), lambda _: 1), stop)
+    drawn = draw_parts(wanted[:1], BatchRecovery(Pending(0.2), lambda _: 1), stop)
     next(drawn)
     next(drawn)  # one image took 0.2 s, one is pending, two are left: 0.6 s
     stop.requested_at = time.monotonic() - GRACE_SECONDS + COMMIT_RESERVE_SECONDS + 0.5 + spare
@@ -133,7 +134,7 @@ def test_who_encodes_texts_is_told_of_each_row_once_a_batch_before_it_is_drawn(w
     def expect(coming: Sequence[ImageRow]) -> None:
         batches.append([row.parameters.seed for row in coming])
 
-    list(stages.draw_parts(wanted, BatchRecovery(Model(), lambda _: 2), Stop(), expect))
+    list(draw_parts(wanted, BatchRecovery(Model(), lambda _: 2), Stop(), expect))
     assert len(seeds) == 14
     assert [seed for batch in batches for seed in batch] == seeds[2:]
     assert batches[0] == seeds[2:4]
@@ -149,9 +150,7 @@ def test_waiting_for_the_device_is_not_encoding(wanted: tuple[Part, ...]) -> Non
     drawing = PendingBatch(4, Late(), lambda: [picture(row.index_in_part) for row in rows])
     seconds = StageSeconds()
     list(
-        stages.encode_parts(
-            iter([DrawnBatch(wanted[0], drawing, rows)]), _encode, ParquetFormat(Png()), NoProgress(), seconds
-        )
+        encode_parts(iter([DrawnBatch(wanted[0], drawing, rows)]), _encode, ParquetFormat(Png()), NoProgress(), seconds)
     )
     assert seconds.encode_waits >= 0.2
     assert seconds.encode < 0.2
@@ -171,14 +170,14 @@ def test_a_part_at_hand_is_dropped_where_the_time_does_not_suffice(wanted: tuple
 
 def test_pictures_become_the_bytes_of_their_parts(wanted: tuple[Part, ...]) -> None:
     told = Told()
-    found = list(stages.encode_parts(_draw(wanted, Model()), _encode, ParquetFormat(Png()), told, StageSeconds()))
+    found = list(encode_parts(_draw(wanted, Model()), _encode, ParquetFormat(Png()), told, StageSeconds()))
     assert [each.part.key for each in found] == [part.key for part in wanted]
     assert sum(told.images) == 14
     assert told.parts == [], "what is not committed is not kept"
     for each in found:
         count = each.part.rows.num_rows
         same = [encode_drawn_image(picture(place), Png()) for place in range(count)]
-        assert each == PackedParquet(each.part, parts.part_to_parquet(each.part.rows, same))
+        assert each == PackedParquet(each.part, part_to_parquet(each.part.rows, same))
 
 
 class Told(NoProgress):
@@ -201,7 +200,7 @@ def test_a_part_that_was_dropped_is_never_put_together(wanted: tuple[Part, ...])
         yield next(_draw(wanted[1:], Model()))
         raise Stopped
 
-    finished = stages.encode_parts(broken(), _encode, ParquetFormat(Png()), NoProgress(), StageSeconds())
+    finished = encode_parts(broken(), _encode, ParquetFormat(Png()), NoProgress(), StageSeconds())
     assert next(finished).part is wanted[0]
     with pytest.raises(Stopped):
         next(finished)
@@ -210,7 +209,7 @@ def test_a_part_that_was_dropped_is_never_put_together(wanted: tuple[Part, ...])
 def test_encoders_are_gone_when_the_consumer_leaves(wanted: tuple[Part, ...]) -> None:
     before = threads()
     with closing(
-        stages.encode_parts(_draw(wanted, Model()), _encode, ParquetFormat(Png()), NoProgress(), StageSeconds())
+        encode_parts(_draw(wanted, Model()), _encode, ParquetFormat(Png()), NoProgress(), StageSeconds())
     ) as finished:  # type: ignore[type-var]  # a generator
         next(finished)
     assert not threads() - before
@@ -218,7 +217,7 @@ def test_encoders_are_gone_when_the_consumer_leaves(wanted: tuple[Part, ...]) ->
 
 def _finished(part: Part, places: Sequence[int]) -> PackedParquet:
     images = [encode_drawn_image(DrawnImage(place, picture(noise).rgb), Png()) for place, noise in enumerate(places)]
-    return PackedParquet(part, parts.part_to_parquet(part.rows, images))
+    return PackedParquet(part, part_to_parquet(part.rows, images))
 
 
 @pytest.fixture
@@ -229,7 +228,7 @@ def store(tmp_path: Path) -> Store:
 def test_a_part_is_yielded_once_it_is_there(wanted: tuple[Part, ...], store: Store) -> None:
     finished = [_finished(part, range(part.rows.num_rows)) for part in wanted]
     told = Told()
-    for place, part in enumerate(stages.commit_parts(iter(finished), store, told, StageSeconds())):
+    for place, part in enumerate(commit_parts(iter(finished), store, told, StageSeconds())):
         assert told.parts == [4, 4, 4, 2][: place + 1]
         assert part is wanted[place]
         assert store.read(part.key) == finished[place].content
@@ -238,7 +237,7 @@ def test_a_part_is_yielded_once_it_is_there(wanted: tuple[Part, ...], store: Sto
 
 def test_a_part_that_another_pod_made_first_is_left_as_it_is(wanted: tuple[Part, ...], store: Store) -> None:
     first, second = _finished(wanted[0], [0, 1, 2, 3]), _finished(wanted[0], [9, 8, 7, 6])
-    assert list(stages.commit_parts(iter([first, second]), store, NoProgress(), StageSeconds())) == [
+    assert list(commit_parts(iter([first, second]), store, NoProgress(), StageSeconds())) == [
         wanted[0],
         wanted[0],
     ]

@@ -7,10 +7,19 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import names, stats
-from imagekiln.steps.ahead import QueueWaits
-from imagekiln.steps.stats import STATS_TYPE_ADAPTER, ShardStats, StageSeconds, time_stage
-from imagekiln.steps.storage import Store, open_store
+from imagekiln.steps.runs.keys import stats_key
+from imagekiln.steps.runs.stats import (
+    STATS_TYPE_ADAPTER,
+    ShardStats,
+    StageSeconds,
+    add_queue_waits,
+    load_stats,
+    record_stats,
+    time_stage,
+)
+from imagekiln.steps.runtime.prefetch import QueueWaits
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 
 
 def _attempt(images: int = 4, batch: int = 8) -> ShardStats:
@@ -40,18 +49,18 @@ def test_a_stage_s_time_is_added_up_however_the_block_ends() -> None:
 
 
 def test_what_is_recorded_comes_back(store: Store) -> None:
-    stats.record_stats(store, _attempt())
-    assert stats.load_stats(store, 3) == _attempt()
+    record_stats(store, _attempt())
+    assert load_stats(store, 3) == _attempt()
 
 
 def test_a_shard_that_told_nothing_has_no_statistics(store: Store) -> None:
-    assert stats.load_stats(store, 3) is None
+    assert load_stats(store, 3) is None
 
 
 def test_attempts_add_up_and_the_last_batch_size_stands(store: Store) -> None:
     for attempt in (_attempt(4, 8), _attempt(2, 4), _attempt(1, 4)):
-        stats.record_stats(store, attempt)
-    found = stats.load_stats(store, 3)
+        record_stats(store, attempt)
+    found = load_stats(store, 3)
     assert found is not None
     assert (found.attempts, found.images, found.parts, found.max_batch_size) == (3, 7, 3, 4)
     assert found.seconds == StageSeconds(total=6.0, load=1.5, denoise=3.0, encode=0.75, write=0.375)
@@ -61,18 +70,18 @@ def test_what_the_device_did_is_added_up_over_attempts(store: Store) -> None:
     busy_for_long = StageSeconds(total=7.0, load=1.0)
     first = ShardStats(3, 1, 4, 1, 8, "H100", busy_for_long, {}, busy_share=0.5, peak_memory=9)
     last = ShardStats(3, 1, 4, 1, 8, "L4", StageSeconds(total=3.0, load=1.0), {}, 0.9, 7)
-    stats.record_stats(store, first)
-    stats.record_stats(store, last)
-    found = stats.load_stats(store, 3)
+    record_stats(store, first)
+    record_stats(store, last)
+    found = load_stats(store, 3)
     assert found is not None
     assert found.busy_share == pytest.approx((0.5 * 6 + 0.9 * 2) / 8)
     assert found.peak_memory == 9
 
 
 def test_what_an_attempt_does_not_know_of_the_device_is_not_made_up(store: Store) -> None:
-    stats.record_stats(store, _attempt())
-    stats.record_stats(store, replace(_attempt(), busy_share=0.5, peak_memory=7))
-    found = stats.load_stats(store, 3)
+    record_stats(store, _attempt())
+    record_stats(store, replace(_attempt(), busy_share=0.5, peak_memory=7))
+    found = load_stats(store, 3)
     assert found is not None
     assert (found.busy_share, found.peak_memory) == (0.5, 7)
 
@@ -82,13 +91,13 @@ def test_statistics_of_an_older_version_load(store: Store) -> None:
     told = STATS_TYPE_ADAPTER.dump_python(_attempt())
     told["seconds"] = {name: value for name, value in told["seconds"].items() if name not in new}
     content = json.dumps({name: value for name, value in told.items() if name not in new})
-    store.replace(names.stats_key(3), content.encode())
-    assert stats.load_stats(store, 3) == _attempt()
+    store.replace(stats_key(3), content.encode())
+    assert load_stats(store, 3) == _attempt()
 
 
 def test_statistics_lie_where_the_plan_says(store: Store) -> None:
-    stats.record_stats(store, _attempt())
-    assert store.exists(names.stats_key(3))
+    record_stats(store, _attempt())
+    assert store.exists(stats_key(3))
 
 
 def test_images_per_second_counts_the_loading() -> None:
@@ -98,7 +107,7 @@ def test_images_per_second_counts_the_loading() -> None:
 
 def test_waits_are_told_by_who_waited() -> None:
     seconds = StageSeconds(denoise_waits=1.0)
-    stats.add_queue_waits(
+    add_queue_waits(
         seconds,
         drawn=QueueWaits(full_seconds=2.0, empty_seconds=4.0),
         encoded=QueueWaits(full_seconds=8.0, empty_seconds=16.0),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from imagekiln.steps.stop import GRACE_SECONDS, Stop, Stopped, stop_on_signals
+from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop, Stopped, stop_on_signals
 
 SIGNALS = [signal.SIGTERM, signal.SIGINT]
 

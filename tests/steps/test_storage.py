@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import storage
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
-from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage import object_store, open_store
+from imagekiln.steps.storage.object_store import CONFLICT_ATTEMPTS, S3_OPTIONS
 from tests.network import dead_port
 from tests.s3 import READER, S3Server, forget_connections, log_in
 from tests.stub_s3 import CONFLICT, EXPIRED, SLOW_DOWN, StubS3, stub_s3
@@ -157,7 +157,7 @@ def test_uri_of_no_store_is_bad_input(uri: str) -> None:
 
 
 def test_write_that_no_server_finishes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "CALL_SECONDS", 1.0)
+    monkeypatch.setattr(object_store, "CALL_SECONDS", 1.0)
     with ExitStack() as held:
         log_in(S3Server(f"http://127.0.0.1:{dead_port('silent', held)}"), monkeypatch)
         raised = failure(open_store("s3://bucket/run").create, "a", b"x")
@@ -166,7 +166,7 @@ def test_write_that_no_server_finishes_ends(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_endpoint_that_cannot_be_reached_is_given_up_within_a_minute() -> None:
-    settings = storage.S3_OPTIONS["config_kwargs"]
+    settings = S3_OPTIONS["config_kwargs"]
     assert isinstance(settings, dict)
     attempts = settings["retries"]["total_max_attempts"]
     waits = sum(2**attempt for attempt in range(attempts - 1))  # botocore's, at their longest
@@ -190,9 +190,9 @@ def test_endpoint_that_does_not_answer_means_try_again(monkeypatch: pytest.Monke
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """One attempt of a second instead of many: how long is another test's business."""
     settings = {"connect_timeout": 0.5, "read_timeout": 0.5, "retries": {"mode": "standard", "total_max_attempts": 1}}
-    monkeypatch.setitem(storage.S3_OPTIONS, "config_kwargs", settings)
-    monkeypatch.setattr(storage, "CALL_SECONDS", 1.0)
-    monkeypatch.setattr(storage, "S3_ROUNDS", 1)
+    monkeypatch.setitem(S3_OPTIONS, "config_kwargs", settings)
+    monkeypatch.setattr(object_store, "CALL_SECONDS", 1.0)
+    monkeypatch.setattr(object_store, "S3_ROUNDS", 1)
 
 
 @pytest.fixture
@@ -229,8 +229,8 @@ def test_write_meeting_a_conflict_is_repeated(stub: StubS3) -> None:
 
 
 def test_lasting_conflict_means_try_again(stub: StubS3, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage, "CONFLICT_TRIES", 2)
-    stub.faults.extend([CONFLICT] * storage.CONFLICT_ATTEMPTS)
+    monkeypatch.setattr(object_store, "CONFLICT_TRIES", 2)
+    stub.faults.extend([CONFLICT] * CONFLICT_ATTEMPTS)
     assert type(failure(open_store("s3://bucket/run").create, "a", b"x")) is TryAgain
     assert stub.objects == {}
 

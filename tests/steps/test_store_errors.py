@@ -5,15 +5,15 @@ from pathlib import Path
 import botocore.exceptions
 import pytest
 
-from imagekiln.steps.disk import LocalStore
 from imagekiln.steps.errors import BadInput, Incomplete, KilnError, Missing, TryAgain
-from imagekiln.steps.store_errors import (
+from imagekiln.steps.storage.failures import (
     CLIENT_SETTING_ERRORS,
     error_code,
     error_reason,
     explain_storage_error,
     translate_errors,
 )
+from imagekiln.steps.storage.local import LocalStore
 
 WHERE = "s3://bucket/run/plan.json"
 

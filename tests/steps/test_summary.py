@@ -6,15 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import names
-from imagekiln.steps.acceptance import AcceptancePolicy
-from imagekiln.steps.planning import PlanResult
-from imagekiln.steps.reconcile import reconcile_shard
-from imagekiln.steps.stats import ShardStats, StageSeconds
+from imagekiln.steps.aggregate.reconcile import reconcile_shard
+from imagekiln.steps.aggregate.summary import MAX_LISTED, SUMMARY_ADAPTER, AcceptancePolicy, Summary, SummaryBuilder
+from imagekiln.steps.aggregate.throughput import DeviceUsage
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.keys import part_key
+from imagekiln.steps.runs.stats import ShardStats, StageSeconds
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.summary import MAX_LISTED, SUMMARY_ADAPTER, Summary
-from imagekiln.steps.sums import SummaryBuilder
-from imagekiln.steps.usage import DeviceUsage
 from tests.runs import PROMPTS, encoded, fill, not_ok, planned
 
 
@@ -57,9 +55,9 @@ def test_bytes_are_those_of_the_images(there: PlanResult) -> None:
 
 def test_parts_that_are_not_there_are_listed_and_counted(there: PlanResult) -> None:
     fill(there)
-    open_store(there.uri).remove(names.part_key(0, 1))
+    open_store(there.uri).remove(part_key(0, 1))
     found = _summary(there)
-    assert (found.missing, found.missing_parts, found.missing_parts_count) == (4, (names.part_key(0, 1),), 1)
+    assert (found.missing, found.missing_parts, found.missing_parts_count) == (4, (part_key(0, 1),), 1)
 
 
 def test_causes_come_by_how_often_they_happened(there: PlanResult) -> None:

@@ -1,7 +1,7 @@
 """How fast each shard was."""
 
-from imagekiln.steps.stats import ShardStats, StageSeconds
-from imagekiln.steps.throughput import MAX_SLOWEST, Throughput, summarize_throughput
+from imagekiln.steps.aggregate.throughput import MAX_SLOWEST, Throughput, summarize_throughput
+from imagekiln.steps.runs.stats import ShardStats, StageSeconds
 
 
 def _told(shard: int, seconds: float, images: int = 100) -> ShardStats:

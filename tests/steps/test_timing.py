@@ -5,8 +5,8 @@ import time
 import pytest
 import torch
 
-from imagekiln.steps.compile_clock import CompileClock
-from imagekiln.steps.timing import DeviceTimes, Spans
+from imagekiln.steps.generate.diffusion.compile import CompileClock
+from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, Spans
 
 CPU = torch.device("cpu")
 
@@ -68,7 +68,9 @@ def test_moments_of_the_device_are_waited_for_before_the_time_between_them_is_re
                 raise ValueError("Both events must be completed before calculating elapsed time.")
             return 2000.0
 
-    monkeypatch.setattr("imagekiln.steps.timing.event", lambda *, timed: Event() if timed else None)
+    monkeypatch.setattr(
+        "imagekiln.steps.generate.diffusion.profiling.event", lambda *, timed: Event() if timed else None
+    )
     spans = Spans(torch.device("cuda"))
     with spans.span("whole"):
         pass

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 import transformers
 
-from imagekiln.steps.bundled import BUNDLED_FOLDER
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.tokens import PromptLengths
+from imagekiln.steps.plan.prompt_length import PromptLengths
+from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.texts import HOSTILE, chance
 
 SHAPES = BUNDLED_FOLDER / "shapes"

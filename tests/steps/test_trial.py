@@ -6,13 +6,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from imagekiln.steps import gauge
-from imagekiln.steps.encode import DrawnImage
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.identity import ImageParameters
-from imagekiln.steps.rows import ImageRow
-from imagekiln.steps.stop import Stopped
-from imagekiln.steps.trial import Trial, TrialBudget, extrapolate
+from imagekiln.steps.generate.diffusion import device as device_module
+from imagekiln.steps.generate.trial import Trial, TrialBudget, extrapolate
+from imagekiln.steps.runs.image import DrawnImage, ImageParameters, ImageRow
+from imagekiln.steps.runtime.signals import Stopped
 
 PIXELS = ImageParameters("a", "", 0, 64, 64, 30, 5.0, "default")
 
@@ -50,7 +48,7 @@ class Broken(Model):
 
 
 def _trial(model: Model, monkeypatch: pytest.MonkeyPatch, **effort: float) -> Trial:
-    monkeypatch.setattr(gauge, "now", lambda _: model.clock)
+    monkeypatch.setattr(device_module, "now", lambda _: model.clock)
     return Trial(model, PIXELS, TrialBudget(steps=4, **effort))  # type: ignore[arg-type]  # as a model draws
 
 
@@ -66,7 +64,7 @@ def test_what_all_steps_take_follows_from_a_few(batch: int, monkeypatch: pytest.
 
 def test_an_image_of_fewer_steps_is_drawn_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model()
-    monkeypatch.setattr(gauge, "now", lambda _: model.clock)
+    monkeypatch.setattr(device_module, "now", lambda _: model.clock)
     found = Trial(model, replace(PIXELS, steps=1), TrialBudget(steps=4)).measure(2)  # type: ignore[arg-type]
     assert found is not None
     assert (found.seconds, set(model.drawn)) == (2, {(2, 2, 1)})

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps import tune, tuning_file
-from imagekiln.steps.bundled import resolve_path
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
-from imagekiln.steps.families import family_of
-from imagekiln.steps.job import Job
-from imagekiln.steps.planning import make_plan
-from imagekiln.steps.saturation import BatchMeasurement
-from imagekiln.steps.trial import Trial, TrialBudget
-from imagekiln.steps.tuning import TuningResult
+from imagekiln.steps.generate import tune
+from imagekiln.steps.generate.batch_search import BatchMeasurement
+from imagekiln.steps.generate.trial import Trial, TrialBudget
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.tuning_file import TuningResult, read_tuning_file
+from imagekiln.steps.models.families import family_of
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.storage.uri import resolve_path
 from tests.jobs import job
 
 QUICK = TrialBudget(steps=3, seconds=0.05)
@@ -58,7 +58,7 @@ def test_what_is_tuned_is_what_planning_freezes(tmp_path: Path) -> None:
     assert [each.batch for each in found.measured] == [1, 2, 4]
     assert found.batch in (1, 2, 4)
     assert [line.split(": ")[0] for line in told] == [f"64 x 64, {batch} at once" for batch in (1, 2, 4)]
-    assert tuning_file.read_tuning_file(done.file).entries == (found,)
+    assert read_tuning_file(done.file).entries == (found,)
     planned = make_plan(_job(tmp_path, batch={"tuning": done.file})).plan
     assert [each.images for each in planned.batch_sizes] == [found.batch]
 
@@ -86,9 +86,7 @@ def test_each_size_is_found_once_and_kept_at_once(tmp_path: Path, monkeypatch: p
     _measures(monkeypatch, measure)
     with pytest.raises(TryAgain):
         _tuned(_job(tmp_path), tmp_path, (64, 64), (64, 64), (128, 64))
-    assert [(each.width, each.height) for each in tuning_file.read_tuning_file(f"{tmp_path}/tuning.yaml").entries] == [
-        (64, 64)
-    ]
+    assert [(each.width, each.height) for each in read_tuning_file(f"{tmp_path}/tuning.yaml").entries] == [(64, 64)]
 
 
 def test_a_family_that_draws_one_by_one_is_measured_at_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +100,7 @@ def test_where_nothing_fits_it_is_told_and_nothing_kept(tmp_path: Path, monkeypa
     _measures(monkeypatch, lambda _: None)
     with pytest.raises(TryAgain, match="not even one image of 64 x 64 fits in the memory of cpu"):
         _tuned(_job(tmp_path), tmp_path)
-    assert tuning_file.read_tuning_file(f"{tmp_path}/tuning.yaml").entries == ()
+    assert read_tuning_file(f"{tmp_path}/tuning.yaml").entries == ()
 
 
 def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(

@@ -4,10 +4,18 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imagekiln.steps import tuning_file
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.tuning import MAX_TUNING_ENTRIES, TuningFile
-from imagekiln.steps.tuning_file import MAX_TUNING_FILE_BYTES
+from imagekiln.steps.job import tuning_file
+from imagekiln.steps.job.tuning_file import (
+    MAX_TUNING_ENTRIES,
+    MAX_TUNING_FILE_BYTES,
+    TuningFile,
+    add_tuning_entry,
+    parse_tuning_file,
+    read_tuning_file,
+    read_tuning_file_or_empty,
+    tuning_to_yaml,
+)
 from tests.tuned import entry
 
 
@@ -16,26 +24,26 @@ def _values(**changes: object) -> dict[str, object]:
 
 
 def _parsed(text: str) -> TuningFile:
-    return tuning_file.parse_tuning_file(text.encode(), "t.yaml")
+    return parse_tuning_file(text.encode(), "t.yaml")
 
 
 def test_what_is_added_is_read_back(tmp_path: Path, store_uri: str) -> None:
     for file in (f"{tmp_path}/new/tuning.yaml", f"{store_uri}/tuning.yaml"):
         first, second = entry(), entry(width=128, batch=1)
-        tuning_file.add_tuning_entry(file, first)
-        tuning_file.add_tuning_entry(file, second)
-        assert tuning_file.read_tuning_file(file).entries == (first, second)
+        add_tuning_entry(file, first)
+        add_tuning_entry(file, second)
+        assert read_tuning_file(file).entries == (first, second)
 
 
 def test_an_entry_takes_the_place_of_the_one_with_its_key(tmp_path: Path) -> None:
     file = str(tmp_path / "t.yaml")
-    tuning_file.add_tuning_entry(file, entry(batch=4))
-    tuning_file.add_tuning_entry(file, entry(batch=8, gpu_gib=79.9))  # a driver that keeps a little more for itself
-    assert [each.batch for each in tuning_file.read_tuning_file(file).entries] == [8]
+    add_tuning_entry(file, entry(batch=4))
+    add_tuning_entry(file, entry(batch=8, gpu_gib=79.9))  # a driver that keeps a little more for itself
+    assert [each.batch for each in read_tuning_file(file).entries] == [8]
 
 
 def test_file_says_what_it_is_and_is_read_by_people() -> None:
-    text = tuning_file.tuning_to_yaml(TuningFile(entries=(entry(),))).decode()
+    text = tuning_to_yaml(TuningFile(entries=(entry(),))).decode()
     assert text.startswith("# What `imagekiln tune` measured.")
     assert yaml.safe_load(text)["version"] == 1
     assert "  batch: 4\n" in text
@@ -49,8 +57,8 @@ def test_json_is_read_too() -> None:
 def test_no_file_is_missing_or_empty_as_asked(tmp_path: Path) -> None:
     absent = str(tmp_path / "absent.yaml")
     with pytest.raises(Missing, match=r"absent\.yaml: no such file"):
-        tuning_file.read_tuning_file(absent)
-    assert tuning_file.read_tuning_file_or_empty(absent) == TuningFile()
+        read_tuning_file(absent)
+    assert read_tuning_file_or_empty(absent) == TuningFile()
 
 
 @pytest.mark.parametrize(
@@ -106,7 +114,7 @@ def test_a_file_of_any_size_and_depth_is_refused_at_once(tmp_path: Path) -> None
     large = tmp_path / "large.yaml"
     large.write_bytes(b"# " + b"a" * MAX_TUNING_FILE_BYTES)
     with pytest.raises(BadInput, match="is larger than"):
-        tuning_file.read_tuning_file(str(large))
+        read_tuning_file(str(large))
     with pytest.raises(BadInput, match="is no tuning file"):
         _parsed("version: 1\nentries: " + "[" * 5000)
     with pytest.raises(BadInput, match="at most 2000"):
@@ -121,7 +129,7 @@ def test_a_file_of_any_size_and_depth_is_refused_at_once(tmp_path: Path) -> None
 def test_a_full_file_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuning_file, "MOST_ENTRIES", 1)
     file = str(tmp_path / "t.yaml")
-    tuning_file.add_tuning_entry(file, entry())
-    tuning_file.add_tuning_entry(file, entry(batch=8))
+    add_tuning_entry(file, entry())
+    add_tuning_entry(file, entry(batch=8))
     with pytest.raises(BadInput, match="has 1 entries, and no more fit"):
-        tuning_file.add_tuning_entry(file, entry(width=128))
+        add_tuning_entry(file, entry(width=128))

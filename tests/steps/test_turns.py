@@ -4,9 +4,9 @@ from dataclasses import astuple
 
 import pytest
 
-from imagekiln.steps.stats import StageSeconds
-from imagekiln.steps.turns import TimeBreakdown, break_down_time
-from imagekiln.steps.usage import DeviceUsage
+from imagekiln.steps.aggregate.report.time_use import TimeBreakdown, break_down_time
+from imagekiln.steps.aggregate.throughput import DeviceUsage
+from imagekiln.steps.runs.stats import StageSeconds
 
 TOOK = StageSeconds(total=100.0, load=10.0, compile=5.0, text=6.0, denoise=60.0, decode=10.0, denoise_waits=4.0)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from imagekiln.steps.stats import ShardStats, StageSeconds
-from imagekiln.steps.usage import DeviceUsage, summarize_usage
+from imagekiln.steps.aggregate.throughput import DeviceUsage, summarize_usage
+from imagekiln.steps.runs.stats import ShardStats, StageSeconds
 
 
 def _told(busy: float | None, total: float, load: float = 0.0, peak_memory: int | None = None) -> ShardStats:

@@ -9,8 +9,8 @@ import pytest
 
 from imagekiln.steps.checks import ImageSpec, Verdict
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.gate_settings import UserCheckGate
-from imagekiln.steps.user_checks import MAX_REASON_CHARS, UserCheck, format_verdict
+from imagekiln.steps.generate.quality import MAX_REASON_CHARS, UserCheck, format_verdict
+from imagekiln.steps.job.gates import UserCheckGate
 
 RGB = np.full((8, 8, 3), 200, np.uint8)
 

@@ -6,11 +6,10 @@ from dataclasses import replace
 import click
 import pytest
 
-from imagekiln.steps import summary
-from imagekiln.steps.job import Job
-from imagekiln.steps.summary import Summary
-from imagekiln.steps.verdict import RunVerdict, judge_run
-from imagekiln.workflows.cli import main
+from imagekiln.steps.aggregate.report.verdict import RunVerdict, judge_run
+from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.job.job import Job
+from imagekiln.workflows.cli.main import main
 from tests.runs import finished, job, write_prompts
 
 URI = "s3://bucket/a run; rm -rf '$HOME'"
@@ -27,7 +26,7 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> Job:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Summary:
     """The sums of a run of 20 good images."""
-    return summary.load_summary(finished(tmp_path_factory.mktemp("verdict") / "run"))
+    return load_summary(finished(tmp_path_factory.mktemp("verdict") / "run"))
 
 
 def _words(found: RunVerdict) -> list[list[str]]:

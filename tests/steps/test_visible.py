@@ -5,7 +5,13 @@ import json
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.visible import sanitize_json, sanitize_line, sanitize_lines, sanitize_page_text, truncate_text
+from imagekiln.steps.runtime.sanitize import (
+    sanitize_json,
+    sanitize_line,
+    sanitize_lines,
+    sanitize_page_text,
+    truncate_text,
+)
 from tests.texts import HOSTILE
 
 BAD = "\N{REPLACEMENT CHARACTER}"

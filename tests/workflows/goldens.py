@@ -4,8 +4,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from imagekiln.steps.job import ClusterSettings, Job, ModelSettings, RowDefaults
-from imagekiln.workflows import events, gpu_profiles, manifest, submission, templates
+from imagekiln.steps.job.job import ClusterSettings, Job, ModelSettings, RowDefaults
+from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
+from imagekiln.workflows.templates.events import build_event_binding
+from imagekiln.workflows.templates.workflow import build_cron_workflow, build_workflow
+from imagekiln.workflows.templates.workflow_template import build_workflow_template
+from imagekiln.workflows.templates.yaml import to_yaml
 
 FOLDER = Path(__file__).parent / "golden"
 NAMESPACE = "images"
@@ -30,24 +34,24 @@ ODD = JOB.model_copy(
 
 def goldens() -> Iterator[tuple[Path, str]]:
     """Each golden file, and what it should hold: one whole template, the GPU pods of every profile, and what runs."""
-    gpu = gpu_profiles.load_profile("gpu")
+    gpu = load_profile("gpu")
     for name in ("gpu", "cached-claim"):
         yield (
             _file(name),
-            manifest.to_yaml(templates.build_workflow_template(gpu_profiles.load_profile(name), NAMESPACE)),
+            to_yaml(build_workflow_template(load_profile(name), NAMESPACE)),
         )
-    for name in gpu_profiles.bundled_profiles():
-        yield FOLDER / "generate" / f"{name}.yaml", manifest.to_yaml(generate(name))
-    yield _file("workflow"), manifest.to_yaml(submission.build_workflow(JOB, gpu, "2026-11-21", "Europe/Berlin"))
-    yield _file("workflow-odd"), manifest.to_yaml(submission.build_workflow(ODD, gpu))
-    cron = submission.build_cron_workflow(JOB, gpu, ("30 1 * * *",), "Europe/Berlin")
-    yield _file("cron-workflow"), manifest.to_yaml(cron)
-    yield _file("event-binding"), manifest.to_yaml(events.build_event_binding(gpu, NAMESPACE))
+    for name in bundled_profiles():
+        yield FOLDER / "generate" / f"{name}.yaml", to_yaml(generate(name))
+    yield _file("workflow"), to_yaml(build_workflow(JOB, gpu, "2026-11-21", "Europe/Berlin"))
+    yield _file("workflow-odd"), to_yaml(build_workflow(ODD, gpu))
+    cron = build_cron_workflow(JOB, gpu, ("30 1 * * *",), "Europe/Berlin")
+    yield _file("cron-workflow"), to_yaml(cron)
+    yield _file("event-binding"), to_yaml(build_event_binding(gpu, NAMESPACE))
 
 
 def generate(profile: str) -> dict[str, object]:
     """The template of a profile's GPU pods."""
-    made = templates.build_workflow_template(gpu_profiles.load_profile(profile), NAMESPACE)
+    made = build_workflow_template(load_profile(profile), NAMESPACE)
     spec = made["spec"]
     assert isinstance(spec, dict)
     return next(each for each in spec["templates"] if each["name"] == "generate")

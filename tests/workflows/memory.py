@@ -5,9 +5,8 @@ from copy import deepcopy
 from typing import cast
 
 from imagekiln.steps.errors import Missing
-from imagekiln.workflows.argo import object_identity, object_metadata
-from imagekiln.workflows.connection import Json
-from imagekiln.workflows.refusals import AlreadyExists
+from imagekiln.workflows.client.failures import AlreadyExists
+from imagekiln.workflows.objects import Json, object_identity, object_metadata
 
 
 class Memory:

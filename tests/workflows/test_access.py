@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows import access
+from imagekiln.workflows.client.access import argo_server_access, kubernetes_access
 
 PROXY = "http://proxy.example.com:3128"
 BASTION = "http://bastion:8888"
@@ -31,14 +31,14 @@ def proxied(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_proxy_of_the_environment_is_for_hosts_elsewhere(server: str, proxy: str | None) -> None:
-    assert access.argo_server_access(server, {}).proxy == proxy
+    assert argo_server_access(server, {}).proxy == proxy
 
 
 def test_server_is_held_to_the_authority_that_the_environment_names() -> None:
-    assert access.argo_server_access("argo:2746", {}).verify is True
-    assert access.argo_server_access("argo:2746", {"REQUESTS_CA_BUNDLE": "/ca.pem"}).verify == "/ca.pem"
+    assert argo_server_access("argo:2746", {}).verify is True
+    assert argo_server_access("argo:2746", {"REQUESTS_CA_BUNDLE": "/ca.pem"}).verify == "/ca.pem"
     trusting = {"REQUESTS_CA_BUNDLE": "/ca.pem", "ARGO_INSECURE_SKIP_VERIFY": "true"}
-    assert access.argo_server_access("argo:2746", trusting).verify is False
+    assert argo_server_access("argo:2746", trusting).verify is False
 
 
 @pytest.mark.parametrize(
@@ -67,11 +67,11 @@ def test_kubeconfig_may_name_a_proxy_and_the_certificates_name(
     }
     file.write_text(yaml.safe_dump(content))
     monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(file))
-    found = access.kubernetes_access()
+    found = kubernetes_access()
     assert (found.proxy, found.server_name) == (proxy, server_name)
     assert found.token() == "Bearer t"
 
 
 def test_address_of_another_kind_is_refused() -> None:
     with pytest.raises(BadInput, match="is no address"):
-        access.argo_server_access("ftp://argo", {})
+        argo_server_access("ftp://argo", {})

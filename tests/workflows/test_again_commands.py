@@ -6,11 +6,15 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
-from imagekiln.steps import names, parts, plan, shard
-from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.planning import PlanResult
-from imagekiln.steps.storage import Store, open_store
-from imagekiln.workflows import cli
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.keys import REPORT_KEY, stats_key
+from imagekiln.steps.runs.parts import part_to_parquet
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+from imagekiln.workflows.cli.main import main
 from tests.faults import failing, manifests
 from tests.jobs import files
 from tests.runs import PROMPTS, encoded, fill, finished, not_ok, planned
@@ -65,7 +69,7 @@ def test_retry_that_fails_again_is_incomplete(tmp_path: Path) -> None:
 def test_aggregate_of_a_round_leaves_the_run_s_report_for_argo(failed: PlanResult, tmp_path: Path) -> None:
     kiln("retry", failed.uri)
     assert kiln("aggregate", f"{failed.uri}/retry-1", "--outputs", str(tmp_path / "left")).exit_code == 0
-    assert (tmp_path / "left" / names.REPORT_KEY).read_bytes() == open_store(failed.uri).read(names.REPORT_KEY)
+    assert (tmp_path / "left" / REPORT_KEY).read_bytes() == open_store(failed.uri).read(REPORT_KEY)
 
 
 def test_reproduced_image_with_equal_bytes_is_a_success(store: Store, tmp_path: Path) -> None:
@@ -80,11 +84,11 @@ def test_reproduced_image_with_equal_bytes_is_a_success(store: Store, tmp_path: 
 
 def test_reproduced_image_that_differs_exits_3_and_says_how(store: Store, tmp_path: Path) -> None:
     name = str(manifests(store.uri)[0]["image_id"])
-    part = shard.read_shard(store, plan.load_plan(store), 0)[0]
-    store.replace(part.key, parts.part_to_parquet(part.rows, [encoded(place) for place in range(4)]))
+    part = read_shard(store, load_plan(store), 0)[0]
+    store.replace(part.key, part_to_parquet(part.rows, [encoded(place) for place in range(4)]))
     aggregate(store.uri)
-    told = json.loads(store.read(names.stats_key(0))) | {"device": "a GPU"}
-    store.replace(names.stats_key(0), json.dumps(told).encode())
+    told = json.loads(store.read(stats_key(0))) | {"device": "a GPU"}
+    store.replace(stats_key(0), json.dumps(told).encode())
     done = kiln("reproduce", store.uri, name, "--to", str(tmp_path / "a.png"))
     assert done.exit_code == 3
     assert "pixels differ by " in done.stdout
@@ -129,4 +133,4 @@ def test_where_no_run_is_exit_code_2_says_so(arguments: list[str], tmp_path: Pat
 
 
 def test_every_one_of_them_is_a_command() -> None:
-    assert {"retry", "reproduce", "diff", "gc"} <= set(cli.main.commands)
+    assert {"retry", "reproduce", "diff", "gc"} <= set(main.commands)

@@ -6,9 +6,9 @@ from typing import cast
 import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.workflows.argo_server import ArgoServer
-from imagekiln.workflows.connection import ApiConnection
-from imagekiln.workflows.kubernetes_api import KubernetesApi
+from imagekiln.workflows.client.argo_server import ArgoServer
+from imagekiln.workflows.client.http import ApiConnection
+from imagekiln.workflows.client.kubernetes import KubernetesApi
 
 
 class Stream:

@@ -15,9 +15,10 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from imagekiln.steps import storage
-from imagekiln.steps.bundled import BUNDLED_FOLDER
-from imagekiln.workflows.cli import main
+from imagekiln.steps.storage import object_store
+from imagekiln.steps.storage.object_store import S3_OPTIONS
+from imagekiln.steps.storage.uri import BUNDLED_FOLDER
+from imagekiln.workflows.cli.main import main
 from tests.hub import MODEL, REVISION, hub
 from tests.jobs import Columns, files, write
 from tests.mounts import make_read_only, small_disk
@@ -406,8 +407,8 @@ def test_what_is_refused_leaves_no_object(s3_bucket: str) -> None:
 
 def test_store_that_cannot_be_reached_is_worth_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
     once = {"connect_timeout": 1, "read_timeout": 1, "retries": {"mode": "standard", "total_max_attempts": 1}}
-    monkeypatch.setitem(storage.S3_OPTIONS, "config_kwargs", once)
-    monkeypatch.setattr(storage, "S3_ROUNDS", 1)
+    monkeypatch.setitem(S3_OPTIONS, "config_kwargs", once)
+    monkeypatch.setattr(object_store, "S3_ROUNDS", 1)
     with hub(SHAPES) as gone:
         server = S3Server(gone.endpoint)
     log_in(server, monkeypatch)

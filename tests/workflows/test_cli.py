@@ -15,12 +15,13 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from imagekiln.steps import names
-from imagekiln.steps.job import Job
-from imagekiln.steps.jobfile import read_job
-from imagekiln.steps.planning import make_plan
-from imagekiln.steps.storage import Store, open_store
-from imagekiln.workflows.cli import main
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.reader import read_job
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.keys import PLAN_KEY, SUMMARY_KEY, part_key, stats_key
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+from imagekiln.workflows.cli.main import main
 from tests.runs import PROMPTS, encoded, fill, finished, not_ok, settings, write_prompts
 from tests.steps.test_device import ABSENT
 
@@ -87,7 +88,7 @@ def test_plan_as_json_is_the_plan_and_its_place(job: str) -> None:
     found = _json(kiln("plan", job, "--output", "json"))
     assert set(found) == {"plan", "uri", "adopted"}
     assert found["adopted"] is False
-    assert found["plan"] == json.loads(open_store(str(found["uri"])).read(names.PLAN_KEY))
+    assert found["plan"] == json.loads(open_store(str(found["uri"])).read(PLAN_KEY))
 
 
 def test_generate_says_what_it_made(job: str) -> None:
@@ -103,7 +104,7 @@ def test_generate_says_what_it_made(job: str) -> None:
 def test_generate_as_json_is_the_shard_s_statistics(job: str) -> None:
     run = _planned(job)
     found = _json(kiln("generate", run, "--shard", "0", "--output", "json"))
-    assert found == json.loads(open_store(run).read(names.stats_key(0)))
+    assert found == json.loads(open_store(run).read(stats_key(0)))
     again = kiln("generate", run, "--shard", "0", "--output", "json")
     assert json.loads(again.stdout) is None
 
@@ -129,16 +130,16 @@ def test_steps_one_by_one_make_the_dataset(job: str) -> None:
         kiln("generate", run, "--shard", shard)
     name = Path(run).name
     assert kiln("aggregate", run).stdout == f"{name}: 6 of 6 images are ok.\n"
-    size = json.loads(open_store(run).read(names.SUMMARY_KEY))["bytes"]
+    size = json.loads(open_store(run).read(SUMMARY_KEY))["bytes"]
     assert kiln("verify", run).stdout == f"{run}: 6 of 6 images read back as planned, {size:,} bytes.\n"
 
 
 def test_aggregate_as_json_is_the_summary(store: Store) -> None:
-    assert _json(kiln("aggregate", store.uri, "--output", "json")) == json.loads(store.read(names.SUMMARY_KEY))
+    assert _json(kiln("aggregate", store.uri, "--output", "json")) == json.loads(store.read(SUMMARY_KEY))
 
 
 def test_verify_as_json_counts_what_was_read(store: Store) -> None:
-    size = json.loads(store.read(names.SUMMARY_KEY))["bytes"]
+    size = json.loads(store.read(SUMMARY_KEY))["bytes"]
     found = _json(kiln("verify", store.uri, "--output", "json"))
     assert found == {"run": store.uri, "images": 20, "ok": 20, "bytes": size}
 
@@ -165,7 +166,7 @@ def test_run_as_json_keeps_progress_out_of_stdout(job: str) -> None:
     found = _json(kiln("run", job, "--output", "json"))
     assert set(found) == {"uri", "summary", "before"}
     assert found["before"] is False
-    assert found["summary"] == json.loads(open_store(str(found["uri"])).read(names.SUMMARY_KEY))
+    assert found["summary"] == json.loads(open_store(str(found["uri"])).read(SUMMARY_KEY))
 
 
 def test_demo_runs_the_bundled_job(tmp_path: Path) -> None:
@@ -222,11 +223,11 @@ def test_version_is_that_of_the_package() -> None:
 
 
 def _broken(store: Store) -> None:
-    store.replace(names.part_key(0, 0), b"PAR1")
+    store.replace(part_key(0, 0), b"PAR1")
 
 
 def _without_a_part(store: Store) -> None:
-    store.remove(names.part_key(0, 0))
+    store.remove(part_key(0, 0))
 
 
 @pytest.mark.parametrize(
@@ -263,10 +264,10 @@ def test_mistakes_exit_2_with_a_sentence_and_nothing_on_stdout(
 @pytest.mark.parametrize("output", ["text", "json"])
 @pytest.mark.parametrize("command", ["aggregate", "verify"])
 def test_an_incomplete_run_exits_3(command: str, output: str, store: Store) -> None:
-    store.remove(names.part_key(0, 0))
+    store.remove(part_key(0, 0))
     done = kiln(command, store.uri, "--output", output)
     assert (done.exit_code, done.stdout) == (3, "")
-    assert names.part_key(0, 0) in done.stderr
+    assert part_key(0, 0) in done.stderr
 
 
 def test_images_that_are_not_ok_exit_3_until_they_are_accepted(job: str) -> None:
@@ -291,7 +292,7 @@ def test_a_bug_of_ours_exits_1_and_is_not_hidden(store: Store, monkeypatch: pyte
     def broken(_uri: str) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("imagekiln.steps.verify.verify", broken)
+    monkeypatch.setattr("imagekiln.steps.maintain.verify.verify", broken)
     done = kiln("verify", store.uri)
     assert done.exit_code == 1
     assert isinstance(done.exception, ZeroDivisionError)
@@ -314,7 +315,7 @@ def generating(job: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
 def test_sigterm_ends_a_pod_with_75_and_what_was_made_is_kept(generating: tuple[str, subprocess.Popen[str]]) -> None:
     run, process = generating
     end = time.monotonic() + 120
-    while not open_store(run).exists(names.part_key(0, 1)) and process.poll() is None and time.monotonic() < end:
+    while not open_store(run).exists(part_key(0, 1)) and process.poll() is None and time.monotonic() < end:
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGTERM)
     asked = time.monotonic()
@@ -323,10 +324,10 @@ def test_sigterm_ends_a_pod_with_75_and_what_was_made_is_kept(generating: tuple[
     assert time.monotonic() - asked < 20
     assert re.search(r"shard 0 was stopped with \d+ parts left. Run it again\.\n$", stderr)
     assert {json.loads(line)["event"] for line in stderr.splitlines()[:-1]} <= {"progress"}, "a library talks"
-    told = json.loads(open_store(run).read(names.stats_key(0)))
+    told = json.loads(open_store(run).read(stats_key(0)))
     assert told["parts"] >= 2
-    assert open_store(run).exists(names.part_key(0, told["parts"] - 1))
-    assert not open_store(run).exists(names.part_key(0, told["parts"]))
+    assert open_store(run).exists(part_key(0, told["parts"] - 1))
+    assert not open_store(run).exists(part_key(0, told["parts"]))
 
 
 def test_images_of_parts_made_by_hand_are_shown_by_status(job: str) -> None:

@@ -8,8 +8,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
-from imagekiln.workflows.connection import ApiAccess, ApiConnection
-from imagekiln.workflows.refusals import AlreadyExists, Forbidden
+from imagekiln.workflows.client.failures import AlreadyExists, Forbidden
+from imagekiln.workflows.client.http import ApiAccess, ApiConnection
 
 ANONYMOUS = b'{"message": "pods is forbidden: User \\"system:anonymous\\" cannot list resource"}'
 SAID = {

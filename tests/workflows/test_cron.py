@@ -5,7 +5,7 @@ from datetime import date
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows.cron import check_cron, fire_times
+from imagekiln.workflows.templates.cron import check_cron, fire_times
 
 
 def moments(cron: str, zone: str, first: date, last: date) -> list[str]:

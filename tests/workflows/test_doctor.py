@@ -7,10 +7,10 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from imagekiln.steps.jobfile import read_job
+from imagekiln.steps.job.reader import read_job
 from imagekiln.steps.storage import open_store
-from imagekiln.workflows.cli import main
-from imagekiln.workflows.doctor import diagnosis
+from imagekiln.workflows.cli.main import main
+from imagekiln.workflows.doctor.diagnosis import diagnose
 from tests.jobs import SHAPES
 from tests.kube import Kube
 
@@ -124,7 +124,7 @@ def test_what_a_profile_names_is_looked_for(job: str, kube: Kube, tmp_path: Path
         "description: Ours\ncache: {claim: models}\nsharing: {semaphore: gpu}\nreport_artifact: false\n"
         "generate: {runtime_class: nvidia, priority_class: imagekiln-batch}\n"
     )
-    found = diagnosis.diagnose(read_job(job, [f"cluster.profile={tmp_path / 'own.yaml'}"]), kube.connection())
+    found = diagnose(read_job(job, [f"cluster.profile={tmp_path / 'own.yaml'}"]), kube.connection())
     verdicts = {each.name: each.verdict for each in found}
     assert "report-artifact" not in verdicts
     wanted = {"model-cache": "wrong", "semaphore": "ok", "runtime-class": "wrong", "priority-class": "ok"}
@@ -132,12 +132,12 @@ def test_what_a_profile_names_is_looked_for(job: str, kube: Kube, tmp_path: Path
 
 
 def test_a_gpu_by_claim_is_looked_for_by_claim(job: str, kube: Kube) -> None:
-    found = diagnosis.diagnose(read_job(job, ["cluster.profile=dra"]), kube.connection())
+    found = diagnose(read_job(job, ["cluster.profile=dra"]), kube.connection())
     verdicts = {each.name: each.verdict for each in found}
     assert "gpu-nodes" not in verdicts
     assert (verdicts["gpu-claim"], verdicts["claim-nodes"]) == ("wrong", "ok")
 
 
 def test_a_profile_that_draws_on_the_cpu_needs_no_driver(job: str, kube: Kube) -> None:
-    found = diagnosis.diagnose(read_job(job, ["cluster.profile=test"]), kube.connection())
+    found = diagnose(read_job(job, ["cluster.profile=test"]), kube.connection())
     assert "driver" not in [each.name for each in found]

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.workflows import gpu_profiles
-from imagekiln.workflows.doctor import check_quota
 from imagekiln.workflows.doctor.check import DoctorCheck
-from imagekiln.workflows.profile import Profile
+from imagekiln.workflows.doctor.check_quota import check_limit_range, check_resource_quota
+from imagekiln.workflows.profiles.loader import load_profile
+from imagekiln.workflows.profiles.profile import Profile
 from tests.kube import CORE, Kube
 
-GPU = gpu_profiles.load_profile("gpu")
+GPU = load_profile("gpu")
 QUOTAS = f"{CORE}/resourcequotas"
 RANGES = f"{CORE}/limitranges"
 
@@ -24,16 +24,16 @@ def _quota(
     scope: dict[str, object] | None = None,
 ) -> DoctorCheck:
     kube.put(QUOTAS, "imagekiln", spec={"hard": hard} | (scope or {}))
-    return check_quota.check_resource_quota(kube.view(), profile, parallelism, [priority] if priority else [])
+    return check_resource_quota(kube.view(), profile, parallelism, [priority] if priority else [])
 
 
 def _range(kube: Kube, kind: str, **bounds: dict[str, str]) -> DoctorCheck:
     kube.put(RANGES, "imagekiln", spec={"limits": [{"type": kind, **bounds}]})
-    return check_quota.check_limit_range(kube.view(), GPU)
+    return check_limit_range(kube.view(), GPU)
 
 
 def test_our_own_quota_has_room_for_the_default_parallelism(kube: Kube) -> None:
-    found = check_quota.check_resource_quota(kube.view(), GPU, 16, [])
+    found = check_resource_quota(kube.view(), GPU, 16, [])
     assert (found.verdict, found.says) == ("ok", "Room for 16 GPU pods at once.")
 
 
@@ -68,7 +68,7 @@ def test_fewer_pods_at_once_than_asked_for_are_said_and_not_wrong(kube: Kube) ->
 
 
 def test_pods_of_several_gpus_count_for_as_many(kube: Kube) -> None:
-    found = _quota(kube, {"requests.nvidia.com/gpu": "10"}, gpu_profiles.load_profile("gpu-4"))
+    found = _quota(kube, {"requests.nvidia.com/gpu": "10"}, load_profile("gpu-4"))
     assert found.says.startswith("Room for 2 GPU pods at once")
 
 
@@ -100,11 +100,11 @@ def test_a_quota_for_other_pods_does_not_count(
 
 def test_without_a_quota_nothing_is_wrong(kube: Kube) -> None:
     del kube.objects[f"{QUOTAS}/imagekiln"]
-    assert check_quota.check_resource_quota(kube.view(), GPU, 16, []).says == "No quota is set."
+    assert check_resource_quota(kube.view(), GPU, 16, []).says == "No quota is set."
 
 
 def test_our_own_limit_range_lets_our_containers_in(kube: Kube) -> None:
-    assert check_quota.check_limit_range(kube.view(), GPU).says == "Our containers are within it."
+    assert check_limit_range(kube.view(), GPU).says == "Our containers are within it."
 
 
 def test_a_container_larger_than_the_limit_range_allows_is_wrong(kube: Kube) -> None:
@@ -130,6 +130,6 @@ def test_a_default_limit_of_cpu_below_what_we_ask_for_is_wrong(kube: Kube) -> No
 
 def test_a_profile_that_asks_for_less_is_let_in(kube: Kube, tmp_path: Path) -> None:
     (tmp_path / "small.yaml").write_text("description: Small\ngenerate: {memory: 8}\n", encoding="utf-8")
-    small = gpu_profiles.load_profile(str(tmp_path / "small.yaml"))
+    small = load_profile(str(tmp_path / "small.yaml"))
     kube.put(RANGES, "imagekiln", spec={"limits": [{"type": "Container", "max": {"memory": "16Gi"}}]})
-    assert check_quota.check_limit_range(kube.view(), small).verdict == "ok"
+    assert check_limit_range(kube.view(), small).verdict == "ok"

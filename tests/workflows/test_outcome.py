@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from click.testing import CliRunner
 
-from imagekiln.workflows.cli import main
+from imagekiln.workflows.cli.main import main
 
 FAILURES = json.dumps(json.dumps([{"displayName": "shard(3:3)", "message": 'main: "x"'}]))
 

@@ -2,16 +2,16 @@
 
 from pathlib import Path
 
-from imagekiln.steps import names
-from imagekiln.workflows.outputs import copy_report
+from imagekiln.steps.runs.keys import plot_key
+from imagekiln.workflows.pod.outputs import copy_report
 from tests.jobs import files
 from tests.runs import finished
 
 
 def test_a_report_is_copied_with_its_plots_and_pictures_and_nothing_else(tmp_path: Path) -> None:
     store = finished(tmp_path / "run")
-    store.create(names.plot_key("throughput"), b"light")
-    store.create(names.plot_key("throughput", dark=True), b"dark")
+    store.create(plot_key("throughput"), b"light")
+    store.create(plot_key("throughput", dark=True), b"dark")
     copy_report(tmp_path / "copy", store.uri)
     assert files(tmp_path / "copy" / "report") == files(tmp_path / "run" / "report")
     assert [path.name for path in (tmp_path / "copy").iterdir()] == ["report"]

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from imagekiln.steps.aggregate import aggregate
-from imagekiln.steps.plan import load_plan
-from imagekiln.steps.planning import PlanResult
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
-from imagekiln.workflows.cli import main
-from imagekiln.workflows.further import MAX_PODS
+from imagekiln.workflows.cli.main import main
+from imagekiln.workflows.templates.child_workflows import MAX_PODS
 from tests.runs import fill, not_ok
 
 JOB = """

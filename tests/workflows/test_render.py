@@ -15,10 +15,14 @@ import yaml
 from jsonschema import Draft202012Validator
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job import Job
-from imagekiln.workflows import gpu_profiles, manifest, submission, templates
-from imagekiln.workflows.render import render_manifests
-from imagekiln.workflows.tune_command import tune
+from imagekiln.steps.job.job import Job
+from imagekiln.workflows.cli.tune import tune
+from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
+from imagekiln.workflows.templates import workflow
+from imagekiln.workflows.templates.render import render_manifests
+from imagekiln.workflows.templates.workflow import build_cron_workflow, build_workflow, job_parameter
+from imagekiln.workflows.templates.workflow_template import build_workflow_template
+from imagekiln.workflows.templates.yaml import to_yaml
 from tests.workflows.goldens import FOLDER, JOB, NAMESPACE, ODD, goldens
 
 SCHEMAS = Path(__file__).parents[3] / "shared" / "argo"
@@ -47,50 +51,50 @@ def test_no_golden_file_is_left_over() -> None:
     assert set(FOLDER.rglob("*.yaml")) == set(GOLDEN)
 
 
-@pytest.mark.parametrize("name", gpu_profiles.bundled_profiles())
+@pytest.mark.parametrize("name", bundled_profiles())
 def test_every_profiles_template_fits_argos_schema(name: str) -> None:
-    assert _mistakes(templates.build_workflow_template(gpu_profiles.load_profile(name), NAMESPACE)) == []
+    assert _mistakes(build_workflow_template(load_profile(name), NAMESPACE)) == []
 
 
 def test_runs_of_a_job_fit_argos_schemas() -> None:
-    gpu = gpu_profiles.load_profile("gpu")
-    assert _mistakes(submission.build_workflow(ODD, gpu)) == []
-    assert _mistakes(submission.build_cron_workflow(ODD, gpu, ("30 1 * * *",), "Europe/Berlin")) == []
+    gpu = load_profile("gpu")
+    assert _mistakes(build_workflow(ODD, gpu)) == []
+    assert _mistakes(build_cron_workflow(ODD, gpu, ("30 1 * * *",), "Europe/Berlin")) == []
 
 
 def test_schemas_refuse_a_field_that_argo_does_not_know() -> None:
-    made = templates.build_workflow_template(gpu_profiles.load_profile("gpu"), NAMESPACE)
+    made = build_workflow_template(load_profile("gpu"), NAMESPACE)
     made["spec"] = {**_dict(made["spec"]), "paralelism": 3}
     assert len(_mistakes(made)) == 1
 
 
-@pytest.mark.parametrize("name", gpu_profiles.bundled_profiles())
+@pytest.mark.parametrize("name", bundled_profiles())
 def test_yaml_reads_back_as_what_was_rendered(name: str) -> None:
-    made = templates.build_workflow_template(gpu_profiles.load_profile(name), NAMESPACE)
-    assert yaml.safe_load(manifest.to_yaml(made)) == made
+    made = build_workflow_template(load_profile(name), NAMESPACE)
+    assert yaml.safe_load(to_yaml(made)) == made
 
 
 @pytest.mark.parametrize(
     "text", ["1e3", "0x1f", "yes", "null", " a: b ", "a\n\nb\n", "\t", "é", "#", "{{a}}", "", "1_000", "-"]
 )
 def test_odd_texts_read_back_as_texts(text: str) -> None:
-    assert yaml.safe_load(manifest.to_yaml({"text": text, "list": [text]})) == {"text": text, "list": [text]}
+    assert yaml.safe_load(to_yaml({"text": text, "list": [text]})) == {"text": text, "list": [text]}
 
 
 def test_number_like_text_is_quoted_for_readers_of_newer_yaml() -> None:
-    assert manifest.to_yaml({"text": "1e3"}) == 'text: "1e3"\n'
+    assert to_yaml({"text": "1e3"}) == 'text: "1e3"\n'
 
 
 def test_job_text_holds_no_double_braces_and_reads_back() -> None:
-    text = submission.job_parameter(ODD)
+    text = job_parameter(ODD)
     assert "{{" not in text
     assert "}}" not in text
     assert Job.model_validate(yaml.safe_load(text)) == ODD
 
 
 def test_same_job_renders_the_same_workflow_name_and_another_another() -> None:
-    gpu = gpu_profiles.load_profile("gpu")
-    names = [_dict(submission.build_workflow(job, gpu)["metadata"])["name"] for job in (JOB, JOB, ODD)]
+    gpu = load_profile("gpu")
+    names = [_dict(build_workflow(job, gpu)["metadata"])["name"] for job in (JOB, JOB, ODD)]
     assert names[0] == names[1] != names[2]
 
 
@@ -123,7 +127,7 @@ def test_no_text_of_a_user_is_pasted_into_a_command() -> None:
 
 
 def test_plan_hands_out_what_further_workflows_take_and_they_draw_with_the_same_image() -> None:
-    made = templates.build_workflow_template(gpu_profiles.load_profile("gpu"), NAMESPACE)
+    made = build_workflow_template(load_profile("gpu"), NAMESPACE)
     by_name = {each["name"]: each for each in _dict(made["spec"])["templates"]}
     given = {each["name"] for each in by_name["plan"]["outputs"]["parameters"]}
     wanted = {each["name"] for each in by_name["further"]["inputs"]["parameters"]}
@@ -135,7 +139,7 @@ def test_plan_hands_out_what_further_workflows_take_and_they_draw_with_the_same_
 
 
 def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
-    made = templates.build_workflow_template(gpu_profiles.load_profile("gpu"), NAMESPACE)
+    made = build_workflow_template(load_profile("gpu"), NAMESPACE)
     further = next(each for each in _dict(made["spec"])["templates"] if each["name"] == "further-one")
     run = 's3://bucket/a "b": {c}\'s\n\\ #é'
     values = {
@@ -157,7 +161,7 @@ def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
     assert given == {"run": run, "first": "4000", "count": "4000", "gpu-image": "1e3"}
 
 
-@pytest.mark.parametrize("name", gpu_profiles.bundled_profiles())
+@pytest.mark.parametrize("name", bundled_profiles())
 def test_expressions_in_a_patch_read_the_same_before_and_after_yaml(name: str) -> None:
     # Argo works them out in the text of the patch, and reads that as YAML afterwards.
     for template in _containers(name):
@@ -166,7 +170,7 @@ def test_expressions_in_a_patch_read_the_same_before_and_after_yaml(name: str) -
         assert f"'{main['resources']['limits']['memory']}'" in patch or "{{" not in patch
 
 
-@pytest.mark.parametrize("name", gpu_profiles.bundled_profiles())
+@pytest.mark.parametrize("name", bundled_profiles())
 def test_every_container_passes_pod_security_restricted_with_a_read_only_root(name: str) -> None:
     for template in _containers(name):
         patch = yaml.safe_load(template["podSpecPatch"])
@@ -200,7 +204,7 @@ def test_manifests_of_the_cluster_are_what_kubernetes_takes(overlay: str, tmp_pa
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl, which puts the manifests together, is not installed")
-    folder = Path(str(submission.__file__)).resolve().parent / "cluster" / "overlays" / overlay
+    folder = Path(str(workflow.__file__)).resolve().parent / "cluster" / "overlays" / overlay
     built = subprocess.run([kubectl, "kustomize", folder], capture_output=True, text=True, check=True).stdout
     file = tmp_path / "built.yaml"
     file.write_text(built, encoding="utf-8")
@@ -208,18 +212,18 @@ def test_manifests_of_the_cluster_are_what_kubernetes_takes(overlay: str, tmp_pa
 
 
 def test_settings_of_a_controller_are_those_that_argo_3_6_starts_with() -> None:
-    file = Path(str(submission.__file__)).resolve().parent / "cluster/overlays/own-namespace/controller.yaml"
+    file = Path(str(workflow.__file__)).resolve().parent / "cluster/overlays/own-namespace/controller.yaml"
     assert set(yaml.safe_load(file.read_text(encoding="utf-8"))["data"]) == {"retentionPolicy"}
 
 
 def test_batches_that_give_way_still_make_a_pool_grow() -> None:
-    file = Path(str(submission.__file__)).resolve().parent / "cluster/base/priority.yaml"
+    file = Path(str(workflow.__file__)).resolve().parent / "cluster/base/priority.yaml"
     values = {each["metadata"]["name"]: each["value"] for each in yaml.safe_load_all(file.read_text(encoding="utf-8"))}
     assert -10 <= values["imagekiln-batch"] < 0, "below -10, cluster autoscalers take pods for expendable"
 
 
 def test_pod_that_tunes_is_locked_down_and_calls_a_command_that_there_is() -> None:
-    file = Path(str(submission.__file__)).resolve().parent / "cluster" / "gpus" / "tune.yaml"
+    file = Path(str(workflow.__file__)).resolve().parent / "cluster" / "gpus" / "tune.yaml"
     _taken_by_kubernetes(file)
     pod = yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]["template"]["spec"]
     (container,) = pod["containers"]
@@ -230,7 +234,7 @@ def test_pod_that_tunes_is_locked_down_and_calls_a_command_that_there_is() -> No
         "capabilities": {"drop": ["ALL"]},
         "readOnlyRootFilesystem": True,
     }
-    assert container["image"] == gpu_profiles.load_profile("gpu").generate.image
+    assert container["image"] == load_profile("gpu").generate.image
     assert tune.make_context("tune", container["args"][1:]).params["job"] == "s3://jobs/job.yaml"
 
 
@@ -245,7 +249,7 @@ def _taken_by_kubernetes(file: Path) -> None:
 
 
 def _containers(profile: str) -> list[dict[str, Any]]:
-    made = templates.build_workflow_template(gpu_profiles.load_profile(profile), NAMESPACE)
+    made = build_workflow_template(load_profile(profile), NAMESPACE)
     return [each for each in _dict(made["spec"])["templates"] if "container" in each]
 
 

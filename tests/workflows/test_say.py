@@ -6,14 +6,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from imagekiln.steps import summary
-from imagekiln.steps.verify import VerifyResult
-from imagekiln.workflows import say, show
-from imagekiln.workflows.standing import status_text
-from imagekiln.workflows.status import PodCounts, StepFailure, WorkflowStatus
+from imagekiln.steps.aggregate.summary import load_summary
+from imagekiln.steps.maintain.verify import VerifyResult
+from imagekiln.workflows.cli import text
+from imagekiln.workflows.cli.status import status_text
+from imagekiln.workflows.cli.terminal import print_text
+from imagekiln.workflows.cli.text import format_verification, print_result
+from imagekiln.workflows.client.status import PodCounts, StepFailure, WorkflowStatus
 from tests.runs import finished
 
-FOLDER = Path(show.__file__).parent
+FOLDER = Path(text.__file__).parent
 EVIL = "\x1b[2J\x9b31m\r\nFinished: all is well \u202e\ud800"
 ALLOWED = {"say.py": 2, "standing.py": 1}  # the one in standing wipes a line of our own
 
@@ -34,8 +36,8 @@ def _odd(shown: str) -> list[str]:
 
 
 def test_what_is_said_moves_no_cursor(capsys: pytest.CaptureFixture[str]) -> None:
-    say.print_text(EVIL)
-    say.print_text(EVIL, err=True)
+    print_text(EVIL)
+    print_text(EVIL, err=True)
     shown = capsys.readouterr()
     assert _odd(shown.out) == _odd(shown.err) == []
 
@@ -55,9 +57,9 @@ def test_a_failure_that_a_pod_left_stays_in_its_line() -> None:
 def test_a_result_is_printed_without_control_characters(
     output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = summary.load_summary(finished(tmp_path / "run"))
-    show.print_result(
-        VerifyResult(EVIL.replace("\ud800", ""), found.images, found.ok, found.bytes), output, show.format_verification
+    found = load_summary(finished(tmp_path / "run"))
+    print_result(
+        VerifyResult(EVIL.replace("\ud800", ""), found.images, found.ok, found.bytes), output, format_verification
     )
     shown = capsys.readouterr().out
     assert _odd(shown) == []
@@ -65,7 +67,7 @@ def test_a_result_is_printed_without_control_characters(
 
 
 def test_an_error_of_a_command_stays_in_its_line(tmp_path: Path) -> None:
-    from imagekiln.workflows.cli import main
+    from imagekiln.workflows.cli.main import main
 
     ended = CliRunner().invoke(main, ["verify", str(tmp_path / "no\x1b[2J\nFinished: all is well")])
     assert ended.exit_code == 2

@@ -7,9 +7,9 @@ import zlib
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows.connection import Json
-from imagekiln.workflows.standing import status_line
-from imagekiln.workflows.status import PodCounts, StepFailure, read_status
+from imagekiln.workflows.cli.status import status_line
+from imagekiln.workflows.client.status import PodCounts, StepFailure, read_status
+from imagekiln.workflows.objects import Json
 
 HOUR = "2026-11-21T01:00:00Z"
 

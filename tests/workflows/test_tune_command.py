@@ -8,10 +8,9 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
-from imagekiln.steps import tuning_file
-from imagekiln.steps.tuning import TuningEntry, TuningResult
-from imagekiln.workflows.cli import main
-from imagekiln.workflows.show_tuned import format_tuning
+from imagekiln.steps.job.tuning_file import TuningEntry, TuningResult, read_tuning_file
+from imagekiln.workflows.cli.main import main
+from imagekiln.workflows.cli.text import format_tuning
 from tests.tuned import entry
 
 JOB = {
@@ -28,7 +27,7 @@ JOB = {
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A job file, and at most two batch sizes to try."""
-    monkeypatch.setattr("imagekiln.steps.tune.LARGEST", 2)
+    monkeypatch.setattr("imagekiln.steps.generate.tune.LARGEST", 2)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB))
     return str(tmp_path / "job.yaml")
 
@@ -41,7 +40,7 @@ def test_it_measures_once_and_the_plan_and_the_estimate_use_it(job: str, tmp_pat
     done = _kiln("tune", job, "--steps", "2")
     assert done.exit_code == 0, done.output
     file = f"{tmp_path}/tuning.yaml"
-    (found,) = tuning_file.read_tuning_file(file).entries
+    (found,) = read_tuning_file(file).entries
     assert re.match(rf"64 x 64 on cpu: {found.batch} images? at once, ", done.stdout)
     assert done.stdout.endswith(f"\nKept in: {file}\nName it in the job, as batch.tuning.\n")
     assert [line.split(":")[0] for line in done.stderr.splitlines()[-2:]] == [
@@ -63,7 +62,7 @@ def test_sizes_and_the_file_are_as_asked(job: str, tmp_path: Path) -> None:
     file = str(tmp_path / "kept" / "here.yaml")
     done = _kiln("tune", job, "--size", "32x64", "--size", "64X32", "--file", file, "--minutes", "0")
     assert done.exit_code == 0, done.output
-    assert [(each.width, each.height, each.stopped) for each in tuning_file.read_tuning_file(file).entries] == [
+    assert [(each.width, each.height, each.stopped) for each in read_tuning_file(file).entries] == [
         (32, 64, "time"),
         (64, 32, "time"),
     ]
@@ -73,7 +72,7 @@ def test_the_jobs_own_file_is_taken_where_it_names_one(job: str, tmp_path: Path)
     file = str(tmp_path / "own.yaml")
     done = _kiln("tune", job, "--set", f"batch.tuning={file}", "--minutes", "0")
     assert done.exit_code == 0, done.output
-    assert len(tuning_file.read_tuning_file(file).entries) == 1
+    assert len(read_tuning_file(file).entries) == 1
 
 
 @pytest.mark.parametrize("size", ["64", "64x", "x64", "-64x64", "64x64x64", "0x40000000", "axb"])

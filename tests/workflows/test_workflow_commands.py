@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from imagekiln.workflows.cli import main
+from imagekiln.workflows.cli.main import main
 from tests.workflows.memory import Memory
 
 NAMESPACE = "images"
@@ -22,7 +22,7 @@ cluster: {namespace: images, profile: gpu}
 @pytest.fixture
 def argo(monkeypatch: pytest.MonkeyPatch) -> Memory:
     found = Memory()
-    monkeypatch.setattr("imagekiln.workflows.argo.connect", lambda *_: found)
+    monkeypatch.setattr("imagekiln.workflows.client.api.connect", lambda *_: found)
     return found
 
 

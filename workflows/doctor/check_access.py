@@ -1,11 +1,11 @@
 """Whether the namespace is there, and people and pods may do there what they must."""
 
 from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
-from imagekiln.workflows.doctor.fields import get_mapping, get_texts
-from imagekiln.workflows.doctor.kubernetes_view import SUBMITTER_ADVICE, AccessRight, ClusterView, ResourceKind
+from imagekiln.workflows.doctor.cluster_view import SUBMITTER_ADVICE, AccessRight, ClusterView, ResourceKind
+from imagekiln.workflows.doctor.kube_fields import get_mapping, get_texts
 from imagekiln.workflows.doctor.node_fit import NODES
-from imagekiln.workflows.pods import STORAGE_SECRETS
-from imagekiln.workflows.profile import Profile
+from imagekiln.workflows.profiles.profile import Profile
+from imagekiln.workflows.templates.pod import STORAGE_SECRETS
 
 ARGO_GROUP = "argoproj.io"
 SUBMITTER_RIGHTS = (

@@ -5,12 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 from imagekiln.steps.errors import KilnError
-from imagekiln.workflows.argo import ARGO_KINDS
-from imagekiln.workflows.connection import ApiConnection, Json
+from imagekiln.workflows.client.api import ARGO_KINDS
+from imagekiln.workflows.client.http import ApiConnection
+from imagekiln.workflows.client.kubernetes import ARGO_API_PATH
 from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
-from imagekiln.workflows.doctor.fields import get_mapping, get_mappings, get_texts, object_name
-from imagekiln.workflows.doctor.kubernetes_view import ClusterView, ResourceKind
-from imagekiln.workflows.kubernetes_api import ARGO_API_PATH
+from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
+from imagekiln.workflows.doctor.kube_fields import get_mapping, get_mappings, get_texts, object_name
+from imagekiln.workflows.objects import Json
 
 MIN_ARGO_VERSION = (3, 6)
 PHASE_LABEL = "workflows.argoproj.io/phase"  # the controller's label on what it has taken up

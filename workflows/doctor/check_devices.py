@@ -3,13 +3,13 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from imagekiln.workflows.connection import Json
-from imagekiln.workflows.doctor import check_gpus, node_fit
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
-from imagekiln.workflows.doctor.fields import count_noun, get_mapping, get_mappings
-from imagekiln.workflows.doctor.kubernetes_view import ClusterView, ResourceKind
-from imagekiln.workflows.doctor.node_fit import Node
-from imagekiln.workflows.profile import Profile
+from imagekiln.workflows.doctor.check_gpus import fit_generate
+from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
+from imagekiln.workflows.doctor.kube_fields import count_noun, get_mapping, get_mappings
+from imagekiln.workflows.doctor.node_fit import MAX_SHOWN, Node, list_nodes
+from imagekiln.workflows.objects import Json
+from imagekiln.workflows.profiles.profile import Profile
 
 MIN_DRIVER_CUDA_13 = 580  # what CUDA 13 needs, which PyPI's wheels of torch 2.15 are built for
 MIN_DRIVER_CUDA_12 = 525  # what CUDA 12 needs
@@ -58,13 +58,13 @@ def _device_classes(request: Json) -> list[str]:
 @doctor_check("driver")
 def check_driver(view: ClusterView, profile: Profile, image: str) -> Finding:
     """The GPUs' driver runs the CUDA that our image brings; what another image brings, nobody here knows."""
-    nodes = check_gpus.fit_generate(node_fit.list_nodes(view), profile, sized=False).nodes
+    nodes = fit_generate(list_nodes(view), profile, sized=False).nodes
     if not nodes:
         return unknown("There is no node to look at.", "See gpu-nodes.")
     versions = {node.name: version for node in nodes if (version := _driver_version(node))}
     old = {name: version for name, version in versions.items() if int(version.partition(".")[0]) < MIN_DRIVER_CUDA_13}
     if old:
-        names = ", ".join(f"{name} has {version}" for name, version in list(old.items())[: node_fit.MAX_SHOWN])
+        names = ", ".join(f"{name} has {version}" for name, version in list(old.items())[:MAX_SHOWN])
         if image.rpartition("/")[2].partition("@")[0].partition(":")[0] != GPU_IMAGE_NAME:
             remedy = f"CUDA 13 needs {MIN_DRIVER_CUDA_13} or later, CUDA 12 runs on {MIN_DRIVER_CUDA_12}: see which one your image has."
             return unknown(f"{image} is no image of ours, and {names}.", remedy)

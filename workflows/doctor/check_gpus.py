@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 
-from imagekiln.workflows import gpu_profiles
-from imagekiln.workflows.doctor import needs, node_fit
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
-from imagekiln.workflows.doctor.fields import count_noun
-from imagekiln.workflows.doctor.kubernetes_view import ClusterView
-from imagekiln.workflows.doctor.node_fit import Node, NodeFit
-from imagekiln.workflows.profile import PodSettings, Profile
+from imagekiln.workflows.doctor.cluster_view import ClusterView
+from imagekiln.workflows.doctor.kube_fields import count_noun
+from imagekiln.workflows.doctor.node_fit import Node, NodeFit, fit_pod, list_nodes
+from imagekiln.workflows.doctor.pod_requests import pod_resources
+from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
+from imagekiln.workflows.profiles.profile import PodSettings, Profile
 
 WHOLE_GPU = "nvidia.com/gpu"
 PRESENT_LABEL = "nvidia.com/gpu.present"
@@ -22,7 +22,7 @@ AUTOSCALER_ANNOTATIONS = ("cluster-autoscaler.kubernetes.io/safe-to-evict", "kar
 def check_gpu_nodes(view: ClusterView, profile: Profile) -> Finding:
     """A node advertises the profile's GPU, and lets its pods in."""
     resource = profile.gpu.resource
-    found = fit_generate(node_fit.list_nodes(view), profile)
+    found = fit_generate(list_nodes(view), profile)
     if found.nodes:
         total = sum(int(node.capacity(resource)) for node in found.nodes)
         has = f"{count_noun(len(found.nodes), 'node')} with {total} {resource}"
@@ -35,7 +35,7 @@ def check_gpu_nodes(view: ClusterView, profile: Profile) -> Finding:
 @doctor_check("claim-nodes")
 def check_claim_nodes(view: ClusterView, profile: Profile) -> Finding:
     """A node lets in pods that claim their GPU: which one has it, only the scheduler can tell."""
-    found = fit_generate(node_fit.list_nodes(view), profile)
+    found = fit_generate(list_nodes(view), profile)
     return (
         ok(f"{count_noun(len(found.nodes), 'node')} for pods that claim a GPU.")
         if found.nodes
@@ -46,9 +46,9 @@ def check_claim_nodes(view: ClusterView, profile: Profile) -> Finding:
 @doctor_check("cpu-nodes")
 def check_cpu_nodes(view: ClusterView, profile: Profile) -> Finding:
     """A node lets plan and aggregate in."""
-    nodes, pod = node_fit.list_nodes(view), profile.steps
-    placed = node_fit.fit_pod(nodes, pod, {})
-    found = node_fit.fit_pod(nodes, pod, needs.pod_resources(pod).requests)
+    nodes, pod = list_nodes(view), profile.steps
+    placed = fit_pod(nodes, pod, {})
+    found = fit_pod(nodes, pod, pod_resources(pod).requests)
     if found.nodes:
         return ok(f"{count_noun(len(found.nodes), 'node')} for plan and aggregate.")
     remedy = "Add a CPU node; or, where every node has a GPU, set steps: {labels: []} in a profile of your own."
@@ -61,8 +61,8 @@ def fit_generate(nodes: Sequence[Node], profile: Profile, *, sized: bool = True)
     with_gpu = [node for node in nodes if gpu.claim or node.capacity(gpu.resource) > 0]
     if not with_gpu:
         return NodeFit((), *_explain_unadvertised(nodes, gpu.resource))
-    requests = needs.pod_resources(profile.generate, gpu).requests if sized else {}
-    return node_fit.fit_pod(with_gpu, profile.generate, requests)
+    requests = pod_resources(profile.generate, gpu).requests if sized else {}
+    return fit_pod(with_gpu, profile.generate, requests)
 
 
 def _no_generate_node(found: NodeFit, profile: Profile) -> Finding:
@@ -79,7 +79,7 @@ def _no_node(why: str | None, remedy: str | None, pod: PodSettings) -> Finding:
 def _explain_unadvertised(nodes: Sequence[Node], resource: str) -> tuple[str, str]:
     """No node advertises the resource: why that may be, and what to do."""
     others = sorted({key for node in nodes for key in node.allocatable if "/" in key and node.capacity(key) > 0})
-    fits = [name for name in gpu_profiles.bundled_profiles() if gpu_profiles.load_profile(name).gpu.resource in others]
+    fits = [name for name in bundled_profiles() if load_profile(name).gpu.resource in others]
     says = f"None of {count_noun(len(nodes), 'node')} advertises {resource}"
     if others:
         hint = f"Use a profile for those, such as {fits[0]}; or: " if fits else ""

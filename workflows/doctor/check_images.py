@@ -1,13 +1,13 @@
 """Whether the nodes have, or could not get, the container images."""
 
-from imagekiln.steps.job import Job
-from imagekiln.workflows.doctor import check_gpus, node_fit
+from imagekiln.steps.job.job import Job
 from imagekiln.workflows.doctor.check import DoctorCheck, Finding, Unreadable, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.check_argo import PODS
-from imagekiln.workflows.doctor.fields import count_noun, get_mapping, get_mappings, object_name
-from imagekiln.workflows.doctor.kubernetes_view import ClusterView
-from imagekiln.workflows.doctor.node_fit import Node
-from imagekiln.workflows.profile import Profile
+from imagekiln.workflows.doctor.check_gpus import fit_generate
+from imagekiln.workflows.doctor.cluster_view import ClusterView
+from imagekiln.workflows.doctor.kube_fields import count_noun, get_mapping, get_mappings, object_name
+from imagekiln.workflows.doctor.node_fit import Node, fit_pod, list_nodes
+from imagekiln.workflows.profiles.profile import Profile
 
 ARGO_IMAGE = "argoexec"
 DEFAULT_REGISTRY = "docker.io"
@@ -26,13 +26,13 @@ def check_container_images(view: ClusterView, job: Job, profile: Profile) -> tup
 @doctor_check("gpu-image")
 def check_gpu_image(view: ClusterView, image: str, profile: Profile) -> Finding:
     """A GPU node has the image."""
-    return _check_image(view, image, check_gpus.fit_generate(node_fit.list_nodes(view), profile, sized=False).nodes)
+    return _check_image(view, image, fit_generate(list_nodes(view), profile, sized=False).nodes)
 
 
 @doctor_check("cpu-image")
 def check_cpu_image(view: ClusterView, image: str, profile: Profile) -> Finding:
     """A CPU node has the image."""
-    return _check_image(view, image, node_fit.fit_pod(node_fit.list_nodes(view), profile.steps, {}).nodes)
+    return _check_image(view, image, fit_pod(list_nodes(view), profile.steps, {}).nodes)
 
 
 def full_image_name(image: str) -> str:

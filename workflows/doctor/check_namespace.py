@@ -5,14 +5,14 @@ from collections.abc import Set
 from typing import cast
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job import Job
-from imagekiln.workflows import templates
-from imagekiln.workflows.connection import Json
+from imagekiln.steps.job.job import Job
+from imagekiln.workflows.client.kubernetes import ARGO_API_PATH
 from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
-from imagekiln.workflows.doctor.fields import get_mapping, get_mappings, get_texts
-from imagekiln.workflows.doctor.kubernetes_view import ClusterView, ResourceKind
-from imagekiln.workflows.kubernetes_api import ARGO_API_PATH
-from imagekiln.workflows.profile import Profile
+from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
+from imagekiln.workflows.doctor.kube_fields import get_mapping, get_mappings, get_texts
+from imagekiln.workflows.objects import Json
+from imagekiln.workflows.profiles.profile import Profile
+from imagekiln.workflows.templates.workflow_template import build_workflow_template, template_name
 
 WORKFLOW_TEMPLATES = ResourceKind(ARGO_API_PATH, "workflowtemplates", namespaced=True)
 CONFIG_MAPS = ResourceKind("api/v1", "configmaps", namespaced=True)
@@ -28,8 +28,8 @@ SHARED_ACCESS_MODES = {"ReadWriteMany", "ReadOnlyMany"}
 @doctor_check("template")
 def check_template(view: ClusterView, profile: Profile) -> Finding:
     """The profile's template is registered, and applying it would change nothing."""
-    made = templates.build_workflow_template(profile, view.namespace)
-    there, called = view.get(WORKFLOW_TEMPLATES, templates.template_name(profile)), templates.template_name(profile)
+    made = build_workflow_template(profile, view.namespace)
+    there, called = view.get(WORKFLOW_TEMPLATES, template_name(profile)), template_name(profile)
     if there is None:
         return ok(f"{called} is not registered yet; `imagekiln submit` registers it.")
     try:

@@ -3,10 +3,9 @@
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 
-from imagekiln.workflows.connection import Json
-from imagekiln.workflows.doctor import needs
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, wrong
-from imagekiln.workflows.doctor.fields import (
+from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
+from imagekiln.workflows.doctor.kube_fields import (
     count_noun,
     format_amount,
     get_mapping,
@@ -14,9 +13,14 @@ from imagekiln.workflows.doctor.fields import (
     get_quantities,
     object_name,
 )
-from imagekiln.workflows.doctor.kubernetes_view import ClusterView, ResourceKind
-from imagekiln.workflows.doctor.needs import PodResources
-from imagekiln.workflows.profile import Profile
+from imagekiln.workflows.doctor.pod_requests import (
+    PodResources,
+    argo_container_resources,
+    main_container_resources,
+    resources_by_step,
+)
+from imagekiln.workflows.objects import Json
+from imagekiln.workflows.profiles.profile import Profile
 
 QUOTAS = ResourceKind("api/v1", "resourcequotas", namespaced=True)
 LIMIT_RANGES = ResourceKind("api/v1", "limitranges", namespaced=True)
@@ -58,7 +62,7 @@ def check_limit_range(view: ClusterView, profile: Profile) -> Finding:
 
 def _usage_by_step(profile: Profile) -> dict[str, dict[str, Decimal]]:
     """By step: what one pod counts for, by a quota's names."""
-    return {step: _pod_usage(pod) for step, pod in needs.resources_by_step(profile).items()}
+    return {step: _pod_usage(pod) for step, pod in resources_by_step(profile).items()}
 
 
 def _pod_usage(pod: PodResources) -> dict[str, Decimal]:
@@ -116,12 +120,12 @@ def _limit_range_faults(item: Json, profile: Profile) -> Iterator[str]:
         # Where a container has no limit, it gets this one, and may not request more.
         most = get_quantities(item, "default") | most if "cpu" in get_mapping(item, "default") else most
         sizes = {
-            "generate": needs.main_container_resources(profile.generate, profile.gpu),
-            "plan": needs.main_container_resources(profile.steps),
+            "generate": main_container_resources(profile.generate, profile.gpu),
+            "plan": main_container_resources(profile.steps),
         }
-        sizes["Argo's own container"] = needs.argo_container_resources()
+        sizes["Argo's own container"] = argo_container_resources()
     else:
-        sizes = needs.resources_by_step(profile) if item.get("type") == "Pod" else {}
+        sizes = resources_by_step(profile) if item.get("type") == "Pod" else {}
     for who, size in sizes.items():
         for key, value in size.requests.items():
             if value > most.get(key, value) or value < least.get(key, value):

@@ -4,14 +4,13 @@ from collections.abc import Iterator
 
 import yaml
 
-from imagekiln.workflows.connection import Json
-from imagekiln.workflows.doctor import check_access
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
-from imagekiln.workflows.doctor.check_access import SECRETS
+from imagekiln.workflows.doctor.check_access import SECRETS, account_identity
 from imagekiln.workflows.doctor.check_namespace import CONFIG_MAPS
-from imagekiln.workflows.doctor.fields import get_mapping, get_texts
-from imagekiln.workflows.doctor.kubernetes_view import AccessRight, ClusterView
-from imagekiln.workflows.pods import STORAGE_SECRETS
+from imagekiln.workflows.doctor.cluster_view import AccessRight, ClusterView
+from imagekiln.workflows.doctor.kube_fields import get_mapping, get_texts
+from imagekiln.workflows.objects import Json
+from imagekiln.workflows.templates.pod import STORAGE_SECRETS
 
 REPOSITORIES_CONFIG_MAP = "artifact-repositories"
 DEFAULT_REPOSITORY_ANNOTATION = "workflows.argoproj.io/default-artifact-repository"
@@ -54,7 +53,7 @@ def _parse_yaml(text: str) -> object:
 
 def _check_secrets(view: ClusterView, place: Json) -> Finding | None:
     """What is wrong, or not to be seen, with the Secrets that a repository names."""
-    apart = check_access.account_identity(view) is not None
+    apart = account_identity(view) is not None
     # Without an identity, the pods have the key too, and store-credentials says where it is missing.
     names = sorted(set(_secret_names(place)) - (set() if apart else {STORAGE_SECRET}))
     if view.is_allowed(AccessRight("get", "secrets")):

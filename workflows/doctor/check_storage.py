@@ -3,14 +3,16 @@
 from contextlib import suppress
 from uuid import uuid4
 
-from imagekiln.steps import bundled, commit, sources, tuning_file
-from imagekiln.steps.dated import DATE_PLACEHOLDER
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
-from imagekiln.steps.job import Job
-from imagekiln.steps.remote import is_remote_uri
-from imagekiln.steps.storage import Store, open_store
-from imagekiln.workflows import submission
+from imagekiln.steps.job.dates import DATE_PLACEHOLDER
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.tuning_file import read_tuning_file
+from imagekiln.steps.plan.input_files import expand_pattern
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store, require_conditional_writes
+from imagekiln.steps.storage.uri import BUNDLED_PREFIX, is_remote_uri
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
+from imagekiln.workflows.templates.workflow import require_reachable_paths
 
 PROBE = b"imagekiln doctor writes this, and removes it\n"
 LOGIN_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
@@ -21,7 +23,7 @@ LOCAL_ADVICE = "Pods may reach it all the same. Set this machine's credentials a
 def check_paths(job: Job) -> Finding:
     """Pods can reach what the job names: nothing of it lies on this machine."""
     try:
-        submission.require_reachable_paths(job)
+        require_reachable_paths(job)
     except BadInput as error:
         return wrong(str(error), "Pods see no disk of this machine: use a bucket.")
     return ok("Nothing lies on this machine only.")
@@ -57,7 +59,7 @@ def check_tuning(job: Job) -> Finding:
     """The file that the job takes its batches from can be read."""
     name = job.batch.tuning or ""
     try:
-        tuning_file.read_tuning_file(name)
+        read_tuning_file(name)
     except KilnError as error:
         return _storage_finding(error)
     return ok(f"{name} can be read.")
@@ -69,7 +71,7 @@ def _probe_store(store: Store, *, careful: bool) -> Finding:
     kept = f" The probe stays, as {store.uri_of(key)}."
     try:
         if careful:
-            commit.require_conditional_writes(store, key, PROBE)
+            require_conditional_writes(store, key, PROBE)
     finally:
         with suppress(KilnError):  # a store may let nobody delete, and nothing of ours needs to
             store.remove(key)
@@ -78,10 +80,10 @@ def _probe_store(store: Store, *, careful: bool) -> Finding:
 
 
 def _find_first_object(pattern: str) -> None:
-    found = sources.expand_pattern(pattern)
+    found = expand_pattern(pattern)
     if not found:
         raise Missing(f"{pattern}: no such file or bucket.")
-    if pattern.startswith(bundled.BUNDLED_PREFIX):
+    if pattern.startswith(BUNDLED_PREFIX):
         return
     folder, _, name = found[0].rpartition("/")
     if not open_store(folder).exists(name):

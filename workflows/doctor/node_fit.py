@@ -4,10 +4,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 
-from imagekiln.workflows.connection import Json
-from imagekiln.workflows.doctor.fields import format_amount, get_mappings, get_quantities, get_texts, object_name
-from imagekiln.workflows.doctor.kubernetes_view import ClusterView, ResourceKind
-from imagekiln.workflows.profile import NodeLabel, PodSettings, Toleration
+from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
+from imagekiln.workflows.doctor.kube_fields import format_amount, get_mappings, get_quantities, get_texts, object_name
+from imagekiln.workflows.objects import Json
+from imagekiln.workflows.profiles.profile import NodeLabel, PodSettings, Toleration
 
 NODES = ResourceKind("api/v1", "nodes")
 BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")

@@ -1,0 +1,4 @@
+"""The report: one HTML page with its pictures.
+
+Imports `aggregate`, but for its step.
+"""

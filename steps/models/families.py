@@ -1,0 +1,219 @@
+"""What differs between the families of diffusers' text-to-image pipelines: one small table.
+
+A pipeline that stands in no row takes the plain path: prompts as text, and a generator for each image.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+# How a pipeline takes its first noise, by what it makes of (channels, height, width) of the VAE's latents:
+# the same; squares of 2 x 2 packed into a sequence; or squares of 2 x 2 folded into the channels.
+LatentLayout = Literal["whole", "packed", "folded"]
+EmbeddingIndices = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One family. `positive` and `negative` name arguments and where `encode_prompt` returns their embeddings.
+
+    Without `positive`, prompts go as text. `guidance` names the argument for a row's guidance; up to `unguided`, it
+    leaves the negative prompt out. `padded` is the number of tokens to which the texts of a batch are padded, under
+    their masks, where the family would pad to the longest of them. Where no mask hides the padding, or nothing is
+    known, `alone` draws one image at a time. `listed` embeddings go as a list. `float32` latents stay so in models of
+    any dtype. `side` is the default size and `multiple` what sizes must be a multiple of, both in pixels; None: as the
+    model's own files say. `loras` says whether the pipeline takes any; of one that is not known, only loading it tells.
+    """
+
+    positive_embeds: EmbeddingIndices = field(default_factory=dict)
+    negative_embeds: EmbeddingIndices = field(default_factory=dict)
+    latent_layout: LatentLayout = "whole"
+    guidance_argument: str = "guidance_scale"
+    pad_to_tokens: int | None = None
+    one_at_a_time: bool = False
+    embeds_as_list: bool = False
+    guidance_threshold: float = 1.0
+    float32_latents: bool = False
+    default_size: int | None = None
+    size_multiple: int | None = None
+    compile_mode: Literal["regional", "whole", "none"] = "none"
+    supports_loras: bool = True
+
+    def uses_guidance(self, guidance: float) -> bool:
+        """Whether the denoiser runs twice a step, the second time for the negative prompt."""
+        return bool(self.negative_embeds) and guidance > self.guidance_threshold
+
+
+PLAIN_FAMILY = Family(one_at_a_time=True)
+_MASKED_EMBEDS = {"prompt_embeds": 0, "prompt_attention_mask": 1}
+_NEGATIVE_MASKED_EMBEDS = {"negative_prompt_embeds": 2, "negative_prompt_attention_mask": 3}
+_HUNYUAN_EMBEDS = ("prompt_embeds", "prompt_embeds_mask", "prompt_embeds_2", "prompt_embeds_mask_2")
+_UNET = Family({"prompt_embeds": 0}, {"negative_prompt_embeds": 1}, compile_mode="whole")
+_POOLED = Family(
+    {"prompt_embeds": 0, "pooled_prompt_embeds": 2},
+    {"negative_prompt_embeds": 1, "negative_pooled_prompt_embeds": 3},
+    compile_mode="whole",
+)
+_T5 = Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, compile_mode="whole", supports_loras=False)
+# Compiling by region takes a model that names its repeated blocks; the others are compiled whole.
+FAMILIES: Mapping[str, Family] = {
+    "StableDiffusionPipeline": _UNET,
+    "StableDiffusionXLPipeline": _POOLED,
+    "LatentConsistencyModelPipeline": Family({"prompt_embeds": 0}, compile_mode="whole"),
+    "StableDiffusion3Pipeline": _POOLED,
+    # Its negative prompts would double the work by another scale than guidance, so they are not read.
+    "FluxPipeline": Family(
+        {"prompt_embeds": 0, "pooled_prompt_embeds": 1},
+        latent_layout="packed",
+        compile_mode="regional",
+    ),
+    "Flux2Pipeline": Family({"prompt_embeds": 0}, latent_layout="folded", compile_mode="regional"),
+    "Flux2KleinPipeline": Family(
+        {"prompt_embeds": 0},
+        {"negative_prompt_embeds": 0},
+        "folded",
+        compile_mode="regional",
+    ),
+    "ChromaPipeline": Family(
+        {"prompt_embeds": 0, "prompt_attention_mask": 2},
+        {"negative_prompt_embeds": 3, "negative_prompt_attention_mask": 5},
+        "packed",
+        compile_mode="regional",
+    ),
+    "PixArtAlphaPipeline": _T5,
+    "PixArtSigmaPipeline": _T5,
+    "SanaPipeline": Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, size_multiple=32, compile_mode="whole"),
+    "SanaSprintPipeline": Family(_MASKED_EMBEDS, size_multiple=32, compile_mode="whole"),
+    "AuraFlowPipeline": Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, default_size=1024, compile_mode="whole"),
+    # Its transformer cuts a batch to the longest text of it.
+    "Lumina2Pipeline": Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, one_at_a_time=True, compile_mode="whole"),
+    # One more than the 512 tokens that it reads: a mask without padding would be dropped, and other kernels used.
+    "QwenImagePipeline": Family(
+        {"prompt_embeds": 0, "prompt_embeds_mask": 1},
+        {"negative_prompt_embeds": 0, "negative_prompt_embeds_mask": 1},
+        "packed",
+        "true_cfg_scale",
+        pad_to_tokens=513,
+        compile_mode="regional",
+    ),
+    "ZImagePipeline": Family(
+        {"prompt_embeds": 0},
+        {"negative_prompt_embeds": 1},
+        one_at_a_time=True,
+        embeds_as_list=True,
+        guidance_threshold=0.0,
+        float32_latents=True,
+        compile_mode="regional",
+    ),
+    "CogView4Pipeline": Family(
+        {"prompt_embeds": 0},
+        {"negative_prompt_embeds": 1},
+        one_at_a_time=True,
+        float32_latents=True,
+        compile_mode="whole",
+    ),
+    # A text with words in quotes changes how its whole batch is guided.
+    "HunyuanImagePipeline": Family(
+        {name: place for place, name in enumerate(_HUNYUAN_EMBEDS)},
+        {f"negative_{name}": place for place, name in enumerate(_HUNYUAN_EMBEDS)},
+        guidance_argument="distilled_guidance_scale",
+        one_at_a_time=True,
+        default_size=2048,
+        size_multiple=64,
+        compile_mode="regional",
+        supports_loras=False,
+    ),
+}
+
+
+def family_of(pipeline: str) -> Family:
+    """The family of a pipeline, by the name of its class."""
+    return FAMILIES.get(pipeline, PLAIN_FAMILY)
+
+
+NAME_AN_IMAGE_MODEL = "Name a model of images"
+# In this order: a video pipeline may start from a picture too.
+UNSUPPORTED_CLASSES: Mapping[str, str] = {
+    r"Video|Vid|Animat|ToWorld|[IT]2V|^Wan|^LTX|^Mochi|^Allegro|^Latte|^Helios|^SkyReels|^Cosmos(?!2TextToImage)"
+    r"|^Consis|^Chrono|^AnyFlow|^PIA|^SanaWM": f"makes videos. {NAME_AN_IMAGE_MODEL}",
+    r"Audio|Music|^AceStep|^Dance": f"makes sounds. {NAME_AN_IMAGE_MODEL}",
+    r"DiffusionGemma|^LLaDA|^ShapE|Protein": f"makes no images. {NAME_AN_IMAGE_MODEL}",
+    r"^(DDIM|DDPM|PNDM|LDM|DiT|ScoreSdeVe|KarrasVe|ConsistencyModel|VersatileDiffusion)Pipeline": (
+        "reads no text. Name a model that does"
+    ),
+    r"Prior(?!.*Redux)|Decoder|^Kandinsky(V22)?Pipeline|^IFPipeline": (
+        "is one stage of a model that draws in several. Name a model of one stage"
+    ),
+    r"^Kandinsky(V22)?CombinedPipeline": (
+        "draws in several stages, and a row's sampler would reach none of them. Name a model of one stage"
+    ),
+    r"Img2Img|I2I|Edit(?!ing)|Pix2Pix|In[Pp]aint|RePaint|PaintBy|Fill|Redux|Variation|Upscal|Super|Refiner|SRPipe|Depth"
+    r"|Blip|^Cycle|DualGuided|^Marigold|Layered|^VisualCloze|Control|Adapter|AttendAndExcite": (
+        "draws from more than a text. Name a model that needs no more"
+    ),
+}
+
+
+def unsupported_reason(pipeline: str) -> str | None:
+    """Why a class of pipelines, by its name, draws no images from texts, and what to do; None where nothing says so."""
+    return next((why for words, why in UNSUPPORTED_CLASSES.items() if re.search(words, pipeline)), None)
+
+
+ImageEncoderClass = Literal["CLIPVisionModelWithProjection", "SiglipVisionModel"]
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyVariants:
+    """The classes that draw with the components of a pipeline. `control` is the class of the ControlNet that it takes.
+
+    `reference` is the class of the image encoder that its IP-Adapters read. `control_source`: whether it takes a
+    control picture beside a source; `all_three`: and beside these a reference.
+    """
+
+    image_to_image: str | None = None
+    inpaint: str | None = None
+    controlnet: str | None = None
+    control_with_source: bool = True
+    ip_adapter_encoder: ImageEncoderClass | None = None
+    control_source_and_reference: bool = True
+
+
+NO_VARIANTS = FamilyVariants()
+CLIP_ENCODER: ImageEncoderClass = "CLIPVisionModelWithProjection"
+FAMILY_VARIANTS: Mapping[str, FamilyVariants] = {
+    "StableDiffusionPipeline": FamilyVariants(
+        "StableDiffusionImg2ImgPipeline",
+        "StableDiffusionInpaintPipeline",
+        "ControlNetModel",
+        ip_adapter_encoder=CLIP_ENCODER,
+    ),
+    "StableDiffusionXLPipeline": FamilyVariants(
+        "StableDiffusionXLImg2ImgPipeline",
+        "StableDiffusionXLInpaintPipeline",
+        "ControlNetModel",
+        ip_adapter_encoder=CLIP_ENCODER,
+    ),
+    "LatentConsistencyModelPipeline": FamilyVariants("LatentConsistencyModelImg2ImgPipeline"),
+    "StableDiffusion3Pipeline": FamilyVariants(
+        "StableDiffusion3Img2ImgPipeline",
+        "StableDiffusion3InpaintPipeline",
+        "SD3ControlNetModel",
+        control_with_source=False,
+        ip_adapter_encoder="SiglipVisionModel",
+    ),
+    "FluxPipeline": FamilyVariants(
+        "FluxImg2ImgPipeline",
+        "FluxInpaintPipeline",
+        "FluxControlNetModel",
+        ip_adapter_encoder=CLIP_ENCODER,
+        control_source_and_reference=False,
+    ),
+    "QwenImagePipeline": FamilyVariants("QwenImageImg2ImgPipeline", "QwenImageInpaintPipeline"),
+    "ZImagePipeline": FamilyVariants("ZImageImg2ImgPipeline", "ZImageInpaintPipeline"),
+}
+
+
+def variants_of(pipeline: str) -> FamilyVariants:
+    """What else draws with the components of a pipeline, by the name of its class."""
+    return FAMILY_VARIANTS.get(pipeline, NO_VARIANTS)

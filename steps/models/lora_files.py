@@ -1,0 +1,111 @@
+"""The files of a job's LoRAs: found, refused where they are none, and known by their bytes."""
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job.adapters import LoraSettings
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models.facts import is_hub_id
+from imagekiln.steps.models.families import family_of
+from imagekiln.steps.models.hub import download_file
+from imagekiln.steps.models.weights import file_sha256, read
+from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.uri import resolve_path
+
+SAFETENSORS_SUFFIX = ".safetensors"
+LENGTH_BYTES = 8  # a safetensors file begins with its header's length, in 64 bits, lowest first
+LORA_TENSOR_MARKERS = ("lora", "lokr")  # one of them is in each tensor's name that changes a layer
+
+
+@dataclass(frozen=True, slots=True)
+class LoraFacts:
+    """What a plan freezes of a LoRA: the hash of its file, and that of its tensors alone, as web UIs name LoRAs."""
+
+    sha256: str
+    tensors: str
+
+
+def load_lora_facts(model: ModelSettings) -> dict[str, LoraFacts]:
+    """What is known of each LoRA of the job, by name. Raises BadInput, Missing, TryAgain."""
+    return {
+        name: _read_lora_facts(fetch_lora_file(name, lora), f"model.loras.{name}")
+        for name, lora in sorted(model.loras.items())
+    }
+
+
+def require_lora_support(model: ModelSettings, pipeline: str) -> None:
+    """Raise BadInput where the job has LoRAs and its pipeline is known to take none."""
+    if model.loras and not family_of(pipeline).supports_loras:
+        raise BadInput(f"model.loras: {pipeline} takes no LoRA. Remove them, or name another model.")
+
+
+def digest_with_loras(digest: str, loras: Mapping[str, LoraFacts]) -> str:
+    """What identifies all files that a run is planned with: the model's digest, and those of LoRAs where it has any."""
+    return "|".join([digest, *(f"{name}={each.sha256}" for name, each in sorted(loras.items()))])
+
+
+def fetch_lora_file(name: str, lora: LoraSettings) -> Path:
+    """The file of a LoRA on this machine, brought here if need be. Raises BadInput, Missing, TryAgain."""
+    setting = f"model.loras.{name}"
+    if is_hub_id(lora.id):
+        if lora.weight_name is None:
+            raise BadInput(f"{setting}.weight_name is missing: name the safetensors file at {lora.id}.")
+        _require_safetensors(setting, lora.weight_name)
+        return download_file(lora, lora.weight_name, setting)
+    path = Path(resolve_path(lora.id))
+    with translate_errors(lora.id):
+        found = path if path.is_file() else _find_in_folder(path, lora, setting)
+    _require_safetensors(setting, found.name)
+    return found
+
+
+def fetch_planned_lora(name: str, lora: LoraSettings, sha256: str) -> Path:
+    """The file of a LoRA, as it was planned with. Raises BadInput where it is another one by now, Missing, TryAgain."""
+    path = fetch_lora_file(name, lora)
+    if _read_lora_facts(path, setting := f"model.loras.{name}").sha256 != sha256:
+        raise BadInput(
+            f"{setting}: {path.name} is not the file that the run was planned with. Restore it, or plan anew."
+        )
+    return path
+
+
+def _find_in_folder(folder: Path, lora: LoraSettings, setting: str) -> Path:
+    if not folder.is_dir():
+        raise Missing(f"{setting}: {lora.id} is not there. Name a safetensors file, or a hub id as org/name.")
+    if lora.weight_name is not None:
+        if not (folder / lora.weight_name).is_file():
+            raise Missing(f"{setting}: {lora.id} has no file {lora.weight_name}. Correct weight_name.")
+        return folder / lora.weight_name
+    there = sorted(folder.glob(f"*{SAFETENSORS_SUFFIX}"))
+    if len(there) != 1:
+        raise BadInput(f"{setting}: {lora.id} has {len(there)} safetensors files. Name one by weight_name.")
+    return there[0]
+
+
+def _require_safetensors(setting: str, file: str) -> None:
+    if not file.endswith(SAFETENSORS_SUFFIX):
+        raise BadInput(f"{setting}: {file} is no safetensors file, so it may hold code. Convert it.")
+
+
+def _read_lora_facts(path: Path, setting: str) -> LoraFacts:
+    with translate_errors(str(path)):
+        _require_lora_tensors(read(path, setting), path, setting)
+        return LoraFacts(file_sha256(path), _tensors_sha256(path))
+
+
+def _tensors_sha256(path: Path) -> str:
+    """The hash of all that follows the header of a whole safetensors file."""
+    with path.open("rb") as file:
+        header_bytes = int.from_bytes(file.read(LENGTH_BYTES), "little")
+        file.seek(LENGTH_BYTES + header_bytes)
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _require_lora_tensors(names: Iterable[str], path: Path, setting: str) -> None:
+    if not any(mark in name for name in names for mark in LORA_TENSOR_MARKERS):
+        raise BadInput(f"{setting}: {path.name} holds no LoRA. Name another file.")
+    if any("dora_scale" in name for name in names):  # diffusers leaves them out, and draws something else
+        raise BadInput(f"{setting}: {path.name} is a DoRA, whose scales diffusers does not read. Name a plain LoRA.")

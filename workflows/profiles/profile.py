@@ -1,0 +1,125 @@
+"""What a profile may say. What it leaves out is as in profiles/gpu.yaml: one whole NVIDIA GPU for each pod."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from imagekiln.steps.job.fields import ObjectName, Settings
+
+Amount = Annotated[float, Field(gt=0)]
+MIG_RESOURCE = "/mig-"  # in the resource that NVIDIA's plugin names a MIG slice by
+SHARED_SUFFIX = ".shared"  # what it ends in where a GPU is shared by turns or by MPS
+
+
+class NodeLabel(Settings):
+    """What a label of the node must be."""
+
+    key: str
+    operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = "In"
+    values: tuple[str, ...] = ()
+
+    @model_validator(mode="after")
+    def _check_values(self) -> "NodeLabel":
+        if bool(self.values) == (self.operator in ("Exists", "DoesNotExist")):
+            raise ValueError(f"{self.operator} goes {'without' if self.values else 'with'} values")
+        return self
+
+
+class Toleration(Settings):
+    """A taint that the pod puts up with."""
+
+    key: str
+    operator: Literal["Exists", "Equal"] = "Exists"
+    value: str | None = None
+    effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = None
+
+
+class PodSettings(Settings):
+    """Where a pod runs and what it gets. Memory and disk are in GiB (2^30 bytes), CPU in cores, for the whole pod."""
+
+    image: str
+    cpu: Amount
+    memory: Amount
+    most_memory: Amount | None = Field(None, description="What a pod may grow to after OOMKilled, half more each time.")
+    disk: Amount | None = Field(None, description="The most that /tmp may take; the node's limit where absent.")
+    shared_memory: Amount | None = Field(None, description="The size of /dev/shm, which counts as memory.")
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    labels: tuple[NodeLabel, ...] = Field((), description="Labels that the node must have; all of them.")
+    preferred: tuple[NodeLabel, ...] = Field((), description="Labels that it had better have.")
+    tolerations: tuple[Toleration, ...] = ()
+    runtime_class: ObjectName | None = None
+    priority_class: ObjectName | None = None
+    annotations: dict[str, str] = Field(default_factory=dict)
+    env: dict[str, str] = Field(default_factory=dict)
+    hours: Amount = Field(24, description="A pod that runs for longer is stopped.")
+
+
+class Gpu(Settings):
+    """What the pod asks a GPU by: an extended resource and a count, or a claim."""
+
+    resource: str = "nvidia.com/gpu"
+    count: int = Field(1, ge=1, le=64, description="GPUs in one pod. Each gets a worker of its own.")
+    claim: ObjectName | None = Field(
+        None, description="A ResourceClaimTemplate of the namespace, in the resource's place, for `count` GPUs."
+    )
+    device: Literal["cuda", "cpu"] = Field("cuda", description="cpu is for clusters whose GPUs are only advertised.")
+
+    @model_validator(mode="after")
+    def _check_single_share(self) -> "Gpu":
+        if (
+            self.count > 1 and MIG_RESOURCE in self.resource
+        ):  # CUDA counts whole GPUs, and takes slices by their UUIDs alone
+            raise ValueError("asks for several slices in one pod, whose workers would find one; set count: 1")
+        if self.count > 1 and self.resource.endswith(
+            SHARED_SUFFIX
+        ):  # they may all be of one GPU: the plugin refuses the pod
+            raise ValueError("asks for several shares in one pod, which is no more of a GPU; set count: 1")
+        return self
+
+
+class ModelCache(Settings):
+    """Where model files outlive a pod: a claim that every node can mount, a node's folder, or an image."""
+
+    claim: ObjectName | None = None
+    host_path: str | None = Field(None, pattern=r"^/", description="A folder of each node. Pod Security must allow it.")
+    image: str | None = Field(
+        None, description="An OCI image that is HF_HOME, with the hub's cache in /hub (Kubernetes 1.35)."
+    )
+
+    @model_validator(mode="after")
+    def _check_one_source(self) -> "ModelCache":
+        if [self.claim, self.host_path, self.image].count(None) != 2:
+            raise ValueError("needs one of claim, host_path and image")
+        return self
+
+
+class Retries(Settings):
+    """How often a failed pod is made again, where its failure is one that may pass."""
+
+    limit: int = Field(5, ge=0, le=100)
+    elsewhere: bool = Field(
+        False, description="Never on a node that failed it before. The pool needs more nodes than `limit`, or grows."
+    )
+
+
+class GpuSharing(Settings):
+    """What keeps batches from each other's GPUs."""
+
+    semaphore: str | None = Field(None, description="A key of ConfigMap imagekiln-gpus: so many pods at once.")
+    mutex: ObjectName | None = Field(None, description="Batches with this name generate one after the other.")
+
+
+class Profile(Settings):
+    """A kind of GPU pod, and the CPU pods beside it."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]
+    description: str
+    gpu: Gpu = Gpu()
+    generate: PodSettings
+    steps: PodSettings
+    cache: ModelCache | None = None
+    retries: Retries = Retries()
+    sharing: GpuSharing = GpuSharing()
+    parallelism: int = Field(16, ge=1, description="The most pods at once, where the submission says nothing.")
+    days: Amount = Field(7, description="A workflow that runs for longer is stopped.")
+    report_artifact: bool = Field(True, description="Show the report in Argo's page, from an S3 artifact repository.")

@@ -1,0 +1,4 @@
+"""The Argo objects of a job.
+
+Alone imports hera. Imports `profiles` and `objects`.
+"""

@@ -1,0 +1,46 @@
+"""When a schedule fires. Only what Argo reads is a schedule: it takes any text, and never fires what it cannot read."""
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, time, timedelta
+
+from cronsim import CronSim, CronSimError
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.dates import parse_time_zone
+
+CRON_FIELDS = 5
+SUNDAY = 0  # and never 7
+CRON_ITEM = re.compile(r"(\*|(\d+|[a-z]{3})(-(\d+|[a-z]{3}))?)(/\d+)?", re.IGNORECASE)  # no L, W and #, no seconds
+
+
+def check_cron(cron: str) -> None:
+    """Raise BadInput where Argo would not read the schedule."""
+    fields = cron.split()
+    try:
+        CronSim(cron, datetime.now(UTC))
+    except CronSimError as error:
+        raise _cron_error(cron, str(error)) from error
+    if len(fields) != CRON_FIELDS:
+        raise _cron_error(cron, "it has seconds")
+    for item in (item for field in fields for item in field.split(",")):
+        if not CRON_ITEM.fullmatch(item):
+            raise _cron_error(cron, f"Argo does not read {item!r}")
+    if "7" in re.split(r"[,-]", re.sub(r"/\d+", "", fields[-1])):
+        raise _cron_error(cron, f"Sunday is {SUNDAY}")
+
+
+def fire_times(cron: str, timezone: str, first: date, last: date) -> Iterator[datetime]:
+    """The moments, in UTC, at which a schedule fires from the first day to the last, both in its time zone."""
+    zone = parse_time_zone(timezone)
+    check_cron(cron)
+    start = datetime.combine(first, time(), zone)
+    end = datetime.combine(last + timedelta(days=1), time(), zone)
+    for at in CronSim(cron, start - timedelta(seconds=1)):
+        if at >= end:
+            return
+        yield at.astimezone(UTC)
+
+
+def _cron_error(cron: str, why: str) -> BadInput:
+    return BadInput(f"schedule {cron!r}: {why}. Write minute, hour, day, month and weekday: 30 1 * * *.")

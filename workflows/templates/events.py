@@ -1,0 +1,41 @@
+"""What starts a job when somebody posts it to Argo's server."""
+
+from hera.workflows import models as m
+
+from imagekiln.workflows.profiles.profile import Profile
+from imagekiln.workflows.templates.workflow import API_VERSION
+from imagekiln.workflows.templates.workflow_template import (
+    WORKFLOW_PARAMETERS,
+    as_object,
+    template_labels,
+    template_name,
+)
+
+
+def build_event_binding(profile: Profile, namespace: str) -> dict[str, object]:
+    """What starts a run when its job is posted to /api/v1/events/NAMESPACE/imagekiln-PROFILE.
+
+    The body is JSON: job (an object, since Argo would hand on a text of several lines as one line) or job-uri, and
+    optionally run-id, logical-date, timezone, settings (a list, for the same reason) and retry. With `request`, a word
+    of the sender's, a body that comes twice starts one workflow.
+    """
+    name = template_name(profile)
+    made = m.WorkflowEventBinding(
+        api_version=API_VERSION,
+        kind="WorkflowEventBinding",
+        metadata=m.ObjectMeta(name=name, namespace=namespace, labels=template_labels(profile)),
+        spec=m.WorkflowEventBindingSpec(
+            event=m.Event(selector=f'discriminator == "{name}"'),
+            submit=m.Submit(
+                workflow_template_ref=m.WorkflowTemplateRef(name=name),
+                metadata=m.ObjectMeta(name=f'payload["request"] == nil ? "" : "{name}-" + payload["request"]'),
+                arguments=m.Arguments(
+                    parameters=[
+                        m.Parameter(name=key, value_from=m.ValueFrom(event=f'payload["{key}"] ?? ""'))
+                        for key in WORKFLOW_PARAMETERS
+                    ]
+                ),
+            ),
+        ),
+    )
+    return as_object(made)
