@@ -64,10 +64,11 @@ bench-aggregate: $(VENV)/dev build/linked ## Benchmark: aggregation, images per 
 bench-index: $(VENV)/dev build/linked ## Benchmark: leaving out what earlier runs hold, seconds and memory
 	@$(BIN)/python tests/bench/index.py
 
-lint: $(VENV)/dev ## Check style and formatting
+lint: $(VENV)/dev build/linked ## Check style, formatting and layers
 	@$(BIN)/ruff check --quiet
 	@$(BIN)/ruff format --check --quiet
 	@$(BIN)/hadolint images/*.Dockerfile
+	@$(BIN)/lint-imports --no-cache >build/layers.txt || { cat build/layers.txt; exit 1; }
 
 types: $(VENV)/dev build/linked ## Check types, strictly, through the installed package
 	@bash -o pipefail -c "$(BIN)/mypy -m imagekiln.__main__ -p imagekiln.steps -p imagekiln.workflows -p tests | sed 's|^build/[^/]*/imagekiln/||'"

@@ -32,7 +32,9 @@ def controlnet(kind: Controlled) -> Path:
     """A saved ControlNet."""
     if kind in BESIDE:
         return saved_controlnet(beside(kind))
-    network = diffusers.ControlNetModel.from_unet(pipe(kind).unet, conditioning_embedding_out_channels=(8, 16))
+    network = diffusers.ControlNetModel.from_unet(
+        pipe(kind).unet, conditioning_embedding_out_channels=(8, 16)
+    )
     return saved_controlnet(network)
 
 
@@ -119,7 +121,10 @@ def flux_ip_adapter() -> Path:
     for block in range(network.config.num_layers):
         for letter in "kv":
             place = f"double_blocks.{block}.processor.ip_adapter_double_stream_{letter}_proj"
-            tensors |= {f"{place}.weight": torch.randn(made, read), f"{place}.bias": torch.randn(made)}
+            tensors |= {
+                f"{place}.weight": torch.randn(made, read),
+                f"{place}.bias": torch.randn(made),
+            }
     safetensors.torch.save_file(tensors, folder / "adapter.safetensors")
     save_image_encoder(folder, WIDE)
     return folder
@@ -131,12 +136,18 @@ def sd3_ip_adapter() -> Path:
     torch.manual_seed(9)
     network, folder = pipe("sd3").transformer, models.scratch("ip-adapter-sd3")
     made = network.config.attention_head_dim * network.config.num_attention_heads
-    eyes = IPAdapterTimeImageProjection(WIDE, made, hidden_dim=128, heads=2, num_queries=TOKENS, timestep_in_dim=16)
+    eyes = IPAdapterTimeImageProjection(
+        WIDE, made, hidden_dim=128, heads=2, num_queries=TOKENS, timestep_in_dim=16
+    )
     tensors = {f"image_proj.{name}": each for name, each in eyes.state_dict().items()}
     for block in range(len(network.attn_processors)):
-        reader = SD3IPAdapterJointAttnProcessor2_0(made, made, network.config.attention_head_dim, timesteps_emb_dim=128)
+        reader = SD3IPAdapterJointAttnProcessor2_0(
+            made, made, network.config.attention_head_dim, timesteps_emb_dim=128
+        )
         torch.nn.init.normal_(reader.to_v_ip.weight)
-        tensors |= {f"ip_adapter.{block}.{name}": each for name, each in reader.state_dict().items()}
+        tensors |= {
+            f"ip_adapter.{block}.{name}": each for name, each in reader.state_dict().items()
+        }
     safetensors.torch.save_file(tensors, folder / "adapter.safetensors")
     config = transformers.SiglipVisionConfig(
         hidden_size=WIDE, intermediate_size=WIDE, num_hidden_layers=2, num_attention_heads=4, image_size=SIGHT,

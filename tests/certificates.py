@@ -5,7 +5,11 @@ from pathlib import Path
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, EllipticCurvePrivateKey, generate_private_key
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    generate_private_key,
+)
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
@@ -16,7 +20,9 @@ def write(folder: Path, days: int = 30) -> dict[str, str]:
     chain = (_certificate("signer", leaf, root, days), _certificate("root", root, root, days))
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "chain.pem").write_bytes(b"".join(each.public_bytes(Encoding.PEM) for each in chain))
-    (folder / "key.pem").write_bytes(leaf.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    (folder / "key.pem").write_bytes(
+        leaf.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    )
     return {"certificate": str(folder / "chain.pem"), "key": str(folder / "key.pem")}
 
 
@@ -46,8 +52,12 @@ def _certificate(
         .add_extension(x509.BasicConstraints(ca, None), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key()), critical=False)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.EMAIL_PROTECTION]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer.public_key()), critical=False
+        )
+        .add_extension(
+            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.EMAIL_PROTECTION]), critical=False
+        )
         .sign(issuer, hashes.SHA256())
     )
 

@@ -27,7 +27,11 @@ def s3_bucket(s3_server: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
 @pytest.fixture(params=["disk", "s3"])
 def store_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """An empty folder: once on this disk, once in an S3 bucket."""
-    return str(tmp_path / "store") if request.param == "disk" else f"{request.getfixturevalue('s3_bucket')}/store"
+    return (
+        str(tmp_path / "store")
+        if request.param == "disk"
+        else f"{request.getfixturevalue('s3_bucket')}/store"
+    )
 
 
 @pytest.fixture

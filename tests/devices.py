@@ -24,7 +24,9 @@ class StandIn(Denoiser):
         self._seconds, self._over = seconds, 0.0
         self._noise = np.random.default_rng(7).integers(0, 256, (NOISES, side, side, 3), np.uint8)
 
-    def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[DrawnImage]:  # noqa: ARG002
+    def draw(
+        self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+    ) -> Sequence[DrawnImage]:  # noqa: ARG002
         before = Until(self._over)
         self._over = max(time.perf_counter(), self._over) + self._seconds
         self.batches += 1
@@ -39,7 +41,9 @@ class StandIn(Denoiser):
         return DeviceTimes()
 
     def _given(self, rows: Sequence[ImageRow]) -> list[DrawnImage]:
-        return [DrawnImage(row.index_in_part, self._noise[row.parameters.seed % NOISES]) for row in rows]
+        return [
+            DrawnImage(row.index_in_part, self._noise[row.parameters.seed % NOISES]) for row in rows
+        ]
 
 
 class Until:

@@ -8,7 +8,10 @@ from imagekiln.steps.runs.image import ImageRow
 
 
 def pixels_of(
-    denoiser: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None] = lambda: None
+    denoiser: Denoiser,
+    rows: Sequence[ImageRow],
+    size: int,
+    check: Callable[[], None] = lambda: None,
 ) -> list[RGB]:
     """The pixels of each row in a batch of this size; every one must be there."""
     found = []

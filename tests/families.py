@@ -67,7 +67,9 @@ def words() -> Untyped:
         show_progress=False,
     )
     made.train_from_iterator([WORDS] * 9, trainer)
-    made.post_processor = tokenizers.processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    made.post_processor = tokenizers.processors.TemplateProcessing(
+        single="$A </s>", special_tokens=[("</s>", 1)]
+    )
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=made,
         pad_token="<pad>",  # noqa: S106  # a word, no password
@@ -114,7 +116,13 @@ def qwen_vl() -> Untyped:
         "eos_token_id": 1,
         "bos_token_id": 2,
     }
-    sight = {"depth": 1, "hidden_size": 16, "intermediate_size": 16, "num_heads": 2, "out_hidden_size": WIDE}
+    sight = {
+        "depth": 1,
+        "hidden_size": 16,
+        "intermediate_size": 16,
+        "num_heads": 2,
+        "out_hidden_size": WIDE,
+    }
     config = transformers.Qwen2_5_VLConfig(text_config=text, vision_config=sight)
     return transformers.Qwen2_5_VLForConditionalGeneration(config)
 
@@ -130,7 +138,9 @@ def _lcm() -> Untyped:
         text_encoder=transformers.CLIPTextModel(tiny_clip()),
         tokenizer=clip_tokenizer(),
         unet=tiny_unet(WIDE, time_cond_proj_dim=8),
-        scheduler=diffusers.LCMScheduler(beta_schedule="scaled_linear", clip_sample=False, set_alpha_to_one=False),
+        scheduler=diffusers.LCMScheduler(
+            beta_schedule="scaled_linear", clip_sample=False, set_alpha_to_one=False
+        ),
         safety_checker=None,
         feature_extractor=None,
         requires_safety_checker=False,
@@ -165,7 +175,10 @@ def _flux2_parts(*, guided: bool) -> dict[str, Untyped]:
 
 
 def _flux2() -> Untyped:
-    text = decoder(transformers.MistralConfig).to_dict() | {"model_type": "mistral", "num_hidden_layers": 31}
+    text = decoder(transformers.MistralConfig).to_dict() | {
+        "model_type": "mistral",
+        "num_hidden_layers": 31,
+    }
     sight = {"model_type": "pixtral", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
              "intermediate_size": 16, "image_size": 30, "patch_size": 6}  # fmt: skip
     config = transformers.Mistral3Config(text_config=text, vision_config=sight, image_token_index=3)
@@ -178,7 +191,9 @@ def _klein() -> Untyped:
     config.num_hidden_layers = 28
     config.layer_types = ["full_attention"] * 28
     encoder = transformers.Qwen3ForCausalLM(config)
-    return diffusers.Flux2KleinPipeline(text_encoder=encoder, is_distilled=False, **_flux2_parts(guided=False))
+    return diffusers.Flux2KleinPipeline(
+        text_encoder=encoder, is_distilled=False, **_flux2_parts(guided=False)
+    )
 
 
 def _chroma() -> Untyped:
@@ -398,13 +413,19 @@ def _cogview4() -> Untyped:
         text_encoder=transformers.GlmForCausalLM(decoder(transformers.GlmConfig)),
         tokenizer=words(),
         scheduler=flow(
-            base_shift=0.25, max_shift=0.75, base_image_seq_len=256, use_dynamic_shifting=True, time_shift_type="linear"
+            base_shift=0.25,
+            max_shift=0.75,
+            base_image_seq_len=256,
+            use_dynamic_shifting=True,
+            time_shift_type="linear",
         ),
     )
 
 
 def _hunyuan_image() -> Untyped:
-    byt5 = transformers.T5Config(vocab_size=VOCABULARY, d_model=WIDE, d_ff=WIDE, d_kv=16, num_layers=1, num_heads=2)
+    byt5 = transformers.T5Config(
+        vocab_size=VOCABULARY, d_model=WIDE, d_ff=WIDE, d_kv=16, num_layers=1, num_heads=2
+    )
     return diffusers.HunyuanImagePipeline(
         transformer=diffusers.HunyuanImageTransformer2DModel(
             in_channels=4,

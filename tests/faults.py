@@ -20,7 +20,9 @@ def failing(*prompts: str) -> Iterator[list[str]]:
     drawn: list[str] = []
     draw = Denoiser.draw
 
-    def faulty(self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[DrawnImage]:
+    def faulty(
+        self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+    ) -> Sequence[DrawnImage]:
         texts = [row.parameters.prompt for row in rows]
         if bad := [text for text in texts if text in prompts]:
             raise ValueError(f"cannot draw {bad[0]!r}")
@@ -35,7 +37,9 @@ def failing(*prompts: str) -> Iterator[list[str]]:
 def manifests(uri: str) -> list[dict[str, object]]:
     """Every row of a run's manifest."""
     store = open_store(uri)
-    return [row for number in range(len(load_plan(store).shards)) for row in _manifest(store, number)]
+    return [
+        row for number in range(len(load_plan(store).shards)) for row in _manifest(store, number)
+    ]
 
 
 def image(store: Store, row: dict[str, object]) -> bytes:

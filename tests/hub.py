@@ -66,7 +66,10 @@ class _Handler(BaseHTTPRequestHandler):
         elif revision != REVISION:
             self._refuse(404, "RevisionNotFound")
         elif "/tree/" in path:
-            self._send(json.dumps([*map(self._entry, self._files())]).encode(), {"Content-Type": "application/json"})
+            self._send(
+                json.dumps([*map(self._entry, self._files())]).encode(),
+                {"Content-Type": "application/json"},
+            )
         elif (self.folder / file).is_file():
             self._file(file)
         else:

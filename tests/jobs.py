@@ -21,13 +21,19 @@ Columns: TypeAlias = Mapping[str, object] | pa.Table
 def write(path: Path, columns: Columns, **options: object) -> str:
     """Write a Parquet file and return its name."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(columns if isinstance(columns, pa.Table) else pa.table(dict(columns)), path, **options)
+    pq.write_table(
+        columns if isinstance(columns, pa.Table) else pa.table(dict(columns)), path, **options
+    )
     return str(path)
 
 
 def job(folder: Path, columns: Columns | None = None, /, **settings: object) -> Job:
     """A job on these columns with the bundled model, both input and output in `folder`."""
-    values = {"name": "test", "prompts": str(folder / "prompts.parquet"), "output": str(folder / "out")}
+    values = {
+        "name": "test",
+        "prompts": str(folder / "prompts.parquet"),
+        "output": str(folder / "out"),
+    }
     if columns is not None:
         write(folder / "prompts.parquet", columns)
     return validate_job({**values, "model": SHAPES, **settings})
@@ -41,7 +47,9 @@ def plan(folder: Path, columns: Columns | None = None, /, **settings: object) ->
 def image_rows(planned: PlanResult) -> pa.Table:
     """Every image row of a run, in the order in which they are made."""
     store = open_store(planned.uri)
-    return pa.concat_tables([read_table(store, shard_key(number)) for number in range(len(planned.plan.shards))])
+    return pa.concat_tables(
+        [read_table(store, shard_key(number)) for number in range(len(planned.plan.shards))]
+    )
 
 
 def rejected(planned: PlanResult) -> list[dict[str, object]]:
@@ -52,4 +60,8 @@ def rejected(planned: PlanResult) -> list[dict[str, object]]:
 
 def files(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, by its name there."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

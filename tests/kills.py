@@ -48,8 +48,14 @@ class Kills:
 def job(scratch: Path, output: str, images: int, **settings: object) -> Job:
     """One shard, in parts of four quick images."""
     prompts = {"prompt": [f"a red circle number {number}" for number in range(images)]}
-    cut: dict[str, object] = {"defaults": {"steps": 1}, "batch": {"images": PART}, "part": {"images": PART}}
-    return jobs.job(scratch, prompts, output=output, run_id="run", device="cpu", threads=1, **(cut | settings))
+    cut: dict[str, object] = {
+        "defaults": {"steps": 1},
+        "batch": {"images": PART},
+        "part": {"images": PART},
+    }
+    return jobs.job(
+        scratch, prompts, output=output, run_id="run", device="cpu", threads=1, **(cut | settings)
+    )
 
 
 def planned(scratch: Path, output: str, images: int, **settings: object) -> PlanResult:
@@ -68,7 +74,11 @@ def finished(there: PlanResult) -> Dataset:
     """Aggregate and verify the run, and read all of it. Raises where anything is missing or wrong."""
     aggregate(there.uri)
     store = open_store(there.uri)
-    parts = {key: store.read(key) for part in read_shard(store, there.plan, 0) for key in _objects(there.plan, part)}
+    parts = {
+        key: store.read(key)
+        for part in read_shard(store, there.plan, 0)
+        for key in _objects(there.plan, part)
+    }
     manifest = read_table(store, manifest_key(0))
     return Dataset(parts, manifest, verify(there.uri))
 
@@ -76,7 +86,11 @@ def finished(there: PlanResult) -> Dataset:
 def _objects(plan: Plan, part: Part) -> list[str]:
     """The names of all that a part is made of, its commit last."""
     places = [key for key in format_of(plan.job).object_keys(part) if key != part.key]
-    beside = [str(PurePosixPath(key).with_suffix(".json")) for key in places] if plan.job.format == "files" else []
+    beside = (
+        [str(PurePosixPath(key).with_suffix(".json")) for key in places]
+        if plan.job.format == "files"
+        else []
+    )
     return [*dict.fromkeys(places), *beside, part.key]
 
 

@@ -43,7 +43,9 @@ class Kube:
     objects: dict[str, Json] = field(default_factory=dict)
     served: tuple[str, ...] = KINDS
     unreadable: set[str] = field(default_factory=set)  # plurals
-    refused: set[str] = field(default_factory=lambda: {"get secrets"})  # rights; of an account: "name: verb resource"
+    refused: set[str] = field(
+        default_factory=lambda: {"get secrets"}
+    )  # rights; of an account: "name: verb resource"
     version: str = "v1.34.4"
     argo: str | None = None  # the version that Argo's server says
     down: bool = False
@@ -118,7 +120,9 @@ def _handler(kube: Kube) -> type[BaseHTTPRequestHandler]:
             kube.requests.append(f"{self.command} {self.path}")
             path = urlsplit(self.path)
             query = {key: values[0] for key, values in parse_qs(path.query).items()}
-            status, said = _answer(kube, self.command, path.path.strip("/"), query, json.loads(body or b"{}"))
+            status, said = _answer(
+                kube, self.command, path.path.strip("/"), query, json.loads(body or b"{}")
+            )
             self.send_response(status)
             self.end_headers()
             self.wfile.write(json.dumps(said).encode())
@@ -141,13 +145,21 @@ def _answer(kube: Kube, verb: str, path: str, query: dict[str, str], body: Json)
         if kube.invalid:
             return 422, {"message": kube.invalid}
         there = kube.objects[path]
-        return 200, {**there, **body, "metadata": {**get_mapping(there, "metadata"), **get_mapping(body, "metadata")}}
+        return 200, {
+            **there,
+            **body,
+            "metadata": {**get_mapping(there, "metadata"), **get_mapping(body, "metadata")},
+        }
     if path == "version":
         return 200, {"gitVersion": kube.version}
     if path == "api/v1/version":
         return (200, {"version": kube.argo}) if kube.argo else (404, {"message": "not found"})
     if path == "apis/argoproj.io/v1alpha1":
-        return (200, {"resources": [{"name": each} for each in kube.served]}) if kube.served else (404, {})
+        return (
+            (200, {"resources": [{"name": each} for each in kube.served]})
+            if kube.served
+            else (404, {})
+        )
     return _read(kube, path, query)
 
 

@@ -27,15 +27,24 @@ def folder(kind: Kind, seed: int = 0, *, text: bool = False, dropout: float = 0.
     saved: dict[str, Untyped] = {}
     for component, (module, targets) in layers.items():
         weights, settings = _random(module, targets, random, dropout)
-        saved |= {f"{component}_lora_layers": weights, f"{component}_lora_adapter_metadata": settings}
+        saved |= {
+            f"{component}_lora_layers": weights,
+            f"{component}_lora_adapter_metadata": settings,
+        }
     type(pipe).save_lora_weights(target, **saved)
     return target
 
 
-def _random(module: Untyped, targets: list[str], random: torch.Generator, dropout: float) -> tuple[Untyped, Untyped]:
-    module.add_adapter(peft.LoraConfig(r=2, lora_alpha=3, lora_dropout=dropout, target_modules=targets))
+def _random(
+    module: Untyped, targets: list[str], random: torch.Generator, dropout: float
+) -> tuple[Untyped, Untyped]:
+    module.add_adapter(
+        peft.LoraConfig(r=2, lora_alpha=3, lora_dropout=dropout, target_modules=targets)
+    )
     weights = peft.get_peft_model_state_dict(module)
-    drawn = {name: torch.randn(each.shape, generator=random) * STRENGTH for name, each in weights.items()}
+    drawn = {
+        name: torch.randn(each.shape, generator=random) * STRENGTH for name, each in weights.items()
+    }
     return drawn, module.peft_config["default"].to_dict()
 
 

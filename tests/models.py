@@ -87,7 +87,9 @@ def _sdxl() -> Untyped:
         tokenizer=clip_tokenizer(),
         tokenizer_2=clip_tokenizer(),
         unet=tiny_unet(2 * WIDE, **more),
-        scheduler=diffusers.EulerDiscreteScheduler(beta_schedule="scaled_linear", timestep_spacing="leading"),
+        scheduler=diffusers.EulerDiscreteScheduler(
+            beta_schedule="scaled_linear", timestep_spacing="leading"
+        ),
     )
 
 
@@ -166,7 +168,9 @@ def tiny_clip() -> Untyped:
 
 def tiny_t5() -> Untyped:
     """A T5 encoder, 2 * WIDE channels wide."""
-    config = transformers.T5Config(vocab_size=626, d_model=2 * WIDE, d_ff=4 * WIDE, d_kv=16, num_layers=1, num_heads=4)
+    config = transformers.T5Config(
+        vocab_size=626, d_model=2 * WIDE, d_ff=4 * WIDE, d_kv=16, num_layers=1, num_heads=4
+    )
     return transformers.T5EncoderModel(config)
 
 

@@ -16,7 +16,9 @@ def dead_port(kind: str, held: ExitStack) -> int:
     if kind == "refuses":
         return int(server.getsockname()[1])
     server.listen(0 if kind == "swallows" else 100)
-    for _ in range(3 if kind == "swallows" else 0):  # fill the queue, so that the next one waits for ever
+    for _ in range(
+        3 if kind == "swallows" else 0
+    ):  # fill the queue, so that the next one waits for ever
         client = held.enter_context(socket.socket())
         client.setblocking(False)
         client.connect_ex(server.getsockname())
@@ -39,7 +41,9 @@ def flaky(endpoint: str, loses: Callable[[bytes], bool]) -> Iterator[Flaky]:
     host, _, port = endpoint.removeprefix("http://").partition(":")
     with socket.create_server(("127.0.0.1", 0)) as server:
         proxy = Flaky(f"http://127.0.0.1:{server.getsockname()[1]}", loses)
-        thread = threading.Thread(target=_serve, args=(server, (host, int(port)), proxy), daemon=True)
+        thread = threading.Thread(
+            target=_serve, args=(server, (host, int(port)), proxy), daemon=True
+        )
         thread.start()
         try:
             yield proxy
@@ -71,7 +75,9 @@ def _answer(upstream: socket.socket, client: socket.socket, proxy: Flaky) -> Non
                 lost = not piece.startswith(b"HTTP/1.1 100") and proxy.loses(piece)
                 proxy.lost += lost
             if lost:
-                client.sendall(piece[: len(piece) // 2 * (proxy.lost % 2)])  # half of it, or nothing
+                client.sendall(
+                    piece[: len(piece) // 2 * (proxy.lost % 2)]
+                )  # half of it, or nothing
                 break
             client.sendall(piece)
     for each in (client, upstream):

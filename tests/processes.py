@@ -151,7 +151,10 @@ def _context() -> ForkServerContext:
 
 
 def _run(
-    environment: Mapping[str, str], says: Connection, work: Callable[..., None], arguments: tuple[object, ...]
+    environment: Mapping[str, str],
+    says: Connection,
+    work: Callable[..., None],
+    arguments: tuple[object, ...],
 ) -> None:
     os.environ.clear()
     os.environ.update(environment)

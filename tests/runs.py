@@ -31,7 +31,9 @@ from tests.models import scratch as temporary
 
 Rows = Iterable[Mapping[str, object]]
 IMAGES = 20  # of the finished run: shards of 8, 8 and 4, in parts of 4
-PROMPTS = tuple({"prompt": f"a red circle number {place}", "id": f"row-{place}"} for place in range(IMAGES))
+PROMPTS = tuple(
+    {"prompt": f"a red circle number {place}", "id": f"row-{place}"} for place in range(IMAGES)
+)
 
 
 def image_row(prompt: str = "a red circle", place: int = 0, **settings: object) -> ImageRow:
@@ -117,7 +119,10 @@ def fill(there: PlanResult, outcomes: Mapping[int, EncodedImage] | None = None) 
     store, layout, made, start = open_store(there.uri), format_of(there.plan.job), list[Part](), 0
     for number in range(len(there.plan.shards)):
         for part in read_shard(store, there.plan, number):
-            each = [(outcomes or {}).get(start + place) or encoded(place) for place in range(part.rows.num_rows)]
+            each = [
+                (outcomes or {}).get(start + place) or encoded(place)
+                for place in range(part.rows.num_rows)
+            ]
             layout.pack(part, renumbered(each)).commit(store)
             made.append(part)
             start += part.rows.num_rows

@@ -54,7 +54,11 @@ class S3Server:
         """A new, empty bucket's name."""
         name = f"test-{uuid4().hex[:12]}"
         files = fsspec.filesystem(
-            "s3", endpoint_url=self.endpoint, key=WRITER.key, secret=WRITER.secret, skip_instance_cache=True
+            "s3",
+            endpoint_url=self.endpoint,
+            key=WRITER.key,
+            secret=WRITER.secret,
+            skip_instance_cache=True,
         )
         files.mkdir(name)
         return name
@@ -84,7 +88,12 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     with (folder / "log").open("wb") as log, ExitStack() as after:
         command = ["sh", "-c", SUPERVISOR, "sh", str(program), *_options(folder, ports)]
         process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=log, stderr=log, cwd=folder, start_new_session=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            cwd=folder,
+            start_new_session=True,
         )
         after.callback(_remove_sockets, ports)
         after.callback(process.communicate, b"\n")
@@ -96,8 +105,15 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
 def _options(folder: Path, ports: list[int]) -> list[str]:
     """What `weed` is told: every port on loopback, no telemetry, no bucket but those that were made."""
     identities = [
-        {"name": login.key, "credentials": [{"accessKey": login.key, "secretKey": login.secret}], "actions": actions}
-        for login, actions in ((WRITER, ["Admin", "Read", "Write", "List"]), (READER, ["Read", "List"]))
+        {
+            "name": login.key,
+            "credentials": [{"accessKey": login.key, "secretKey": login.secret}],
+            "actions": actions,
+        }
+        for login, actions in (
+            (WRITER, ["Admin", "Read", "Write", "List"]),
+            (READER, ["Read", "List"]),
+        )
     ]
     (folder / "identities.json").write_text(json.dumps({"identities": identities}))
     (folder / "data").mkdir()

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 
 
-def write(path: Path, names: tuple[str, ...] = ("unet.to_q.lora_A.weight",), data: bytes = b"\1\2\3\4") -> Path:
+def write(
+    path: Path, names: tuple[str, ...] = ("unet.to_q.lora_A.weight",), data: bytes = b"\1\2\3\4"
+) -> Path:
     """A file with one small tensor of each name. https://github.com/huggingface/safetensors#format"""
     size = len(data)
     tensors = {
@@ -17,5 +19,7 @@ def write(path: Path, names: tuple[str, ...] = ("unet.to_q.lora_A.weight",), dat
 def raw(path: Path, header: bytes, data: bytes = b"", length: int | None = None) -> Path:
     """A file with this header, which claims to be of this many bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes((len(header) if length is None else length).to_bytes(8, "little") + header + data)
+    path.write_bytes(
+        (len(header) if length is None else length).to_bytes(8, "little") + header + data
+    )
     return path

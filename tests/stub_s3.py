@@ -54,7 +54,11 @@ def _handler(store: StubS3) -> type[BaseHTTPRequestHandler]:
             with lock:
                 store.requests.append(f"{self.command} {self.path}")
                 fault = store.faults.popleft() if store.faults else "none"
-                answer = _error(*fault) if isinstance(fault, tuple) else ANSWERS[self.command](store, self, body)
+                answer = (
+                    _error(*fault)
+                    if isinstance(fault, tuple)
+                    else ANSWERS[self.command](store, self, body)
+                )
             self.answer(*answer, fault)
 
         do_GET = do_HEAD = do_PUT = do_DELETE = handle_one  # noqa: N815  # names of the standard library
@@ -65,7 +69,9 @@ def _handler(store: StubS3) -> type[BaseHTTPRequestHandler]:
                 return
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
-            self.send_header("Content-Type", "application/xml" if status >= 300 else "application/octet-stream")
+            self.send_header(
+                "Content-Type", "application/xml" if status >= 300 else "application/octet-stream"
+            )
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(body[: len(body) // 2] if fault == "cut" else body)
@@ -81,7 +87,10 @@ Answer = tuple[int, bytes]
 
 
 def _error(status: int, code: str, extra: str = "") -> Answer:
-    return status, f"<Error><Code>{code}</Code><Message>{code}, says the stub</Message>{extra}</Error>".encode()
+    return (
+        status,
+        f"<Error><Code>{code}</Code><Message>{code}, says the stub</Message>{extra}</Error>".encode(),
+    )
 
 
 def _get(store: StubS3, request: BaseHTTPRequestHandler, _body: bytes) -> Answer:
@@ -96,7 +105,11 @@ def _get(store: StubS3, request: BaseHTTPRequestHandler, _body: bytes) -> Answer
 
 
 def _put(store: StubS3, request: BaseHTTPRequestHandler, body: bytes) -> Answer:
-    if store.conditional and request.headers.get("If-None-Match") == "*" and request.path in store.objects:
+    if (
+        store.conditional
+        and request.headers.get("If-None-Match") == "*"
+        and request.path in store.objects
+    ):
         return _error(412, "PreconditionFailed", "<Condition>If-None-Match</Condition>")
     store.objects[request.path] = body
     return 200, b""

@@ -101,7 +101,9 @@ def places() -> Iterator[Row]:
     for number in range(16):
         size = "small" if number >= 12 else ""
         place = PLACES[number % 4]
-        yield Row("places", sentence(number, shape=number, colour=7 * number + 1, size=size, place=place))
+        yield Row(
+            "places", sentence(number, shape=number, colour=7 * number + 1, size=size, place=place)
+        )
 
 
 def sides() -> Iterator[Row]:

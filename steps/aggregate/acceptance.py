@@ -53,7 +53,10 @@ def check_gate_names(gates: GateSettings, accepted: Sequence[str]) -> None:
 
 def gate_results(gates: GateSettings, summary: Summary) -> tuple[GateResult, ...]:
     """What each gate found in a run."""
-    statuses = {BLANK: summary.statuses.get("blank", 0), SAFETY: summary.statuses.get("filtered", 0)}
+    statuses = {
+        BLANK: summary.statuses.get("blank", 0),
+        SAFETY: summary.statuses.get("filtered", 0),
+    }
     counts = statuses | summary.marks
     return tuple(
         GateResult(name, counts.get(name, 0), summary.images, gate.share, name in summary.accepted)
@@ -85,7 +88,11 @@ MAX_IN_MESSAGE = 10
 
 
 def resolve_policy(
-    store: Store, frozen: Plan, failed_share: float | None, accept: Sequence[str], price: float | None = None
+    store: Store,
+    frozen: Plan,
+    failed_share: float | None,
+    accept: Sequence[str],
+    price: float | None = None,
 ) -> AcceptancePolicy:
     """What is asked for, else what the job says. What a run that is finished was accepted with stays so."""
     share, cost = frozen.job.limits.failed_share, frozen.job.price_per_hour
@@ -93,15 +100,23 @@ def resolve_policy(
     if store.exists(SUCCESS_KEY):
         with suppress(BadInput):  # the summary is about to be written anew
             there = load_summary(store)
-            share, before, cost = max(share, there.failed_share), there.accepted, there.price_per_hour
+            share, before, cost = (
+                max(share, there.failed_share),
+                there.accepted,
+                there.price_per_hour,
+            )
     named = tuple(dict.fromkeys((*before, *accept)))
-    return AcceptancePolicy(share if failed_share is None else failed_share, named, cost if price is None else price)
+    return AcceptancePolicy(
+        share if failed_share is None else failed_share, named, cost if price is None else price
+    )
 
 
 def accept_command(run: str, job: Job, summary: Summary) -> str:
     """The command that accepts all of a run that is not as the job asks."""
     share = max(summary.failed_share, summary.share_to_accept)
-    return format_aggregate_command(run, job, share, (*summary.accepted, *exceeded_gates(job.gates, summary)))
+    return format_aggregate_command(
+        run, job, share, (*summary.accepted, *exceeded_gates(job.gates, summary))
+    )
 
 
 def require_complete(store: Store, job: Job, summary: Summary) -> None:
@@ -118,14 +133,19 @@ def require_complete(store: Store, job: Job, summary: Summary) -> None:
             "Run their shards again."
         )
     if summary.too_many_failed:
-        causes = "; ".join(f"{each.images} {each.status} ({each.error})" for each in summary.failures[:MAX_IN_MESSAGE])
+        causes = "; ".join(
+            f"{each.images} {each.status} ({each.error})"
+            for each in summary.failures[:MAX_IN_MESSAGE]
+        )
         raise Incomplete(
             f"{store.uri}: {summary.not_ok} of {summary.images} images are not ok: {causes}. To make them again: "
             f"{format_command('retry', store.uri)}. To accept them: {accept_command(store.uri, job, summary)}"
         )
 
 
-def format_aggregate_command(run: str, job: Job, failed_share: float, accepted: Sequence[str]) -> str:
+def format_aggregate_command(
+    run: str, job: Job, failed_share: float, accepted: Sequence[str]
+) -> str:
     """The command that aggregates the run with this share of images that are not ok, and these gates, accepted."""
     share = () if failed_share == job.limits.failed_share else (f"--failed-share {failed_share}",)
     return format_command("aggregate", run, *share, *(f"--accept {gate}" for gate in accepted))

@@ -17,8 +17,23 @@ from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, read_table
 from imagekiln.steps.runs.webui_text import model_label
 from imagekiln.steps.storage.store import Store
 
-SIZE_CATEGORIES = ["n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M", "10M<n<100M", "100M<n<1B", "1B<n<10B"]
-INVISIBLE_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}  # controls, marks that reorder text, line ends
+SIZE_CATEGORIES = [
+    "n<1K",
+    "1K<n<10K",
+    "10K<n<100K",
+    "100K<n<1M",
+    "1M<n<10M",
+    "10M<n<100M",
+    "100M<n<1B",
+    "1B<n<10B",
+]
+INVISIBLE_CATEGORIES = {
+    "Cc",
+    "Cf",
+    "Cs",
+    "Zl",
+    "Zp",
+}  # controls, marks that reorder text, line ends
 
 
 def write_card(store: Store, plan: Plan, summary: Summary) -> None:
@@ -30,7 +45,9 @@ def write_card(store: Store, plan: Plan, summary: Summary) -> None:
 def render_card(plan: Plan, rows: pa.Schema, summary: Summary) -> str:
     """The card of a run with these image rows, as Markdown. Texts of the user's stand in it as data."""
     environment = Environment(  # noqa: S701  # Markdown: what is not ours goes through `code`
-        loader=PackageLoader("imagekiln.steps.aggregate", "."), trim_blocks=True, keep_trailing_newline=True
+        loader=PackageLoader("imagekiln.steps.aggregate", "."),
+        trim_blocks=True,
+        keep_trailing_newline=True,
     )
     environment.filters["code"] = code_span
     model = model_label(plan)  # of a local folder, not where it was
@@ -43,10 +60,13 @@ def render_card(plan: Plan, rows: pa.Schema, summary: Summary) -> str:
 def code_span(text: str) -> str:
     """Text as a Markdown code span, which ends where it should and hides nothing."""
     seen = "".join(
-        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(sign) in INVISIBLE_CATEGORIES else sign for sign in text
+        "\N{REPLACEMENT CHARACTER}" if unicodedata.category(sign) in INVISIBLE_CATEGORIES else sign
+        for sign in text
     )
     fence = "`" * (1 + max(map(len, re.findall("`+", seen)), default=0))
-    return f"{fence} {seen} {fence}".replace("|", "\\|")  # the cell of a table ends at a bar, even within code
+    return f"{fence} {seen} {fence}".replace(
+        "|", "\\|"
+    )  # the cell of a table ends at a bar, even within code
 
 
 def _front_matter(job: Job, rows: pa.Schema, summary: Summary) -> dict[str, object]:
@@ -58,12 +78,16 @@ def _front_matter(job: Job, rows: pa.Schema, summary: Summary) -> dict[str, obje
         "pretty_name": job.name,
         "task_categories": ["text-to-image"],
         "tags": ["synthetic", "imagekiln"],
-        "size_categories": [SIZE_CATEGORIES[min(max(len(str(summary.ok)) - 3, 0), len(SIZE_CATEGORIES) - 1)]],
+        "size_categories": [
+            SIZE_CATEGORIES[min(max(len(str(summary.ok)) - 3, 0), len(SIZE_CATEGORIES) - 1)]
+        ],
         # Not the manifest: `datasets` takes all that a card names for one format.
         "configs": [
             {
                 "config_name": "default",
-                "data_files": [{"split": "train", "path": _data_file_patterns(job, summary.rounds)}],
+                "data_files": [
+                    {"split": "train", "path": _data_file_patterns(job, summary.rounds)}
+                ],
             }
         ],
         **info,

@@ -56,7 +56,10 @@ class LogHistogram:
         """Count so many more values."""
         if not len(values):
             return
-        self._least, self._most = min(self._least, int(values.min())), max(self._most, int(values.max()))
+        self._least, self._most = (
+            min(self._least, int(values.min())),
+            max(self._most, int(values.max())),
+        )
         places = np.floor(np.log2(np.maximum(values, 1)) * BINS_PER_DOUBLING).astype(np.int64)
         self._counts += np.bincount(np.minimum(places, LOG_BINS - 1), minlength=LOG_BINS)
 
@@ -67,7 +70,11 @@ class LogHistogram:
             return Histogram()
         first, last = int(filled[0]), int(filled[-1])
         wide = -(-(last - first + 1) // MAX_BINS)
-        return Histogram(self._least, self._most, tuple(self._bin(at, wide) for at in range(first, last + 1, wide)))
+        return Histogram(
+            self._least,
+            self._most,
+            tuple(self._bin(at, wide) for at in range(first, last + 1, wide)),
+        )
 
     def _bin(self, first: int, wide: int) -> Bin:
         return Bin(
@@ -131,8 +138,12 @@ class TopKCounter(Generic[T]):
 
     def top_values(self, said: Callable[[T], str]) -> TopValues:
         """The most frequent values as people read them."""
-        top = tuple(ValueCount(said(value), images) for value, images in self.most_common(MAX_TOP_VALUES))
-        return TopValues(top, len(self._counts) - len(top), self._total - sum(each.images for each in top))
+        top = tuple(
+            ValueCount(said(value), images) for value, images in self.most_common(MAX_TOP_VALUES)
+        )
+        return TopValues(
+            top, len(self._counts) - len(top), self._total - sum(each.images for each in top)
+        )
 
 
 SIDE_BITS = 17  # a side is at most 65,536
@@ -155,13 +166,19 @@ class DistributionBuilder:
     def __init__(self) -> None:
         """Begin at nothing."""
         self._bytes, self._prompt = LogHistogram(), LogHistogram()
-        self._shapes, self._steps, self._guidance = TopKCounter[int](), TopKCounter[int](), TopKCounter[float]()
+        self._shapes, self._steps, self._guidance = (
+            TopKCounter[int](),
+            TopKCounter[int](),
+            TopKCounter[float](),
+        )
 
     def add(self, manifest: pa.Table) -> None:
         """Count one shard's images."""
         self._bytes.add(pc.drop_null(manifest["size"]).to_numpy())
         self._prompt.add(pc.utf8_length(manifest["prompt"]).to_numpy())
-        self._shapes.add_column((manifest["width"].to_numpy() << SIDE_BITS) | manifest["height"].to_numpy())
+        self._shapes.add_column(
+            (manifest["width"].to_numpy() << SIDE_BITS) | manifest["height"].to_numpy()
+        )
         self._steps.add_column(manifest["steps"].to_numpy())
         self._guidance.add_column(manifest["guidance"].to_numpy())
 

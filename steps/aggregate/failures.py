@@ -44,13 +44,20 @@ class FailureCounter:
     def add(self, manifest: pa.Table) -> None:
         """Add one shard's images."""
         bad = manifest.filter(pc.is_valid(manifest["error"]))
-        pairs = zip(bad["status"].to_pylist(), map(first_line, bad["error"].to_pylist()), strict=True)
+        pairs = zip(
+            bad["status"].to_pylist(), map(first_line, bad["error"].to_pylist()), strict=True
+        )
         causes = list(pairs)
         self._images.add(causes)
         for place, cause in enumerate(causes):
-            if cause in self._images and len(examples := self._examples.setdefault(cause, [])) < MAX_EXAMPLES:
+            if (
+                cause in self._images
+                and len(examples := self._examples.setdefault(cause, [])) < MAX_EXAMPLES
+            ):
                 examples.append(_failure_example(bad, place))
-        self._examples = {cause: some for cause, some in self._examples.items() if cause in self._images}
+        self._examples = {
+            cause: some for cause, some in self._examples.items() if cause in self._images
+        }
 
     def most_common(self, most: int) -> tuple[FailureCause, ...]:
         """The most frequent causes."""
@@ -62,5 +69,7 @@ class FailureCounter:
 
 
 def _failure_example(bad: pa.Table, place: int) -> FailureExample:
-    image_id, row, part, prompt = (bad[name][place].as_py() for name in ("image_id", "row", "part", "prompt"))
+    image_id, row, part, prompt = (
+        bad[name][place].as_py() for name in ("image_id", "row", "part", "prompt")
+    )
     return FailureExample(image_id, row, part, truncate_text(prompt, MAX_PROMPT_CHARS))

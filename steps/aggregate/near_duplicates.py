@@ -26,7 +26,9 @@ from imagekiln.steps.storage.store import Store
 HASH_BITS = 64
 MAX_EXTRA_BLOCKS = 8
 SORT_COST = 4  # what sorting a hash takes, in comparisons of one
-COMPARISONS_PER_HASH = 32  # comparisons a hash in one choice of blocks, before the rest is cut again
+COMPARISONS_PER_HASH = (
+    32  # comparisons a hash in one choice of blocks, before the rest is cut again
+)
 PASS_OVERHEAD = 1000  # comparisons that take as long as beginning anew
 INDEX_MASK = np.uint64(2**32 - 1)
 BUCKET_SHIFT = np.uint64(32)
@@ -40,11 +42,15 @@ def find_earlier_matches(hashes: npt.NDArray[np.int64], distance: int) -> Indice
     No two hashes with -1 are within the distance. An earlier one may have an original itself.
     """
     found = np.full(len(hashes), -1, np.int32)
-    _find_matches(hashes.view(np.uint64), np.arange(len(hashes), dtype=np.int32), 0, distance, found)
+    _find_matches(
+        hashes.view(np.uint64), np.arange(len(hashes), dtype=np.int32), 0, distance, found
+    )
     return found
 
 
-def _find_matches(hashes: Hashes, places: Indices, fixed: int, distance: int, found: Indices) -> None:
+def _find_matches(
+    hashes: Hashes, places: Indices, fixed: int, distance: int, found: Indices
+) -> None:
     """Compare hashes at `places`, which agree in the bits `fixed` with those in their bucket."""
     for mask in block_masks(fixed, distance, len(places)):
         places = places[found[places] < 0]
@@ -66,7 +72,8 @@ def block_masks(fixed: int, distance: int, count: int) -> Iterator[int]:
     free = [bit for bit in range(HASH_BITS) if not fixed >> bit & 1]
     most = max(1, min(distance + MAX_EXTRA_BLOCKS, len(free)))
     blocks = min(
-        range(min(distance + 1, most), most + 1), key=lambda blocks: _search_cost(blocks, distance, len(free), count)
+        range(min(distance + 1, most), most + 1),
+        key=lambda blocks: _search_cost(blocks, distance, len(free), count),
     )
     # Neighbouring bits say much the same, so each block takes some from everywhere.
     parts = [sum(1 << bit for bit in free[block::blocks]) for block in range(blocks)]
@@ -94,7 +101,9 @@ def _pack_buckets(hashes: Hashes, places: Indices, mask: int) -> Hashes:
     return packed
 
 
-def _compare_buckets(hashes: Hashes, packed: Hashes, distance: int, found: Indices, patience: int) -> Indices:
+def _compare_buckets(
+    hashes: Hashes, packed: Hashes, distance: int, found: Indices, patience: int
+) -> Indices:
     """Compare the first of each bucket with the others, then the first that is left, and so on.
 
     Returns the places that are left when patience ends.
@@ -131,7 +140,9 @@ class NearDuplicateMarker:
         if self._gate is not None:
             hashes = manifest["phash"].combine_chunks()
             self._hashes.append(hashes.drop_null().to_numpy(zero_copy_only=False))
-            self._rows.append(np.flatnonzero(hashes.is_valid().to_numpy(zero_copy_only=False)).astype(np.int32))
+            self._rows.append(
+                np.flatnonzero(hashes.is_valid().to_numpy(zero_copy_only=False)).astype(np.int32)
+            )
 
     def mark_manifests(self, store: Store) -> Iterator[pa.Table]:
         """Write the manifests anew in which something was found. Gives the rows that were marked, shard by shard."""
@@ -141,13 +152,20 @@ class NearDuplicateMarker:
         marked = np.flatnonzero(found >= 0)
         firsts, named = np.unique(found[marked], return_inverse=True)
         ids = np.empty(len(firsts), "S32")  # they are hexadecimal
-        for rows, here in self._map_shards(firsts, lambda shard, rows, here: (_image_ids(store, shard, rows), here)):
+        for rows, here in self._map_shards(
+            firsts, lambda shard, rows, here: (_image_ids(store, shard, rows), here)
+        ):
             ids[here] = rows
         yield from self._map_shards(
-            marked, lambda shard, rows, here: _write_marks(store, shard, rows, ids[named[here]].astype(str))
+            marked,
+            lambda shard, rows, here: _write_marks(
+                store, shard, rows, ids[named[here]].astype(str)
+            ),
         )
 
-    def _map_shards(self, places: RowIndices, work: Callable[[int, RowIndices, slice], T]) -> Iterator[T]:
+    def _map_shards(
+        self, places: RowIndices, work: Callable[[int, RowIndices, slice], T]
+    ) -> Iterator[T]:
         """What `work` gives for each shard that has some of these places, being told which rows of it they are, and
         where they stand in `places`.
         """
@@ -164,7 +182,9 @@ class NearDuplicateMarker:
 
 
 def _image_ids(store: Store, shard: int, rows: RowIndices) -> list[str]:
-    ids: list[str] = read_column(store, manifest_key(shard), "image_id").take(pa.array(rows)).to_pylist()
+    ids: list[str] = (
+        read_column(store, manifest_key(shard), "image_id").take(pa.array(rows)).to_pylist()
+    )
     return ids
 
 
@@ -184,6 +204,11 @@ def mark_near_duplicates(manifest: pa.Table, of: pa.ChunkedArray) -> pa.Table:
         [*(old or []), NEAR_DUPLICATE] if is_near else old
         for old, is_near in zip(manifest["marks"].to_pylist(), near, strict=True)
     ]
-    for name, values in (("marks", pa.array(marks, manifest.schema.field("marks").type)), ("near_duplicate_of", of)):
-        manifest = manifest.set_column(manifest.schema.get_field_index(name), manifest.schema.field(name), values)
+    for name, values in (
+        ("marks", pa.array(marks, manifest.schema.field("marks").type)),
+        ("near_duplicate_of", of),
+    ):
+        manifest = manifest.set_column(
+            manifest.schema.get_field_index(name), manifest.schema.field(name), values
+        )
     return manifest.combine_chunks()

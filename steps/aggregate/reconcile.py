@@ -35,13 +35,17 @@ def reconcile_shard(store: Store, plan: Plan, number: int) -> ReconciledShard:
     wanted = read_shard(store, plan, number)
     found = [(part, _read_outcomes(store, part)) for part in wanted]
     layout = format_of(plan.job)
-    columns = [_result_columns(part, layout.object_keys(part), outcomes) for part, outcomes in found]
+    columns = [
+        _result_columns(part, layout.object_keys(part), outcomes) for part, outcomes in found
+    ]
     rows = pa.concat_tables([part.rows for part in wanted])
     results = pa.concat_tables(columns)
     manifest = pa.Table.from_arrays(
         [*rows.columns, *results.columns], schema=pa.schema([*rows.schema, *results.schema])
     ).combine_chunks()
-    return ReconciledShard(manifest, tuple(part.key for part, outcomes in found if outcomes is None))
+    return ReconciledShard(
+        manifest, tuple(part.key for part, outcomes in found if outcomes is None)
+    )
 
 
 def _read_outcomes(store: Store, part: Part) -> PartOutcomes | None:
@@ -56,15 +60,21 @@ def _result_columns(part: Part, places: list[str], outcomes: PartOutcomes | None
     count = part.rows.num_rows
     if outcomes is None:
         unknown = [pa.nulls(count, field.type) for field in list(RESULT_SCHEMA)[1:]]
-        return pa.Table.from_arrays([pa.array([MISSING_STATUS] * count), *unknown], schema=RESULT_SCHEMA)
+        return pa.Table.from_arrays(
+            [pa.array([MISSING_STATUS] * count), *unknown], schema=RESULT_SCHEMA
+        )
     # An image that is not there lies nowhere: what says so is named instead.
     where = pc.if_else(pc.is_valid(outcomes.offsets), pa.array(places), part.key)
     place = [where, outcomes.offsets, pa.nulls(count, pa.string())]
-    return pa.Table.from_arrays([*outcomes.table.drop_columns(["image_id"]).columns, *place], schema=RESULT_SCHEMA)
+    return pa.Table.from_arrays(
+        [*outcomes.table.drop_columns(["image_id"]).columns, *place], schema=RESULT_SCHEMA
+    )
 
 
 RESULT_SCHEMA = pa.schema([*OUTCOME_SCHEMA, *LOCATION_SCHEMA, *NEAR_DUPLICATE_SCHEMA])
-CACHED_SHARDS_PER_ROUND = 4  # shards of each round at hand: shards of the run are looked at in order, several at a time
+CACHED_SHARDS_PER_ROUND = (
+    4  # shards of each round at hand: shards of the run are looked at in order, several at a time
+)
 
 
 class RunReconciler:
@@ -76,7 +86,9 @@ class RunReconciler:
         self.plan = frozen
         self._store = store
         self._missing: dict[tuple[int, int], tuple[str, ...]] = {}
-        self._shard = SingleFlightCache(self._round_manifest, CACHED_SHARDS_PER_ROUND * max(1, len(self.rounds)))
+        self._shard = SingleFlightCache(
+            self._round_manifest, CACHED_SHARDS_PER_ROUND * max(1, len(self.rounds))
+        )
 
     def reconcile(self, number: int) -> ReconciledShard:
         """One shard of the run, with what later rounds made of its images. Raises BadInput, TryAgain."""
@@ -98,13 +110,20 @@ class RunReconciler:
     def round_metadata_tables(self) -> Iterator[tuple[str, pa.Table]]:
         """What readers of the format want beside the images of the rounds, each with its key."""
         for each in self.rounds if has_metadata_tables(self.plan.job) else ():
-            for shard in map_ordered(partial(reconcile_shard, each.store, each.plan), len(each.plan.shards)):
+            for shard in map_ordered(
+                partial(reconcile_shard, each.store, each.plan), len(each.plan.shards)
+            ):
                 for key, table in metadata_tables(each.plan.job, shard.manifest):
                     yield f"{round_folder(each.plan.round)}/{key}", table
 
     def missing_parts(self, number: int) -> tuple[str, ...]:
         """The parts of one round that are not there, once every shard of the run is reconciled."""
-        return tuple(key for place, keys in sorted(self._missing.items()) if place[0] == number - 1 for key in keys)
+        return tuple(
+            key
+            for place, keys in sorted(self._missing.items())
+            if place[0] == number - 1
+            for key in keys
+        )
 
     def mark_finished_rounds(self) -> None:
         """Write down which rounds are finished, once everything else of them is written."""

@@ -17,7 +17,12 @@ from imagekiln.steps.aggregate.near_duplicates import NearDuplicateMarker
 from imagekiln.steps.aggregate.reconcile import ReconciledShard, RunReconciler
 from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet
 from imagekiln.steps.aggregate.report.page import write_report
-from imagekiln.steps.aggregate.summary import SUMMARY_ADAPTER, AcceptancePolicy, Summary, SummaryBuilder
+from imagekiln.steps.aggregate.summary import (
+    SUMMARY_ADAPTER,
+    AcceptancePolicy,
+    Summary,
+    SummaryBuilder,
+)
 from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.job.gates import NEAR_DUPLICATE
 from imagekiln.steps.runs.formats import format_of, metadata_tables, recover_parts
@@ -35,7 +40,10 @@ from imagekiln.steps.storage.store import Store
 
 
 def aggregate(
-    uri: str, failed_share: float | None = None, accept: Sequence[str] = (), price: float | None = None
+    uri: str,
+    failed_share: float | None = None,
+    accept: Sequence[str] = (),
+    price: float | None = None,
 ) -> Summary:
     """Account for every planned image of the run at `uri`, which may also name one of its rounds.
 
@@ -50,7 +58,9 @@ def aggregate(
     check_gate_names(frozen.job.gates, accept)
     again = RunReconciler(store, frozen)
     try:
-        summary = _summarize_run(store, frozen, again, resolve_policy(store, frozen, failed_share, accept, price))
+        summary = _summarize_run(
+            store, frozen, again, resolve_policy(store, frozen, failed_share, accept, price)
+        )
         again.mark_finished_rounds()
         require_complete(store, frozen.job, summary)
         require_gates_passed(store, frozen.job, summary)
@@ -64,7 +74,9 @@ def aggregate(
     return summary
 
 
-def _summarize_run(store: Store, frozen: Plan, again: RunReconciler, accepted: AcceptancePolicy) -> Summary:
+def _summarize_run(
+    store: Store, frozen: Plan, again: RunReconciler, accepted: AcceptancePolicy
+) -> Summary:
     """Reconcile every shard; write manifest, index, summary, card and report."""
     given = frozen.job.gates
     sums, samples, near = (
@@ -73,7 +85,9 @@ def _summarize_run(store: Store, frozen: Plan, again: RunReconciler, accepted: A
         NearDuplicateMarker(given.near_duplicate),
     )
     with ImageIndexWriter(store, frozen.counts.images) as held:
-        for each in map_ordered(lambda number: _write_manifest(store, again, number), len(frozen.shards)):
+        for each in map_ordered(
+            lambda number: _write_manifest(store, again, number), len(frozen.shards)
+        ):
             sums.add(each)
             samples.add(each)
             near.add(each.manifest)
@@ -83,7 +97,9 @@ def _summarize_run(store: Store, frozen: Plan, again: RunReconciler, accepted: A
         sums.add_marks(NEAR_DUPLICATE, rows.num_rows)
         samples.add_marked(NEAR_DUPLICATE, rows)
     _write_listings(store, again.round_metadata_tables())
-    summary = sums.build(frozen, _iter_shard_stats(store, frozen, again), accepted, len(again.rounds))
+    summary = sums.build(
+        frozen, _iter_shard_stats(store, frozen, again), accepted, len(again.rounds)
+    )
     store.replace(SUMMARY_KEY, SUMMARY_ADAPTER.dump_json(summary, indent=1) + b"\n")
     write_card(store, frozen, summary)
     write_report(store, frozen, summary, samples)
@@ -92,7 +108,9 @@ def _summarize_run(store: Store, frozen: Plan, again: RunReconciler, accepted: A
 
 def _iter_shard_stats(store: Store, frozen: Plan, again: RunReconciler) -> Iterator[ShardStats]:
     """What the shards took, and those of the rounds."""
-    with closing(map_ordered(lambda number: load_stats(store, number), len(frozen.shards))) as first:  # type: ignore[type-var]  # a generator
+    with closing(
+        map_ordered(lambda number: load_stats(store, number), len(frozen.shards))
+    ) as first:  # type: ignore[type-var]  # a generator
         yield from chain((each for each in first if each is not None), again.round_stats())
 
 

@@ -12,7 +12,12 @@ from pydantic import TypeAdapter, ValidationError
 from imagekiln.steps.aggregate.counters import DistributionBuilder, Distributions
 from imagekiln.steps.aggregate.failures import FailureCause, FailureCounter
 from imagekiln.steps.aggregate.reconcile import ReconciledShard
-from imagekiln.steps.aggregate.throughput import DeviceUsage, Throughput, summarize_throughput, summarize_usage
+from imagekiln.steps.aggregate.throughput import (
+    DeviceUsage,
+    Throughput,
+    summarize_throughput,
+    summarize_usage,
+)
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.image import MISSING_STATUS
 from imagekiln.steps.runs.keys import SUMMARY_KEY
@@ -101,7 +106,9 @@ def load_summary(store: Store) -> Summary:
     try:
         return SUMMARY_ADAPTER.validate_json(store.read(SUMMARY_KEY))
     except ValidationError as error:
-        raise BadInput(f"{store.uri_of(SUMMARY_KEY)}: cannot be read. Aggregate the run again.") from error
+        raise BadInput(
+            f"{store.uri_of(SUMMARY_KEY)}: cannot be read. Aggregate the run again."
+        ) from error
 
 
 def _value_counts(column: pa.ChunkedArray) -> dict[str, int]:
@@ -145,7 +152,9 @@ class SummaryBuilder:
         """Add images that a gate marked once all shards were known."""
         self._marks[gate] += images
 
-    def build(self, plan: Plan, told: Iterable[ShardStats], accepted: AcceptancePolicy, rounds: int = 0) -> Summary:
+    def build(
+        self, plan: Plan, told: Iterable[ShardStats], accepted: AcceptancePolicy, rounds: int = 0
+    ) -> Summary:
         """The sums, with what the shards of the run and of its rounds told of themselves, and what was accepted."""
         stats = list(told)
         seconds = sum((each.seconds for each in stats), StageSeconds())

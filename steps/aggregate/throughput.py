@@ -36,17 +36,25 @@ class Throughput:
 
 def summarize_throughput(shards: int, told: Sequence[ShardStats]) -> Throughput:
     """The rates of a run of so many shards."""
-    most = {each.shard: each for each in sorted(told, key=lambda each: each.images)}  # of several rounds, the largest
+    most = {
+        each.shard: each for each in sorted(told, key=lambda each: each.images)
+    }  # of several rounds, the largest
     made = sorted(
-        (each for each in most.values() if each.images_per_second > 0), key=lambda each: each.images_per_second
+        (each for each in most.values() if each.images_per_second > 0),
+        key=lambda each: each.images_per_second,
     )
     if not made:
         return Throughput()
     rates = {each.shard: _round_significant(each.images_per_second) for each in made}
     median = made[len(made) // 2].images_per_second
     slow = [each for each in made if each.images_per_second < SLOW_RATIO * median]
-    slowest = (ShardTime(each.shard, each.images, each.seconds.total, each.attempts) for each in slow[:MAX_SLOWEST])
-    return Throughput(tuple(map(rates.get, range(shards))), _round_significant(median), len(slow), tuple(slowest))
+    slowest = (
+        ShardTime(each.shard, each.images, each.seconds.total, each.attempts)
+        for each in slow[:MAX_SLOWEST]
+    )
+    return Throughput(
+        tuple(map(rates.get, range(shards))), _round_significant(median), len(slow), tuple(slowest)
+    )
 
 
 def _round_significant(rate: float) -> float:

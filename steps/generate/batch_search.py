@@ -65,7 +65,9 @@ def _batch_sizes(most: int) -> Iterator[int]:
 
 
 def _fits_in_memory(found: BatchMeasurement, memory: int | None) -> bool:
-    return found.peak_bytes is None or memory is None or found.peak_bytes <= MAX_MEMORY_SHARE * memory
+    return (
+        found.peak_bytes is None or memory is None or found.peak_bytes <= MAX_MEMORY_SHARE * memory
+    )
 
 
 def _is_saturated(measured: Sequence[BatchMeasurement]) -> bool:
@@ -78,5 +80,7 @@ def _is_saturated(measured: Sequence[BatchMeasurement]) -> bool:
 def _choose_batch(measured: Sequence[BatchMeasurement], stopped: StopReason) -> BatchSearchResult:
     enough = max(each.images_per_second for each in measured) * (1 - MIN_GAIN)
     return BatchSearchResult(
-        next(each for each in measured if each.images_per_second >= enough), tuple(measured), stopped
+        next(each for each in measured if each.images_per_second >= enough),
+        tuple(measured),
+        stopped,
     )

@@ -31,7 +31,13 @@ def encode_drawn_image(
     content = sign(content) if sign else content
     digest = hashlib.sha256(content).hexdigest()
     return EncodedImage(
-        picture.index_in_part, "ok", None, content, digest, hash_pixels(picture.rgb), file_suffix(encoding)
+        picture.index_in_part,
+        "ok",
+        None,
+        content,
+        digest,
+        hash_pixels(picture.rgb),
+        file_suffix(encoding),
     )
 
 

@@ -36,10 +36,14 @@ class UserCheck:
             with self._lock:
                 return _to_verdict(self._function(given, row))
         except Exception as error:  # a stranger's code may raise anything
-            from imagekiln.steps.generate.diffusion import device  # torch, which only they have who make images
+            from imagekiln.steps.generate.diffusion import (
+                device,
+            )  # torch, which only they have who make images
 
             if device.is_device_lost(error) or device.is_out_of_memory(error):
-                raise TryAgain(f"the check {self.name} failed ({error_reason(error)}). Run the shard again.") from error
+                raise TryAgain(
+                    f"the check {self.name} failed ({error_reason(error)}). Run the shard again."
+                ) from error
             return Verdict(False, f"the check failed: {type(error).__name__}: {error}")
 
 

@@ -5,7 +5,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from imagekiln.steps.errors import KilnError, TryAgain
-from imagekiln.steps.generate.diffusion.device import device_error, free_memory, is_device_lost, is_out_of_memory
+from imagekiln.steps.generate.diffusion.device import (
+    device_error,
+    free_memory,
+    is_device_lost,
+    is_out_of_memory,
+)
 from imagekiln.steps.models.performance import limit_batch_pixels
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runtime.signals import Stopped

@@ -10,7 +10,13 @@ from itertools import chain, islice
 from imagekiln.steps.generate.diffusion.transfer import count_pending
 from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.runs.formats import PackedPart, PartFormat
-from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow, group_by_shape, image_rows
+from imagekiln.steps.runs.image import (
+    DrawnImage,
+    EncodedImage,
+    ImageRow,
+    group_by_shape,
+    image_rows,
+)
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.stats import StageSeconds, time_stage
 from imagekiln.steps.runtime.progress import Progress
@@ -98,7 +104,11 @@ def draw_parts(
 
 
 def encode_parts(
-    drawn: Iterator[DrawnBatch], encode: EncodeImage, layout: PartFormat, progress: Progress, seconds: StageSeconds
+    drawn: Iterator[DrawnBatch],
+    encode: EncodeImage,
+    layout: PartFormat,
+    progress: Progress,
+    seconds: StageSeconds,
 ) -> Iterator[PackedPart]:
     """Encode and judge pictures, several at a time, and put them together to parts."""
     done: list[EncodedImage] = []

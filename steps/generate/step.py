@@ -21,7 +21,14 @@ from imagekiln.steps.runs.image import ImageRow, image_rows
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.shard import count_images, missing_parts, read_shard, used_lora_names
-from imagekiln.steps.runs.stats import ShardStats, StageSeconds, add_queue_waits, record_stats, time_share, time_stage
+from imagekiln.steps.runs.stats import (
+    ShardStats,
+    StageSeconds,
+    add_queue_waits,
+    record_stats,
+    time_share,
+    time_stage,
+)
 from imagekiln.steps.runtime.prefetch import QueueWaits, consume_in_thread, prefetch
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop, Stopped
@@ -32,7 +39,9 @@ MAX_QUEUED_BATCHES = 2
 MAX_QUEUED_PARTS = 1
 
 
-def generate(uri: str, number: int, progress: Progress | None = None, stop: Stop | None = None) -> ShardStats | None:
+def generate(
+    uri: str, number: int, progress: Progress | None = None, stop: Stop | None = None
+) -> ShardStats | None:
     """Make what is missing of one shard of the run at `uri`; None where nothing was.
 
     Raises BadInput where run, shard or model are not as planned, TryAgain where it was stopped or storage failed.
@@ -81,13 +90,17 @@ def generate_shard(
 
 
 def _stopped_error(store: Store, number: int, left: int) -> TryAgain:
-    return TryAgain(f"{store.uri}: shard {number} was stopped with {left} parts left. Run it again.")
+    return TryAgain(
+        f"{store.uri}: shard {number} was stopped with {left} parts left. Run it again."
+    )
 
 
 class _ShardAttempt:
     """One attempt at a shard: the stages joined, and what they took."""
 
-    def __init__(self, store: Store, plan: Plan, encoder: OutputEncoder, progress: Progress, stop: Stop) -> None:
+    def __init__(
+        self, store: Store, plan: Plan, encoder: OutputEncoder, progress: Progress, stop: Stop
+    ) -> None:
         self.seconds = StageSeconds()
         self.committed_parts: list[Part] = []
         self._store, self._encoder, self._progress, self._stop = store, encoder, progress, stop
@@ -99,13 +112,17 @@ class _ShardAttempt:
     def run(self, missing: list[Part], denoiser: Denoiser) -> None:
         """Make these parts, one after the other."""
         denoiser.prefetch_images(row for part in missing for row in image_rows(part.rows))
-        rescue = BatchRecovery(partial(denoiser.draw, check=self._stop.raise_if_due), self._planned_batch_size)
+        rescue = BatchRecovery(
+            partial(denoiser.draw, check=self._stop.raise_if_due), self._planned_batch_size
+        )
         drawn, encoded = QueueWaits(), QueueWaits()
         started, compiled = time.perf_counter(), denoiser.compiled_pipeline.clock.seconds
         denoiser.pop_times()  # of an attempt before, with the same model
         batches = draw_parts(missing, rescue, self._stop, denoiser.set_upcoming)
         try:
-            consume_in_thread(batches, partial(self._encode_and_commit, waits=encoded), MAX_QUEUED_BATCHES, drawn)
+            consume_in_thread(
+                batches, partial(self._encode_and_commit, waits=encoded), MAX_QUEUED_BATCHES, drawn
+            )
         finally:
             self._max_pixels = rescue.max_pixels
             self.seconds.total = self.seconds.load + time.perf_counter() - started
@@ -120,7 +137,9 @@ class _ShardAttempt:
         """Encode what was drawn and write it, in two threads beside the one that draws."""
         contents = encode_parts(pictures, self._encoder, self._layout, self._progress, self.seconds)
         with closing(prefetch(contents, MAX_QUEUED_PARTS, waits)) as finished:
-            self.committed_parts.extend(commit_parts(finished, self._store, self._progress, self.seconds))
+            self.committed_parts.extend(
+                commit_parts(finished, self._store, self._progress, self.seconds)
+            )
 
     def _add_times(self, taken: DeviceTimes) -> None:
         """Write down what the device's time went into."""

@@ -65,11 +65,18 @@ class Trial:
     def _measure_batch(self, batch: int) -> BatchMeasurement:
         rows = self._trial_rows(batch)
         reset_peak(self._denoiser.device)
-        self._draw_timestamps(rows)  # compiles, chooses kernels, and encodes the text, which is then known
+        self._draw_timestamps(
+            rows
+        )  # compiles, chooses kernels, and encodes the text, which is then known
         seconds: list[float] = []
         began = synchronized_time(self._denoiser.device)
-        while len(seconds) < MAX_DRAWS and synchronized_time(self._denoiser.device) - began < self._effort.seconds:
-            seconds.append(extrapolate(self._draw_timestamps(rows), self._steps, self._pixels.steps))
+        while (
+            len(seconds) < MAX_DRAWS
+            and synchronized_time(self._denoiser.device) - began < self._effort.seconds
+        ):
+            seconds.append(
+                extrapolate(self._draw_timestamps(rows), self._steps, self._pixels.steps)
+            )
         # What slows a draw down, a neighbour or a clock, never speeds one up: the fastest is the device's own.
         return BatchMeasurement(batch, min(seconds), peak_bytes(self._denoiser.device))
 
@@ -84,7 +91,9 @@ class Trial:
 
     def _trial_rows(self, batch: int) -> list[ImageRow]:
         few = replace(self._pixels, steps=self._steps)
-        return [ImageRow(place, f"{place:032x}", replace(few, seed=place)) for place in range(batch)]
+        return [
+            ImageRow(place, f"{place:032x}", replace(few, seed=place)) for place in range(batch)
+        ]
 
 
 def extrapolate(times: Sequence[float], few: int, steps: int) -> float:

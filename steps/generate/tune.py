@@ -7,7 +7,11 @@ from datetime import UTC, datetime
 from functools import cache
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.generate.batch_search import BatchMeasurement, BatchSearchResult, search_batch_size
+from imagekiln.steps.generate.batch_search import (
+    BatchMeasurement,
+    BatchSearchResult,
+    search_batch_size,
+)
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.diffusion.device import choose_device, describe_device, device_memory
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
@@ -58,7 +62,9 @@ class TuningTarget:
         dtype, gib = self.job.model.dtype, to_gib(self.memory)
         return tuning_entry_key(self.digest, dtype, self.speed, self.gpu, gib, *size, self.guided)
 
-    def make_entry(self, size: ImageSize, found: BatchSearchResult, versions: dict[str, str]) -> TuningEntry:
+    def make_entry(
+        self, size: ImageSize, found: BatchSearchResult, versions: dict[str, str]
+    ) -> TuningEntry:
         """The entry for a size, of what was found just now."""
         return TuningEntry(
             model=truncate_text(self.job.model.id, MAX_TUNING_NAME_CHARS - 50),
@@ -115,13 +121,18 @@ def tune(
     Raises BadInput where model, size or file are not as they must be, TryAgain without the device.
     """
     bench = _TuningBench(job, effort or TrialBudget(), told)
-    known = {} if again else {each.tuning_key: each for each in read_tuning_file_or_empty(file).entries}
+    known = (
+        {} if again else {each.tuning_key: each for each in read_tuning_file_or_empty(file).entries}
+    )
     entries, measured = [], 0
     for size in dict.fromkeys(sizes or [default_image_size(job, bench.facts)]):
         if (entry := known.get(bench.target.entry_key(size))) is None:
             if not measured:
                 require_writable_tuning_file(file)
-            entry, measured = bench.target.make_entry(size, bench.search(size), library_versions(job)), measured + 1
+            entry, measured = (
+                bench.target.make_entry(size, bench.search(size), library_versions(job)),
+                measured + 1,
+            )
             add_tuning_entry(file, entry)
         entries.append(entry)
     return TuningResult(file, tuple(entries), measured)
@@ -136,9 +147,13 @@ class _TuningBench:
         require_compatibility(job, self.facts.pipeline)
         self._family = family_of(self.facts.pipeline)
         guided = self._family.uses_guidance(job.defaults.guidance)
-        self.target = TuningTarget(job, self.facts.digest, guided, describe_device(device), device_memory(device))
+        self.target = TuningTarget(
+            job, self.facts.digest, guided, describe_device(device), device_memory(device)
+        )
         self._job, self._effort, self._told = job, effort, told
-        self._load: Callable[[], Denoiser] = cache(lambda: load_denoiser(_empty_plan(job, self.facts)))
+        self._load: Callable[[], Denoiser] = cache(
+            lambda: load_denoiser(_empty_plan(job, self.facts))
+        )
 
     def search(self, size: ImageSize) -> BatchSearchResult:
         """What the search for a size found."""
@@ -149,7 +164,9 @@ class _TuningBench:
             Trial(denoiser, self._image_parameters(size), self._effort),
             self._effort.minutes * 60 + time.monotonic(),
         )
-        most = 1 if self._family.one_at_a_time else MAX_BATCH_IMAGES  # it draws one image at a time, whatever the batch
+        most = (
+            1 if self._family.one_at_a_time else MAX_BATCH_IMAGES
+        )  # it draws one image at a time, whatever the batch
 
         def measure(batch: int) -> BatchMeasurement | None:
             found = trial.measure(batch)
@@ -166,7 +183,13 @@ class _TuningBench:
     def _image_parameters(self, size: ImageSize) -> ImageParameters:
         given = self._job.defaults
         return ImageParameters(
-            TRIAL_PROMPT, given.negative_prompt, 0, *size, given.steps, given.guidance, given.sampler
+            TRIAL_PROMPT,
+            given.negative_prompt,
+            0,
+            *size,
+            given.steps,
+            given.guidance,
+            given.sampler,
         )
 
     def _require_valid_size(self, size: ImageSize) -> None:
@@ -184,7 +207,17 @@ class _TuningBench:
 def _empty_plan(job: Job, facts: ModelFacts) -> Plan:
     """What loading the model asks of a plan: one without images."""
     size, nothing = default_image_size(job, facts), InputFacts(0, 0, "")
-    return Plan(PLAN_SCHEMA_VERSION, "tune", job, *size, facts, nothing, PlanCounts(0, 0, 0, 0), job.part.images, ())
+    return Plan(
+        PLAN_SCHEMA_VERSION,
+        "tune",
+        job,
+        *size,
+        facts,
+        nothing,
+        PlanCounts(0, 0, 0, 0),
+        job.part.images,
+        (),
+    )
 
 
 def _format_measurement(size: ImageSize, batch: int, found: BatchMeasurement | None) -> str:

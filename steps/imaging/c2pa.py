@@ -28,9 +28,14 @@ class C2paSigner:
     def __init__(self, wanted: C2paSettings, encoding: Encoding) -> None:
         """Read certificate and key, and try them on a small picture. Raises BadInput where they do not sign."""
         if find_spec("c2pa") is None:
-            raise BadInput("c2pa is set, which needs an extra. Install imagekiln[c2pa], or remove c2pa.")
+            raise BadInput(
+                "c2pa is set, which needs an extra. Install imagekiln[c2pa], or remove c2pa."
+            )
         self._c2pa, self._wanted, self._mime = import_module("c2pa"), wanted, mime_type(encoding)
-        chain, key = _read_secret("certificate", wanted.certificate), _read_secret("key", wanted.key)
+        chain, key = (
+            _read_secret("certificate", wanted.certificate),
+            _read_secret("key", wanted.key),
+        )
         small = encode_image(np.zeros((8, 8, 3), dtype=np.uint8), encoding)
         self._context = self._open_context(chain, key, check=True)
         self(small)
@@ -48,7 +53,10 @@ class C2paSigner:
 
     def _open_context(self, chain: bytes, key: bytes, check: bool) -> Any:  # noqa: ANN401  # c2pa has no types to speak of
         """What signs. Whether each signature is checked at once makes as much work again."""
-        settings = {"builder": {"thumbnail": {"enabled": False}}, "verify": {"verify_after_sign": check}}
+        settings = {
+            "builder": {"thumbnail": {"enabled": False}},
+            "verify": {"verify_after_sign": check},
+        }
         try:
             info = self._c2pa.C2paSignerInfo(self._wanted.algorithm.encode(), chain, key, None)
             return self._c2pa.Context.from_dict(settings, self._c2pa.Signer.from_info(info))
@@ -68,7 +76,9 @@ def _read_secret(setting: str, name: str) -> bytes:
             return Path(name).read_bytes()
     variable = name.removeprefix(ENVIRONMENT_REFERENCE)
     if not (content := os.environ.get(variable)):
-        raise Missing(f"c2pa.{setting}: there is no variable {variable} in the environment. Set it.")
+        raise Missing(
+            f"c2pa.{setting}: there is no variable {variable} in the environment. Set it."
+        )
     return content.encode()
 
 

@@ -45,7 +45,9 @@ def encode_image(rgb: RGB, encoding: Encoding, notes: EmbeddedMetadata = NO_META
     return sink.getvalue()
 
 
-def _save_jpeg(picture: Pillow.Image, sink: io.BytesIO, encoding: Jpeg, notes: EmbeddedMetadata) -> None:
+def _save_jpeg(
+    picture: Pillow.Image, sink: io.BytesIO, encoding: Jpeg, notes: EmbeddedMetadata
+) -> None:
     picture.save(
         sink,
         "JPEG",
@@ -57,20 +59,27 @@ def _save_jpeg(picture: Pillow.Image, sink: io.BytesIO, encoding: Jpeg, notes: E
 
 
 def _exif_and_xmp(notes: EmbeddedMetadata) -> dict[str, bytes]:
-    found = {"exif": None if notes.parameters is None else exif_user_comment(notes.parameters), "xmp": notes.xmp}
+    found = {
+        "exif": None if notes.parameters is None else exif_user_comment(notes.parameters),
+        "xmp": notes.xmp,
+    }
     return {name: content for name, content in found.items() if content is not None}
 
 
 def _png_info(notes: EmbeddedMetadata) -> PngInfo:
     info = PngInfo()
     if notes.parameters is not None:
-        info.add_text(PARAMETERS_KEYWORD, notes.parameters)  # as Latin-1 where that has all the letters, else as UTF-8
+        info.add_text(
+            PARAMETERS_KEYWORD, notes.parameters
+        )  # as Latin-1 where that has all the letters, else as UTF-8
     if notes.xmp is not None:
         info.add_itxt(XMP_KEYWORD, notes.xmp.decode())
     return info
 
 
-def decode_image(content: bytes, size: tuple[int, int] | None = None, most: int = MAX_DECODED_PIXELS) -> RGB:
+def decode_image(
+    content: bytes, size: tuple[int, int] | None = None, most: int = MAX_DECODED_PIXELS
+) -> RGB:
     """The pixels of a stored image of this width and height, or else of at most so many pixels.
 
     Raises OSError or ValueError where it is none of ours or has another size, before it takes memory for pixels.

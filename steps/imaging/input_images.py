@@ -10,11 +10,17 @@ from PIL import ImageOps, UnidentifiedImageError
 from imagekiln.steps.job.job import JobLimits
 from imagekiln.steps.runtime.concurrency import ByteBudget
 
-INPUT_IMAGE_FORMATS = ("PNG", "JPEG", "WEBP")  # and no other decoder of Pillow's ever sees the bytes
+INPUT_IMAGE_FORMATS = (
+    "PNG",
+    "JPEG",
+    "WEBP",
+)  # and no other decoder of Pillow's ever sees the bytes
 ImageRejectionReason = Literal["place", "missing", "bytes", "format", "pixels", "damaged"]
 IMAGE_REJECTION_REASONS: tuple[ImageRejectionReason, ...] = get_args(ImageRejectionReason)
 DECODE_BUDGET_BYTES = 2**29  # bytes of decoded pixels at a time, however many threads there are
-DECODE_BYTES_PER_PIXEL = 20  # RGBA as it is decoded, upright, over white, and the result, at their most
+DECODE_BYTES_PER_PIXEL = (
+    20  # RGBA as it is decoded, upright, over white, and the result, at their most
+)
 WHITE = (255, 255, 255, 255)
 
 

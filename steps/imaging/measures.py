@@ -29,7 +29,9 @@ def compare_pixels(one: RGB, other: RGB) -> PixelDifference:
     """Compare pictures of one size."""
     apart = np.abs(one.astype(np.int16) - other.astype(np.int16))
     rms = math.sqrt(float(np.mean(np.square(apart, dtype=np.float64))))
-    return PixelDifference(int(apart.max()), float(apart.mean()), rms, 20 * math.log10(255 / rms) if rms else None)
+    return PixelDifference(
+        int(apart.max()), float(apart.mean()), rms, 20 * math.log10(255 / rms) if rms else None
+    )
 
 
 def resize_like(picture: RGB, like: RGB) -> RGB:
@@ -48,7 +50,9 @@ COSINE_SCALE = 1 << 14  # of the cosines; sums stay far below 2^63
 def _low_frequency_cosines() -> npt.NDArray[np.int64]:
     """The lowest frequencies of the transform, (8, 32). The left half is mirrored, so that symmetry cancels out."""
     frequencies, places = np.arange(PHASH_FREQUENCIES)[:, None], np.arange(PHASH_SIDE // 2)[None, :]
-    left = np.rint(COSINE_SCALE * np.cos(np.pi * frequencies * (2 * places + 1) / (2 * PHASH_SIDE))).astype(np.int64)
+    left = np.rint(
+        COSINE_SCALE * np.cos(np.pi * frequencies * (2 * places + 1) / (2 * PHASH_SIDE))
+    ).astype(np.int64)
     return np.hstack([left, left[:, ::-1] * np.where(frequencies % 2, -1, 1)])
 
 
@@ -57,7 +61,9 @@ LOW_FREQUENCY_COSINES = _low_frequency_cosines()
 
 def perceptual_hash(grey: Pillow.Image) -> int:
     """The hash of a picture in mode L, of any size, as a signed number of 64 bits."""
-    pixels = np.asarray(grey.resize((PHASH_SIDE, PHASH_SIDE), Pillow.Resampling.LANCZOS), dtype=np.int64)
+    pixels = np.asarray(
+        grey.resize((PHASH_SIDE, PHASH_SIDE), Pillow.Resampling.LANCZOS), dtype=np.int64
+    )
     low = (LOW_FREQUENCY_COSINES @ pixels @ LOW_FREQUENCY_COSINES.T).ravel()
     middle = np.sort(low)[31:33].sum()  # twice the median
     return int(np.packbits(2 * low > middle).view(">i8")[0])
@@ -65,7 +71,9 @@ def perceptual_hash(grey: Pillow.Image) -> int:
 
 MAX_MEASURED_SIDE = 256
 VIVID_VALUE = 230  # of 255: 0.9
-MAX_WHITE_TENTHS = 10  # a saturation of 0.9 or more: the least channel is at most a tenth of the largest
+MAX_WHITE_TENTHS = (
+    10  # a saturation of 0.9 or more: the least channel is at most a tenth of the largest
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,9 @@ SUB_IFD_TAG, USER_COMMENT_TAG = 0x8769, 0x9286
 TYPE_LONG, TYPE_UNDEFINED = 4, 7
 IFD_BYTES = 18  # bytes of a directory with one entry
 MAX_EXIF_BYTES = 65_533  # of what a JPEG has room for in one segment
-MAX_COMMENT_UNITS = (MAX_EXIF_BYTES - len(EXIF_HEADER) - 8 - 2 * IFD_BYTES - len(UNICODE_PREFIX)) // 2
+MAX_COMMENT_UNITS = (
+    MAX_EXIF_BYTES - len(EXIF_HEADER) - 8 - 2 * IFD_BYTES - len(UNICODE_PREFIX)
+) // 2
 
 
 def exif_user_comment(text: str) -> bytes:

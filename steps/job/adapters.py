@@ -9,18 +9,28 @@ from imagekiln.steps.job.fields import NonEmptyText, Number, Settings
 ADAPTER_NAME_PATTERN = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 SUBFOLDER_PATTERN = rf"^({ADAPTER_NAME_PATTERN}(/{ADAPTER_NAME_PATTERN})*)?$"
 AdapterName = Annotated[
-    str, Field(pattern=rf"^{ADAPTER_NAME_PATTERN}$", description="At most 64 letters, digits, dots, - and _.")
+    str,
+    Field(
+        pattern=rf"^{ADAPTER_NAME_PATTERN}$",
+        description="At most 64 letters, digits, dots, - and _.",
+    ),
 ]
 
 
 class LoraSettings(Settings):
     """One LoRA: a change of the model's weights, in one safetensors file."""
 
-    id: NonEmptyText = Field(description="A safetensors file, a folder that holds one, or a hub id such as org/name.")
-    revision: str | None = Field(
-        None, pattern=r"^[0-9a-f]{40}$", description="The commit of a hub id, 40 hexadecimal digits."
+    id: NonEmptyText = Field(
+        description="A safetensors file, a folder that holds one, or a hub id such as org/name."
     )
-    weight_name: NonEmptyText | None = Field(None, description="The file in the folder or at the hub id.")
+    revision: str | None = Field(
+        None,
+        pattern=r"^[0-9a-f]{40}$",
+        description="The commit of a hub id, 40 hexadecimal digits.",
+    )
+    weight_name: NonEmptyText | None = Field(
+        None, description="The file in the folder or at the hub id."
+    )
 
 
 class ControlNetSettings(Settings):
@@ -30,7 +40,9 @@ class ControlNetSettings(Settings):
     weight_patterns: ClassVar[tuple[str, ...]] = ("*.safetensors",)
     id: NonEmptyText = Field(description="A local folder, or a hub id such as org/name.")
     revision: str | None = Field(
-        None, pattern=r"^[0-9a-f]{40}$", description="The commit of a hub id, 40 hexadecimal digits."
+        None,
+        pattern=r"^[0-9a-f]{40}$",
+        description="The commit of a hub id, 40 hexadecimal digits.",
     )
     scale: Number = Field(1.0, gt=0, le=2, description="How strongly a control_image counts.")
 
@@ -41,12 +53,20 @@ class IpAdapterSettings(Settings):
     setting_path: ClassVar[str] = "model.ip_adapter"
     id: NonEmptyText = Field(description="A local folder, or a hub id such as org/name.")
     revision: str | None = Field(
-        None, pattern=r"^[0-9a-f]{40}$", description="The commit of a hub id, 40 hexadecimal digits."
+        None,
+        pattern=r"^[0-9a-f]{40}$",
+        description="The commit of a hub id, 40 hexadecimal digits.",
     )
-    subfolder: str = Field("", pattern=SUBFOLDER_PATTERN, description="Where in it the adapter's file is.")
-    weight_name: str = Field(pattern=rf"^{ADAPTER_NAME_PATTERN}\.safetensors$", description="The adapter's file.")
+    subfolder: str = Field(
+        "", pattern=SUBFOLDER_PATTERN, description="Where in it the adapter's file is."
+    )
+    weight_name: str = Field(
+        pattern=rf"^{ADAPTER_NAME_PATTERN}\.safetensors$", description="The adapter's file."
+    )
     image_encoder: str = Field(
-        "image_encoder", pattern=SUBFOLDER_PATTERN, description="Where in it the image encoder's folder is."
+        "image_encoder",
+        pattern=SUBFOLDER_PATTERN,
+        description="Where in it the image encoder's folder is.",
     )
     scale: Number = Field(1.0, gt=0, le=1, description="How strongly a reference_image counts.")
 

@@ -23,7 +23,9 @@ def job_for_date(job: Job, at: datetime, zone: ZoneInfo) -> Job:
         for place in job.prompt_patterns
     )
     run_id = job.run_id or f"{job.name}-{at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
-    return job.model_copy(update={"prompts": places if len(places) > 1 else places[0], "run_id": run_id})
+    return job.model_copy(
+        update={"prompts": places if len(places) > 1 else places[0], "run_id": run_id}
+    )
 
 
 def require_date(job: Job) -> Job:
@@ -39,7 +41,9 @@ def parse_moment(text: str, zone: ZoneInfo) -> datetime:
     try:
         at = datetime.fromisoformat(text.strip())
     except ValueError as error:
-        raise BadInput(f"date {text!r}: is no date. Write 2026-11-21 or 2026-11-21T01:30:00+00:00.") from error
+        raise BadInput(
+            f"date {text!r}: is no date. Write 2026-11-21 or 2026-11-21T01:30:00+00:00."
+        ) from error
     return at.replace(tzinfo=zone) if at.tzinfo is None else at
 
 
@@ -48,4 +52,6 @@ def parse_time_zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name.strip() or "UTC")
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
-        raise BadInput(f"time zone {name!r}: is not known. Write one such as Europe/Berlin.") from error
+        raise BadInput(
+            f"time zone {name!r}: is not known. Write one such as Europe/Berlin."
+        ) from error

@@ -24,7 +24,9 @@ Integer = Annotated[int, BeforeValidator(_reject_bool)]
 Number = Annotated[float, BeforeValidator(_reject_bool)]
 Share = Annotated[Number, Field(ge=0, le=1)]
 PositiveInteger = Annotated[Integer, Field(ge=1)]
-OBJECT_NAME_PATTERN = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"  # Kubernetes' rule for names of most objects
+OBJECT_NAME_PATTERN = (
+    r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"  # Kubernetes' rule for names of most objects
+)
 ObjectName = Annotated[str, Field(pattern=f"^{OBJECT_NAME_PATTERN}$")]
 NonEmptyText = Annotated[str, Field(min_length=1), AfterValidator(_reject_nul)]
 

@@ -19,19 +19,25 @@ RESERVED_GATE_NAMES = {
     "failed",
     "missing",
 }
-MAX_HASH_DISTANCE = 8  # of 64 bits; beyond it, pictures that have nothing to do with each other agree
+MAX_HASH_DISTANCE = (
+    8  # of 64 bits; beyond it, pictures that have nothing to do with each other agree
+)
 
 
 class Gate(Settings):
     """A gate that finds what is not as it should be."""
 
-    share: Share | None = Field(None, description="The run fails when it finds more than this; absent, it never does.")
+    share: Share | None = Field(
+        None, description="The run fails when it finds more than this; absent, it never does."
+    )
 
 
 class LowContrastGate(Gate):
     """Marks images whose contrast is low. Contrast is 0 for one flat colour and at most 0.5."""
 
-    below: Annotated[Number, Field(ge=0, le=0.5)] = Field(0.02, description="Marks an image of less contrast.")
+    below: Annotated[Number, Field(ge=0, le=0.5)] = Field(
+        0.02, description="Marks an image of less contrast."
+    )
 
 
 class OverSaturatedGate(Gate):
@@ -44,7 +50,8 @@ class NearDuplicateGate(Gate):
     """Marks images that look like an earlier one of the run."""
 
     distance: Annotated[Integer, Field(ge=0, le=MAX_HASH_DISTANCE)] = Field(
-        4, description="Marks an image whose perceptual hash differs from an earlier one's in so many bits of 64."
+        4,
+        description="Marks an image whose perceptual hash differs from an earlier one's in so many bits of 64.",
     )
 
 
@@ -76,8 +83,12 @@ class GateSettings(Settings):
     safety: Gate = Gate()
     low_contrast: LowContrastGate = LowContrastGate()
     over_saturated: OverSaturatedGate = OverSaturatedGate()
-    near_duplicate: NearDuplicateGate | None = Field(None, description="Absent, nothing is compared.")
-    checks: Annotated[tuple[UserCheckGate, ...], Field(max_length=100)] = Field((), description="Checks of your own.")
+    near_duplicate: NearDuplicateGate | None = Field(
+        None, description="Absent, nothing is compared."
+    )
+    checks: Annotated[tuple[UserCheckGate, ...], Field(max_length=100)] = Field(
+        (), description="Checks of your own."
+    )
 
     @field_validator("checks")
     @classmethod

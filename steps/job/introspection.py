@@ -11,7 +11,9 @@ SettingPath = tuple[str | int, ...]
 
 def setting_names(job: type[BaseModel], path: SettingPath) -> list[str]:
     """The settings in the group at `path`, of every kind that it may be; none where that is no group."""
-    return list(dict.fromkeys(name for group in _group_types(job, path) for name in group.model_fields))
+    return list(
+        dict.fromkeys(name for group in _group_types(job, path) for name in group.model_fields)
+    )
 
 
 def has_group_kinds(job: type[BaseModel], path: SettingPath) -> bool:
@@ -26,7 +28,10 @@ def has_user_defined_keys(job: type[BaseModel], path: SettingPath) -> bool:
 
 def setting_description(job: type[BaseModel], path: SettingPath) -> str | None:
     """What the setting at `path` says of itself; of a member that the user names, what names may be."""
-    return next((field.description for field in _field_infos(job, path) or _key_field_infos(job, path)), None)
+    return next(
+        (field.description for field in _field_infos(job, path) or _key_field_infos(job, path)),
+        None,
+    )
 
 
 def accepts_type(job: type[BaseModel], path: SettingPath, kind: type) -> bool:
@@ -68,7 +73,9 @@ def _annotations(job: type[BaseModel], path: SettingPath) -> list[object]:
     if isinstance(path[-1], int):  # of a list, every member has the same type
         lists = [each for each in _annotations(job, path[:-1]) if get_origin(each) is tuple]
         return [get_args(each)[0] for each in lists]
-    if named := [get_args(each)[1] for each in _annotations(job, path[:-1]) if get_origin(each) is dict]:
+    if named := [
+        get_args(each)[1] for each in _annotations(job, path[:-1]) if get_origin(each) is dict
+    ]:
         return named
     return [field.annotation for field in _field_infos(job, path)]
 

@@ -4,8 +4,21 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from imagekiln.steps.job.adapters import AdapterName, ControlNetSettings, IpAdapterSettings, LoraSettings
-from imagekiln.steps.job.fields import Integer, NonEmptyText, Number, ObjectName, PositiveInteger, Settings, Share
+from imagekiln.steps.job.adapters import (
+    AdapterName,
+    ControlNetSettings,
+    IpAdapterSettings,
+    LoraSettings,
+)
+from imagekiln.steps.job.fields import (
+    Integer,
+    NonEmptyText,
+    Number,
+    ObjectName,
+    PositiveInteger,
+    Settings,
+    Share,
+)
 from imagekiln.steps.job.gates import GateSettings
 from imagekiln.steps.job.output import C2paSettings, Encoding, MetadataLevel, Png
 from imagekiln.steps.job.samplers import Sampler
@@ -39,14 +52,24 @@ class ColumnNames(Settings):
 class ModelSettings(Settings):
     """The diffusers pipeline to load."""
 
-    id: NonEmptyText = Field(description="A local folder, a hub id such as org/name, or bundled:shapes.")
+    id: NonEmptyText = Field(
+        description="A local folder, a hub id such as org/name, or bundled:shapes."
+    )
     revision: str | None = Field(
-        None, pattern=r"^[0-9a-f]{40}$", description="The commit of a hub model, 40 hexadecimal digits."
+        None,
+        pattern=r"^[0-9a-f]{40}$",
+        description="The commit of a hub model, 40 hexadecimal digits.",
     )
     dtype: Literal["float32", "bfloat16", "float16"] = "bfloat16"
-    controlnet: ControlNetSettings | None = Field(None, description="What reads the pictures of control_image.")
-    ip_adapter: IpAdapterSettings | None = Field(None, description="What reads the pictures of reference_image.")
-    loras: dict[AdapterName, LoraSettings] = Field({}, description="LoRAs by the names that rows call them by.")
+    controlnet: ControlNetSettings | None = Field(
+        None, description="What reads the pictures of control_image."
+    )
+    ip_adapter: IpAdapterSettings | None = Field(
+        None, description="What reads the pictures of reference_image."
+    )
+    loras: dict[AdapterName, LoraSettings] = Field(
+        {}, description="LoRAs by the names that rows call them by."
+    )
 
 
 class RowDefaults(Settings):
@@ -54,12 +77,19 @@ class RowDefaults(Settings):
 
     steps: Integer = Field(30, ge=1, le=1000)
     guidance: Number = Field(5.0, ge=0, le=100)
-    width: PositiveInteger | None = Field(None, description="Pixels; the model's own size where absent.")
-    height: PositiveInteger | None = Field(None, description="Pixels; the model's own size where absent.")
+    width: PositiveInteger | None = Field(
+        None, description="Pixels; the model's own size where absent."
+    )
+    height: PositiveInteger | None = Field(
+        None, description="Pixels; the model's own size where absent."
+    )
     negative_prompt: str = ""
     sampler: Sampler = "default"
     strength: Number = Field(
-        0.8, gt=0, le=1, description="How much of a source image is drawn anew, from nothing to all."
+        0.8,
+        gt=0,
+        le=1,
+        description="How much of a source image is drawn anew, from nothing to all.",
     )
     images_per_prompt: Integer = Field(1, ge=1, le=10_000)
     seed: Integer = Field(0, ge=0, lt=2**63)
@@ -104,7 +134,9 @@ class BatchSettings(Settings):
     images: Annotated[PositiveInteger, Field(le=1024)] | None = Field(
         None, description=f"As tuned where absent; {DEFAULT_BATCH_IMAGES} where nothing is known."
     )
-    tuning: NonEmptyText | None = Field(None, description="The file that `imagekiln tune` wrote: a path or URI.")
+    tuning: NonEmptyText | None = Field(
+        None, description="The file that `imagekiln tune` wrote: a path or URI."
+    )
     gpu: NonEmptyText | None = Field(
         None, description="The GPU's name as nvidia-smi has it, where the tuning file has several."
     )
@@ -138,10 +170,18 @@ class ClusterSettings(Settings):
         "gpu", description="What a pod asks for a GPU: a bundled profile, or the path of your own."
     )
     parallelism: PositiveInteger = Field(16, le=1000, description="The most pods at once.")
-    priority: int = Field(0, description="Among workflows that wait for the controller, higher goes first.")
-    priority_class: ObjectName | None = Field(None, description="The pods' PriorityClass, where the profile has none.")
-    cpu_image: NonEmptyText | None = Field(None, description="The image of plan and aggregate, not the profile's.")
-    gpu_image: NonEmptyText | None = Field(None, description="The image of generate, not the profile's.")
+    priority: int = Field(
+        0, description="Among workflows that wait for the controller, higher goes first."
+    )
+    priority_class: ObjectName | None = Field(
+        None, description="The pods' PriorityClass, where the profile has none."
+    )
+    cpu_image: NonEmptyText | None = Field(
+        None, description="The image of plan and aggregate, not the profile's."
+    )
+    gpu_image: NonEmptyText | None = Field(
+        None, description="The image of generate, not the profile's."
+    )
 
 
 class Job(Settings):
@@ -157,34 +197,45 @@ class Job(Settings):
     output: NonEmptyText = Field(description="The folder or URI that holds the runs.")
     model: ModelSettings
     columns: ColumnNames = ColumnNames()
-    carry: tuple[NonEmptyText, ...] = Field((), description="Other input columns to keep in the manifest.")
+    carry: tuple[NonEmptyText, ...] = Field(
+        (), description="Other input columns to keep in the manifest."
+    )
     defaults: RowDefaults = RowDefaults()
     format: Literal["parquet", "webdataset", "files"] = Field(
-        "parquet", description="Images in Parquet, in a tar for each part, or each in a file of its own."
+        "parquet",
+        description="Images in Parquet, in a tar for each part, or each in a file of its own.",
     )
     card: CardSettings = CardSettings()
     encoding: Encoding = Png()
     metadata: MetadataLevel = "all"
-    c2pa: C2paSettings | None = Field(None, description="Sign each image, so that its origin can be checked.")
+    c2pa: C2paSettings | None = Field(
+        None, description="Sign each image, so that its origin can be checked."
+    )
     shard: ShardSettings = ShardSettings()
     part: PartSettings = PartSettings()
     batch: BatchSettings = BatchSettings()
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
-    threads: PositiveInteger | None = Field(None, description="CPU threads; part of what makes bytes equal.")
+    threads: PositiveInteger | None = Field(
+        None, description="CPU threads; part of what makes bytes equal."
+    )
     speed: SpeedSettings = SpeedSettings()
     limits: JobLimits = JobLimits()
     gates: GateSettings = GateSettings()
-    price_per_hour: Number | None = Field(None, ge=0, description="What a device costs an hour, for the report.")
+    price_per_hour: Number | None = Field(
+        None, ge=0, description="What a device costs an hour, for the report."
+    )
     run_id: str | None = Field(
         None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
         description="At most 100 letters, digits, dots, hyphens and underscores, the first a letter or digit.",
     )
     skip_existing: bool = Field(
-        default=False, description="Plan only images that no successful run under this output holds."
+        default=False,
+        description="Plan only images that no successful run under this output holds.",
     )
     unconditional_writes: Literal["refuse", "accept"] = Field(
-        "refuse", description="Accept a store without conditional PUT: two writers may then collide."
+        "refuse",
+        description="Accept a store without conditional PUT: two writers may then collide.",
     )
     cluster: ClusterSettings = ClusterSettings()
 
@@ -198,7 +249,9 @@ class Job(Settings):
     @model_validator(mode="after")
     def _require_metadata_for_c2pa(self) -> "Job":
         if self.c2pa is not None and self.metadata == "none":
-            raise ValueError("has c2pa, which marks each image, and metadata: none; remove one of them")
+            raise ValueError(
+                "has c2pa, which marks each image, and metadata: none; remove one of them"
+            )
         return self
 
     @property

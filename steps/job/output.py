@@ -27,7 +27,9 @@ class Jpeg(ExplicitEncoding):
 
     kind: Literal["jpeg"] = "jpeg"
     quality: QualityLevel = Field(92, description="1 is small, 100 is near to what was drawn.")
-    subsampling: Literal[444, 422, 420] = Field(444, description="444 keeps colours sharp, 420 is smaller.")
+    subsampling: Literal[444, 422, 420] = Field(
+        444, description="444 keeps colours sharp, 420 is smaller."
+    )
     progressive: bool = Field(False, description="A tenth smaller, and takes half as long again.")
 
 
@@ -35,14 +37,18 @@ class Webp(ExplicitEncoding):
     """Smaller than JPEG, and slower to write."""
 
     kind: Literal["webp"] = "webp"
-    quality: QualityLevel = Field(90, description="1 is small, 100 is near to what was drawn; of no use when lossless.")
+    quality: QualityLevel = Field(
+        90, description="1 is small, 100 is near to what was drawn; of no use when lossless."
+    )
     lossless: bool = Field(False, description="Every pixel as it was drawn.")
     method: Integer = Field(4, ge=0, le=6, description="0 is fast, 6 is small.")
 
 
 def _encoding_kind(value: object) -> str:
     """The kind of an encoding: PNG where none is named."""
-    return str(value.get("kind", "png") if isinstance(value, dict) else getattr(value, "kind", "png"))
+    return str(
+        value.get("kind", "png") if isinstance(value, dict) else getattr(value, "kind", "png")
+    )
 
 
 Encoding = Annotated[
@@ -78,14 +84,18 @@ def is_lossless(encoding: Encoding) -> bool:
 
 MetadataLevel = Annotated[
     Literal["all", "mark", "none"],
-    Field(description="all: prompt, settings, and that it is made by AI; mark: only that it is; none: nothing."),
+    Field(
+        description="all: prompt, settings, and that it is made by AI; mark: only that it is; none: nothing."
+    ),
 ]
 
 
 def _reject_inline_key(text: str) -> str:
     # What stands in a job stands in plan.json, which others may read.
     if "-----BEGIN" in text:
-        raise ValueError("holds the key or certificate itself; write the name of a file, or env:NAME")
+        raise ValueError(
+            "holds the key or certificate itself; write the name of a file, or env:NAME"
+        )
     return text
 
 

@@ -35,7 +35,11 @@ def read_job(
     for variable, value in sorted((os.environ if environment is None else environment).items()):
         if variable.startswith(ENVIRONMENT_PREFIX):
             _apply_change(
-                values, variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"), value, variable, places
+                values,
+                variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__"),
+                value,
+                variable,
+                places,
             )
     for change in changes:
         key, sign, value = change.partition("=")
@@ -45,12 +49,16 @@ def read_job(
     return validate_job(values, name, places)
 
 
-def validate_job(values: object, name: str = "job", places: Mapping[SettingPath, str] | None = None) -> Job:
+def validate_job(
+    values: object, name: str = "job", places: Mapping[SettingPath, str] | None = None
+) -> Job:
     """The job of these plain values. Raises BadInput, a sentence for each mistake."""
     try:
         return Job.model_validate(values)
     except ValidationError as error:
-        raise BadInput(*describe_validation_errors(Job, error.errors(), name, places or {})) from error
+        raise BadInput(
+            *describe_validation_errors(Job, error.errors(), name, places or {})
+        ) from error
 
 
 def _read_job_text(name: str) -> str:
@@ -62,21 +70,31 @@ def _read_job_text(name: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadInput(f"{name}: is no job file: it is not UTF-8 text. Name another file.") from error
+        raise BadInput(
+            f"{name}: is no job file: it is not UTF-8 text. Name another file."
+        ) from error
 
 
 def _parse_yaml(text: str, name: str, places: dict[SettingPath, str]) -> dict[str, object]:
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
         if not isinstance(node, yaml.MappingNode):
-            raise BadInput(f"{name}: holds no settings. Write name, prompts, output and model, each as `key: value`.")
+            raise BadInput(
+                f"{name}: holds no settings. Write name, prompts, output and model, each as `key: value`."
+            )
         _record_locations(node, (), name, places, set())
         return cast("dict[str, object]", yaml.safe_load(text))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a date that is none, brackets without end
+    except (
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+    ) as error:  # a date that is none, brackets without end
         mark = getattr(error, "problem_mark", None)
         line = f":{mark.line + 1}" if mark else ""
         problem = getattr(error, "problem", None) or first_line(str(error))
-        raise BadInput(f"{name}{line}: is not YAML ({problem.removeprefix('but ')}). Correct it.") from error
+        raise BadInput(
+            f"{name}{line}: is not YAML ({problem.removeprefix('but ')}). Correct it."
+        ) from error
 
 
 def _record_locations(
@@ -91,7 +109,9 @@ def _record_locations(
         for key, value in node.value:
             inner, line = (*path, str(key.value)), key.start_mark.line + 1
             if inner in places:
-                raise BadInput(f"{name}:{line}: {'.'.join(map(str, inner))} is there twice. Remove one of them.")
+                raise BadInput(
+                    f"{name}:{line}: {'.'.join(map(str, inner))} is there twice. Remove one of them."
+                )
             places[inner] = f"{name}:{line}"
             _record_locations(value, inner, name, places, seen)
     elif isinstance(node, yaml.SequenceNode):
@@ -100,7 +120,11 @@ def _record_locations(
 
 
 def _apply_change(
-    values: dict[str, object], path: list[str], text: str, source: str, places: dict[SettingPath, str]
+    values: dict[str, object],
+    path: list[str],
+    text: str,
+    source: str,
+    places: dict[SettingPath, str],
 ) -> None:
     if not all(path):
         raise BadInput(f"{source}: names no setting. Name one, such as defaults.steps.")
@@ -123,6 +147,8 @@ def _parse_value(path: SettingPath, text: str) -> object:
         return text
     if not accepts_type(Job, path, str) or isinstance(value, str):
         return value
-    if (isinstance(value, list) and accepts_type(Job, path, tuple)) or (value is None and text.strip()):
+    if (isinstance(value, list) and accepts_type(Job, path, tuple)) or (
+        value is None and text.strip()
+    ):
         return value
     return text

@@ -19,10 +19,12 @@ class SpeedSettings(Settings):
         "auto", description="auto compiles the model where the device is CUDA, on wherever it is."
     )
     compile_cache: Annotated[Literal["output", "off"], BeforeValidator(_restore_on_off)] = Field(
-        "output", description="Compiled code is kept under the output. Who may write there may run code in the pods."
+        "output",
+        description="Compiled code is kept under the output. Who may write there may run code in the pods.",
     )
     vae: Literal["auto", "whole", "slices", "tiles"] = Field(
-        "auto", description="How latents are decoded; auto takes less at a time only where memory asks for it."
+        "auto",
+        description="How latents are decoded; auto takes less at a time only where memory asks for it.",
     )
     quantization: Literal["none", "fp8"] = Field(
         "none", description="fp8 computes the denoiser in 8 bits: needs such a GPU."
@@ -31,5 +33,7 @@ class SpeedSettings(Settings):
     @model_validator(mode="after")
     def _require_compile_for_fp8(self) -> "SpeedSettings":
         if self.quantization == "fp8" and self.compile == "off":
-            raise ValueError("has fp8, which without compiling is slower than bfloat16, and compile: off; remove one")
+            raise ValueError(
+                "has fp8, which without compiling is slower than bfloat16, and compile: off; remove one"
+            )
         return self

@@ -37,7 +37,14 @@ def throughput_settings(speed: SpeedSettings) -> SpeedSettings:
 
 
 def tuning_entry_key(
-    digest: str, dtype: str, speed: SpeedSettings, gpu: str, gib: float | None, width: int, height: int, guided: bool
+    digest: str,
+    dtype: str,
+    speed: SpeedSettings,
+    gpu: str,
+    gib: float | None,
+    width: int,
+    height: int,
+    guided: bool,
 ) -> TuningKey:
     """What there is one entry for, in the order in which the file has them."""
     memory = round(gib or 0)  # drivers differ in the last megabytes
@@ -79,7 +86,9 @@ def _split_store_and_key(name: str) -> tuple[Store, str]:
 
 MAX_MEMORY_SHARE = 0.9  # the share of the device's memory that a batch may take: other texts and a busy card take more
 MAX_BATCH_IMAGES = 256
-PowerOfTwoImages = Annotated[PositiveInteger, Field(le=MAX_BATCH_IMAGES), AfterValidator(_require_power_of_two)]
+PowerOfTwoImages = Annotated[
+    PositiveInteger, Field(le=MAX_BATCH_IMAGES), AfterValidator(_require_power_of_two)
+]
 
 
 class BatchRate(Settings):
@@ -115,13 +124,17 @@ class TuningEntry(Settings):
     stopped: StopReason
     measured: Annotated[tuple[BatchRate, ...], Field(max_length=16)] = ()
     when: AwareDatetime
-    versions: Annotated[dict[TuningName, TuningName], Field(max_length=16)] = Field(default_factory=dict)
+    versions: Annotated[dict[TuningName, TuningName], Field(max_length=16)] = Field(
+        default_factory=dict
+    )
 
     @property
     def tuning_key(self) -> TuningKey:
         """What there is one entry for. A slice of a GPU has a name and memory of its own."""
         gpu = self.gpu, self.gpu_gib
-        return tuning_entry_key(self.digest, self.dtype, self.speed, *gpu, self.width, self.height, self.guided)
+        return tuning_entry_key(
+            self.digest, self.dtype, self.speed, *gpu, self.width, self.height, self.guided
+        )
 
     @property
     def forward_pixels(self) -> int:
@@ -151,7 +164,9 @@ def read_tuning_file(name: str) -> TuningFile:
     with store.open(key) as file:
         content = file.read(MAX_TUNING_FILE_BYTES + 1)
     if len(content) > MAX_TUNING_FILE_BYTES:
-        raise BadInput(f"{name}: is larger than {MAX_TUNING_FILE_BYTES} bytes, so it is no tuning file. Name another.")
+        raise BadInput(
+            f"{name}: is larger than {MAX_TUNING_FILE_BYTES} bytes, so it is no tuning file. Name another."
+        )
     return parse_tuning_file(content, name)
 
 
@@ -165,17 +180,27 @@ def read_tuning_file_or_empty(name: str) -> TuningFile:
 
 def add_tuning_entry(name: str, entry: TuningEntry) -> None:
     """Write an entry into the file, in place of the one with its key. Raises BadInput, TryAgain."""
-    others = [each for each in read_tuning_file_or_empty(name).entries if each.tuning_key != entry.tuning_key]
+    others = [
+        each
+        for each in read_tuning_file_or_empty(name).entries
+        if each.tuning_key != entry.tuning_key
+    ]
     if len(others) >= MAX_TUNING_ENTRIES:
-        raise BadInput(f"{name}: has {len(others)} entries, and no more fit. Remove old ones, or name another --file.")
-    _write_tuning_file(name, TuningFile(entries=tuple(sorted([*others, entry], key=lambda each: each.tuning_key))))
+        raise BadInput(
+            f"{name}: has {len(others)} entries, and no more fit. Remove old ones, or name another --file."
+        )
+    _write_tuning_file(
+        name, TuningFile(entries=tuple(sorted([*others, entry], key=lambda each: each.tuning_key)))
+    )
 
 
 def tuning_to_yaml(tuning: TuningFile) -> bytes:
     """The file's bytes, without what is at its default."""
     # `version` is a default too, and the one thing that must be there.
     values = {"version": TUNING_VERSION} | tuning.model_dump(mode="json", exclude_defaults=True)
-    return (TUNING_FILE_HEADER + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)).encode()
+    return (
+        TUNING_FILE_HEADER + yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+    ).encode()
 
 
 def parse_tuning_file(content: bytes, name: str) -> TuningFile:
@@ -183,12 +208,18 @@ def parse_tuning_file(content: bytes, name: str) -> TuningFile:
     try:
         values = yaml.safe_load(content.decode("utf-8-sig"))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise BadInput(f"{name}: is no tuning file ({first_line(str(error))}). Correct it, or tune anew.") from error
+        raise BadInput(
+            f"{name}: is no tuning file ({first_line(str(error))}). Correct it, or tune anew."
+        ) from error
     if not isinstance(values, dict) or "version" not in values:
-        raise BadInput(f"{name}: is no tuning file: it has no version. Name one that `imagekiln tune` wrote.")
+        raise BadInput(
+            f"{name}: is no tuning file: it has no version. Name one that `imagekiln tune` wrote."
+        )
     if (version := values["version"]) != TUNING_VERSION:
         said = f"version {version}" if isinstance(version, int) else "another version"
-        raise BadInput(f"{name}: has {said}, and this Imagekiln reads {TUNING_VERSION}. Use its own, or tune anew.")
+        raise BadInput(
+            f"{name}: has {said}, and this Imagekiln reads {TUNING_VERSION}. Use its own, or tune anew."
+        )
     try:
         return TuningFile.model_validate(values)
     except ValidationError as error:

@@ -40,7 +40,10 @@ REMEDIES = {
 
 
 def describe_validation_errors(
-    job: type[BaseModel], errors: Sequence[ErrorDetails], name: str, places: Mapping[SettingPath, str]
+    job: type[BaseModel],
+    errors: Sequence[ErrorDetails],
+    name: str,
+    places: Mapping[SettingPath, str],
 ) -> list[str]:
     """One sentence for each wrong setting. `places` says where each stands in the file `name`."""
     paths = [_setting_path(job, error) for error in errors]
@@ -54,10 +57,18 @@ def describe_validation_errors(
 
 
 def _describe_error(
-    job: type[BaseModel], path: SettingPath, error: ErrorDetails, name: str, places: Mapping[SettingPath, str]
+    job: type[BaseModel],
+    path: SettingPath,
+    error: ErrorDetails,
+    name: str,
+    places: Mapping[SettingPath, str],
 ) -> str:
-    where = next((places[path[:depth]] for depth in range(len(path), -1, -1) if path[:depth] in places), name)
-    return f"{where}: {'.'.join(map(str, path)) or 'the job'} {_describe_problem(job, path, error)}."
+    where = next(
+        (places[path[:depth]] for depth in range(len(path), -1, -1) if path[:depth] in places), name
+    )
+    return (
+        f"{where}: {'.'.join(map(str, path)) or 'the job'} {_describe_problem(job, path, error)}."
+    )
 
 
 def _describe_problem(job: type[BaseModel], path: SettingPath, error: ErrorDetails) -> str:
@@ -83,7 +94,11 @@ def _suggest_remedy(job: type[BaseModel], path: SettingPath, error: ErrorDetails
         case "string_pattern_mismatch" if described := setting_description(job, path):
             return f"write {described[:1].lower()}{described[1:].rstrip('.')}"
         case "string_type":
-            return "write text" if given is None or isinstance(given, dict | list) else "put it in quotes"
+            return (
+                "write text"
+                if given is None or isinstance(given, dict | list)
+                else "put it in quotes"
+            )
         case "model_type":
             return f"write settings in it: {', '.join(setting_names(job, path))}"
         case kind if kind in REMEDIES:
@@ -110,7 +125,9 @@ def _suggest_setting(job: type[BaseModel], path: SettingPath) -> str:
     if get_close_matches(given, here, cutoff=MIN_SIMILARITY):
         return _suggest_choice(given, here)
     elsewhere = [place for place in iter_setting_paths(job) if len(place) > 1]
-    close = get_close_matches(given, {str(place[-1]) for place in elsewhere}, n=1, cutoff=MIN_SIMILARITY_ELSEWHERE)
+    close = get_close_matches(
+        given, {str(place[-1]) for place in elsewhere}, n=1, cutoff=MIN_SIMILARITY_ELSEWHERE
+    )
     found = [".".join(map(str, place)) for place in elsewhere if place[-1] in close]
     return f"write {' or '.join(found)}" if found else _suggest_choice(given, here)
 

@@ -38,7 +38,9 @@ class PairComparison:
 
 def render_diff(result: "Diff", shown: list[PairComparison]) -> str:
     """The page as HTML. Everything of the user's is escaped."""
-    environment = Environment(loader=PackageLoader("imagekiln.steps.maintain", "."), autoescape=True, trim_blocks=True)
+    environment = Environment(
+        loader=PackageLoader("imagekiln.steps.maintain", "."), autoescape=True, trim_blocks=True
+    )
     environment.filters["visible"] = _visible_prompt
     template = environment.get_template("diff.html.j2")
     pictures = [[diff_image_key(place, which) for which in "ab"] for place in range(len(shown))]
@@ -46,7 +48,9 @@ def render_diff(result: "Diff", shown: list[PairComparison]) -> str:
 
 
 def _visible_prompt(text: str) -> str:
-    return sanitize_page_text(text if len(text) <= MAX_PROMPT_CHARS else f"{text[:MAX_PROMPT_CHARS]}…")
+    return sanitize_page_text(
+        text if len(text) <= MAX_PROMPT_CHARS else f"{text[:MAX_PROMPT_CHARS]}…"
+    )
 
 
 MAX_SAMPLED_PAIRS = 200
@@ -103,12 +107,19 @@ def diff(first: str, second: str, to: str) -> Diff:
     one, other, target = _open_side(first), _open_side(second), open_store(to)
     if target.exists(PLAN_KEY):
         raise BadInput(f"{target.uri}: is a run. Name another folder for the page.")
-    with tempfile.TemporaryDirectory(prefix="imagekiln-diff-") as spool, closing(Database(Path(spool))) as database:
+    with (
+        tempfile.TemporaryDirectory(prefix="imagekiln-diff-") as spool,
+        closing(Database(Path(spool))) as database,
+    ):
         paired = pair_images(database, one, other, MAX_SAMPLED_PAIRS)
     firsts = read_rows(one, [pair[0] for pair in paired.sample])
     seconds = read_rows(other, [pair[1] for pair in paired.sample])
     sides = list(zip(firsts, seconds, strict=True))
-    shown = list(map_ordered(lambda place: _compare_pair(one, other, target, place, sides[place]), len(sides)))
+    shown = list(
+        map_ordered(
+            lambda place: _compare_pair(one, other, target, place, sides[place]), len(sides)
+        )
+    )
     result = _build_diff(one, other, target, paired, shown)
     target.replace(DIFF_PAGE_KEY, render_diff(result, shown[:MAX_PICTURED_PAIRS]).encode())
     return result
@@ -121,7 +132,11 @@ def _open_side(uri: str) -> ComparedRun:
 
 
 def _compare_pair(
-    one: ComparedRun, other: ComparedRun, target: Store, place: int, rows: tuple[ManifestRow, ManifestRow]
+    one: ComparedRun,
+    other: ComparedRun,
+    target: Store,
+    place: int,
+    rows: tuple[ManifestRow, ManifestRow],
 ) -> PairComparison:
     """Measure one pair; of the first ones, write the pictures."""
     first, second = (
@@ -133,13 +148,23 @@ def _compare_pair(
         for which, picture in (("a", first), ("b", second)):
             target.replace(diff_image_key(place, which), encode_thumbnail(picture, PICTURE_SIDE))
     seeds = (str(rows[0]["seed"]), str(rows[1]["seed"]))
-    return PairComparison(str(rows[0]["prompt"]), seeds, (first.shape[1::-1], second.shape[1::-1]), apart.rms)
+    return PairComparison(
+        str(rows[0]["prompt"]), seeds, (first.shape[1::-1], second.shape[1::-1]), apart.rms
+    )
 
 
 def _build_diff(
-    one: ComparedRun, other: ComparedRun, target: Store, paired: Pairing, shown: list[PairComparison]
+    one: ComparedRun,
+    other: ComparedRun,
+    target: Store,
+    paired: Pairing,
+    shown: list[PairComparison],
 ) -> Diff:
-    changes = (StatusChange(*both, images) for both, images in sorted(paired.statuses.items()) if both[0] != both[1])
+    changes = (
+        StatusChange(*both, images)
+        for both, images in sorted(paired.statuses.items())
+        if both[0] != both[1]
+    )
     return Diff(
         one.store.uri,
         other.store.uri,
@@ -159,7 +184,8 @@ def _build_diff(
 def _setting_differences(one: Plan, other: Plan) -> Iterator[SettingDifference]:
     """What the plans differ in, and both of them say."""
     first, second = (
-        dict(_flatten(each.job.model_dump(mode="json", exclude={"output", "cluster"}))) for each in (one, other)
+        dict(_flatten(each.job.model_dump(mode="json", exclude={"output", "cluster"})))
+        for each in (one, other)
     )
     first["model files"], second["model files"] = one.model.digest, other.model.digest
     for name in first | second:

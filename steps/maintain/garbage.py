@@ -26,12 +26,18 @@ def walk_objects(store: Store, folder: str = "") -> Iterator[ObjectInfo]:
 
 def temporary_objects(store: Store) -> Iterator[ObjectInfo]:
     """Files that were being written."""
-    return (each for each in walk_objects(store) if each.key.rpartition("/")[2].startswith(TEMPORARY_PREFIX))
+    return (
+        each
+        for each in walk_objects(store)
+        if each.key.rpartition("/")[2].startswith(TEMPORARY_PREFIX)
+    )
 
 
 def unreferenced_objects(store: Store, frozen: Plan) -> Iterator[ObjectInfo]:
     """Of a finished run: parts that its plans do not know, and images of theirs that its manifest does not name."""
-    yield from _unreferenced_of_plan(store, frozen, "", [(number, number) for number in range(len(frozen.shards))])
+    yield from _unreferenced_of_plan(
+        store, frozen, "", [(number, number) for number in range(len(frozen.shards))]
+    )
     for again in iter_rounds(store, frozen):
         yield from _unreferenced_of_plan(
             store, again.plan, f"{round_folder(again.plan.round)}/", again.plan.source_shards
@@ -63,7 +69,9 @@ def _shard_number(folder: str) -> int | None:
     return int(name) if name.isascii() and name.isdecimal() else None
 
 
-def _unreferenced_images(store: Store, folder: str, above: str, covers: tuple[int, int]) -> Iterator[ObjectInfo]:
+def _unreferenced_images(
+    store: Store, folder: str, above: str, covers: tuple[int, int]
+) -> Iterator[ObjectInfo]:
     """Images in a shard's folder that another attempt made and the one that was committed did not."""
     try:
         manifests = [manifest_key(number) for number in range(covers[0], covers[1] + 1)]
@@ -71,5 +79,9 @@ def _unreferenced_images(store: Store, folder: str, above: str, covers: tuple[in
     except Missing:
         return
     for each in store.list_folder(folder):
-        if not each.is_folder and IMAGE_KEY.fullmatch(each.key.removeprefix(above)) and each.key not in named:
+        if (
+            not each.is_folder
+            and IMAGE_KEY.fullmatch(each.key.removeprefix(above))
+            and each.key not in named
+        ):
             yield each

@@ -135,7 +135,9 @@ def _iter_run_folders(store: Store) -> Iterator[RunFolder]:
 
 def _assess_run(run: RunFolder, now: float, before: float) -> Garbage | None:
     """What may go of one run, where it is old enough. A store that does not say how old things are has nothing old."""
-    objects = _older_objects(_leftover_objects(run), before) if run.finished else walk_objects(run.store)
+    objects = (
+        _older_objects(_leftover_objects(run), before) if run.finished else walk_objects(run.store)
+    )
     count = size = 0
     newest = 0.0
     for each in objects:

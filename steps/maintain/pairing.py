@@ -26,7 +26,9 @@ INSERT_IMAGES = """
     INSERT INTO {run} SELECT CAST(substr(sha256(concat(image_index, '|', {key})), 1, 32) AS UUID), number, status,
         CAST(substr(pixels_sha256, 1, 32) AS UUID) FROM shard_rows"""
 # Of rows that cannot be told apart, which differ in their seeds alone, the first one is taken.
-CREATE_FIRST = "CREATE TABLE {run}_first AS SELECT name, min(number) AS number FROM {run} GROUP BY name"
+CREATE_FIRST = (
+    "CREATE TABLE {run}_first AS SELECT name, min(number) AS number FROM {run} GROUP BY name"
+)
 CREATE_PAIRS = """
     CREATE TABLE pairs AS
     SELECT numbers.name AS name, a, b, one.status AS was, other.status AS is_now, one.pixels = other.pixels AS same
@@ -81,7 +83,9 @@ def pair_images(database: Database, one: ComparedRun, other: ComparedRun, most: 
 
 
 def _count_pairs(database: Database, most: int) -> Pairing:
-    statuses = database.fetch_table("SELECT was, is_now, count(*) AS n FROM pairs GROUP BY ALL").to_pylist()
+    statuses = database.fetch_table(
+        "SELECT was, is_now, count(*) AS n FROM pairs GROUP BY ALL"
+    ).to_pylist()
     (sums,) = database.fetch_table("""
         SELECT (SELECT count(*) FROM one_first) AS one, (SELECT count(*) FROM other_first) AS other,
             (SELECT count(*) FROM one) + (SELECT count(*) FROM other) AS images,
@@ -99,7 +103,10 @@ def _count_pairs(database: Database, most: int) -> Pairing:
         sums["same"],
         Counter({(each["was"], each["is_now"]): each["n"] for each in statuses}),
         tuple(
-            (RowLocation(*divmod(each["a"], SHARD_STRIDE)), RowLocation(*divmod(each["b"], SHARD_STRIDE)))
+            (
+                RowLocation(*divmod(each["a"], SHARD_STRIDE)),
+                RowLocation(*divmod(each["b"], SHARD_STRIDE)),
+            )
             for each in chosen
         ),
     )
@@ -116,8 +123,12 @@ def _iter_manifests(side: ComparedRun, columns: tuple[str, ...]) -> Iterator[pa.
         try:
             there = read_columns(side.store, manifest_key(number), columns)
         except Missing as error:
-            raise Incomplete(f"{side.store.uri}: has no whole manifest. Aggregate it first.") from error
-        places = pa.array(range(number * SHARD_STRIDE, number * SHARD_STRIDE + there.num_rows), pa.int64())
+            raise Incomplete(
+                f"{side.store.uri}: has no whole manifest. Aggregate it first."
+            ) from error
+        places = pa.array(
+            range(number * SHARD_STRIDE, number * SHARD_STRIDE + there.num_rows), pa.int64()
+        )
         return there.append_column("number", places)
 
     yield from map_ordered(numbered, len(side.plan.shards))
@@ -127,7 +138,9 @@ def read_rows(side: ComparedRun, places: list[RowLocation]) -> list[dict[str, ob
     """The manifest's rows at these places, in their order."""
     wanted = sorted({place.shard for place in places})
     found: dict[RowLocation, dict[str, object]] = {}
-    manifests = map_ordered(lambda at: read_table(side.store, manifest_key(wanted[at])), len(wanted))
+    manifests = map_ordered(
+        lambda at: read_table(side.store, manifest_key(wanted[at])), len(wanted)
+    )
     for each, manifest in zip(wanted, manifests, strict=True):
         here = sorted({place.row for place in places if place.shard == each})
         for place, row in zip(here, manifest.take(pa.array(here)).to_pylist(), strict=True):

@@ -140,11 +140,15 @@ def _original_batch(frozen: Plan, row: ImageRow, then: ShardStats | None) -> int
     return (
         planned
         if then is None
-        else limit_batch_pixels(min(then.max_batch_size, planned), width * height, then.max_batch_pixels)
+        else limit_batch_pixels(
+            min(then.max_batch_size, planned), width * height, then.max_batch_pixels
+        )
     )
 
 
-def _draw_again(store: Store, frozen: Plan, row: ImageRow, batch: int) -> tuple[DrawnImage, Provenance]:
+def _draw_again(
+    store: Store, frozen: Plan, row: ImageRow, batch: int
+) -> tuple[DrawnImage, Provenance]:
     # Only where pixels are made: torch takes seconds to import.
     from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
     from imagekiln.steps.generate.diffusion.device import describe_device
@@ -154,7 +158,9 @@ def _draw_again(store: Store, frozen: Plan, row: ImageRow, batch: int) -> tuple[
     denoiser = load_denoiser(frozen, store, code=False)
     rescue = BatchRecovery(partial(denoiser.draw, check=lambda: None), lambda _: batch)
     (picture,) = next(rescue.draw_batches([row]))
-    return picture, Provenance(describe_device(denoiser.device), rescue.batch_size(row), library_versions(frozen.job))
+    return picture, Provenance(
+        describe_device(denoiser.device), rescue.batch_size(row), library_versions(frozen.job)
+    )
 
 
 def _equality(before: dict[str, object], made: EncodedImage) -> Equality:
@@ -165,7 +171,9 @@ def _equality(before: dict[str, object], made: EncodedImage) -> Equality:
     return "pixels" if made.pixels_sha256 == before["pixels_sha256"] else "nothing"
 
 
-def _compare_pixels(store: Store, before: dict[str, object], picture: DrawnImage) -> PixelDifference | None:
+def _compare_pixels(
+    store: Store, before: dict[str, object], picture: DrawnImage
+) -> PixelDifference | None:
     if picture.rgb is None or before["status"] != "ok":
         return None
     there = read_image_pixels(store, before)

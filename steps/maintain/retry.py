@@ -48,7 +48,9 @@ def plan_next_round(store: Store, frozen: Plan) -> Round | None:
         return None
     made = replace(
         frozen,
-        counts=PlanCounts(0, sum(each.shard.images for each in shards), 0, sum(each.truncated for each in shards)),
+        counts=PlanCounts(
+            0, sum(each.shard.images for each in shards), 0, sum(each.truncated for each in shards)
+        ),
         shards=tuple(each.shard for each in shards),
         round=number,
         source_shards=tuple(each.covers for each in shards),
@@ -90,7 +92,13 @@ class _RetryRows:
         (table,), start = self.tables, 0
         while start < self.images:
             piece = table.slice(start, size if start else first)
-            yield _RetryRows((piece,), piece.num_rows, self.work * piece.num_rows / self.images, self.first, self.last)
+            yield _RetryRows(
+                (piece,),
+                piece.num_rows,
+                self.work * piece.num_rows / self.images,
+                self.first,
+                self.last,
+            )
             start += piece.num_rows
 
 
@@ -104,7 +112,9 @@ class _PlannedShard:
 def _rows_to_retry(store: Store, frozen: Plan) -> Iterator[_RetryRows]:
     """The rows to make again, shard by shard of the run."""
     sizes = [each.images for each in frozen.shards]
-    for number, rows in enumerate(map_ordered(lambda number: _shard_rows_to_retry(store, frozen, number), len(sizes))):
+    for number, rows in enumerate(
+        map_ordered(lambda number: _shard_rows_to_retry(store, frozen, number), len(sizes))
+    ):
         if rows is not None:
             # The last shard may be short: an image of it is no more work for that.
             full = max(sizes[-2:]) if number == len(sizes) - 1 else sizes[number]
@@ -158,7 +168,11 @@ def _write_shard(store: Store, number: int, each: _RetryRows) -> _PlannedShard:
     if not store.create(key, content) and store.read(key) != content:
         store.replace(key, content)
     truncated = pc.sum(rows["truncated"]).as_py() or 0
-    return _PlannedShard(Shard(rows.num_rows, hashlib.sha256(content).hexdigest()), (each.first, each.last), truncated)
+    return _PlannedShard(
+        Shard(rows.num_rows, hashlib.sha256(content).hexdigest()),
+        (each.first, each.last),
+        truncated,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,4 +213,6 @@ def retry(
     for number in range(len(there.plan.shards)):
         generate_shard(there.store, there.plan, number, open_denoiser, progress, stop)
     progress.close()
-    return RetryResult(store.uri, there.plan.round, there.plan.counts.images, aggregate(there.store.uri))
+    return RetryResult(
+        store.uri, there.plan.round, there.plan.counts.images, aggregate(there.store.uri)
+    )

@@ -57,7 +57,11 @@ def check_metadata_objects(store: Store, frozen: Plan) -> CheckResult:
 
 def _check_row_count(store: Store, key: str, wanted: int) -> str | None:
     rows = count_rows(store, key)
-    return None if rows == wanted else f"{store.uri_of(key)}: has {rows} rows and not {wanted}, as planned"
+    return (
+        None
+        if rows == wanted
+        else f"{store.uri_of(key)}: has {rows} rows and not {wanted}, as planned"
+    )
 
 
 def _check_summary(store: Store, frozen: Plan, sums: SummaryLoader) -> str | None:
@@ -70,11 +74,16 @@ def _check_near_duplicates(store: Store, frozen: Plan, sums: SummaryLoader) -> s
     if frozen.job.gates.near_duplicate is None:
         return None
     columns = map_ordered(
-        lambda number: read_column(store, manifest_key(number), "near_duplicate_of"), len(frozen.shards)
+        lambda number: read_column(store, manifest_key(number), "near_duplicate_of"),
+        len(frozen.shards),
     )
     found = sum(len(column) - column.null_count for column in columns)
     marked = sums().marks.get(NEAR_DUPLICATE, 0)
-    return None if found == marked else f"{store.uri}: its manifest marks {found} near-duplicates and not {marked}"
+    return (
+        None
+        if found == marked
+        else f"{store.uri}: its manifest marks {found} near-duplicates and not {marked}"
+    )
 
 
 def _check_card(store: Store) -> str | None:
@@ -84,7 +93,11 @@ def _check_card(store: Store) -> str | None:
 
 def _check_image_index(store: Store, sums: SummaryLoader) -> str | None:
     there, wanted = count_indexed_images(store), sums().ok
-    return None if there == wanted else f"{store.uri_of(image_ids_key(0))}: names {there} images and not {wanted}"
+    return (
+        None
+        if there == wanted
+        else f"{store.uri_of(image_ids_key(0))}: names {there} images and not {wanted}"
+    )
 
 
 def _check_report(store: Store) -> str | None:
@@ -98,8 +111,12 @@ INPUT_READERS = 4
 def input_image_errors(store: Store, rows: pa.Table) -> Iterator[str]:
     """What is wrong with the pictures of these image rows, a sentence each. Raises TryAgain where storage fails."""
     columns = [rows[name] for name in INPUT_IMAGE_COLUMNS if name in rows.column_names]
-    digests = sorted({each for column in columns for each in column.unique().to_pylist() if each is not None})
-    found = map_ordered(lambda number: _input_image_error(store, digests[number]), len(digests), INPUT_READERS)
+    digests = sorted(
+        {each for column in columns for each in column.unique().to_pylist() if each is not None}
+    )
+    found = map_ordered(
+        lambda number: _input_image_error(store, digests[number]), len(digests), INPUT_READERS
+    )
     yield from (each for each in found if each is not None)
 
 
@@ -112,7 +129,9 @@ def _input_image_error(store: Store, digest: str) -> str | None:
     return None if good else f"{store.uri_of(key)}: has other bytes than were planned"
 
 
-MAX_BYTES_IN_FLIGHT = 2**30  # bytes of the parts that are read at a time, however many readers there are
+MAX_BYTES_IN_FLIGHT = (
+    2**30
+)  # bytes of the parts that are read at a time, however many readers there are
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +150,15 @@ def verify(uri: str) -> VerifyResult:
     store = open_store(run)
     frozen = load_plan(store)
     if not store.exists(SUCCESS_KEY):
-        raise Incomplete(f"{store.uri}: has no {SUCCESS_KEY}, so it is not finished. Run or aggregate it first.")
+        raise Incomplete(
+            f"{store.uri}: has no {SUCCESS_KEY}, so it is not finished. Run or aggregate it first."
+        )
     room, again = ByteBudget(MAX_BYTES_IN_FLIGHT), RunReconciler(store, frozen)
     checked = sum(
-        map_ordered(lambda number: _check_shard(store, again, frozen, number, room), len(frozen.shards)), CheckResult()
+        map_ordered(
+            lambda number: _check_shard(store, again, frozen, number, room), len(frozen.shards)
+        ),
+        CheckResult(),
     )
     for each in again.rounds:
         check = partial(_check_round_shard, each, each.is_finished, room)
@@ -160,7 +184,9 @@ def _remedy(again: RunReconciler) -> str:
     return "Restore these objects, or make them again."
 
 
-def _check_shard(store: Store, again: RunReconciler, frozen: Plan, number: int, room: ByteBudget) -> CheckResult:
+def _check_shard(
+    store: Store, again: RunReconciler, frozen: Plan, number: int, room: ByteBudget
+) -> CheckResult:
     """The parts of one shard and its manifest, which tells how many images are good where nothing is wrong."""
     try:
         wanted = read_shard(store, frozen, number)
@@ -172,7 +198,9 @@ def _check_shard(store: Store, again: RunReconciler, frozen: Plan, number: int, 
     try:
         latest = again.reconcile(number).manifest
     except BadInput as error:
-        return sum((_check_part(store, part, layout, room) for part in wanted), check_failure(error) + kept)
+        return sum(
+            (_check_part(store, part, layout, room) for part in wanted), check_failure(error) + kept
+        )
     good = latest.filter(pc.equal(latest["status"], "ok"))
     counts = kept + CheckResult(latest.num_rows, good.num_rows, pc.sum(good["size"]).as_py() or 0)
     size = frozen.part_images
@@ -192,7 +220,9 @@ def _check_round_shard(each: Round, finished: bool, room: ByteBudget, number: in
     except BadInput as error:
         return check_failure(error)
     layout = format_of(each.plan.job)
-    there = (part for part in wanted if finished or each.store.exists(part.key))  # some, while it is being made
+    there = (
+        part for part in wanted if finished or each.store.exists(part.key)
+    )  # some, while it is being made
     return sum((_check_part(each.store, part, layout, room) for part in there), CheckResult())
 
 
@@ -211,8 +241,14 @@ def _check_part(store: Store, part: Part, layout: PartFormat, room: ByteBudget) 
 def _check_manifest(store: Store, frozen: Plan, number: int, latest: pa.Table) -> str | None:
     key = manifest_key(number)
     there, wanted = read_table(store, key), latest
-    if frozen.job.gates.near_duplicate is not None and there.schema == wanted.schema and len(there) == len(wanted):
-        wanted = mark_near_duplicates(wanted, there["near_duplicate_of"])  # finding them again would take the whole run
+    if (
+        frozen.job.gates.near_duplicate is not None
+        and there.schema == wanted.schema
+        and len(there) == len(wanted)
+    ):
+        wanted = mark_near_duplicates(
+            wanted, there["near_duplicate_of"]
+        )  # finding them again would take the whole run
     if not there.equals(wanted):
         return f"{store.uri_of(key)}: differs from the parts"
     return _check_listings(store, metadata_tables(frozen.job, latest))

@@ -42,7 +42,9 @@ _TRANSFORMER_DIMENSIONS: Mapping[ConfigKeys, str] = {
     ("num_attention_heads", "attention_head_dim"): "has layers of {} channels",
 }
 CONTROLNET_KINDS: Mapping[str, ControlNetKind] = {
-    "ControlNetModel": ControlNetKind("unet", {("cross_attention_dim",): "reads texts of {} channels"}),
+    "ControlNetModel": ControlNetKind(
+        "unet", {("cross_attention_dim",): "reads texts of {} channels"}
+    ),
     "FluxControlNetModel": ControlNetKind(
         "transformer", _TRANSFORMER_DIMENSIONS, {"num_mode": "is a union, which asks for a mode"}
     ),
@@ -85,13 +87,18 @@ IP_ADAPTER_BLOCK = re.compile(r"(?:ip_adapter|double_blocks)\.(\d{1,4})\.")
 
 
 def require_ip_adapter_files(
-    folder: Path, wanted: IpAdapterSettings, encoder: ImageEncoderClass, denoiser: Mapping[str, object]
+    folder: Path,
+    wanted: IpAdapterSettings,
+    encoder: ImageEncoderClass,
+    denoiser: Mapping[str, object],
 ) -> None:
     """Raise BadInput where the files in `folder` are not for this image encoder and a denoiser so configured.
 
     Raises Missing, TryAgain too.
     """
-    kind = read_json(folder / wanted.image_encoder / "config.json", wanted.setting_path).get("model_type")
+    kind = read_json(folder / wanted.image_encoder / "config.json", wanted.setting_path).get(
+        "model_type"
+    )
     if kind not in ENCODER_MODEL_TYPES[encoder]:
         raise BadInput(
             f"{wanted.setting_path}: {wanted.id} has an image encoder of the kind {kind}, and the model reads what a "
@@ -101,7 +108,9 @@ def require_ip_adapter_files(
         _ip_adapter_blocks(folder / wanted.weight_patterns[0], wanted.setting_path),
         _reference_block_count(denoiser),
     )
-    if blocks is not None and found != {*range(blocks)}:  # diffusers would leave out what is for more
+    if blocks is not None and found != {
+        *range(blocks)
+    }:  # diffusers would leave out what is for more
         raise BadInput(
             f"{wanted.setting_path}: {wanted.weight_name} is for {len(found)} blocks of a transformer, and the model has "
             f"{blocks}. Name another."
@@ -151,11 +160,15 @@ def require_adapter_support(model: ModelSettings, pipeline: str) -> None:
     known = variants_of(pipeline)
     if model.controlnet is not None:
         if known.controlnet is None:
-            raise BadInput(f"model.controlnet: {pipeline} takes none here. Remove it, or name another model.")
+            raise BadInput(
+                f"model.controlnet: {pipeline} takes none here. Remove it, or name another model."
+            )
         _require_controlnet(model, model.controlnet, known.controlnet)
     if model.ip_adapter is not None:
         if known.ip_adapter_encoder is None:
-            raise BadInput(f"model.ip_adapter: {pipeline} takes none here. Remove it, or name another model.")
+            raise BadInput(
+                f"model.ip_adapter: {pipeline} takes none here. Remove it, or name another model."
+            )
         _require_ip_adapter(model, model.ip_adapter, known.ip_adapter_encoder)
 
 
@@ -165,7 +178,9 @@ def fetch_planned_adapter(wanted: ControlNetSettings | IpAdapterSettings, key: s
     Raises BadInput where it is not what the run was planned with, Missing, TryAgain.
     """
     if _adapter_key(wanted) != key:
-        raise BadInput(f"{wanted.id}: is not what the run was planned with. Restore it, or plan anew.")
+        raise BadInput(
+            f"{wanted.id}: is not what the run was planned with. Restore it, or plan anew."
+        )
     return (
         download_snapshot(wanted, ADAPTER_FILE_PATTERNS, wanted.setting_path)
         if is_hub_id(wanted.id)
@@ -179,13 +194,17 @@ def _adapter_key(wanted: ControlNetSettings | IpAdapterSettings) -> str:
     else:
         require_revision(wanted, wanted.setting_path)
     settings = wanted.model_dump(mode="json", exclude={"id", "revision"})
-    return hashlib.sha256(json.dumps([weights_digest(wanted), settings], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(
+        json.dumps([weights_digest(wanted), settings], sort_keys=True).encode()
+    ).hexdigest()
 
 
 def _local_adapter_folder(wanted: ControlNetSettings | IpAdapterSettings) -> Path:
     folder = Path(resolve_path(wanted.id))
     if not folder.is_dir():
-        raise Missing(f"{wanted.setting_path}: {wanted.id} is no folder. Name a folder, or a hub id as org/name.")
+        raise Missing(
+            f"{wanted.setting_path}: {wanted.id} is no folder. Name a folder, or a hub id as org/name."
+        )
     return folder
 
 
@@ -212,17 +231,26 @@ def _require_controlnet(model: ModelSettings, wanted: ControlNetSettings, kind: 
             f"{wanted.setting_path}: {wanted.id} is a {found.get('_class_name')}, not a {kind}. Name another."
         )
     if told := controlnet_mismatch(
-        kind, found, read_json(configuration_folder(model) / CONTROLNET_KINDS[kind].denoiser / CONFIG_FILE, model.id)
+        kind,
+        found,
+        read_json(
+            configuration_folder(model) / CONTROLNET_KINDS[kind].denoiser / CONFIG_FILE, model.id
+        ),
     ):
         raise BadInput(f"{wanted.setting_path}: {wanted.id} {told}. Name another.")
 
 
-def _require_ip_adapter(model: ModelSettings, wanted: IpAdapterSettings, encoder: ImageEncoderClass) -> None:
+def _require_ip_adapter(
+    model: ModelSettings, wanted: IpAdapterSettings, encoder: ImageEncoderClass
+) -> None:
     """Raise BadInput where a folder holds an adapter for another model. One at a hub is looked at once it is here."""
     if is_hub_id(wanted.id):
         return
     _refuse_pickles(wanted)
     path = configuration_folder(model) / TRANSFORMER_CONFIG_FILE
     require_ip_adapter_files(
-        _local_adapter_folder(wanted), wanted, encoder, read_json(path, model.id) if path.is_file() else {}
+        _local_adapter_folder(wanted),
+        wanted,
+        encoder,
+        read_json(path, model.id) if path.is_file() else {},
     )

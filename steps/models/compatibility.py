@@ -36,7 +36,9 @@ def require_shortcut_support(job: Job, pipeline: str) -> None:
             "Set it to none, or take such a model."
         )
     if job.model.loras:
-        raise BadInput("speed.quantization is fp8, and model.loras change layers that are in 8 bits then. Remove one.")
+        raise BadInput(
+            "speed.quantization is fp8, and model.loras change layers that are in 8 bits then. Remove one."
+        )
 
 
 def require_compatibility(job: Job, pipeline: str) -> None:

@@ -55,11 +55,17 @@ def configuration_folder(model: ModelSettings) -> Path:
     folder = Path(resolve_path(model.id))
     with translate_errors(model.id):
         if folder.is_file():
-            raise BadInput(f"{model.id}: is a file. Convert it to a diffusers folder with safetensors.")
+            raise BadInput(
+                f"{model.id}: is a file. Convert it to a diffusers folder with safetensors."
+            )
         if not folder.is_dir():
-            raise Missing(f"{model.id}: no such model folder. Write a folder, or a hub id as org/name.")
+            raise Missing(
+                f"{model.id}: no such model folder. Write a folder, or a hub id as org/name."
+            )
     if not (folder / "model_index.json").is_file():
-        raise BadInput(f"{model.id}: has no model_index.json, so it is no diffusers pipeline. Name another folder.")
+        raise BadInput(
+            f"{model.id}: has no model_index.json, so it is no diffusers pipeline. Name another folder."
+        )
     return folder
 
 
@@ -76,14 +82,18 @@ def weights_digest(model: HubReference) -> str:
     folder = Path(resolve_path(model.id))
     total = hashlib.sha256()
     with translate_errors(model.id):
-        for path in sorted(path for path in folder.rglob("*") if path.is_file() and _affects_pixels(path, folder)):
+        for path in sorted(
+            path for path in folder.rglob("*") if path.is_file() and _affects_pixels(path, folder)
+        ):
             total.update(f"{path.relative_to(folder).as_posix()}\0{file_sha256(path)}\n".encode())
     return f"sha256:{total.hexdigest()}"
 
 
 def _affects_pixels(path: Path, folder: Path) -> bool:
     hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-    return not hidden and (path.suffix.lower() not in IRRELEVANT_SUFFIXES or path.name in TOKENIZER_TEXT_FILES)
+    return not hidden and (
+        path.suffix.lower() not in IRRELEVANT_SUFFIXES or path.name in TOKENIZER_TEXT_FILES
+    )
 
 
 def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, dict[str, object]]:
@@ -91,22 +101,34 @@ def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, dict[str
     index = read_json(folder / "model_index.json", model.id)
     pipeline = index.get("_class_name")
     if not isinstance(pipeline, str):
-        raise BadInput(f"{model.id}: model_index.json names no pipeline class. Name a diffusers folder.")
+        raise BadInput(
+            f"{model.id}: model_index.json names no pipeline class. Name a diffusers folder."
+        )
     _refuse_pickles(model, folder, index)
     return pipeline, index
 
 
 def _refuse_pickles(model: ModelSettings, folder: Path, index: dict[str, object]) -> None:
     """Raise BadInput where a component has pickles and no safetensors. The pipeline reads nothing of other folders."""
-    names = list_hub_files(model) if is_hub_id(model.id) else [each.relative_to(folder) for each in folder.rglob("*")]
-    paths = [path for path in map(PurePosixPath, names) if isinstance(index.get(path.parts[0]), list)]
+    names = (
+        list_hub_files(model)
+        if is_hub_id(model.id)
+        else [each.relative_to(folder) for each in folder.rglob("*")]
+    )
+    paths = [
+        path for path in map(PurePosixPath, names) if isinstance(index.get(path.parts[0]), list)
+    ]
     safe = {path.parent for path in paths if path.suffix == ".safetensors"}
     for path in sorted(paths):
         if path.suffix.lower() in PICKLE_SUFFIXES and path.parent not in safe:
-            raise BadInput(f"{model.id}: {path} is a pickle, which can run code. Convert it to safetensors.")
+            raise BadInput(
+                f"{model.id}: {path} is a pickle, which can run code. Convert it to safetensors."
+            )
 
 
-def _default_side_and_multiple(denoiser: dict[str, object], vae: dict[str, object]) -> tuple[int, int]:
+def _default_side_and_multiple(
+    denoiser: dict[str, object], vae: dict[str, object]
+) -> tuple[int, int]:
     factor = _vae_scale_factor(vae)
     sample, patch = (
         denoiser.get("sample_size", 128),
@@ -139,7 +161,9 @@ def read_json(path: Path, name: str) -> dict[str, object]:
         with translate_errors(str(path)):
             content = json.loads(path.read_bytes())
     except ValueError as error:
-        raise BadInput(f"{name}: {path.name} is not JSON ({error}). Save the model again.") from error
+        raise BadInput(
+            f"{name}: {path.name} is not JSON ({error}). Save the model again."
+        ) from error
     if not isinstance(content, dict):
         raise BadInput(f"{name}: {path.name} is not a JSON object. Save the model again.")
     return content

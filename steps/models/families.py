@@ -83,11 +83,17 @@ FAMILIES: Mapping[str, Family] = {
     ),
     "PixArtAlphaPipeline": _T5,
     "PixArtSigmaPipeline": _T5,
-    "SanaPipeline": Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, size_multiple=32, compile_mode="whole"),
+    "SanaPipeline": Family(
+        _MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, size_multiple=32, compile_mode="whole"
+    ),
     "SanaSprintPipeline": Family(_MASKED_EMBEDS, size_multiple=32, compile_mode="whole"),
-    "AuraFlowPipeline": Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, default_size=1024, compile_mode="whole"),
+    "AuraFlowPipeline": Family(
+        _MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, default_size=1024, compile_mode="whole"
+    ),
     # Its transformer cuts a batch to the longest text of it.
-    "Lumina2Pipeline": Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, one_at_a_time=True, compile_mode="whole"),
+    "Lumina2Pipeline": Family(
+        _MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, one_at_a_time=True, compile_mode="whole"
+    ),
     # One more than the 512 tokens that it reads: a mask without padding would be dropped, and other kernels used.
     "QwenImagePipeline": Family(
         {"prompt_embeds": 0, "prompt_embeds_mask": 1},
@@ -157,7 +163,9 @@ UNSUPPORTED_CLASSES: Mapping[str, str] = {
 
 def unsupported_reason(pipeline: str) -> str | None:
     """Why a class of pipelines, by its name, draws no images from texts, and what to do; None where nothing says so."""
-    return next((why for words, why in UNSUPPORTED_CLASSES.items() if re.search(words, pipeline)), None)
+    return next(
+        (why for words, why in UNSUPPORTED_CLASSES.items() if re.search(words, pipeline)), None
+    )
 
 
 ImageEncoderClass = Literal["CLIPVisionModelWithProjection", "SiglipVisionModel"]

@@ -10,7 +10,13 @@ from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 
-CONFIGURATION_PATTERNS = ["*.json", "*/*.json", "*/merges.txt", "*/spiece.model", "*/tokenizer.model"]
+CONFIGURATION_PATTERNS = [
+    "*.json",
+    "*/*.json",
+    "*/merges.txt",
+    "*/spiece.model",
+    "*/tokenizer.model",
+]
 ACCESS_DENIED_STATUSES = {401, 403}
 NO_MODEL = (Missing, "no such model on the hub, or no access. Check {setting}.id and HF_TOKEN.")
 NO_FILE = (Missing, "has no such file at that revision. Correct {setting}.weight_name.")
@@ -23,7 +29,10 @@ HUB_ERRORS: dict[str, tuple[type[KilnError], str]] = {
     "EntryNotFoundError": NO_FILE,
     "RemoteEntryNotFoundError": NO_FILE,
     "DisabledRepoError": (BadInput, "is disabled on the hub. Name another model."),
-    "OfflineModeIsEnabled": (BadInput, "is not in this machine's cache, and HF_HUB_OFFLINE is set. Unset it."),
+    "OfflineModeIsEnabled": (
+        BadInput,
+        "is not in this machine's cache, and HF_HUB_OFFLINE is set. Unset it.",
+    ),
 }
 
 
@@ -42,12 +51,20 @@ class HubReference(Protocol):
 def download_configuration(model: ModelSettings) -> Path:
     """The model's small files, in the hub's cache on this machine. Raises BadInput, Missing, TryAgain."""
     require_revision(model, "model")
-    from huggingface_hub import snapshot_download  # slow to import, and a local model needs none of it
+    from huggingface_hub import (
+        snapshot_download,
+    )  # slow to import, and a local model needs none of it
 
     with translate_hub_errors(model), _silence_hub_client():
-        folder = Path(snapshot_download(model.id, revision=model.revision, allow_patterns=CONFIGURATION_PATTERNS))
+        folder = Path(
+            snapshot_download(
+                model.id, revision=model.revision, allow_patterns=CONFIGURATION_PATTERNS
+            )
+        )
     if not (folder / "model_index.json").is_file():
-        raise BadInput(f"{model.id}: has no model_index.json, so it is no diffusers pipeline. Name another model.")
+        raise BadInput(
+            f"{model.id}: has no model_index.json, so it is no diffusers pipeline. Name another model."
+        )
     return folder
 
 
@@ -93,7 +110,9 @@ def translate_hub_errors(wanted: HubReference, setting: str = "model") -> Iterat
 def require_revision(wanted: HubReference, setting: str) -> None:
     """Raise BadInput where nothing pins what `setting` asks for to a commit."""
     if wanted.revision is None:
-        raise BadInput(f"{setting}.revision is missing: pin {wanted.id} to a commit, 40 hexadecimal digits.")
+        raise BadInput(
+            f"{setting}.revision is missing: pin {wanted.id} to a commit, 40 hexadecimal digits."
+        )
 
 
 def _explain_hub_error(model: HubReference, error: Exception, setting: str) -> KilnError | None:
@@ -104,13 +123,26 @@ def _explain_hub_error(model: HubReference, error: Exception, setting: str) -> K
     if known := HUB_ERRORS.get(type(error).__name__):
         kind, sentence = known
         return kind(f"{model.id}: {sentence.format(revision=model.revision, setting=setting)}")
-    if isinstance(error, errors.HfHubHTTPError) and error.response.status_code in ACCESS_DENIED_STATUSES:
-        return BadInput(f"{model.id}: the hub refused access ({error.response.status_code}). Check HF_TOKEN.")
+    if (
+        isinstance(error, errors.HfHubHTTPError)
+        and error.response.status_code in ACCESS_DENIED_STATUSES
+    ):
+        return BadInput(
+            f"{model.id}: the hub refused access ({error.response.status_code}). Check HF_TOKEN."
+        )
     if isinstance(error, OSError) and error.errno is not None:
         return explain_storage_error(str(error.filename or model.id), error)
-    if isinstance(error, errors.HfHubHTTPError | errors.LocalEntryNotFoundError) or _is_network_error(error):
-        return TryAgain(f"{model.id}: the hub could not be reached. Run again, or name a local folder.")
-    return BadInput(f"{model.id}: {error_reason(error)}. Name another model.") if isinstance(error, OSError) else None
+    if isinstance(
+        error, errors.HfHubHTTPError | errors.LocalEntryNotFoundError
+    ) or _is_network_error(error):
+        return TryAgain(
+            f"{model.id}: the hub could not be reached. Run again, or name a local folder."
+        )
+    return (
+        BadInput(f"{model.id}: {error_reason(error)}. Name another model.")
+        if isinstance(error, OSError)
+        else None
+    )
 
 
 def _is_network_error(error: Exception) -> bool:
@@ -121,7 +153,11 @@ def _is_network_error(error: Exception) -> bool:
 def _silence_hub_client() -> Iterator[None]:
     """Keep the client's progress bars and its warnings at each try off the terminal."""
     from huggingface_hub.utils import logging
-    from huggingface_hub.utils.tqdm import are_progress_bars_disabled, disable_progress_bars, enable_progress_bars
+    from huggingface_hub.utils.tqdm import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
 
     level, hidden = logging.get_verbosity(), are_progress_bars_disabled()
     logging.set_verbosity(ERROR)

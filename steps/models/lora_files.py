@@ -39,7 +39,9 @@ def load_lora_facts(model: ModelSettings) -> dict[str, LoraFacts]:
 def require_lora_support(model: ModelSettings, pipeline: str) -> None:
     """Raise BadInput where the job has LoRAs and its pipeline is known to take none."""
     if model.loras and not family_of(pipeline).supports_loras:
-        raise BadInput(f"model.loras: {pipeline} takes no LoRA. Remove them, or name another model.")
+        raise BadInput(
+            f"model.loras: {pipeline} takes no LoRA. Remove them, or name another model."
+        )
 
 
 def digest_with_loras(digest: str, loras: Mapping[str, LoraFacts]) -> str:
@@ -52,7 +54,9 @@ def fetch_lora_file(name: str, lora: LoraSettings) -> Path:
     setting = f"model.loras.{name}"
     if is_hub_id(lora.id):
         if lora.weight_name is None:
-            raise BadInput(f"{setting}.weight_name is missing: name the safetensors file at {lora.id}.")
+            raise BadInput(
+                f"{setting}.weight_name is missing: name the safetensors file at {lora.id}."
+            )
         _require_safetensors(setting, lora.weight_name)
         return download_file(lora, lora.weight_name, setting)
     path = Path(resolve_path(lora.id))
@@ -74,20 +78,28 @@ def fetch_planned_lora(name: str, lora: LoraSettings, sha256: str) -> Path:
 
 def _find_in_folder(folder: Path, lora: LoraSettings, setting: str) -> Path:
     if not folder.is_dir():
-        raise Missing(f"{setting}: {lora.id} is not there. Name a safetensors file, or a hub id as org/name.")
+        raise Missing(
+            f"{setting}: {lora.id} is not there. Name a safetensors file, or a hub id as org/name."
+        )
     if lora.weight_name is not None:
         if not (folder / lora.weight_name).is_file():
-            raise Missing(f"{setting}: {lora.id} has no file {lora.weight_name}. Correct weight_name.")
+            raise Missing(
+                f"{setting}: {lora.id} has no file {lora.weight_name}. Correct weight_name."
+            )
         return folder / lora.weight_name
     there = sorted(folder.glob(f"*{SAFETENSORS_SUFFIX}"))
     if len(there) != 1:
-        raise BadInput(f"{setting}: {lora.id} has {len(there)} safetensors files. Name one by weight_name.")
+        raise BadInput(
+            f"{setting}: {lora.id} has {len(there)} safetensors files. Name one by weight_name."
+        )
     return there[0]
 
 
 def _require_safetensors(setting: str, file: str) -> None:
     if not file.endswith(SAFETENSORS_SUFFIX):
-        raise BadInput(f"{setting}: {file} is no safetensors file, so it may hold code. Convert it.")
+        raise BadInput(
+            f"{setting}: {file} is no safetensors file, so it may hold code. Convert it."
+        )
 
 
 def _read_lora_facts(path: Path, setting: str) -> LoraFacts:
@@ -107,5 +119,9 @@ def _tensors_sha256(path: Path) -> str:
 def _require_lora_tensors(names: Iterable[str], path: Path, setting: str) -> None:
     if not any(mark in name for name in names for mark in LORA_TENSOR_MARKERS):
         raise BadInput(f"{setting}: {path.name} holds no LoRA. Name another file.")
-    if any("dora_scale" in name for name in names):  # diffusers leaves them out, and draws something else
-        raise BadInput(f"{setting}: {path.name} is a DoRA, whose scales diffusers does not read. Name a plain LoRA.")
+    if any(
+        "dora_scale" in name for name in names
+    ):  # diffusers leaves them out, and draws something else
+        raise BadInput(
+            f"{setting}: {path.name} is a DoRA, whose scales diffusers does not read. Name a plain LoRA."
+        )

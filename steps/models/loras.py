@@ -47,7 +47,11 @@ def parse_loras(text: str, known: Collection[str]) -> ParsedLoras:
         if fault := _rejection_reason(name, weight, found, known):
             return ParsedLoras(rejection=fault)
         found[name] = weight
-    return ParsedLoras(format_loras(found)) if len(found) <= MAX_LORAS else ParsedLoras(rejection="many")
+    return (
+        ParsedLoras(format_loras(found))
+        if len(found) <= MAX_LORAS
+        else ParsedLoras(rejection="many")
+    )
 
 
 def _rejection_reason(
@@ -62,7 +66,12 @@ def _rejection_reason(
 
 def format_loras(weights: Mapping[str, float]) -> str | None:
     """The canonical text of these weights; None where all are zero."""
-    return ",".join(f"{name}:{format_weight(weight)}" for name, weight in sorted(weights.items()) if weight) or None
+    return (
+        ",".join(
+            f"{name}:{format_weight(weight)}" for name, weight in sorted(weights.items()) if weight
+        )
+        or None
+    )
 
 
 def lora_weights(loras: str | None) -> dict[str, float]:
@@ -73,7 +82,12 @@ def lora_weights(loras: str | None) -> dict[str, float]:
 
 def lora_key(loras: str, digests: Mapping[str, str]) -> str:
     """What of a canonical text decides pixels: each file's digest and its weight, whatever the files are called."""
-    return ",".join(sorted(f"{digests[name]}:{format_weight(weight)}" for name, weight in lora_weights(loras).items()))
+    return ",".join(
+        sorted(
+            f"{digests[name]}:{format_weight(weight)}"
+            for name, weight in lora_weights(loras).items()
+        )
+    )
 
 
 def format_weight(weight: float) -> str:

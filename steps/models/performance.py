@@ -45,7 +45,9 @@ FORWARD_COSTS = {
 }
 
 
-def seconds_per_pixel_step(job: Job, size: tuple[int, int], tuned: float | None = None) -> float | None:
+def seconds_per_pixel_step(
+    job: Job, size: tuple[int, int], tuned: float | None = None
+) -> float | None:
     """GPU seconds for each pixel and step of an image, so that other shapes follow from the default one.
 
     `tuned` is the tuning file's figure. None for a model that the table does not know, where neither the job nor the
@@ -60,6 +62,8 @@ def seconds_per_pixel_step(job: Job, size: tuple[int, int], tuned: float | None 
     if forward is None:
         return None
     megapixels = size[0] * size[1] / 1e6
-    passes = job.defaults.steps * (2 if forward.doubled_by_guidance and job.defaults.guidance > 1 else 1)
+    passes = job.defaults.steps * (
+        2 if forward.doubled_by_guidance and job.defaults.guidance > 1 else 1
+    )
     denoising = passes * forward.tflop * megapixels / forward.megapixels
     return (denoising + VAE_TFLOP_PER_MEGAPIXEL * megapixels) / H100_TFLOPS / work

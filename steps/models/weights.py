@@ -32,4 +32,6 @@ def read(path: Path, setting: str) -> Collection[str]:
         with path.open("rb"), safe_open(path, framework="np") as file:
             return frozenset(file.keys())
     except SafetensorError as error:
-        raise BadInput(f"{setting}: {path.name} is no whole safetensors file. Fetch it again.") from error
+        raise BadInput(
+            f"{setting}: {path.name} is no whole safetensors file. Fetch it again."
+        ) from error

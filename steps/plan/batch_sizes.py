@@ -36,7 +36,11 @@ class TuningEntries:
     def entry_for(self, width: int, height: int, *, guided: bool) -> TuningEntry | None:
         """The entry for a shape, or else for the next that asks more of the device, or else the one that asks most."""
         wanted = forward_pixels(width, height, guided=guided)
-        exact = [each for each in self.entries if (each.width, each.height, each.guided) == (width, height, guided)]
+        exact = [
+            each
+            for each in self.entries
+            if (each.width, each.height, each.guided) == (width, height, guided)
+        ]
         enough = exact or [each for each in self.entries if each.forward_pixels >= wanted]
         # Of two that ask as much, such as those of a GPU's slices by the same name, the smaller batch fits in both.
         if enough:
@@ -67,11 +71,15 @@ def load_tuning(job: Job, digest: Callable[[], str]) -> TuningEntries:
     if job.batch.tuning is None:
         return NO_TUNING
     files = digest()
-    found = [each for each in _read_tuning(job.batch.tuning).entries if _entry_matches(each, job, files)]
+    found = [
+        each for each in _read_tuning(job.batch.tuning).entries if _entry_matches(each, job, files)
+    ]
     gpus = sorted({each.gpu for each in found})
     if job.batch.gpu is None and len(gpus) > 1:
         named = ", ".join(gpus)
-        raise BadInput(f"{job.batch.tuning}: has entries for several GPUs ({named}). Name one as batch.gpu.")
+        raise BadInput(
+            f"{job.batch.tuning}: has entries for several GPUs ({named}). Name one as batch.gpu."
+        )
     gpu = job.batch.gpu or next(iter(gpus), None)
     return TuningEntries(tuple(each for each in found if each.gpu == gpu))
 
@@ -100,7 +108,8 @@ def tuning_key(job: Job, tuned: TuningEntries, found: tuple[SourceFile, ...]) ->
     """
     entries: Iterable[TuningEntry | None] = tuned.entries
     if entries and not any(
-        BATCH_SHAPE_COLUMNS & file.column_names.keys() for file in read_footers(found, job.columns, job.carry)
+        BATCH_SHAPE_COLUMNS & file.column_names.keys()
+        for file in read_footers(found, job.columns, job.carry)
     ):
         entries = [default_tuning_entry(job, load_model_facts(job.model), tuned)]
     facts = [_entry_facts(job, each) for each in entries if each is not None]
@@ -127,7 +136,12 @@ def tuned_seconds_per_work(job: Job, facts: ModelFacts, tuned: TuningEntries) ->
     if entry is None:
         return None
     guided = family_of(facts.pipeline).uses_guidance(job.defaults.guidance)
-    return entry.seconds_per_image / entry.forward_pixels / entry.steps * forward_pixels(1, 1, guided=guided)
+    return (
+        entry.seconds_per_image
+        / entry.forward_pixels
+        / entry.steps
+        * forward_pixels(1, 1, guided=guided)
+    )
 
 
 def choose_batch_sizes(
@@ -139,8 +153,12 @@ def choose_batch_sizes(
     guided: dict[tuple[int, int], bool] = {}
     for group in groups:  # images of one size have one batch: that of the most work among them
         size = group.width, group.height
-        guided[size] = guided.get(size, False) or family_of(facts.pipeline).uses_guidance(group.guidance)
+        guided[size] = guided.get(size, False) or family_of(facts.pipeline).uses_guidance(
+            group.guidance
+        )
     found = (
-        BatchSize(*size, images) for size in guided if (images := tuned.batch_size_for(*size, guided=guided[size]))
+        BatchSize(*size, images)
+        for size in guided
+        if (images := tuned.batch_size_for(*size, guided=guided[size]))
     )
     return tuple(found)

@@ -13,16 +13,36 @@ import pyarrow as pa
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.existing_images import create_existing_table
-from imagekiln.steps.plan.image_sql import SHAPE_COLUMNS, create_duplicate_tables, images_sql, quote_literal
+from imagekiln.steps.plan.image_sql import (
+    SHAPE_COLUMNS,
+    create_duplicate_tables,
+    images_sql,
+    quote_literal,
+)
 from imagekiln.steps.plan.ordering import SortedStream, order_by_group
 from imagekiln.steps.plan.rules import SAME_ID_RULE, RejectionRule
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
-from imagekiln.steps.storage.scratch import Database, arrow_stream_reader, read_arrow_batches, write_arrow_file
+from imagekiln.steps.storage.scratch import (
+    Database,
+    arrow_stream_reader,
+    read_arrow_batches,
+    write_arrow_file,
+)
 
 MAX_SHAPES = 10_000
 INPUT_IMAGE_SET_COLUMN = "pictures"  # of a group, and in no object
 # What SQL needs to know of an image. Its texts stay where they are.
-NARROW_COLUMNS = ("number", "row", "image_index", "image_id", "id", "content", "rule", "truncated", *SHAPE_COLUMNS)
+NARROW_COLUMNS = (
+    "number",
+    "row",
+    "image_index",
+    "image_id",
+    "id",
+    "content",
+    "rule",
+    "truncated",
+    *SHAPE_COLUMNS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +70,9 @@ class Catalog:
     `groups` are the shapes in the plan, in the order in which they are made: that of their first row.
     """
 
-    def __init__(self, folder: Path, job: Job, rules: tuple[RejectionRule, ...], carried: int) -> None:
+    def __init__(
+        self, folder: Path, job: Job, rules: tuple[RejectionRule, ...], carried: int
+    ) -> None:
         """Open an empty catalog in `folder`, which should have room for every image's texts, twice."""
         self._database = Database(folder)
         self._folder = folder
@@ -125,7 +147,10 @@ class Catalog:
         """Every planned image in the order of groups and rows, as a stream."""
         planned = self._iter_planned()
         if len(self.groups) > 1:
-            sizes = {tuple(getattr(group, name) for name in SHAPE_COLUMNS): group.images for group in self.groups}
+            sizes = {
+                tuple(getattr(group, name) for name in SHAPE_COLUMNS): group.images
+                for group in self.groups
+            }
             planned = order_by_group(planned, SHAPE_COLUMNS, sizes, self._folder)
         return (batch.drop_columns([INPUT_IMAGE_SET_COLUMN]) for batch in planned)
 
@@ -138,7 +163,9 @@ class Catalog:
         )
         for batch in read_arrow_batches(self._file):
             kept = pa.array(~left_out.contains(batch["number"].to_numpy()))
-            yield batch.select([*IMAGE_ROW_SCHEMA.names, *self._carried, INPUT_IMAGE_SET_COLUMN]).filter(kept)
+            yield batch.select(
+                [*IMAGE_ROW_SCHEMA.names, *self._carried, INPUT_IMAGE_SET_COLUMN]
+            ).filter(kept)
 
     def _find_groups(self) -> None:
         shape = ", ".join(SHAPE_COLUMNS)
@@ -152,7 +179,9 @@ class Catalog:
                 f"the rows have {shapes} combinations of width, height, steps, guidance, sampler and the "
                 f"like; at most {MAX_SHAPES} fit, since images of different ones share no batch. Round the values."
             )
-        found = self._database.fetch_table("SELECT * EXCLUDE (first_row) FROM shapes ORDER BY first_row")
+        found = self._database.fetch_table(
+            "SELECT * EXCLUDE (first_row) FROM shapes ORDER BY first_row"
+        )
         self.groups = tuple(ImageGroup(**group) for group in found.to_pylist())
 
     def _count(self, sql: str) -> int:
@@ -171,7 +200,9 @@ def _assert_sorted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
         last = numbers[-1]
 
 
-def _capture_errors(batches: Iterator[pa.RecordBatch], failure: list[Exception]) -> Iterator[pa.RecordBatch]:
+def _capture_errors(
+    batches: Iterator[pa.RecordBatch], failure: list[Exception]
+) -> Iterator[pa.RecordBatch]:
     # DuckDB passes on what its input raises as a text only.
     try:
         yield from batches

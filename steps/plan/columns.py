@@ -69,13 +69,20 @@ def read_integers(array: pa.Array, where: str) -> Cells:
     if pa.types.is_null(array.type) or pa.types.is_signed_integer(array.type):
         return Cells(array.cast(pa.int64()))
     if pa.types.is_unsigned_integer(array.type):
-        return _keep_valid(array, pc.less(array.cast(pa.uint64()), pa.scalar(2**63, pa.uint64())), pa.int64())
+        return _keep_valid(
+            array, pc.less(array.cast(pa.uint64()), pa.scalar(2**63, pa.uint64())), pa.int64()
+        )
     if pa.types.is_floating(array.type):
         array = _without_nan(array.cast(pa.float64()))
-        whole = pc.and_(pc.equal(pc.trunc(array), array), pc.less_equal(pc.abs(array), MAX_EXACT_FLOAT))
+        whole = pc.and_(
+            pc.equal(pc.trunc(array), array), pc.less_equal(pc.abs(array), MAX_EXACT_FLOAT)
+        )
         return _keep_valid(array, whole, pa.int64())
     digits = _parse_text(
-        array, INTEGER_PATTERN, pa.string(), f"{where} is {array.type}, not integers. Write it as integers."
+        array,
+        INTEGER_PATTERN,
+        pa.string(),
+        f"{where} is {array.type}, not integers. Write it as integers.",
     )
     return _digits_to_int64(digits)
 
@@ -89,7 +96,10 @@ def read_numbers(array: pa.Array, where: str) -> Cells:
         array = _without_nan(array.cast(pa.float64()))
         return _keep_valid(array, pc.is_finite(array), pa.float64())
     return _parse_text(
-        array, NUMBER_PATTERN, pa.float64(), f"{where} is {array.type}, not numbers. Write it as floats."
+        array,
+        NUMBER_PATTERN,
+        pa.float64(),
+        f"{where} is {array.type}, not numbers. Write it as floats.",
     )
 
 
@@ -105,11 +115,20 @@ def _decode_dictionary(array: pa.Array, where: str) -> pa.Array:
 
 def _refuse_large_dictionary(array: pa.DictionaryArray, where: str) -> None:
     """Raise BadInput where a small dictionary of long texts would fill the memory once each row has its own."""
-    longest = pc.max(pc.binary_length(array.dictionary)).as_py() if _is_text(array.dictionary.type) else None
+    longest = (
+        pc.max(pc.binary_length(array.dictionary)).as_py()
+        if _is_text(array.dictionary.type)
+        else None
+    )
     if (longest or 0) * len(array) > MAX_TEXT_BYTES:
-        size = pc.sum(pc.binary_length(array.dictionary).take(array.indices).cast(pa.int64())).as_py() or 0
+        size = (
+            pc.sum(pc.binary_length(array.dictionary).take(array.indices).cast(pa.int64())).as_py()
+            or 0
+        )
         if size > MAX_TEXT_BYTES:
-            raise BadInput(f"{where} has {size} bytes of text in {len(array)} rows. Write shorter texts.")
+            raise BadInput(
+                f"{where} has {size} bytes of text in {len(array)} rows. Write shorter texts."
+            )
 
 
 def _is_text(kind: pa.DataType) -> bool:
@@ -165,11 +184,15 @@ def passthrough_schema(there: pa.Schema, columns: tuple[str, ...], where: str) -
     """The columns to carry, those of extension types as what they are stored as. Raises BadInput."""
     for name in columns:
         if name in RESERVED_COLUMNS:
-            raise BadInput(f"carry: {name!r} is a column of the dataset itself. Rename it in the input.")
+            raise BadInput(
+                f"carry: {name!r} is a column of the dataset itself. Rename it in the input."
+            )
         if name not in there.names:
             raise BadInput(f"{where}: has no column {name!r} to carry. Correct `carry`.")
         if not _survives_duckdb(kind := _storage_type(there.field(name).type)):
-            raise BadInput(f"{where}: column {name!r} is {kind}, which cannot be carried. Write it as another type.")
+            raise BadInput(
+                f"{where}: column {name!r} is {kind}, which cannot be carried. Write it as another type."
+            )
     return pa.schema([pa.field(name, _storage_type(there.field(name).type)) for name in columns])
 
 
@@ -180,7 +203,9 @@ def read_passthrough(array: pa.Array, where: str) -> Cells:
         array.validate(full=True)
     except pa.ArrowInvalid as error:
         if not (pa.types.is_string(array.type) or pa.types.is_large_string(array.type)):
-            raise BadInput(f"{where} has text that is no UTF-8. Correct it, or do not carry it.") from error
+            raise BadInput(
+                f"{where} has text that is no UTF-8. Correct it, or do not carry it."
+            ) from error
         found = read_texts(array, where)
         return Cells(found.values.cast(array.type), found.valid)
     return Cells(array)
@@ -195,8 +220,14 @@ def _survives_duckdb(kind: pa.DataType) -> bool:
     if isinstance(kind, pa.BaseExtensionType):
         return False
     if pa.types.is_nested(kind):
-        plain = not (pa.types.is_list_view(kind) or pa.types.is_large_list_view(kind) or pa.types.is_union(kind))
-        return plain and all(_survives_duckdb(kind.field(place).type) for place in range(kind.num_fields))
+        plain = not (
+            pa.types.is_list_view(kind)
+            or pa.types.is_large_list_view(kind)
+            or pa.types.is_union(kind)
+        )
+        return plain and all(
+            _survives_duckdb(kind.field(place).type) for place in range(kind.num_fields)
+        )
     if pa.types.is_dictionary(kind):
         return _survives_duckdb(kind.value_type)
     lost = (pa.types.is_float16, pa.types.is_decimal256, pa.types.is_duration, pa.types.is_interval)
@@ -216,14 +247,18 @@ class LoraColumnReader:
         self._known: dict[str | None, tuple[str | None, ...]] = {}
         if fault := parse_loras(default, digests).rejection:
             known = ", ".join(sorted(digests)) or "none"
-            raise BadInput(f"defaults.loras {LORA_REJECTION_TEXTS[fault]}; model.loras has {known}. Correct it.")
+            raise BadInput(
+                f"defaults.loras {LORA_REJECTION_TEXTS[fault]}; model.loras has {known}. Correct it."
+            )
         self._default = self._parse(default)
 
     def read(self, column: pa.Array) -> tuple[pa.Array, ...]:
         """The canonical text, the key that goes into image_id, and the fault of each row, as LORA_COLUMNS."""
         each = column.dictionary_encode(null_encoding="encode")
         read = [self._look_up(text) for text in each.dictionary.to_pylist()]
-        return tuple(pa.array(values, pa.string()).take(each.indices) for values in zip(*read, strict=True))
+        return tuple(
+            pa.array(values, pa.string()).take(each.indices) for values in zip(*read, strict=True)
+        )
 
     def _look_up(self, text: str | None) -> tuple[str | None, ...]:
         if text is None:
@@ -236,4 +271,8 @@ class LoraColumnReader:
 
     def _parse(self, text: str) -> tuple[str | None, ...]:
         found = parse_loras(text, self._digests)
-        return found.canonical, found.canonical and lora_key(found.canonical, self._digests), found.rejection
+        return (
+            found.canonical,
+            found.canonical and lora_key(found.canonical, self._digests),
+            found.rejection,
+        )

@@ -13,7 +13,12 @@ from imagekiln.steps.models.compatibility import model_key_extras, require_compa
 from imagekiln.steps.models.facts import configuration_folder, default_image_size, load_model_facts
 from imagekiln.steps.models.lora_files import load_lora_facts
 from imagekiln.steps.models.performance import seconds_per_pixel_step
-from imagekiln.steps.plan.batch_sizes import NO_TUNING, TuningEntries, choose_batch_sizes, tuned_seconds_per_work
+from imagekiln.steps.plan.batch_sizes import (
+    NO_TUNING,
+    TuningEntries,
+    choose_batch_sizes,
+    tuned_seconds_per_work,
+)
 from imagekiln.steps.plan.catalog import Catalog
 from imagekiln.steps.plan.columns import LORA_COLUMNS, LoraColumnReader
 from imagekiln.steps.plan.identity import model_key
@@ -53,19 +58,28 @@ class PlanDraft:
         self.default_size = default_image_size(job, self.model)
         self._files = read_footers(found, job.columns, job.carry)
         self._catalog = Catalog(
-            spool, job, (*prompt_rules(job, self.model), *input_image_rules(job, self.model)), len(job.carry)
+            spool,
+            job,
+            (*prompt_rules(job, self.model), *input_image_rules(job, self.model)),
+            len(job.carry),
         )
         lengths = PromptLengths(configuration_folder(job.model))
-        loras = LoraColumnReader(job.defaults.loras, {name: each.sha256 for name, each in self.loras.items()})
+        loras = LoraColumnReader(
+            job.defaults.loras, {name: each.sha256 for name, each in self.loras.items()}
+        )
         schema = prompt_schema(self._files).append(pa.field("truncated", pa.bool_()))
         schema = pa.schema([*schema, *(pa.field(name, pa.string()) for name in LORA_COLUMNS)])
         digest = digest_with_adapters(self.model.digest, self.adapters)
         key = model_key(digest, job.model.dtype, *model_key_extras(job.speed))
         runs = [f"{job.output.rstrip('/')}/{run_id}" for run_id in looked_at]
         with closing(InputImages(job.limits, spool, keep)) as pictures:
-            rows = _with_derived_columns(iter_prompt_batches(self._files, pictures), schema, lengths, loras)
+            rows = _with_derived_columns(
+                iter_prompt_batches(self._files, pictures), schema, lengths, loras
+            )
             self._catalog.fill(schema, rows, key, self.default_size, runs)
-        self.input = InputFacts(len(found), sum(file.rows for file in self._files), input_fingerprint(found))
+        self.input = InputFacts(
+            len(found), sum(file.rows for file in self._files), input_fingerprint(found)
+        )
         self._refuse_too_many_rejected()
         self.groups = self._catalog.groups
         self.batch_sizes = choose_batch_sizes(job, self.model, self.groups, tuned)
@@ -102,15 +116,23 @@ class PlanDraft:
         stream, waiting = self._catalog.iter_images(), pa.Table.from_batches([], schema)
         for size in self.sharding.shard_images:
             while waiting.num_rows < size:
-                batch = pa.Table.from_batches([next(stream)]).rename_columns(schema.names).cast(schema)
+                batch = (
+                    pa.Table.from_batches([next(stream)]).rename_columns(schema.names).cast(schema)
+                )
                 waiting = pa.concat_tables([waiting, batch])
             yield waiting.slice(0, size).combine_chunks()
             waiting = waiting.slice(size)
 
     def _refuse_too_many_rejected(self) -> None:
-        count, rows, share = self._catalog.rejected_row_count(), self.input.rows, self.job.limits.rejected_share
+        count, rows, share = (
+            self._catalog.rejected_row_count(),
+            self.input.rows,
+            self.job.limits.rejected_share,
+        )
         if count and (count == rows or count > share * rows):
-            first = locate_rejected_rows(self._files, next(self._catalog.iter_rejected(most=1))).to_pylist()[0]
+            first = locate_rejected_rows(
+                self._files, next(self._catalog.iter_rejected(most=1))
+            ).to_pylist()[0]
             raise BadInput(
                 f"{first['file']}: {count} of {rows} rows are refused, the first being row {first['row_in_file']}: "
                 f"{first['column']} {first['reason']}. Correct them, or raise limits.rejected_share."
@@ -118,7 +140,10 @@ class PlanDraft:
 
 
 def _with_derived_columns(
-    batches: Iterator[pa.RecordBatch], schema: pa.Schema, lengths: PromptLengths, loras: LoraColumnReader
+    batches: Iterator[pa.RecordBatch],
+    schema: pa.Schema,
+    lengths: PromptLengths,
+    loras: LoraColumnReader,
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         more = [lengths.find_truncated(batch.column("prompt")), *loras.read(batch.column("loras"))]

@@ -45,7 +45,9 @@ def estimate(job: Job, price_per_gpu_hour: float | None = None) -> Estimate:
             load_tuning(job, lambda: weights_digest(job.model)),
         )
         with closing(PlanDraft(job, found, spool, successful_runs(job), tuned)) as draft:
-            return _estimate_draft(draft, job.price_per_hour if price_per_gpu_hour is None else price_per_gpu_hour)
+            return _estimate_draft(
+                draft, job.price_per_hour if price_per_gpu_hour is None else price_per_gpu_hour
+            )
 
 
 def _estimate_draft(draft: PlanDraft, price: float | None) -> Estimate:
@@ -75,4 +77,8 @@ def _bytes_per_pixel(encoding: Encoding) -> float:
 def _gpu_hours(draft: PlanDraft) -> float | None:
     if draft.seconds_per_work is None:
         return None
-    return draft.seconds_per_work * sum(group.images * work_per_image(group) for group in draft.groups) / 3600
+    return (
+        draft.seconds_per_work
+        * sum(group.images * work_per_image(group) for group in draft.groups)
+        / 3600
+    )

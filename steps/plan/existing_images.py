@@ -78,7 +78,10 @@ def create_existing_table(database: Database, folder: Path, runs: Sequence[str])
         path = folder / "existing.arrow"
         # By way of the disk: DuckDB would pass on what storage raises as a text only.
         write_arrow_file(
-            path, _iter_existing_numbers(_bucket_ids(database, folder / "wanted"), [open_store(uri) for uri in runs])
+            path,
+            _iter_existing_numbers(
+                _bucket_ids(database, folder / "wanted"), [open_store(uri) for uri in runs]
+            ),
         )
         database.register("held", arrow_stream_reader(path, NUMBER_SCHEMA.names))
         database.execute("INSERT INTO existing FROM held")
@@ -101,7 +104,9 @@ def _iter_existing_numbers(wanted: IdBuckets, runs: list[Store]) -> Iterator[pa.
     """The numbers of the images that are held, a batch for each bucket."""
     indexes = _RunIndexes(runs)
     for bucket in range(wanted.count):
-        held = _match_numbers(wanted.read(bucket), indexes.iter_overlapping_chunks(bucket, wanted.count))
+        held = _match_numbers(
+            wanted.read(bucket), indexes.iter_overlapping_chunks(bucket, wanted.count)
+        )
         yield pa.RecordBatch.from_arrays([pa.array(held)], schema=NUMBER_SCHEMA)
 
 
@@ -134,7 +139,9 @@ class _RunIndexes:
     def iter_overlapping_chunks(self, bucket: int, count: int) -> Iterator[IdArray]:
         """Every piece that shares ids with one of `count` ranges; of each run the first, where none was read yet."""
         fresh = not self._sizes
-        for ids, size in map_ordered(self._read_first_chunk, len(self._runs), READERS) if fresh else ():
+        for ids, size in (
+            map_ordered(self._read_first_chunk, len(self._runs), READERS) if fresh else ()
+        ):
             self._sizes.append(size)
             yield ids
         places = [
@@ -143,7 +150,9 @@ class _RunIndexes:
             for piece in overlapping_buckets(bucket, count, size)
             if not (fresh and piece == 0)
         ]
-        for ids, _ in map_ordered(lambda place: self._read_chunk(*places[place]), len(places), READERS):
+        for ids, _ in map_ordered(
+            lambda place: self._read_chunk(*places[place]), len(places), READERS
+        ):
             yield ids
 
     def _read_first_chunk(self, run: int) -> tuple[IdArray, int]:

@@ -14,7 +14,8 @@ from imagekiln.steps.runs.image import OPTIONAL_FIELDS, ImageParameters
 IDENTITY_SQL = "concat(strlen(prompt), ':', prompt, '|', strlen(negative_prompt), ':', negative_prompt, '|', {seed}, '|', " \
     "width, 'x', height, '|', steps, '|', guidance, '|', sampler, {more})"  # fmt: skip
 OPTIONAL_FIELDS_SQL = ", ".join(
-    f"'|{name}:' || strlen(CAST({name} AS VARCHAR)) || ':' || CAST({name} AS VARCHAR)" for name in OPTIONAL_FIELDS
+    f"'|{name}:' || strlen(CAST({name} AS VARCHAR)) || ':' || CAST({name} AS VARCHAR)"
+    for name in OPTIONAL_FIELDS
 )
 UNSEEDED_IDENTITY_SQL = IDENTITY_SQL.format(seed="'-'", more=OPTIONAL_FIELDS_SQL)
 ID_DIGITS = 32  # 128 bits: a collision is not to be expected before 10^19 images
@@ -29,14 +30,20 @@ def model_key(digest: str, dtype: str, *further: str) -> str:
     return hashlib.sha256(json.dumps(["imagekiln-1", digest, dtype, *further]).encode()).hexdigest()
 
 
-def compute_image_id(key: str, pixels: ImageParameters, digests: Mapping[str, str] | None = None) -> str:
+def compute_image_id(
+    key: str, pixels: ImageParameters, digests: Mapping[str, str] | None = None
+) -> str:
     """The id of one image, 32 hexadecimal digits. `digests` are those of LoRAs by name: names are not in ids."""
     if pixels.loras is not None and digests is not None:
         pixels = replace(pixels, loras=lora_key(pixels.loras, digests))
-    texts = "|".join(f"{len(text.encode())}:{text}" for text in (pixels.prompt, pixels.negative_prompt))
+    texts = "|".join(
+        f"{len(text.encode())}:{text}" for text in (pixels.prompt, pixels.negative_prompt)
+    )
     rest = f"{pixels.seed}|{pixels.width}x{pixels.height}|{pixels.steps}|{pixels.guidance}|{pixels.sampler}"
     given = ((name, getattr(pixels, name)) for name in OPTIONAL_FIELDS)
-    more = "".join(f"|{name}:{len(str(value).encode())}:{value}" for name, value in given if value is not None)
+    more = "".join(
+        f"|{name}:{len(str(value).encode())}:{value}" for name, value in given if value is not None
+    )
     return hashlib.sha256(f"{key}|{texts}|{rest}{more}".encode()).hexdigest()[:ID_DIGITS]
 
 

@@ -3,7 +3,12 @@
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.compatibility import shortcuts_label
 from imagekiln.steps.plan.identity import image_id_sql, seed_sql
-from imagekiln.steps.plan.rules import MAX_IMAGES_PER_ROW, MAX_SEED, RejectionRule, first_violation_sql
+from imagekiln.steps.plan.rules import (
+    MAX_IMAGES_PER_ROW,
+    MAX_SEED,
+    RejectionRule,
+    first_violation_sql,
+)
 from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.storage.scratch import Database
 
@@ -14,7 +19,9 @@ SAME_ID_SQL = """
     suspects AS MATERIALIZED (SELECT * FROM named WHERE hash(id) IN (SELECT mark FROM marks)),
     first AS (SELECT id, arg_min(content, number) AS content FROM suspects GROUP BY id)
     SELECT number, row FROM suspects JOIN first USING (id) WHERE suspects.content <> first.content"""
-VALID_IMAGES_SQL = "CREATE VIEW sound AS SELECT * FROM images ANTI JOIN same_id USING (number) WHERE rule IS NULL"
+VALID_IMAGES_SQL = (
+    "CREATE VIEW sound AS SELECT * FROM images ANTI JOIN same_id USING (number) WHERE rule IS NULL"
+)
 DUPLICATES_SQL = """
     CREATE TABLE duplicates AS
     WITH made AS (SELECT number, row, image_index, CAST(image_id AS UUID) AS name FROM sound),
@@ -40,7 +47,11 @@ INPUT_IMAGES_SQL = "nullif(concat_ws(',', {}), '')".format(
 
 
 def images_sql(
-    job: Job, rules: tuple[RejectionRule, ...], model_key: str, size: tuple[int, int], carried: tuple[str, ...]
+    job: Job,
+    rules: tuple[RejectionRule, ...],
+    model_key: str,
+    size: tuple[int, int],
+    carried: tuple[str, ...],
 ) -> str:
     """The images of the rows of `input`, in their order, and each refused row once, with the `rule` it breaks.
 

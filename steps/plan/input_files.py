@@ -15,7 +15,12 @@ from imagekiln.steps.job.job import ColumnNames
 from imagekiln.steps.plan.columns import COLUMN_READERS, PROMPT_COLUMNS, passthrough_schema
 from imagekiln.steps.plan.input_images import require_image_type
 from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS
-from imagekiln.steps.storage.failures import error_reason, explain_storage_error, is_storage_error, translate_errors
+from imagekiln.steps.storage.failures import (
+    error_reason,
+    explain_storage_error,
+    is_storage_error,
+    translate_errors,
+)
 from imagekiln.steps.storage.object_store import open_filesystem
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 
@@ -44,7 +49,9 @@ def gather_sources(patterns: tuple[str, ...], spool: Path) -> tuple[SourceFile, 
             raise Missing(f"{pattern}: no such file or bucket. Check `prompts`.")
         for uri in found:
             number = len(sources)
-            sources.append(_download(uri, spool / f"{number:05d}.parquet") if remote else _hash_file(uri))
+            sources.append(
+                _download(uri, spool / f"{number:05d}.parquet") if remote else _hash_file(uri)
+            )
     return tuple(sources)
 
 
@@ -66,7 +73,9 @@ def _expand_local(pattern: str) -> list[str]:
         found = [path] if Path(path).exists() else sorted(glob.glob(path, recursive=True))
     for name in found:
         if not name.isprintable():
-            raise BadInput(f"{pattern}: finds a file with an unprintable name, {name!a}. Rename it.")
+            raise BadInput(
+                f"{pattern}: finds a file with an unprintable name, {name!a}. Rename it."
+            )
     return found
 
 
@@ -90,7 +99,11 @@ def _hash_file(path: str) -> SourceFile:
 def _download(uri: str, copy: Path) -> SourceFile:
     files, path = open_filesystem(uri)
     digest = hashlib.sha256()
-    with translate_errors(uri), files.open(path, "rb", block_size=CHUNK_BYTES) as file, copy.open("wb") as out:
+    with (
+        translate_errors(uri),
+        files.open(path, "rb", block_size=CHUNK_BYTES) as file,
+        copy.open("wb") as out,
+    ):
         for chunk in _read_chunks(file):
             digest.update(chunk)
             out.write(chunk)
@@ -150,7 +163,9 @@ def _match_columns(
     """What our columns are called in the file, of a type that we take."""
     if columns.prompt not in there.names:
         has = ", ".join(there.names[:12]) or "none"
-        raise BadInput(f"{source.uri}: has no column {columns.prompt!r} (it has {has}). Set columns.prompt.")
+        raise BadInput(
+            f"{source.uri}: has no column {columns.prompt!r} (it has {has}). Set columns.prompt."
+        )
     names = {ours: theirs for ours, theirs in columns if theirs in there.names}
     for name in (*names.values(), *carry):
         if there.names.count(name) > 1:
@@ -168,7 +183,9 @@ def _refuse_large_row_groups(source: SourceFile, metadata: pq.FileMetaData) -> N
     for group in range(metadata.num_row_groups):
         size = metadata.row_group(group).total_byte_size
         if not 0 <= size <= MAX_ROW_GROUP_BYTES:
-            raise BadInput(f"{source.uri}: row group {group} claims {size} bytes. Write smaller row groups.")
+            raise BadInput(
+                f"{source.uri}: row group {group} claims {size} bytes. Write smaller row groups."
+            )
 
 
 def unreadable_error(source: SourceFile, error: Exception) -> KilnError:
@@ -179,4 +196,6 @@ def unreadable_error(source: SourceFile, error: Exception) -> KilnError:
         return BadInput(
             f"{source.uri}: needs more memory than there is ({error_reason(error)}). Write it in smaller row groups."
         )
-    return BadInput(f"{source.uri}: is no whole Parquet file ({error_reason(error)}). Write it again.")
+    return BadInput(
+        f"{source.uri}: is no whole Parquet file ({error_reason(error)}). Write it again."
+    )

@@ -82,7 +82,10 @@ class DiskCache:
         asked = json.dumps(list(keys))
         with _translate_errors():
             return dict(
-                self._base.execute("SELECT key, text FROM known WHERE key IN (SELECT value FROM json_each(?))", [asked])
+                self._base.execute(
+                    "SELECT key, text FROM known WHERE key IN (SELECT value FROM json_each(?))",
+                    [asked],
+                )
             )
 
     def add_many(self, texts: Mapping[str, str]) -> None:
@@ -102,7 +105,9 @@ def _translate_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
-        raise TryAgain(f"planning ran out of disk ({error}). Free some space and run the command again.") from error
+        raise TryAgain(
+            f"planning ran out of disk ({error}). Free some space and run the command again."
+        ) from error
 
 
 READERS = 16
@@ -153,13 +158,15 @@ class InputImages:
         if pa.types.is_struct(kind):
             held = self._digests_or_faults(pc.struct_field(array, "bytes"), table)
             named = self._digests_or_faults(
-                pc.if_else([each is None for each in held], pc.struct_field(array, "path"), None), table
+                pc.if_else([each is None for each in held], pc.struct_field(array, "path"), None),
+                table,
             )
             return [one or other for one, other in zip(held, named, strict=True)]
         cells = array.to_pylist()
         if is_bytes_type(kind):
             return self._look_up(
-                [_cache_key("bytes", cell) for cell in cells], lambda place: self._validate(cells[place])
+                [_cache_key("bytes", cell) for cell in cells],
+                lambda place: self._validate(cells[place]),
             )
         named = [_cache_key("name", None if cell is None else cell.encode()) for cell in cells]
         return self._look_up(named, lambda place: self._fetch(cells[place], table))
@@ -172,7 +179,13 @@ class InputImages:
                 first.setdefault(key, place)
         known = self._known.get_many(first)
         new = [key for key in first if key not in known]
-        found = dict(zip(new, map_ordered(lambda number: look(first[new[number]]), len(new), READERS), strict=True))
+        found = dict(
+            zip(
+                new,
+                map_ordered(lambda number: look(first[new[number]]), len(new), READERS),
+                strict=True,
+            )
+        )
         self._known.add_many(found)
         known |= found
         return [None if key is None else known[key] for key in keys]
@@ -200,7 +213,9 @@ def _cache_key(kind: str, content: bytes | None) -> str | None:
 
 def is_bytes_type(kind: pa.DataType) -> bool:
     """Whether a column of this type holds bytes."""
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
+    return bool(
+        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
+    )
 
 
 def holds_image_bytes(kind: pa.DataType) -> bool:
@@ -216,10 +231,17 @@ def require_image_type(kind: pa.DataType, where: str) -> None:
         require_image_type(kind.value_type, where)
     elif pa.types.is_struct(kind):
         fields = {each.name: each.type for each in kind}
-        if not (is_bytes_type(fields.get("bytes", pa.null())) and _is_text_type(fields.get("path", pa.null()))):
-            raise BadInput(f"{where} is {kind}, no picture. Write its bytes, or a struct of bytes and path.")
+        if not (
+            is_bytes_type(fields.get("bytes", pa.null()))
+            and _is_text_type(fields.get("path", pa.null()))
+        ):
+            raise BadInput(
+                f"{where} is {kind}, no picture. Write its bytes, or a struct of bytes and path."
+            )
     elif not (is_bytes_type(kind) or _is_text_type(kind)):
-        raise BadInput(f"{where} is {kind}, no picture. Write its bytes, or the URI where it lies as a string.")
+        raise BadInput(
+            f"{where} is {kind}, no picture. Write its bytes, or the URI where it lies as a string."
+        )
 
 
 def _is_text_type(kind: pa.DataType) -> bool:

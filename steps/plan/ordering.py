@@ -23,7 +23,10 @@ GroupKey = tuple[object, ...]
 
 
 def order_by_group(
-    batches: Iterator[pa.RecordBatch], columns: Sequence[str], groups: Mapping[GroupKey, int], folder: Path
+    batches: Iterator[pa.RecordBatch],
+    columns: Sequence[str],
+    groups: Mapping[GroupKey, int],
+    folder: Path,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of one group after the other, each group's in the order they come in.
 
@@ -35,12 +38,16 @@ def order_by_group(
     numbers = {key: number for number, key in enumerate(groups)}
     runs: list[list[int]] = [[] for _ in range(bucket_of[-1] + 1)]
     numbered = (_with_group_numbers(window, columns, numbers) for window in _merge_batches(batches))
-    with closing(prefetch(_distribute(numbered, bucket_of, runs), PREFETCH_BATCHES, QueueWaits())) as pieces:
+    with closing(
+        prefetch(_distribute(numbered, bucket_of, runs), PREFETCH_BATCHES, QueueWaits())
+    ) as pieces:
         write_arrow_file(path, pieces)
     with open_arrow_file(path) as file:
         for run, groups_in_it in zip(runs, np.bincount(bucket_of), strict=True):
             there = (file.get_batch(number) for number in run)
-            for piece in there if groups_in_it == 1 else [_sort_by_group(_concat_batches([*there]))]:
+            for piece in (
+                there if groups_in_it == 1 else [_sort_by_group(_concat_batches([*there]))]
+            ):
                 yield piece.drop_columns(["group"])
 
 
@@ -106,7 +113,9 @@ def _sort_by_group(rows: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _concat_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_struct_array(pa.Table.from_batches(batches).to_struct_array().combine_chunks())
+    return pa.RecordBatch.from_struct_array(
+        pa.Table.from_batches(batches).to_struct_array().combine_chunks()
+    )
 
 
 class SortedStream:
@@ -122,7 +131,9 @@ class SortedStream:
         if not len(numbers):
             return np.empty(0, np.bool_)
         read = [self._ahead]
-        while not (len(read[-1]) and read[-1][-1] > numbers[-1]) and (batch := next(self._batches, None)):
+        while not (len(read[-1]) and read[-1][-1] > numbers[-1]) and (
+            batch := next(self._batches, None)
+        ):
             read.append(batch["number"].to_numpy())
         there = np.concatenate(read)
         passed = np.searchsorted(there, numbers[-1], side="right")

@@ -36,7 +36,11 @@ class PromptLengths:
         self._words: dict[str, int] = {}
         self._limit: int | None = None
         self._tokenizer = Tokenizer(BPE())
-        if found := [_load_tokenizer(folder) for folder in sorted(model.glob("tokenizer*")) if _has_tokenizer(folder)]:
+        if found := [
+            _load_tokenizer(folder)
+            for folder in sorted(model.glob("tokenizer*"))
+            if _has_tokenizer(folder)
+        ]:
             self._limit, self._tokenizer = max(found, key=lambda each: each[0])
 
     def find_truncated(self, prompts: pa.Array) -> pa.Array:
@@ -46,20 +50,26 @@ class PromptLengths:
         prompts = pc.fill_null(prompts, "")
         # No token is shorter than a byte, so short prompts need no counting.
         long = pc.greater(pc.binary_length(prompts), self._limit)
-        return pc.replace_with_mask(long, long, pa.array(self._count_tokens(prompts.filter(long)) > self._limit))
+        return pc.replace_with_mask(
+            long, long, pa.array(self._count_tokens(prompts.filter(long)) > self._limit)
+        )
 
     def _count_tokens(self, prompts: pa.Array) -> TokenCounts:
         # Other white space stays within a word, where the tokeniser finds it: a plain blank splits three times faster.
         words = pc.split_pattern(prompts, " ")
         each = words.flatten().dictionary_encode()
-        totals = np.concatenate([[0], np.cumsum(self._word_lengths(each.dictionary)[each.indices.to_numpy()])])
+        totals = np.concatenate(
+            [[0], np.cumsum(self._word_lengths(each.dictionary)[each.indices.to_numpy()])]
+        )
         offsets = words.offsets.to_numpy()
         counts: TokenCounts = totals[offsets[1:]] - totals[offsets[:-1]]
         return counts
 
     def _word_lengths(self, words: pa.Array) -> TokenCounts:
         texts: list[str] = words.to_pylist()
-        lengths = np.fromiter(map(self._words.get, texts, repeat(UNKNOWN_LENGTH)), np.int64, len(texts))
+        lengths = np.fromiter(
+            map(self._words.get, texts, repeat(UNKNOWN_LENGTH)), np.int64, len(texts)
+        )
         new = np.flatnonzero(lengths == UNKNOWN_LENGTH)
         if len(new):
             lengths[new] = self._tokenize_words([texts[place] for place in new])
@@ -70,16 +80,23 @@ class PromptLengths:
         if len(self._words) + len(words) > MAX_CACHED_WORDS:
             self._words.clear()
         pairs = zip(words, lengths, strict=True)
-        self._words.update((word, length) for word, length in pairs if len(word) <= MAX_CACHED_WORD_CHARS)
+        self._words.update(
+            (word, length) for word, length in pairs if len(word) <= MAX_CACHED_WORD_CHARS
+        )
         return lengths
 
     def _encode_lengths(self, words: list[str]) -> list[int]:
-        return [len(tokens) for tokens in self._tokenizer.encode_batch_fast(words, add_special_tokens=False)]
+        return [
+            len(tokens)
+            for tokens in self._tokenizer.encode_batch_fast(words, add_special_tokens=False)
+        ]
 
 
 def _word_batches(words: list[str]) -> Iterator[list[str]]:
     # A token takes some hundred bytes while it is counted, and a word may be a whole text without a blank.
-    return (words[start : start + WORDS_PER_BATCH] for start in range(0, len(words), WORDS_PER_BATCH))
+    return (
+        words[start : start + WORDS_PER_BATCH] for start in range(0, len(words), WORDS_PER_BATCH)
+    )
 
 
 def _load_tokenizer(folder: Path) -> tuple[int, Tokenizer]:
@@ -103,9 +120,13 @@ def _has_tokenizer(folder: Path) -> bool:
 
 def _load_clip_tokenizer(folder: Path) -> Tokenizer:
     """CLIP's tokeniser from its vocabulary and merges, which is all that many older models ship."""
-    bpe = BPE.from_file(str(folder / "vocab.json"), str(folder / "merges.txt"), end_of_word_suffix="</w>")
+    bpe = BPE.from_file(
+        str(folder / "vocab.json"), str(folder / "merges.txt"), end_of_word_suffix="</w>"
+    )
     tokenizer = Tokenizer(bpe)
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
     words = pre_tokenizers.Split(Regex(CLIP_WORD_PATTERN), behavior="removed", invert=True)
-    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False)])
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [words, pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
     return tokenizer

@@ -6,7 +6,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from imagekiln.steps.plan.columns import COLUMN_READERS, PASSTHROUGH_MARK, PROMPT_COLUMNS, Cells, read_passthrough
+from imagekiln.steps.plan.columns import (
+    COLUMN_READERS,
+    PASSTHROUGH_MARK,
+    PROMPT_COLUMNS,
+    Cells,
+    read_passthrough,
+)
 from imagekiln.steps.plan.input_files import UNREADABLE_ERRORS, InputFile, unreadable_error
 from imagekiln.steps.plan.input_images import ImageDigests, InputImages, holds_image_bytes
 from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS
@@ -22,14 +28,23 @@ BATCH_BYTES = 16 * 2**20
 def prompt_schema(files: tuple[InputFile, ...]) -> pa.Schema:
     """The schema of every batch: `row`, our columns, `wrong` (the column whose value is of no use), `carry_0`..."""
     ours = [pa.field(name, ARROW_TYPES[kind]) for name, kind in PROMPT_COLUMNS.items()]
-    carried = [pa.field(f"carry_{place}", field.type) for place, field in enumerate(files[0].passthrough)]
+    carried = [
+        pa.field(f"carry_{place}", field.type) for place, field in enumerate(files[0].passthrough)
+    ]
     return pa.schema([pa.field("row", pa.int64()), *ours, pa.field("wrong", pa.string()), *carried])
 
 
-ARROW_TYPES = {"text": pa.string(), "integer": pa.int64(), "number": pa.float64(), "picture": pa.string()}
+ARROW_TYPES = {
+    "text": pa.string(),
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "picture": pa.string(),
+}
 
 
-def iter_prompt_batches(files: tuple[InputFile, ...], pictures: InputImages) -> Iterator[pa.RecordBatch]:
+def iter_prompt_batches(
+    files: tuple[InputFile, ...], pictures: InputImages
+) -> Iterator[pa.RecordBatch]:
     """Every row of every file, in order, numbered from 0 over all files. Raises BadInput on damage, TryAgain."""
     row, end = 0, 0
     for file in files:
@@ -47,15 +62,29 @@ def locate_rejected_rows(files: tuple[InputFile, ...], rejected: pa.RecordBatch)
     starts = np.cumsum([0, *(file.rows for file in files)])
     rows = rejected["row"].to_numpy()
     which = np.searchsorted(starts, rows, side="right") - 1
-    uris = pa.DictionaryArray.from_arrays(pa.array(which, pa.int32()), [file.source.uri for file in files])
+    uris = pa.DictionaryArray.from_arrays(
+        pa.array(which, pa.int32()), [file.source.uri for file in files]
+    )
     in_file = pa.array(rows - starts[which])
-    columns = [rejected["row"], uris.cast(pa.string()), in_file, rejected["column"], rejected["reason"]]
+    columns = [
+        rejected["row"],
+        uris.cast(pa.string()),
+        in_file,
+        rejected["column"],
+        rejected["reason"],
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=REJECTED_SCHEMA)
 
 
-def _read_file(file: InputFile, row: int, wanted: pa.Schema, pictures: InputImages) -> Iterator[pa.RecordBatch]:
+def _read_file(
+    file: InputFile, row: int, wanted: pa.Schema, pictures: InputImages
+) -> Iterator[pa.RecordBatch]:
     columns = [*dict.fromkeys([*file.column_names.values(), *file.passthrough.names])]
-    options = {"page_checksum_verification": True, "pre_buffer": False, "buffer_size": READ_BUFFER_BYTES}
+    options = {
+        "page_checksum_verification": True,
+        "pre_buffer": False,
+        "buffer_size": READ_BUFFER_BYTES,
+    }
     try:
         with pq.ParquetFile(file.source.path, **options) as parquet:
             for batch in parquet.iter_batches(_batch_rows(file, parquet, columns), columns=columns):

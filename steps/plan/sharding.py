@@ -19,7 +19,9 @@ class Sharding:
     shard_images: tuple[int, ...]
 
 
-def cut_shards(job: Job, groups: tuple[ImageGroup, ...], seconds_per_work: float | None, batch: int) -> Sharding:
+def cut_shards(
+    job: Job, groups: tuple[ImageGroup, ...], seconds_per_work: float | None, batch: int
+) -> Sharding:
     """Cut the images of `groups`, in their order. `seconds_per_work` is what a pixel and step takes on one GPU,
     `batch` the most images of a batch, of which the smaller ones are a part.
 
@@ -28,14 +30,23 @@ def cut_shards(job: Job, groups: tuple[ImageGroup, ...], seconds_per_work: float
     part = _round_up(job.part.images, batch)
     if job.shard.minutes is None:
         sizes = tuple(
-            _cut_by_count(_count_group_images(groups), _round_up(job.shard.images or DEFAULT_SHARD_IMAGES, part))
+            _cut_by_count(
+                _count_group_images(groups),
+                _round_up(job.shard.images or DEFAULT_SHARD_IMAGES, part),
+            )
         )
     elif seconds_per_work is None:
-        raise BadInput("shard.minutes needs shard.seconds_per_image for this model; write it, or shard.images.")
+        raise BadInput(
+            "shard.minutes needs shard.seconds_per_image for this model; write it, or shard.images."
+        )
     else:
-        sizes = tuple(_cut_by_time(_part_costs(groups, part, seconds_per_work), job.shard.minutes * 60))
+        sizes = tuple(
+            _cut_by_time(_part_costs(groups, part, seconds_per_work), job.shard.minutes * 60)
+        )
     if len(sizes) > MAX_SHARDS:
-        raise BadInput(f"the job makes {len(sizes)} shards; at most {MAX_SHARDS} fit. Make `shard` larger.")
+        raise BadInput(
+            f"the job makes {len(sizes)} shards; at most {MAX_SHARDS} fit. Make `shard` larger."
+        )
     return Sharding(part, sizes)
 
 
@@ -56,7 +67,9 @@ def _cut_by_time(parts: Iterator[tuple[int, float]], budget: float) -> Iterator[
         yield images
 
 
-def _part_costs(groups: tuple[ImageGroup, ...], part: int, seconds: float) -> Iterator[tuple[int, float]]:
+def _part_costs(
+    groups: tuple[ImageGroup, ...], part: int, seconds: float
+) -> Iterator[tuple[int, float]]:
     """The images and the seconds of each part of `part` images, group after group."""
     images, spent = 0, 0.0
     for group in groups:

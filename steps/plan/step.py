@@ -21,7 +21,13 @@ from imagekiln.steps.plan.batch_sizes import load_tuning, tuning_key
 from imagekiln.steps.plan.draft import PlanDraft
 from imagekiln.steps.plan.existing_images import choose_existing_runs, freeze_existing_runs
 from imagekiln.steps.plan.input_files import gather_sources, input_fingerprint
-from imagekiln.steps.runs.keys import DUPLICATES_KEY, PLAN_KEY, REJECTED_KEY, input_image_key, shard_key
+from imagekiln.steps.runs.keys import (
+    DUPLICATES_KEY,
+    PLAN_KEY,
+    REJECTED_KEY,
+    input_image_key,
+    shard_key,
+)
 from imagekiln.steps.runs.plan import PLAN_SCHEMA_VERSION, Plan, Shard, parse_plan, plan_to_json
 from imagekiln.steps.runs.tables import DUPLICATE_SCHEMA, REJECTED_SCHEMA, to_parquet, write_parquet
 from imagekiln.steps.storage import open_store
@@ -59,10 +65,14 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
         if there := _adopt_existing(job, run_id, digest):
             return there
         if must_exist:
-            raise Missing(f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. Run the job first.")
+            raise Missing(
+                f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. Run the job first."
+            )
         store = _open_run_store(job, run_id)
         looked_at = choose_existing_runs(store, job, run_id)
-        with closing(PlanDraft(job, found, spool, looked_at, tuned, partial(_store_input_image, store))) as draft:
+        with closing(
+            PlanDraft(job, found, spool, looked_at, tuned, partial(_store_input_image, store))
+        ) as draft:
             return _write_plan(draft, run_id, spool)
 
 
@@ -77,7 +87,9 @@ def _open_run_store(job: Job, run_id: str) -> Store:
     return open_store(f"{job.output.rstrip('/')}/{run_id}")
 
 
-def _combine_digests(files: str, adapters: Mapping[str, str], loras: Mapping[str, LoraFacts]) -> str:
+def _combine_digests(
+    files: str, adapters: Mapping[str, str], loras: Mapping[str, LoraFacts]
+) -> str:
     """What identifies all files that a run is drawn with."""
     return digest_with_loras(digest_with_adapters(files, adapters), loras)
 

@@ -75,7 +75,10 @@ class PackedFiles:
         """What became of an image, as it stands beside it: written now, or by another pod."""
         key = image_key(self.part.key, image.index_in_part, SIDECAR_SUFFIX)
         found = _parse_sidecar(
-            line if store.create(key, line) else store.read(key), self.part, image.index_in_part, store.uri_of(key)
+            line if store.create(key, line) else store.read(key),
+            self.part,
+            image.index_in_part,
+            store.uri_of(key),
         )
         if image.sha256 and found["sha256"][0].as_py() not in (None, image.sha256):
             raise BadInput(
@@ -92,7 +95,9 @@ class FilesFormat:
 
     def pack(self, part: Part, images: Sequence[EncodedImage]) -> PackedFiles:
         """The part with these images."""
-        return PackedFiles(part, sorted(images, key=lambda image: image.index_in_part), self.encoding)
+        return PackedFiles(
+            part, sorted(images, key=lambda image: image.index_in_part), self.encoding
+        )
 
     def recover(self, store: Store, part: Part) -> bool:
         """Commit the index of images that are all told of, and there, already; False where one is not."""
@@ -101,7 +106,10 @@ class FilesFormat:
             if not store.exists(keys[0]) or not all(pool.map(store.exists, keys)):
                 return False
             lines = pool.map(store.read, keys)
-            told = [_parse_sidecar(line, part, place, store.uri_of(keys[place])) for place, line in enumerate(lines)]
+            told = [
+                _parse_sidecar(line, part, place, store.uri_of(keys[place]))
+                for place, line in enumerate(lines)
+            ]
             outcome = pa.concat_tables(told)
             made = zip(self.object_keys(part), outcome["size"].to_pylist(), strict=True)
             # One that was removed, as damaged ones are, is to be drawn again.
@@ -112,7 +120,10 @@ class FilesFormat:
 
     def object_keys(self, part: Part) -> list[str]:
         """The file of each image."""
-        return [image_key(part.key, place, file_suffix(self.encoding)) for place in range(part.rows.num_rows)]
+        return [
+            image_key(part.key, place, file_suffix(self.encoding))
+            for place in range(part.rows.num_rows)
+        ]
 
     def check(self, store: Store, part: Part) -> CheckResult:
         """Read the index and every file, and decode each image. Raises TryAgain where storage fails."""
@@ -131,19 +142,28 @@ class FilesFormat:
 
 def imagefolder_metadata(manifest: pa.Table) -> Iterator[tuple[str, pa.Table]]:
     """What Hugging Face's `imagefolder` reads beside images: for each folder, its images that are ok, by file name."""
-    here = pc.and_(pc.equal(manifest["status"], "ok"), pc.starts_with(manifest["part"], IMAGES_PREFIX))
+    here = pc.and_(
+        pc.equal(manifest["status"], "ok"), pc.starts_with(manifest["part"], IMAGES_PREFIX)
+    )
     ok = manifest.filter(here)  # what a later round made lies in its own folder
     files = [PurePosixPath(part) for part in ok["part"].to_pylist()]
     # It takes every text whose name ends so for an image to open, even one that a row carries.
-    kept = ok.select([field.name for field in ok.schema if FILE_NAME_COLUMN not in str(field)]).drop_columns(
-        [*LOCATION_SCHEMA.names, *NEAR_DUPLICATE_SCHEMA.names]
+    kept = ok.select(
+        [field.name for field in ok.schema if FILE_NAME_COLUMN not in str(field)]
+    ).drop_columns([*LOCATION_SCHEMA.names, *NEAR_DUPLICATE_SCHEMA.names])
+    named = kept.add_column(
+        0, FILE_NAME_COLUMN, pa.array([file.name for file in files], pa.string())
     )
-    named = kept.add_column(0, FILE_NAME_COLUMN, pa.array([file.name for file in files], pa.string()))
     for folder in dict.fromkeys(file.parent for file in files):
-        yield folder_metadata_key(str(folder)), named.filter(pa.array([file.parent == folder for file in files]))
+        yield (
+            folder_metadata_key(str(folder)),
+            named.filter(pa.array([file.parent == folder for file in files])),
+        )
 
 
-def _check_image(store: Store, part: Part, exact: bool, place: int, row: PartRow, key: str, line: bytes) -> CheckResult:
+def _check_image(
+    store: Store, part: Part, exact: bool, place: int, row: PartRow, key: str, line: bytes
+) -> CheckResult:
     """Compare an image, and what stands beside it, with the index."""
     beside = image_key(part.key, place, SIDECAR_SUFFIX)
     try:
@@ -161,7 +181,9 @@ def _check_image(store: Store, part: Part, exact: bool, place: int, row: PartRow
         return check_failure(error)
 
 
-def _with_stored_content(image: EncodedImage, content: bytes, exact: bool, where: str) -> EncodedImage:
+def _with_stored_content(
+    image: EncodedImage, content: bytes, exact: bool, where: str
+) -> EncodedImage:
     """The image with the bytes that another pod wrote of it. Raises BadInput where they are no such image."""
     try:
         rgb = decode_image(content)
@@ -169,14 +191,18 @@ def _with_stored_content(image: EncodedImage, content: bytes, exact: bool, where
         raise damage_error(where, error) from error
     # A lossy file does not tell what was drawn; that pod drew the same image.
     pixels = hash_pixels(rgb) if exact else image.pixels_sha256
-    return replace(image, content=content, sha256=hashlib.sha256(content).hexdigest(), pixels_sha256=pixels)
+    return replace(
+        image, content=content, sha256=hashlib.sha256(content).hexdigest(), pixels_sha256=pixels
+    )
 
 
 def _parse_sidecar(line: bytes, part: Part, place: int, where: str) -> pa.Table:
     """What the JSON beside an image says. Raises BadInput where it is of another plan, or damaged."""
     try:
         told = json.loads(line)
-        found = pa.Table.from_pylist([{name: told[name] for name in OUTCOME_SCHEMA.names}], OUTCOME_SCHEMA)
+        found = pa.Table.from_pylist(
+            [{name: told[name] for name in OUTCOME_SCHEMA.names}], OUTCOME_SCHEMA
+        )
         if told["image_id"] == part.rows["image_id"][place].as_py():
             return found
     except (KeyError, TypeError, *DAMAGE_ERRORS) as error:

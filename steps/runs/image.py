@@ -44,7 +44,14 @@ class DrawnImage:
 
 # What an image may do without. Text joined to a null is null, and `concat` passes over nulls: without any of these, an
 # image has the id that it had before there were such columns.
-OPTIONAL_FIELDS = ("loras", "strength", "source_image", "mask_image", "control_image", "reference_image")
+OPTIONAL_FIELDS = (
+    "loras",
+    "strength",
+    "source_image",
+    "mask_image",
+    "control_image",
+    "reference_image",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +96,8 @@ def image_rows(table: pa.Table) -> list[ImageRow]:
         for name in (*ID_COLUMNS, *ImageParameters.__slots__)
     }
     pixels = [
-        ImageParameters(*values) for values in zip(*(columns[name] for name in ImageParameters.__slots__), strict=True)
+        ImageParameters(*values)
+        for values in zip(*(columns[name] for name in ImageParameters.__slots__), strict=True)
     ]
     each = zip(columns["image_id"], pixels, columns["id"], columns["image_index"], strict=True)
     return [ImageRow(place, *values) for place, values in enumerate(each)]

@@ -39,7 +39,9 @@ def ids_from_hex(column: pa.Array | pa.ChunkedArray) -> IdArray:
 def ids_from_bytes(column: pa.Array) -> IdArray:
     """The ids in a column of 16 bytes each, without a null."""
     fixed = column.cast(pa.binary(ID_DTYPE.itemsize))
-    return np.frombuffer(fixed.buffers()[1] or b"", ID_DTYPE, len(fixed), fixed.offset * ID_DTYPE.itemsize)
+    return np.frombuffer(
+        fixed.buffers()[1] or b"", ID_DTYPE, len(fixed), fixed.offset * ID_DTYPE.itemsize
+    )
 
 
 def bucket_numbers(ids: IdArray, count: int) -> npt.NDArray[np.uint64]:
@@ -83,7 +85,9 @@ class IdBuckets:
         places = bucket_numbers(records["id"], self.count)
         order = np.argsort(places, kind="stable")
         there, starts = np.unique(places[order], return_index=True)
-        for number, piece in zip(there, np.split(records[order], starts[1:]), strict=True) if len(there) else ():
+        for number, piece in (
+            zip(there, np.split(records[order], starts[1:]), strict=True) if len(there) else ()
+        ):
             with translate_errors(str(self._path(number))), self._path(number).open("ab") as file:
                 file.write(piece.tobytes())
 
@@ -105,14 +109,19 @@ class ImageIndexWriter:
         """Take the run's folder, and the number of its planned images."""
         self._store = store
         self._folder = tempfile.TemporaryDirectory(prefix="imagekiln-ids-")
-        self._buckets = IdBuckets(Path(self._folder.name), max(1, -(-planned // IDS_PER_CHUNK)), ID_RECORD_DTYPE)
+        self._buckets = IdBuckets(
+            Path(self._folder.name), max(1, -(-planned // IDS_PER_CHUNK)), ID_RECORD_DTYPE
+        )
 
     def __enter__(self) -> "ImageIndexWriter":
         """Begin with no image."""
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         """Delete the working files."""
         self._folder.cleanup()
@@ -135,10 +144,16 @@ def read_index_chunk(store: Store, number: int) -> tuple[IdArray, int]:
     try:
         table = read_table(store, image_ids_key(number))
     except Missing as error:
-        raise BadInput(f"{where}: is not there, so nobody knows what the run holds. Aggregate it again.") from error
+        raise BadInput(
+            f"{where}: is not there, so nobody knows what the run holds. Aggregate it again."
+        ) from error
     told = (table.schema.metadata or {}).get(CHUNK_COUNT_METADATA, b"")
     pieces = int(told) if told.isdigit() else 0
-    if table.schema != IMAGE_INDEX_SCHEMA or table[ID_COLUMN].null_count or not number < pieces <= MAX_CHUNKS:
+    if (
+        table.schema != IMAGE_INDEX_SCHEMA
+        or table[ID_COLUMN].null_count
+        or not number < pieces <= MAX_CHUNKS
+    ):
         raise BadInput(f"{where}: is no piece of an index. Aggregate the run again.")
     return ids_from_bytes(table[ID_COLUMN].combine_chunks()), pieces
 

@@ -60,13 +60,18 @@ class ParquetFormat:
         try:
             content = store.read(part.key)
             offsets = parse_offsets(content, where)
-            with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as parquet:
+            with pq.ParquetFile(
+                pa.BufferReader(content), page_checksum_verification=True
+            ) as parquet:
                 if len(offsets) != images or not matches_rows(parquet, part.rows, LEADING_COLUMNS):
                     return check_failure(f"{where}: holds other images than were planned", images)
-                rows = zip(iter_part_rows(parquet, LEADING_COLUMNS), offsets.to_pylist(), strict=True)
+                rows = zip(
+                    iter_part_rows(parquet, LEADING_COLUMNS), offsets.to_pylist(), strict=True
+                )
                 exact = is_lossless(self.encoding)
                 return sum(
-                    (_check_image(row, content, offset, where, exact) for row, offset in rows), CheckResult(images)
+                    (_check_image(row, content, offset, where, exact) for row, offset in rows),
+                    CheckResult(images),
                 )
         except BadInput as error:
             return check_failure(error, images)
@@ -74,7 +79,9 @@ class ParquetFormat:
             return check_failure(damage_error(where, error), images)
 
 
-def _check_image(row: PartRow, part: bytes, offset: int | None, where: str, exact: bool) -> CheckResult:
+def _check_image(
+    row: PartRow, part: bytes, offset: int | None, where: str, exact: bool
+) -> CheckResult:
     if row["status"] != "ok":
         return CheckResult()
     image, size = row["image"], row["size"]

@@ -66,13 +66,17 @@ def part_to_parquet(rows: pa.Table, images: Sequence[EncodedImage]) -> bytes:
 
 def index_to_parquet(rows: pa.Table, outcome: pa.Table, offsets: Sequence[int | None]) -> bytes:
     """The part of these image rows without their images, which begin at `offsets` in objects of their own."""
-    table = join_outcome(rows, outcome).replace_schema_metadata({OFFSETS_METADATA.decode(): json.dumps(list(offsets))})
+    table = join_outcome(rows, outcome).replace_schema_metadata(
+        {OFFSETS_METADATA.decode(): json.dumps(list(offsets))}
+    )
     return to_parquet(table)
 
 
 def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:
     """All that there is to say of images: their rows and, in the same order, what became of them."""
-    return pa.Table.from_arrays([*rows.columns, *outcome.columns], schema=pa.schema([*rows.schema, *outcome.schema]))
+    return pa.Table.from_arrays(
+        [*rows.columns, *outcome.columns], schema=pa.schema([*rows.schema, *outcome.schema])
+    )
 
 
 def outcome_table(images: Sequence[EncodedImage]) -> pa.Table:
@@ -103,7 +107,9 @@ def check_part(store: Store, key: str, rows: pa.Table) -> None:
 def require_same_images(where: str, there: PartOutcomes, rows: pa.Table) -> None:
     """Raise BadInput unless the part holds exactly the images of these rows."""
     if there.table["image_id"].combine_chunks() != rows["image_id"].combine_chunks():
-        raise BadInput(f"{where}: holds the images of another plan. Choose another run_id or output.")
+        raise BadInput(
+            f"{where}: holds the images of another plan. Choose another run_id or output."
+        )
 
 
 def read_outcomes(store: Store, key: str, columns: Sequence[str]) -> PartOutcomes:
@@ -132,7 +138,9 @@ def parse_offsets(content: bytes, where: str) -> pa.Array:
 def _offsets_from_footer(parquet: pq.ParquetFile) -> pa.Array:
     told = json.loads((parquet.metadata.metadata or {})[OFFSETS_METADATA])
     places = np.array([-1 if offset is None else offset for offset in told], np.int64)
-    return pa.array(places, mask=places < 0)  # of a list with a None, each would look for pandas, for milliseconds
+    return pa.array(
+        places, mask=places < 0
+    )  # of a list with a None, each would look for pandas, for milliseconds
 
 
 def _part_table(rows: pa.Table, images: Sequence[EncodedImage]) -> pa.Table:
@@ -179,7 +187,9 @@ class PartIndex:
     @property
     def rows(self) -> list[PartRow]:
         """What is told of each image."""
-        rows: list[PartRow] = self.table.select(["image_id", "width", "height", *OUTCOME_SCHEMA.names]).to_pylist()
+        rows: list[PartRow] = self.table.select(
+            ["image_id", "width", "height", *OUTCOME_SCHEMA.names]
+        ).to_pylist()
         return rows
 
 
@@ -197,7 +207,11 @@ def parse_part_index(content: bytes, part: Part, where: str) -> PartIndex:
     try:
         with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as parquet:
             if len(offsets) == part.rows.num_rows and matches_rows(parquet, part.rows):
-                return PartIndex(parquet.read(use_threads=False).replace_schema_metadata(None), offsets)
+                return PartIndex(
+                    parquet.read(use_threads=False).replace_schema_metadata(None), offsets
+                )
     except DAMAGE_ERRORS as error:
         raise damage_error(where, error) from error
-    raise BadInput(f"{where}: holds other images than were planned. Choose another run_id or output.")
+    raise BadInput(
+        f"{where}: holds other images than were planned. Choose another run_id or output."
+    )

@@ -92,7 +92,9 @@ class Plan:
 
     def batch_size(self, width: int, height: int) -> int:
         """The images in a batch of this size, in pixels."""
-        sizes = (each.images for each in self.batch_sizes if (each.width, each.height) == (width, height))
+        sizes = (
+            each.images for each in self.batch_sizes if (each.width, each.height) == (width, height)
+        )
         return next(sizes, self.max_batch_size)
 
     def part_count(self, shard: int) -> int:
@@ -126,13 +128,17 @@ def load_plan(store: Store) -> Plan:
     try:
         return parse_plan(store.read(PLAN_KEY), store.uri_of(PLAN_KEY))
     except Missing as error:
-        raise Missing(f"{store.uri}: holds no plan. Run `imagekiln plan` first, or check the run's name.") from error
+        raise Missing(
+            f"{store.uri}: holds no plan. Run `imagekiln plan` first, or check the run's name."
+        ) from error
 
 
 def parse_plan(content: bytes, where: str) -> Plan:
     """The plan in the bytes of a plan.json. Raises BadInput."""
     try:
-        if (version := PLAN_VERSION_TYPE_ADAPTER.validate_json(content).schema_version) != PLAN_SCHEMA_VERSION:
+        if (
+            version := PLAN_VERSION_TYPE_ADAPTER.validate_json(content).schema_version
+        ) != PLAN_SCHEMA_VERSION:
             raise BadInput(
                 f"{where}: has version {version}, and this Imagekiln reads {PLAN_SCHEMA_VERSION}. Use its own."
             )
@@ -140,4 +146,6 @@ def parse_plan(content: bytes, where: str) -> Plan:
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"])) or "the whole"
-        raise BadInput(f"{where}: is no plan that can be read ({place}: {first['msg']}). Restore it.") from error
+        raise BadInput(
+            f"{where}: is no plan that can be read ({place}: {first['msg']}). Restore it."
+        ) from error

@@ -17,7 +17,9 @@ def read_image_bytes(store: Store, row: Mapping[str, object]) -> bytes:
     """The stored bytes of an image that is ok. Raises Missing, BadInput, TryAgain."""
     part, offset, size = row["part"], row["offset"], row["size"]
     if not (isinstance(part, str) and isinstance(offset, int) and isinstance(size, int)):
-        raise BadInput(f"{store.uri}: the manifest does not say where image {row['image_id']} is. Aggregate again.")
+        raise BadInput(
+            f"{store.uri}: the manifest does not say where image {row['image_id']} is. Aggregate again."
+        )
     with store.open(part) as file:
         file.seek(offset)
         return file.read(size)
@@ -108,7 +110,13 @@ def _find_problem(row: PartRow, content: bytes, exact: bool) -> str | None:
         return "has other bytes than were written"
     width, height = row["width"], row["height"]
     try:
-        rgb = decode_image(content, (width, height) if isinstance(width, int) and isinstance(height, int) else None)
+        rgb = decode_image(
+            content, (width, height) if isinstance(width, int) and isinstance(height, int) else None
+        )
     except (OSError, ValueError) as error:
         return f"does not decode ({error})"
-    return "has other pixels than were drawn" if exact and hash_pixels(rgb) != row["pixels_sha256"] else None
+    return (
+        "has other pixels than were drawn"
+        if exact and hash_pixels(rgb) != row["pixels_sha256"]
+        else None
+    )

@@ -47,7 +47,9 @@ def append_run_entry(output: str, entry: RunEntry) -> None:
     there = [*_iter_entries(log)]
     number = len(there)
     # A taken number is another run's, or our own after a lost answer: what lies there tells.
-    while entry not in there and not log.create(registry_key(number), RUN_ENTRY_TYPE_ADAPTER.dump_json(entry) + b"\n"):
+    while entry not in there and not log.create(
+        registry_key(number), RUN_ENTRY_TYPE_ADAPTER.dump_json(entry) + b"\n"
+    ):
         there.append(_read_entry(log, number))
         number += 1
 
@@ -68,7 +70,9 @@ def _iter_entries(log: Store) -> Iterator[RunEntry]:
     """Every entry up to the first number that is free; some are read ahead."""
     with ThreadPoolExecutor(READERS) as pool:
         for start in count(step=READERS):
-            for entry in pool.map(lambda number: _read_entry_or_none(log, number), range(start, start + READERS)):
+            for entry in pool.map(
+                lambda number: _read_entry_or_none(log, number), range(start, start + READERS)
+            ):
                 if entry is None:
                     return
                 yield entry

@@ -50,7 +50,11 @@ def iter_rounds(store: Store, frozen: Plan) -> Iterator[Round]:
     while store.exists(f"{round_folder(number)}/{PLAN_KEY}"):
         inside = open_store(f"{store.uri}/{round_folder(number)}")
         there = load_plan(inside)
-        if (there.round, there.run_id, there.model.digest) != (number, frozen.run_id, frozen.model.digest):
+        if (there.round, there.run_id, there.model.digest) != (
+            number,
+            frozen.run_id,
+            frozen.model.digest,
+        ):
             raise BadInput(f"{inside.uri}: is no round of this run. Restore it, or move it away.")
         yield Round(inside, there)
         number += 1

@@ -21,11 +21,16 @@ def read_shard(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
         raise BadInput(f"{store.uri}: has shards 0 to {len(plan.shards) - 1}, not {shard}.")
     content = store.read(shard_key(shard))
     if hashlib.sha256(content).hexdigest() != plan.shards[shard].sha256:
-        raise BadInput(f"{store.uri_of(shard_key(shard))}: is not what was planned. Restore it, or plan anew.")
+        raise BadInput(
+            f"{store.uri_of(shard_key(shard))}: is not what was planned. Restore it, or plan anew."
+        )
     rows = from_parquet(content, store.uri_of(shard_key(shard)))
     size = plan.part_images
     name = part_key if plan.job.format == "parquet" else index_key
-    return tuple(Part(name(shard, part), rows.slice(part * size, size)) for part in range(plan.part_count(shard)))
+    return tuple(
+        Part(name(shard, part), rows.slice(part * size, size))
+        for part in range(plan.part_count(shard))
+    )
 
 
 def count_images(wanted: Sequence[Part]) -> int:
@@ -36,7 +41,12 @@ def count_images(wanted: Sequence[Part]) -> int:
 def used_lora_names(wanted: Sequence[Part]) -> set[str]:
     """The names of the LoRAs that the parts' images are drawn with."""
     columns = [part.rows["loras"] for part in wanted if "loras" in part.rows.column_names]
-    return {name for column in columns for text in column.unique().to_pylist() for name in lora_weights(text)}
+    return {
+        name
+        for column in columns
+        for text in column.unique().to_pylist()
+        for name in lora_weights(text)
+    }
 
 
 def missing_parts(store: Store, wanted: Sequence[Part]) -> list[Part]:

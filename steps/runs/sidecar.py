@@ -16,7 +16,9 @@ def sample_features(rows: pa.Schema, encoding: Encoding) -> list[Feature]:
     """The features of the samples of a run with these image rows."""
     told = [_named_feature(field) for field in (*rows, *OUTCOME_SCHEMA)]
     image: Feature = {"name": file_suffix(encoding).removeprefix("."), "dtype": "image"}
-    texts: list[Feature] = [{"name": name, "dtype": "string"} for name in ("txt", "__key__", "__url__")]
+    texts: list[Feature] = [
+        {"name": name, "dtype": "string"} for name in ("txt", "__key__", "__url__")
+    ]
     return [image, {"name": "json", "struct": told}, *texts]
 
 
@@ -73,6 +75,10 @@ def _scalar_to_json(value: pa.Scalar) -> object:
         return number if abs(number) < float("inf") else None
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return value.as_py()
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind):
+    if (
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+    ):
         return base64.b64encode(value.as_py()).decode()
     return value.cast(pa.string()).as_py()

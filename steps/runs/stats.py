@@ -38,7 +38,9 @@ class StageSeconds:
 
     def __add__(self, other: "StageSeconds") -> "StageSeconds":
         """Both together."""
-        return StageSeconds(*(getattr(self, name) + getattr(other, name) for name in StageSeconds.__slots__))
+        return StageSeconds(
+            *(getattr(self, name) + getattr(other, name) for name in StageSeconds.__slots__)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,8 @@ def record_stats(store: Store, attempt: ShardStats) -> None:
     """Write the shard's statistics, added to those of earlier attempts."""
     earlier = load_stats(store, attempt.shard)
     store.replace(
-        stats_key(attempt.shard), STATS_TYPE_ADAPTER.dump_json(_add_attempt(earlier, attempt), indent=1) + b"\n"
+        stats_key(attempt.shard),
+        STATS_TYPE_ADAPTER.dump_json(_add_attempt(earlier, attempt), indent=1) + b"\n",
     )
 
 
@@ -134,7 +137,11 @@ def _add_attempt(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
 def mean_busy_share(told: Sequence[ShardStats]) -> float | None:
     """The share over all that told of one, each weighted by its time after loading."""
     return weighted_share(
-        [(each.busy_share * each.working_seconds, each.working_seconds) for each in told if each.busy_share is not None]
+        [
+            (each.busy_share * each.working_seconds, each.working_seconds)
+            for each in told
+            if each.busy_share is not None
+        ]
     )
 
 

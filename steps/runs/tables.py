@@ -51,7 +51,9 @@ OUTCOME_SCHEMA = pa.schema(
 )
 LOCATION_SCHEMA = pa.schema([pa.field("part", pa.string()), pa.field("offset", pa.int64())])
 NEAR_DUPLICATE_SCHEMA = pa.schema([pa.field("near_duplicate_of", pa.string())])
-IMAGE_FIELD = pa.field("image", pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())]))
+IMAGE_FIELD = pa.field(
+    "image", pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
+)
 REJECTED_SCHEMA = pa.schema(
     [
         pa.field("row", pa.int64()),
@@ -97,7 +99,10 @@ def write_parquet(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatc
 
     Raises TryAgain where the disk is full.
     """
-    with translate_errors(str(path)), pq.ParquetWriter(path, schema, **parquet_options(schema)) as writer:
+    with (
+        translate_errors(str(path)),
+        pq.ParquetWriter(path, schema, **parquet_options(schema)) as writer,
+    ):
         for group in _row_groups(schema, batches):
             writer.write_table(group)
 
@@ -107,7 +112,9 @@ def _row_groups(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterato
     for batch in batches:
         waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch]).cast(schema)])
         while waiting.num_rows >= ROW_GROUP_ROWS:
-            yield waiting.slice(0, ROW_GROUP_ROWS).combine_chunks()  # where pages end would follow the chunks
+            yield waiting.slice(
+                0, ROW_GROUP_ROWS
+            ).combine_chunks()  # where pages end would follow the chunks
             waiting = waiting.slice(ROW_GROUP_ROWS)
     yield waiting.combine_chunks()
 

@@ -45,7 +45,11 @@ class PackedTar:
     def commit(self, store: Store) -> None:
         """Write the tar, then the index: that of the tar which is there, where another pod made it first."""
         key = tar_key(self.part.key)
-        index = self.index if store.create(key, self.content) else _read_index_member(store, self.part, self.lossless)
+        index = (
+            self.index
+            if store.create(key, self.content)
+            else _read_index_member(store, self.part, self.lossless)
+        )
         commit_part(store, self.part.key, self.part.rows, index)
 
 
@@ -60,7 +64,11 @@ class WebDatasetFormat:
         ordered = sorted(images, key=lambda image: image.index_in_part)
         outcome = outcome_table(ordered)
         samples = list(
-            _iter_samples(join_outcome(part.rows, outcome), [image.content for image in ordered], self.encoding)
+            _iter_samples(
+                join_outcome(part.rows, outcome),
+                [image.content for image in ordered],
+                self.encoding,
+            )
         )
         index = index_to_parquet(part.rows, outcome, list(_content_offsets(samples)))
         return PackedTar(part, _build_tar(samples, index), index, is_lossless(self.encoding))
@@ -69,7 +77,9 @@ class WebDatasetFormat:
         """Commit the index of a tar that is there; False where none is."""
         if not store.exists(tar_key(part.key)):
             return False
-        commit_part(store, part.key, part.rows, _read_index_member(store, part, is_lossless(self.encoding)))
+        commit_part(
+            store, part.key, part.rows, _read_index_member(store, part, is_lossless(self.encoding))
+        )
         return True
 
     def object_keys(self, part: Part) -> list[str]:
@@ -87,11 +97,16 @@ class WebDatasetFormat:
             return check_failure(error, images)
         exact = is_lossless(self.encoding)
         checked = sum(
-            (check_image_bytes(*each, where, exact) for each in _iter_images(index, tar)), CheckResult(images)
+            (check_image_bytes(*each, where, exact) for each in _iter_images(index, tar)),
+            CheckResult(images),
         )
         # All else in the tar follows from the index, so one comparison finds whatever differs.
-        again = _build_tar(list(_iter_samples(index.table, _image_contents(index, tar), self.encoding)), content)
-        return checked if again == tar else checked + check_failure(f"{where}: differs from its index")
+        again = _build_tar(
+            list(_iter_samples(index.table, _image_contents(index, tar), self.encoding)), content
+        )
+        return (
+            checked if again == tar else checked + check_failure(f"{where}: differs from its index")
+        )
 
 
 def _read_index_member(store: Store, part: Part, exact: bool) -> bytes:
@@ -104,7 +119,9 @@ def _read_index_member(store: Store, part: Part, exact: bool) -> bytes:
     except (tarfile.TarError, KeyError, OSError) as error:
         raise damage_error(where, error) from error
     index = parse_part_index(found, part, where)
-    for checked in (check_image_bytes(*each, where, exact) for each in _iter_images(index, content)):
+    for checked in (
+        check_image_bytes(*each, where, exact) for each in _iter_images(index, content)
+    ):
         if checked.error_count:
             raise BadInput(f"{checked.errors[0]}. Delete the tar, and it is made again.")
     return found
@@ -118,12 +135,22 @@ def _iter_images(index: PartIndex, tar: bytes) -> Iterator[tuple[PartRow, bytes]
 
 def _image_contents(index: PartIndex, tar: bytes) -> list[bytes | None]:
     places = zip(index.offsets, index.table["size"].to_pylist(), strict=True)
-    return [None if offset is None else tar[offset : offset + (size or 0)] for offset, size in places]
+    return [
+        None if offset is None else tar[offset : offset + (size or 0)] for offset, size in places
+    ]
 
 
-def _iter_samples(told: pa.Table, contents: Sequence[bytes | None], encoding: Encoding) -> Iterator[bytes | None]:
+def _iter_samples(
+    told: pa.Table, contents: Sequence[bytes | None], encoding: Encoding
+) -> Iterator[bytes | None]:
     """The members of each image, its bytes first. None where there are no bytes: readers take no sample without."""
-    texts = zip(told["image_id"].to_pylist(), told["prompt"].to_pylist(), sidecar_lines(told), contents, strict=True)
+    texts = zip(
+        told["image_id"].to_pylist(),
+        told["prompt"].to_pylist(),
+        sidecar_lines(told),
+        contents,
+        strict=True,
+    )
     for name, prompt, line, content in texts:
         files = {file_suffix(encoding): content or b"", ".json": line, ".txt": prompt.encode()}
         sample = b"".join(_tar_member(f"{name}{end}", file) for end, file in files.items())

@@ -61,20 +61,36 @@ def format_parameters(pixels: ImageParameters, model: ModelLabel, most: int | No
     prompt, negative = _guard_prompt(pixels.prompt), _guard_prompt(pixels.negative_prompt)
     if most is not None:
         room = (
-            most - _utf16_length(settings) - _utf16_length(networks) - len(NEGATIVE_PROMPT_LABEL) - 3
+            most
+            - _utf16_length(settings)
+            - _utf16_length(networks)
+            - len(NEGATIVE_PROMPT_LABEL)
+            - 3
         )  # two ends of line and a space
         kept = _truncate(negative, max(room // 2, room - _utf16_length(prompt)))
         prompt, negative = _truncate(prompt, room - _utf16_length(kept)), kept
-    return "\n".join([prompt + networks, *([f"{NEGATIVE_PROMPT_LABEL} {negative}"] if negative else []), settings])
+    return "\n".join(
+        [
+            prompt + networks,
+            *([f"{NEGATIVE_PROMPT_LABEL} {negative}"] if negative else []),
+            settings,
+        ]
+    )
 
 
 def _lora_tags(pixels: ImageParameters) -> str:
-    return "".join(f" <lora:{name}:{format_weight(weight)}>" for name, weight in lora_weights(pixels.loras).items())
+    return "".join(
+        f" <lora:{name}:{format_weight(weight)}>"
+        for name, weight in lora_weights(pixels.loras).items()
+    )
 
 
 def _lora_hashes(pixels: ImageParameters, model: ModelLabel) -> str | None:
     named = [name for name in lora_weights(pixels.loras) if name in model.loras]
-    return ", ".join(f"{name}: {model.loras[name].tensors[:LORA_HASH_DIGITS]}" for name in named) or None
+    return (
+        ", ".join(f"{name}: {model.loras[name].tensors[:LORA_HASH_DIGITS]}" for name in named)
+        or None
+    )
 
 
 def _format_settings(pixels: ImageParameters, model: ModelLabel) -> str:
@@ -92,7 +108,9 @@ def _format_settings(pixels: ImageParameters, model: ModelLabel) -> str:
         **model.extra_settings,
         "Version": program_version(),
     }
-    return ", ".join(f"{name}: {_quote(value)}" for name, value in values.items() if value is not None)
+    return ", ".join(
+        f"{name}: {_quote(value)}" for name, value in values.items() if value is not None
+    )
 
 
 def _quote(value: str) -> str:
@@ -111,4 +129,8 @@ def _utf16_length(text: str) -> int:
 
 def _truncate(text: str, most: int) -> str:
     whole = text.encode("utf-16-be")
-    return text if len(whole) <= 2 * most else whole[: 2 * (most - 1)].decode("utf-16-be", "ignore") + ELLIPSIS
+    return (
+        text
+        if len(whole) <= 2 * most
+        else whole[: 2 * (most - 1)].decode("utf-16-be", "ignore") + ELLIPSIS
+    )

@@ -11,7 +11,9 @@ DEFAULT_WORKERS = 8
 T = TypeVar("T")
 
 
-def map_ordered(work: Callable[[int], T], count: int, workers: int = DEFAULT_WORKERS) -> Iterator[T]:
+def map_ordered(
+    work: Callable[[int], T], count: int, workers: int = DEFAULT_WORKERS
+) -> Iterator[T]:
     """What `work` gives for each number, in order, some of them at a time and no more in memory than that."""
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[Future[T]] = deque()

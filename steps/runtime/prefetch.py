@@ -62,7 +62,9 @@ def consume_in_thread(
     """
     line: _Channel[T] = _Channel(Queue(depth))
     failed: list[BaseException] = []
-    thread = threading.Thread(target=_run_consumer, args=(consume, line, waits, failed), daemon=True)
+    thread = threading.Thread(
+        target=_run_consumer, args=(consume, line, waits, failed), daemon=True
+    )
     thread.start()
     try:
         for item in items:
@@ -78,7 +80,10 @@ def consume_in_thread(
 
 
 def _run_consumer(
-    consume: Callable[[Iterator[T]], None], line: _Channel[T], waits: QueueWaits, failed: list[BaseException]
+    consume: Callable[[Iterator[T]], None],
+    line: _Channel[T],
+    waits: QueueWaits,
+    failed: list[BaseException],
 ) -> None:
     try:
         consume(_iter_channel(line, waits))

@@ -107,7 +107,12 @@ class JsonLinesProgress:
         self._told = time.monotonic()
         elapsed = self._told - (self._started or self._told)
         rate = round(self._timed / elapsed, 3) if self._timed and elapsed else None
-        line = {"event": "progress", "done": self._done, "total": self._total, "images_per_second": rate}
+        line = {
+            "event": "progress",
+            "done": self._done,
+            "total": self._total,
+            "images_per_second": rate,
+        }
         print(json.dumps(line), file=self._out, flush=True)
         if self._argo_file is not None:
             with suppress(OSError):  # progress is for the eye; work goes on without it
@@ -138,7 +143,11 @@ def open_progress() -> Iterator[Progress]:
     """The progress that fits where we run."""
     argo = os.environ.get("ARGO_PROGRESS_FILE")  # a pod may have a terminal too
     person = sys.stderr.isatty() and not argo
-    progress: Progress = TerminalProgress() if person else JsonLinesProgress(sys.stderr, Path(argo) if argo else None)
+    progress: Progress = (
+        TerminalProgress()
+        if person
+        else JsonLinesProgress(sys.stderr, Path(argo) if argo else None)
+    )
     try:
         yield progress
     finally:

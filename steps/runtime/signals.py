@@ -40,7 +40,10 @@ class Stop:
 
     def raise_if_due(self, seconds_needed: float = 0.0) -> None:
         """Raise Stopped where a stop was asked for and the time left is under `seconds_needed`."""
-        if self.requested_at is not None and time.monotonic() + seconds_needed > self.requested_at + GRACE_SECONDS:
+        if (
+            self.requested_at is not None
+            and time.monotonic() + seconds_needed > self.requested_at + GRACE_SECONDS
+        ):
             raise Stopped
 
 

@@ -8,7 +8,14 @@ from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first
 
 DISK_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
 # EEXIST: a file stands where a folder should be made.
-UNUSABLE_PATH_ERRNOS = {errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
+UNUSABLE_PATH_ERRNOS = {
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+}
 # Answers of a store that was asked for something it will never give.
 REJECTED_REQUEST_CODES = {
     "AuthorizationHeaderMalformed",
@@ -17,7 +24,12 @@ REJECTED_REQUEST_CODES = {
     "PermanentRedirect",
     "301",
 }
-EXPIRED_CREDENTIALS_CODES = {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
+EXPIRED_CREDENTIALS_CODES = {
+    "ExpiredToken",
+    "ExpiredTokenException",
+    "RequestExpired",
+    "TokenRefreshRequired",
+}
 # botocore raises these before it asks the store; no import, so that a local run needs no botocore.
 CLIENT_SETTING_ERRORS = {
     "NoCredentialsError": "no credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
@@ -55,9 +67,13 @@ def explain_storage_error(where: str, error: Exception) -> KilnError | None:
     if type(error).__name__ in CLIENT_SETTING_ERRORS:
         return BadInput(f"{where}: {CLIENT_SETTING_ERRORS[type(error).__name__]}.")
     if isinstance(error, ValueError) and str(error).startswith("Invalid endpoint"):
-        return BadInput(f"{where}: the endpoint is not a URL ({error_reason(error)}). Correct AWS_ENDPOINT_URL.")
+        return BadInput(
+            f"{where}: the endpoint is not a URL ({error_reason(error)}). Correct AWS_ENDPOINT_URL."
+        )
     if type(error).__module__.partition(".")[0] in ("botocore", "aiobotocore", "aiohttp"):
-        return TryAgain(f"{where}: storage did not answer ({error_reason(error)}). Run the command again.")
+        return TryAgain(
+            f"{where}: storage did not answer ({error_reason(error)}). Run the command again."
+        )
     return None
 
 
@@ -68,8 +84,12 @@ def is_storage_error(error: Exception) -> bool:
 
 def _explain_permission_error(where: str, error: PermissionError) -> KilnError:
     if error_code(error) in EXPIRED_CREDENTIALS_CODES:
-        return TryAgain(f"{where}: the credentials have expired. Renew them and run the command again.")
-    return BadInput(f"{where}: access was refused ({error_reason(error)}). Check credentials and permissions.")
+        return TryAgain(
+            f"{where}: the credentials have expired. Renew them and run the command again."
+        )
+    return BadInput(
+        f"{where}: access was refused ({error_reason(error)}). Check credentials and permissions."
+    )
 
 
 def _explain_not_found(where: str, error: FileNotFoundError) -> KilnError:
@@ -95,7 +115,11 @@ def _explain_os_error(where: str, error: OSError) -> KilnError:
 def error_code(error: BaseException) -> str:
     """The object store's own name for the failure, such as NoSuchBucket; empty where it gave none."""
     response = getattr(error.__cause__ or error, "response", None)
-    return str(response["Error"].get("Code", "")) if isinstance(response, dict) and "Error" in response else ""
+    return (
+        str(response["Error"].get("Code", ""))
+        if isinstance(response, dict) and "Error" in response
+        else ""
+    )
 
 
 def error_reason(error: Exception) -> str:

@@ -87,7 +87,9 @@ class LocalStore:
                     about = each.stat(follow_symlinks=False)
                     if not each.is_symlink() and is_plain_name(each.name):
                         key = f"{folder}/{each.name}" if folder else each.name
-                        yield ObjectInfo(key, each.is_dir(follow_symlinks=False), about.st_size, about.st_mtime)
+                        yield ObjectInfo(
+                            key, each.is_dir(follow_symlinks=False), about.st_size, about.st_mtime
+                        )
 
     def remove_folder(self, folder: str) -> None:
         """Delete an empty folder; one that is not empty stays."""
@@ -102,7 +104,9 @@ class LocalStore:
         temporary = Path(name)
         try:
             with os.fdopen(handle, "wb") as file:
-                os.fchmod(file.fileno(), 0o644)  # mkstemp's 0600 would hide the dataset from its readers
+                os.fchmod(
+                    file.fileno(), 0o644
+                )  # mkstemp's 0600 would hide the dataset from its readers
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
@@ -117,7 +121,9 @@ def _make_folder(folder: Path) -> None:
     if folder.is_dir():
         return
     _make_folder(folder.parent)
-    with suppress(FileExistsError):  # another writer was faster, or a file is there: then the next one fails
+    with suppress(
+        FileExistsError
+    ):  # another writer was faster, or a file is there: then the next one fails
         folder.mkdir()
     sync_folder(folder.parent)
 

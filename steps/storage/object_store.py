@@ -23,7 +23,10 @@ S3_OPTIONS = {
     "config_kwargs": {
         "connect_timeout": 5,
         "read_timeout": 10,  # between two bytes, not for the whole answer
-        "retries": {"mode": "standard", "total_max_attempts": 6},  # waits 1, 2, 4, 8, 16 s at most, half on average
+        "retries": {
+            "mode": "standard",
+            "total_max_attempts": 6,
+        },  # waits 1, 2, 4, 8, 16 s at most, half on average
     },
 }
 S3FS_ATTEMPTS = 2  # s3fs tries again on its own after botocore gave up: five times, and for reading five times five
@@ -36,7 +39,10 @@ WRITE_SECONDS_PER_BYTE = 1 / 2**20  # seconds a byte
 S3_SINGLE_PUT_OPTIONS = {"chunksize": 5 * 2**30}
 CONFLICT_ATTEMPTS = 5
 PRECONDITION_FAILED = {"PreconditionFailed", "412"}
-INVALID_RANGE = {"InvalidRange", "416"}  # what is said of the first bytes of an object that has none
+INVALID_RANGE = {
+    "InvalidRange",
+    "416",
+}  # what is said of the first bytes of an object that has none
 
 
 def open_filesystem(uri: str) -> tuple[Any, str]:
@@ -49,7 +55,9 @@ def open_filesystem(uri: str) -> tuple[Any, str]:
             files, path = cast("tuple[Any, str]", url_to_fs(uri, **options))
     except (ImportError, ValueError) as error:
         kind = NotInstalled if isinstance(error, ImportError) else BadInput
-        raise kind(f"{uri}: {error}. Use a path or s3://, or install what this URI needs.") from error
+        raise kind(
+            f"{uri}: {error}. Use a path or s3://, or install what this URI needs."
+        ) from error
     if options:
         files.retries = S3FS_ATTEMPTS
     return files, path
@@ -74,7 +82,9 @@ class ObjectStore:
             # From byte 0 on: without a start, s3fs asks for the size first, and cannot tell a missing bucket then.
             return cast(
                 "bytes",
-                self._files.cat_file(f"{self._path}/{key}", start=0, **self._timeout_argument(READ_TIMEOUT_SECONDS)),
+                self._files.cat_file(
+                    f"{self._path}/{key}", start=0, **self._timeout_argument(READ_TIMEOUT_SECONDS)
+                ),
             )
 
     @contextmanager
@@ -91,7 +101,9 @@ class ObjectStore:
         with translate_errors(self.uri_of(key)):
             limit = self._timeout_argument(READ_TIMEOUT_SECONDS)
             try:
-                return cast("bytes", self._files.cat_file(f"{self._path}/{key}", start=0, end=most, **limit))
+                return cast(
+                    "bytes", self._files.cat_file(f"{self._path}/{key}", start=0, end=most, **limit)
+                )
             except OSError as error:
                 if error_code(error) not in INVALID_RANGE:
                     raise
@@ -102,7 +114,10 @@ class ObjectStore:
         with translate_errors(self.uri_of(key)):
             try:
                 self._files.cat_file(
-                    f"{self._path}/{key}", start=0, end=1, **self._timeout_argument(CALL_TIMEOUT_SECONDS)
+                    f"{self._path}/{key}",
+                    start=0,
+                    end=1,
+                    **self._timeout_argument(CALL_TIMEOUT_SECONDS),
                 )
             except FileNotFoundError as error:
                 if error_code(error) == "NoSuchBucket":
@@ -121,7 +136,10 @@ class ObjectStore:
                 except OSError as error:
                     if error_code(error) in PRECONDITION_FAILED:
                         return False
-                    if error_code(error) != "ConditionalRequestConflict" or attempt == CONFLICT_ATTEMPTS - 1:
+                    if (
+                        error_code(error) != "ConditionalRequestConflict"
+                        or attempt == CONFLICT_ATTEMPTS - 1
+                    ):
                         raise
                     time.sleep(0.2 * 2**attempt)
                 else:
@@ -136,14 +154,18 @@ class ObjectStore:
     def remove(self, key: str) -> None:
         """Delete the object."""
         with translate_errors(self.uri_of(key)):
-            self._files.rm_file(f"{self._path}/{key}", **self._timeout_argument(CALL_TIMEOUT_SECONDS))
+            self._files.rm_file(
+                f"{self._path}/{key}", **self._timeout_argument(CALL_TIMEOUT_SECONDS)
+            )
 
     def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
         """What lies in a folder. Keys that only look like being in it, by way of dots or slashes, are left out."""
         path = f"{self._path}/{folder}".rstrip("/")
         with translate_errors(self.uri_of(folder)):
             try:
-                found = self._files.ls(path, detail=True, refresh=True, **self._timeout_argument(READ_TIMEOUT_SECONDS))
+                found = self._files.ls(
+                    path, detail=True, refresh=True, **self._timeout_argument(READ_TIMEOUT_SECONDS)
+                )
             except FileNotFoundError as error:
                 if error_code(error) == "NoSuchBucket":
                     raise
@@ -152,13 +174,21 @@ class ObjectStore:
             above, _, name = str(each["name"]).rstrip("/").rpartition("/")
             if above == path.lstrip("/") and is_plain_name(name):
                 key = f"{folder}/{name}" if folder else name
-                yield ObjectInfo(key, each["type"] == "directory", int(each.get("size") or 0), _modification_time(each))
+                yield ObjectInfo(
+                    key,
+                    each["type"] == "directory",
+                    int(each.get("size") or 0),
+                    _modification_time(each),
+                )
 
     def remove_folder(self, folder: str) -> None:
         """Do nothing: folders are parts of names."""
 
     def _write(self, key: str, data: bytes, mode: str) -> None:
-        if not self._files.async_impl and type(self._files).pipe_file is AbstractFileSystem.pipe_file:
+        if (
+            not self._files.async_impl
+            and type(self._files).pipe_file is AbstractFileSystem.pipe_file
+        ):
             # Its way to create is to look first and write then. That is no condition and must not pass for one.
             mode = "overwrite"
         whole = S3_SINGLE_PUT_OPTIONS if "s3" in self._files.protocol else {}

@@ -87,10 +87,16 @@ def write_arrow_file(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
 
 
 @contextmanager
-def open_arrow_file(path: Path, columns: Sequence[int] = ()) -> Iterator[pa.ipc.RecordBatchFileReader]:
+def open_arrow_file(
+    path: Path, columns: Sequence[int] = ()
+) -> Iterator[pa.ipc.RecordBatchFileReader]:
     """The file for reading batches by their number: of all columns, or of those at some places."""
     options = pa.ipc.IpcReadOptions(included_fields=[*columns])
-    with translate_errors(str(path)), pa.OSFile(str(path)) as file, pa.ipc.open_file(file, options=options) as reader:
+    with (
+        translate_errors(str(path)),
+        pa.OSFile(str(path)) as file,
+        pa.ipc.open_file(file, options=options) as reader,
+    ):
         yield reader
 
 

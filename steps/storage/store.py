@@ -68,7 +68,9 @@ def create_once(store: Store, key: str, data: bytes) -> None:
     BadInput.
     """
     if not store.create(key, data) and store.read(key) != data:
-        raise BadInput(f"{store.uri_of(key)}: is there with other content. Choose another run_id or output.")
+        raise BadInput(
+            f"{store.uri_of(key)}: is there with other content. Choose another run_id or output."
+        )
 
 
 def require_conditional_writes(store: Store, key: str, data: bytes) -> None:

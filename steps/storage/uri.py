@@ -29,7 +29,9 @@ def read_text(uri: str) -> str:
     folder, _, name = uri.rpartition("/")
     content = open_store(folder).read(name)
     if len(content) > MAX_TEXT_BYTES:
-        raise BadInput(f"{uri}: has {len(content)} bytes; at most {MAX_TEXT_BYTES} are read. Name a job file.")
+        raise BadInput(
+            f"{uri}: has {len(content)} bytes; at most {MAX_TEXT_BYTES} are read. Name a job file."
+        )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:

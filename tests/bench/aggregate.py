@@ -58,19 +58,32 @@ def write_run(folder: Path, images: int) -> None:
     planned = make_plan(job)
     (folder / "run" / "images").mkdir()
     with ProcessPoolExecutor() as pool:
-        list(pool.map(write_shard, [planned.uri] * len(planned.plan.shards), range(len(planned.plan.shards))))
+        list(
+            pool.map(
+                write_shard,
+                [planned.uri] * len(planned.plan.shards),
+                range(len(planned.plan.shards)),
+            )
+        )
 
 
 def write_shard(uri: str, number: int) -> None:
     """Write the parts and the statistics of one shard, without the syncing that makes pods slow."""
     store = open_store(uri)
     frozen = load_plan(store)
-    picture = encode_image(np.random.default_rng(number).integers(0, 256, (4, 4, 3), np.uint8), Png())
+    picture = encode_image(
+        np.random.default_rng(number).integers(0, 256, (4, 4, 3), np.uint8), Png()
+    )
     for part in read_shard(store, frozen, number):
-        made = [_made(place, name, picture) for place, name in enumerate(part.rows["image_id"].to_pylist())]
+        made = [
+            _made(place, name, picture)
+            for place, name in enumerate(part.rows["image_id"].to_pylist())
+        ]
         Path(store.uri_of(part.key)).write_bytes(part_to_parquet(part.rows, made))
     images, seconds = frozen.shards[number].images, StageSeconds(total=60.0, denoise=55.0)
-    record_stats(store, ShardStats(number, 1, images, frozen.part_count(number), 8, "cuda", seconds))
+    record_stats(
+        store, ShardStats(number, 1, images, frozen.part_count(number), 8, "cuda", seconds)
+    )
 
 
 def _made(place: int, name: str, picture: bytes) -> EncodedImage:
@@ -85,7 +98,10 @@ def copy_metadata(run: Path) -> None:
     frozen = load_plan(open_store(str(run)))
     for number in range(len(frozen.shards)):
         keys = [part_key(number, part) for part in range(frozen.part_count(number))]
-        read = [pq.read_table(run / key, columns=METADATA, page_checksum_verification=True) for key in keys]
+        read = [
+            pq.read_table(run / key, columns=METADATA, page_checksum_verification=True)
+            for key in keys
+        ]
         whole = pa.concat_tables(read)
         pq.write_table(whole, run / f"copy-{number:05d}.parquet", **parquet_options(whole.schema))
 
@@ -115,7 +131,9 @@ def _line(images: int, shards: int, what: str, took: Measured, copied: Measured)
 
 def main() -> None:
     """Print the machine and a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--images", type=int, nargs="+", default=[1_000_000, 3_000_000, 10_000_000])
     chosen = parser.parse_args()
     print(machine())

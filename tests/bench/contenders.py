@@ -90,7 +90,12 @@ def run_imagekiln(work: Work, folder: Path) -> Took:
     if done.summary.ok != work.images:
         raise ValueError(f"only {done.summary.ok} of {work.images} images are ok")
     seconds = done.summary.seconds
-    return Took(work.images, whole, seconds.total - seconds.load - seconds.compile, done.summary.usage.peak_memory)
+    return Took(
+        work.images,
+        whole,
+        seconds.total - seconds.load - seconds.compile,
+        done.summary.usage.peak_memory,
+    )
 
 
 def run_ray(work: Work, folder: Path) -> Took:
@@ -99,7 +104,9 @@ def run_ray(work: Work, folder: Path) -> Took:
 
     from tests.bench.ray_job import write_dataset
 
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])  # for its workers
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT), os.environ.get("PYTHONPATH", "")]
+    )  # for its workers
     ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
     started = time.perf_counter()
     write_dataset(prompts(work.images), work, folder / "ray")

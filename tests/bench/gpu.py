@@ -61,7 +61,9 @@ def fp8(asked: Asked) -> str:
     if asked.work.device != "cuda" or asked.work.dtype != "bfloat16":
         return "Not measured: it takes CUDA and bfloat16."
     eight = replace(asked.work, compile=True, fp8=True)  # first, for a device may not have it
-    pairs = [(measure("imagekiln", eight), measure("imagekiln", asked.work)) for _ in range(asked.rounds)]
+    pairs = [
+        (measure("imagekiln", eight), measure("imagekiln", asked.work)) for _ in range(asked.rounds)
+    ]
     each = ((fast.drawing_rate, plain.drawing_rate) for fast, plain in pairs)
     lines = [(f"{plain:.3f}", f"{fast:.3f}", f"{fast / plain:.3f} x") for fast, plain in each]
     return table(("images/s", "with fp8", "ratio"), lines)
@@ -76,7 +78,9 @@ def cold(asked: Asked) -> str:
             with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as caches:
                 fresh = {name: f"{caches}/{name}" for name in CACHES}
                 took = apart(started, each, Path(folder), place, **fresh)
-            lines.append((what, *(f"{value:.1f}" for value in (took.load, took.compile, took.total))))
+            lines.append(
+                (what, *(f"{value:.1f}" for value in (took.load, took.compile, took.total)))
+            )
     return table(("compiled code", "load, s", "compile, s", "first batch written, s"), lines)
 
 
@@ -88,14 +92,17 @@ def started(work: Work, folder: Path, place: int) -> StageSeconds:
 
 def memory(asked: Asked) -> str:
     """Memory while many images are made, each of few steps: more would take time, not memory."""
-    work = replace(asked.work, images=asked.memory_images, steps=min(MEMORY_STEPS, asked.work.steps))
+    work = replace(
+        asked.work, images=asked.memory_images, steps=min(MEMORY_STEPS, asked.work.steps)
+    )
     samples = apart(watched, work)
     early = samples[min(FIRST, len(samples)) - 1]
-    grown = [max(getattr(each, name) for each in samples) - getattr(early, name) for name in ("host", "device")]
+    grown = [
+        max(getattr(each, name) for each in samples) - getattr(early, name)
+        for name in ("host", "device")
+    ]
     lines = [(f"{each.images:,}", str(each.host), str(each.device)) for each in samples]
-    after = (
-        f"After {early.images:,} images, the process grew by {grown[0]} MiB at most, the device's by {grown[1]} MiB."
-    )
+    after = f"After {early.images:,} images, the process grew by {grown[0]} MiB at most, the device's by {grown[1]} MiB."
     return f"{table(('images', 'process, MiB', 'device, MiB'), lines)}\n{after}"
 
 
@@ -104,12 +111,17 @@ def tune(asked: Asked) -> str:
     picked, found = _picked(asked.work), dict[int, float]()
     for batch in sorted({*BATCHES, picked}):
         try:
-            found[batch] = measure("bare", replace(asked.work, batch=batch, images=BATCHES_EACH * batch)).drawing_rate
+            found[batch] = measure(
+                "bare", replace(asked.work, batch=batch, images=BATCHES_EACH * batch)
+            ).drawing_rate
         except RuntimeError as error:  # torch's class for a device that is full is one of these
             if not is_out_of_memory(error):
                 raise
             break
-    lines = [(str(batch), f"{rate:.3f}", "picked" if batch == picked else "") for batch, rate in found.items()]
+    lines = [
+        (str(batch), f"{rate:.3f}", "picked" if batch == picked else "")
+        for batch, rate in found.items()
+    ]
     share = found[picked] / max(found.values()) if picked in found else float("nan")
     return f"{table(('batch', 'images/s', ''), lines)}\nThe batch of {picked} has {100 * share:.1f} % of the best rate."
 
@@ -119,7 +131,14 @@ def _picked(work: Work) -> int:
         folder = Path(name)
         wanted = job(work, folder).model_dump(mode="json", exclude_unset=True, exclude={"batch"})
         (folder / "job.yaml").write_text(json.dumps(wanted))
-        command = ["tune", str(folder / "job.yaml"), "--file", str(folder / "tuning.yaml"), "--output", "json"]
+        command = [
+            "tune",
+            str(folder / "job.yaml"),
+            "--file",
+            str(folder / "tuning.yaml"),
+            "--output",
+            "json",
+        ]
         program = [sys.executable, "-m", "imagekiln"]
         done = subprocess.run([*program, *command], check=True, stdout=subprocess.PIPE)
     (entry,) = json.loads(done.stdout)["entries"]
@@ -139,17 +158,42 @@ SECTIONS: dict[str, Callable[[Asked], str]] = {
 @click.option("--model", type=click.Choice(random_models.NAMES), default="sdxl", show_default=True,
               help="The shapes of the model; tiny ones are for a try.")  # fmt: skip
 @click.option("--models", type=click.Path(path_type=Path), help="The folder that keeps the models.")
-@click.option("--only", multiple=True, type=click.Choice([*SECTIONS]), help="Nothing but this; may be given again.")
-@click.option("--images", default=256, show_default=True, help="Images of each contender, a multiple of the batch.")
-@click.option("--naive-images", default=16, show_default=True, help="At most so many of them in the naive loop.")
-@click.option("--memory-images", default=5000, show_default=True, help="Images over which memory is watched.")
+@click.option(
+    "--only",
+    multiple=True,
+    type=click.Choice([*SECTIONS]),
+    help="Nothing but this; may be given again.",
+)
+@click.option(
+    "--images",
+    default=256,
+    show_default=True,
+    help="Images of each contender, a multiple of the batch.",
+)
+@click.option(
+    "--naive-images",
+    default=16,
+    show_default=True,
+    help="At most so many of them in the naive loop.",
+)
+@click.option(
+    "--memory-images", default=5000, show_default=True, help="Images over which memory is watched."
+)
 @click.option("--batch", type=int, help="Images in a batch; a usual one of the model where absent.")
 @click.option("--steps", type=int, help="Denoising steps; the model's own where absent.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cuda", show_default=True, help="Where to draw.")
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cuda",
+    show_default=True,
+    help="Where to draw.",
+)
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16", show_default=True,
               help="The dtype of the model.")  # fmt: skip
 @click.option("--plain", is_flag=True, help="Compile nothing.")
-@click.option("--rounds", "count", default=1, show_default=True, help="How often each contender runs.")
+@click.option(
+    "--rounds", "count", default=1, show_default=True, help="How often each contender runs."
+)
 def main(
     model: str,
     models: Path | None,

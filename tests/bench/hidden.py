@@ -18,7 +18,14 @@ import pyarrow.parquet as pq
 sys.path.append(str(Path(__file__).parents[2]))
 
 from imagekiln.steps.generate.step import generate_shard
-from imagekiln.steps.job.job import BatchSettings, Job, ModelSettings, PartSettings, RowDefaults, ShardSettings
+from imagekiln.steps.job.job import (
+    BatchSettings,
+    Job,
+    ModelSettings,
+    PartSettings,
+    RowDefaults,
+    ShardSettings,
+)
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.runtime.progress import NoProgress
@@ -32,7 +39,10 @@ SLOWER = 1.2
 def step(folder: Path, images: int, side: int, seconds: float) -> tuple[StageSeconds, int]:
     """The times of a generate step whose device takes this long for a batch, and how many batches there were."""
     folder.mkdir()
-    pq.write_table(pa.table({"prompt": ["noise"] * images, "seed": list(range(images))}), folder / "prompts.parquet")
+    pq.write_table(
+        pa.table({"prompt": ["noise"] * images, "seed": list(range(images))}),
+        folder / "prompts.parquet",
+    )
     there = make_plan(
         Job(
             name="hidden",
@@ -46,7 +56,9 @@ def step(folder: Path, images: int, side: int, seconds: float) -> tuple[StageSec
         )
     )
     device = StandIn(seconds, side)
-    done = generate_shard(open_store(there.uri), there.plan, 0, lambda: device, NoProgress(), Stop())
+    done = generate_shard(
+        open_store(there.uri), there.plan, 0, lambda: device, NoProgress(), Stop()
+    )
     if done is None or done.images != images:
         raise SystemExit("not all images were made")
     return done.seconds, device.batches
@@ -62,7 +74,9 @@ def main(images: int, side: int) -> None:
         work = alone.encode + alone.write
         took, _ = step(Path(name, "beside"), images, side, SLOWER * work / batches)
     left = took.total - took.load - SLOWER * work
-    click.echo(f"{images} PNGs of {side} x {side}: encoding {alone.encode:.2f} s, writing {alone.write:.2f} s")
+    click.echo(
+        f"{images} PNGs of {side} x {side}: encoding {alone.encode:.2f} s, writing {alone.write:.2f} s"
+    )
     click.echo(
         f"beside a device that takes {SLOWER * work:.2f} s: {left:.3f} s more, so {1 - left / work:.1%} is hidden"
     )

@@ -29,7 +29,16 @@ RUNS = 5
 CHUNK = 250_000  # ids that are drawn at a time
 ONCE = "CREATE TABLE once AS FROM read_parquet('{}')"
 LEFT = "SELECT count(*) AS images FROM planned"
-HEADER = ("held", "new", "", "seconds", "CPU seconds", "new images/s", "share of DuckDB", "peak MiB")
+HEADER = (
+    "held",
+    "new",
+    "",
+    "seconds",
+    "CPU seconds",
+    "new images/s",
+    "share of DuckDB",
+    "peak MiB",
+)
 
 
 def held_ids(run: int, count: int) -> Iterator[IdArray]:
@@ -42,7 +51,9 @@ def held_ids(run: int, count: int) -> Iterator[IdArray]:
 def digits(ids: IdArray) -> pa.Array:
     """The ids as text."""
     offsets = np.arange(0, 32 * len(ids) + 1, 32, dtype=np.int32)
-    return pa.StringArray.from_buffers(len(ids), pa.py_buffer(offsets), pa.py_buffer(ids.tobytes().hex().encode()))
+    return pa.StringArray.from_buffers(
+        len(ids), pa.py_buffer(offsets), pa.py_buffer(ids.tobytes().hex().encode())
+    )
 
 
 def write_indexes(folder: Path, held: int) -> None:
@@ -100,14 +111,26 @@ def bench(held: int, new: int) -> list[tuple[str, ...]]:
         joined = measured(anti_join, folder, None)
         lines = [_line(held, new, "DuckDB", joined, joined)]
         try:
-            lines.append(_line(held, new, f"DuckDB, {MEMORY_LIMIT}", measured(anti_join, folder, MEMORY_LIMIT), joined))
+            lines.append(
+                _line(
+                    held,
+                    new,
+                    f"DuckDB, {MEMORY_LIMIT}",
+                    measured(anti_join, folder, MEMORY_LIMIT),
+                    joined,
+                )
+            )
         except duckdb.OutOfMemoryException:
-            lines.append((f"{held:,}", f"{new:,}", f"DuckDB, {MEMORY_LIMIT}", *["out of memory"], *[""] * 4))
+            lines.append(
+                (f"{held:,}", f"{new:,}", f"DuckDB, {MEMORY_LIMIT}", *["out of memory"], *[""] * 4)
+            )
         lines.append(_line(held, new, "index step", measured(leave_out, folder), joined))
         if (folder / "kiln").read_text() != (folder / "duckdb").read_text():
             raise SystemExit("the two differ in what is left to make")
         pieces = len(list(folder.glob("run-*/image-ids/*")))
-        print(f"{held:,} ids indexed in {written.seconds:.1f} s, {written.peak_mib} MiB, {pieces} objects")
+        print(
+            f"{held:,} ids indexed in {written.seconds:.1f} s, {written.peak_mib} MiB, {pieces} objects"
+        )
         return lines
 
 
@@ -117,12 +140,19 @@ def _line(held: int, new: int, what: str, took: Measured, joined: Measured) -> t
 
 def main() -> None:
     """Print the machine and a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--held", type=int, nargs="+", default=[10_000_000])
     parser.add_argument("--new", type=int, nargs="+", default=[1_000_000])
     chosen = parser.parse_args()
     print(machine())
-    print(table(HEADER, [line for held in chosen.held for new in chosen.new for line in bench(held, new)]))
+    print(
+        table(
+            HEADER,
+            [line for held in chosen.held for new in chosen.new for line in bench(held, new)],
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -45,7 +45,9 @@ def prompt_rows(rows: int, several_shapes: bool) -> Iterator[pa.Table]:
     first: pa.Table | None = None
     for start in range(0, rows, CHUNK_ROWS):
         count = min(CHUNK_ROWS, rows - start)
-        ids = pc.binary_join_element_wise("row", pa.array(range(start, start + count)).cast(pa.string()), "-")
+        ids = pc.binary_join_element_wise(
+            "row", pa.array(range(start, start + count)).cast(pa.string()), "-"
+        )
         sides, steps = (SIDES, STEPS) if several_shapes else ((DEFAULT_SIDE,), (DEFAULT_STEPS,))
         columns = [ids, _prompts(rng, words, count), _seeds(rng, count)]
         columns += [_given(rng, choices, count) for choices in (sides, sides, steps)]
@@ -57,7 +59,9 @@ def prompt_rows(rows: int, several_shapes: bool) -> Iterator[pa.Table]:
 def _vocabulary(rng: np.random.Generator) -> pa.Array:
     letters = rng.choice(np.frombuffer(b"eeeaaooiitnshrdlu", "S1"), (VOCABULARY, 10))
     lengths = rng.integers(2, 11, VOCABULARY)
-    return pa.array([b"".join(word[:length]).decode() for word, length in zip(letters, lengths, strict=True)])
+    return pa.array(
+        [b"".join(word[:length]).decode() for word, length in zip(letters, lengths, strict=True)]
+    )
 
 
 def _prompts(rng: np.random.Generator, words: pa.Array, count: int) -> pa.Array:

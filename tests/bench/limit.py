@@ -32,13 +32,17 @@ def find(work: Work) -> Found:
     """Count and measure."""
     pipe = load(work)
     one, two = (_counted(pipe, replace(work, steps=steps)) for steps in (1, 2))
-    return Found((one + (work.steps - 1) * (two - one)) / work.batch, matrices(work.device, work.dtype))
+    return Found(
+        (one + (work.steps - 1) * (two - one)) / work.batch, matrices(work.device, work.dtype)
+    )
 
 
 def matrices(device: str, dtype: str) -> float:
     """FLOP a second of a large product of matrices, the best of many."""
     side = SIDE[device]
-    one, other = (torch.randn(side, side, device=device, dtype=getattr(torch, dtype)) for _ in range(2))
+    one, other = (
+        torch.randn(side, side, device=device, dtype=getattr(torch, dtype)) for _ in range(2)
+    )
     return 2 * side**3 / min(_timed(one, other) for _ in range(TIMES))
 
 

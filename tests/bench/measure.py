@@ -69,7 +69,10 @@ def machine() -> str:
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The rows under their header, in columns flush right."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    lines = [[cell.rjust(width) for cell, width in zip(row, widths, strict=True)] for row in (header, *rows)]
+    lines = [
+        [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
+        for row in (header, *rows)
+    ]
     return "\n".join("  ".join(line) for line in lines)
 
 

@@ -58,7 +58,10 @@ def bench(rows: int, shapes: str) -> list[tuple[str, ...]]:
         measured(write_prompts, prompts, rows, shapes == "several")
         copied = measured(copy_rows, prompts, folder / "copy.parquet")
         planned = measured(plan_rows, prompts, folder / "output")
-        return [_line(rows, shapes, "copy", copied, copied), _line(rows, shapes, "plan", planned, copied)]
+        return [
+            _line(rows, shapes, "copy", copied, copied),
+            _line(rows, shapes, "plan", planned, copied),
+        ]
 
 
 def _line(rows: int, shapes: str, what: str, took: Measured, copied: Measured) -> tuple[str, ...]:
@@ -72,12 +75,18 @@ def _line(rows: int, shapes: str, what: str, took: Measured, copied: Measured) -
 
 def main() -> None:
     """Print the machine and a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, nargs="+", default=[1_000_000, 3_000_000, 10_000_000])
-    parser.add_argument("--shapes", choices=["one", "several"], nargs="+", default=["one", "several"])
+    parser.add_argument(
+        "--shapes", choices=["one", "several"], nargs="+", default=["one", "several"]
+    )
     chosen = parser.parse_args()
     print(machine())
-    lines = [line for rows in chosen.rows for shapes in chosen.shapes for line in bench(rows, shapes)]
+    lines = [
+        line for rows in chosen.rows for shapes in chosen.shapes for line in bench(rows, shapes)
+    ]
     print(table(HEADER, lines))
 
 

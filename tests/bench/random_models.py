@@ -97,13 +97,26 @@ def _rest(name: str) -> dict[str, Untyped]:
     if name == "flux":
         shift = {"use_dynamic_shifting": True, "base_shift": 0.5, "max_shift": 1.15, "shift": 3.0}
         scheduler = diffusers.FlowMatchEulerDiscreteScheduler(**shift)
-        return {"tokenizer": _tokenizer(CLIP_TOKENS), "tokenizer_2": _tokenizer(T5_TOKENS), "scheduler": scheduler}
-    noise = {"beta_schedule": "scaled_linear", "beta_start": 0.00085, "beta_end": 0.012, "steps_offset": 1}
+        return {
+            "tokenizer": _tokenizer(CLIP_TOKENS),
+            "tokenizer_2": _tokenizer(T5_TOKENS),
+            "scheduler": scheduler,
+        }
+    noise = {
+        "beta_schedule": "scaled_linear",
+        "beta_start": 0.00085,
+        "beta_end": 0.012,
+        "steps_offset": 1,
+    }
     scheduler = diffusers.EulerDiscreteScheduler(**noise, timestep_spacing="leading")
     plain = {"tokenizer": _tokenizer(CLIP_TOKENS), "scheduler": scheduler}
     if name == "sdxl":
         return plain | {"tokenizer_2": _tokenizer(CLIP_TOKENS)}
-    return plain | {"safety_checker": None, "feature_extractor": None, "requires_safety_checker": False}
+    return plain | {
+        "safety_checker": None,
+        "feature_extractor": None,
+        "requires_safety_checker": False,
+    }
 
 
 def _tokenizer(tokens: int) -> Untyped:
@@ -177,13 +190,19 @@ def _vae(**more: object) -> Untyped:
 
 def _clip_l() -> Untyped:
     return _clip(
-        hidden_size=768, intermediate_size=3072, num_hidden_layers=12, num_attention_heads=12, projection_dim=768
+        hidden_size=768,
+        intermediate_size=3072,
+        num_hidden_layers=12,
+        num_attention_heads=12,
+        projection_dim=768,
     )
 
 
 def _clip(**more: object) -> Untyped:
     words = {"bos_token_id": 624, "eos_token_id": 625, "pad_token_id": 625}  # the tokeniser's
-    return transformers.CLIPTextConfig(vocab_size=49408, max_position_embeddings=CLIP_TOKENS, **words, **more)
+    return transformers.CLIPTextConfig(
+        vocab_size=49408, max_position_embeddings=CLIP_TOKENS, **words, **more
+    )
 
 
 MAKE: dict[str, Callable[[], dict[str, Untyped]]] = {"sd15": _sd15, "sdxl": _sdxl, "flux": _flux}

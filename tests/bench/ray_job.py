@@ -19,11 +19,15 @@ class Painter:
         self._work = work
         self._pipe = load(work)
 
-    def __call__(self, batch: dict[str, "np.ndarray[tuple[int], np.dtype[np.object_]]"]) -> dict[str, list[object]]:
+    def __call__(
+        self, batch: dict[str, "np.ndarray[tuple[int], np.dtype[np.object_]]"]
+    ) -> dict[str, list[object]]:
         """Draw a batch and encode it as PNG."""
         texts = [str(text) for text in batch["prompt"]]
         generators = [torch.Generator().manual_seed(int(seed)) for seed in batch["seed"]]
-        images = self._pipe(prompt=texts, generator=generators, output_type="np", **settings(self._work)).images
+        images = self._pipe(
+            prompt=texts, generator=generators, output_type="np", **settings(self._work)
+        ).images
         return {"prompt": [*texts], "image": [png(image) for image in images]}
 
 

@@ -33,10 +33,19 @@ from tests.bench.measure import apart, table
 from tests.bench.work import Untyped, Work
 
 CONTENDERS = ("bare", "naive", "imagekiln")
-HEADER = ("", "whole, images/s", "imagekiln is", "drawing, images/s", "imagekiln is", "share of limit")
+HEADER = (
+    "",
+    "whole, images/s",
+    "imagekiln is",
+    "drawing, images/s",
+    "imagekiln is",
+    "share of limit",
+)
 
 
-def rounds(contenders: tuple[str, ...], count: int, work: Work, naive_images: int) -> Iterator[dict[str, Took]]:
+def rounds(
+    contenders: tuple[str, ...], count: int, work: Work, naive_images: int
+) -> Iterator[dict[str, Took]]:
     """What every contender took, round after round, each round beginning with another one."""
     fewer = replace(work, images=min(naive_images, work.images))
     for number in range(count):
@@ -66,13 +75,17 @@ def _line(name: str, found: list[dict[str, Took]], limit: Found) -> tuple[str, .
 def work_of(model: str, folder: Path, **asked: Untyped) -> Work:
     """The work that the options ask for, with the model's own settings where they say nothing."""
     own = random_models.SETTINGS[model]
-    plain = Work(apart(random_models.local, model, folder), 0, own.batch, own.side, own.steps, own.guidance)
+    plain = Work(
+        apart(random_models.local, model, folder), 0, own.batch, own.side, own.steps, own.guidance
+    )
     return replace(plain, **{name: value for name, value in asked.items() if value is not None})
 
 
 def machine(work: Work) -> str:
     """Where this runs, and what."""
-    libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "diffusers", "transformers"))
+    libraries = ", ".join(
+        f"{name} {version(name)}" for name in ("torch", "diffusers", "transformers")
+    )
     where = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {work.device}"
     what = f"{work.images} images of {work.side} x {work.side}, {work.steps} steps, batches of {work.batch}"
     ways = [work.dtype, *(["compiled"] if work.compile else []), *(["fp8"] if work.fp8 else [])]
@@ -82,18 +95,38 @@ def machine(work: Work) -> str:
 @click.command()
 @click.option("--model", type=click.Choice(random_models.NAMES), default="shapes", show_default=True,
               help="The bundled model, or one of random weights in real or tiny shapes.")  # fmt: skip
-@click.option("--models", type=click.Path(path_type=Path), help="The folder that keeps models of random weights.")
-@click.option("--images", default=512, show_default=True, help="Images in the job, a multiple of the batch.")
-@click.option("--naive-images", default=1 << 30, help="At most so many of them in the naive loop; all by default.")
+@click.option(
+    "--models",
+    type=click.Path(path_type=Path),
+    help="The folder that keeps models of random weights.",
+)
+@click.option(
+    "--images", default=512, show_default=True, help="Images in the job, a multiple of the batch."
+)
+@click.option(
+    "--naive-images",
+    default=1 << 30,
+    help="At most so many of them in the naive loop; all by default.",
+)
 @click.option("--batch", type=int, help="Images in a batch; the model's own where absent.")
 @click.option("--side", type=int, help="Width and height in pixels; the model's own where absent.")
 @click.option("--steps", type=int, help="Denoising steps; the model's own where absent.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True, help="Where to draw.")
+@click.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    default="cpu",
+    show_default=True,
+    help="Where to draw.",
+)
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True,
               help="The dtype of the model.")  # fmt: skip
-@click.option("--compile", "compiled", is_flag=True, help="Compile, in the bare loop and in the job.")
+@click.option(
+    "--compile", "compiled", is_flag=True, help="Compile, in the bare loop and in the job."
+)
 @click.option("--fp8", is_flag=True, help="Compute the denoiser in fp8, in the job only.")
-@click.option("--rounds", "count", default=3, show_default=True, help="How often each contender runs.")
+@click.option(
+    "--rounds", "count", default=3, show_default=True, help="How often each contender runs."
+)
 @click.option("--ray", is_flag=True, help="Measure Ray Data too.")
 def main(
     model: str,

@@ -48,7 +48,10 @@ def prompts(count: int) -> list[str]:
 
 def job(work: Work, folder: Path, first_seed: int = 0) -> Job:
     """The work as a job in one shard, its prompts in `folder` and its output too. Other seeds make it another run."""
-    rows = {"prompt": prompts(work.images), "seed": [first_seed + place for place in range(work.images)]}
+    rows = {
+        "prompt": prompts(work.images),
+        "seed": [first_seed + place for place in range(work.images)],
+    }
     pq.write_table(pa.table(rows), folder / "prompts.parquet")
     return validate_job(
         {
@@ -56,7 +59,12 @@ def job(work: Work, folder: Path, first_seed: int = 0) -> Job:
             "prompts": str(folder / "prompts.parquet"),
             "output": str(folder),
             "model": {"id": work.model, "dtype": work.dtype},
-            "defaults": {"steps": work.steps, "guidance": work.guidance, "width": work.side, "height": work.side},
+            "defaults": {
+                "steps": work.steps,
+                "guidance": work.guidance,
+                "width": work.side,
+                "height": work.side,
+            },
             "batch": {"images": work.batch},
             "shard": {"images": work.images},
             "device": work.device,
@@ -73,7 +81,9 @@ def load(work: Work) -> Untyped:
     for library in (diffusers, transformers):
         library.utils.logging.disable_progress_bar()
     folder, dtype = resolve_path(work.model), getattr(torch, work.dtype)
-    pipe = diffusers.DiffusionPipeline.from_pretrained(folder, dtype=dtype, use_safetensors=True).to(work.device)
+    pipe = diffusers.DiffusionPipeline.from_pretrained(
+        folder, dtype=dtype, use_safetensors=True
+    ).to(work.device)
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
@@ -100,9 +110,18 @@ def settings(work: Work) -> Inputs:
 
 def embedded(pipe: Untyped, texts: list[str]) -> Inputs:
     """The texts as the pipeline's own encoders embed them, with the empty negative prompt."""
-    told, known = family_of(type(pipe).__name__), {"device": pipe.device, "num_images_per_prompt": 1}
-    guided = {"do_classifier_free_guidance": True, "negative_prompt": [""] * len(texts)} if told.negative_embeds else {}
+    told, known = (
+        family_of(type(pipe).__name__),
+        {"device": pipe.device, "num_images_per_prompt": 1},
+    )
+    guided = (
+        {"do_classifier_free_guidance": True, "negative_prompt": [""] * len(texts)}
+        if told.negative_embeds
+        else {}
+    )
     with torch.no_grad():
-        found = pipe.encode_prompt(prompt=texts, **({} if guided else {"prompt_2": None}), **known, **guided)
+        found = pipe.encode_prompt(
+            prompt=texts, **({} if guided else {"prompt_2": None}), **known, **guided
+        )
     places: EmbeddingIndices = {**told.positive_embeds, **told.negative_embeds}
     return {name: found[place] for name, place in places.items()}

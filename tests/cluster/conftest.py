@@ -7,7 +7,11 @@ from contextlib import suppress
 import fsspec
 import pytest
 
-from imagekiln.workflows.client.access import argo_server_access, kubernetes_access, server_from_environment
+from imagekiln.workflows.client.access import (
+    argo_server_access,
+    kubernetes_access,
+    server_from_environment,
+)
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.argo_server import ArgoServer
 from imagekiln.workflows.client.http import ApiConnection
@@ -19,9 +23,13 @@ NEEDED = ("KUBECONFIG", "AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACC
 
 @pytest.fixture(scope="session", autouse=True)
 def _namespace() -> None:
-    missing = [name for name in NEEDED if name not in os.environ] + ([] if shutil.which("kubectl") else ["kubectl"])
+    missing = [name for name in NEEDED if name not in os.environ] + (
+        [] if shutil.which("kubectl") else ["kubectl"]
+    )
     if missing:
-        pytest.fail(f"a cluster and its object store are named by the environment: {', '.join(missing)} missing")
+        pytest.fail(
+            f"a cluster and its object store are named by the environment: {', '.join(missing)} missing"
+        )
     kube.apply(kube.manifests())
     files = fsspec.filesystem("s3")
     for bucket in (jobs.BUCKET, "s3://imagekiln-reports"):

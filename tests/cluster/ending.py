@@ -32,7 +32,9 @@ def running(name: str, step: str, seconds: float = 300) -> kube.Object:
     """A pod of this step, once it runs."""
 
     def look() -> kube.Object | None:
-        found = (each for each in kube.pods(name, step) if kube.at(each, "status", "phase") == "Running")
+        found = (
+            each for each in kube.pods(name, step) if kube.at(each, "status", "phase") == "Running"
+        )
         return next(found, None)
 
     return kube.until(seconds, f"a pod of {name} that runs {step}", look)

@@ -21,7 +21,12 @@ from tests.cluster.kube import NAMESPACE
 
 BUCKET = "s3://imagekiln-tests"
 COLOURS = ("red", "green", "blue", "yellow")
-TEXTS = tuple(f"a {ink} circle on a {ground} background" for ink in COLOURS for ground in COLOURS if ink != ground)
+TEXTS = tuple(
+    f"a {ink} circle on a {ground} background"
+    for ink in COLOURS
+    for ground in COLOURS
+    if ink != ground
+)
 
 
 def prompts(columns: dict[str, list[object]] | None = None, key: str = "") -> str:
@@ -46,7 +51,9 @@ def job(**settings: object) -> Job:
         "threads": 1,
         "cluster": {"namespace": NAMESPACE, "profile": "test"},
     }
-    return validate_job({"prompts": settings.pop("prompts", None) or prompts(), **values, **settings})
+    return validate_job(
+        {"prompts": settings.pop("prompts", None) or prompts(), **values, **settings}
+    )
 
 
 def here(wanted: Job, folder: Path) -> str:
@@ -77,4 +84,7 @@ def manifest(uri: str) -> pa.Table:
 def written(uri: str) -> dict[str, object]:
     """When each object of a run's images was written."""
     files = fsspec.filesystem("s3", skip_instance_cache=True)
-    return {name: each["LastModified"] for name, each in files.find(f"{uri}/images", detail=True).items()}
+    return {
+        name: each["LastModified"]
+        for name, each in files.find(f"{uri}/images", detail=True).items()
+    }

@@ -21,7 +21,11 @@ FAULTS = Path(__file__).parents[3] / "shared/cluster/cluster"  # makes machines 
 def kubectl(*arguments: str, stdin: str | None = None, namespace: str = NAMESPACE) -> str:
     """What kubectl prints. Raises AssertionError with what it complains of."""
     done = subprocess.run(
-        ["kubectl", "--namespace", namespace, *arguments], input=stdin, capture_output=True, text=True, check=False
+        ["kubectl", "--namespace", namespace, *arguments],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -51,7 +55,9 @@ def at(found: object, *path: str | int) -> object:
 
 def pods(workflow: str, step: str | None = None) -> list[Object]:
     """A workflow's pods that are there now."""
-    labels = f"workflows.argoproj.io/workflow={workflow}" + (f",imagekiln/step={step}" if step else "")
+    labels = f"workflows.argoproj.io/workflow={workflow}" + (
+        f",imagekiln/step={step}" if step else ""
+    )
     return items("pods", "--selector", labels)
 
 
@@ -101,6 +107,9 @@ def _here(found: Object) -> Object:
 
 
 def _credentials() -> Object:
-    keys = {"accesskey": os.environ["AWS_ACCESS_KEY_ID"], "secretkey": os.environ["AWS_SECRET_ACCESS_KEY"]}
+    keys = {
+        "accesskey": os.environ["AWS_ACCESS_KEY_ID"],
+        "secretkey": os.environ["AWS_SECRET_ACCESS_KEY"],
+    }
     about = {"name": "s3-credentials", "namespace": NAMESPACE}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": about, "stringData": keys}

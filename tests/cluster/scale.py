@@ -26,7 +26,9 @@ gpu: {resource: example.com/stub, device: cpu}
 """
 
 
-@pytest.mark.parametrize("shards", [int(each) for each in os.environ.get("SHARDS", "500 2000").split()])
+@pytest.mark.parametrize(
+    "shards", [int(each) for each in os.environ.get("SHARDS", "500 2000").split()]
+)
 def test_workflow_fits_in_its_object(shards: int, tmp_path: Path, argo: ArgoApi) -> None:
     (tmp_path / "stub.yaml").write_text(PROFILE)
     texts = [jobs.TEXTS[place % len(jobs.TEXTS)] for place in range(shards)]
@@ -35,7 +37,11 @@ def test_workflow_fits_in_its_object(shards: int, tmp_path: Path, argo: ArgoApi)
         shard={"images": 1},
         part={"images": 1},
         batch={"images": 1},
-        cluster={"namespace": kube.NAMESPACE, "profile": str(tmp_path / "stub.yaml"), "parallelism": AT_ONCE},
+        cluster={
+            "namespace": kube.NAMESPACE,
+            "profile": str(tmp_path / "stub.yaml"),
+            "parallelism": AT_ONCE,
+        },
     )
     with _advertised():
         began, most = time.monotonic(), 0
@@ -61,7 +67,17 @@ def _advertised() -> Iterator[None]:
         for node in nodes:
             amounts = {"example.com/stub": count}
             change = json.dumps({"status": {"capacity": amounts, "allocatable": amounts}})
-            kube.kubectl("patch", "node", node, "--subresource", "status", "--type", "merge", "--patch", change)
+            kube.kubectl(
+                "patch",
+                "node",
+                node,
+                "--subresource",
+                "status",
+                "--type",
+                "merge",
+                "--patch",
+                change,
+            )
         if count:
             yield
 
@@ -74,4 +90,7 @@ def _controller_memory() -> int:
     if not found:
         return 0
     status = Path(f"/proc/{found[0]}/status").read_text()
-    return next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")) // 1024
+    return (
+        next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
+        // 1024
+    )

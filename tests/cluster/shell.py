@@ -7,9 +7,13 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 
-def shell(*arguments: str, environment: Mapping[str, str] = MappingProxyType({})) -> "subprocess.CompletedProcess[str]":
+def shell(
+    *arguments: str, environment: Mapping[str, str] = MappingProxyType({})
+) -> "subprocess.CompletedProcess[str]":
     """Our command, by the Kubernetes API unless the environment says otherwise."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("ARGO_")}
     code = "from imagekiln.workflows.cli import main; main()"
     command = [sys.executable, "-c", code, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env={**kept, **environment})
+    return subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**kept, **environment}
+    )

@@ -53,7 +53,11 @@ def without(kind: str, name: str) -> Iterator[None]:
         yield
     finally:
         about = cast("kube.Object", there["metadata"])
-        there["metadata"] = {key: about[key] for key in ("name", "namespace", "labels", "annotations") if key in about}
+        there["metadata"] = {
+            key: about[key]
+            for key in ("name", "namespace", "labels", "annotations")
+            if key in about
+        }
         kube.apply([there])
 
 
@@ -73,7 +77,10 @@ def patched(
 @contextmanager
 def nodes(change: Mapping[str, object], back: Mapping[str, object], *more: str) -> Iterator[None]:
     """Every GPU node is changed, and changed back."""
-    with patched("node", GPU_NODES[0], change, back, *more), patched("node", GPU_NODES[1], change, back, *more):
+    with (
+        patched("node", GPU_NODES[0], change, back, *more),
+        patched("node", GPU_NODES[1], change, back, *more),
+    ):
         yield
 
 
@@ -112,8 +119,12 @@ def test_namespace_that_is_missing_is_named() -> None:
 def test_quota_that_no_pod_fits_in_is_named() -> None:
     key = "requests.nvidia.com/gpu"
     hard: kube.Object = {key: "0"}
-    before: kube.Object = {key: kube.at(kube.get("resourcequota", "imagekiln"), "spec", "hard", key)}
-    with patched("resourcequota", "imagekiln", {"spec": {"hard": hard}}, {"spec": {"hard": before}}):
+    before: kube.Object = {
+        key: kube.at(kube.get("resourcequota", "imagekiln"), "spec", "hard", key)
+    }
+    with patched(
+        "resourcequota", "imagekiln", {"spec": {"hard": hard}}, {"spec": {"hard": before}}
+    ):
         assert "requests.nvidia.com/gpu" in wrong(job())["quota"]
 
 
@@ -121,7 +132,9 @@ def test_gpus_that_nobody_advertises_are_named() -> None:
     gone: kube.Object = {"nvidia.com/gpu": None}
     back: kube.Object = {"nvidia.com/gpu": "4"}
     change = {"status": {"capacity": gone, "allocatable": gone}}
-    with nodes(change, {"status": {"capacity": back, "allocatable": back}}, "--subresource", "status"):
+    with nodes(
+        change, {"status": {"capacity": back, "allocatable": back}}, "--subresource", "status"
+    ):
         assert "device plugin" in wrong(job())["gpu-nodes"]
 
 
@@ -139,7 +152,9 @@ def test_taint_that_is_not_tolerated_is_named(tmp_path: Path) -> None:
 def test_driver_that_is_too_old_is_named(tmp_path: Path) -> None:
     label = "nvidia.com/cuda.driver-version.full"
     there = str(kube.at(kube.get("node", GPU_NODES[0]), "metadata", "labels", label))
-    with nodes({"metadata": {"labels": {label: "535.104.05"}}}, {"metadata": {"labels": {label: there}}}):
+    with nodes(
+        {"metadata": {"labels": {label: "535.104.05"}}}, {"metadata": {"labels": {label: there}}}
+    ):
         assert "535.104.05" in wrong(profile(tmp_path, "gpu: {device: cuda}"))["driver"]
 
 
@@ -158,7 +173,9 @@ def test_cpu_steps_without_a_node_are_named(tmp_path: Path) -> None:
         ("gpu: {claim: a-gpu}", "gpu-claim", "a-gpu"),
     ],
 )
-def test_what_a_profile_names_and_is_not_there_is_named(tmp_path: Path, settings: str, check: str, name: str) -> None:
+def test_what_a_profile_names_and_is_not_there_is_named(
+    tmp_path: Path, settings: str, check: str, name: str
+) -> None:
     assert name in wrong(profile(tmp_path, settings))[check]
 
 
@@ -180,7 +197,9 @@ def test_store_that_refuses_our_key_is_named(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(job_parameter(job()))
     other = {"AWS_SECRET_ACCESS_KEY": "another"}
     done = shell("doctor", str(tmp_path / "job.yaml"), "--output", "json", environment=other)
-    found = {each["name"] for each in json.loads(done.stdout)["checks"] if each["verdict"] == "wrong"}
+    found = {
+        each["name"] for each in json.loads(done.stdout)["checks"] if each["verdict"] == "wrong"
+    }
     assert (done.returncode, found) == (2, {"output", "prompts"})
 
 
@@ -199,4 +218,9 @@ def test_submitters_rights_are_enough_to_find_nothing_wrong() -> None:
     submitter = ApiAccess(reached.url, lambda: f"Bearer {token}", reached.verify)
     found = [each for each in diagnose(job(), ApiConnection(submitter)) if each.verdict != "ok"]
     assert {each.name for each in found if each.verdict == "wrong"} == set()
-    assert {each.name for each in found} <= {"store-credentials", "gpu-metrics", "argo-version", "argo-controller"}
+    assert {each.name for each in found} <= {
+        "store-credentials",
+        "gpu-metrics",
+        "argo-version",
+        "argo-controller",
+    }

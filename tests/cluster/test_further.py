@@ -30,7 +30,12 @@ def begun(argo: ArgoApi, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     shards = len(planned.plan.shards)
     assert shards > IN_ONE
     given = {"run": planned.uri, "pods": shards, "workflows": -(-shards // IN_ONE)}
-    given |= {"parallelism": 2, "priority": 3, "priority_class": "", "gpu-image": profile.generate.image}
+    given |= {
+        "parallelism": 2,
+        "priority": 3,
+        "priority_class": "",
+        "gpu-image": profile.generate.image,
+    }
     name = f"further-{wanted.run_id}"
     parameters = [{"name": key, "value": str(value)} for key, value in given.items()]
     made: Json = {
@@ -53,12 +58,16 @@ def parts(name: str, argo: ArgoApi) -> list[Json]:
     return argo.list_objects("Workflow", kube.NAMESPACE, f"{PARENT_LABEL}={name}")
 
 
-def test_shards_that_do_not_fit_are_made_by_further_workflows(argo: ArgoApi, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_that_do_not_fit_are_made_by_further_workflows(
+    argo: ArgoApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
     name, run = begun(argo, monkeypatch)
     found = ended(name, argo)
     assert (found.phase, found.failures) == ("Succeeded", ())
     assert {kube.at(each, "spec", "priority") for each in parts(name, argo)} == {3}
-    assert get_status(name, kube.NAMESPACE, argo).pods.done == len(load_plan(open_store(run)).shards)
+    assert get_status(name, kube.NAMESPACE, argo).pods.done == len(
+        load_plan(open_store(run)).shards
+    )
     assert aggregate(run).ok == len(jobs.TEXTS)
 
 
@@ -66,10 +75,16 @@ def test_what_is_stopped_stops_with_its_further_workflows_and_goes_on_when_resub
     argo: ArgoApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, run = begun(argo, monkeypatch)
-    kube.until(240, "a pod of a further workflow", lambda: [each for part in parts(name, argo) for each in _pods(part)])
+    kube.until(
+        240,
+        "a pod of a further workflow",
+        lambda: [each for part in parts(name, argo) for each in _pods(part)],
+    )
     stop(name, kube.NAMESPACE, argo)
     assert ended(name, argo).phase == "Failed"
-    kube.until(240, "the end of its parts", lambda: all(has_ended(each) for each in parts(name, argo)))
+    kube.until(
+        240, "the end of its parts", lambda: all(has_ended(each) for each in parts(name, argo))
+    )
     before = jobs.written(run)
     assert len(before) < len(load_plan(open_store(run)).shards), "it was stopped too late to tell"
     again = ended(resubmit(name, kube.NAMESPACE, argo).name, argo)

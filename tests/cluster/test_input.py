@@ -18,7 +18,12 @@ def test_poisoned_prompts_fail_alone_and_end_the_run_with_3(argo: ArgoApi) -> No
     poisoned = jobs.prompts({"prompt": list(jobs.TEXTS), "sampler": list(samplers)})
     status = ended(submitted(jobs.job(prompts=poisoned), argo), argo)
     (failure,) = status.failures
-    assert (status.phase, failure.step, failure.exit_code, failure.attempts) == ("Failed", "aggregate", 3, 1)
+    assert (status.phase, failure.step, failure.exit_code, failure.attempts) == (
+        "Failed",
+        "aggregate",
+        3,
+        1,
+    )
     assert "2 of 12 images are not ok" in failure.message
     assert status.run is not None
     rows = jobs.manifest(status.run)
@@ -39,7 +44,9 @@ def test_odd_texts_and_names_do_no_harm(argo: ArgoApi) -> None:
     carried = [f"{{{{{place}}}}}" for place in range(len(odd))]
     uri = jobs.prompts({"prompt": list(odd), "te'xt {{x}}": list(carried)}, key)
     wanted = jobs.job(
-        prompts=uri, carry=["te'xt {{x}}"], defaults={"steps": 2, "negative_prompt": "{{workflow.uid}} '\"\n$(id)"}
+        prompts=uri,
+        carry=["te'xt {{x}}"],
+        defaults={"steps": 2, "negative_prompt": "{{workflow.uid}} '\"\n$(id)"},
     )
     rows = jobs.manifest(succeeded(submitted(wanted, argo), argo))
     assert rows["prompt"].to_pylist() == odd

@@ -68,7 +68,11 @@ def test_evicted_through_the_api(argo: ArgoApi) -> None:
     name = submitted(job, argo)
     before = some_parts(job)
     pod = kube.name(running(name, "generate"))
-    body = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": pod, "namespace": kube.NAMESPACE}}
+    body = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod, "namespace": kube.NAMESPACE},
+    }
     path = f"/api/v1/namespaces/{kube.NAMESPACE}/pods/{pod}/eviction"
     with pytest.raises(AssertionError, match="disruption budget"):
         kube.kubectl("create", "--raw", path, "--filename", "-", stdin=json.dumps(body))
@@ -87,7 +91,9 @@ def test_out_of_memory_is_tried_again_with_more(tmp_path: Path, argo: ArgoApi) -
     asked: dict[str, str] = {}
     for _ in watch(name, kube.NAMESPACE, argo, every=1):
         for pod in kube.pods(name, "generate"):
-            asked[kube.name(pod)] = str(kube.at(pod, "spec", "containers", 1, "resources", "limits", "memory"))
+            asked[kube.name(pod)] = str(
+                kube.at(pod, "spec", "containers", 1, "resources", "limits", "memory")
+            )
     assert len(set(asked.values())) > 1, "no attempt had more memory than the first"
     check(name, {}, argo)
 

@@ -27,7 +27,17 @@ def advertised(resource: str, count: int) -> Iterator[None]:
 
 
 def _patch(change: kube.Object) -> None:
-    kube.kubectl("patch", "node", NODE, "--subresource", "status", "--type", "merge", "--patch", json.dumps(change))
+    kube.kubectl(
+        "patch",
+        "node",
+        NODE,
+        "--subresource",
+        "status",
+        "--type",
+        "merge",
+        "--patch",
+        json.dumps(change),
+    )
 
 
 def with_profile(folder: Path, name: str, settings: str, **more: object) -> Job:
@@ -38,7 +48,9 @@ def with_profile(folder: Path, name: str, settings: str, **more: object) -> Job:
 
 
 @pytest.mark.parametrize("resource", ["nvidia.com/mig-1g.10gb", "nvidia.com/gpu.shared"])
-def test_a_slice_or_a_replica_lands_where_it_is_advertised(tmp_path: Path, argo: ArgoApi, resource: str) -> None:
+def test_a_slice_or_a_replica_lands_where_it_is_advertised(
+    tmp_path: Path, argo: ArgoApi, resource: str
+) -> None:
     wanted = with_profile(
         tmp_path,
         resource.rpartition("/")[2].replace(".", "-"),
@@ -54,7 +66,9 @@ def test_a_slice_or_a_replica_lands_where_it_is_advertised(tmp_path: Path, argo:
 
 
 def test_several_gpus_in_one_pod_make_a_shard_each(tmp_path: Path, argo: ArgoApi) -> None:
-    wanted = with_profile(tmp_path, "two-gpus", "gpu: {count: 2, device: cpu}\ngenerate: {memory: 4}")
+    wanted = with_profile(
+        tmp_path, "two-gpus", "gpu: {count: 2, device: cpu}\ngenerate: {memory: 4}"
+    )
     name = submitted(wanted, argo)
     pod = running(name, "generate")
     assert kube.at(pod, "spec", "containers", 1, "resources", "limits", "nvidia.com/gpu") == "2"
@@ -76,7 +90,9 @@ def test_cpu_steps_stay_off_gpu_nodes_without_taints_too(argo: ArgoApi) -> None:
 
 
 def test_a_profile_of_real_gpus_says_that_there_is_none(tmp_path: Path, argo: ArgoApi) -> None:
-    wanted = with_profile(tmp_path, "real", "gpu: {device: cuda}\nretries: {limit: 1}", shard={"images": 12})
+    wanted = with_profile(
+        tmp_path, "real", "gpu: {device: cuda}\nretries: {limit: 1}", shard={"images": 12}
+    )
     status = ended(submitted(wanted, argo), argo)
     (shard,) = [each for each in status.failures if each.step == "generate"]
     assert (shard.exit_code, shard.attempts) == (75, 2)

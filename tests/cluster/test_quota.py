@@ -40,11 +40,15 @@ def test_twenty_shards_go_through_four_gpus(argo: ArgoApi) -> None:
     texts = [jobs.TEXTS[place % len(jobs.TEXTS)] for place in range(2 * SHARDS)]
     uri = jobs.prompts({"prompt": [*texts], "seed": list(range(2 * SHARDS))})
     cluster = {"namespace": kube.NAMESPACE, "profile": "test", "parallelism": SHARDS}
-    name = submitted(jobs.job(prompts=uri, shard={"images": 2}, defaults={"steps": 2}, cluster=cluster), argo)
+    name = submitted(
+        jobs.job(prompts=uri, shard={"images": 2}, defaults={"steps": 2}, cluster=cluster), argo
+    )
     most = 0
     for status in watch(name, kube.NAMESPACE, argo, every=1):
         there = [
-            each for each in kube.pods(name, "generate") if kube.at(each, "status", "phase") in ("Pending", "Running")
+            each
+            for each in kube.pods(name, "generate")
+            if kube.at(each, "status", "phase") in ("Pending", "Running")
         ]
         most = max(most, len(there))
         assert status.failures == ()

@@ -55,7 +55,9 @@ def test_retry_with_nothing_left_succeeds_and_makes_nothing(argo: ArgoApi) -> No
 
 
 def test_images_that_fail_again_end_each_round_with_3(argo: ArgoApi) -> None:
-    samplers: list[object] = ["flow_euler" if place == 2 else "default" for place in range(len(jobs.TEXTS))]
+    samplers: list[object] = [
+        "flow_euler" if place == 2 else "default" for place in range(len(jobs.TEXTS))
+    ]
     wanted = jobs.job(prompts=jobs.prompts({"prompt": list(jobs.TEXTS), "sampler": samplers}))
     first = ended(submitted(wanted, argo), argo)
     assert first.phase == "Failed"

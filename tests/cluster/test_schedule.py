@@ -19,26 +19,37 @@ def test_firing_makes_its_date_once(argo: ArgoApi) -> None:
     job = jobs.job(name=f"minutely-{datetime.now(UTC):%H%M%S}", run_id=None, shard={"images": 12})
     cron = schedule(job, "* * * * *", argo=argo)
     labels = f"workflows.argoproj.io/cron-workflow={cron}"
-    fired = kube.until(150, "a firing", lambda: argo.list_objects("Workflow", kube.NAMESPACE, labels))[0]
+    fired = kube.until(
+        150, "a firing", lambda: argo.list_objects("Workflow", kube.NAMESPACE, labels)
+    )[0]
     suspend(cron, kube.NAMESPACE, argo)
     run = succeeded(str(object_metadata(fired)["name"]), argo)
     assert verify(run).ok == len(jobs.TEXTS)
     before = jobs.written(run)
     schedule(job, "* * * * *", argo=argo)
-    assert kube.at(argo.get("CronWorkflow", kube.NAMESPACE, cron), "spec", "suspend") is True, "registering resumed it"
+    assert kube.at(argo.get("CronWorkflow", kube.NAMESPACE, cron), "spec", "suspend") is True, (
+        "registering resumed it"
+    )
 
     at = object_metadata(fired)["annotations"]["workflows.argoproj.io/scheduled-time"]  # type: ignore[index]
     again = ended(submit(job, at, "UTC", argo).name, argo)
-    assert (again.phase, again.run, again.pods.done) == ("Succeeded", run, 0), "the same date made something again"
+    assert (again.phase, again.run, again.pods.done) == ("Succeeded", run, 0), (
+        "the same date made something again"
+    )
     assert jobs.written(run) == before
     resume(cron, kube.NAMESPACE, argo)
-    assert kube.at(argo.get("CronWorkflow", kube.NAMESPACE, cron), "spec", "suspend") in (False, None)
+    assert kube.at(argo.get("CronWorkflow", kube.NAMESPACE, cron), "spec", "suspend") in (
+        False,
+        None,
+    )
     argo.delete("CronWorkflow", kube.NAMESPACE, cron)
 
 
 def test_backfill_makes_each_date_of_its_own_prompts(argo: ArgoApi) -> None:
     for place, day in enumerate(DAYS):
-        jobs.prompts({"prompt": list(jobs.TEXTS[place : place + 2])}, f"nightly/{day}/prompts.parquet")
+        jobs.prompts(
+            {"prompt": list(jobs.TEXTS[place : place + 2])}, f"nightly/{day}/prompts.parquet"
+        )
     job = jobs.job(
         name="nightly",
         prompts=f"{jobs.BUCKET}/nightly/{{date}}/*.parquet",
@@ -53,13 +64,17 @@ def test_backfill_makes_each_date_of_its_own_prompts(argo: ArgoApi) -> None:
         "nightly-20260301T003000Z", "nightly-20260302T003000Z", "nightly-20260303T003000Z",
     ]  # fmt: skip
     for place, run in enumerate(runs):
-        assert sorted(jobs.manifest(run)["prompt"].to_pylist()) == sorted(jobs.TEXTS[place : place + 2])
+        assert sorted(jobs.manifest(run)["prompt"].to_pylist()) == sorted(
+            jobs.TEXTS[place : place + 2]
+        )
     assert [each.name for each in backfill(job, DAYS[0], DAYS[-1], argo)] == begun
     argo.delete("CronWorkflow", kube.NAMESPACE, cron)
 
 
 def test_a_night_that_lost_images_makes_them_again(argo: ArgoApi) -> None:
-    job = jobs.job(name="lossy", run_id=None, output=f"{jobs.BUCKET}/lossy-{datetime.now(UTC):%H%M%S}")
+    job = jobs.job(
+        name="lossy", run_id=None, output=f"{jobs.BUCKET}/lossy-{datetime.now(UTC):%H%M%S}"
+    )
     cron = schedule(job, "30 1 * * *", "Europe/Berlin", argo)
     suspend(cron, kube.NAMESPACE, argo)
     (fired,) = backfill(job, DAYS[0], DAYS[0], argo)
@@ -70,6 +85,8 @@ def test_a_night_that_lost_images_makes_them_again(argo: ArgoApi) -> None:
     (again,) = backfill(job, DAYS[0], DAYS[0], argo, retry=True)
     assert succeeded(again.name, argo) == f"{run}/retry-1"
     assert jobs.made(run) == whole
-    assert len(set(before) - set(jobs.written(run))) == 1, "what was lost was written into the run itself"
+    assert len(set(before) - set(jobs.written(run))) == 1, (
+        "what was lost was written into the run itself"
+    )
     assert len(jobs.written(f"{run}/retry-1")) == 1
     argo.delete("CronWorkflow", kube.NAMESPACE, cron)

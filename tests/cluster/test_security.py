@@ -49,15 +49,23 @@ def test_every_container_is_locked_down(pods: dict[str, kube.Object]) -> None:
 
 def test_steps_are_where_their_profile_puts_them(pods: dict[str, kube.Object]) -> None:
     nodes = {
-        kube.name(each): kube.at(each, "metadata", "labels", "nvidia.com/gpu.present") for each in kube.items("nodes")
+        kube.name(each): kube.at(each, "metadata", "labels", "nvidia.com/gpu.present")
+        for each in kube.items("nodes")
     }
     for pod in pods.values():
         step = kube.at(pod, "metadata", "labels", "imagekiln/step")
         on_gpu = nodes[str(kube.at(pod, "spec", "nodeName"))] == "true"
-        assert on_gpu == (step == "generate"), f"{kube.name(pod)} is on {kube.at(pod, 'spec', 'nodeName')}"
+        assert on_gpu == (step == "generate"), (
+            f"{kube.name(pod)} is on {kube.at(pod, 'spec', 'nodeName')}"
+        )
 
 
 def test_only_generate_asks_for_a_gpu_and_for_one(pods: dict[str, kube.Object]) -> None:
-    asked = {name: kube.at(each, "resources", "limits", "nvidia.com/gpu") for name, each in containers(pods)}
-    wanted = {name: "1" if "-generate-" in name and name.endswith("/main") else None for name in asked}
+    asked = {
+        name: kube.at(each, "resources", "limits", "nvidia.com/gpu")
+        for name, each in containers(pods)
+    }
+    wanted = {
+        name: "1" if "-generate-" in name and name.endswith("/main") else None for name in asked
+    }
     assert asked == wanted

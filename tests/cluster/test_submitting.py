@@ -53,7 +53,9 @@ def test_from_the_shell(tmp_path: Path, text: str, expected: dict[str, str]) -> 
     check(json.loads(last)["run"], expected)
 
 
-def test_by_the_form_of_argos_page(argo: ArgoApi, server: ArgoServer, text: str, expected: dict[str, str]) -> None:
+def test_by_the_form_of_argos_page(
+    argo: ArgoApi, server: ArgoServer, text: str, expected: dict[str, str]
+) -> None:
     register_template(jobs.job(), argo)
     body: Json = {
         "resourceKind": "WorkflowTemplate",
@@ -64,11 +66,16 @@ def test_by_the_form_of_argos_page(argo: ArgoApi, server: ArgoServer, text: str,
     check(succeeded(kube.name(made), argo), expected)
 
 
-def test_by_an_event(argo: ArgoApi, server: ArgoServer, text: str, expected: dict[str, str]) -> None:
+def test_by_an_event(
+    argo: ArgoApi, server: ArgoServer, text: str, expected: dict[str, str]
+) -> None:
     wanted = jobs.job(prompts=text)
     register_template(wanted, argo)
     argo.apply(build_event_binding(load_profile("test"), kube.NAMESPACE))
-    body: Json = {"job": wanted.model_dump(mode="json", exclude_defaults=True), "request": wanted.run_id}
+    body: Json = {
+        "job": wanted.model_dump(mode="json", exclude_defaults=True),
+        "request": wanted.run_id,
+    }
     path = f"api/v1/events/{kube.NAMESPACE}/imagekiln-test"
     server.connection.request("POST", path, body=body)
     found = kube.until(30, "a workflow of the event", lambda: _of_event(str(wanted.run_id)))

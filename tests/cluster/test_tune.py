@@ -30,7 +30,9 @@ def _manifest(job: str) -> Object:
 
 def _ended() -> str | None:
     conditions = cast("list[Object]", at(kube.get("job", NAME), "status", "conditions") or [])
-    return next((str(each["type"]) for each in conditions if each["type"] in {"Complete", "Failed"}), None)
+    return next(
+        (str(each["type"]) for each in conditions if each["type"] in {"Complete", "Failed"}), None
+    )
 
 
 def test_a_pod_tunes_beside_the_job_and_planning_freezes_what_it_found() -> None:
@@ -45,7 +47,9 @@ def test_a_pod_tunes_beside_the_job_and_planning_freezes_what_it_found() -> None
     (pod,) = kube.items("pods", "--selector", f"job-name={NAME}")
     assert str(at(pod, "spec", "nodeName")).startswith("gpu-")
     (entry,) = read_tuning_file(f"{folder}/tuning.yaml").entries
-    tuned = jobs.job(prompts=wanted.prompts, device="cpu", batch={"tuning": f"{folder}/tuning.yaml"})
+    tuned = jobs.job(
+        prompts=wanted.prompts, device="cpu", batch={"tuning": f"{folder}/tuning.yaml"}
+    )
     (size,) = make_plan(tuned).plan.batch_sizes
     assert (size.width, size.height, size.images) == (entry.width, entry.height, entry.batch)
     kube.kubectl("delete", "job", NAME)

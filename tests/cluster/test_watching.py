@@ -35,7 +35,9 @@ def test_progress_rises_while_a_shard_runs(watched: list[WorkflowStatus]) -> Non
     assert (watched[-1].phase, watched[-1].made) == ("Succeeded", SHOWN)
 
 
-def test_report_is_served_with_its_pictures(watched: list[WorkflowStatus], server: ArgoServer) -> None:
+def test_report_is_served_with_its_pictures(
+    watched: list[WorkflowStatus], server: ArgoServer
+) -> None:
     name = watched[-1].name
     nodes = kube.at(kube.get("workflow", name), "status", "nodes")
     node = next(key for key, each in nodes.items() if kube.at(each, "outputs", "artifacts"))  # type: ignore[attr-defined]
@@ -43,7 +45,9 @@ def test_report_is_served_with_its_pictures(watched: list[WorkflowStatus], serve
     page = "\n".join(server.connection.stream_lines(f"{path}/index.html"))
     pictures = re.findall(r'<img[^>]+src="([^"]+)"', page)
     assert pictures
-    kinds = {_beginning(f"{server.url}/{path}/{picture}") for picture in (pictures[0], pictures[-1])}
+    kinds = {
+        _beginning(f"{server.url}/{path}/{picture}") for picture in (pictures[0], pictures[-1])
+    }
     assert kinds == {b"\x89PNG", b"\xff\xd8\xff\xe0"}, "a plot and a thumbnail are PNG and JPEG"
 
 

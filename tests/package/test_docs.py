@@ -40,14 +40,18 @@ def make_targets() -> set[str]:
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_shown_command_is_one(words: list[str]) -> None:
     command = main.commands[words[0]]
-    context = command.make_context(words[0], [word for word in words[1:] if word != ">"], resilient_parsing=True)
+    context = command.make_context(
+        words[0], [word for word in words[1:] if word != ">"], resilient_parsing=True
+    )
     known = {option for parameter in command.params for option in parameter.opts}
     assert {word for word in words if word.startswith("--")} <= known
     assert isinstance(context, click.Context)
 
 
 def test_shown_make_targets_are_there() -> None:
-    shown = {word for text in blocks("sh") for word in re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)}
+    shown = {
+        word for text in blocks("sh") for word in re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)
+    }
     assert shown
     assert shown <= make_targets()
 
@@ -67,4 +71,6 @@ def test_shown_python_parses() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page: Path) -> None:
-    assert [link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()] == []
+    assert [
+        link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()
+    ] == []

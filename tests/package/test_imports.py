@@ -39,11 +39,15 @@ def test_importing_the_command_line_loads_nothing_heavy(module: str) -> None:
 
 
 def test_steps_import_nothing_of_workflows() -> None:
-    assert {name for name in _imports("imagekiln.steps") if name.startswith("imagekiln.workflows")} == set()
+    assert {
+        name for name in _imports("imagekiln.steps") if name.startswith("imagekiln.workflows")
+    } == set()
 
 
 def test_workflows_import_nothing_that_only_generate_installs() -> None:
-    assert {name.partition(".")[0] for name in _imports("imagekiln.workflows")} & GENERATE_ONLY == set()
+    assert {
+        name.partition(".")[0] for name in _imports("imagekiln.workflows")
+    } & GENERATE_ONLY == set()
 
 
 def test_what_makes_no_image_needs_nothing_that_only_generate_installs() -> None:
@@ -54,8 +58,15 @@ def test_what_makes_no_image_needs_nothing_that_only_generate_installs() -> None
         "gauge", "generate", "lookahead", "lora_layers", "meter", "networks", "opening",
         "pipeline", "quantize", "references", "rescue", "sight", "stages", "timing", "trial", "tune",
     }  # fmt: skip
-    steps = {path.stem for path in Path(str(files("imagekiln.steps"))).glob("*.py")} - makers - {"__init__"}
-    shown = {f"imagekiln.workflows.{path.stem}" for path in Path(str(files("imagekiln.workflows"))).glob("*.py")}
+    steps = (
+        {path.stem for path in Path(str(files("imagekiln.steps"))).glob("*.py")}
+        - makers
+        - {"__init__"}
+    )
+    shown = {
+        f"imagekiln.workflows.{path.stem}"
+        for path in Path(str(files("imagekiln.workflows"))).glob("*.py")
+    }
     modules = sorted({f"imagekiln.steps.{name}" for name in steps} | shown)
     blocked = f"import sys; sys.modules.update(dict.fromkeys({sorted(GENERATE_ONLY)}))"
     code = f"{blocked}; import importlib; [importlib.import_module(name) for name in {modules}]"

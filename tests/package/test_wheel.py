@@ -18,7 +18,12 @@ KEPT = ROOT / "datasets" / "scripts"  # how data came to be
 def _run(*command: str | Path) -> str:
     """Run a command away from the sources and return what it printed, errors included."""
     done = subprocess.run(
-        command, cwd=ROOT.anchor, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        command,
+        cwd=ROOT.anchor,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout
     return done.stdout
@@ -32,7 +37,9 @@ def _sources() -> Iterator[str]:
     """Name each file that ships, as the wheel should name it."""
     for folder in SHIPPED:
         for path in (ROOT / folder).rglob("*"):
-            hidden = any(part.startswith((".", "__pycache__")) for part in path.relative_to(ROOT).parts)
+            hidden = any(
+                part.startswith((".", "__pycache__")) for part in path.relative_to(ROOT).parts
+            )
             if path.is_file() and not hidden and KEPT not in path.parents:
                 name = f"imagekiln/{path.relative_to(ROOT).as_posix()}"
                 yield name.replace(FRONT, "imagekiln/", 1)

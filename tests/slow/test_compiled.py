@@ -26,7 +26,10 @@ BREAKS = {"lumina2": 2}  # of others, all is one piece
 
 
 def _rows(side: int, **settings: object) -> list[ImageRow]:
-    return [image_row(f"a red circle {place}", place, width=side, height=side, **settings) for place in range(4)]
+    return [
+        image_row(f"a red circle {place}", place, width=side, height=side, **settings)
+        for place in range(4)
+    ]
 
 
 def _drawn(denoiser: Denoiser, rows: list[ImageRow], size: int = 4) -> models.Untyped:
@@ -37,7 +40,9 @@ def _apart(one: models.Untyped, other: models.Untyped) -> int:
     return int(np.abs(one.astype(int) - other).max())
 
 
-def test_the_bundled_model_compiled_draws_the_same_to_the_eye_and_leaves_its_code(tmp_path: Path) -> None:
+def test_the_bundled_model_compiled_draws_the_same_to_the_eye_and_leaves_its_code(
+    tmp_path: Path,
+) -> None:
     torch.compiler.reset()
     rows, pipe = _rows(64), models.pipe("shapes")
     denoiser = Denoiser(pipe, ON, CompileCache(open_store(str(tmp_path)), pipe.device, "shapes"))

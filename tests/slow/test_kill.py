@@ -26,10 +26,14 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 
 @pytest.fixture(scope="module", params=["parquet", "webdataset", "files"])
-def wanted_format(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Dataset]:
+def wanted_format(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, Dataset]:
     """A format, and what the run is in it."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    return request.param, undisturbed(planned(folder, str(folder / "out"), IMAGES, format=request.param))
+    return request.param, undisturbed(
+        planned(folder, str(folder / "out"), IMAGES, format=request.param)
+    )
 
 
 def test_run_killed_sixty_times_ends_as_the_dataset_of_an_undisturbed_one(
@@ -44,11 +48,17 @@ def test_run_killed_sixty_times_ends_as_the_dataset_of_an_undisturbed_one(
     assert found.verified.ok == wanted.verified.ok == IMAGES
 
 
-def test_killed_planning_ends_as_the_plan_of_an_undisturbed_one(store_uri: str, tmp_path: Path) -> None:
+def test_killed_planning_ends_as_the_plan_of_an_undisturbed_one(
+    store_uri: str, tmp_path: Path
+) -> None:
     settings = {"shard": {"images": 16}}
     planned(tmp_path, str(tmp_path / "undisturbed"), 600, **settings)
     wanted = files(tmp_path / "undisturbed/run")
-    killed_job, dice, store = job(tmp_path, store_uri, 600, **settings), chance(7), open_store(f"{store_uri}/run")
+    killed_job, dice, store = (
+        job(tmp_path, store_uri, 600, **settings),
+        chance(7),
+        open_store(f"{store_uri}/run"),
+    )
     killed_between = 0
     for shard in range(0, 30, 3):  # each time a little later
         child = Child(make_plan, killed_job)
@@ -82,7 +92,9 @@ def test_run_whose_aggregation_was_killed_never_looks_finished_before_it_is(
 
 
 @pytest.mark.parametrize("size", [32 * MIB, 101 * MIB], ids=["small", "large"])
-def test_object_whose_writer_is_killed_is_there_whole_or_not_at_all(store_uri: str, size: int) -> None:
+def test_object_whose_writer_is_killed_is_there_whole_or_not_at_all(
+    store_uri: str, size: int
+) -> None:
     store, dice, whole, content = open_store(store_uri), chance(7), [], bytes(size)
     for number in range(12):
         child = Child(create, store_uri, f"object-{number}", size)

@@ -53,7 +53,9 @@ def persistently_planned(scratch: Path, output: str) -> PlanResult:
 
 
 @pytest.mark.parametrize("kind", ["refuses", "swallows", "silent"])
-def test_endpoint_that_does_not_answer_is_given_up_within_a_minute(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_endpoint_that_does_not_answer_is_given_up_within_a_minute(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     with ExitStack() as held:
         log_in(S3Server(f"http://127.0.0.1:{dead_port(kind, held)}"), monkeypatch)
         store = open_store("s3://bucket/run")

@@ -10,7 +10,9 @@ import pyarrow.parquet as pq
 
 
 def test_two_workers_make_the_shards_of_their_lots(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"prompt": ["a circle", "a square", "a star"]}), tmp_path / "prompts.parquet")
+    pq.write_table(
+        pa.table({"prompt": ["a circle", "a square", "a star"]}), tmp_path / "prompts.parquet"
+    )
     job = tmp_path / "job.yaml"
     job.write_text(
         f"name: shapes\nprompts: {json.dumps(str(tmp_path / 'prompts.parquet'))}\n"
@@ -25,7 +27,9 @@ def test_two_workers_make_the_shards_of_their_lots(tmp_path: Path) -> None:
     for lot in (0, 1):
         done = _imagekiln("generate", "--shard", lot, "--workers", 2, run)
         assert done.returncode == 0, done.stderr
-    assert [path.name for path in sorted((run / "images").iterdir())] == [f"0000{n}-0000.parquet" for n in range(3)]
+    assert [path.name for path in sorted((run / "images").iterdir())] == [
+        f"0000{n}-0000.parquet" for n in range(3)
+    ]
     beyond = _imagekiln("generate", "--shard", 2, "--workers", 2, run)
     assert beyond.returncode == 2
     assert "lot 2" in beyond.stderr

@@ -18,12 +18,16 @@ IMAGES = 200
 COMMAND = Path(sysconfig.get_path("scripts")) / "imagekiln"
 
 
-def test_generate_asked_to_stop_twice_exits_75_in_time_and_a_rerun_completes(store_uri: str, tmp_path: Path) -> None:
+def test_generate_asked_to_stop_twice_exits_75_in_time_and_a_rerun_completes(
+    store_uri: str, tmp_path: Path
+) -> None:
     there = planned(tmp_path, store_uri, IMAGES)
     store = open_store(there.uri)
     wanted = read_shard(store, there.plan, 0)
     generate = [str(COMMAND), "generate", there.uri, "--shard", "0"]
-    with subprocess.Popen(generate, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        generate, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         while not store.exists(wanted[2].key):
             assert process.poll() is None
             time.sleep(0.05)
@@ -36,7 +40,10 @@ def test_generate_asked_to_stop_twice_exits_75_in_time_and_a_rerun_completes(sto
     assert time.monotonic() - asked < GRACE_SECONDS + 5
     left = missing_parts(store, wanted)
     assert 0 < len(left) < len(wanted)
-    assert said.splitlines()[-1] == f"{there.uri}: shard 0 was stopped with {len(left)} parts left. Run it again."
+    assert (
+        said.splitlines()[-1]
+        == f"{there.uri}: shard 0 was stopped with {len(left)} parts left. Run it again."
+    )
     subprocess.run(generate, check=True, capture_output=True, env=os.environ)
     subprocess.run([str(COMMAND), "aggregate", there.uri], check=True, capture_output=True)
     assert verify(there.uri).ok == IMAGES

@@ -78,7 +78,9 @@ def test_again_it_does_nothing_and_says_so(prompts: Path, store_uri: str) -> Non
     assert _objects(first.uri) == before
 
 
-def test_it_resumes_with_the_missing_part_and_ends_with_the_same_images(prompts: Path, store_uri: str) -> None:
+def test_it_resumes_with_the_missing_part_and_ends_with_the_same_images(
+    prompts: Path, store_uri: str
+) -> None:
     first = run(job(prompts, store_uri), NoProgress(), Stop())
     store, before, told = open_store(first.uri), _objects(first.uri), Told()
     store.remove(part_key(0, 1))
@@ -92,14 +94,22 @@ def test_it_resumes_with_the_missing_part_and_ends_with_the_same_images(prompts:
     assert changed <= {"stats/00000.json", "summary.json", "report/index.html"}
 
 
-def test_disk_and_object_store_hold_the_same_dataset(prompts: Path, tmp_path: Path, s3_bucket: str) -> None:
+def test_disk_and_object_store_hold_the_same_dataset(
+    prompts: Path, tmp_path: Path, s3_bucket: str
+) -> None:
     here = run(job(prompts, str(tmp_path / "out")), NoProgress(), Stop())
     there = run(job(prompts, f"{s3_bucket}/out"), NoProgress(), Stop())
     assert _manifest(open_store(here.uri)).equals(_manifest(open_store(there.uri)))
     one, other = _objects(here.uri), _objects(there.uri)
     assert one.keys() == other.keys()
     differing = {name for name in one if one[name] != other[name]}
-    assert differing <= {"plan.json", "stats/00000.json", "stats/00001.json", "summary.json", "report/index.html"}
+    assert differing <= {
+        "plan.json",
+        "stats/00000.json",
+        "stats/00001.json",
+        "summary.json",
+        "report/index.html",
+    }
 
 
 def test_a_run_that_was_stopped_resumes(prompts: Path, tmp_path: Path) -> None:
@@ -114,10 +124,14 @@ def test_a_run_that_was_stopped_resumes(prompts: Path, tmp_path: Path) -> None:
 
 
 def test_a_shard_whose_images_fail_does_not_keep_the_others_from_being_made(tmp_path: Path) -> None:
-    rows = [{**row, "sampler": "flow_euler" if place < 8 else None} for place, row in enumerate(ROWS)]
+    rows = [
+        {**row, "sampler": "flow_euler" if place < 8 else None} for place, row in enumerate(ROWS)
+    ]
     prompts = write_prompts(tmp_path / "prompts.parquet", rows)
     told = Told()
-    with pytest.raises(Incomplete, match=r"8 of 10 images are not ok: 8 failed \(ValueError: sampler 'flow_euler'"):
+    with pytest.raises(
+        Incomplete, match=r"8 of 10 images are not ok: 8 failed \(ValueError: sampler 'flow_euler'"
+    ):
         run(job(prompts, str(tmp_path / "out")), told, Stop())
     assert told.made_images == 10
 

@@ -40,7 +40,11 @@ class Memory:
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """What has the labels, or has them not."""
-        found = [each for (of, where, _), each in self.objects.items() if (of, where) == (kind, namespace)]
+        found = [
+            each
+            for (of, where, _), each in self.objects.items()
+            if (of, where) == (kind, namespace)
+        ]
         return [each for each in found if all(_has(each, label) for label in labels.split(","))]
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
@@ -63,7 +67,11 @@ class Memory:
 
     def end(self, name: str, phase: str, **status: object) -> None:
         """Let a workflow end, as the controller would."""
-        found = next(each for (kind, _, called), each in self.objects.items() if (kind, called) == ("Workflow", name))
+        found = next(
+            each
+            for (kind, _, called), each in self.objects.items()
+            if (kind, called) == ("Workflow", name)
+        )
         found["status"] = {"phase": phase, **status}
 
     def _spec(self, kind: str, namespace: str, name: str) -> Json:

@@ -13,10 +13,23 @@ if TYPE_CHECKING:
 
 @click.command()
 @job_options
-@click.option("--cron", "schedules", multiple=True, metavar="CRON", help='Run it on a schedule, such as "30 1 * * *".')
-@click.option("--timezone", default="UTC", show_default=True, help="The time zone of the schedule and of {date}.")
+@click.option(
+    "--cron",
+    "schedules",
+    multiple=True,
+    metavar="CRON",
+    help='Run it on a schedule, such as "30 1 * * *".',
+)
+@click.option(
+    "--timezone",
+    default="UTC",
+    show_default=True,
+    help="The time zone of the schedule and of {date}.",
+)
 @click.option("--event", is_flag=True, help="Run what is posted to Argo's server.")
-def render(job: str, settings: tuple[str, ...], schedules: tuple[str, ...], timezone: str, event: bool) -> None:
+def render(
+    job: str, settings: tuple[str, ...], schedules: tuple[str, ...], timezone: str, event: bool
+) -> None:
     """Print what runs the job on a cluster, as YAML for kubectl apply."""
     from imagekiln.steps.job.dates import parse_time_zone
     from imagekiln.steps.job.reader import read_job
@@ -59,7 +72,9 @@ STATUS_WIDTH = 9
 @job_options
 @connection_options
 @output_option
-def doctor(job: str, settings: tuple[str, ...], server: str | None, context: str | None, output: str) -> None:
+def doctor(
+    job: str, settings: tuple[str, ...], server: str | None, context: str | None, output: str
+) -> None:
     """Say of each prerequisite of a cluster whether this job has it, and what to do where it has not.
 
     Goes by kubeconfig; changes nothing but for a probe that it writes to the job's output, and removes.
@@ -74,7 +89,9 @@ def doctor(job: str, settings: tuple[str, ...], server: str | None, context: str
     named = server or (None if context else access.server_from_environment())
     argo = ApiConnection(access.argo_server_access(named)) if named else None
     checks = diagnosis.diagnose(wanted, ApiConnection(access.kubernetes_access(context)), argo)
-    found = diagnosis.collect_diagnosis(wanted, _print_checks(checks) if output == "text" else checks)
+    found = diagnosis.collect_diagnosis(
+        wanted, _print_checks(checks) if output == "text" else checks
+    )
     print_result(found, output, lambda _: _count_statuses(found.checks))
     if not found.healthy:
         click.get_current_context().exit(WRONG_EXIT_CODE)

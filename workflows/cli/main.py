@@ -54,14 +54,18 @@ def run(job: str, settings: tuple[str, ...], date: str, timezone: str, output: s
 
 
 @main.command()
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a setting of the job.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a setting of the job."
+)
 @output_option
 def demo(settings: tuple[str, ...], output: str) -> None:
     """Run the bundled job with the bundled model."""
     _run_job(DEMO_JOB, settings, output)
 
 
-def _run_job(job: str, settings: tuple[str, ...], output: str, date: str = "", timezone: str = "") -> None:
+def _run_job(
+    job: str, settings: tuple[str, ...], output: str, date: str = "", timezone: str = ""
+) -> None:
     from imagekiln.steps.local import run as run_job
     from imagekiln.steps.runtime.progress import open_progress
     from imagekiln.workflows.cli.terminal import print_text
@@ -71,14 +75,18 @@ def _run_job(job: str, settings: tuple[str, ...], output: str, date: str = "", t
     wanted = resolve_job(JobRequest(job, None, settings, "", date, timezone))
     stop = click.get_current_context().obj
     with open_progress() as progress:
-        done = run_job(wanted, progress, stop, lambda there: print_text(format_plan(there), err=True))
+        done = run_job(
+            wanted, progress, stop, lambda there: print_text(format_plan(there), err=True)
+        )
     print_result(done, output, format_run)
 
 
 @main.command()
 @click.argument("run", metavar="RUN")
 @click.option("--shard", type=int, required=True, help="The shard to make, counted from 0.")
-@click.option("--workers", type=click.IntRange(1), default=1, help="Make a lot of so many shards, a GPU each.")
+@click.option(
+    "--workers", type=click.IntRange(1), default=1, help="Make a lot of so many shards, a GPU each."
+)
 @output_option
 @click.pass_context
 def generate(ctx: click.Context, run: str, shard: int, workers: int, output: str) -> None:
@@ -99,12 +107,25 @@ def generate(ctx: click.Context, run: str, shard: int, workers: int, output: str
 
 @main.command()
 @click.argument("run", metavar="RUN")
-@click.option("--failed-share", type=click.FloatRange(0, 1), help="Accept this share of images that are not ok.")
-@click.option("--accept", multiple=True, metavar="GATE", help="Accept what this gate found, whatever its share.")
 @click.option(
-    "--price", type=click.FloatRange(min=0), help="What a device costs an hour, in place of the job's figure."
+    "--failed-share",
+    type=click.FloatRange(0, 1),
+    help="Accept this share of images that are not ok.",
 )
-@click.option("--outputs", type=click.Path(file_okay=False), help="Leave a copy of the report here, for Argo.")
+@click.option(
+    "--accept",
+    multiple=True,
+    metavar="GATE",
+    help="Accept what this gate found, whatever its share.",
+)
+@click.option(
+    "--price",
+    type=click.FloatRange(min=0),
+    help="What a device costs an hour, in place of the job's figure.",
+)
+@click.option(
+    "--outputs", type=click.Path(file_okay=False), help="Leave a copy of the report here, for Argo."
+)
 @output_option
 def aggregate(
     run: str,
@@ -140,7 +161,9 @@ def verify(run: str, output: str) -> None:
 
 @main.command()
 @job_options
-@click.option("--price", type=click.FloatRange(min=0), help="What a GPU costs an hour, to estimate the cost.")
+@click.option(
+    "--price", type=click.FloatRange(min=0), help="What a GPU costs an hour, to estimate the cost."
+)
 @output_option
 def estimate(job: str, settings: tuple[str, ...], price: float | None, output: str) -> None:
     """Say what the job would make and take, before anything runs."""

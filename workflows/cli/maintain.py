@@ -19,7 +19,9 @@ def retry(run: str, output: str) -> None:
 
     stop = click.get_current_context().obj
     with open_progress() as progress:
-        done = retry_run(run, progress, stop, lambda there: print_text(format_plan(there), err=True))
+        done = retry_run(
+            run, progress, stop, lambda there: print_text(format_plan(there), err=True)
+        )
     print_result(done, output, format_retry)
 
 
@@ -27,7 +29,9 @@ def retry(run: str, output: str) -> None:
 @click.argument("run", metavar="RUN")
 @click.argument("image_id", metavar="IMAGE_ID")
 @click.option(
-    "--to", type=click.Path(dir_okay=False, path_type=Path), help="The file to write; else IMAGE_ID.png here."
+    "--to",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The file to write; else IMAGE_ID.png here.",
 )
 @output_option
 def reproduce(run: str, image_id: str, to: Path | None, output: str) -> None:
@@ -45,7 +49,12 @@ def reproduce(run: str, image_id: str, to: Path | None, output: str) -> None:
 @click.command()
 @click.argument("first", metavar="RUN")
 @click.argument("second", metavar="RUN")
-@click.option("--to", required=True, metavar="FOLDER", help="Where the page and its pictures go: a folder or URI.")
+@click.option(
+    "--to",
+    required=True,
+    metavar="FOLDER",
+    help="Where the page and its pictures go: a folder or URI.",
+)
 @output_option
 def diff(first: str, second: str, to: str, output: str) -> None:
     """Compare two runs of the same prompts: numbers, and a page with the pictures side by side."""

@@ -60,8 +60,15 @@ def status_line(status: WorkflowStatus) -> str:
     """A status in a line."""
     pods, parts = status.pods, [f"{status.namespace}/{status.name}: {status.phase}"]
     if status.images is not None:
-        counts = {"running": pods.running, "waiting": pods.waiting, "done": pods.done, "failed": pods.failed}
-        parts.append("pods " + ", ".join(f"{count} {name}" for name, count in counts.items() if count))
+        counts = {
+            "running": pods.running,
+            "waiting": pods.waiting,
+            "done": pods.done,
+            "failed": pods.failed,
+        }
+        parts.append(
+            "pods " + ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+        )
         parts.append(f"{status.made:,} of {status.images:,} images")
     if status.rate is not None and not status.ended:
         parts.append(f"{status.rate:.2f} a second")

@@ -16,7 +16,9 @@ def silence_libraries() -> None:
     for name in VERBOSITY_VARIABLES:
         os.environ.setdefault(name, "error")
     # Of what diffusers itself calls: Kolors the one, FLUX's ControlNets the other.
-    warnings.filterwarnings("ignore", "`(torch.jit.script|FluxPosEmbed)` is deprecated", FutureWarning)
+    warnings.filterwarnings(
+        "ignore", "`(torch.jit.script|FluxPosEmbed)` is deprecated", FutureWarning
+    )
     logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # of what torchao calls
 
 

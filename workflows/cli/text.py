@@ -58,28 +58,44 @@ def _format_batches(plan: Plan) -> str:
     if not plan.batch_sizes:
         unknown = "nothing is known of this model, dtype and speed on this GPU. `imagekiln tune` measures it."
         return f"\nBatches of {plan.max_batch_size} images: {unknown}"
-    shown = [f"{each.images} of {each.width} x {each.height}" for each in plan.batch_sizes[:MAX_SIZES]]
-    more = [f"{len(plan.batch_sizes) - MAX_SIZES} more sizes"] if len(plan.batch_sizes) > MAX_SIZES else []
+    shown = [
+        f"{each.images} of {each.width} x {each.height}" for each in plan.batch_sizes[:MAX_SIZES]
+    ]
+    more = (
+        [f"{len(plan.batch_sizes) - MAX_SIZES} more sizes"]
+        if len(plan.batch_sizes) > MAX_SIZES
+        else []
+    )
     return f"\nBatches: {', '.join(shown + more)}."
 
 
 def format_round_plan(result: PlanResult) -> str:
     """The plan of a round, in a line."""
-    return format_plan(result) if result.plan.shards else f"Nothing is left to retry: {sanitize_line(result.uri)}"
+    return (
+        format_plan(result)
+        if result.plan.shards
+        else f"Nothing is left to retry: {sanitize_line(result.uri)}"
+    )
 
 
 def format_shard(result: ShardStats | None) -> str:
     """A shard's work, in a line."""
     if result is None:
         return "Nothing is missing."
-    busy = "" if result.busy_share is None else f", which computed {format_percent(result.busy_share)} of the time"
+    busy = (
+        ""
+        if result.busy_share is None
+        else f", which computed {format_percent(result.busy_share)} of the time"
+    )
     made = f"{result.images:,} images, {result.images_per_second:.2f} a second on {result.device}{busy}."
     return f"Shard {result.shard}: {made}"
 
 
 def format_summary(result: Summary) -> str:
     """A run's sums, in a line."""
-    others = "".join(f", {count:,} {status}" for status, count in result.statuses.items() if status != "ok")
+    others = "".join(
+        f", {count:,} {status}" for status, count in result.statuses.items() if status != "ok"
+    )
     marked = "".join(f", {count:,} marked {gate}" for gate, count in result.marks.items() if count)
     return f"{sanitize_line(result.run_id)}: {result.ok:,} of {result.images:,} images are ok{others}{marked}."
 
@@ -99,8 +115,14 @@ def format_verification(result: VerifyResult) -> str:
 
 def format_estimate(result: Estimate) -> str:
     """What a job would make and take."""
-    hours = "unknown; set shard.seconds_per_image" if result.gpu_hours is None else f"{result.gpu_hours:,.2f}"
-    existing = f" and {result.existing_images:,} made by earlier runs" if result.existing_images else ""
+    hours = (
+        "unknown; set shard.seconds_per_image"
+        if result.gpu_hours is None
+        else f"{result.gpu_hours:,.2f}"
+    )
+    existing = (
+        f" and {result.existing_images:,} made by earlier runs" if result.existing_images else ""
+    )
     left_out = f"{result.duplicate_images:,} duplicates{existing}"
     lines = {
         "rows": f"{result.rows:,} ({result.rejected_rows:,} refused)",
@@ -115,7 +137,11 @@ def format_estimate(result: Estimate) -> str:
 
 def format_retry(result: RetryResult) -> str:
     """A run after a round, in a line."""
-    done = f"Round {result.round}: {result.images:,} images" if result.round else "Nothing is left to retry"
+    done = (
+        f"Round {result.round}: {result.images:,} images"
+        if result.round
+        else "Nothing is left to retry"
+    )
     return f"{done}. {format_summary(result.summary)}"
 
 
@@ -146,7 +172,10 @@ def _format_differences(then: Provenance | None, now: Provenance) -> Iterator[st
         yield "Nobody noted what it was made with."
         return
     pairs = {"device": (then.device, now.device), "batch": (str(then.batch), str(now.batch))}
-    pairs |= {name: (then.versions.get(name, "unknown"), version) for name, version in now.versions.items()}
+    pairs |= {
+        name: (then.versions.get(name, "unknown"), version)
+        for name, version in now.versions.items()
+    }
     for name, (before, after) in pairs.items():
         if before != after:
             yield sanitize_line(f"{name}: {before} then, {after} now")
@@ -162,10 +191,13 @@ def format_diff(result: Diff) -> str:
     if result.rms is not None:
         lines["pixels apart"] = f"{result.rms:.1f} of 255, over {result.sampled} pairs"
     if result.indistinct:
-        lines["in no pair"] = f"{result.indistinct:,}, since only their seed tells them from another"
+        lines["in no pair"] = (
+            f"{result.indistinct:,}, since only their seed tells them from another"
+        )
     lines |= {f"{each.before} to {each.after}": f"{each.images:,}" for each in result.changes}
     return "\n".join(
-        [f"{name + ':':<14}{value}" for name, value in lines.items()] + [f"Page: {sanitize_line(result.page)}"]
+        [f"{name + ':':<14}{value}" for name, value in lines.items()]
+        + [f"Page: {sanitize_line(result.page)}"]
     )
 
 
@@ -174,7 +206,9 @@ def format_garbage(result: GcResult) -> str:
     if not result.found:
         return "Nothing may go."
     done = "Removed" if result.removed else "May go; --remove removes it"
-    return "\n".join([*map(_format_run_garbage, result.found), f"{done}: {format_bytes(result.bytes)}"])
+    return "\n".join(
+        [*map(_format_run_garbage, result.found), f"{done}: {format_bytes(result.bytes)}"]
+    )
 
 
 def _format_run_garbage(each: Garbage) -> str:

@@ -14,7 +14,9 @@ class SizeParam(click.ParamType[tuple[int, int]]):
 
     name = "WxH"
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
         """Width and height."""
         found = re.fullmatch(r"(\d{1,5})[xX](\d{1,5})", str(value))
         if found is None:
@@ -25,12 +27,32 @@ class SizeParam(click.ParamType[tuple[int, int]]):
 @click.command()
 @job_options
 @click.option(
-    "--size", "sizes", type=SizeParam(), multiple=True, help="A size to tune for; else the job's default one."
+    "--size",
+    "sizes",
+    type=SizeParam(),
+    multiple=True,
+    help="A size to tune for; else the job's default one.",
 )
-@click.option("--file", metavar="FILE", help=f"Where to keep it; else batch.tuning, or {TUNING_FILE} beside the job.")
+@click.option(
+    "--file",
+    metavar="FILE",
+    help=f"Where to keep it; else batch.tuning, or {TUNING_FILE} beside the job.",
+)
 @click.option("--again", is_flag=True, help="Measure also what the file has.")
-@click.option("--steps", type=click.IntRange(2, 1000), default=6, show_default=True, help="Steps drawn at a time.")
-@click.option("--minutes", type=click.FloatRange(min=0), default=15, show_default=True, help="The most for a size.")
+@click.option(
+    "--steps",
+    type=click.IntRange(2, 1000),
+    default=6,
+    show_default=True,
+    help="Steps drawn at a time.",
+)
+@click.option(
+    "--minutes",
+    type=click.FloatRange(min=0),
+    default=15,
+    show_default=True,
+    help="The most for a size.",
+)
 @output_option
 def tune(
     job: str,
@@ -52,7 +74,9 @@ def tune(
     wanted = read_job(job, settings)
     kept = file or wanted.batch.tuning or _default_tuning_file(job)
     effort = TrialBudget(steps=steps, minutes=minutes)
-    done = tune_job(wanted, kept, sizes, effort, again=again, told=lambda line: print_text(line, err=True))
+    done = tune_job(
+        wanted, kept, sizes, effort, again=again, told=lambda line: print_text(line, err=True)
+    )
     print_result(done, output, format_tuning)
 
 

@@ -26,16 +26,32 @@ def apply(job: str, settings: tuple[str, ...], server: str | None, context: str 
     from imagekiln.workflows.client import client
     from imagekiln.workflows.client.connect import connect
 
-    print_text(f"Applied WorkflowTemplate {client.apply(read_job(job, settings), connect(server, context))}.")
+    print_text(
+        f"Applied WorkflowTemplate {client.apply(read_job(job, settings), connect(server, context))}."
+    )
 
 
 @click.command()
 @job_options
-@click.option("--cron", required=True, help='When: minute, hour, day, month and weekday, such as "30 1 * * *".')
-@click.option("--timezone", default="UTC", show_default=True, help="The time zone of the schedule and of {date}.")
+@click.option(
+    "--cron",
+    required=True,
+    help='When: minute, hour, day, month and weekday, such as "30 1 * * *".',
+)
+@click.option(
+    "--timezone",
+    default="UTC",
+    show_default=True,
+    help="The time zone of the schedule and of {date}.",
+)
 @reach
 def schedule(
-    job: str, settings: tuple[str, ...], cron: str, timezone: str, server: str | None, context: str | None
+    job: str,
+    settings: tuple[str, ...],
+    cron: str,
+    timezone: str,
+    server: str | None,
+    context: str | None,
 ) -> None:
     """Have a cluster do the job again and again, each time for the date."""
     from imagekiln.steps.job.reader import read_job
@@ -75,7 +91,11 @@ def resume(name: str, namespace: str, server: str | None, context: str | None) -
 @job_options
 @click.option("--from", "first", type=DAY_TYPE, required=True, help="The first day.")
 @click.option("--to", "last", type=DAY_TYPE, required=True, help="The last day.")
-@click.option("--retry", is_flag=True, help="Make again only what ended failed, blank or missing in those runs.")
+@click.option(
+    "--retry",
+    is_flag=True,
+    help="Make again only what ended failed, blank or missing in those runs.",
+)
 @reach
 @output_option
 def backfill(
@@ -96,7 +116,9 @@ def backfill(
     from imagekiln.workflows.client.connect import connect
 
     argo = connect(server, context)
-    begun = schedules.backfill(read_job(job, settings), first.date(), last.date(), argo, retry=retry)
+    begun = schedules.backfill(
+        read_job(job, settings), first.date(), last.date(), argo, retry=retry
+    )
     print_result(begun, output, status_table)
 
 
@@ -104,8 +126,14 @@ def backfill(
 @job_options
 @date_options
 @reach
-@click.option("--retry", is_flag=True, help="Make again only what ended failed, blank or missing in the job's run.")
-@click.option("--watch", "watched", is_flag=True, help="Stay until it has ended; the exit code then says how.")
+@click.option(
+    "--retry",
+    is_flag=True,
+    help="Make again only what ended failed, blank or missing in the job's run.",
+)
+@click.option(
+    "--watch", "watched", is_flag=True, help="Stay until it has ended; the exit code then says how."
+)
 @output_option
 def submit(
     job: str,
@@ -145,10 +173,17 @@ def watch(name: str, namespace: str, server: str | None, context: str | None, ou
 
 @click.command()
 @workflow_options
-@click.option("--seconds", type=click.FloatRange(0), help="Give up after so long, with exit code 75.")
+@click.option(
+    "--seconds", type=click.FloatRange(0), help="Give up after so long, with exit code 75."
+)
 @output_option
 def wait(
-    name: str, namespace: str, server: str | None, context: str | None, seconds: float | None, output: str
+    name: str,
+    namespace: str,
+    server: str | None,
+    context: str | None,
+    seconds: float | None,
+    output: str,
 ) -> None:
     """Wait in silence until a workflow has ended; the exit code says how."""
     from imagekiln.workflows.cli.status import exit_with_status, print_status
@@ -191,7 +226,14 @@ def list_(namespace: str, server: str | None, context: str | None, output: str) 
 @workflow_options
 @click.option("--shard", type=click.IntRange(0), help="Only what this shard's pods say.")
 @click.option("-f", "--follow", is_flag=True, help="Stay, and print what comes.")
-def logs(name: str, namespace: str, server: str | None, context: str | None, shard: int | None, follow: bool) -> None:
+def logs(
+    name: str,
+    namespace: str,
+    server: str | None,
+    context: str | None,
+    shard: int | None,
+    follow: bool,
+) -> None:
     """Print what a workflow's pods have logged."""
     from imagekiln.steps.runtime.sanitize import sanitize_line
     from imagekiln.workflows.cli.terminal import print_text
@@ -217,7 +259,9 @@ def stop(name: str, namespace: str, server: str | None, context: str | None) -> 
 @click.command()
 @workflow_options
 @output_option
-def resubmit(name: str, namespace: str, server: str | None, context: str | None, output: str) -> None:
+def resubmit(
+    name: str, namespace: str, server: str | None, context: str | None, output: str
+) -> None:
     """Run a workflow that has ended again: what is there stays, what is missing is made."""
     from imagekiln.workflows.cli.status import print_status
     from imagekiln.workflows.client import client

@@ -27,7 +27,9 @@ def argo_server_access(url: str, environment: Mapping[str, str] = os.environ) ->
         token = f"Bearer {token}"
     trusting = environment.get("ARGO_INSECURE_SKIP_VERIFY", "").lower() in ("true", "1")
     authorities = environment.get("REQUESTS_CA_BUNDLE") or environment.get("SSL_CERT_FILE") or True
-    return ApiAccess(url, lambda: token or None, verify=False if trusting else authorities, proxy=_proxy(url))
+    return ApiAccess(
+        url, lambda: token or None, verify=False if trusting else authorities, proxy=_proxy(url)
+    )
 
 
 def kubernetes_access(context: str | None = None) -> ApiAccess:
@@ -48,14 +50,25 @@ def kubernetes_access(context: str | None = None) -> ApiAccess:
             f"kubeconfig: names no cluster ({said}). Set KUBECONFIG{'' if server_from_environment() else f', or {SERVER_VARIABLE}'}."
         ) from error
     certificate = (found.cert_file, found.key_file) if found.cert_file and found.key_file else None
-    verify = (found.ssl_ca_cert or os.environ.get("REQUESTS_CA_BUNDLE") or True) if found.verify_ssl else False
+    verify = (
+        (found.ssl_ca_cert or os.environ.get("REQUESTS_CA_BUNDLE") or True)
+        if found.verify_ssl
+        else False
+    )
 
     def token() -> str | None:
         # Asked for each time: a login that is about to expire is renewed there.
         wanted = found.auth_settings().get("BearerToken")
         return None if wanted is None else wanted["value"]
 
-    return ApiAccess(found.host, token, verify, certificate, found.proxy or _proxy(found.host), found.tls_server_name)
+    return ApiAccess(
+        found.host,
+        token,
+        verify,
+        certificate,
+        found.proxy or _proxy(found.host),
+        found.tls_server_name,
+    )
 
 
 def _proxy(url: str) -> str | None:

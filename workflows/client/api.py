@@ -63,5 +63,7 @@ def object_path(*segments: str) -> str:
     """A path of names, which may have been typed: none of them is empty, or leads elsewhere. Raises BadInput."""
     for each in segments:
         if not NAME_PATTERN.fullmatch(each):
-            raise BadInput(f"{each!r}: is no name of an object on a cluster. `imagekiln list` shows what there is.")
+            raise BadInput(
+                f"{each!r}: is no name of an object on a cluster. `imagekiln list` shows what there is."
+            )
     return "/".join(segments)

@@ -23,7 +23,9 @@ class ArgoServer:
     def create(self, made: Json) -> Json:
         """Make an object."""
         kind, namespace, _ = object_identity(made)
-        return self.connection.request("POST", _server_path(kind, namespace), body={ARGO_KINDS[kind].body: made})
+        return self.connection.request(
+            "POST", _server_path(kind, namespace), body={ARGO_KINDS[kind].body: made}
+        )
 
     def apply(self, made: Json) -> Json:
         """Make an object, or put it in the place of the one that is there."""
@@ -35,7 +37,9 @@ class ArgoServer:
             return self.create(made)
         version = {"resourceVersion": object_metadata(there)["resourceVersion"]}
         body: Json = {
-            ARGO_KINDS[kind].body: made | _suspended_spec(there, made) | {"metadata": object_metadata(made) | version}
+            ARGO_KINDS[kind].body: made
+            | _suspended_spec(there, made)
+            | {"metadata": object_metadata(made) | version}
         }
         return self.connection.request("PUT", place, body=body)
 
@@ -45,7 +49,9 @@ class ArgoServer:
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """Every object that has the labels."""
-        answer = self.connection.request("GET", _server_path(kind, namespace), {"listOptions.labelSelector": labels})
+        answer = self.connection.request(
+            "GET", _server_path(kind, namespace), {"listOptions.labelSelector": labels}
+        )
         return cast("list[Json]", answer.get("items") or [])
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
@@ -59,12 +65,20 @@ class ArgoServer:
     def set_suspended(self, namespace: str, name: str, *, suspended: bool) -> None:
         """Suspend a schedule, or let it go on."""
         verb = "suspend" if suspended else "resume"
-        self.connection.request("PUT", f"{_server_path('CronWorkflow', namespace, name)}/{verb}", body={})
+        self.connection.request(
+            "PUT", f"{_server_path('CronWorkflow', namespace, name)}/{verb}", body={}
+        )
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:
         """The pod's log, one JSON object for each line; from the archive where the pod is gone."""
-        query = {"podName": pod, "logOptions.container": "main", "logOptions.follow": str(follow).lower()}
-        for line in self.connection.stream_lines(f"{_server_path('Workflow', namespace, workflow)}/log", query):
+        query = {
+            "podName": pod,
+            "logOptions.container": "main",
+            "logOptions.follow": str(follow).lower(),
+        }
+        for line in self.connection.stream_lines(
+            f"{_server_path('Workflow', namespace, workflow)}/log", query
+        ):
             if line.strip():
                 yield _log_line(json.loads(line))
 

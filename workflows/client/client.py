@@ -41,7 +41,12 @@ def apply(job: Job, argo: ArgoApi | None = None) -> str:
 
 
 def submit(
-    job: Job, date: str = "", timezone: str = "", argo: ArgoApi | None = None, *, retry: bool = False
+    job: Job,
+    date: str = "",
+    timezone: str = "",
+    argo: ArgoApi | None = None,
+    *,
+    retry: bool = False,
 ) -> WorkflowStatus:
     """Start the job, registering its template if need be.
 
@@ -59,7 +64,9 @@ def submit(
     register_template(job, argo)
     if retry:
         require_not_running(made, argo)
-        return start_retry(lambda number: build_workflow(job, profile, date, timezone, retry=number), argo)
+        return start_retry(
+            lambda number: build_workflow(job, profile, date, timezone, retry=number), argo
+        )
     try:
         return read_status(argo.create(made))
     except AlreadyExists:
@@ -68,7 +75,9 @@ def submit(
         return resubmit_workflow(there, argo) if found.phase in FAILED_PHASES else found
 
 
-def retry(job: Job, date: str = "", timezone: str = "", argo: ArgoApi | None = None) -> WorkflowStatus:
+def retry(
+    job: Job, date: str = "", timezone: str = "", argo: ArgoApi | None = None
+) -> WorkflowStatus:
     """Make again what ended failed, blank or missing in the job's run: `submit` with `retry`."""
     return submit(job, date, timezone, argo, retry=True)
 
@@ -95,7 +104,11 @@ def watch(
 
 
 def wait(
-    name: str, namespace: str, seconds: float | None = None, argo: ArgoApi | None = None, every: float = POLL_SECONDS
+    name: str,
+    namespace: str,
+    seconds: float | None = None,
+    argo: ArgoApi | None = None,
+    every: float = POLL_SECONDS,
 ) -> WorkflowStatus:
     """The status of a workflow once it has ended. Raises TryAgain where that takes longer than `seconds`."""
     argo = argo or connect()
@@ -105,7 +118,9 @@ def wait(
             now = get_status(name, namespace, argo)
             if now.ended:
                 return now
-            late = TryAgain(f"{name}: is still {now.phase} after {seconds or 0:.0f} s. Wait longer.")
+            late = TryAgain(
+                f"{name}: is still {now.phase} after {seconds or 0:.0f} s. Wait longer."
+            )
         except TryAgain as error:
             late = error
         if time.monotonic() >= until:
@@ -118,7 +133,9 @@ def list_workflows(namespace: str, argo: ArgoApi | None = None) -> list[Workflow
     found = (argo or connect()).list_objects(
         "Workflow", namespace, f"app.kubernetes.io/part-of=imagekiln,!{PARENT_LABEL}"
     )
-    return sorted(map(read_available_status, found), key=lambda each: each.started or "~", reverse=True)
+    return sorted(
+        map(read_available_status, found), key=lambda each: each.started or "~", reverse=True
+    )
 
 
 def stop(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
@@ -127,7 +144,9 @@ def stop(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
     The further workflows that it has made are ended too; first the one that would make more.
     """
     argo = argo or connect()
-    if not has_ended(argo.get("Workflow", namespace, name)):  # Argo's server refuses to stop what has
+    if not has_ended(
+        argo.get("Workflow", namespace, name)
+    ):  # Argo's server refuses to stop what has
         argo.stop(namespace, name)
     for each in running_children(name, namespace, argo):
         argo.stop(namespace, each)

@@ -6,12 +6,8 @@ from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first
 
 TRANSIENT_STATUSES = (429, 500, 502, 503, 504)
 PLAINTEXT_ERROR = "WRONG_VERSION_NUMBER"  # what OpenSSL says of an answer that is not encrypted
-TRUST_ADVICE = (
-    "Name its authority's file in REQUESTS_CA_BUNDLE; for Argo's server, ARGO_INSECURE_SKIP_VERIFY=true asks no more."
-)
-UNKNOWN_KIND_MESSAGE = (
-    "the server could not find the requested resource"  # what Kubernetes says of a kind that it does not know
-)
+TRUST_ADVICE = "Name its authority's file in REQUESTS_CA_BUNDLE; for Argo's server, ARGO_INSECURE_SKIP_VERIFY=true asks no more."
+UNKNOWN_KIND_MESSAGE = "the server could not find the requested resource"  # what Kubernetes says of a kind that it does not know
 
 
 class AlreadyExists(BadInput):
@@ -28,7 +24,9 @@ def response_error(answer: requests.Response, url: str) -> KilnError:
     if answer.status_code == 401 or (answer.status_code == 403 and '"system:anonymous"' in said):
         return BadInput(f"{url}: does not know you ({said}). Log in again, or renew the token.")
     if answer.status_code == 403:
-        return Forbidden(f"{url}: you may not do this ({said}). Ask for the role imagekiln-submitter.")
+        return Forbidden(
+            f"{url}: you may not do this ({said}). Ask for the role imagekiln-submitter."
+        )
     if answer.status_code == 404 and said == UNKNOWN_KIND_MESSAGE:
         return Missing(
             f"{url}: does not know this kind of object. Is Argo installed there? `imagekiln doctor JOB` says."

@@ -12,7 +12,12 @@ from urllib3.exceptions import InsecureRequestWarning
 from urllib3.util.retry import Retry
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.workflows.client.failures import TRANSIENT_STATUSES, response_error, root_cause_message, tls_error
+from imagekiln.workflows.client.failures import (
+    TRANSIENT_STATUSES,
+    response_error,
+    root_cause_message,
+    tls_error,
+)
 from imagekiln.workflows.objects import Json
 
 CONNECT_TIMEOUT = 5
@@ -47,10 +52,14 @@ class _RetryAdapter(HTTPAdapter):
     """Tries again; holds a certificate to the name that it is expected to have."""
 
     def __init__(self, server_name: str | None, retry: Retry) -> None:
-        self._names = {"server_hostname": server_name, "assert_hostname": server_name} if server_name else {}
+        self._names = (
+            {"server_hostname": server_name, "assert_hostname": server_name} if server_name else {}
+        )
         super().__init__(max_retries=retry)
 
-    def init_poolmanager(self, connections: int, maxsize: int, block: bool = False, **more: object) -> None:
+    def init_poolmanager(
+        self, connections: int, maxsize: int, block: bool = False, **more: object
+    ) -> None:
         super().init_poolmanager(connections, maxsize, block, **more, **self._names)
 
     def proxy_manager_for(self, proxy: str, **more: object) -> object:
@@ -67,7 +76,9 @@ class ApiConnection:
         self._session = requests.Session()
         # A netrc would take the token's place, and REQUESTS_CA_BUNDLE that of `verify`: access has read what counts.
         self._session.trust_env = False
-        self._session.proxies = {"http": access.proxy, "https": access.proxy} if access.proxy else {}
+        self._session.proxies = (
+            {"http": access.proxy, "https": access.proxy} if access.proxy else {}
+        )
         self._session.verify = access.verify
         if access.verify is False:
             disable_warnings(InsecureRequestWarning)  # it was asked for
@@ -94,18 +105,26 @@ class ApiConnection:
         accept: str = "application/json",
     ) -> Json:
         """The answer to one request."""
-        answer = self._send(method, path, query, body, {"Content-Type": kind, "Accept": accept}, stream=False)
+        answer = self._send(
+            method, path, query, body, {"Content-Type": kind, "Accept": accept}, stream=False
+        )
         try:
             return cast("Json", answer.json())
         except ValueError as error:
-            raise BadInput(f"{self.url}: answers with something that is not JSON. Is it the right address?") from error
+            raise BadInput(
+                f"{self.url}: answers with something that is not JSON. Is it the right address?"
+            ) from error
 
-    def list_items(self, path: str, query: Mapping[str, str], accept: str = "application/json") -> Iterator[Json]:
+    def list_items(
+        self, path: str, query: Mapping[str, str], accept: str = "application/json"
+    ) -> Iterator[Json]:
         """The items of a list of Kubernetes', asked for in pages of `query`'s limit."""
         asked = dict(query)
         while True:
             page = self.request("GET", path, asked, accept=accept)
-            yield from cast("list[Json] | None", page["items"]) or ()  # null where custom resources are none
+            yield from (
+                cast("list[Json] | None", page["items"]) or ()
+            )  # null where custom resources are none
             following = cast("Mapping[str, str]", page["metadata"]).get("continue")
             if not following:
                 return
@@ -118,7 +137,9 @@ class ApiConnection:
                 for line in answer.iter_lines(chunk_size=1):
                     yield line.decode(errors="replace")
             except requests.RequestException as error:
-                raise TryAgain(f"{self.url}: broke off ({root_cause_message(error)}). Run again.") from error
+                raise TryAgain(
+                    f"{self.url}: broke off ({root_cause_message(error)}). Run again."
+                ) from error
 
     def _send(
         self,
@@ -142,13 +163,17 @@ class ApiConnection:
             raise tls_error(error, self.url) from error
         except (requests.exceptions.InvalidHeader, UnicodeError):
             # What was raised quotes the token.
-            raise BadInput(f"{self.url}: the token has signs that no token has. Set it anew.") from None
+            raise BadInput(
+                f"{self.url}: the token has signs that no token has. Set it anew."
+            ) from None
         except ADDRESS_ERRORS as error:
             raise BadInput(
                 f"{self.url}: is no address ({root_cause_message(error)}). Write https://host:port."
             ) from error
         except requests.RequestException as error:
-            raise TryAgain(f"{self.url}: does not answer ({root_cause_message(error)}). Check the network.") from error
+            raise TryAgain(
+                f"{self.url}: does not answer ({root_cause_message(error)}). Check the network."
+            ) from error
         if answer.ok:
             return answer
         with answer:

@@ -26,9 +26,15 @@ class KubernetesApi:
 
     def apply(self, made: Json, *, dry_run: bool = False) -> Json:
         """Apply an object on the server's side, which leaves alone what others have set. A dry run writes nothing."""
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"} | ({"dryRun": "All"} if dry_run else {})
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"} | (
+            {"dryRun": "All"} if dry_run else {}
+        )
         return self.connection.request(
-            "PATCH", kubernetes_path(*object_identity(made)), query, made, "application/apply-patch+yaml"
+            "PATCH",
+            kubernetes_path(*object_identity(made)),
+            query,
+            made,
+            "application/apply-patch+yaml",
         )
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
@@ -38,7 +44,9 @@ class KubernetesApi:
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """Every object that has the labels, page by page."""
         return list(
-            self.connection.list_items(kubernetes_path(kind, namespace), {"labelSelector": labels, "limit": PAGE_LIMIT})
+            self.connection.list_items(
+                kubernetes_path(kind, namespace), {"labelSelector": labels, "limit": PAGE_LIMIT}
+            )
         )
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
@@ -56,10 +64,14 @@ class KubernetesApi:
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:  # noqa: ARG002
         """The pod's own log, while there is a pod."""
         query = {"container": "main", "follow": str(follow).lower()}
-        return self.connection.stream_lines(f"api/v1/{object_path('namespaces', namespace, 'pods', pod)}/log", query)
+        return self.connection.stream_lines(
+            f"api/v1/{object_path('namespaces', namespace, 'pods', pod)}/log", query
+        )
 
     def _merge_patch(self, path: str, spec: Json) -> None:
-        self.connection.request("PATCH", path, body={"spec": spec}, kind="application/merge-patch+json")
+        self.connection.request(
+            "PATCH", path, body={"spec": spec}, kind="application/merge-patch+json"
+        )
 
 
 def kubernetes_path(kind: str, namespace: str, *name: str) -> str:

@@ -35,16 +35,25 @@ def logs(
         for each in _select_pods(there, shard):
             if each.pod not in told and (ended or not follow or each.phase != "Pending"):
                 told.add(each.pod)
-                yield from _pod_lines(namespace, name, each, argo, follow=follow, labelled=shard is None)
+                yield from _pod_lines(
+                    namespace, name, each, argo, follow=follow, labelled=shard is None
+                )
         if ended or not follow:
             break
         time.sleep(every)
     if not told:
-        raise Missing(f"{name}: has no pod{'' if shard is None else f' of shard {shard}'} yet. Wait, or see `watch`.")
+        raise Missing(
+            f"{name}: has no pod{'' if shard is None else f' of shard {shard}'} yet. Wait, or see `watch`."
+        )
 
 
 def _select_pods(workflow: Json, shard: int | None) -> list[PodAttempt]:
-    found = [each for tried in pod_attempts(workflow) for each in tried if shard is None or each.shard == shard]
+    found = [
+        each
+        for tried in pod_attempts(workflow)
+        for each in tried
+        if shard is None or each.shard == shard
+    ]
     return sorted(found, key=lambda each: each.started or "~")
 
 

@@ -30,11 +30,18 @@ def pod_attempts(workflow: Json) -> Iterator[tuple[PodAttempt, ...]]:
     """For each pod that the workflow wants, the pods that were made for it, the last one last."""
     nodes = _read_nodes(workflow)
     name = str(object_metadata(workflow)["name"])
-    tried = {child for node in nodes.values() if node["type"] == "Retry" for child in _text_list(node, "children")}
+    tried = {
+        child
+        for node in nodes.values()
+        if node["type"] == "Retry"
+        for child in _text_list(node, "children")
+    }
     for node in nodes.values():
         if node["type"] == "Retry":
             made = [nodes[child] for child in _text_list(node, "children") if child in nodes]
-            yield tuple(_to_attempt(name, each) for each in made if each["type"] == "Pod") or (_to_attempt(name, node),)
+            yield tuple(_to_attempt(name, each) for each in made if each["type"] == "Pod") or (
+                _to_attempt(name, node),
+            )
         elif node["type"] == "Pod" and node["id"] not in tried:
             yield (_to_attempt(name, node),)
 
@@ -42,16 +49,26 @@ def pod_attempts(workflow: Json) -> Iterator[tuple[PodAttempt, ...]]:
 def plan_outputs(workflow: Json) -> dict[str, str]:
     """What the plan step gave: run, counts. Empty until it has."""
     for node in _read_nodes(workflow).values():
-        if node.get("templateName") == "plan" and node["type"] == "Pod" and node.get("phase") == "Succeeded":
+        if (
+            node.get("templateName") == "plan"
+            and node["type"] == "Pod"
+            and node.get("phase") == "Succeeded"
+        ):
             given = cast("Json", node.get("outputs") or {}).get("parameters") or []
-            return {each["name"]: each["value"] for each in cast("list[dict[str, str]]", given) if "value" in each}
+            return {
+                each["name"]: each["value"]
+                for each in cast("list[dict[str, str]]", given)
+                if "value" in each
+            }
     return {}
 
 
 def _read_nodes(workflow: Json) -> dict[str, Json]:
     status = cast("Json", workflow.get("status") or {})
     if packed := status.get("compressedNodes"):
-        return cast("dict[str, Json]", json.loads(zlib.decompress(base64.b64decode(str(packed)), 31)))
+        return cast(
+            "dict[str, Json]", json.loads(zlib.decompress(base64.b64decode(str(packed)), 31))
+        )
     if status.get("offloadNodeStatusVersion"):
         raise BadInput(
             f"{object_metadata(workflow)['name']}: its nodes are in Argo's database. Go by Argo's server: set ARGO_SERVER."
@@ -78,7 +95,9 @@ def _to_attempt(workflow: str, node: Json) -> PodAttempt:
 
 def _shard_parameter(node: Json) -> int | None:
     given = cast("Mapping[str, object]", node.get("inputs") or {}).get("parameters") or []
-    found = [each["value"] for each in cast("list[dict[str, str]]", given) if each["name"] == "shard"]
+    found = [
+        each["value"] for each in cast("list[dict[str, str]]", given) if each["name"] == "shard"
+    ]
     return int(found[0]) if found else None
 
 

@@ -24,7 +24,9 @@ from imagekiln.workflows.templates.workflow import API_VERSION, JOB_LABEL
 MAX_RESUBMISSIONS = 100  # of one job, after failures
 RESUBMIT_INFIX = "-again-"
 MAX_NAME_CHARS = 60  # Argo takes names of 63 signs, and further workflows add up to three
-SCHEDULED_TIME_ANNOTATION = "workflows.argoproj.io/scheduled-time"  # by it, a workflow of a schedule knows its date
+SCHEDULED_TIME_ANNOTATION = (
+    "workflows.argoproj.io/scheduled-time"  # by it, a workflow of a schedule knows its date
+)
 
 
 def resubmit_workflow(there: Json, argo: ArgoApi) -> WorkflowStatus:
@@ -54,7 +56,9 @@ def resubmit_workflow(there: Json, argo: ArgoApi) -> WorkflowStatus:
             found = read_available_status(argo.get(*object_identity(made)))
             if found.phase not in FAILED_PHASES:
                 return found
-    raise BadInput(f"{first}: failed {MAX_RESUBMISSIONS} times. See why, then delete these workflows.")
+    raise BadInput(
+        f"{first}: failed {MAX_RESUBMISSIONS} times. See why, then delete these workflows."
+    )
 
 
 def running_children(name: str, namespace: str, argo: ArgoApi) -> list[str]:
@@ -68,14 +72,24 @@ def _shorten_name(name: str) -> str:
     if len(name) + len(f"{RESUBMIT_INFIX}{MAX_RESUBMISSIONS}") <= MAX_NAME_CHARS:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()[:10]
-    return f"{name[: MAX_NAME_CHARS - len(f'-{digest}{RESUBMIT_INFIX}{MAX_RESUBMISSIONS}')]}-{digest}"
+    return (
+        f"{name[: MAX_NAME_CHARS - len(f'-{digest}{RESUBMIT_INFIX}{MAX_RESUBMISSIONS}')]}-{digest}"
+    )
 
 
 def _without_argo_state(given: object) -> dict[str, str]:
     """Labels or annotations without those that Argo keeps its own state in."""
-    kept = {"workflows.argoproj.io/title", "workflows.argoproj.io/description", SCHEDULED_TIME_ANNOTATION}
+    kept = {
+        "workflows.argoproj.io/title",
+        "workflows.argoproj.io/description",
+        SCHEDULED_TIME_ANNOTATION,
+    }
     pairs = cast("dict[str, str]", given or {}).items()
-    return {key: value for key, value in pairs if key in kept or not key.startswith("workflows.argoproj.io/")}
+    return {
+        key: value
+        for key, value in pairs
+        if key in kept or not key.startswith("workflows.argoproj.io/")
+    }
 
 
 MAX_RETRIES_OF_JOB = 100  # of one job
@@ -100,14 +114,22 @@ def start_retry(workflow: Callable[[int], Json], argo: ArgoApi) -> WorkflowStatu
             found = read_available_status(argo.get(*object_identity(made)))
             if not found.ended:
                 return found
-    raise BadInput(f"there are {MAX_RETRIES_OF_JOB} retries of this job. See why, then delete their workflows.")
+    raise BadInput(
+        f"there are {MAX_RETRIES_OF_JOB} retries of this job. See why, then delete their workflows."
+    )
 
 
 def _requested_parameters(workflow: Json) -> dict[str, str]:
     """What a workflow's parameters ask for, with its date as a moment in UTC."""
-    parameters = cast("Json", cast("Json", workflow["spec"]).get("arguments") or {}).get("parameters") or []
-    given = {each["name"]: each.get("value", "") for each in cast("list[dict[str, str]]", parameters)}
-    fired = cast("dict[str, str]", object_metadata(workflow).get("annotations") or {}).get(SCHEDULED_TIME_ANNOTATION)
+    parameters = (
+        cast("Json", cast("Json", workflow["spec"]).get("arguments") or {}).get("parameters") or []
+    )
+    given = {
+        each["name"]: each.get("value", "") for each in cast("list[dict[str, str]]", parameters)
+    }
+    fired = cast("dict[str, str]", object_metadata(workflow).get("annotations") or {}).get(
+        SCHEDULED_TIME_ANNOTATION
+    )
     if date := fired or given.get("logical-date"):
         with suppress(BadInput):  # the workflow itself says what is wrong with its date
             at = parse_moment(date, parse_time_zone(given.get("timezone", "")))

@@ -53,14 +53,23 @@ def backfill(
     crons, zone = _read_schedule(job, argo)
     now, days = datetime.now(UTC), f"from {first} to {last}"
     # Planned before its time, a run would freeze prompts that are still being written.
-    due = takewhile(lambda at: at <= now, merge(*(fire_times(cron, zone, first, last) for cron in crons)))
-    found = list(islice(dict.fromkeys(islice(due, MAX_FIRE_TIMES * len(crons) + 1)), MAX_FIRE_TIMES + 1))
+    due = takewhile(
+        lambda at: at <= now, merge(*(fire_times(cron, zone, first, last) for cron in crons))
+    )
+    found = list(
+        islice(dict.fromkeys(islice(due, MAX_FIRE_TIMES * len(crons) + 1)), MAX_FIRE_TIMES + 1)
+    )
     if not found:
-        raise BadInput(f"{cron_workflow_name(job)}: has not fired {days}. Name days that have passed.")
+        raise BadInput(
+            f"{cron_workflow_name(job)}: has not fired {days}. Name days that have passed."
+        )
     if len(found) > MAX_FIRE_TIMES:
-        raise BadInput(f"{cron_workflow_name(job)}: fired more than {MAX_FIRE_TIMES} times {days}. Name fewer days.")
+        raise BadInput(
+            f"{cron_workflow_name(job)}: fired more than {MAX_FIRE_TIMES} times {days}. Name fewer days."
+        )
     return [
-        (None if retry else _scheduled_workflow(job, at, argo)) or submit(job, at.isoformat(), zone, argo, retry=retry)
+        (None if retry else _scheduled_workflow(job, at, argo))
+        or submit(job, at.isoformat(), zone, argo, retry=retry)
         for at in found
     ]
 

@@ -136,10 +136,19 @@ def _count_pods(shards: Sequence[Sequence[PodAttempt]]) -> PodCounts:
 def _waiting_reason(last: Sequence[PodAttempt]) -> str | None:
     if any(each.phase == "Running" for each in last):
         return None
-    return next((f"{each.step}: {each.message}" for each in last if each.phase == "Pending" and each.message), None)
+    return next(
+        (
+            f"{each.step}: {each.message}"
+            for each in last
+            if each.phase == "Pending" and each.message
+        ),
+        None,
+    )
 
 
-def _image_rate(made: int, shards: Sequence[Sequence[PodAttempt]], finished: str | None) -> float | None:
+def _image_rate(
+    made: int, shards: Sequence[Sequence[PodAttempt]], finished: str | None
+) -> float | None:
     began = min((each[0].started for each in shards if each[0].started), default=None)
     if not made or began is None:
         return None

@@ -1,7 +1,12 @@
 """Whether the namespace is there, and people and pods may do there what they must."""
 
 from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
-from imagekiln.workflows.doctor.cluster_view import SUBMITTER_ADVICE, AccessRight, ClusterView, ResourceKind
+from imagekiln.workflows.doctor.cluster_view import (
+    SUBMITTER_ADVICE,
+    AccessRight,
+    ClusterView,
+    ResourceKind,
+)
 from imagekiln.workflows.doctor.kube_fields import get_mapping, get_texts
 from imagekiln.workflows.doctor.node_fit import NODES
 from imagekiln.workflows.profiles.profile import Profile
@@ -14,11 +19,17 @@ SUBMITTER_RIGHTS = (
     *(AccessRight(verb, "cronworkflows", ARGO_GROUP) for verb in ("create", "get", "patch")),
     AccessRight("get", "pods/log"),
 )
-RESULT_RIGHTS = tuple(AccessRight(verb, "workflowtaskresults", ARGO_GROUP) for verb in ("create", "patch"))
-CHILD_WORKFLOW_RIGHTS = tuple(
-    AccessRight(verb, "workflows", ARGO_GROUP) for verb in ("create", "get", "list", "patch", "watch")
+RESULT_RIGHTS = tuple(
+    AccessRight(verb, "workflowtaskresults", ARGO_GROUP) for verb in ("create", "patch")
 )
-ACCOUNT_RIGHTS = {"imagekiln": RESULT_RIGHTS, "imagekiln-further": RESULT_RIGHTS + CHILD_WORKFLOW_RIGHTS}
+CHILD_WORKFLOW_RIGHTS = tuple(
+    AccessRight(verb, "workflows", ARGO_GROUP)
+    for verb in ("create", "get", "list", "patch", "watch")
+)
+ACCOUNT_RIGHTS = {
+    "imagekiln": RESULT_RIGHTS,
+    "imagekiln-further": RESULT_RIGHTS + CHILD_WORKFLOW_RIGHTS,
+}
 # By them, clouds give a service account's pods rights without a key.
 IDENTITY_ANNOTATIONS = (
     "eks.amazonaws.com/role-arn",
@@ -37,14 +48,20 @@ def check_namespace_exists(view: ClusterView, profile: Profile) -> Finding:
     """The namespace is there, and its Pod Security lets the profile's pods in."""
     found = view.get(NAMESPACES, view.namespace)
     if found is None:
-        return wrong(f"There is no namespace {view.namespace}.", f"{APPLY_MANIFESTS} Or set cluster.namespace.")
+        return wrong(
+            f"There is no namespace {view.namespace}.",
+            f"{APPLY_MANIFESTS} Or set cluster.namespace.",
+        )
     level = get_texts(found, "metadata", "labels").get(POD_SECURITY_LABEL)
     if level in ("restricted", "baseline") and profile.cache and profile.cache.host_path:
         says = f"{view.namespace} enforces Pod Security {level!r}, which refuses the profile's cache.host_path."
         return wrong(
-            says, f"Keep models in cache.claim or cache.image, or label the namespace {POD_SECURITY_LABEL}=privileged."
+            says,
+            f"Keep models in cache.claim or cache.image, or label the namespace {POD_SECURITY_LABEL}=privileged.",
         )
-    return ok(f"{view.namespace} is there; Pod Security {f'{level!r} lets our pods in' if level else 'is not set'}.")
+    return ok(
+        f"{view.namespace} is there; Pod Security {f'{level!r} lets our pods in' if level else 'is not set'}."
+    )
 
 
 @doctor_check("your-rights")
@@ -55,7 +72,9 @@ def check_user_rights(view: ClusterView, *, by_server: bool = False) -> Finding:
         return ok(f"You may submit, watch, stop and schedule in {view.namespace}, and read logs.")
     says = f"You may not {', '.join(missing)} in {view.namespace}"
     if by_server:
-        return unknown(f"{says}, by kubeconfig; Argo's server goes by ARGO_TOKEN.", SUBMITTER_ADVICE)
+        return unknown(
+            f"{says}, by kubeconfig; Argo's server goes by ARGO_TOKEN.", SUBMITTER_ADVICE
+        )
     return wrong(f"{says}.", SUBMITTER_ADVICE)
 
 
@@ -74,7 +93,9 @@ def check_pod_rights(view: ClusterView) -> Finding:
     for account, wanted in ACCOUNT_RIGHTS.items():
         missing = [str(right) for right in wanted if not view.is_account_allowed(account, right)]
         if missing:
-            return wrong(f"Service account {account} may not {', '.join(missing)}.", APPLY_MANIFESTS)
+            return wrong(
+                f"Service account {account} may not {', '.join(missing)}.", APPLY_MANIFESTS
+            )
     return ok("Pods may hand in their results.")
 
 
@@ -84,16 +105,23 @@ def check_store_credentials(view: ClusterView, output: str) -> Finding:
     if found := account_identity(view):
         return ok(f"Service account imagekiln has an identity: {found}.")
     if not output.startswith(("s3://", "s3a://")):
-        remedy = "Annotate it as your cloud says, or bind its identity to the account in another way."
+        remedy = (
+            "Annotate it as your cloud says, or bind its identity to the account in another way."
+        )
         return unknown(f"Service account imagekiln shows no identity for {output}.", remedy)
-    secret, keys = next(iter(STORAGE_SECRETS.values()))[0], [key for _, key in STORAGE_SECRETS.values()]
+    secret, keys = (
+        next(iter(STORAGE_SECRETS.values()))[0],
+        [key for _, key in STORAGE_SECRETS.values()],
+    )
     if not view.is_allowed(AccessRight("get", "secrets")):
         remedy = f"Ask who may: Secret {secret} needs {' and '.join(keys)}, or the account imagekiln an identity."
         return unknown("You may not read Secrets, which is as it should be.", remedy)
     found_secret = view.get(SECRETS, secret)
     if found_secret is None and _runs_on_aws(view):
         remedy = f"EKS Pod Identity and a node's role are not to be seen from here; without one, make Secret {secret}."
-        return unknown(f"There is no Secret {secret}, and service account imagekiln shows no identity.", remedy)
+        return unknown(
+            f"There is no Secret {secret}, and service account imagekiln shows no identity.", remedy
+        )
     there = get_mapping(found_secret, "data")
     if missing := [key for key in keys if not there.get(key)]:
         remedy = "Fill in workflows/cluster/base/secrets.example.yaml, or annotate the account with an identity."
@@ -111,7 +139,8 @@ def _runs_on_aws(view: ClusterView) -> bool:
     """Whether the nodes are AWS's, which may give pods rights that no object of the namespace shows."""
     try:
         return any(
-            str(get_mapping(node, "spec").get("providerID", "")).startswith("aws:") for node in view.list_objects(NODES)
+            str(get_mapping(node, "spec").get("providerID", "")).startswith("aws:")
+            for node in view.list_objects(NODES)
         )
     except Unreadable:
         return False

@@ -20,8 +20,14 @@ PICKUP_TIMEOUT = timedelta(minutes=2)  # a living controller takes up a workflow
 DEPLOYMENTS = ResourceKind("apis/apps/v1", "deployments", namespaced=True)
 WORKFLOWS = ResourceKind(ARGO_API_PATH, "workflows", namespaced=True)
 PODS = ResourceKind("api/v1", "pods", namespaced=True)
-CONTROLLERS = ("workflow-controller", "argo-workflows-workflow-controller")  # Argo's own manifests; its Helm chart
-NAMESPACED_FLAG, MANAGED_NAMESPACE_FLAG = "--namespaced", "--managed-namespace"  # arguments of the controller's
+CONTROLLERS = (
+    "workflow-controller",
+    "argo-workflows-workflow-controller",
+)  # Argo's own manifests; its Helm chart
+NAMESPACED_FLAG, MANAGED_NAMESPACE_FLAG = (
+    "--namespaced",
+    "--managed-namespace",
+)  # arguments of the controller's
 WATCH_ADVICE = (
     "Start Argo's workflow-controller, and let it watch this namespace. One that has an instanceID takes up only what "
     "is submitted by its server: set ARGO_SERVER."
@@ -38,7 +44,9 @@ def check_kubernetes(view: ClusterView) -> Finding:
 @doctor_check("argo-crds")
 def check_crds(view: ClusterView) -> Finding:
     """Argo's kinds are known to the API, which tells everyone what it serves."""
-    missing = sorted({kind.plural for kind in ARGO_KINDS.values()} - view.resource_names(ARGO_API_PATH))
+    missing = sorted(
+        {kind.plural for kind in ARGO_KINDS.values()} - view.resource_names(ARGO_API_PATH)
+    )
     if missing:
         return wrong(f"The cluster does not know Argo's {', '.join(missing)}.", INSTALL_ARGO)
     return ok("Argo's kinds are known.")
@@ -63,14 +71,22 @@ def check_controller(view: ClusterView) -> Finding:
             return ok(f"{_controller_location(each)} runs.")
     if serving:
         return wrong(
-            f"{_controller_location(serving[0])} has no pod that is ready.", "See why: kubectl describe its pods."
+            f"{_controller_location(serving[0])} has no pod that is ready.",
+            "See why: kubectl describe its pods.",
         )
     taken = [each for each in workflows if PHASE_LABEL in get_texts(each, "metadata", "labels")]
     if taken and _age(taken[0]) < RECENT_AGE:
-        return ok(f"A controller has taken up workflow {object_name(taken[0])}, which is {_age(taken[0])} old.")
+        return ok(
+            f"A controller has taken up workflow {object_name(taken[0])}, which is {_age(taken[0])} old."
+        )
     if found:
-        return wrong(f"{_controller_location(found[0])} watches other namespaces only.", WATCH_ADVICE)
-    return unknown("No workflow of the last day shows one.", "Submit one; if it stays without a phase, none runs.")
+        return wrong(
+            f"{_controller_location(found[0])} watches other namespaces only.", WATCH_ADVICE
+        )
+    return unknown(
+        "No workflow of the last day shows one.",
+        "Submit one; if it stays without a phase, none runs.",
+    )
 
 
 @doctor_check("argo-server")
@@ -79,7 +95,10 @@ def check_server(server: ApiConnection) -> Finding:
     try:
         server.request("GET", "api/v1/version")
     except KilnError as error:
-        return wrong(str(error), "Correct ARGO_SERVER and ARGO_TOKEN; without them, commands go by kubeconfig.")
+        return wrong(
+            str(error),
+            "Correct ARGO_SERVER and ARGO_TOKEN; without them, commands go by kubeconfig.",
+        )
     return ok(f"{server.url} answers.")
 
 
@@ -90,11 +109,13 @@ def check_argo_version(view: ClusterView, server: ApiConnection | None) -> Findi
         if found := re.match(r"v?(\d+)\.(\d+)", text):
             if (int(found[1]), int(found[2])) < MIN_ARGO_VERSION:
                 return wrong(
-                    f"Argo is {text}, by {source}; templates need {'.'.join(map(str, MIN_ARGO_VERSION))}.", INSTALL_ARGO
+                    f"Argo is {text}, by {source}; templates need {'.'.join(map(str, MIN_ARGO_VERSION))}.",
+                    INSTALL_ARGO,
                 )
             return ok(f"{text}, by {source}.")
     return unknown(
-        "Argo's version is not to be seen.", "Set ARGO_SERVER, whose server says it; 3.6 or later is needed."
+        "Argo's version is not to be seen.",
+        "Set ARGO_SERVER, whose server says it; 3.6 or later is needed.",
     )
 
 
@@ -102,7 +123,10 @@ def _argo_versions(view: ClusterView, server: ApiConnection | None) -> Iterator[
     for each in _find_controllers(view):
         if not _watches_namespace(each, view.namespace):
             continue
-        yield "its controller's image", _image_version(get_mappings(each, "spec", "template", "spec", "containers"))
+        yield (
+            "its controller's image",
+            _image_version(get_mappings(each, "spec", "template", "spec", "containers")),
+        )
     if server:
         yield "its server", _server_version(server)
     for pod in view.list_objects(PODS, "labelSelector=app.kubernetes.io/part-of=imagekiln"):
@@ -120,15 +144,26 @@ def _find_controllers(view: ClusterView) -> list[Json]:
     """Every controller on the cluster, as far as one may see them."""
     try:
         wanted = (f"fieldSelector=metadata.name={each}" for each in CONTROLLERS)
-        return [found for query in wanted for found in view.list_objects(DEPLOYMENTS, query, everywhere=True)]
+        return [
+            found
+            for query in wanted
+            for found in view.list_objects(DEPLOYMENTS, query, everywhere=True)
+        ]
     except Unreadable:
         return []
 
 
 def _watches_namespace(controller: Json, namespace: str) -> bool:
     """Whether a controller takes up the workflows of a namespace: it may be told to watch but one."""
-    lists = (each.get("args") for each in get_mappings(controller, "spec", "template", "spec", "containers"))
-    words = " ".join(str(word) for each in lists if isinstance(each, list) for word in each).replace("=", " ").split()
+    lists = (
+        each.get("args")
+        for each in get_mappings(controller, "spec", "template", "spec", "containers")
+    )
+    words = (
+        " ".join(str(word) for each in lists if isinstance(each, list) for word in each)
+        .replace("=", " ")
+        .split()
+    )
     if NAMESPACED_FLAG not in words:
         return True
     if MANAGED_NAMESPACE_FLAG in words:
@@ -154,10 +189,17 @@ def _image_version(containers: Iterable[Json]) -> str:
     """The version in the name of an image of Argo's."""
     images = [str(each.get("image", "")) for each in containers]
     return next(
-        (image.partition("@")[0].rpartition(":")[2] for image in images if "argo" in image or "workflow-c" in image), ""
+        (
+            image.partition("@")[0].rpartition(":")[2]
+            for image in images
+            if "argo" in image or "workflow-c" in image
+        ),
+        "",
     )
 
 
 def _age(made: Mapping[str, object]) -> timedelta:
     created = str(get_mapping(made, "metadata")["creationTimestamp"])
-    return timedelta(seconds=round((datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds()))
+    return timedelta(
+        seconds=round((datetime.now(UTC) - datetime.fromisoformat(created)).total_seconds())
+    )

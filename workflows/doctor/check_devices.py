@@ -39,13 +39,27 @@ def check_gpu_claim(view: ClusterView, name: str) -> Finding:
     classes = sorted({found for each in requests for found in _device_classes(each)})
     missing = [each for each in classes if view.get(DEVICE_CLASSES, each) is None]
     if missing:
-        return wrong(f"{name} asks for device class {', '.join(missing)}, which is not there.", INSTALL_DRA_DRIVER)
-    devices = Counter({str(get_mapping(each, "spec").get("driver")): 0 for each in view.list_objects(RESOURCE_SLICES)})
+        return wrong(
+            f"{name} asks for device class {', '.join(missing)}, which is not there.",
+            INSTALL_DRA_DRIVER,
+        )
+    devices = Counter(
+        {
+            str(get_mapping(each, "spec").get("driver")): 0
+            for each in view.list_objects(RESOURCE_SLICES)
+        }
+    )
     for each in view.list_objects(RESOURCE_SLICES):
-        devices[str(get_mapping(each, "spec").get("driver"))] += len(get_mappings(each, "spec", "devices"))
+        devices[str(get_mapping(each, "spec").get("driver"))] += len(
+            get_mappings(each, "spec", "devices")
+        )
     if not devices.total():
-        return wrong("No driver publishes a device (there is none in any ResourceSlice).", INSTALL_DRA_DRIVER)
-    said = ", ".join(f"{count_noun(number, 'device')} of {driver}" for driver, number in sorted(devices.items()))
+        return wrong(
+            "No driver publishes a device (there is none in any ResourceSlice).", INSTALL_DRA_DRIVER
+        )
+    said = ", ".join(
+        f"{count_noun(number, 'device')} of {driver}" for driver, number in sorted(devices.items())
+    )
     return ok(f"{name} asks for {', '.join(classes)}; the cluster has {said}.")
 
 
@@ -62,14 +76,23 @@ def check_driver(view: ClusterView, profile: Profile, image: str) -> Finding:
     if not nodes:
         return unknown("There is no node to look at.", "See gpu-nodes.")
     versions = {node.name: version for node in nodes if (version := _driver_version(node))}
-    old = {name: version for name, version in versions.items() if int(version.partition(".")[0]) < MIN_DRIVER_CUDA_13}
+    old = {
+        name: version
+        for name, version in versions.items()
+        if int(version.partition(".")[0]) < MIN_DRIVER_CUDA_13
+    }
     if old:
-        names = ", ".join(f"{name} has {version}" for name, version in list(old.items())[:MAX_SHOWN])
+        names = ", ".join(
+            f"{name} has {version}" for name, version in list(old.items())[:MAX_SHOWN]
+        )
         if image.rpartition("/")[2].partition("@")[0].partition(":")[0] != GPU_IMAGE_NAME:
             remedy = f"CUDA 13 needs {MIN_DRIVER_CUDA_13} or later, CUDA 12 runs on {MIN_DRIVER_CUDA_12}: see which one your image has."
             return unknown(f"{image} is no image of ours, and {names}.", remedy)
         says = f"The image's CUDA 13 needs driver {MIN_DRIVER_CUDA_13} or later; {names}."
-        return wrong(says, "Update the driver, or keep the job off these nodes by a label in a profile of your own.")
+        return wrong(
+            says,
+            "Update the driver, or keep the job off these nodes by a label in a profile of your own.",
+        )
     if not versions:
         remedy = f"Install GPU feature discovery, or see nvidia-smi on a node: {MIN_DRIVER_CUDA_13} or later is needed."
         return unknown("No node with GPUs says its driver's version.", remedy)
@@ -79,7 +102,11 @@ def check_driver(view: ClusterView, profile: Profile, image: str) -> Finding:
 
 
 def _driver_version(node: Node) -> str | None:
-    found = [node.labels[key] for key in DRIVER_LABELS if node.labels.get(key, "").partition(".")[0].isdecimal()]
+    found = [
+        node.labels[key]
+        for key in DRIVER_LABELS
+        if node.labels.get(key, "").partition(".")[0].isdecimal()
+    ]
     return found[0] if found else None
 
 
@@ -91,7 +118,9 @@ def _note_unlabeled(nodes: Sequence[Node], versions: dict[str, str]) -> str:
 @doctor_check("gpu-metrics")
 def check_gpu_metrics(view: ClusterView) -> Finding:
     """Somebody measures the GPUs. The job does not need it."""
-    remedy = "Without DCGM exporter, the dashboards show no GPU: install it, or NVIDIA's GPU Operator."
+    remedy = (
+        "Without DCGM exporter, the dashboards show no GPU: install it, or NVIDIA's GPU Operator."
+    )
     found = [
         each
         for labels in EXPORTER_LABELS
@@ -99,5 +128,7 @@ def check_gpu_metrics(view: ClusterView) -> Finding:
     ]
     if not found:
         return unknown("No DCGM exporter is to be seen.", remedy)
-    where = ", ".join(sorted({str(get_mapping(each, "metadata").get("namespace")) for each in found}))
+    where = ", ".join(
+        sorted({str(get_mapping(each, "metadata").get("namespace")) for each in found})
+    )
     return ok(f"DCGM exporter is in namespace {where}.")

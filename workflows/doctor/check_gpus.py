@@ -15,7 +15,10 @@ PRESENT_LABEL = "nvidia.com/gpu.present"
 REPLICAS_LABEL = "nvidia.com/gpu.replicas"
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 # Autoscalers read these from pods; a profile that has one counts on nodes that are not there yet.
-AUTOSCALER_ANNOTATIONS = ("cluster-autoscaler.kubernetes.io/safe-to-evict", "karpenter.sh/do-not-disrupt")
+AUTOSCALER_ANNOTATIONS = (
+    "cluster-autoscaler.kubernetes.io/safe-to-evict",
+    "karpenter.sh/do-not-disrupt",
+)
 
 
 @doctor_check("gpu-nodes")
@@ -72,13 +75,17 @@ def _no_generate_node(found: NodeFit, profile: Profile) -> Finding:
 def _no_node(why: str | None, remedy: str | None, pod: PodSettings) -> Finding:
     says, todo = why or "There is no node.", remedy or "Add one."
     if any(key in pod.annotations for key in AUTOSCALER_ANNOTATIONS):
-        return unknown(f"{says} The pool may have no nodes until a pod waits.", f"If none come then: {todo}")
+        return unknown(
+            f"{says} The pool may have no nodes until a pod waits.", f"If none come then: {todo}"
+        )
     return wrong(says, todo)
 
 
 def _explain_unadvertised(nodes: Sequence[Node], resource: str) -> tuple[str, str]:
     """No node advertises the resource: why that may be, and what to do."""
-    others = sorted({key for node in nodes for key in node.allocatable if "/" in key and node.capacity(key) > 0})
+    others = sorted(
+        {key for node in nodes for key in node.allocatable if "/" in key and node.capacity(key) > 0}
+    )
     fits = [name for name in bundled_profiles() if load_profile(name).gpu.resource in others]
     says = f"None of {count_noun(len(nodes), 'node')} advertises {resource}"
     if others:
@@ -105,7 +112,9 @@ def _install_advice(resource: str) -> str:
 
 def _sharing_warning(found: NodeFit, resource: str) -> str:
     """Said where a whole GPU is asked for, and a share of one is what pods get."""
-    shared = [node for node in found.nodes if node.labels.get(REPLICAS_LABEL, "1") not in ("", "0", "1")]
+    shared = [
+        node for node in found.nodes if node.labels.get(REPLICAS_LABEL, "1") not in ("", "0", "1")
+    ]
     if resource != WHOLE_GPU or not shared:
         return ""
     replicas = shared[0].labels[REPLICAS_LABEL]
@@ -120,9 +129,13 @@ def _retry_warning(found: NodeFit, profile: Profile) -> str:
     if not retries.elsewhere or nodes > retries.limit or grows:
         return ""
     where = "it" if nodes == 1 else f"all {nodes}"
-    return f" But retries.elsewhere is set, so a shard that fails on {where} waits for a further node."
+    return (
+        f" But retries.elsewhere is set, so a shard that fails on {where} waits for a further node."
+    )
 
 
 def _format_products(nodes: Sequence[Node]) -> str:
-    products = sorted({node.labels[PRODUCT_LABEL] for node in nodes if PRODUCT_LABEL in node.labels})
+    products = sorted(
+        {node.labels[PRODUCT_LABEL] for node in nodes if PRODUCT_LABEL in node.labels}
+    )
     return f" ({', '.join(products)})" if products else ""

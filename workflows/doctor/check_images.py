@@ -1,11 +1,24 @@
 """Whether the nodes have, or could not get, the container images."""
 
 from imagekiln.steps.job.job import Job
-from imagekiln.workflows.doctor.check import DoctorCheck, Finding, Unreadable, doctor_check, ok, unknown, wrong
+from imagekiln.workflows.doctor.check import (
+    DoctorCheck,
+    Finding,
+    Unreadable,
+    doctor_check,
+    ok,
+    unknown,
+    wrong,
+)
 from imagekiln.workflows.doctor.check_argo import PODS
 from imagekiln.workflows.doctor.check_gpus import fit_generate
 from imagekiln.workflows.doctor.cluster_view import ClusterView
-from imagekiln.workflows.doctor.kube_fields import count_noun, get_mapping, get_mappings, object_name
+from imagekiln.workflows.doctor.kube_fields import (
+    count_noun,
+    get_mapping,
+    get_mappings,
+    object_name,
+)
 from imagekiln.workflows.doctor.node_fit import Node, fit_pod, list_nodes
 from imagekiln.workflows.profiles.profile import Profile
 
@@ -14,7 +27,9 @@ DEFAULT_REGISTRY = "docker.io"
 PULL_FAILURES = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
 
 
-def check_container_images(view: ClusterView, job: Job, profile: Profile) -> tuple[DoctorCheck, DoctorCheck]:
+def check_container_images(
+    view: ClusterView, job: Job, profile: Profile
+) -> tuple[DoctorCheck, DoctorCheck]:
     """The image of the GPU pods, and that of the CPU steps."""
     steps = profile.steps
     return (
@@ -46,7 +61,8 @@ def full_image_name(image: str) -> str:
 def _check_image(view: ClusterView, image: str, nodes: tuple[Node, ...]) -> Finding:
     if failed := _failed_pull(view, image):
         return wrong(
-            f"Pod {failed[0]} cannot get {failed[1]}.", "See why: kubectl describe it. Check name and pull secret."
+            f"Pod {failed[0]} cannot get {failed[1]}.",
+            "See why: kubectl describe it. Check name and pull secret.",
         )
     if not nodes:
         return unknown("There is no node to look at.", "See gpu-nodes and cpu-nodes.")
@@ -56,7 +72,8 @@ def _check_image(view: ClusterView, image: str, nodes: tuple[Node, ...]) -> Find
     says = f"The nodes have not pulled {image} yet."
     if full_image_name(image).startswith(f"{DEFAULT_REGISTRY}/library/"):
         return unknown(
-            says, "Its name has no registry: push it to yours, and name it there by cluster.gpu_image or cpu_image."
+            says,
+            "Its name has no registry: push it to yours, and name it there by cluster.gpu_image or cpu_image.",
         )
     return unknown(says, "Only a pull shows whether they can: the first pod of it will.")
 

@@ -37,12 +37,18 @@ def check_template(view: ClusterView, profile: Profile) -> Finding:
     except Unreadable:
         raise
     except BadInput as error:
-        return wrong(f"The cluster would not take {called}: {error}", "See whether Argo's version is one we know.")
+        return wrong(
+            f"The cluster would not take {called}: {error}",
+            "See whether Argo's version is one we know.",
+        )
     same = all(
-        _normalized_part(there, key) == _normalized_part(would, key) for key in ("labels", "annotations", "spec")
+        _normalized_part(there, key) == _normalized_part(would, key)
+        for key in ("labels", "annotations", "spec")
     )
     if not same:
-        return wrong(f"{called} is not what this version would register.", "Run `imagekiln apply JOB`.")
+        return wrong(
+            f"{called} is not what this version would register.", "Run `imagekiln apply JOB`."
+        )
     return ok(f"{called} is registered and up to date.")
 
 
@@ -52,18 +58,28 @@ def _normalized_part(made: dict[str, object], key: str) -> object:
         return get_mapping(made, "metadata", key)
     spec = cast("Json", _without_empty(get_mapping(made, "spec")))
     common = get_texts(spec, "podMetadata", "labels").items()
-    return spec | {"templates": [_without_labels(each, common) for each in get_mappings(spec, "templates")]}
+    return spec | {
+        "templates": [_without_labels(each, common) for each in get_mappings(spec, "templates")]
+    }
 
 
 def _without_empty(value: object) -> object:
     """The value without what is empty, at any depth."""
     if isinstance(value, dict):
-        return {key: kept for key, each in value.items() if (kept := _without_empty(each)) not in EMPTY_VALUES}
+        return {
+            key: kept
+            for key, each in value.items()
+            if (kept := _without_empty(each)) not in EMPTY_VALUES
+        }
     return [_without_empty(each) for each in value] if isinstance(value, list) else value
 
 
 def _without_labels(template: Json, labels: Set[tuple[str, str]]) -> Json:
-    own = {key: value for key, value in get_texts(template, "metadata", "labels").items() if (key, value) not in labels}
+    own = {
+        key: value
+        for key, value in get_texts(template, "metadata", "labels").items()
+        if (key, value) not in labels
+    }
     about = {**get_mapping(template, "metadata"), "labels": own}
     return cast("Json", _without_empty({**template, "metadata": about}))
 
@@ -73,7 +89,8 @@ def check_runtime_class(view: ClusterView, name: str) -> Finding:
     """The RuntimeClass that pods ask for is there."""
     if view.get(RUNTIME_CLASSES, name) is None:
         return wrong(
-            f"There is no RuntimeClass {name}.", "Make it, as your GPU's operator does, or use another profile."
+            f"There is no RuntimeClass {name}.",
+            "Make it, as your GPU's operator does, or use another profile.",
         )
     return ok(f"{name} is there.")
 
@@ -92,15 +109,26 @@ def check_model_claim(view: ClusterView, name: str) -> Finding:
     """The claim that holds model files is bound, and can be mounted by many nodes."""
     found = view.get(VOLUME_CLAIMS, name)
     if found is None:
-        return wrong(f"There is no claim {name}.", "Make it: workflows/cluster/gpus/models-claim.yaml is one.")
-    phase, modes = get_mapping(found, "status").get("phase"), get_mapping(found, "spec").get("accessModes")
+        return wrong(
+            f"There is no claim {name}.",
+            "Make it: workflows/cluster/gpus/models-claim.yaml is one.",
+        )
+    phase, modes = (
+        get_mapping(found, "status").get("phase"),
+        get_mapping(found, "spec").get("accessModes"),
+    )
     if phase == "Pending":
         # A storage class may wait for the first pod, and only its events would say so.
-        return unknown(f"Claim {name} is not bound yet.", "See `kubectl describe pvc`: it may wait for its first pod.")
+        return unknown(
+            f"Claim {name} is not bound yet.",
+            "See `kubectl describe pvc`: it may wait for its first pod.",
+        )
     if phase != "Bound":
         return wrong(f"Claim {name} is {phase}.", "Make it again, on a volume that is there.")
     if not SHARED_ACCESS_MODES & set(modes if isinstance(modes, list) else ()):
-        return wrong(f"Claim {name} mounts on one node only.", "Use a storage class with ReadWriteMany.")
+        return wrong(
+            f"Claim {name} mounts on one node only.", "Use a storage class with ReadWriteMany."
+        )
     return ok(f"Claim {name} is bound.")
 
 
@@ -111,12 +139,15 @@ def check_image_volume(view: ClusterView) -> Finding:
     found = re.match(r"v?(\d+)\.(\d+)", version)
     number = (int(found[1]), int(found[2])) if found else IMAGE_VOLUMES_SINCE
     if number < IMAGE_VOLUMES_SINCE:
-        return wrong(f"Kubernetes {version} mounts no images.", "Update it to 1.35, or keep models in cache.claim.")
-    if number < IMAGE_VOLUMES_BY_DEFAULT:
-        says = (
-            f"Kubernetes {version} mounts images only with its feature gate ImageVolume; pods come without them else."
+        return wrong(
+            f"Kubernetes {version} mounts no images.",
+            "Update it to 1.35, or keep models in cache.claim.",
         )
-        return unknown(says, "Ask who runs the cluster, update it to 1.35, or keep models in cache.claim.")
+    if number < IMAGE_VOLUMES_BY_DEFAULT:
+        says = f"Kubernetes {version} mounts images only with its feature gate ImageVolume; pods come without them else."
+        return unknown(
+            says, "Ask who runs the cluster, update it to 1.35, or keep models in cache.claim."
+        )
     return ok(f"Kubernetes {version} mounts images.")
 
 
@@ -132,5 +163,8 @@ def check_semaphore(view: ClusterView, key: str) -> Finding:
 
 def job_priority_classes(job: Job, profile: Profile) -> list[str]:
     """The PriorityClasses that the pods of a job ask for."""
-    steps = (each.priority_class or job.cluster.priority_class for each in (profile.generate, profile.steps))
+    steps = (
+        each.priority_class or job.cluster.priority_class
+        for each in (profile.generate, profile.steps)
+    )
     return sorted({each for each in steps if each})

@@ -30,14 +30,23 @@ POD_SCOPES = ("Terminating", "NotBestEffort")
 
 
 @doctor_check("quota")
-def check_resource_quota(view: ClusterView, profile: Profile, parallelism: int, priorities: Sequence[str]) -> Finding:
+def check_resource_quota(
+    view: ClusterView, profile: Profile, parallelism: int, priorities: Sequence[str]
+) -> Finding:
     """Each pod fits into every quota; fewer than `parallelism` at once is no fault."""
     quotas = [each for each in view.list_objects(QUOTAS) if _applies_to_pods(each, priorities)]
     if never := [said for each in quotas for said in _impossible_pods(each, profile)]:
-        return wrong(f"{' '.join(never)}", "Raise the quota, or ask for less in a profile of your own.")
-    if "limits.cpu" in {key for each in quotas for key in _hard_limits(each)} and not _has_default_cpu_limit(view):
+        return wrong(
+            f"{' '.join(never)}", "Raise the quota, or ask for less in a profile of your own."
+        )
+    if "limits.cpu" in {
+        key for each in quotas for key in _hard_limits(each)
+    } and not _has_default_cpu_limit(view):
         says = "A quota counts limits.cpu, and pods without a CPU limit, as ours are, are refused by it."
-        return wrong(says, "Take limits.cpu out of the quota, or give containers one by a LimitRange's default.")
+        return wrong(
+            says,
+            "Take limits.cpu out of the quota, or give containers one by a LimitRange's default.",
+        )
     rooms = {
         key: room
         for each in quotas
@@ -48,13 +57,19 @@ def check_resource_quota(view: ClusterView, profile: Profile, parallelism: int, 
         return ok(
             f"Room for {count_noun(rooms[tight], 'GPU pod')} at once, by {tight}; the job's parallelism is {parallelism}."
         )
-    return ok(f"Room for {count_noun(parallelism, 'GPU pod')} at once." if quotas else "No quota is set.")
+    return ok(
+        f"Room for {count_noun(parallelism, 'GPU pod')} at once." if quotas else "No quota is set."
+    )
 
 
 @doctor_check("limit-range")
 def check_limit_range(view: ClusterView, profile: Profile) -> Finding:
     """No container, and no pod, is larger or smaller than a LimitRange allows."""
-    items = [item for each in view.list_objects(LIMIT_RANGES) for item in get_mappings(each, "spec", "limits")]
+    items = [
+        item
+        for each in view.list_objects(LIMIT_RANGES)
+        for item in get_mappings(each, "spec", "limits")
+    ]
     if faults := [said for item in items for said in _limit_range_faults(item, profile)]:
         return wrong(" ".join(dict.fromkeys(faults)), "Change the LimitRange, or the profile.")
     return ok("Our containers are within it." if items else "None is set.")
@@ -68,7 +83,9 @@ def _usage_by_step(profile: Profile) -> dict[str, dict[str, Decimal]]:
 def _pod_usage(pod: PodResources) -> dict[str, Decimal]:
     one = {"pods": Decimal(1), "count/pods": Decimal(1)}
     requests = {f"requests.{key}": value for key, value in pod.requests.items()}
-    short = {key: pod.requests[key] for key in COMPUTE_RESOURCES}  # cpu is another name for requests.cpu
+    short = {
+        key: pod.requests[key] for key in COMPUTE_RESOURCES
+    }  # cpu is another name for requests.cpu
     return one | requests | short | {f"limits.{key}": value for key, value in pod.limits.items()}
 
 
@@ -84,7 +101,9 @@ def _impossible_pods(made: Json, profile: Profile) -> Iterator[str]:
                 yield f"Quota {object_name(made)} never lets a pod of {step} in: it {said}."
 
 
-def _pods_that_fit(hard: Mapping[str, Decimal], asked: Mapping[str, Decimal]) -> Iterator[tuple[str, int]]:
+def _pods_that_fit(
+    hard: Mapping[str, Decimal], asked: Mapping[str, Decimal]
+) -> Iterator[tuple[str, int]]:
     yield from ((key, int(most // asked[key])) for key, most in hard.items() if asked.get(key))
 
 
@@ -94,7 +113,8 @@ def _applies_to_pods(made: Json, priorities: Sequence[str]) -> bool:
     if any(scope not in POD_SCOPES for scope in (scopes if isinstance(scopes, list) else ())):
         return False
     return all(
-        _matches_scope(each, priorities) for each in get_mappings(made, "spec", "scopeSelector", "matchExpressions")
+        _matches_scope(each, priorities)
+        for each in get_mappings(made, "spec", "scopeSelector", "matchExpressions")
     )
 
 
@@ -103,14 +123,23 @@ def _matches_scope(expression: Json, priorities: Sequence[str]) -> bool:
         return expression.get("scopeName") in POD_SCOPES
     values = expression.get("values")
     named = bool(set(priorities) & set(values if isinstance(values, list) else ()))
-    return {"In": named, "NotIn": not named, "Exists": bool(priorities), "DoesNotExist": not priorities}[
-        str(expression.get("operator"))
-    ]
+    return {
+        "In": named,
+        "NotIn": not named,
+        "Exists": bool(priorities),
+        "DoesNotExist": not priorities,
+    }[str(expression.get("operator"))]
 
 
 def _has_default_cpu_limit(view: ClusterView) -> bool:
-    items = [item for each in view.list_objects(LIMIT_RANGES) for item in get_mappings(each, "spec", "limits")]
-    return any("cpu" in get_mapping(item, "default") or "cpu" in get_mapping(item, "max") for item in items)
+    items = [
+        item
+        for each in view.list_objects(LIMIT_RANGES)
+        for item in get_mappings(each, "spec", "limits")
+    ]
+    return any(
+        "cpu" in get_mapping(item, "default") or "cpu" in get_mapping(item, "max") for item in items
+    )
 
 
 def _limit_range_faults(item: Json, profile: Profile) -> Iterator[str]:
@@ -118,7 +147,11 @@ def _limit_range_faults(item: Json, profile: Profile) -> Iterator[str]:
     most, least = get_quantities(item, "max"), get_quantities(item, "min")
     if item.get("type") == "Container":
         # Where a container has no limit, it gets this one, and may not request more.
-        most = get_quantities(item, "default") | most if "cpu" in get_mapping(item, "default") else most
+        most = (
+            get_quantities(item, "default") | most
+            if "cpu" in get_mapping(item, "default")
+            else most
+        )
         sizes = {
             "generate": main_container_resources(profile.generate, profile.gpu),
             "plan": main_container_resources(profile.steps),

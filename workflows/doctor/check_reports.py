@@ -15,12 +15,8 @@ from imagekiln.workflows.templates.pod import STORAGE_SECRETS
 REPOSITORIES_CONFIG_MAP = "artifact-repositories"
 DEFAULT_REPOSITORY_ANNOTATION = "workflows.argoproj.io/default-artifact-repository"
 STORAGE_SECRET = STORAGE_SECRETS["AWS_ACCESS_KEY_ID"][0]
-KEYLESS_ADVICE = (
-    "Make it, or write useSDKCreds: true in place of the Secrets, as workflows/cluster/base/artifacts.yaml says."
-)
-APPLY_ARTIFACTS = (
-    "Apply workflows/cluster/base/artifacts.yaml with your bucket, or set report_artifact: false in a profile."
-)
+KEYLESS_ADVICE = "Make it, or write useSDKCreds: true in place of the Secrets, as workflows/cluster/base/artifacts.yaml says."
+APPLY_ARTIFACTS = "Apply workflows/cluster/base/artifacts.yaml with your bucket, or set report_artifact: false in a profile."
 
 
 @doctor_check("report-artifact")
@@ -40,8 +36,13 @@ def check_report_artifact(view: ClusterView) -> Finding:
         )
     place = get_mapping(_parse_yaml(there[key]), "s3")
     if not place:
-        return wrong(f"{REPOSITORIES_CONFIG_MAP}/{key} is no S3 repository, which the report needs.", APPLY_ARTIFACTS)
-    return _check_secrets(view, place) or ok(f"Argo keeps reports by {REPOSITORIES_CONFIG_MAP}/{key}.")
+        return wrong(
+            f"{REPOSITORIES_CONFIG_MAP}/{key} is no S3 repository, which the report needs.",
+            APPLY_ARTIFACTS,
+        )
+    return _check_secrets(view, place) or ok(
+        f"Argo keeps reports by {REPOSITORIES_CONFIG_MAP}/{key}."
+    )
 
 
 def _parse_yaml(text: str) -> object:
@@ -59,10 +60,14 @@ def _check_secrets(view: ClusterView, place: Json) -> Finding | None:
     if view.is_allowed(AccessRight("get", "secrets")):
         missing = [name for name in names if view.get(SECRETS, name) is None]
         says = f"Argo keeps reports by Secret {' and '.join(missing)}, which is not there:"
-        return wrong(f"{says} aggregate's pod would not start.", KEYLESS_ADVICE) if missing else None
+        return (
+            wrong(f"{says} aggregate's pod would not start.", KEYLESS_ADVICE) if missing else None
+        )
     if names and apart:
         says = f"The pods' account has an identity, but Argo keeps reports by Secret {' and '.join(names)}."
-        return unknown(f"{says} Where that is not there, aggregate's pod does not start.", KEYLESS_ADVICE)
+        return unknown(
+            f"{says} Where that is not there, aggregate's pod does not start.", KEYLESS_ADVICE
+        )
     return None
 
 

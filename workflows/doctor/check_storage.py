@@ -33,7 +33,9 @@ def check_paths(job: Job) -> Finding:
 def check_output(job: Job) -> Finding:
     """The store takes an object, refuses to write it twice, and lets it be removed."""
     if not is_remote_uri(job.output):
-        return unknown(f"{job.output} is a place on this machine.", "Write a URI, such as s3://bucket/folder.")
+        return unknown(
+            f"{job.output} is a place on this machine.", "Write a URI, such as s3://bucket/folder."
+        )
     try:
         return _probe_store(open_store(job.output), careful=job.unconditional_writes == "refuse")
     except KilnError as error:
@@ -50,7 +52,9 @@ def check_prompts(job: Job) -> Finding:
     except KilnError as error:
         return _storage_finding(error)
     if len(undated) < len(job.prompt_patterns):
-        return unknown("Whose prompts there are depends on the date.", "See `imagekiln plan --date` for one.")
+        return unknown(
+            "Whose prompts there are depends on the date.", "See `imagekiln plan --date` for one."
+        )
     return ok(f"{', '.join(undated)} can be read.")
 
 

@@ -65,13 +65,17 @@ class ClusterView:
     def get(self, kind: ResourceKind, name: str) -> Json | None:
         """An object by its name; None where there is none."""
         try:
-            return self._connection.request("GET", f"{self._kind_path(kind)}/{quote(name, safe='')}")
+            return self._connection.request(
+                "GET", f"{self._kind_path(kind)}/{quote(name, safe='')}"
+            )
         except Missing:
             return None
         except Forbidden as error:
             raise _unreadable(kind) from error
 
-    def list_objects(self, kind: ResourceKind, query: str = "", *, everywhere: bool = False) -> list[Json]:
+    def list_objects(
+        self, kind: ResourceKind, query: str = "", *, everywhere: bool = False
+    ) -> list[Json]:
         """The objects of a kind, in the namespace or in all of them; with a `query` such as labelSelector=a=b."""
         if (kind, query) not in self._listed:
             path = f"{kind.api}/{kind.plural}" if everywhere else self._kind_path(kind)
@@ -95,15 +99,23 @@ class ClusterView:
     def is_allowed(self, right: AccessRight) -> bool:
         """Whether who asks has a right in the namespace."""
         return self._is_review_allowed(
-            f"{AUTHORIZATION_API}/selfsubjectaccessreviews", "SelfSubjectAccessReview", self._review_spec(right)
+            f"{AUTHORIZATION_API}/selfsubjectaccessreviews",
+            "SelfSubjectAccessReview",
+            self._review_spec(right),
         )
 
     def is_account_allowed(self, account: str, right: AccessRight) -> bool:
         """Whether a service account of the namespace has a right there."""
-        groups = ["system:serviceaccounts", f"system:serviceaccounts:{self.namespace}", "system:authenticated"]
+        groups = [
+            "system:serviceaccounts",
+            f"system:serviceaccounts:{self.namespace}",
+            "system:authenticated",
+        ]
         user: Json = {"user": f"system:serviceaccount:{self.namespace}:{account}", "groups": groups}
         path = f"{AUTHORIZATION_API}/namespaces/{self.namespace}/localsubjectaccessreviews"
-        return self._is_review_allowed(path, "LocalSubjectAccessReview", self._review_spec(right) | user)
+        return self._is_review_allowed(
+            path, "LocalSubjectAccessReview", self._review_spec(right) | user
+        )
 
     def dry_run_apply(self, made: Json) -> Json:
         """What an object of Argo's would be if it were applied. Nothing is written."""
@@ -111,40 +123,64 @@ class ClusterView:
             return KubernetesApi(self._connection).apply(made, dry_run=True)
         except Forbidden as error:
             raise Unreadable(
-                f"You may not apply a {made['kind']}, not even to see what it would change.", SUBMITTER_ADVICE
+                f"You may not apply a {made['kind']}, not even to see what it would change.",
+                SUBMITTER_ADVICE,
             ) from error
 
     def _get_public(self, path: str) -> Json:
         try:
             return self._connection.request("GET", path)
         except Forbidden as error:
-            raise Unreadable(f"You may not read /{path}.", "Ask for the ClusterRole system:discovery.") from error
+            raise Unreadable(
+                f"You may not read /{path}.", "Ask for the ClusterRole system:discovery."
+            ) from error
 
     def _list_pages(self, path: str, query: str, accept: str = "application/json") -> list[Json]:
         key, _, value = query.partition("=")
-        return list(self._connection.list_items(path, {"limit": PAGE_LIMIT} | ({key: value} if key else {}), accept))
+        return list(
+            self._connection.list_items(
+                path, {"limit": PAGE_LIMIT} | ({key: value} if key else {}), accept
+            )
+        )
 
     def _review_spec(self, right: AccessRight) -> Json:
         resource, _, part = right.resource.partition("/")
-        asked = {"namespace": self.namespace, "verb": right.verb, "group": right.group, "resource": resource}
+        asked = {
+            "namespace": self.namespace,
+            "verb": right.verb,
+            "group": right.group,
+            "resource": resource,
+        }
         return {"resourceAttributes": asked | ({"subresource": part} if part else {})}
 
     def _is_review_allowed(self, path: str, kind: str, spec: Json) -> bool:
         # A local review must say its namespace twice.
         about: Json = {"namespace": self.namespace} if kind.startswith("Local") else {}
-        body: Json = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "metadata": about, "spec": spec}
+        body: Json = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": kind,
+            "metadata": about,
+            "spec": spec,
+        }
         try:
-            return bool(cast("Json", self._connection.request("POST", path, body=body)["status"]).get("allowed"))
+            return bool(
+                cast("Json", self._connection.request("POST", path, body=body)["status"]).get(
+                    "allowed"
+                )
+            )
         except Forbidden as error:
             raise Unreadable(f"You may not create a {kind}.", SUBMITTER_ADVICE) from error
 
     def _kind_path(self, kind: ResourceKind) -> str:
         return (
-            f"{kind.api}/namespaces/{self.namespace}/{kind.plural}" if kind.namespaced else f"{kind.api}/{kind.plural}"
+            f"{kind.api}/namespaces/{self.namespace}/{kind.plural}"
+            if kind.namespaced
+            else f"{kind.api}/{kind.plural}"
         )
 
 
 def _unreadable(kind: ResourceKind, *, everywhere: bool = False) -> Unreadable:
     return Unreadable(
-        f"You may not read {kind.plural}.", SUBMITTER_ADVICE if kind.namespaced and not everywhere else DOCTOR_ADVICE
+        f"You may not read {kind.plural}.",
+        SUBMITTER_ADVICE if kind.namespaced and not everywhere else DOCTOR_ADVICE,
     )

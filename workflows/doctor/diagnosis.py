@@ -20,8 +20,16 @@ from imagekiln.workflows.doctor.check_argo import (
     check_kubernetes,
     check_server,
 )
-from imagekiln.workflows.doctor.check_devices import check_driver, check_gpu_claim, check_gpu_metrics
-from imagekiln.workflows.doctor.check_gpus import check_claim_nodes, check_cpu_nodes, check_gpu_nodes
+from imagekiln.workflows.doctor.check_devices import (
+    check_driver,
+    check_gpu_claim,
+    check_gpu_metrics,
+)
+from imagekiln.workflows.doctor.check_gpus import (
+    check_claim_nodes,
+    check_cpu_nodes,
+    check_gpu_nodes,
+)
 from imagekiln.workflows.doctor.check_images import check_container_images
 from imagekiln.workflows.doctor.check_namespace import (
     check_image_volume,
@@ -34,7 +42,12 @@ from imagekiln.workflows.doctor.check_namespace import (
 )
 from imagekiln.workflows.doctor.check_quota import check_limit_range, check_resource_quota
 from imagekiln.workflows.doctor.check_reports import check_report_artifact
-from imagekiln.workflows.doctor.check_storage import check_output, check_paths, check_prompts, check_tuning
+from imagekiln.workflows.doctor.check_storage import (
+    check_output,
+    check_paths,
+    check_prompts,
+    check_tuning,
+)
 from imagekiln.workflows.doctor.cluster_view import ClusterView
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.profiles.profile import Profile
@@ -54,12 +67,17 @@ class Diagnosis:
         return all(each.verdict != "wrong" for each in self.checks)
 
 
-def diagnose(job: Job, kubernetes: ApiConnection, server: ApiConnection | None = None) -> Iterator[DoctorCheck]:
+def diagnose(
+    job: Job, kubernetes: ApiConnection, server: ApiConnection | None = None
+) -> Iterator[DoctorCheck]:
     """Look at one prerequisite after the other. Raises TryAgain where the Kubernetes API does not answer.
 
     Nothing is changed on the cluster; an object is written to the job's output, and removed.
     """
-    view, profile = ClusterView(kubernetes, job.cluster.namespace), load_profile(job.cluster.profile)
+    view, profile = (
+        ClusterView(kubernetes, job.cluster.namespace),
+        load_profile(job.cluster.profile),
+    )
     yield check_kubernetes(view)
     yield from _check_argo(view, server)
     yield check_namespace_exists(view, profile)
@@ -117,7 +135,9 @@ def _check_nodes(view: ClusterView, job: Job, profile: Profile) -> Iterator[Doct
     if profile.gpu.device == "cuda":
         yield check_driver(view, profile, job.cluster.gpu_image or profile.generate.image)
     yield check_cpu_nodes(view, profile)
-    for name in sorted({pod.runtime_class for pod in (profile.generate, profile.steps) if pod.runtime_class}):
+    for name in sorted(
+        {pod.runtime_class for pod in (profile.generate, profile.steps) if pod.runtime_class}
+    ):
         yield check_runtime_class(view, name)
     yield from check_container_images(view, job, profile)
     yield check_gpu_metrics(view)

@@ -17,7 +17,11 @@ def get_mapping(made: object, *keys: str) -> Json:
 def get_mappings(made: object, *keys: str) -> list[Json]:
     """The list of mappings at the end of the keys; empty where there is none."""
     found = get_mapping(made, *keys[:-1]).get(keys[-1])
-    return [cast("Json", each) for each in found if isinstance(each, dict)] if isinstance(found, list) else []
+    return (
+        [cast("Json", each) for each in found if isinstance(each, dict)]
+        if isinstance(found, list)
+        else []
+    )
 
 
 def get_texts(made: object, *keys: str) -> dict[str, str]:

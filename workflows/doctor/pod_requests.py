@@ -21,25 +21,34 @@ class PodResources:
 
 def argo_container_resources() -> PodResources:
     """Argo's container that stays beside ours; the one that goes before it never takes more."""
-    return PodResources(get_quantities(ARGO_RESOURCES, "requests"), get_quantities(ARGO_RESOURCES, "limits"))
+    return PodResources(
+        get_quantities(ARGO_RESOURCES, "requests"), get_quantities(ARGO_RESOURCES, "limits")
+    )
 
 
 def main_container_resources(pod: PodSettings, gpu: Gpu | None = None) -> PodResources:
     """Our container in a pod. A claimed GPU is no resource of it."""
     memory = {"memory": Decimal(round(pod.memory * 1024) * 2**20)}
     pieces = {gpu.resource: Decimal(gpu.count)} if gpu and not gpu.claim else {}
-    return PodResources({"cpu": Decimal(round(pod.cpu * 1000)) / 1000} | memory | pieces, memory | pieces)
+    return PodResources(
+        {"cpu": Decimal(round(pod.cpu * 1000)) / 1000} | memory | pieces, memory | pieces
+    )
 
 
 def pod_resources(pod: PodSettings, gpu: Gpu | None = None) -> PodResources:
     """A pod of both containers."""
     ours, theirs = main_container_resources(pod, gpu), argo_container_resources()
-    return PodResources(_add_amounts(ours.requests, theirs.requests), _add_amounts(ours.limits, theirs.limits))
+    return PodResources(
+        _add_amounts(ours.requests, theirs.requests), _add_amounts(ours.limits, theirs.limits)
+    )
 
 
 def resources_by_step(profile: Profile) -> dict[str, PodResources]:
     """A pod of generate, and one of the CPU steps."""
-    return {"generate": pod_resources(profile.generate, profile.gpu), "plan": pod_resources(profile.steps)}
+    return {
+        "generate": pod_resources(profile.generate, profile.gpu),
+        "plan": pod_resources(profile.steps),
+    }
 
 
 def _add_amounts(one: ResourceAmounts, other: ResourceAmounts) -> dict[str, Decimal]:

@@ -50,15 +50,23 @@ def outcome_from_environment(environment: Mapping[str, str]) -> WorkflowOutcome:
 def post_outcome(outcome: WorkflowOutcome, webhook: str) -> None:
     """Post the outcome as JSON. Raises BadInput where the webhook refuses it, TryAgain where it does not answer."""
     if not webhook.startswith(("https://", "http://")):
-        raise BadInput("the webhook's URL begins with neither https:// nor http://. Correct Secret imagekiln-webhook.")
+        raise BadInput(
+            "the webhook's URL begins with neither https:// nor http://. Correct Secret imagekiln-webhook."
+        )
     # No message shows the URL: whoever knows a webhook's may post to it.
     try:
-        with requests.post(webhook, json=asdict(outcome), timeout=WEBHOOK_TIMEOUT, stream=True) as answer:
+        with requests.post(
+            webhook, json=asdict(outcome), timeout=WEBHOOK_TIMEOUT, stream=True
+        ) as answer:
             status = answer.status_code
     except ValueError:  # of requests and of urllib3, which it stands on
-        raise BadInput("the webhook's URL is no address. Correct Secret imagekiln-webhook.") from None
+        raise BadInput(
+            "the webhook's URL is no address. Correct Secret imagekiln-webhook."
+        ) from None
     except requests.RequestException as error:
-        raise TryAgain(f"the webhook did not answer ({root_cause_message(error)}). Run again.") from error
+        raise TryAgain(
+            f"the webhook did not answer ({root_cause_message(error)}). Run again."
+        ) from error
     if status >= 500 or status == 429:
         raise TryAgain(f"the webhook answered {status}. Check Secret imagekiln-webhook.")
     if not 200 <= status < 300:

@@ -12,7 +12,9 @@ from imagekiln.steps.storage import open_store
 from imagekiln.workflows.templates.child_workflows import MAX_PODS
 
 
-def write_plan_outputs(folder: Path, planned: PlanResult, cluster: ClusterSettings, workers: int = 1) -> None:
+def write_plan_outputs(
+    folder: Path, planned: PlanResult, cluster: ClusterSettings, workers: int = 1
+) -> None:
     """Write run, counts and what further workflows take from the job, a file each; a pod makes a shard a worker.
 
     A run that is finished already needs no pods. Raises BadInput where Argo could not carry the run's name.
@@ -51,4 +53,6 @@ def _require_safe_uri(uri: str) -> None:
     # Argo would take double braces for a variable of its own, and Kubernetes $(...) for one of the container's; signs
     # that do not print break Argo's templates.
     if any(sign in uri for sign in ("{{", "}}", "$(")) or not uri.isprintable():
-        raise BadInput(f"{uri!r}: no workflow can carry this name. Choose an output without {{{{, }}}} and $(.")
+        raise BadInput(
+            f"{uri!r}: no workflow can carry this name. Choose an output without {{{{, }}}} and $(."
+        )

@@ -32,13 +32,21 @@ def request_from_environment(environment: Mapping[str, str]) -> JobRequest:
         _decode_variable(environment, f"IMAGEKILN_{name}") for name in variables
     )
     if bool(text.strip()) == bool(uri.strip()):
-        raise BadInput(f"{'Both of' if text.strip() else 'Neither of'} job and job-uri are given. Give one of them.")
+        raise BadInput(
+            f"{'Both of' if text.strip() else 'Neither of'} job and job-uri are given. Give one of them."
+        )
     date = environment.get("IMAGEKILN_LOGICAL_DATE", "").strip()
     if (again := retry.strip().lower()) not in ("", "false", "true"):
         raise BadInput(f"retry is {retry!r}. Write true, or leave it empty.")
     name, text_or_none = uri.strip() or "job", text if text.strip() else None
     return JobRequest(
-        name, text_or_none, _parse_settings(settings), run_id.strip(), date, timezone.strip(), again == "true"
+        name,
+        text_or_none,
+        _parse_settings(settings),
+        run_id.strip(),
+        date,
+        timezone.strip(),
+        again == "true",
     )
 
 
@@ -57,7 +65,9 @@ def _with_device(device: str | None, job: Job) -> Job:
     if device is None or job.device == device:
         return job
     if job.device != "auto":
-        raise BadInput(f"the job asks for device {job.device!r}, and these pods have {device!r}. Write device: auto.")
+        raise BadInput(
+            f"the job asks for device {job.device!r}, and these pods have {device!r}. Write device: auto."
+        )
     return validate_job(job.model_dump() | {"device": device}, "--device")
 
 
@@ -68,7 +78,9 @@ def _parse_settings(settings: str) -> tuple[str, ...]:
         try:
             lines = json.loads(settings)
         except ValueError as error:
-            raise BadInput(f"settings: is no list in JSON ({error}). Write one KEY=VALUE a line.") from error
+            raise BadInput(
+                f"settings: is no list in JSON ({error}). Write one KEY=VALUE a line."
+            ) from error
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         raise BadInput('settings: are no texts. Write ["KEY=VALUE"].')
     return tuple(line.strip() for line in lines if line.strip())
@@ -78,4 +90,6 @@ def _decode_variable(environment: Mapping[str, str], variable: str) -> str:
     try:
         return base64.b64decode(environment.get(variable, ""), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError) as error:
-        raise BadInput(f"{variable}: is no base64 of a text ({error}). Render the template again.") from error
+        raise BadInput(
+            f"{variable}: is no base64 of a text ({error}). Render the template again."
+        ) from error

@@ -26,7 +26,9 @@ def generate_shards(run: str, lot: int, workers: int) -> int:
     shards = len(load_plan(open_store(run)).shards)
     mine = range(lot * workers, min((lot + 1) * workers, shards))
     if lot < 0 or not mine:
-        raise BadInput(f"{run}: has {shards} shards, none of them in lot {lot} of {workers}. Count from 0.")
+        raise BadInput(
+            f"{run}: has {shards} shards, none of them in lot {lot} of {workers}. Count from 0."
+        )
     command = (sys.executable, "-m", "imagekiln", "generate", "--shard")
     return run_workers([(*command, str(shard), "--", run) for shard in mine], os.environ)
 
@@ -45,7 +47,9 @@ def run_workers(commands: Sequence[Sequence[str]], environment: Mapping[str, str
             own = _worker_environment(environment, place, folder)
             started.append(subprocess.Popen(command, env=own, start_new_session=True))
         if PROGRESS_VARIABLE in environment:
-            stack.enter_context(_ProgressSum(folder, len(commands), Path(environment[PROGRESS_VARIABLE])))
+            stack.enter_context(
+                _ProgressSum(folder, len(commands), Path(environment[PROGRESS_VARIABLE]))
+            )
         codes = [process.wait() for process in started]
     if any(code == TRY_AGAIN_CODE or code < 0 for code in codes):
         return TRY_AGAIN_CODE
@@ -94,4 +98,6 @@ class _ProgressSum:
         # Progress is for the eye: a file that is not there yet, or half written, is looked at again.
         with suppress(OSError, ValueError):
             pairs = [file.read_text(encoding="utf-8").split("/") for file in self._files]
-            self._file.write_text("/".join(str(sum(int(pair[side]) for pair in pairs)) for side in (0, 1)) + "\n")
+            self._file.write_text(
+                "/".join(str(sum(int(pair[side]) for pair in pairs)) for side in (0, 1)) + "\n"
+            )

@@ -27,7 +27,10 @@ def load_profile(name: str) -> Profile:
     try:
         return Profile.model_validate({"name": Path(name).stem} | values)
     except ValidationError as error:
-        wrong = [f"{name}: {'.'.join(map(str, each['loc']))} {each['msg'].lower()}." for each in error.errors()]
+        wrong = [
+            f"{name}: {'.'.join(map(str, each['loc']))} {each['msg'].lower()}."
+            for each in error.errors()
+        ]
         raise BadInput(*wrong) from error
 
 
@@ -36,7 +39,9 @@ def _read_values(name: str, depth: int) -> dict[str, object]:
     try:
         values = yaml.safe_load(_profile_path(name).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadInput(f"{name}: is no profile that can be read ({error}). Name a YAML file.") from error
+        raise BadInput(
+            f"{name}: is no profile that can be read ({error}). Name a YAML file."
+        ) from error
     if not isinstance(values, dict):
         raise BadInput(f"{name}: holds no settings. Write at least `description:`.")
     if name == BASE_PROFILE:
@@ -50,11 +55,17 @@ def _read_values(name: str, depth: int) -> dict[str, object]:
 def _profile_path(name: str) -> Path:
     if "/" in name or name.endswith((".yaml", ".yml")):
         if not Path(name).is_file():
-            raise Missing(f"{name}: no such profile. Write the path of a YAML file, or a bundled profile's name.")
+            raise Missing(
+                f"{name}: no such profile. Write the path of a YAML file, or a bundled profile's name."
+            )
         return Path(name)
     if name not in bundled_profiles():
         close = get_close_matches(name, bundled_profiles(), n=1)
-        hint = f'write "{close[0]}"' if close else f"write one of {', '.join(bundled_profiles())}, or a file's path"
+        hint = (
+            f'write "{close[0]}"'
+            if close
+            else f"write one of {', '.join(bundled_profiles())}, or a file's path"
+        )
         raise Missing(f"cluster.profile is {name!r}; {hint}.")
     return PROFILE_FOLDER / f"{name}.yaml"
 

@@ -40,11 +40,19 @@ class PodSettings(Settings):
     image: str
     cpu: Amount
     memory: Amount
-    most_memory: Amount | None = Field(None, description="What a pod may grow to after OOMKilled, half more each time.")
-    disk: Amount | None = Field(None, description="The most that /tmp may take; the node's limit where absent.")
-    shared_memory: Amount | None = Field(None, description="The size of /dev/shm, which counts as memory.")
+    most_memory: Amount | None = Field(
+        None, description="What a pod may grow to after OOMKilled, half more each time."
+    )
+    disk: Amount | None = Field(
+        None, description="The most that /tmp may take; the node's limit where absent."
+    )
+    shared_memory: Amount | None = Field(
+        None, description="The size of /dev/shm, which counts as memory."
+    )
     node_selector: dict[str, str] = Field(default_factory=dict)
-    labels: tuple[NodeLabel, ...] = Field((), description="Labels that the node must have; all of them.")
+    labels: tuple[NodeLabel, ...] = Field(
+        (), description="Labels that the node must have; all of them."
+    )
     preferred: tuple[NodeLabel, ...] = Field((), description="Labels that it had better have.")
     tolerations: tuple[Toleration, ...] = ()
     runtime_class: ObjectName | None = None
@@ -58,22 +66,31 @@ class Gpu(Settings):
     """What the pod asks a GPU by: an extended resource and a count, or a claim."""
 
     resource: str = "nvidia.com/gpu"
-    count: int = Field(1, ge=1, le=64, description="GPUs in one pod. Each gets a worker of its own.")
-    claim: ObjectName | None = Field(
-        None, description="A ResourceClaimTemplate of the namespace, in the resource's place, for `count` GPUs."
+    count: int = Field(
+        1, ge=1, le=64, description="GPUs in one pod. Each gets a worker of its own."
     )
-    device: Literal["cuda", "cpu"] = Field("cuda", description="cpu is for clusters whose GPUs are only advertised.")
+    claim: ObjectName | None = Field(
+        None,
+        description="A ResourceClaimTemplate of the namespace, in the resource's place, for `count` GPUs.",
+    )
+    device: Literal["cuda", "cpu"] = Field(
+        "cuda", description="cpu is for clusters whose GPUs are only advertised."
+    )
 
     @model_validator(mode="after")
     def _check_single_share(self) -> "Gpu":
         if (
             self.count > 1 and MIG_RESOURCE in self.resource
         ):  # CUDA counts whole GPUs, and takes slices by their UUIDs alone
-            raise ValueError("asks for several slices in one pod, whose workers would find one; set count: 1")
+            raise ValueError(
+                "asks for several slices in one pod, whose workers would find one; set count: 1"
+            )
         if self.count > 1 and self.resource.endswith(
             SHARED_SUFFIX
         ):  # they may all be of one GPU: the plugin refuses the pod
-            raise ValueError("asks for several shares in one pod, which is no more of a GPU; set count: 1")
+            raise ValueError(
+                "asks for several shares in one pod, which is no more of a GPU; set count: 1"
+            )
         return self
 
 
@@ -81,9 +98,12 @@ class ModelCache(Settings):
     """Where model files outlive a pod: a claim that every node can mount, a node's folder, or an image."""
 
     claim: ObjectName | None = None
-    host_path: str | None = Field(None, pattern=r"^/", description="A folder of each node. Pod Security must allow it.")
+    host_path: str | None = Field(
+        None, pattern=r"^/", description="A folder of each node. Pod Security must allow it."
+    )
     image: str | None = Field(
-        None, description="An OCI image that is HF_HOME, with the hub's cache in /hub (Kubernetes 1.35)."
+        None,
+        description="An OCI image that is HF_HOME, with the hub's cache in /hub (Kubernetes 1.35).",
     )
 
     @model_validator(mode="after")
@@ -98,15 +118,20 @@ class Retries(Settings):
 
     limit: int = Field(5, ge=0, le=100)
     elsewhere: bool = Field(
-        False, description="Never on a node that failed it before. The pool needs more nodes than `limit`, or grows."
+        False,
+        description="Never on a node that failed it before. The pool needs more nodes than `limit`, or grows.",
     )
 
 
 class GpuSharing(Settings):
     """What keeps batches from each other's GPUs."""
 
-    semaphore: str | None = Field(None, description="A key of ConfigMap imagekiln-gpus: so many pods at once.")
-    mutex: ObjectName | None = Field(None, description="Batches with this name generate one after the other.")
+    semaphore: str | None = Field(
+        None, description="A key of ConfigMap imagekiln-gpus: so many pods at once."
+    )
+    mutex: ObjectName | None = Field(
+        None, description="Batches with this name generate one after the other."
+    )
 
 
 class Profile(Settings):
@@ -120,6 +145,10 @@ class Profile(Settings):
     cache: ModelCache | None = None
     retries: Retries = Retries()
     sharing: GpuSharing = GpuSharing()
-    parallelism: int = Field(16, ge=1, description="The most pods at once, where the submission says nothing.")
+    parallelism: int = Field(
+        16, ge=1, description="The most pods at once, where the submission says nothing."
+    )
     days: Amount = Field(7, description="A workflow that runs for longer is stopped.")
-    report_artifact: bool = Field(True, description="Show the report in Argo's page, from an S3 artifact repository.")
+    report_artifact: bool = Field(
+        True, description="Show the report in Argo's page, from an S3 artifact repository."
+    )

@@ -3,7 +3,12 @@
 from hera.workflows import models as m
 
 from imagekiln.workflows.profiles.profile import Profile, Retries
-from imagekiln.workflows.templates.parameters import RUN_ARGUMENT, declare_inputs, forward_inputs, task_arguments
+from imagekiln.workflows.templates.parameters import (
+    RUN_ARGUMENT,
+    declare_inputs,
+    forward_inputs,
+    task_arguments,
+)
 from imagekiln.workflows.templates.pod import node_affinity, pod_tolerations
 from imagekiln.workflows.templates.retry import retry_strategy
 from imagekiln.workflows.templates.security import resource_pod_patch
@@ -31,7 +36,9 @@ def _children_template() -> m.Template:
     task = m.DAGTask(
         name="workflow",
         template="further-one",
-        arguments=task_arguments(RUN_ARGUMENT, number="{{item}}", **forward_inputs("pods", *SCHEDULING_PARAMETERS)),
+        arguments=task_arguments(
+            RUN_ARGUMENT, number="{{item}}", **forward_inputs("pods", *SCHEDULING_PARAMETERS)
+        ),
         with_sequence=m.Sequence(count=m.IntOrString("{{inputs.parameters.workflows}}")),
     )
     return m.Template(
@@ -88,6 +95,8 @@ def _workflow(profile: Profile) -> dict[str, object]:
             "parallelism": Unquoted("{{inputs.parameters.parallelism}}"),
             "priority": Unquoted("{{inputs.parameters.priority}}"),
             "podPriorityClassName": Unquoted("{{=toJson(inputs.parameters.priority_class)}}"),
-            "arguments": {"parameters": [{"name": name, "value": value} for name, value in parameters.items()]},
+            "arguments": {
+                "parameters": [{"name": name, "value": value} for name, value in parameters.items()]
+            },
         },
     }

@@ -11,7 +11,9 @@ from imagekiln.steps.job.dates import parse_time_zone
 
 CRON_FIELDS = 5
 SUNDAY = 0  # and never 7
-CRON_ITEM = re.compile(r"(\*|(\d+|[a-z]{3})(-(\d+|[a-z]{3}))?)(/\d+)?", re.IGNORECASE)  # no L, W and #, no seconds
+CRON_ITEM = re.compile(
+    r"(\*|(\d+|[a-z]{3})(-(\d+|[a-z]{3}))?)(/\d+)?", re.IGNORECASE
+)  # no L, W and #, no seconds
 
 
 def check_cron(cron: str) -> None:
@@ -43,4 +45,6 @@ def fire_times(cron: str, timezone: str, first: date, last: date) -> Iterator[da
 
 
 def _cron_error(cron: str, why: str) -> BadInput:
-    return BadInput(f"schedule {cron!r}: {why}. Write minute, hour, day, month and weekday: 30 1 * * *.")
+    return BadInput(
+        f"schedule {cron!r}: {why}. Write minute, hour, day, month and weekday: 30 1 * * *."
+    )

@@ -6,8 +6,16 @@ Only integers fan out, and shards give nothing back: a workflow of 2,000 shards 
 from hera.workflows import models as m
 
 from imagekiln.workflows.profiles.profile import Profile
-from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS, child_workflow_templates
-from imagekiln.workflows.templates.parameters import RUN_ARGUMENT, declare_inputs, forward_inputs, task_arguments
+from imagekiln.workflows.templates.child_workflows import (
+    SCHEDULING_PARAMETERS,
+    child_workflow_templates,
+)
+from imagekiln.workflows.templates.parameters import (
+    RUN_ARGUMENT,
+    declare_inputs,
+    forward_inputs,
+    task_arguments,
+)
 
 GROUP_SHARDS = 50  # shards that one node of Argo's page unfolds to
 TASK_ENDED = "({0}.Succeeded || {0}.Failed || {0}.Errored || {0}.Skipped || {0}.Omitted)"
@@ -30,7 +38,14 @@ def _main_template(profile: Profile) -> m.Template:
     filled = "fetch" if profile.cache and profile.cache.claim else "plan"
     tasks = [m.DAGTask(name="plan", template="plan")]
     if filled == "fetch":
-        tasks.append(m.DAGTask(name="fetch", template="fetch", depends="plan", arguments=m.Arguments(parameters=[run])))
+        tasks.append(
+            m.DAGTask(
+                name="fetch",
+                template="fetch",
+                depends="plan",
+                arguments=m.Arguments(parameters=[run]),
+            )
+        )
     tasks += [
         m.DAGTask(
             name="generate",
@@ -43,7 +58,8 @@ def _main_template(profile: Profile) -> m.Template:
             template="further",
             depends=filled,
             arguments=task_arguments(
-                run, **{key: plan.format(key) for key in ("pods", "workflows", *SCHEDULING_PARAMETERS)}
+                run,
+                **{key: plan.format(key) for key in ("pods", "workflows", *SCHEDULING_PARAMETERS)},
             ),
         ),
         m.DAGTask(
@@ -61,7 +77,9 @@ def _shards_template(profile: Profile) -> m.Template:
     task = m.DAGTask(
         name="group",
         template="group",
-        arguments=task_arguments(RUN_ARGUMENT, number="{{item}}", **forward_inputs("first", "count")),
+        arguments=task_arguments(
+            RUN_ARGUMENT, number="{{item}}", **forward_inputs("first", "count")
+        ),
         with_sequence=m.Sequence(
             count=m.IntOrString(
                 f"{{{{=sprig.div(sprig.add(inputs.parameters.count, {GROUP_SHARDS - 1}), {GROUP_SHARDS})}}}}"
@@ -90,4 +108,6 @@ def _group_template() -> m.Template:
         with_sequence=m.Sequence(start=m.IntOrString(start), count=m.IntOrString(count)),
     )
     dag = m.DAGTemplate(fail_fast=False, tasks=[task])
-    return m.Template(name="group", inputs=declare_inputs("run", "number", "first", "count"), dag=dag)
+    return m.Template(
+        name="group", inputs=declare_inputs("run", "number", "first", "count"), dag=dag
+    )

@@ -28,10 +28,14 @@ def build_event_binding(profile: Profile, namespace: str) -> dict[str, object]:
             event=m.Event(selector=f'discriminator == "{name}"'),
             submit=m.Submit(
                 workflow_template_ref=m.WorkflowTemplateRef(name=name),
-                metadata=m.ObjectMeta(name=f'payload["request"] == nil ? "" : "{name}-" + payload["request"]'),
+                metadata=m.ObjectMeta(
+                    name=f'payload["request"] == nil ? "" : "{name}-" + payload["request"]'
+                ),
                 arguments=m.Arguments(
                     parameters=[
-                        m.Parameter(name=key, value_from=m.ValueFrom(event=f'payload["{key}"] ?? ""'))
+                        m.Parameter(
+                            name=key, value_from=m.ValueFrom(event=f'payload["{key}"] ?? ""')
+                        )
                         for key in WORKFLOW_PARAMETERS
                     ]
                 ),

@@ -17,4 +17,6 @@ def forward_inputs(*names: str) -> dict[str, str]:
 
 def task_arguments(run: m.Parameter, **values: str) -> m.Arguments:
     """What a task hands to its template: the run, and values by name."""
-    return m.Arguments(parameters=[run, *(m.Parameter(name=name, value=value) for name, value in values.items())])
+    return m.Arguments(
+        parameters=[run, *(m.Parameter(name=name, value=value) for name, value in values.items())]
+    )

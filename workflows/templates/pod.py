@@ -15,7 +15,9 @@ def node_affinity(pod: PodSettings) -> m.Affinity | None:
     """The labels that a node must have, and had better have."""
     if not pod.labels and not pod.preferred:
         return None
-    terms = [m.NodeSelectorTerm(match_expressions=[_label_requirement(label) for label in pod.labels])]
+    terms = [
+        m.NodeSelectorTerm(match_expressions=[_label_requirement(label) for label in pod.labels])
+    ]
     preferred = [
         m.PreferredSchedulingTerm(
             weight=100, preference=m.NodeSelectorTerm(match_expressions=[_label_requirement(label)])
@@ -24,7 +26,9 @@ def node_affinity(pod: PodSettings) -> m.Affinity | None:
     ]
     return m.Affinity(
         node_affinity=m.NodeAffinity(
-            required_during_scheduling_ignored_during_execution=m.NodeSelector(node_selector_terms=terms)
+            required_during_scheduling_ignored_during_execution=m.NodeSelector(
+                node_selector_terms=terms
+            )
             if pod.labels
             else None,
             preferred_during_scheduling_ignored_during_execution=preferred or None,
@@ -91,18 +95,28 @@ def container_template(
     """The template of a pod that does `work`."""
     extras = extras or PodExtras()
     mounts = [m.VolumeMount(name="tmp", mount_path=TMP)]
-    volumes = [m.Volume(name="tmp", empty_dir=m.EmptyDirVolumeSource(size_limit=_memory_quantity(pod.disk)))]
+    volumes = [
+        m.Volume(
+            name="tmp", empty_dir=m.EmptyDirVolumeSource(size_limit=_memory_quantity(pod.disk))
+        )
+    ]
     if pod.shared_memory is not None:
         mounts.append(m.VolumeMount(name="shared-memory", mount_path="/dev/shm"))  # noqa: S108  # as above
-        memory = m.EmptyDirVolumeSource(medium="Memory", size_limit=_memory_quantity(pod.shared_memory))
+        memory = m.EmptyDirVolumeSource(
+            medium="Memory", size_limit=_memory_quantity(pod.shared_memory)
+        )
         volumes.append(m.Volume(name="shared-memory", empty_dir=memory))
     if extras.volume is not None and extras.mount is not None:
         mounts.append(extras.mount)
         volumes.append(extras.volume)
     return m.Template(
         name=work.name,
-        metadata=m.Metadata(labels={"imagekiln/step": work.name}, annotations=pod.annotations or None),
-        inputs=m.Inputs(parameters=[m.Parameter(name=name) for name in work.inputs]) if work.inputs else None,
+        metadata=m.Metadata(
+            labels={"imagekiln/step": work.name}, annotations=pod.annotations or None
+        ),
+        inputs=m.Inputs(parameters=[m.Parameter(name=name) for name in work.inputs])
+        if work.inputs
+        else None,
         outputs=work.outputs,
         container=_main_container(work, pod, extras, mounts),
         volumes=volumes,
@@ -117,7 +131,9 @@ def container_template(
     )
 
 
-def _main_container(work: StepCommand, pod: PodSettings, extras: PodExtras, mounts: list[m.VolumeMount]) -> m.Container:
+def _main_container(
+    work: StepCommand, pod: PodSettings, extras: PodExtras, mounts: list[m.VolumeMount]
+) -> m.Container:
     resources = {"cpu": m.Quantity(_cpu_quantity(pod.cpu))} | {
         name: m.Quantity(count) for name, count in (extras.resources or {}).items()
     }
@@ -126,10 +142,17 @@ def _main_container(work: StepCommand, pod: PodSettings, extras: PodExtras, moun
         image_pull_policy="IfNotPresent",
         command=["imagekiln"],
         args=list(work.arguments),
-        env=[m.EnvVar(name=name, value=value) for name, value in _container_environment(pod, extras).items()]
+        env=[
+            m.EnvVar(name=name, value=value)
+            for name, value in _container_environment(pod, extras).items()
+        ]
         + [_secret_env(variable, *place) for variable, place in work.secrets.items()]
         + list(work.env),
-        env_from=[m.EnvFromSource(config_map_ref=m.ConfigMapEnvSource(name=DEFAULTS_CONFIG_MAP, optional=True))],
+        env_from=[
+            m.EnvFromSource(
+                config_map_ref=m.ConfigMapEnvSource(name=DEFAULTS_CONFIG_MAP, optional=True)
+            )
+        ],
         resources=m.ResourceRequirements(requests=resources, limits=_limits(extras)),
         security_context=container_security_context(),
         volume_mounts=mounts,
@@ -142,7 +165,11 @@ def _container_environment(pod: PodSettings, extras: PodExtras) -> dict[str, str
 
 
 def _limits(extras: PodExtras) -> dict[str, m.Quantity] | None:
-    return {name: m.Quantity(count) for name, count in extras.resources.items()} if extras.resources else None
+    return (
+        {name: m.Quantity(count) for name, count in extras.resources.items()}
+        if extras.resources
+        else None
+    )
 
 
 def _pod_spec_patch(pod: PodSettings, extras: PodExtras) -> dict[str, object]:

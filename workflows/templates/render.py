@@ -8,7 +8,9 @@ from imagekiln.workflows.templates.workflow_template import build_workflow_templ
 from imagekiln.workflows.templates.yaml import to_yaml_documents
 
 
-def render_manifests(job: Job, schedules: tuple[str, ...] = (), zone: str = "UTC", *, event: bool = False) -> str:
+def render_manifests(
+    job: Job, schedules: tuple[str, ...] = (), zone: str = "UTC", *, event: bool = False
+) -> str:
     """The template of the job's profile with the job on a schedule, where there is one, or else once.
 
     With `event`, what waits for a job instead. Raises BadInput where the job or its profile is not as it must be.

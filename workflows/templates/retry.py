@@ -5,7 +5,9 @@ from hera.workflows import models as m
 from imagekiln.workflows.profiles.profile import Retries
 
 # In double quotes: in a patch, which is YAML, single ones are doubled.
-OOM_EXPRESSION = '(get(get($env, "lastRetry") ?? {}, "message") ?? "OOMKilled") contains "OOMKilled"'
+OOM_EXPRESSION = (
+    '(get(get($env, "lastRetry") ?? {}, "message") ?? "OOMKilled") contains "OOMKilled"'
+)
 MAX_EXPONENTIAL_RETRIES = 6  # retries, the last of which waits eight minutes
 # By the step's exit code, as text. 2 and 3 say that trying again is useless. 75 asks for it. 137 and 143 are signals:
 # out of memory, or stopped before the step could say so. -1: the pod is gone (its node lost, evicted, deleted) or was
@@ -24,7 +26,9 @@ def retry_strategy(retries: Retries) -> m.RetryStrategy:
         expression=RETRY_EXPRESSION,
         backoff=_backoff(retries.limit),
         # Argo can only require another node, not prefer one.
-        affinity=m.RetryAffinity(node_anti_affinity=m.RetryNodeAntiAffinity()) if retries.elsewhere else None,
+        affinity=m.RetryAffinity(node_anti_affinity=m.RetryNodeAntiAffinity())
+        if retries.elsewhere
+        else None,
     )
 
 

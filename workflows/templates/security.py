@@ -34,7 +34,10 @@ def container_security_context() -> m.SecurityContext:
 
 def resource_pod_patch() -> dict[str, object]:
     """A patch for a pod of Argo's own containers. The first writes to /tmp, and gets a volume named tmp there."""
-    container: dict[str, object] = {"securityContext": CONTAINER_SECURITY, "resources": ARGO_RESOURCES}
+    container: dict[str, object] = {
+        "securityContext": CONTAINER_SECURITY,
+        "resources": ARGO_RESOURCES,
+    }
     mount = {"name": "tmp", "mountPath": "/tmp"}  # noqa: S108  # an emptyDir of the pod's own
     return {
         "initContainers": [{"name": "init", "volumeMounts": [mount]} | container],
@@ -45,6 +48,10 @@ def resource_pod_patch() -> dict[str, object]:
 def argo_containers_patch() -> dict[str, object]:
     """A patch for the two containers that Argo adds to a pod: without it, "restricted" refuses them."""
     return {
-        "initContainers": [{"name": "init", "securityContext": CONTAINER_SECURITY, "resources": ARGO_RESOURCES}],
-        "containers": [{"name": "wait", "securityContext": CONTAINER_SECURITY, "resources": ARGO_RESOURCES}],
+        "initContainers": [
+            {"name": "init", "securityContext": CONTAINER_SECURITY, "resources": ARGO_RESOURCES}
+        ],
+        "containers": [
+            {"name": "wait", "securityContext": CONTAINER_SECURITY, "resources": ARGO_RESOURCES}
+        ],
     }

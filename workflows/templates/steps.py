@@ -39,10 +39,21 @@ def step_templates(profile: Profile) -> list[m.Template]:
 def _plan_template(profile: Profile) -> m.Template:
     work = StepCommand(
         "plan",
-        ["plan", "--argo", "--device", profile.gpu.device, *_workers_option(profile), "--outputs", OUTPUTS_FOLDER],
+        [
+            "plan",
+            "--argo",
+            "--device",
+            profile.gpu.device,
+            *_workers_option(profile),
+            "--outputs",
+            OUTPUTS_FOLDER,
+        ],
         "{{workflow.parameters.cpu-image}}",
         env=[
-            *(_encoded_env(f"IMAGEKILN_{key}", parameter) for key, parameter in ENCODED_PARAMETERS.items()),
+            *(
+                _encoded_env(f"IMAGEKILN_{key}", parameter)
+                for key, parameter in ENCODED_PARAMETERS.items()
+            ),
             # Not encoded: a schedule's is itself a variable that Argo resolves later.
             m.EnvVar(name="IMAGEKILN_LOGICAL_DATE", value="{{workflow.parameters.logical-date}}"),
         ],
@@ -63,21 +74,36 @@ ENCODED_PARAMETERS = {
 
 
 def _encoded_env(variable: str, parameter: str) -> m.EnvVar:
-    return m.EnvVar(name=variable, value=f"{{{{=sprig.b64enc(workflow.parameters['{parameter}'])}}}}")
+    return m.EnvVar(
+        name=variable, value=f"{{{{=sprig.b64enc(workflow.parameters['{parameter}'])}}}}"
+    )
 
 
 def _output_parameter(name: str) -> m.Parameter:
     # The run is known to the exit handler too.
     shared = "run" if name == "run" else None
-    return m.Parameter(name=name, value_from=m.ValueFrom(path=f"{OUTPUTS_FOLDER}/{name}"), global_name=shared)
+    return m.Parameter(
+        name=name, value_from=m.ValueFrom(path=f"{OUTPUTS_FOLDER}/{name}"), global_name=shared
+    )
 
 
 def _generate_template(profile: Profile) -> m.Template:
     gpu, cache = profile.gpu, profile.cache
-    offline = [m.EnvVar(name="HF_HUB_OFFLINE", value="1")] if cache and (cache.claim or cache.image) else []
+    offline = (
+        [m.EnvVar(name="HF_HUB_OFFLINE", value="1")]
+        if cache and (cache.claim or cache.image)
+        else []
+    )
     work = StepCommand(
         "generate",
-        ["generate", "--shard", "{{inputs.parameters.shard}}", *_workers_option(profile), "--", RUN_INPUT],
+        [
+            "generate",
+            "--shard",
+            "{{inputs.parameters.shard}}",
+            *_workers_option(profile),
+            "--",
+            RUN_INPUT,
+        ],
         "{{workflow.parameters.gpu-image}}",
         inputs=("run", "shard"),
         env=offline,
@@ -89,7 +115,10 @@ def _generate_template(profile: Profile) -> m.Template:
     lock = m.Synchronization(semaphores=[m.SemaphoreRef(config_map_key_ref=key)]) if key else None
     volume, mount = _model_cache_volume(profile, read_only=bool(offline))
     return container_template(
-        work, profile.generate, profile.retries, PodExtras(resources, gpu.claim, volume, mount, lock)
+        work,
+        profile.generate,
+        profile.retries,
+        PodExtras(resources, gpu.claim, volume, mount, lock),
     )
 
 
@@ -101,17 +130,23 @@ def _workers_option(profile: Profile) -> list[str]:
 def _fetch_template(profile: Profile) -> m.Template:
     """The GPU image, which knows what files a pipeline needs, on a CPU node."""
     image = "{{workflow.parameters.gpu-image}}"
-    work = StepCommand("fetch", ["fetch", "--", RUN_INPUT], image, inputs=("run",), secrets=MODEL_SECRETS)
+    work = StepCommand(
+        "fetch", ["fetch", "--", RUN_INPUT], image, inputs=("run",), secrets=MODEL_SECRETS
+    )
     volume, mount = _model_cache_volume(profile, read_only=False)
     return _cpu_template(work, profile, PodExtras(volume=volume, mount=mount))
 
 
-def _cpu_template(work: StepCommand, profile: Profile, extras: PodExtras | None = None) -> m.Template:
+def _cpu_template(
+    work: StepCommand, profile: Profile, extras: PodExtras | None = None
+) -> m.Template:
     # On any node: CPU nodes may be few, and they do not break as GPUs do.
     return container_template(work, profile.steps, Retries(limit=profile.retries.limit), extras)
 
 
-def _model_cache_volume(profile: Profile, *, read_only: bool) -> tuple[m.Volume | None, m.VolumeMount | None]:
+def _model_cache_volume(
+    profile: Profile, *, read_only: bool
+) -> tuple[m.Volume | None, m.VolumeMount | None]:
     cache = profile.cache
     if cache is None:
         return None, None
@@ -122,7 +157,9 @@ def _model_cache_volume(profile: Profile, *, read_only: bool) -> tuple[m.Volume 
         volume.host_path = m.HostPathVolumeSource(path=cache.host_path, type="Directory")
     else:
         volume.image = m.ImageVolumeSource(reference=cache.image, pull_policy="IfNotPresent")
-    return volume, m.VolumeMount(name="models", mount_path=MODELS_FOLDER, read_only=read_only or None)
+    return volume, m.VolumeMount(
+        name="models", mount_path=MODELS_FOLDER, read_only=read_only or None
+    )
 
 
 def _aggregate_template(profile: Profile) -> m.Template:

@@ -32,18 +32,29 @@ def job_parameter(job: Job) -> str:
 
 def workflow_arguments(job: Job, **more: str) -> m.Arguments:
     """The parameters of a run of the job: only those that differ from the template's."""
-    values = {"job": job_parameter(job), "cpu-image": job.cluster.cpu_image, "gpu-image": job.cluster.gpu_image, **more}
-    return m.Arguments(parameters=[m.Parameter(name=name, value=value) for name, value in values.items() if value])
+    values = {
+        "job": job_parameter(job),
+        "cpu-image": job.cluster.cpu_image,
+        "gpu-image": job.cluster.gpu_image,
+        **more,
+    }
+    return m.Arguments(
+        parameters=[m.Parameter(name=name, value=value) for name, value in values.items() if value]
+    )
 
 
-def build_workflow(job: Job, profile: Profile, date: str = "", timezone: str = "", retry: int = 0) -> dict[str, object]:
+def build_workflow(
+    job: Job, profile: Profile, date: str = "", timezone: str = "", retry: int = 0
+) -> dict[str, object]:
     """The workflow that runs the job. Its name follows from the job, so that applying it twice runs it once.
 
     With `retry`, it is the first, second... that makes the next round of the job's run.
     """
     require_reachable_paths(job)
     more = {"logical-date": date, "timezone": timezone} if date else {}
-    digest = hashlib.sha256(json.dumps([job.model_dump(mode="json"), more]).encode()).hexdigest()[:10]
+    digest = hashlib.sha256(json.dumps([job.model_dump(mode="json"), more]).encode()).hexdigest()[
+        :10
+    ]
     made = m.Workflow(
         api_version=API_VERSION,
         kind="Workflow",
@@ -52,10 +63,14 @@ def build_workflow(job: Job, profile: Profile, date: str = "", timezone: str = "
             namespace=job.cluster.namespace,
             labels=COMMON_LABELS | {JOB_LABEL: job.name},
             annotations={
-                "workflows.argoproj.io/title": " ".join(filter(None, (job.name, date, "retry" if retry else "")))
+                "workflows.argoproj.io/title": " ".join(
+                    filter(None, (job.name, date, "retry" if retry else ""))
+                )
             },
         ),
-        spec=_workflow_spec(job, profile, workflow_arguments(job, **more, retry="true" if retry else "")),
+        spec=_workflow_spec(
+            job, profile, workflow_arguments(job, **more, retry="true" if retry else "")
+        ),
     )
     return as_object(made)
 
@@ -75,7 +90,9 @@ def cron_workflow_name(job: Job) -> str:
     return f"imagekiln-{job.name}"
 
 
-def build_cron_workflow(job: Job, profile: Profile, schedules: tuple[str, ...], zone: str) -> dict[str, object]:
+def build_cron_workflow(
+    job: Job, profile: Profile, schedules: tuple[str, ...], zone: str
+) -> dict[str, object]:
     """The job on a schedule. A firing's date names its run: one that comes twice, or late, makes nothing twice."""
     require_reachable_paths(job)
     for each in schedules:
@@ -85,7 +102,10 @@ def build_cron_workflow(job: Job, profile: Profile, schedules: tuple[str, ...], 
             f"run_id is {job.run_id!r}, of every firing, so that only the first makes anything. Leave it out."
         )
     given = workflow_arguments(job, timezone=zone)
-    given.parameters = [*(given.parameters or []), m.Parameter(name="logical-date", value="{{workflow.scheduledTime}}")]
+    given.parameters = [
+        *(given.parameters or []),
+        m.Parameter(name="logical-date", value="{{workflow.scheduledTime}}"),
+    ]
     labels = COMMON_LABELS | {JOB_LABEL: job.name}
     made = m.CronWorkflow(
         api_version=API_VERSION,
@@ -113,7 +133,11 @@ def build_cron_workflow(job: Job, profile: Profile, schedules: tuple[str, ...], 
 def _concurrency_policy(job: Job) -> str:
     """Whether firings overlap. Each is a run of its own; `parallelism` and quotas share the GPUs."""
     # Two that look for what is new in the same table would both make it; the next one finds what this one would have.
-    return "Forbid" if job.skip_existing and not any(map(DATE_PLACEHOLDER.search, job.prompt_patterns)) else "Allow"
+    return (
+        "Forbid"
+        if job.skip_existing and not any(map(DATE_PLACEHOLDER.search, job.prompt_patterns))
+        else "Allow"
+    )
 
 
 def require_reachable_paths(job: Job) -> None:
@@ -123,6 +147,10 @@ def require_reachable_paths(job: Job) -> None:
     for key, names in places.items():
         for name in names:
             if not is_remote_uri(name) and not name.startswith(BUNDLED_PREFIX):
-                raise BadInput(f"{key} is {name!r}, a place on this machine. Write a URI, such as s3://bucket/folder.")
+                raise BadInput(
+                    f"{key} is {name!r}, a place on this machine. Write a URI, such as s3://bucket/folder."
+                )
     if not (is_hub_id(job.model.id) or job.model.id.startswith((BUNDLED_PREFIX, "/"))):
-        raise BadInput(f"model.id is {job.model.id!r}, a folder of this machine. Write a hub id or bundled:shapes.")
+        raise BadInput(
+            f"model.id is {job.model.id!r}, a folder of this machine. Write a hub id or bundled:shapes."
+        )

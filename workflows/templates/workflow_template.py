@@ -42,7 +42,9 @@ def build_workflow_template(profile: Profile, namespace: str) -> dict[str, objec
             annotations={
                 "workflows.argoproj.io/title": f"Imagekiln: {profile.name}",
                 "workflows.argoproj.io/description": f"{profile.description}. Plan, generate, aggregate.",
-                DIGEST_ANNOTATION: hashlib.sha256(spec.model_dump_json(exclude_none=True).encode()).hexdigest()[:12],
+                DIGEST_ANNOTATION: hashlib.sha256(
+                    spec.model_dump_json(exclude_none=True).encode()
+                ).hexdigest()[:12],
             },
         ),
         spec=spec,
@@ -56,7 +58,9 @@ def template_digest(template: Json) -> str:
     return given.get(DIGEST_ANNOTATION, "")
 
 
-def as_object(made: m.WorkflowTemplate | m.Workflow | m.CronWorkflow | m.WorkflowEventBinding) -> dict[str, object]:
+def as_object(
+    made: m.WorkflowTemplate | m.Workflow | m.CronWorkflow | m.WorkflowEventBinding,
+) -> dict[str, object]:
     """A Hera model as the plain values that Kubernetes takes."""
     return cast("dict[str, object]", made.model_dump(mode="json", by_alias=True, exclude_none=True))
 
@@ -68,7 +72,10 @@ def template_labels(profile: Profile) -> dict[str, str]:
 
 def _template_spec(profile: Profile) -> m.WorkflowSpec:
     images = {"cpu-image": profile.steps.image, "gpu-image": profile.generate.image}
-    parameters = [m.Parameter(name=key, value="", description=text) for key, text in WORKFLOW_PARAMETERS.items()]
+    parameters = [
+        m.Parameter(name=key, value="", description=text)
+        for key, text in WORKFLOW_PARAMETERS.items()
+    ]
     parameters += [m.Parameter(name=key, value=image) for key, image in images.items()]
     return m.WorkflowSpec(
         entrypoint="main",

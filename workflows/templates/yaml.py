@@ -23,7 +23,9 @@ class _ManifestDumper(yaml.SafeDumper):
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
         super().increase_indent(flow, indentless=False)
 
-    def represent_mapping(self, tag: str, mapping: Any, flow_style: bool | None = None) -> yaml.MappingNode:  # noqa: ANN401
+    def represent_mapping(
+        self, tag: str, mapping: Any, flow_style: bool | None = None
+    ) -> yaml.MappingNode:  # noqa: ANN401
         node = super().represent_mapping(tag, mapping, flow_style)
         if sum(len(str(each)) + 4 for pair in mapping.items() for each in pair) > MAX_FLOW_CHARS:
             node.flow_style = False
@@ -68,7 +70,10 @@ def to_yaml(value: Mapping[str, object]) -> str:
 def _names_first(value: object) -> object:
     if isinstance(value, Mapping):
         names = [key for key in ("name", "generateName") if key in value]
-        return {key: _names_first(value[key]) for key in [*names, *(key for key in value if key not in names)]}
+        return {
+            key: _names_first(value[key])
+            for key in [*names, *(key for key in value if key not in names)]
+        }
     return [_names_first(each) for each in value] if isinstance(value, list) else value
 
 

@@ -10,7 +10,9 @@ from imagekiln.steps.runtime.figures import format_percent
 
 MIN_LOST_SHARE = 0.1  # of the time: what takes less is not worth a change
 MIN_BUSY_SHARE = 0.8  # of the time: a device that computes for less is not the limit
-BottleneckKind = Literal["device", "launching", "encoding", "storage", "loading", "compiling", "texts", "ends"]
+BottleneckKind = Literal[
+    "device", "launching", "encoding", "storage", "loading", "compiling", "texts", "ends"
+]
 ADVICE: dict[BottleneckKind, str] = {
     "encoding": "Give the pods more CPU cores, or choose a quicker encoding.",
     "storage": "Bring the output nearer to the pods, or choose an encoding with smaller files.",
@@ -43,18 +45,33 @@ def find_bottleneck(took: StageSeconds, used: DeviceUsage) -> Bottleneck | None:
     return _device_bottleneck(took, used)
 
 
-def _lost_seconds(took: StageSeconds, each: TimeBreakdown) -> dict[BottleneckKind, tuple[float, str]]:
+def _lost_seconds(
+    took: StageSeconds, each: TimeBreakdown
+) -> dict[BottleneckKind, tuple[float, str]]:
     """Seconds in which the device made no pixels, by why, and a sentence for their share."""
     later: dict[BottleneckKind, tuple[float, str]] = (
-        {"storage": (each.wait, "Storage was the limit: {} of the time, the device waited for parts to be written.")}
+        {
+            "storage": (
+                each.wait,
+                "Storage was the limit: {} of the time, the device waited for parts to be written.",
+            )
+        }
         if took.write > took.encode
-        else {"encoding": (each.wait, "Encoding was the limit: {} of the time, the device waited for it.")}
+        else {
+            "encoding": (
+                each.wait,
+                "Encoding was the limit: {} of the time, the device waited for it.",
+            )
+        }
     )
     return later | {
         "loading": (each.load, "Loading the model took {} of the time."),
         "compiling": (each.compile, "Compiling took {} of the time."),
         "texts": (each.text, "Encoding texts took {} of the time."),
-        "ends": (each.rest, "Before the first image and after the last, and between them, {} of the time went."),
+        "ends": (
+            each.rest,
+            "Before the first image and after the last, and between them, {} of the time went.",
+        ),
     }
 
 
@@ -62,7 +79,9 @@ def _device_bottleneck(took: StageSeconds, used: DeviceUsage) -> Bottleneck:
     busy = (took.denoise + took.decode) / took.total if used.busy is None else used.busy
     if used.busy is not None and busy < MIN_BUSY_SHARE:
         said = f"Nothing held the device up, yet it computed only {format_percent(busy)} of the time after loading."
-        return Bottleneck("launching", f"{said} What it is given at once is too little.", ADVICE["launching"])
+        return Bottleneck(
+            "launching", f"{said} What it is given at once is too little.", ADVICE["launching"]
+        )
     after = "" if used.busy is None else " after loading"
     said = f"The device was the limit, as it should be: it computed {format_percent(busy)} of the time{after}."
     return Bottleneck("device", said, "")

@@ -146,12 +146,16 @@ def share_tables(summary: Summary) -> dict[str, list[ShareRow]]:
 
 def _share_rows(found: TopValues) -> list[ShareRow]:
     total = sum(each.images for each in found.top) + found.other_images
-    some = [ShareRow(each.value, format_count(each.images), each.images / total) for each in found.top]
+    some = [
+        ShareRow(each.value, format_count(each.images), each.images / total) for each in found.top
+    ]
     if not found.other_images:
         return some
     return [
         *some,
         ShareRow(
-            f"and {format_count(found.others)} more", format_count(found.other_images), found.other_images / total
+            f"and {format_count(found.others)} more",
+            format_count(found.other_images),
+            found.other_images / total,
         ),
     ]

@@ -50,7 +50,9 @@ class LowestHashSample:
             rows = rows.filter(pc.less(rows["image_id"], self.items[-1].image_id))
         if rows.num_rows:
             found = rows.take(pc.select_k_unstable(rows, self._most, [("image_id", "ascending")]))
-            self.items = sorted([*self.items, *to_samples(found)], key=lambda each: each.image_id)[: self._most]
+            self.items = sorted([*self.items, *to_samples(found)], key=lambda each: each.image_id)[
+                : self._most
+            ]
 
 
 def to_samples(rows: pa.Table) -> Iterator[Sample]:
@@ -97,7 +99,10 @@ class ContactSheet:
         """Let images take part that a gate marked once all shards were known: their rows of the manifest."""
         self._marked[gate].add(rows)
         shown = pa.array([each.image_id for each in self._choose_samples()])
-        self._marks |= {each.image_id: each for each in to_samples(rows.filter(pc.is_in(rows["image_id"], shown)))}
+        self._marks |= {
+            each.image_id: each
+            for each in to_samples(rows.filter(pc.is_in(rows["image_id"], shown)))
+        }
 
     @property
     def samples(self) -> list[Sample]:
@@ -111,12 +116,16 @@ class ContactSheet:
         return {gate: lot.items for gate, lot in self._marked.items() if lot.items}
 
     def _choose_samples(self) -> list[Sample]:
-        frequent = sorted(self._counts, key=lambda size: (-self._counts[size], size))[:MAX_GUARANTEED_SHAPES]
+        frequent = sorted(self._counts, key=lambda size: (-self._counts[size], size))[
+            :MAX_GUARANTEED_SHAPES
+        ]
         sure = (self._of_shape[size] for size in frequent)
         return list(islice(dict.fromkeys(chain(sure, self._lot.items)), MAX_SAMPLES))
 
     def _add_shapes(self, good: pa.Table) -> None:
-        shapes = good.group_by(["width", "height"]).aggregate([("image_id", "min"), ("image_id", "count")])
+        shapes = good.group_by(["width", "height"]).aggregate(
+            [("image_id", "min"), ("image_id", "count")]
+        )
         for shape in shapes.to_pylist():
             size, lowest = (shape["width"], shape["height"]), shape["image_id_min"]
             if size not in self._counts and len(self._counts) == MAX_TRACKED_SHAPES:

@@ -6,7 +6,14 @@ from dataclasses import dataclass
 from imagekiln.steps.aggregate.acceptance import GateResult, gate_results
 from imagekiln.steps.aggregate.report.contact_sheet import Sample
 from imagekiln.steps.aggregate.summary import Summary
-from imagekiln.steps.job.gates import BLANK, LOW_CONTRAST, NEAR_DUPLICATE, OVER_SATURATED, SAFETY, GateSettings
+from imagekiln.steps.job.gates import (
+    BLANK,
+    LOW_CONTRAST,
+    NEAR_DUPLICATE,
+    OVER_SATURATED,
+    SAFETY,
+    GateSettings,
+)
 from imagekiln.steps.runtime.figures import format_number, format_percent, pluralize
 
 MAX_GATES_WITH_SAMPLES = 12  # that show pictures
@@ -38,14 +45,17 @@ def gate_sections(
     for finding in gate_results(given, summary):
         some = pictures.get(finding.gate, ())
         examples = (
-            GateExample(first + place, each, _mark_reason(finding.gate, each)) for place, each in enumerate(some)
+            GateExample(first + place, each, _mark_reason(finding.gate, each))
+            for place, each in enumerate(some)
         )
         found.append(GateSection(finding, _criterion(given, finding.gate), tuple(examples)))
         first += len(some)
     return tuple(found)
 
 
-def top_gates(pictures: Mapping[str, Sequence[Sample]], counts: Mapping[str, int]) -> dict[str, Sequence[Sample]]:
+def top_gates(
+    pictures: Mapping[str, Sequence[Sample]], counts: Mapping[str, int]
+) -> dict[str, Sequence[Sample]]:
     """The pictures of those gates that marked the most, in the gates' order."""
     frequent = sorted(pictures, key=lambda gate: -counts.get(gate, 0))[:MAX_GATES_WITH_SAMPLES]
     return {gate: each for gate, each in pictures.items() if gate in frequent}

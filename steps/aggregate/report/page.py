@@ -8,7 +8,12 @@ from itertools import chain
 from jinja2 import Environment, PackageLoader
 
 from imagekiln.steps.aggregate.report.bottleneck import find_bottleneck
-from imagekiln.steps.aggregate.report.charts import Chart, distribution_charts, share_tables, throughput_chart
+from imagekiln.steps.aggregate.report.charts import (
+    Chart,
+    distribution_charts,
+    share_tables,
+    throughput_chart,
+)
 from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet, Sample, render_thumbnail
 from imagekiln.steps.aggregate.report.gates import gate_sections, top_gates
 from imagekiln.steps.aggregate.report.previous_run import compare_summaries, load_previous_summary
@@ -33,7 +38,11 @@ THUMBNAIL_WRITERS = 8
 UNFOLDED_FAILURES = 5  # the others are folded away
 MAX_FAILURES = 20
 MAX_PARTS = 20
-FORMAT_PHRASES = {"parquet": "in Parquet", "webdataset": "in WebDataset tars", "files": "as files with sidecars"}
+FORMAT_PHRASES = {
+    "parquet": "in Parquet",
+    "webdataset": "in WebDataset tars",
+    "files": "as files with sidecars",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +65,9 @@ class ReportData:
 def write_report(store: Store, plan: Plan, summary: Summary, samples: ContactSheet) -> None:
     """Write the page and its pictures into the run, the page last."""
     shown = top_gates(samples.samples_by_gate, summary.marks)
-    contents = ReportData(store.uri, plan, summary, load_previous_summary(store, plan), samples.samples, shown)
+    contents = ReportData(
+        store.uri, plan, summary, load_previous_summary(store, plan), samples.samples, shown
+    )
     with ThreadPoolExecutor(THUMBNAIL_WRITERS) as pool:
         list(pool.map(lambda each: _write_thumbnail(store, *each), enumerate(contents.samples)))
     write_plots(store, plotted_charts(summary))
@@ -66,7 +77,11 @@ def write_report(store: Store, plan: Plan, summary: Summary, samples: ContactShe
 def plotted_charts(summary: Summary) -> list[Chart]:
     """The charts that have a picture."""
     took = summarize_time_use(summary.seconds, summary.usage)
-    each = (throughput_chart(summary.throughput), took and took.chart, *distribution_charts(summary))
+    each = (
+        throughput_chart(summary.throughput),
+        took and took.chart,
+        *distribution_charts(summary),
+    )
     return [chart for chart in each if chart and chart.plot]
 
 
@@ -110,7 +125,9 @@ def _template_context(contents: ReportData) -> dict[str, object]:
         "shares_of": share_tables(summary),
         "spent": summarize_time_use(summary.seconds, summary.usage),
         "bottleneck": find_bottleneck(summary.seconds, summary.usage),
-        "gates": gate_sections(contents.plan.job.gates, summary, contents.samples_by_gate, len(contents.sheet_samples)),
+        "gates": gate_sections(
+            contents.plan.job.gates, summary, contents.samples_by_gate, len(contents.sheet_samples)
+        ),
         "pictures": list(enumerate(contents.sheet_samples)),
         "encoding": describe_encoding(contents.plan.job.encoding),
         "laid_down": FORMAT_PHRASES[contents.plan.job.format],

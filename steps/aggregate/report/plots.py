@@ -53,7 +53,9 @@ def draw_plot(drawing: Plot, scheme: ColorScheme) -> bytes:
     """The drawing as a PNG of 920 by 460 pixels."""
     # Not the settings of whoever runs this.
     with rc_context(dict(rcParamsDefault) | {"font.family": "DejaVu Sans", "font.size": 11}):
-        canvas = Figure(figsize=(WIDTH / 100, HEIGHT / 100), dpi=100 * PIXEL_RATIO, facecolor=scheme.background)
+        canvas = Figure(
+            figsize=(WIDTH / 100, HEIGHT / 100), dpi=100 * PIXEL_RATIO, facecolor=scheme.background
+        )
         axes = canvas.add_axes((0.12, 0.14, 0.81, 0.8), facecolor=scheme.background)
         _style_axes(axes, scheme)
         if isinstance(drawing, BarPlot):
@@ -94,8 +96,17 @@ def _draw_scatter(axes: Axes, drawing: ScatterPlot, scheme: ColorScheme) -> None
     size = 4 if len(told) > 300 else 16
     plain = [pair for pair in told if pair[0] not in slow]
     axes.axhline(drawing.median, color=scheme.ink, linewidth=1, dashes=(4, 3))
-    for pairs, colour, larger in ((plain, scheme.bar, 1), ([(each, rate_of[each]) for each in slow], scheme.slow, 2)):
-        axes.scatter(*_split_points(pairs), s=size * larger, color=colour, alpha=1 if larger > 1 else 0.8, linewidths=0)
+    for pairs, colour, larger in (
+        (plain, scheme.bar, 1),
+        ([(each, rate_of[each]) for each in slow], scheme.slow, 2),
+    ):
+        axes.scatter(
+            *_split_points(pairs),
+            s=size * larger,
+            color=colour,
+            alpha=1 if larger > 1 else 0.8,
+            linewidths=0,
+        )
     for shard in drawing.slow_shards[:MAX_LABELED_SHARDS]:
         axes.annotate(str(shard), (shard, rate_of[shard]), (0, 5), textcoords="offset points", ha="center",
                       fontsize=9, color=scheme.slow)  # fmt: skip
@@ -116,7 +127,10 @@ def _draw_stack(axes: Axes, drawing: StackedBarPlot, scheme: ColorScheme) -> Non
         start += each.share
     for row, each in enumerate(drawing.concurrent, 1):
         axes.barh(BAR_SPACING * row, each.share, 0.42, color=scheme.ink)
-    names = ["device", *(f"{each.name}\n{format_percent(each.share)}" for each in drawing.concurrent)]
+    names = [
+        "device",
+        *(f"{each.name}\n{format_percent(each.share)}" for each in drawing.concurrent),
+    ]
     axes.set_yticks([BAR_SPACING * row for row in range(len(names))], names, fontsize=9)
     axes.set_ylim(BAR_SPACING * len(names) - 0.3, -0.3)
     axes.set_xlim(0, max(1.0, start))

@@ -31,8 +31,12 @@ def break_down_time(took: StageSeconds, used: DeviceUsage) -> TimeBreakdown:
     text = took.text if used.busy is None else used.busy * (took.total - took.load) - drawn
     text = min(took.text, max(0.0, text))
     left = max(0.0, took.total - took.load - took.compile - text - drawn)
-    wait = min(took.denoise_waits, left)  # the device may still be at a batch while the next one waits
-    return TimeBreakdown(took.load, took.compile, text, took.denoise, took.decode, wait, left - wait)
+    wait = min(
+        took.denoise_waits, left
+    )  # the device may still be at a batch while the next one waits
+    return TimeBreakdown(
+        took.load, took.compile, text, took.denoise, took.decode, wait, left - wait
+    )
 
 
 MIN_PLOT_SECONDS = 60.0  # of less, words and a table say all
@@ -63,7 +67,9 @@ def summarize_time_use(took: StageSeconds, used: DeviceUsage) -> TimeUse | None:
     if not took.total:
         return None
     each = break_down_time(took, used)
-    in_turn = _share_rows([(_stage_label(name, took), getattr(each, name)) for name in SEQUENTIAL_STAGES], took.total)
+    in_turn = _share_rows(
+        [(_stage_label(name, took), getattr(each, name)) for name in SEQUENTIAL_STAGES], took.total
+    )
     main = [(name, getattr(took, stage)) for stage, name in CONCURRENT_STAGES.items()]
     beside = _share_rows([*main, *_device_side_work(took, each)], took.total)
     chart = _time_use_chart(took, in_turn, beside[: len(main)], beside)
@@ -85,7 +91,10 @@ def _share_rows(each: list[tuple[str, float]], total: float) -> tuple[ShareRow, 
 
 
 def _time_use_chart(
-    took: StageSeconds, in_turn: tuple[ShareRow, ...], bars: tuple[ShareRow, ...], beside: tuple[ShareRow, ...]
+    took: StageSeconds,
+    in_turn: tuple[ShareRow, ...],
+    bars: tuple[ShareRow, ...],
+    beside: tuple[ShareRow, ...],
 ) -> Chart:
     text = f"Of the {format_duration(took.total)} that the shards took, in turn: {_format_shares(in_turn)}. Beside these: {_format_shares(beside)}."
     drawing = StackedBarPlot(in_turn, bars) if took.total >= MIN_PLOT_SECONDS else None
@@ -93,4 +102,7 @@ def _time_use_chart(
 
 
 def _format_shares(shares: tuple[ShareRow, ...]) -> str:
-    return ", ".join(f"{each.name} {format_percent(each.share)}" for each in shares if each.share) or "nothing"
+    return (
+        ", ".join(f"{each.name} {format_percent(each.share)}" for each in shares if each.share)
+        or "nothing"
+    )

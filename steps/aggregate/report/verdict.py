@@ -4,7 +4,12 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from imagekiln.steps.aggregate.acceptance import accept_command, exceeded_gates, format_aggregate_command, gate_results
+from imagekiln.steps.aggregate.acceptance import (
+    accept_command,
+    exceeded_gates,
+    format_aggregate_command,
+    gate_results,
+)
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runtime.figures import format_count, format_percent, pluralize
@@ -39,13 +44,20 @@ def judge_run(summary: Summary, job: Job, uri: str) -> RunVerdict:
 def _finished_verdict(summary: Summary, run: str) -> RunVerdict:
     verify = format_command("verify", run)
     if not summary.images:
-        return RunVerdict("finished", "Finished: there was no image to make.", _explain_no_images(summary), ())
+        return RunVerdict(
+            "finished", "Finished: there was no image to make.", _explain_no_images(summary), ()
+        )
     if not summary.not_ok:
         advice = "Nothing is left to do. To read everything back and check it by hash:"
         return RunVerdict(
-            "finished", f"Finished: all {pluralize(summary.images, 'image is', 'images are')} ok.", advice, (verify,)
+            "finished",
+            f"Finished: all {pluralize(summary.images, 'image is', 'images are')} ok.",
+            advice,
+            (verify,),
         )
-    left = summary.not_ok > summary.statuses.get("filtered", 0)  # what was filtered, no retry makes again
+    left = summary.not_ok > summary.statuses.get(
+        "filtered", 0
+    )  # what was filtered, no retry makes again
     return RunVerdict(
         "finished",
         f"Finished: {format_count(summary.ok)} of {pluralize(summary.images, 'image is', 'images are')} ok.",
@@ -62,9 +74,15 @@ def _explain_no_images(summary: Summary) -> str:
 
 
 def _incomplete_verdict(summary: Summary, job: Job, run: str) -> RunVerdict:
-    shards = sorted({int(found[1]) for part in summary.missing_parts if (found := PART_SHARD.search(part))})
-    generate = [format_command("generate", run, f"--shard {shard}") for shard in shards[:MAX_SHARD_COMMANDS]]
-    some = len(shards) > MAX_SHARD_COMMANDS or summary.missing_parts_count > len(summary.missing_parts)
+    shards = sorted(
+        {int(found[1]) for part in summary.missing_parts if (found := PART_SHARD.search(part))}
+    )
+    generate = [
+        format_command("generate", run, f"--shard {shard}") for shard in shards[:MAX_SHARD_COMMANDS]
+    ]
+    some = len(shards) > MAX_SHARD_COMMANDS or summary.missing_parts_count > len(
+        summary.missing_parts
+    )
     return RunVerdict(
         "incomplete",
         f"Incomplete: {format_count(summary.missing)} of {pluralize(summary.images, 'image')} are missing.",

@@ -18,13 +18,19 @@ from imagekiln.steps.generate.diffusion.device import is_device_lost, is_out_of_
 from imagekiln.steps.generate.diffusion.image_prefetch import ImagePrefetcher
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings
-from imagekiln.steps.models.adapters import controlnet_mismatch, fetch_planned_adapter, require_ip_adapter_files
+from imagekiln.steps.models.adapters import (
+    controlnet_mismatch,
+    fetch_planned_adapter,
+    require_ip_adapter_files,
+)
 from imagekiln.steps.models.families import ImageEncoderClass, variants_of
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.storage.failures import error_reason
 from imagekiln.steps.storage.store import Store
 
-BLANK_IMAGE = Pillow.new("RGB", (8, 8))  # a picture for rows that have none, and to try an adapter with
+BLANK_IMAGE = Pillow.new(
+    "RGB", (8, 8)
+)  # a picture for rows that have none, and to try an adapter with
 
 
 def preprocess_reference(pipe: diffusers.DiffusionPipeline, picture: Pillow.Image) -> torch.Tensor:
@@ -33,7 +39,9 @@ def preprocess_reference(pipe: diffusers.DiffusionPipeline, picture: Pillow.Imag
     return pixels
 
 
-def encode_reference(pipe: diffusers.DiffusionPipeline, seen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def encode_reference(
+    pipe: diffusers.DiffusionPipeline, seen: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
     """What a picture becomes, and what stands for none: each what one image of a batch is told."""
     with torch.no_grad():
         if isinstance(pipe, SD3IPAdapterMixin):
@@ -41,7 +49,9 @@ def encode_reference(pipe: diffusers.DiffusionPipeline, seen: torch.Tensor) -> t
         if isinstance(pipe, FluxIPAdapterMixin):
             return _with_zeros(pipe.encode_image(seen, pipe.device, 1))
         (layer,) = pipe.unet.encoder_hid_proj.image_projection_layers
-        positive, negative = pipe.encode_image(seen, pipe.device, 1, not isinstance(layer, ImageProjection))
+        positive, negative = pipe.encode_image(
+            seen, pipe.device, 1, not isinstance(layer, ImageProjection)
+        )
     return positive, negative
 
 
@@ -50,7 +60,9 @@ def check_ip_adapter(pipe: diffusers.DiffusionPipeline) -> None:
     positive, _ = encode_reference(pipe, preprocess_reference(pipe, BLANK_IMAGE))
     with torch.no_grad():
         if isinstance(pipe, SD3IPAdapterMixin):
-            states, time = pipe.transformer.image_proj(positive[None], torch.zeros(1, device=pipe.device))
+            states, time = pipe.transformer.image_proj(
+                positive[None], torch.zeros(1, device=pipe.device)
+            )
             reader = next(iter(pipe.transformer.attn_processors.values()))
             reader.to_k_ip(reader.norm_ip(states, temb=time))
         elif isinstance(pipe, FluxIPAdapterMixin):
@@ -85,19 +97,27 @@ def load_adapters(pipe: diffusers.DiffusionPipeline, plan: Plan, store: Store) -
     Raises BadInput where a network does not fit or is not as planned, Missing, TryAgain.
     """
     control, reference = plan.job.model.controlnet, plan.job.model.ip_adapter
-    found = LoadedAdapters(ImagePrefetcher(store, partial(preprocess_reference, pipe) if reference else None))
+    found = LoadedAdapters(
+        ImagePrefetcher(store, partial(preprocess_reference, pipe) if reference else None)
+    )
     if control is not None:
         network = _load_or_explain(
-            "model.controlnet", lambda: load_controlnet(pipe, control, plan.adapters["control_image"])
+            "model.controlnet",
+            lambda: load_controlnet(pipe, control, plan.adapters["control_image"]),
         )
         found = replace(found, controlnet=network, controlnet_scale=control.scale)
     if reference is not None:
-        _load_or_explain("model.ip_adapter", lambda: load_ip_adapter(pipe, reference, plan.adapters["reference_image"]))
+        _load_or_explain(
+            "model.ip_adapter",
+            lambda: load_ip_adapter(pipe, reference, plan.adapters["reference_image"]),
+        )
         found = replace(found, ip_adapter_scale=reference.scale)
     return found
 
 
-def load_controlnet(pipe: diffusers.DiffusionPipeline, wanted: ControlNetSettings, key: str) -> diffusers.ModelMixin:
+def load_controlnet(
+    pipe: diffusers.DiffusionPipeline, wanted: ControlNetSettings, key: str
+) -> diffusers.ModelMixin:
     """The ControlNet with this key, on the pipeline's device. Raises ValueError where it does not fit, and others."""
     folder = fetch_planned_adapter(wanted, key)
     kind = variants_of(type(pipe).__name__).controlnet
@@ -113,22 +133,38 @@ def load_controlnet(pipe: diffusers.DiffusionPipeline, wanted: ControlNetSetting
 
 def load_ip_adapter(pipe: diffusers.DiffusionPipeline, wanted: IpAdapterSettings, key: str) -> None:
     """Make the IP-Adapter with this key a part of the pipeline. Raises what loading raises."""
-    folder, kind = fetch_planned_adapter(wanted, key), variants_of(type(pipe).__name__).ip_adapter_encoder
+    folder, kind = (
+        fetch_planned_adapter(wanted, key),
+        variants_of(type(pipe).__name__).ip_adapter_encoder,
+    )
     if kind is None:
         raise ValueError(f"{type(pipe).__name__} takes none")
     require_ip_adapter_files(folder, wanted, kind, denoiser_network(pipe).config)
     _load_image_encoder(pipe, folder / wanted.image_encoder, kind)
-    pipe.load_ip_adapter(str(folder), subfolder=wanted.subfolder, weight_name=wanted.weight_name, local_files_only=True)
-    if lacking := [name for name, each in denoiser_network(pipe).named_parameters() if each.is_meta]:
+    pipe.load_ip_adapter(
+        str(folder),
+        subfolder=wanted.subfolder,
+        weight_name=wanted.weight_name,
+        local_files_only=True,
+    )
+    if lacking := [
+        name for name, each in denoiser_network(pipe).named_parameters() if each.is_meta
+    ]:
         raise ValueError(f"it has no {lacking[0]}")
     denoiser_network(pipe).eval()
     check_ip_adapter(pipe)
 
 
-def _load_image_encoder(pipe: diffusers.DiffusionPipeline, folder: Path, kind: ImageEncoderClass) -> None:
+def _load_image_encoder(
+    pipe: diffusers.DiffusionPipeline, folder: Path, kind: ImageEncoderClass
+) -> None:
     """Load it by ourselves: the pipeline would take pickles too, and what a file lacks would be drawn at random."""
     encoder, told = getattr(transformers, kind).from_pretrained(
-        folder, dtype=pipe.dtype, use_safetensors=True, local_files_only=True, output_loading_info=True
+        folder,
+        dtype=pipe.dtype,
+        use_safetensors=True,
+        local_files_only=True,
+        output_loading_info=True,
     )
     if told["missing_keys"]:
         raise ValueError(f"its image encoder has no {min(told['missing_keys'])}")

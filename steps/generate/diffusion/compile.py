@@ -66,7 +66,9 @@ def has_compiler() -> bool:
 class CompiledNetworks:
     """The networks of a pipeline that are compiled at their first call, `how` the family takes it."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline, how: CompileMode, further: Sequence[Network] = ()) -> None:
+    def __init__(
+        self, pipe: diffusers.DiffusionPipeline, how: CompileMode, further: Sequence[Network] = ()
+    ) -> None:
         """Set them so, and `further` denoisers, each whole; nothing is compiled yet."""
         self.mode = how
         denoiser = getattr(pipe, "unet", getattr(pipe, "transformer", None))
@@ -76,7 +78,9 @@ class CompiledNetworks:
         if how == "regional" and not getattr(denoiser, "_repeated_blocks", None):
             self.mode = "whole"
         parts = _modules_to_compile(pipe, denoiser, self.mode)
-        self._calls = _compile_modules([*parts, *(each.to(memory_format=torch.channels_last) for each in further)])
+        self._calls = _compile_modules(
+            [*parts, *(each.to(memory_format=torch.channels_last) for each in further)]
+        )
 
     def disable(self) -> None:
         """Run as they were written."""
@@ -89,14 +93,18 @@ class CompiledNetworks:
             network._compiled_call_impl = call
 
 
-def _modules_to_compile(pipe: diffusers.DiffusionPipeline, denoiser: Network, how: CompileMode) -> list[Network]:
+def _modules_to_compile(
+    pipe: diffusers.DiffusionPipeline, denoiser: Network, how: CompileMode
+) -> list[Network]:
     """What is compiled each by itself: the denoiser or its repeated blocks, and the network that decodes."""
     parts = [denoiser]
     if how == "regional":  # blocks of one class share their code
         named = set(denoiser._repeated_blocks)
         parts = [each for each in denoiser.modules() if type(each).__name__ in named]
     else:
-        denoiser.to(memory_format=torch.channels_last)  # what convolutions on a GPU are quickest with
+        denoiser.to(
+            memory_format=torch.channels_last
+        )  # what convolutions on a GPU are quickest with
     vae = getattr(pipe, "vae", None)
     # Of other kinds, some decode in loops over caches, in which little can be compiled.
     return [*parts, vae.decoder] if isinstance(vae, diffusers.AutoencoderKL) else parts
@@ -132,7 +140,9 @@ class CompiledPipeline:
         self.clock = CompileClock()
         self._family = family_of(type(pipe).__name__)
         self._networks = CompiledNetworks(
-            pipe, self._family.compile_mode if _should_compile(speed, pipe.device) else "none", further
+            pipe,
+            self._family.compile_mode if _should_compile(speed, pipe.device) else "none",
+            further,
         )
         self._code = code
         self._begun: set[str] = set()
@@ -172,7 +182,10 @@ class CompiledPipeline:
             self._networks.enable()
             raise
         self._networks.mode = "none"
-        log.warning("The model could not be compiled (%s), so it runs as it is, slower. Set speed.compile: off.", said)
+        log.warning(
+            "The model could not be compiled (%s), so it runs as it is, slower. Set speed.compile: off.",
+            said,
+        )
         return drawn
 
     def _shared_code(self, kind: str) -> AbstractContextManager[None]:
@@ -199,7 +212,9 @@ class CompiledPipeline:
             float(wanted.guidance > self._family.guidance_threshold),
             ",".join(lora_weights(wanted.loras)) or None,
         )
-        first = replace(wanted, steps=1, guidance=guided, sampler="default", loras=loras, strength=None)
+        first = replace(
+            wanted, steps=1, guidance=guided, sampler="default", loras=loras, strength=None
+        )
         return f"{len(batch)} {first}"
 
 

@@ -21,7 +21,9 @@ from imagekiln.steps.storage.store import Store
 
 FORMAT_HEADER = b"imagekiln compiled code 1\n"
 DIGEST_BYTES = 32
-MAX_OBJECT_BYTES = 2**30  # of one object: what a stranger put there could be of any size, and is held in memory
+MAX_OBJECT_BYTES = (
+    2**30
+)  # of one object: what a stranger put there could be of any size, and is held in memory
 log = logging.getLogger(__name__)
 
 
@@ -36,9 +38,13 @@ class CompileCache:
     @contextmanager
     def shared(self, batch: str) -> Iterator[None]:
         """Load the code of a batch shape, if any is kept. If none is, keep what is compiled in the block."""
-        key = compiled_code_key(hashlib.sha256(json.dumps([*self._decides, batch]).encode()).hexdigest())
+        key = compiled_code_key(
+            hashlib.sha256(json.dumps([*self._decides, batch]).encode()).hexdigest()
+        )
         there = self._load(key)
-        with CacheArtifactManager.with_fresh_cache():  # of this shape only, else each object would hold all before it
+        with (
+            CacheArtifactManager.with_fresh_cache()
+        ):  # of this shape only, else each object would hold all before it
             yield
             if not there:
                 self._save(key)
@@ -53,10 +59,15 @@ class CompileCache:
             log.warning("%s The model is compiled here.", error)
             return True
         code = content[len(FORMAT_HEADER) + DIGEST_BYTES :]
-        sound = bool(code) and len(content) <= MAX_OBJECT_BYTES and content[: -len(code)] == _header(code)
+        sound = (
+            bool(code)
+            and len(content) <= MAX_OBJECT_BYTES
+            and content[: -len(code)] == _header(code)
+        )
         if not sound or not _load_artifacts(code):
             log.warning(
-                "%s: is no compiled code, or damaged; the model is compiled here. Delete it.", self._store.uri_of(key)
+                "%s: is no compiled code, or damaged; the model is compiled here. Delete it.",
+                self._store.uri_of(key),
             )
         return True
 
@@ -65,7 +76,9 @@ class CompileCache:
         if made is None or len(content := _header(made[0]) + made[0]) > MAX_OBJECT_BYTES:
             return
         try:
-            if not self._store.exists(key):  # by now: of many pods that begin together, one need send it
+            if not self._store.exists(
+                key
+            ):  # by now: of many pods that begin together, one need send it
                 self._store.create(key, content)
         except KilnError as error:  # the images do not need it
             log.warning("%s Compiled code is not kept.", error)
@@ -89,8 +102,16 @@ def _describe_machine(device: torch.device) -> list[str]:
     except PackageNotFoundError:
         triton = ""
     software = [torch.__version__, str(torch.version.cuda), triton, platform.python_version()]
-    processor = [platform.machine(), torch.backends.cpu.get_cpu_capability()]  # a GPU's code has some for it, too
+    processor = [
+        platform.machine(),
+        torch.backends.cpu.get_cpu_capability(),
+    ]  # a GPU's code has some for it, too
     if device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)
-        return [*software, *processor, torch.cuda.get_device_name(device), f"{capability[0]}.{capability[1]}"]
+        return [
+            *software,
+            *processor,
+            torch.cuda.get_device_name(device),
+            f"{capability[0]}.{capability[1]}",
+        ]
     return [*software, *processor, device.type]

@@ -48,7 +48,12 @@ class PipelineCall:
 
     def iter_images(self) -> Iterator[tuple[RGB, bool, bool]]:
         """Each image's pixels, whether its numbers were finite, and whether it was refused."""
-        return zip(self.host_copy.rgb.numpy(), self.host_copy.finite.tolist(), self.safety_flags, strict=True)
+        return zip(
+            self.host_copy.rgb.numpy(),
+            self.host_copy.finite.tolist(),
+            self.safety_flags,
+            strict=True,
+        )
 
 
 def to_tensor(
@@ -61,7 +66,9 @@ def to_tensor(
     found = images.float() if isinstance(images, torch.Tensor) else _channels_first(images)
     height, width = found.shape[-2:]
     if (height, width) != (row.parameters.height, row.parameters.width):
-        raise ValueError(f"the model drew {width} x {height} pixels, which is the nearest size that it knows")
+        raise ValueError(
+            f"the model drew {width} x {height} pixels, which is the nearest size that it knows"
+        )
     return found
 
 
@@ -78,9 +85,13 @@ def _channels_first(images: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]")
 def to_drawn_image(row: ImageRow, rgb: RGB, good: bool, bad: bool) -> DrawnImage:
     """A row's picture: `good` numbers are finite, a `bad` image was refused."""
     if not good:
-        return DrawnImage(row.index_in_part, None, "blank", "the model gave numbers that are not finite")
+        return DrawnImage(
+            row.index_in_part, None, "blank", "the model gave numbers that are not finite"
+        )
     if bad:
-        return DrawnImage(row.index_in_part, None, "filtered", "the model's safety checker refused it")
+        return DrawnImage(
+            row.index_in_part, None, "filtered", "the model's safety checker refused it"
+        )
     return DrawnImage(row.index_in_part, rgb)
 
 
@@ -110,7 +121,9 @@ class Denoiser:
         self._conditioning = self._branches.text_to_image.inputs
         self._schedulers = {"default": pipe.scheduler}
         controlnet = None if conditions is None else conditions.controlnet
-        self.compiled_pipeline = CompiledPipeline(pipe, speed, code, [] if controlnet is None else [controlnet])
+        self.compiled_pipeline = CompiledPipeline(
+            pipe, speed, code, [] if controlnet is None else [controlnet]
+        )
         self.vae_decoder = VaeDecoder(pipe, speed.vae)
         self._meter = PipelineProfiler(
             pipe, texts=not self._conditioning.encodes_texts, clock=self.compiled_pipeline.clock
@@ -120,7 +133,9 @@ class Denoiser:
         self._copies = side_stream(self.device)
         self._before: DeviceEvent | None = None
 
-    def draw(self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> Sequence[DrawnImage]:
+    def draw(
+        self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+    ) -> Sequence[DrawnImage]:
         """Draw rows of one shape in a batch padded to `size`, or one by one in families where neighbours would tell.
 
         One picture a row, `blank` where it is not finite. `check` is called after each step and may raise to give up.
@@ -167,12 +182,21 @@ class Denoiser:
             with spans.span("text"):
                 text = told.text_kwargs(batch)
             self._encode_upcoming_texts(batch[0])
-            inputs = text | told.noise_kwargs(batch) | told.settings_kwargs(batch[0]) | told.after_step(check)
+            inputs = (
+                text
+                | told.noise_kwargs(batch)
+                | told.settings_kwargs(batch[0])
+                | told.after_step(check)
+            )
             output = branch.draw(inputs | self._branches.image_kwargs(batch))
         images = to_tensor(output.images, batch[0])
-        return PipelineCall(copy_to_host(images, self._copies, spans), safety_flags(output, len(batch)), spans)
+        return PipelineCall(
+            copy_to_host(images, self._copies, spans), safety_flags(output, len(batch)), spans
+        )
 
-    def _to_drawn_images(self, rows: Sequence[ImageRow], calls: Sequence[PipelineCall]) -> list[DrawnImage]:
+    def _to_drawn_images(
+        self, rows: Sequence[ImageRow], calls: Sequence[PipelineCall]
+    ) -> list[DrawnImage]:
         """The pictures of calls that are over. What filled up their batch comes last, and is left out."""
         for each in calls:
             self._meter.add_call(each.spans)
@@ -185,7 +209,9 @@ class Denoiser:
         if self.compiled_pipeline.compiling_now:
             return
         self._ahead.start(
-            self._conditioning.uncached_texts([each for each in coming if batch_shape(each) == batch_shape(row)])
+            self._conditioning.uncached_texts(
+                [each for each in coming if batch_shape(each) == batch_shape(row)]
+            )
         )
 
     def _prepare_pipeline(self, pipe: diffusers.DiffusionPipeline, row: ImageRow) -> None:

@@ -20,7 +20,11 @@ OUT_OF_MEMORY_MESSAGES = (
 
 def choose_device(wanted: str) -> torch.device:
     """The device of the job's `device`; `auto` takes the best there is. Raises TryAgain where it is not there."""
-    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    there = {
+        "cuda": torch.cuda.is_available(),
+        "mps": torch.backends.mps.is_available(),
+        "cpu": True,
+    }
     if wanted == "auto":
         return torch.device(next(name for name, here in there.items() if here))
     if not there[wanted]:
@@ -43,7 +47,9 @@ def process_peak_bytes(device: torch.device) -> int:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether a smaller batch may get through where this one did not."""
-    said = isinstance(error, RuntimeError) and any(words in str(error) for words in OUT_OF_MEMORY_MESSAGES)
+    said = isinstance(error, RuntimeError) and any(
+        words in str(error) for words in OUT_OF_MEMORY_MESSAGES
+    )
     return said or isinstance(error, torch.OutOfMemoryError | MemoryError)
 
 

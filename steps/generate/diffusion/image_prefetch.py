@@ -35,7 +35,9 @@ class ImageRequest:
 class ImagePrefetcher:
     """Pictures of a run, by row and column. Not for use from two threads at once."""
 
-    def __init__(self, store: Store, look: Callable[[Pillow.Image], Preprocessed] | None = None) -> None:
+    def __init__(
+        self, store: Store, look: Callable[[Pillow.Image], Preprocessed] | None = None
+    ) -> None:
         """Take the run's own folder, and not that of a round; and what makes of a reference all that is kept of it.
 
         A reference has any size. Whole, those that are at hand would take gigabytes.
@@ -80,7 +82,9 @@ class ImagePrefetcher:
             raise
 
     def _prefetch(self) -> None:
-        while len(self._ahead) < PREFETCH_IMAGES and (after := next(self._expected, None)) is not None:
+        while (
+            len(self._ahead) < PREFETCH_IMAGES and (after := next(self._expected, None)) is not None
+        ):
             self._ahead.add(after)
             self._submit(after)
 
@@ -96,7 +100,9 @@ class ImagePrefetcher:
         key = input_image_key(asked.sha256)
         content = self._store.read(key)
         if hashlib.sha256(content).hexdigest() != asked.sha256:
-            raise BadInput(f"{self._store.uri_of(key)}: is not the picture that was planned. Restore it.")
+            raise BadInput(
+                f"{self._store.uri_of(key)}: is not the picture that was planned. Restore it."
+            )
         picture = open_input_image(content)
         if asked.size is None:
             return self._look(picture) if self._look else picture
@@ -111,4 +117,6 @@ def image_request(row: ImageRow, column: str) -> ImageRequest:
 
 
 def _image_requests(row: ImageRow) -> Iterator[ImageRequest]:
-    return (image_request(row, name) for name in INPUT_IMAGE_COLUMNS if getattr(row.parameters, name))
+    return (
+        image_request(row, name) for name in INPUT_IMAGE_COLUMNS if getattr(row.parameters, name)
+    )

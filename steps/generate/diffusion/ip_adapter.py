@@ -22,7 +22,9 @@ from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.runtime.concurrency import SingleFlightCache
 
 MAX_CACHED_REFERENCES = 256
-MAX_CACHE_BYTES = 256 << 20  # of the device's memory: a picture takes 2 KB for FLUX, 2 MB for SD 3.5
+MAX_CACHE_BYTES = (
+    256 << 20
+)  # of the device's memory: a picture takes 2 KB for FLUX, 2 MB for SD 3.5
 REFERENCE_COLUMN = "reference_image"
 
 
@@ -35,7 +37,9 @@ class ReferenceEmbeddings:
         self._conditions = conditions
         self._nothing = encode_reference(pipe, preprocess_reference(pipe, BLANK_IMAGE))
         size = sum(each.untyped_storage().nbytes() for each in self._nothing)
-        self._known = SingleFlightCache(self._encode, max(1, min(MAX_CACHED_REFERENCES, MAX_CACHE_BYTES // size)))
+        self._known = SingleFlightCache(
+            self._encode, max(1, min(MAX_CACHED_REFERENCES, MAX_CACHE_BYTES // size))
+        )
         self.attach(pipe)
 
     def attach(self, pipe: diffusers.DiffusionPipeline) -> None:
@@ -49,19 +53,30 @@ class ReferenceEmbeddings:
         there = rows[0].parameters.reference_image is not None
         scale = self._conditions.ip_adapter_scale if there else 0.0
         self._pipe.set_ip_adapter_scale(scale)
-        each = [self._known(image_request(row, REFERENCE_COLUMN)) if there else self._nothing for row in rows]
+        each = [
+            self._known(image_request(row, REFERENCE_COLUMN)) if there else self._nothing
+            for row in rows
+        ]
         positive, negative = (torch.stack(tensors) for tensors in zip(*each, strict=True))
         told: PipelineKwargs = {"ip_adapter_image_embeds": [negative, positive]}
-        if isinstance(self._pipe, FluxIPAdapterMixin):  # without one, it would encode a black picture for each batch
+        if isinstance(
+            self._pipe, FluxIPAdapterMixin
+        ):  # without one, it would encode a black picture for each batch
             told["negative_ip_adapter_image_embeds"] = [negative, negative]
         return told
 
     def _encode(self, picture: ImageRequest) -> tuple[torch.Tensor, torch.Tensor]:
-        return encode_reference(self._pipe, self._conditions.image_prefetcher.get_preprocessed(picture))
+        return encode_reference(
+            self._pipe, self._conditions.image_prefetcher.get_preprocessed(picture)
+        )
 
 
 def _embeds_as_list(
-    picture: None, embeds: list[torch.Tensor], device: torch.device, count: int, guided: bool = False
+    picture: None,
+    embeds: list[torch.Tensor],
+    device: torch.device,
+    count: int,
+    guided: bool = False,
 ) -> list[torch.Tensor]:
     return [_embeds_as_tensor(picture, embeds, device, count, guided)]
 

@@ -20,14 +20,20 @@ from imagekiln.steps.models.lora_files import LoraFacts, fetch_planned_lora
 from imagekiln.steps.models.loras import format_loras, lora_weights
 from imagekiln.steps.storage.failures import error_reason
 
-LAYER_TENSOR_MARKERS = ("lora", "lokr")  # in the names of tensors that change layers, as they are once loaded
+LAYER_TENSOR_MARKERS = (
+    "lora",
+    "lokr",
+)  # in the names of tensors that change layers, as they are once loaded
 
 
 class LoraLayers:
     """The LoRAs of one pipeline. Texts and pixels may have others in force, so that one is made ahead of the other."""
 
     def __init__(
-        self, pipe: diffusers.DiffusionPipeline, wanted: Mapping[str, LoraSettings], planned: Mapping[str, LoraFacts]
+        self,
+        pipe: diffusers.DiffusionPipeline,
+        wanted: Mapping[str, LoraSettings],
+        planned: Mapping[str, LoraFacts],
     ) -> None:
         """Take a loaded pipeline, and the LoRAs by name as the job wants them and as they were planned; load none."""
         self._pipe = pipe
@@ -48,9 +54,13 @@ class LoraLayers:
         """
         weights = lora_weights(wanted)
         self.load(weights)
-        components = [each for name, each in self._components() if name.startswith("text_encoder") is texts]
+        components = [
+            each for name, each in self._components() if name.startswith("text_encoder") is texts
+        ]
         there = {adapter for each in components for adapter in getattr(each, "peft_config", ())}
-        weights = {name: weight for name, weight in weights.items() if self._adapters[name] in there}
+        weights = {
+            name: weight for name, weight in weights.items() if self._adapters[name] in there
+        }
         acting = format_loras(weights)
         if self._active.get(texts, "") != acting:
             for each in components:
@@ -59,7 +69,10 @@ class LoraLayers:
         return acting
 
     def _components(self) -> list[tuple[str, torch.nn.Module]]:
-        named = ((name, getattr(self._pipe, name, None)) for name in getattr(self._pipe, "_lora_loadable_modules", ()))
+        named = (
+            (name, getattr(self._pipe, name, None))
+            for name in getattr(self._pipe, "_lora_loadable_modules", ())
+        )
         return [(name, each) for name, each in named if isinstance(each, torch.nn.Module)]
 
     def _activate_component(self, component: torch.nn.Module, weights: Mapping[str, float]) -> None:
@@ -69,7 +82,9 @@ class LoraLayers:
         active = [name for name in order if self._adapters[name] in there]
         if active:
             adapters = [self._adapters[name] for name in active]
-            set_weights_and_activate_adapters(component, adapters, [weights[name] for name in active])
+            set_weights_and_activate_adapters(
+                component, adapters, [weights[name] for name in active]
+            )
             _scales_to_tensors(component)
         set_adapter_layers(component, enabled=bool(active))
         component.requires_grad_(False)
@@ -80,7 +95,9 @@ class LoraLayers:
         if not hasattr(self._pipe, "load_lora_weights"):
             raise BadInput(f"model.loras: {type(self._pipe).__name__} takes no LoRA. Remove them.")
         try:
-            with warnings.catch_warnings(action="ignore"):  # peft warns of a second adapter in a model
+            with warnings.catch_warnings(
+                action="ignore"
+            ):  # peft warns of a second adapter in a model
                 self._pipe.load_lora_weights(
                     str(path.parent),
                     weight_name=path.name,
@@ -102,14 +119,19 @@ class LoraLayers:
             str(path.parent), weight_name=path.name, use_safetensors=True, local_files_only=True
         )
         tensors = found[0] if isinstance(found, tuple) else found
-        wanted = sum(any(mark in name for mark in LAYER_TENSOR_MARKERS) and "alpha" not in name for name in tensors)
+        wanted = sum(
+            any(mark in name for mark in LAYER_TENSOR_MARKERS) and "alpha" not in name
+            for name in tensors
+        )
         fitting = sum(
             f".{adapter}." in f"{name}."
             for _, component in self._components()
             for name, _ in component.named_parameters()
         )
         if fitting < wanted:
-            raise ValueError(f"the model has no layer for {wanted - fitting} of its {wanted} tensors")
+            raise ValueError(
+                f"the model has no layer for {wanted - fitting} of its {wanted} tensors"
+            )
 
 
 def _scales_to_tensors(component: torch.nn.Module) -> None:
@@ -117,7 +139,9 @@ def _scales_to_tensors(component: torch.nn.Module) -> None:
     for layer in component.modules():
         if isinstance(layer, BaseTunerLayer):
             scales: dict[str, float | torch.Tensor] = vars(layer)["scaling"]
-            scales.update({name: torch.as_tensor(each, dtype=torch.float32) for name, each in scales.items()})
+            scales.update(
+                {name: torch.as_tensor(each, dtype=torch.float32) for name, each in scales.items()}
+            )
 
 
 def _explain_load_error(setting: str, error: Exception) -> KilnError:
@@ -129,4 +153,6 @@ def _explain_load_error(setting: str, error: Exception) -> KilnError:
         return TryAgain(
             f"{setting}: the device has no room for it, or failed ({error_reason(error)}). Run the shard again."
         )
-    return BadInput(f"{setting}: does not fit the model ({error_reason(error)}). Name another LoRA, or another model.")
+    return BadInput(
+        f"{setting}: does not fit the model ({error_reason(error)}). Name another LoRA, or another model."
+    )

@@ -9,7 +9,12 @@ import torch
 import transformers
 
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
-from imagekiln.steps.generate.diffusion.device import choose_device, describe_device, is_device_lost, is_out_of_memory
+from imagekiln.steps.generate.diffusion.device import (
+    choose_device,
+    describe_device,
+    is_device_lost,
+    is_out_of_memory,
+)
 from imagekiln.steps.generate.diffusion.quantize import quantize_to_fp8, require_fp8_support
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.job.samplers import SCHEDULERS
@@ -41,7 +46,9 @@ def load_pipeline(plan: Plan) -> diffusers.DiffusionPipeline:
     return pipe
 
 
-def load_pretrained(wanted: ModelSettings, digest: str, device: torch.device) -> diffusers.DiffusionPipeline:
+def load_pretrained(
+    wanted: ModelSettings, digest: str, device: torch.device
+) -> diffusers.DiffusionPipeline:
     """A model on its device, in eval mode. Raises BadInput where it does not load, and what `folder` raises."""
     files = fetch_model(wanted, digest)
     for library in (diffusers, transformers):  # a pod's log is for what the job does
@@ -70,7 +77,11 @@ def denoiser_network(pipe: diffusers.DiffusionPipeline) -> diffusers.ModelMixin:
 def _refuse_emulated_dtype(plan: Plan, device: torch.device) -> None:
     """Raise BadInput where a GPU would compute the plan's dtype in pieces, many times slower than another."""
     wanted = plan.job.model
-    if device.type != "cuda" or wanted.dtype != "bfloat16" or torch.cuda.is_bf16_supported(including_emulation=False):
+    if (
+        device.type != "cuda"
+        or wanted.dtype != "bfloat16"
+        or torch.cuda.is_bf16_supported(including_emulation=False)
+    ):
         return
     raise BadInput(
         f"{wanted.id}: is planned in bfloat16, which {describe_device(device)} does not have. "
@@ -81,10 +92,16 @@ def _refuse_emulated_dtype(plan: Plan, device: torch.device) -> None:
 def _require_text_input(name: str, pipe: diffusers.DiffusionPipeline) -> None:
     """Raise BadInput where a pipeline takes no text, or not a text alone."""
     taken = inspect.signature(pipe.__call__).parameters
-    needed = [each for each, how in taken.items() if how.default is how.empty and how.kind is how.POSITIONAL_OR_KEYWORD]
+    needed = [
+        each
+        for each, how in taken.items()
+        if how.default is how.empty and how.kind is how.POSITIONAL_OR_KEYWORD
+    ]
     if "prompt" not in taken or set(needed) - {"prompt"}:
         given = ", ".join(needed) or "no text"
-        raise BadInput(f"{name}: is a {type(pipe).__name__}, which draws from {given}. Name one that draws from texts.")
+        raise BadInput(
+            f"{name}: is a {type(pipe).__name__}, which draws from {given}. Name one that draws from texts."
+        )
 
 
 def make_scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers.SchedulerMixin:
@@ -99,17 +116,23 @@ def make_scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers
     kin = {given, *pipe.scheduler.compatibles}
     # LCM's scheduler names no kin, but runs on what DDIM's runs on.
     if wanted not in kin and not (sampler == "lcm" and diffusers.DDIMScheduler in kin):
-        raise ValueError(f"sampler {sampler!r} does not fit this model, which came with {given.__name__}")
+        raise ValueError(
+            f"sampler {sampler!r} does not fit this model, which came with {given.__name__}"
+        )
     try:
         return wanted.from_config(pipe.scheduler.config, **settings)
     except (ImportError, ValueError, TypeError) as error:
-        raise ValueError(f"sampler {sampler!r} does not fit this model ({str(error).strip()})") from error
+        raise ValueError(
+            f"sampler {sampler!r} does not fit this model ({str(error).strip()})"
+        ) from error
 
 
 def _explain_load_error(name: str, error: Exception) -> KilnError:
     first = error_reason(error)
     if is_out_of_memory(error) or is_device_lost(error):
-        return TryAgain(f"{name}: the device has no room for it, or failed ({first}). Run the shard again.")
+        return TryAgain(
+            f"{name}: the device has no room for it, or failed ({first}). Run the shard again."
+        )
     if isinstance(error, OSError) and error.errno is not None:
         return explain_storage_error(str(error.filename or name), error) or TryAgain(
             f"{name}: storage failed ({first})."
@@ -135,10 +158,16 @@ def fetch_model(wanted: ModelSettings, digest: str) -> Path:
     """The files of a model on this machine, brought here if need be. Raises BadInput, Missing, TryAgain."""
     # First of all: what was a folder there may be the name of a stranger's hub model here.
     if weights_digest(wanted) != digest:
-        raise BadInput(f"{wanted.id}: is not the model that the run was planned with. Restore it, or plan anew.")
+        raise BadInput(
+            f"{wanted.id}: is not the model that the run was planned with. Restore it, or plan anew."
+        )
     if is_hub_id(wanted.id):
         with translate_hub_errors(wanted):
-            return Path(diffusers.DiffusionPipeline.download(wanted.id, revision=wanted.revision, use_safetensors=True))
+            return Path(
+                diffusers.DiffusionPipeline.download(
+                    wanted.id, revision=wanted.revision, use_safetensors=True
+                )
+            )
     return Path(resolve_path(wanted.id))
 
 

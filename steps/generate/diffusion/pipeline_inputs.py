@@ -34,7 +34,10 @@ class PipelineInputs:
         self._family = family_of(type(pipe).__name__)
         if self._family.positive_embeds:
             encoder = PromptEncoder(pipe, self._family)
-            self._positive, self._negative = TextCache(encoder.encode_prompt), TextCache(encoder.encode_negative_prompt)
+            self._positive, self._negative = (
+                TextCache(encoder.encode_prompt),
+                TextCache(encoder.encode_negative_prompt),
+            )
 
     def for_sibling(self, sibling: diffusers.DiffusionPipeline) -> "PipelineInputs":
         """The same, texts and all, for a pipeline with the same components whose call takes other arguments."""
@@ -65,7 +68,11 @@ class PipelineInputs:
         if not rows or not self.encodes_texts:
             return []
         under = self._activate_text_loras(rows[0])
-        negatives = [row.parameters.negative_prompt for row in rows] if self._uses_negative_prompt(rows[0]) else []
+        negatives = (
+            [row.parameters.negative_prompt for row in rows]
+            if self._uses_negative_prompt(rows[0])
+            else []
+        )
         prompts = self._positive.uncached([row.parameters.prompt for row in rows], under)
         return [
             *((self._positive, text, under) for text in prompts),
@@ -89,16 +96,22 @@ class PipelineInputs:
         if not self._family.positive_embeds:
             plain: PipelineKwargs = {"prompt": prompts}
             return plain | (
-                {"negative_prompt": negatives} if any(negatives) and self.accepts("negative_prompt") else {}
+                {"negative_prompt": negatives}
+                if any(negatives) and self.accepts("negative_prompt")
+                else {}
             )
         # A text alone needs no padding, and runs without a mask.
         length = self._family.pad_to_tokens if len(rows) > 1 else None
-        inputs: PipelineKwargs = {"negative_prompt": None} if self.accepts("negative_prompt") else {}
+        inputs: PipelineKwargs = (
+            {"negative_prompt": None} if self.accepts("negative_prompt") else {}
+        )
         if length is not None:
             inputs["max_sequence_length"] = length
         under = self._activate_text_loras(rows[0])
         inputs |= self._embeds_kwargs(
-            self._family.positive_embeds, (self._positive.get(text, under) for text in prompts), length
+            self._family.positive_embeds,
+            (self._positive.get(text, under) for text in prompts),
+            length,
         )
         if self._uses_negative_prompt(rows[0]):
             negative = (self._negative.get(text, under) for text in negatives)
@@ -111,16 +124,24 @@ class PipelineInputs:
         So neither the device nor the dtype nor a neighbour enters into it.
         """
         if not self._family.positive_embeds:  # one image at a time
-            torch.manual_seed(rows[0].parameters.seed)  # what is drawn without a generator follows from the row too
-            return {"generator": _make_generator(rows[0])}  # which every pipeline takes: some take no list of one
+            torch.manual_seed(
+                rows[0].parameters.seed
+            )  # what is drawn without a generator follows from the row too
+            return {
+                "generator": _make_generator(rows[0])
+            }  # which every pipeline takes: some take no list of one
         generators = [_make_generator(row) for row in rows]
         if rows[0].parameters.source_image is not None:
             return {"generator": generators}  # with a picture, the pipeline mixes the noise with it
         shape = self._latent_shape(rows[0])
-        drawn = torch.stack([torch.randn(shape, generator=each, dtype=torch.float32) for each in generators])
+        drawn = torch.stack(
+            [torch.randn(shape, generator=each, dtype=torch.float32) for each in generators]
+        )
         if self._family.latent_layout == "packed":
             drawn = self._pipe._pack_latents(drawn, *drawn.shape)
-        dtype = torch.float32 if self._family.float32_latents else denoiser_network(self._pipe).dtype
+        dtype = (
+            torch.float32 if self._family.float32_latents else denoiser_network(self._pipe).dtype
+        )
         return {"generator": generators, "latents": drawn.to(self._pipe.device, dtype)}
 
     def settings_kwargs(self, row: ImageRow) -> PipelineKwargs:
@@ -133,7 +154,9 @@ class PipelineInputs:
             self._family.guidance_argument: pixels.guidance,
             "use_resolution_binning": False,  # it would draw another size, and stretch that to the one asked for
         }
-        if pixels.steps != 2:  # SanaSprint has a time between its two steps, and refuses other numbers with it
+        if (
+            pixels.steps != 2
+        ):  # SanaSprint has a time between its two steps, and refuses other numbers with it
             named["intermediate_timesteps"] = None
         return {name: value for name, value in named.items() if self.accepts(name)}
 
@@ -146,7 +169,10 @@ class PipelineInputs:
         return {}
 
     def _latent_shape(self, row: ImageRow) -> tuple[int, int, int]:
-        channels, factor = denoiser_network(self._pipe).config.in_channels, self._pipe.vae_scale_factor
+        channels, factor = (
+            denoiser_network(self._pipe).config.in_channels,
+            self._pipe.vae_scale_factor,
+        )
         height, width = row.parameters.height // factor, row.parameters.width // factor
         if self._family.latent_layout == "packed":
             return channels // 4, height, width
@@ -155,7 +181,9 @@ class PipelineInputs:
 
     def _activate_text_loras(self, row: ImageRow) -> str | None:
         """Put the row's LoRAs in force in what encodes texts, and say which of them change it."""
-        return None if self._loras is None else self._loras.activate(row.parameters.loras, texts=True)
+        return (
+            None if self._loras is None else self._loras.activate(row.parameters.loras, texts=True)
+        )
 
     def _uses_negative_prompt(self, row: ImageRow) -> bool:
         return self._family.uses_guidance(row.parameters.guidance)
@@ -164,7 +192,9 @@ class PipelineInputs:
         self, names: EmbeddingIndices, each: Iterable[PromptEmbeds], length: int | None
     ) -> PipelineKwargs:
         tensors = stack_embeds(list(each), length)
-        return dict(zip(names, map(list, tensors) if self._family.embeds_as_list else tensors, strict=True))
+        return dict(
+            zip(names, map(list, tensors) if self._family.embeds_as_list else tensors, strict=True)
+        )
 
 
 def _after_step(

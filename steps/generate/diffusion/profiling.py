@@ -52,7 +52,9 @@ class Spans:
         """What the block has the device do. `text` and `decode` lie in the `whole`; the rest of that is denoising."""
         since, compiled = _record_moment(self._device), self._clock.seconds
         yield
-        self._spans.append((name, since, _record_moment(self._device), self._clock.seconds - compiled))
+        self._spans.append(
+            (name, since, _record_moment(self._device), self._clock.seconds - compiled)
+        )
 
     def times(self) -> DeviceTimes:
         """The seconds of all spans."""
@@ -61,7 +63,9 @@ class Spans:
 
     def _seconds(self, name: SpanName) -> float:
         spent = (
-            _elapsed_seconds(since, until) - compiled for each, since, until, compiled in self._spans if each == name
+            _elapsed_seconds(since, until) - compiled
+            for each, since, until, compiled in self._spans
+            if each == name
         )
         return sum(max(0.0, each) for each in spent)
 

@@ -17,16 +17,18 @@ MIN_CAPABILITY = (8, 9)  # NVIDIA's Ada; Hopper is 9.0
 SIDE_MULTIPLE = 16  # what both sides of a product in float8 must be multiples of
 # What repeats, by any family's name for it. The first and the last projection lie outside.
 BLOCK_PATTERN = re.compile(r"(blocks|^layers|^noise_refiner|^context_refiner)\.\d")
-ACTIVATION_LOWER_BOUND = (
-    1e-12  # an empty negative prompt is all zeros in SDXL, and by a scale of 0 its numbers would not be finite
-)
-MODULATION_PATTERN = re.compile(r"norm|_mod\.|modulation|time_emb")  # of one row an image: too small to gain
+ACTIVATION_LOWER_BOUND = 1e-12  # an empty negative prompt is all zeros in SDXL, and by a scale of 0 its numbers would not be finite
+MODULATION_PATTERN = re.compile(
+    r"norm|_mod\.|modulation|time_emb"
+)  # of one row an image: too small to gain
 
 
 def require_fp8_support(device: torch.device) -> None:
     """Raise BadInput where this installation or this device cannot compute in float8."""
     if find_spec("torchao") is None:
-        raise BadInput("speed.quantization is fp8, which needs an extra. Install imagekiln[fp8], or write none.")
+        raise BadInput(
+            "speed.quantization is fp8, which needs an extra. Install imagekiln[fp8], or write none."
+        )
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
         raise BadInput(
             f"speed.quantization is fp8, which a GPU of compute capability {MIN_CAPABILITY[0]}.{MIN_CAPABILITY[1]} or more "
@@ -44,7 +46,9 @@ def quantize_to_fp8(denoiser: diffusers.ModelMixin) -> None:
 
     wanted = set(quantizable_layers(denoiser))
     if not wanted:
-        raise BadInput("speed.quantization is fp8, and the denoiser has no layer that float8 can hold. Write none.")
+        raise BadInput(
+            "speed.quantization is fp8, and the denoiser has no layer that float8 can hold. Write none."
+        )
     config = Float8DynamicActivationFloat8WeightConfig(
         granularity=PerRow(),
         activation_value_lb=ACTIVATION_LOWER_BOUND,

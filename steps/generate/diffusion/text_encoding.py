@@ -38,7 +38,9 @@ class TextCache:
 
     def uncached(self, texts: Sequence[str], loras: str | None = None) -> list[str]:
         """Those of the texts that would have to be encoded, each once, and no more than leave room for as many."""
-        return [text for text in dict.fromkeys(texts) if (text, loras) not in self._known][: self._capacity() // 2]
+        return [text for text in dict.fromkeys(texts) if (text, loras) not in self._known][
+            : self._capacity() // 2
+        ]
 
     def _capacity(self) -> int:
         """How many texts are remembered: all texts of a family are about as large as the latest."""
@@ -59,18 +61,24 @@ class PromptEncoder:
         self._takes = set(takes)
         unset = {name: None for name, each in takes.items() if each.default is each.empty}
         handed_on = {name: called[name].default for name in takes if name in called}
-        self._settings = unset | {name: value for name, value in handed_on.items() if _is_setting(value)}
+        self._settings = unset | {
+            name: value for name, value in handed_on.items() if _is_setting(value)
+        }
 
     def encode_prompt(self, text: str) -> PromptEmbeds:
         """The embeddings of a prompt, each with a leading axis of 1."""
-        return self._encode(self._family.positive_embeds, prompt=[text], do_classifier_free_guidance=False)
+        return self._encode(
+            self._family.positive_embeds, prompt=[text], do_classifier_free_guidance=False
+        )
 
     def encode_negative_prompt(self, text: str) -> PromptEmbeds:
         """The embeddings of a negative prompt: where it is empty, what the pipeline takes in place of one."""
         if "negative_prompt" not in self._takes:
             return self._encode(self._family.negative_embeds, prompt=[text])
         given = {"negative_prompt": [text]} if text else {}
-        return self._encode(self._family.negative_embeds, prompt=[""], do_classifier_free_guidance=True, **given)
+        return self._encode(
+            self._family.negative_embeds, prompt=[""], do_classifier_free_guidance=True, **given
+        )
 
     def _encode(self, places: EmbeddingIndices, **texts: object) -> PromptEmbeds:
         asked = {"device": self._pipe.device, "num_images_per_prompt": 1, **texts}
@@ -85,7 +93,9 @@ def _is_setting(value: object) -> bool:
     return value not in (None, "", inspect.Parameter.empty)
 
 
-def _as_tensor(found: torch.Tensor | list[torch.Tensor] | None, embeds: torch.Tensor) -> torch.Tensor:
+def _as_tensor(
+    found: torch.Tensor | list[torch.Tensor] | None, embeds: torch.Tensor
+) -> torch.Tensor:
     if found is None:  # a mask that hides nothing
         return torch.ones(embeds.shape[:2], dtype=torch.long, device=embeds.device)
     return found[0][None] if isinstance(found, list) else found
@@ -123,7 +133,9 @@ class TextPrefetcher:
     def start(self, wanted: Sequence[TextRequest]) -> None:
         """Begin to encode these texts, where that helps."""
         if self._helps and wanted:
-            readers = None if self._stream is None else torch.cuda.current_stream(self._stream.device)
+            readers = (
+                None if self._stream is None else torch.cuda.current_stream(self._stream.device)
+            )
             self._thread = Thread(target=self._encode, args=(wanted, readers), daemon=True)
             self._thread.start()
 
@@ -137,7 +149,9 @@ class TextPrefetcher:
         with self._stream_context():
             for cache, text, loras in wanted:
                 started = time.perf_counter()
-                with suppress(Exception):  # it fails again where the error can become the image's own
+                with suppress(
+                    Exception
+                ):  # it fails again where the error can become the image's own
                     self._record_stream(cache.get(text, loras), readers)
                     self._told(time.perf_counter() - started)
 
@@ -148,5 +162,7 @@ class TextPrefetcher:
         if self._stream is None or readers is None:
             return
         for tensor in found:
-            tensor.record_stream(readers)  # once forgotten, its memory is used again only after they have read it
+            tensor.record_stream(
+                readers
+            )  # once forgotten, its memory is used again only after they have read it
         self._stream.synchronize()

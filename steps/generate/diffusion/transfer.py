@@ -56,7 +56,10 @@ class PendingBatch(Sequence[DrawnImage]):
         with self._lock:
             if self._read is not None:
                 wait_for_event(self._over)
-                self._pictures, self._read = self._read(), None  # and nothing keeps the device's memory any more
+                self._pictures, self._read = (
+                    self._read(),
+                    None,
+                )  # and nothing keeps the device's memory any more
         return self._pictures[place]
 
 
@@ -96,4 +99,6 @@ def to_uint8(images: torch.Tensor) -> torch.Tensor:
 
 
 def _copy_to_pinned(source: torch.Tensor) -> torch.Tensor:
-    return torch.empty(source.shape, dtype=source.dtype, pin_memory=True).copy_(source, non_blocking=True)
+    return torch.empty(source.shape, dtype=source.dtype, pin_memory=True).copy_(
+        source, non_blocking=True
+    )

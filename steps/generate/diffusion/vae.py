@@ -28,7 +28,9 @@ log = logging.getLogger(__name__)
 class VaeDecoder:
     """The VAE of a pipeline, and the `way` in which it decodes: the latest one, more and more frugal."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline, wanted: Literal["auto"] | DecodeMode) -> None:
+    def __init__(
+        self, pipe: diffusers.DiffusionPipeline, wanted: Literal["auto"] | DecodeMode
+    ) -> None:
         """Have it decode in the way that is wanted. Raises BadInput where it knows no such way."""
         self.mode: DecodeMode = "whole"
         self._saves = wanted == "auto"
@@ -36,7 +38,9 @@ class VaeDecoder:
         if wanted == "auto" and self._vae is not None:
             self._vae.decode = self._retry_smaller(self._vae.decode)
         elif wanted in ("slices", "tiles") and not self._switch_to(wanted):
-            raise BadInput(f"speed.vae is {wanted!r}, which this model's VAE does not know. Write auto.")
+            raise BadInput(
+                f"speed.vae is {wanted!r}, which this model's VAE does not know. Write auto."
+            )
 
     def reset(self) -> None:
         """Forget that memory ever ran out: decode whole again, unless another way was asked for."""
@@ -56,9 +60,13 @@ class VaeDecoder:
                 try:
                     return decode(*args, **kwargs)
                 except Exception as error:
-                    if not is_out_of_memory(error) or not any(map(self._switch_to, SMALLER_MODES[self.mode])):
+                    if not is_out_of_memory(error) or not any(
+                        map(self._switch_to, SMALLER_MODES[self.mode])
+                    ):
                         raise
-                log.warning("A batch does not fit in memory to be decoded: from here on in %s.", self.mode)
+                log.warning(
+                    "A batch does not fit in memory to be decoded: from here on in %s.", self.mode
+                )
                 free_memory()
 
         return saving

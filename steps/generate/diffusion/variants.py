@@ -20,9 +20,13 @@ Untyped: TypeAlias = Any  # diffusers has no types
 
 
 @contextmanager
-def per_image_control_noise(pipe: diffusers.DiffusionPipeline, generators: object) -> Iterator[None]:
+def per_image_control_noise(
+    pipe: diffusers.DiffusionPipeline, generators: object
+) -> Iterator[None]:
     """Have the pipeline encode pictures by its images' generators for the length of the block, where it would not."""
-    if not isinstance(pipe, diffusers.StableDiffusion3ControlNetPipeline) or not isinstance(generators, list):
+    if not isinstance(pipe, diffusers.StableDiffusion3ControlNetPipeline) or not isinstance(
+        generators, list
+    ):
         yield
         return
     encode = pipe.vae.encode
@@ -88,7 +92,9 @@ class PipelineVariants:
         return self._made[which]
 
     def _make_variant(self, kind: type, controlled: bool) -> Variant:
-        more = {"controlnet": self._conditions.controlnet} if controlled and self._conditions else {}
+        more = (
+            {"controlnet": self._conditions.controlnet} if controlled and self._conditions else {}
+        )
         sibling = kind.from_pipe(self.text_to_image.pipe, **more)  # type: ignore[attr-defined]  # diffusers has no types
         sibling.set_progress_bar_config(disable=True)
         if self._references is not None:

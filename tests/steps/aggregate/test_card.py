@@ -1,0 +1,109 @@
+"""The dataset's card: what a hub reads in it, and that texts of the user's stay texts."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import yaml
+from huggingface_hub import DatasetCard
+
+from imagekiln.steps.aggregate.card import code_span, render_card
+from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.job.job import CardSettings, Job, ModelSettings
+from imagekiln.steps.job.output import Png
+from imagekiln.steps.runs.plan import Plan, load_plan
+from imagekiln.steps.runs.sidecar import sample_features
+from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, read_table
+from imagekiln.steps.storage import open_store
+from tests.runs import finished
+from tests.texts import HOSTILE
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> tuple[Plan, Summary]:
+    """The plan and the sums of a finished run."""
+    store = finished(tmp_path_factory.mktemp("card") / "run")
+    return load_plan(store), load_summary(store)
+
+
+def written(
+    done: tuple[Plan, Summary], rows: pa.Schema = IMAGE_ROW_SCHEMA, **changes: object
+) -> tuple[dict[str, object], str]:
+    """The front matter and the text of the card of such a run, its job changed."""
+    frozen, sums = done
+    job: Job = frozen.job.model_copy(update=changes)
+    found = DatasetCard(render_card(replace(frozen, job=job), rows, sums))  # the hub's own reader
+    return yaml.safe_load(found.data.to_yaml()), found.text
+
+
+def test_hub_is_told_what_the_dataset_is_and_where_its_images_are(
+    done: tuple[Plan, Summary],
+) -> None:
+    front, text = written(done)
+    assert front["task_categories"] == ["text-to-image"]
+    assert front["size_categories"] == ["n<1K"]
+    assert front["configs"] == [
+        {"config_name": "default", "data_files": [{"split": "train", "path": ["images/*.parquet"]}]}
+    ]
+    assert "license" not in front
+    assert "20 images made from prompts, of 20" in text
+
+
+@pytest.mark.parametrize(
+    ("ok", "size"),
+    [(0, "n<1K"), (999, "n<1K"), (1000, "1K<n<10K"), (10**7, "10M<n<100M"), (10**12, "1B<n<10B")],
+)
+def test_size_is_one_of_the_hub_s(ok: int, size: str, done: tuple[Plan, Summary]) -> None:
+    sums = replace(done[1], statuses={"ok": ok})
+    assert written((done[0], sums))[0]["size_categories"] == [size]
+
+
+@pytest.mark.parametrize(
+    "text", [*HOSTILE, "---\nlicense: mit\n---", "``` | <b>", "&anchor *alias !!python/object x"]
+)
+def test_texts_of_the_user_s_stay_texts(text: str, done: tuple[Plan, Summary]) -> None:
+    rows = pa.schema([*IMAGE_ROW_SCHEMA, (text, pa.string())])
+    front, body = written(
+        done,
+        rows,
+        model=ModelSettings(id=text.replace("\0", "")),
+        format="webdataset",
+        card=CardSettings(license="cc0-1.0"),
+    )
+    assert front["license"] == "cc0-1.0"
+    assert f"'name': {text!r}" in str(front["dataset_info"])
+    [row] = [line for line in body.splitlines() if line.startswith("| model |")]
+    assert row.replace("\\|", "").count("|") == 3
+
+
+def test_code_span_ends_where_it_should() -> None:
+    assert code_span("a`b``c") == "``` a`b``c ```"
+    assert (
+        code_span("two\nlines\u202e")
+        == "` two\N{REPLACEMENT CHARACTER}lines\N{REPLACEMENT CHARACTER} `"
+    )
+
+
+def test_run_has_the_card(tmp_path: Path) -> None:
+    store = finished(tmp_path / "run")
+    frozen, sums = load_plan(open_store(store.uri)), load_summary(store)
+    rows = read_table(store, "shards/00000.parquet").schema
+    assert store.read("README.md").decode() == render_card(frozen, rows, sums)
+
+
+def test_tar_s_samples_have_types_even_where_the_first_ones_are_null() -> None:
+    rows = pa.schema(
+        [("tag", pa.list_(pa.timestamp("us"))), ("map", pa.map_(pa.string(), pa.int64()))]
+    )
+    [image, told, *texts] = sample_features(rows, Png())
+    assert image == {"name": "png", "dtype": "image"}
+    assert isinstance(told["struct"], list)
+    assert told["struct"][:2] == [
+        {"name": "tag", "list": "string"},
+        {
+            "name": "map",
+            "list": [{"name": "key", "dtype": "string"}, {"name": "value", "dtype": "int64"}],
+        },
+    ]
+    assert [each["name"] for each in texts] == ["txt", "__key__", "__url__"]

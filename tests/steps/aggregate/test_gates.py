@@ -1,0 +1,164 @@
+"""Gates in whole runs: what they mark, and what fails the run."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY, manifest_key, part_key
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+from tests.runs import PROMPTS, fill, job, not_ok, planned, write_prompts
+
+ROWS = [dict(row) | {"seed": place} for place, row in enumerate(PROMPTS[:8])]
+EVEN = {"name": "even", "entry": "tests.own_checks:even"}
+
+
+def manifest(store: Store) -> pa.Table:
+    """The whole manifest of a run."""
+    count = len(load_plan(store).shards)
+    return pa.concat_tables(
+        [pq.read_table(store.uri_of(manifest_key(number))) for number in range(count)]
+    )
+
+
+def _run(tmp_path: Path, **gates: object) -> Store:
+    prompts = write_prompts(tmp_path / "prompts.parquet", ROWS)
+    return open_store(
+        run(job(prompts, str(tmp_path / "out"), gates=gates), NoProgress(), Stop()).uri
+    )
+
+
+def test_each_gate_marks_the_images_of_a_real_run(tmp_path: Path) -> None:
+    store = _run(tmp_path, low_contrast={"below": 0.5}, over_saturated={"above": 0}, checks=[EVEN])
+    there = manifest(store)
+    assert there["status"].to_pylist() == ["ok"] * 8
+    for row in there.to_pylist():
+        wanted = (
+            ["low_contrast"]
+            + ["over_saturated"] * (row["saturation"] > 0)
+            + ["even"] * (row["seed"] % 2)
+        )
+        assert row["marks"] == wanted
+        assert row["marks_reason"] == (
+            f"even: seed {row['seed']} is odd" if row["seed"] % 2 else None
+        )
+        assert 0 < row["contrast"] < 0.5
+        assert isinstance(row["phash"], int)
+    assert verify(store.uri).ok == 8
+
+
+def test_a_resumed_run_comes_to_the_same_verdicts(tmp_path: Path) -> None:
+    store = _run(
+        tmp_path, low_contrast={"below": 0.2}, checks=[EVEN], near_duplicate={"distance": 8}
+    )
+    before = {key: store.read(key) for key in (part_key(0, 0), part_key(0, 1), manifest_key(0))}
+    for key in (part_key(0, 1), manifest_key(0), SUCCESS_KEY):
+        store.remove(key)
+    _run(tmp_path, low_contrast={"below": 0.2}, checks=[EVEN], near_duplicate={"distance": 8})
+    assert {key: store.read(key) for key in before} == before
+
+
+def test_gates_decide_no_pixels_and_no_image_id(tmp_path: Path) -> None:
+    plain, gated = planned(tmp_path, str(tmp_path / "a"), ROWS), planned(tmp_path, str(tmp_path / "b"), ROWS, gates={
+        "low_contrast": {"below": 0.1}, "checks": [EVEN],
+    })  # fmt: skip
+    ids = [
+        read_shard(open_store(each.uri), each.plan, 0)[0].rows["image_id"].to_pylist()
+        for each in (plain, gated)
+    ]
+    assert ids[0] == ids[1]
+
+
+def test_a_check_that_does_not_import_ends_the_run_before_anything_is_drawn(tmp_path: Path) -> None:
+    with pytest.raises(
+        BadInput, match=r"gates.checks: gone: no_such_package:check does not import"
+    ) as caught:
+        _run(tmp_path, checks=[{"name": "gone", "entry": "no_such_package:check"}])
+    assert caught.value.exit_code == 2
+    assert not list(tmp_path.glob("out/*/images/*"))
+
+
+@pytest.mark.parametrize("share", [0.5, 1, None])
+def test_a_share_that_is_not_exceeded_lets_the_run_pass(
+    share: float | None, tmp_path: Path
+) -> None:
+    store = _run(tmp_path, checks=[{**EVEN, "share": share}])
+    assert store.exists(SUCCESS_KEY)
+
+
+def _fails(tmp_path: Path) -> Store:
+    """A run that failed because of two gates."""
+    with pytest.raises(Incomplete) as caught:
+        _run(tmp_path, low_contrast={"below": 0.5, "share": 0.05}, checks=[{**EVEN, "share": 0.4}])
+    assert caught.value.exit_code == 3
+    uri = next((tmp_path / "out").iterdir())
+    assert str(caught.value) == (
+        f"{uri}: gates found more images than the job lets pass: low_contrast found 8 of 8 (1, and its share is 0.05); "
+        "even found 4 of 8 (0.5, and its share is 0.4). See them in the report. "
+        f"To accept them: imagekiln aggregate {uri} --accept low_contrast --accept even"
+    )
+    return open_store(str(uri))
+
+
+def test_a_share_that_is_exceeded_fails_the_run_and_all_the_rest_is_written(tmp_path: Path) -> None:
+    store = _fails(tmp_path)
+    assert not store.exists(SUCCESS_KEY)
+    assert store.exists(REPORT_KEY)
+    assert manifest(store).num_rows == 8
+
+
+def test_what_a_gate_found_can_be_accepted_by_its_name(tmp_path: Path) -> None:
+    store = _fails(tmp_path)
+    with pytest.raises(
+        Incomplete, match=r"even found 4 of 8 .*--accept low_contrast --accept even$"
+    ):
+        aggregate(store.uri, accept=["low_contrast"])
+    summary = aggregate(store.uri, accept=["low_contrast", "even"])
+    assert summary.accepted == ("low_contrast", "even")
+    assert summary.marks == {"low_contrast": 8, "over_saturated": 0, "even": 4}
+    assert store.exists(SUCCESS_KEY)
+
+
+def test_a_gate_that_the_job_does_not_have_cannot_be_accepted(tmp_path: Path) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"), ROWS)
+    with pytest.raises(
+        BadInput, match="--accept evn: the job has no such gate; it has blank, safety, low_contrast"
+    ):
+        aggregate(there.uri, accept=["evn"])
+
+
+@pytest.mark.parametrize(("gate", "status"), [("blank", "blank"), ("safety", "filtered")])
+@pytest.mark.parametrize(("share", "passes"), [(0.1, False), (0.25, True), (None, True)])
+def test_statuses_have_a_share_too(
+    gate: str, status: str, share: float | None, passes: bool, tmp_path: Path
+) -> None:
+    settings = {"gates": {gate: {"share": share}}, "limits": {"failed_share": 1}}
+    there = planned(tmp_path, str(tmp_path / "out"), ROWS, **settings)
+    fill(there, {place: not_ok(place, status) for place in (1, 5)})
+    if passes:
+        assert aggregate(there.uri).ok == 6
+        return
+    with pytest.raises(
+        Incomplete, match=rf"{gate} found 2 of 8 \(0.25.* aggregate \S+ --accept {gate}$"
+    ):
+        aggregate(there.uri)
+    assert aggregate(there.uri, accept=[gate]).ok == 6
+
+
+def test_images_that_are_not_ok_are_not_looked_at(tmp_path: Path) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"), ROWS, limits={"failed_share": 1})
+    fill(there, {place: not_ok(place) for place in range(8)})
+    aggregate(there.uri)
+    columns = ("marks", "marks_reason", "contrast", "saturation", "phash", "near_duplicate_of")
+    rows = manifest(open_store(there.uri)).select(columns).to_pylist()
+    assert rows == [dict.fromkeys(columns) | {"marks": []}] * 8

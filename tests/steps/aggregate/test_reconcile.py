@@ -1,0 +1,152 @@
+"""Parts against the plan."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+import pyarrow as pa
+import pytest
+
+from imagekiln.steps.aggregate.reconcile import reconcile_shard
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.generate.encoder import encode_drawn_image
+from imagekiln.steps.job.output import Png
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.keys import part_key, shard_key
+from imagekiln.steps.runs.tables import (
+    LOCATION_SCHEMA,
+    NEAR_DUPLICATE_SCHEMA,
+    OUTCOME_SCHEMA,
+    read_table,
+    to_parquet,
+)
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.local import LocalStore
+from imagekiln.steps.storage.store import Store
+from tests.runs import PROMPTS, encoded, fill, not_ok, picture, planned
+
+FOOTER_BYTES = 2**16  # the end of a file, which Parquet readers take in one piece
+KEYS = [part_key(0, number) for number in range(3)]
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> PlanResult:
+    """A planned run of one shard with parts of 4, 4 and 2 images."""
+    return planned(tmp_path, str(tmp_path / "out"), PROMPTS[:10], shard={"images": 100})
+
+
+class Reading(LocalStore):
+    """A disk that counts the bytes read from it."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.bytes = 0
+
+    def read(self, key: str) -> bytes:
+        content = super().read(key)
+        self.bytes += len(content)
+        return content
+
+    @contextmanager
+    def open(self, key: str) -> Iterator[BinaryIO]:
+        with super().open(key) as file:
+            yield _Counted(file, self)  # type: ignore[misc]  # all that Parquet asks of a file
+
+
+class _Counted:
+    def __init__(self, file: BinaryIO, store: Reading) -> None:
+        self._file, self._store = file, store
+        self.seek, self.tell, self.close = file.seek, file.tell, file.close
+
+    @property
+    def closed(self) -> bool:
+        return self._file.closed
+
+    def read(self, size: int = -1) -> bytes:
+        content = self._file.read(size)
+        self._store.bytes += len(content)
+        return content
+
+
+def test_every_planned_image_has_a_row_with_what_became_of_it_in_the_plan_s_order(
+    there: PlanResult,
+) -> None:
+    fill(there, {5: not_ok(5)})
+    store = open_store(there.uri)
+    found = reconcile_shard(store, there.plan, 0)
+    rows = read_table(store, shard_key(0))
+    assert found.missing_parts == ()
+    tail = [*OUTCOME_SCHEMA.names, *LOCATION_SCHEMA.names, *NEAR_DUPLICATE_SCHEMA.names]
+    assert found.manifest.column_names == [*rows.column_names, *tail]
+    assert found.manifest.select(rows.column_names).equals(rows)
+    assert found.manifest["status"].to_pylist() == ["ok"] * 5 + ["failed"] + ["ok"] * 4
+    assert found.manifest["error"].to_pylist()[5] == "ValueError: a fault"
+    assert found.manifest["part"].to_pylist() == [KEYS[0]] * 4 + [KEYS[1]] * 4 + [KEYS[2]] * 2
+
+
+def test_an_image_is_found_by_the_manifest_s_part_offset_and_size_alone(there: PlanResult) -> None:
+    fill(there, {5: not_ok(5)})
+    store = open_store(there.uri)
+    rows = reconcile_shard(store, there.plan, 0).manifest.to_pylist()
+    assert rows[5]["offset"] is rows[5]["size"] is None
+    for place, row in enumerate(rows):
+        if place != 5:
+            content = store.read(row["part"])[row["offset"] : row["offset"] + row["size"]]
+            assert content == encoded(place % 4).content
+
+
+def test_images_of_a_part_that_is_not_there_are_missing_and_no_others(there: PlanResult) -> None:
+    fill(there)
+    store = open_store(there.uri)
+    store.remove(KEYS[1])
+    found = reconcile_shard(store, there.plan, 0)
+    assert found.missing_parts == (KEYS[1],)
+    assert found.manifest["status"].to_pylist() == ["ok"] * 4 + ["missing"] * 4 + ["ok"] * 2
+    assert found.manifest.slice(4, 4)["part"].to_pylist() == [None] * 4
+
+
+def test_a_shard_that_was_never_begun_is_missing_as_a_whole(there: PlanResult) -> None:
+    found = reconcile_shard(open_store(there.uri), there.plan, 0)
+    assert found.missing_parts == tuple(KEYS)
+    assert found.manifest["status"].to_pylist() == ["missing"] * 10
+
+
+def _swapped(store: Store) -> None:
+    store.replace(KEYS[0], store.read(KEYS[1]))
+
+
+def _cut(store: Store) -> None:
+    store.replace(KEYS[0], store.read(KEYS[0])[:-10])
+
+
+def _other_list(store: Store) -> None:
+    store.replace(shard_key(0), to_parquet(pa.table({"image_id": ["a"]})))
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (_swapped, "00000-0000.parquet: holds the images of another plan"),
+        (_cut, "00000-0000.parquet: is damaged"),
+        (_other_list, "shards/00000.parquet: is not what was planned"),
+    ],
+)
+def test_what_is_not_of_this_plan_is_refused(
+    damage: object, sentence: str, there: PlanResult
+) -> None:
+    fill(there)
+    store = open_store(there.uri)
+    damage(store)  # type: ignore[operator]  # one of the functions above
+    with pytest.raises(BadInput, match=sentence):
+        reconcile_shard(store, there.plan, 0)
+
+
+def test_no_image_is_read(there: PlanResult) -> None:
+    large = {place: encode_drawn_image(picture(place, side=256), Png()) for place in range(10)}
+    fill(there, large)
+    store = Reading(Path(there.uri))
+    found = reconcile_shard(store, there.plan, 0)
+    images = sum(found.manifest["size"].to_pylist())
+    assert images > 1_900_000
+    assert 0 < store.bytes < 3 * FOOTER_BYTES + 20_000

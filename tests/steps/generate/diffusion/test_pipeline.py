@@ -1,0 +1,251 @@
+"""Loading pipelines, and the schedulers behind the samplers' names."""
+
+import json
+import shutil
+from pathlib import Path
+
+import diffusers
+import pytest
+import torch
+import transformers
+from sentencepiece import sentencepiece_model_pb2
+
+from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.generate.diffusion import pipeline
+from imagekiln.steps.generate.diffusion.pipeline import (
+    library_versions,
+    load_pipeline,
+    make_scheduler,
+)
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.job.samplers import SCHEDULERS
+from imagekiln.steps.runs.plan import Plan
+from tests import models, runs
+from tests.runs import planned
+from tests.steps.generate.diffusion.test_device import ABSENT
+
+pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
+WORDS = ("a", "red", "circle")
+
+
+def _plan(
+    tmp_path: Path, model: Path | None = None, dtype: str = "float32", **changes: object
+) -> Plan:
+    chosen = {"id": str(model or models.folder("sd")), "dtype": dtype}
+    return planned(tmp_path, str(tmp_path / "out"), [{"prompt": "a"}], model=chosen, **changes).plan
+
+
+def _copied(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(models.folder("sd"), tmp_path / "model"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_every_weight_is_of_the_plan_s_dtype_and_no_layer_is_in_training(
+    dtype: str, tmp_path: Path
+) -> None:
+    pipe = load_pipeline(_plan(tmp_path, dtype=dtype))
+    networks = [each for each in pipe.components.values() if isinstance(each, torch.nn.Module)]
+    assert len(networks) == 3
+    assert {weight.dtype for network in networks for weight in network.parameters()} == {
+        getattr(torch, dtype)
+    }
+    assert not any(layer.training for network in networks for layer in network.modules())
+
+
+def test_a_folder_saved_in_half_precision_loads_whole_in_the_plan_s_dtype(tmp_path: Path) -> None:
+    pipe = load_pipeline(_plan(tmp_path, models.SHAPES))
+    assert {each.dtype for each in (pipe.unet, pipe.vae, pipe.text_encoder)} == {torch.float32}
+
+
+def test_the_plan_s_threads_are_those_of_torch(tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        load_pipeline(_plan(tmp_path, threads=3))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_loading_shows_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pipe = load_pipeline(_plan(tmp_path))
+    pipe("a", num_inference_steps=1, output_type="np")
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_device_that_is_not_there_is_to_be_tried_again(tmp_path: Path) -> None:
+    with pytest.raises(TryAgain, match=f"'{ABSENT}' is not there"):
+        load_pipeline(_plan(tmp_path, device=ABSENT))
+
+
+def test_a_gpu_without_the_plan_s_dtype_is_refused_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "choose", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(pipeline, "describe", lambda _: "Tesla T4")
+    monkeypatch.setattr(
+        torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation
+    )
+    bfloat16, float16 = (
+        _plan(tmp_path / "a", dtype="bfloat16"),
+        _plan(tmp_path / "b", dtype="float16"),
+    )
+    looked_for = list[str]()
+
+    def folder(_wanted: ModelSettings, digest: str) -> Path:
+        looked_for.append(digest)
+        return tmp_path
+
+    monkeypatch.setattr(pipeline, "folder", folder)
+    with pytest.raises(
+        BadInput, match=r"bfloat16, which Tesla T4 does not have\. Set model\.dtype: float16"
+    ):
+        load_pipeline(bfloat16)
+    with pytest.raises(BadInput, match="does not load"):  # since there is nothing in the folder
+        load_pipeline(float16)
+    assert looked_for == [float16.model.digest]
+
+
+def test_a_model_whose_files_changed_since_planning_is_refused(tmp_path: Path) -> None:
+    model = _copied(tmp_path)
+    plan = _plan(tmp_path, model)
+    weights = model / "unet" / "diffusion_pytorch_model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    with pytest.raises(
+        BadInput, match=r"is not the model that the run was planned with\. Restore it, or plan anew"
+    ):
+        load_pipeline(plan)
+
+
+def test_damaged_weights_are_bad_input_in_one_line(tmp_path: Path) -> None:
+    model = _copied(tmp_path)
+    weights = model / "vae" / "diffusion_pytorch_model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    with pytest.raises(
+        BadInput, match=r"model: does not load as a diffusers pipeline \(.+\)\. Name another"
+    ) as caught:
+        load_pipeline(_plan(tmp_path, model))
+    assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_pipeline_that_diffusers_does_not_know_is_bad_input(tmp_path: Path) -> None:
+    model = _copied(tmp_path)
+    index = model / "model_index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"_class_name": "NoSuchPipeline"}))
+    with pytest.raises(BadInput, match=r"does not load as a diffusers pipeline \(.*NoSuchPipeline"):
+        load_pipeline(_plan(tmp_path, model))
+
+
+def test_a_pipeline_that_draws_from_more_than_a_text_is_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def call(_self: object, prompt: str, image: object) -> None:
+        raise AssertionError((prompt, image))
+
+    plan = _plan(tmp_path)
+    monkeypatch.setattr(diffusers.StableDiffusionPipeline, "__call__", call)
+    with pytest.raises(
+        BadInput,
+        match=r"is a StableDiffusionPipeline, which draws from prompt, image\. Name one that",
+    ):
+        load_pipeline(plan)
+
+
+def test_a_tokeniser_that_is_a_sentencepiece_model_alone_loads(tmp_path: Path) -> None:
+    # As PixArt and CogView3 come.
+    pieces = (
+        ("<pad>", "CONTROL"),
+        ("</s>", "CONTROL"),
+        ("<unk>", "UNKNOWN"),
+        *[(f"▁{word}", "NORMAL") for word in WORDS],
+    )
+    spiece = sentencepiece_model_pb2.ModelProto(
+        pieces=[{"piece": piece, "type": kind, "score": -1.0} for piece, kind in pieces],
+        trainer_spec={"model_type": "UNIGRAM", "unk_id": 2},
+    )
+    (tmp_path / "spiece.model").write_bytes(spiece.SerializeToString())
+    settings = {
+        "tokenizer_class": "T5Tokenizer",
+        "eos_token": "</s>",
+        "pad_token": "<pad>",
+        "extra_ids": 0,
+    }
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert transformers.T5TokenizerFast.from_pretrained(tmp_path)("a red circle").input_ids == [
+        3,
+        4,
+        5,
+        1,
+    ]
+
+
+@pytest.mark.parametrize("where", ["unet/sneaky.py", "sneaky.py"])
+def test_code_in_a_model_s_folder_is_never_run(where: str, tmp_path: Path) -> None:
+    model, trace = _copied(tmp_path), tmp_path / "was run"
+    (model / where).write_text(f"open({str(trace)!r}, 'w').close()\nclass Net:\n    pass\n")
+    index = model / "model_index.json"
+    index.write_text(json.dumps(json.loads(index.read_text()) | {"unet": ["sneaky", "Net"]}))
+    with pytest.raises(BadInput, match="does not load"):
+        load_pipeline(_plan(tmp_path, model))
+    assert not trace.exists()
+
+
+def test_default_is_the_scheduler_that_the_model_came_with() -> None:
+    pipe = models.pipe("sd")
+    assert make_scheduler(pipe, "default") is pipe.scheduler
+
+
+@pytest.mark.parametrize("sampler", sorted(set(SCHEDULERS) - {"flow_euler"}))
+def test_a_sampler_is_a_scheduler_of_its_own_with_the_model_s_configuration(sampler: str) -> None:
+    pipe = models.pipe("sd")
+    found = make_scheduler(pipe, sampler)
+    name, settings = SCHEDULERS[sampler]
+    assert type(found).__name__ == name
+    assert found is not pipe.scheduler
+    assert found.config.beta_schedule == pipe.scheduler.config.beta_schedule == "scaled_linear"
+    assert {key: found.config[key] for key in settings} == settings
+
+
+@pytest.mark.parametrize(
+    ("kind", "sampler", "sentence"),
+    [
+        ("sd", "flow_euler", "'flow_euler' does not fit this model, which came with DDIMScheduler"),
+        (
+            "sd3",
+            "ddim",
+            "'ddim' does not fit this model, which came with FlowMatchEulerDiscreteScheduler",
+        ),
+        (
+            "flux",
+            "lcm",
+            "'lcm' does not fit this model, which came with FlowMatchEulerDiscreteScheduler",
+        ),
+    ],
+)
+def test_a_sampler_that_does_not_fit_the_model_says_so(
+    kind: models.Kind, sampler: str, sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        make_scheduler(models.pipe(kind), sampler)
+
+
+def test_a_flow_model_takes_the_flow_sampler() -> None:
+    found = make_scheduler(models.pipe("sd3"), "flow_euler")
+    assert isinstance(found, diffusers.FlowMatchEulerDiscreteScheduler)
+
+
+@pytest.mark.parametrize(
+    ("changes", "more"),
+    [
+        ({}, set[str]()),
+        ({"model": {"id": "here", "loras": {"style": {"id": "style.safetensors"}}}}, {"peft"}),
+        ({"speed": {"quantization": "fp8"}}, {"torchao"}),
+    ],
+)
+def test_versions_are_those_of_the_libraries_that_decide_a_job_s_pixels(
+    changes: dict[str, object], more: set[str]
+) -> None:
+    told = library_versions(runs.job(Path("prompts.parquet"), "out", **changes))
+    assert told["torch"] == torch.__version__
+    assert set(told) == {"torch", "diffusers", "transformers"} | more

@@ -1,0 +1,152 @@
+"""The denoiser in 8 bits: which layers, on which devices, and no image by its neighbours."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.generate.diffusion import pipeline, quantize
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.pipeline import denoiser_network, load_pipeline
+from imagekiln.steps.generate.diffusion.quantize import (
+    quantizable_layers,
+    quantize_to_fp8,
+    require_fp8_support,
+)
+from imagekiln.steps.generate.step import generate
+from tests import eighths, families, models, runs
+from tests.drawing import pixels_of
+
+pytestmark = [
+    pytest.mark.filterwarnings(models.DIFFUSERS_WARNS),
+    pytest.mark.filterwarnings("ignore::FutureWarning:diffusers"),
+]
+
+RGB = npt.NDArray[np.uint8]
+ODD = {"chroma"}  # whose tiny layers have sides that float8 cannot hold
+MODULATION = ("norm", "_mod.", "modulation", "time_emb")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+
+
+def test_where_the_extra_is_missing_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quantize, "find_spec", lambda _: None)
+    with pytest.raises(
+        BadInput, match=r"is fp8, which needs an extra\. Install imagekiln\[fp8\], or write none"
+    ):
+        require_fp8_support(CPU)
+
+
+@pytest.mark.parametrize(
+    ("capability", "enough"), [((8, 0), False), ((8, 9), True), ((9, 0), True)]
+)
+def test_a_gpu_that_cannot_compute_in_fp8_is_refused(
+    capability: tuple[int, int], enough: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100")
+    if enough:
+        require_fp8_support(CUDA)
+        return
+    with pytest.raises(
+        BadInput,
+        match=r"compute capability 8\.9 or more computes, and this is NVIDIA A100\. Run it on",
+    ):
+        require_fp8_support(CUDA)
+
+
+def test_a_pod_without_such_a_gpu_says_so_before_it_loads_a_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"id": str(models.folder("sd")), "dtype": "bfloat16"}
+    there = runs.planned(
+        tmp_path, str(tmp_path / "out"), model=model, speed={"quantization": "fp8"}
+    )
+    monkeypatch.setattr(pipeline, "loaded", None)
+    with pytest.raises(BadInput, match="compute capability"):
+        generate(there.uri, 0)
+
+
+@pytest.mark.parametrize("kind", sorted({*families.MAKE} - ODD))
+def test_only_layers_of_the_repeated_blocks_that_float8_can_hold_are_changed(kind: str) -> None:
+    denoiser = denoiser_network(families.pipe(kind))
+    chosen = set(quantizable_layers(denoiser))
+    assert chosen
+    layers = {
+        name: each for name, each in denoiser.named_modules() if isinstance(each, torch.nn.Linear)
+    }
+    assert all(not any(side % 16 for side in layers[name].weight.shape) for name in chosen)
+    assert not any(mark in name for name in chosen for mark in MODULATION)
+    assert not {
+        name
+        for name in chosen
+        if name.startswith(("proj_out", "x_embedder", "time", "add_embedding"))
+    }
+
+
+def test_a_model_without_such_layers_is_refused_rather_than_called_fp8() -> None:
+    with pytest.raises(
+        BadInput, match=r"is fp8, and the denoiser has no layer that float8 can hold\. Write none\."
+    ):
+        quantize_to_fp8(
+            torch.nn.ModuleDict({"blocks": torch.nn.ModuleList([torch.nn.Linear(15, 16)])})
+        )
+
+
+@pytest.fixture
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets a CPU stand in for such a GPU."""
+    eighths.emulate(monkeypatch)
+
+
+@pytest.mark.usefixtures("emulated")
+@pytest.mark.parametrize(("size", "wide"), [(2, 1), (4, 2)])
+@pytest.mark.parametrize("kind", ["sdxl", "flux"])
+def test_an_image_in_fp8_is_near_to_that_in_bfloat16_and_knows_no_neighbours(
+    kind: str, size: int, wide: int
+) -> None:
+    rows = [
+        runs.image_row(f"a red circle {place}", place, width=16 * wide) for place in range(size)
+    ]
+    pipe = families.pipe(kind, torch.bfloat16)
+    before = pixels_of(Denoiser(pipe), rows, size)
+    quantize_to_fp8(denoiser_network(pipe))
+    denoiser = Denoiser(pipe)
+    first, *others = rows
+    alone = pixels_of(denoiser, [first], size)[0]
+    assert not np.array_equal(alone, before[0])
+    assert np.abs(alone.astype(int) - before[0]).mean() < 4
+    assert np.array_equal(pixels_of(denoiser, [first, *others], size)[0], alone)
+    assert np.array_equal(pixels_of(denoiser, [*others, first], size)[-1], alone)
+
+
+@pytest.mark.usefixtures("emulated")
+def test_a_token_of_zeros_and_a_layer_with_a_row_of_zeros_give_finite_numbers() -> None:
+    first, second = torch.nn.Linear(32, 16), torch.nn.Linear(32, 16)
+    block = torch.nn.ModuleDict({"blocks": torch.nn.ModuleList([first, second])}).to(torch.bfloat16)
+    with torch.no_grad():
+        second.weight[3] = 0
+        quantize_to_fp8(block)
+        zeros = torch.zeros(1, 5, 32, dtype=torch.bfloat16)
+        assert type(first.weight) is not torch.nn.Parameter
+        assert type(second.weight) is torch.nn.Parameter
+        assert torch.equal(first(zeros), first.bias.expand(1, 5, 16))
+
+
+@pytest.mark.usefixtures("emulated")
+def test_a_plan_in_fp8_loads_a_denoiser_in_fp8_and_leaves_the_rest(tmp_path: Path) -> None:
+    from torchao.quantization import Float8Tensor
+
+    model = {"id": str(models.folder("sd")), "dtype": "bfloat16"}
+    plan = runs.planned(
+        tmp_path, str(tmp_path / "out"), model=model, speed={"quantization": "fp8"}
+    ).plan
+    pipe = load_pipeline(plan)
+    kinds = {
+        name: {type(each) for each in getattr(pipe, name).parameters()}
+        for name in ("unet", "vae", "text_encoder")
+    }
+    assert Float8Tensor in kinds["unet"]
+    assert kinds["vae"] == kinds["text_encoder"] == {torch.nn.Parameter}

@@ -1,0 +1,126 @@
+"""One batch size on a stand-in for a model, whose steps take as long as they are told to."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+
+from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.generate.diffusion import device as device_module
+from imagekiln.steps.generate.trial import Trial, TrialBudget, extrapolate
+from imagekiln.steps.runs.image import DrawnImage, ImageParameters, ImageRow
+from imagekiln.steps.runtime.signals import Stopped
+
+PIXELS = ImageParameters("a", "", 0, 64, 64, 30, 5.0, "default")
+
+
+class Model:
+    """Takes a second for what is no step, and as long for each step of an image. `slow` is added to some draws."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, slow: Sequence[float] = ()) -> None:
+        self.clock = 0.0
+        self.drawn: list[tuple[int, int, int]] = []
+        self._slow = iter(slow)
+
+    def draw(
+        self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+    ) -> list[DrawnImage]:
+        steps = rows[0].parameters.steps
+        self.drawn.append((len(rows), size, steps))
+        self.clock += next(self._slow, 0.0)
+        for _ in range(steps):
+            self.clock += 0.5 + 0.25 * len(rows)
+            check()
+        self.clock += 1.0
+        return []
+
+
+class Broken(Model):
+    """Raises in place of drawing."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__()
+        self._error = error
+
+    def draw(self, *_: object) -> list[DrawnImage]:
+        raise self._error
+
+
+def _trial(model: Model, monkeypatch: pytest.MonkeyPatch, **effort: float) -> Trial:
+    monkeypatch.setattr(device_module, "now", lambda _: model.clock)
+    return Trial(model, PIXELS, TrialBudget(steps=4, **effort))  # type: ignore[arg-type]  # as a model draws
+
+
+@pytest.mark.parametrize("batch", [1, 2, 8])
+def test_what_all_steps_take_follows_from_a_few(
+    batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model()
+    found = _trial(model, monkeypatch).measure(batch)
+    assert found is not None
+    assert found.seconds == pytest.approx(30 * (0.5 + 0.25 * batch) + 1)
+    assert (found.batch_size, found.peak_bytes) == (batch, None)
+    assert set(model.drawn) == {(batch, batch, 4)}
+
+
+def test_an_image_of_fewer_steps_is_drawn_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Model()
+    monkeypatch.setattr(device_module, "now", lambda _: model.clock)
+    found = Trial(model, replace(PIXELS, steps=1), TrialBudget(steps=4)).measure(2)  # type: ignore[arg-type]
+    assert found is not None
+    assert (found.seconds, set(model.drawn)) == (2, {(2, 2, 1)})
+
+
+def test_the_first_draw_only_warms_up_and_the_fastest_counts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = Model([100.0, 7.0, 0.0, 3.0])
+    found = _trial(model, monkeypatch, seconds=20.0).measure(2)
+    assert found is not None
+    assert found.seconds == pytest.approx(31)
+    assert len(model.drawn) == 4
+
+
+def test_a_batch_that_does_not_fit_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    full = Broken(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+    assert _trial(full, monkeypatch).measure(8) is None
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "told"),
+    [
+        (
+            ValueError("no such size"),
+            BadInput,
+            "the model does not draw (no such size). Correct the job's defaults.",
+        ),
+        (
+            torch.AcceleratorError("CUDA error: unspecified launch failure"),
+            TryAgain,
+            "the device failed (",
+        ),
+        (BadInput("as it is"), BadInput, "as it is"),
+        (Stopped(), Stopped, ""),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_other_failures_are_told(
+    error: BaseException, kind: type[BaseException], told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(kind) as caught:
+        _trial(Broken(error), monkeypatch).measure(1)
+    assert str(caught.value).startswith(told)
+
+
+def test_a_pipeline_that_tells_of_no_steps_is_taken_to_do_nothing_else() -> None:
+    assert extrapolate([0.0, 8.0], few=4, steps=30) == 60.0
+
+
+def test_a_sampler_that_runs_the_model_twice_a_step_takes_twice_as_long() -> None:
+    once = [0.0, *(1.0 * tick for tick in range(1, 5)), 5.0]
+    twice = [0.0, *(1.0 * tick for tick in range(1, 8)), 8.0]  # seven calls in four steps
+    assert extrapolate(once, few=4, steps=40) == pytest.approx(41)
+    assert extrapolate(twice, few=4, steps=40) == pytest.approx(71)

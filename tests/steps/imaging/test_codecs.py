@@ -1,0 +1,140 @@
+"""Pixels to files and back, in each kind of encoding."""
+
+import io
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from imagekiln.steps.imaging.codecs import EmbeddedMetadata, decode_image, encode_image
+from imagekiln.steps.job.output import Encoding, Jpeg, Png, Webp
+from tests.encodings import ALL, KINDS, LOSSLESS, LOSSY, noise, said, smooth
+
+SIZES = [(1, 1), (8, 24), (17, 5)]
+NOTES = EmbeddedMetadata("a prompt\nSteps: 1, Seed: 2, Size: 8x8", b"<x/>")
+
+
+@pytest.mark.parametrize("encoding", LOSSLESS, ids=said)
+@pytest.mark.parametrize(("height", "width"), SIZES)
+def test_a_lossless_file_gives_the_pixels_as_they_were(
+    encoding: Encoding, height: int, width: int
+) -> None:
+    rgb = noise(height, width)
+    assert np.array_equal(decode_image(encode_image(rgb, encoding, NOTES)), rgb)
+
+
+@pytest.mark.parametrize("encoding", LOSSY, ids=said)
+@pytest.mark.parametrize(("height", "width"), SIZES)
+def test_a_lossy_file_gives_an_image_of_the_same_size(
+    encoding: Encoding, height: int, width: int
+) -> None:
+    assert decode_image(encode_image(noise(height, width), encoding, NOTES)).shape == (
+        height,
+        width,
+        3,
+    )
+
+
+@pytest.mark.parametrize("encoding", [Jpeg(), Webp()], ids=said)
+def test_the_default_quality_comes_near_to_what_was_drawn(encoding: Encoding) -> None:
+    rgb = smooth(64, 48)
+    assert np.abs(decode_image(encode_image(rgb, encoding)).astype(int) - rgb).mean() < 2
+
+
+@pytest.mark.parametrize(
+    ("small", "near"),
+    [
+        (Jpeg(quality=1), Jpeg(quality=100)),
+        (Webp(quality=1), Webp(quality=100)),
+        (Png(level=9), Png(level=0)),
+    ],
+)
+def test_settings_reach_the_file(small: Encoding, near: Encoding) -> None:
+    rgb = noise(64, 64) // 32 * 32
+    assert len(encode_image(rgb, small)) < 0.9 * len(encode_image(rgb, near))
+
+
+@pytest.mark.parametrize("encoding", ALL, ids=said)
+def test_the_same_pixels_and_notes_give_the_same_bytes(encoding: Encoding) -> None:
+    assert encode_image(noise(64, 48), encoding, NOTES) == encode_image(
+        noise(64, 48), encoding, NOTES
+    )
+
+
+@pytest.mark.parametrize(
+    ("encoding", "name"), [*zip(KINDS, ["PNG", "JPEG", "WEBP"], strict=True)], ids=str
+)
+def test_other_readers_know_the_file_by_its_kind(encoding: Encoding, name: str) -> None:
+    with Image.open(io.BytesIO(encode_image(noise(8, 24), encoding))) as image:
+        assert (image.format, image.mode, image.size) == (name, "RGB", (24, 8))
+        image.load()
+
+
+def test_subsampling_is_as_asked_for() -> None:
+    wanted = {
+        (1, 1): Jpeg(subsampling=444),
+        (2, 1): Jpeg(subsampling=422),
+        (2, 2): Jpeg(subsampling=420),
+    }
+    for lines, encoding in wanted.items():
+        with Image.open(io.BytesIO(encode_image(noise(16, 16), encoding))) as image:
+            assert image.layer[0][1:3] == lines  # type: ignore[attr-defined]  # of a JPEG
+
+
+@pytest.mark.parametrize("encoding", ALL, ids=said)
+@pytest.mark.parametrize("text", ["x" * 1_000_000, "\N{ROCKET}" * 16_000], ids=["1 MB", "emoji"])
+def test_no_text_is_too_long_for_a_file_that_is_no_jpeg(encoding: Encoding, text: str) -> None:
+    if encoding.kind != "jpeg":
+        assert decode_image(encode_image(noise(8, 8), encoding, EmbeddedMetadata(text))).shape == (
+            8,
+            8,
+            3,
+        )
+
+
+@pytest.mark.parametrize("encoding", KINDS, ids=said)
+def test_an_image_of_another_size_is_refused_before_it_is_decoded(encoding: Encoding) -> None:
+    content = encode_image(noise(8, 24), encoding, NOTES)
+    assert decode_image(content, (24, 8)).shape == (8, 24, 3)
+    with pytest.raises(ValueError, match="it has 24 x 8 pixels and not 8 x 24"):
+        decode_image(content, (8, 24))
+
+
+def test_an_image_too_large_to_look_at_is_refused_by_its_header() -> None:
+    sink = io.BytesIO()
+    Image.new("1", (40_000, 2000)).save(sink, "PNG")
+    with pytest.raises(ValueError, match="it has 40000 x 2000 pixels, too many to look at"):
+        decode_image(sink.getvalue())
+
+
+def test_an_image_that_claims_to_be_enormous_is_an_error_like_any_other() -> None:
+    content = bytearray(encode_image(noise(8, 8), Png()))
+    content[16:24] = struct.pack(">II", 60_000, 60_000)
+    content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
+    for size in (None, (60_000, 60_000)):
+        with pytest.raises(ValueError, match="exceeds limit"):
+            decode_image(bytes(content), size)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO"])
+def test_what_is_none_of_our_kinds_is_not_decoded(kind: str) -> None:
+    sink = io.BytesIO()
+    Image.fromarray(noise(16, 16)).save(sink, kind)
+    with pytest.raises((OSError, ValueError)):
+        decode_image(sink.getvalue())
+
+
+@pytest.mark.parametrize("encoding", KINDS, ids=said)
+def test_what_is_no_whole_image_does_not_decode(encoding: Encoding) -> None:
+    content = encode_image(noise(32, 32), encoding, NOTES)
+    for damaged in (
+        b"",
+        content[:1],
+        content[: len(content) // 2],
+        content[:60],
+        b"GIF89a" + content,
+    ):
+        with pytest.raises((OSError, ValueError)):
+            decode_image(damaged, (32, 32))

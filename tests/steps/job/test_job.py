@@ -1,0 +1,193 @@
+import json
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+import yaml
+from pydantic import ValidationError
+
+from imagekiln.steps.job.introspection import iter_setting_paths
+from imagekiln.steps.job.job import ColumnNames, Job
+from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
+from imagekiln.steps.storage.uri import BUNDLED_FOLDER
+
+SMALLEST = {"name": "a", "prompts": "p.parquet", "output": "out", "model": {"id": "bundled:shapes"}}
+Schema = dict[str, object]
+
+
+def _validated(group: str, name: str, value: object) -> object:
+    job = Job.model_validate({**SMALLEST, group: {name: value}})
+    return getattr(getattr(job, group), name)
+
+
+def test_four_settings_are_enough() -> None:
+    job = Job.model_validate(SMALLEST)
+    assert (job.model.dtype, job.defaults.steps, job.format, job.device) == (
+        "bfloat16",
+        30,
+        "parquet",
+        "auto",
+    )
+
+
+def test_job_cannot_change_once_read() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        setattr(Job.model_validate(SMALLEST), "name", "other")  # noqa: B010  # type checkers refuse it otherwise
+
+
+def test_job_reads_back_from_its_own_json() -> None:
+    job = Job.model_validate(
+        {**SMALLEST, "prompts": ["a", "b"], "carry": ["x"], "shard": {"minutes": 1.5}}
+    )
+    assert Job.model_validate_json(job.model_dump_json()) == job
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "inside", "outside"),
+    [
+        ("defaults", "steps", [1, 1000], [0, 1001, 1.5, "many", True, None]),
+        ("defaults", "guidance", [0, 100.0, 7], [-0.1, 100.1, float("nan"), float("inf"), False]),
+        ("defaults", "width", [1, 4096, None], [0, -8, "wide"]),
+        ("defaults", "images_per_prompt", [1, 10_000], [0, 10_001]),
+        ("defaults", "seed", [0, 2**63 - 1], [-1, 2**63]),
+        ("encoding", "level", [0, 9], [-1, 10]),
+        ("shard", "images", [1], [0]),
+        ("shard", "minutes", [0.1], [0, -1]),
+        ("part", "images", [1, 10_000], [0, 10_001]),
+        ("batch", "images", [1, 1024], [0, 1025]),
+        ("limits", "prompt_chars", [1], [0]),
+        ("limits", "rejected_share", [0, 1], [-0.1, 1.1]),
+        ("limits", "failed_share", [0, 1], [-0.1, 1.1]),
+    ],
+)
+def test_numbers_stay_within_their_bounds(
+    group: str, name: str, inside: list[object], outside: list[object]
+) -> None:
+    for value in inside:
+        assert _validated(group, name, value) == value
+    for value in outside:
+        with pytest.raises(ValidationError):
+            _validated(group, name, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "right", "wrong"),
+    [
+        ("name", ["a", "a-b-0", "x" * 40], ["", "A", "-a", "a-", "a_b", "x" * 41, "a\n", "ä"]),
+        (
+            "run_id",
+            ["a", "2026-07-01.nightly_A", "x" * 100, None],
+            ["", ".a", "../a", "a/b", "x" * 101, "a\n"],
+        ),
+        ("prompts", ["p", ["p", "q"]], ["", [], [""], 3, None, "a\0b"]),
+        ("output", ["o"], ["", None, "a\0b"]),
+        ("carry", [[], ["x", "y"]], ["x", ["x", "x"], [""]]),
+        (
+            "model",
+            [{"id": "x", "revision": "0" * 40}],
+            [{"id": "x", "revision": "main"}, {"id": "x", "revision": ""}],
+        ),
+        ("threads", [1, None], [0, True]),
+        ("shard", [{"images": 1}, {"minutes": 1}, {}], [{"images": 1, "minutes": 1}]),
+    ],
+)
+def test_texts_and_groups_are_what_they_must_be(
+    name: str, right: list[object], wrong: list[object]
+) -> None:
+    for value in right:
+        Job.model_validate({**SMALLEST, name: value})
+    for value in wrong:
+        with pytest.raises(ValidationError):
+            Job.model_validate({**SMALLEST, name: value})
+
+
+def test_every_group_refuses_a_setting_that_it_does_not_have() -> None:
+    groups = {place[:-1] for place in iter_setting_paths(Job)}
+    assert len(groups) > 8
+    for group in groups:
+        value: object = {"surprise": 1}
+        for name in reversed(group):
+            value = {name: value}
+        with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+            Job.model_validate({**SMALLEST, **cast("dict[str, object]", value)})
+
+
+def test_every_prompt_column_can_be_called_otherwise() -> None:
+    ours = {*IMAGE_ROW_SCHEMA.names} - {"image_id", "image_index", "row", "truncated", "shortcuts"}
+    assert {*ColumnNames.model_fields} == ours | {"images"}
+
+
+def test_json_schema_accepts_the_demo_job() -> None:
+    schema = json.loads(json.dumps(Job.model_json_schema()))
+    job = yaml.safe_load((BUNDLED_FOLDER / "demo.yaml").read_text(encoding="utf-8"))
+    assert [*_refused(schema, schema, job, "job")] == []
+
+
+def test_json_schema_refuses_what_the_job_refuses() -> None:
+    schema = Job.model_json_schema()
+    wrong = {
+        **SMALLEST,
+        "surprise": 1,
+        "defaults": {"stepss": 1},
+        "model": {"id": "x", "dtype": "bf16"},
+    }
+    del wrong["output"]
+    assert [*_refused(schema, schema, wrong, "job")] == [
+        "job.output",
+        "job.model.dtype",
+        "job.defaults.stepss",
+        "job.surprise",
+    ]
+
+
+def _refused(whole: Schema, schema: Schema, value: object, path: str) -> Iterator[str]:
+    """The places where a value breaks a JSON Schema, by as much of that language as job schemas use."""
+    schema = _resolved(whole, schema)
+    members = cast("list[Schema]", schema.get("anyOf", []))
+    if members:
+        if all([*_refused(whole, member, value, path)] for member in members):
+            yield path
+    elif not isinstance(value, JSON_TYPES[str(schema["type"])]) or value not in cast(
+        "list[object]", schema.get("enum", [value])
+    ):
+        yield path
+    elif isinstance(value, dict):
+        yield from _refused_in(whole, schema, value, path)
+
+
+def _refused_in(
+    whole: Schema, schema: Schema, value: dict[str, object], path: str
+) -> Iterator[str]:
+    properties = cast("dict[str, Schema]", schema["properties"])
+    assert schema["additionalProperties"] is False
+    yield from (
+        f"{path}.{name}"
+        for name in cast("list[str]", schema.get("required", []))
+        if name not in value
+    )
+    for name, inner in sorted(
+        value.items(), key=lambda item: [*properties, item[0]].index(item[0])
+    ):
+        if name in properties:
+            yield from _refused(whole, properties[name], inner, f"{path}.{name}")
+        else:
+            yield f"{path}.{name}"
+
+
+def _resolved(whole: Schema, schema: Schema) -> Schema:
+    if "const" in schema:
+        return {"type": "string", "enum": [schema["const"]]}
+    reference = schema.get("$ref")
+    if not isinstance(reference, str):
+        return schema
+    return cast("dict[str, Schema]", whole["$defs"])[reference.removeprefix("#/$defs/")]
+
+
+JSON_TYPES: dict[str, type | tuple[type, ...]] = {
+    "array": list,
+    "integer": int,
+    "null": type(None),
+    "number": (int, float),
+    "object": dict,
+    "string": str,
+}

@@ -1,0 +1,174 @@
+"""Two runs side by side."""
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.generate.encoder import encode_drawn_image
+from imagekiln.steps.job.output import Png
+from imagekiln.steps.maintain.diff import Diff, StatusChange, diff
+from imagekiln.steps.runs.image import DrawnImage, EncodedImage
+from imagekiln.steps.runs.keys import DIFF_PAGE_KEY, diff_image_key, manifest_key
+from imagekiln.steps.storage import open_store
+from tests.runs import PROMPTS, Rows, fill, finished, not_ok, planned
+from tests.texts import HOSTILE
+
+
+def made(
+    folder: Path,
+    rows: Rows = PROMPTS,
+    outcomes: dict[int, EncodedImage] | None = None,
+    **changes: object,
+) -> str:
+    """A run of pictures of noise."""
+    there = planned(folder, str(folder / "out"), rows, limits={"failed_share": 1}, **changes)
+    fill(there, outcomes)
+    aggregate(there.uri)
+    return there.uri
+
+
+def flat(place: int, level: int) -> EncodedImage:
+    """A picture whose pixels are of one level, all but for the first."""
+    rgb = np.full((16, 16, 3), level, dtype=np.uint8)
+    rgb[0, 0] = 0
+    return encode_drawn_image(DrawnImage(place, rgb), Png())
+
+
+def page(result: Diff) -> str:
+    return open_store(result.page.removesuffix("/index.html")).read(DIFF_PAGE_KEY).decode()
+
+
+def test_numbers_of_two_runs(tmp_path: Path) -> None:
+    first = made(tmp_path / "a", PROMPTS[:10], {0: flat(0, 100), 1: not_ok(1), 2: flat(2, 90)})
+    second = made(
+        tmp_path / "b",
+        PROMPTS[2:12],
+        {0: flat(0, 100), 1: not_ok(1, "blank")},
+        defaults={"steps": 3, "guidance": 3.0, "seed": 7},
+    )
+    found = diff(first, second, str(tmp_path / "page"))
+    assert (found.both, found.only_first, found.only_second, found.indistinct) == (8, 2, 2, 0)
+    assert found.changes == (StatusChange("ok", "blank", 1),)
+    # Noise follows from the place in the part: rows 2 to 9 are at other places in the second run.
+    assert (found.pixels_equal, found.sampled) == (0, 7)
+    settings = {each.name: (each.first, each.second) for each in found.settings}
+    assert settings["defaults.steps"] == ("2", "3")
+    assert "model files" not in settings
+
+
+def test_distance_is_the_root_mean_square_over_the_sample(tmp_path: Path) -> None:
+    first = made(tmp_path / "a", PROMPTS[:2], {0: flat(0, 100), 1: flat(1, 50)})
+    second = made(tmp_path / "b", PROMPTS[:2], {0: flat(0, 110), 1: flat(1, 50)})
+    found = diff(first, second, str(tmp_path / "page"))
+    assert (found.both, found.pixels_equal) == (2, 1)
+    assert found.rms == pytest.approx(10 * np.sqrt(255 / 256) / 2)
+
+
+def test_a_run_is_equal_to_itself(tmp_path: Path, store_uri: str) -> None:
+    store = finished(tmp_path / "run")
+    found = diff(store.uri, store.uri, f"{store_uri}/page")
+    assert (found.both, found.only_first, found.only_second, found.pixels_equal, found.rms) == (
+        20,
+        0,
+        0,
+        20,
+        0.0,
+    )
+    assert (found.changes, found.settings) == ((), ())
+    there = open_store(f"{store_uri}/page")
+    pictures = re.findall(r'<img src="([^"]+)"', page(found))
+    assert len(pictures) == 40
+    assert all(there.exists(name) for name in pictures)
+
+
+def test_texts_pair_where_one_run_has_no_ids(tmp_path: Path) -> None:
+    bare = [{"prompt": row["prompt"]} for row in reversed(PROMPTS)]
+    found = diff(made(tmp_path / "a"), made(tmp_path / "b", bare), str(tmp_path / "page"))
+    assert (found.both, found.only_first, found.only_second) == (20, 0, 0)
+
+
+def test_ids_pair_where_texts_have_changed(tmp_path: Path) -> None:
+    other = [{"id": row["id"], "prompt": f"{row['prompt']}, oil on canvas"} for row in PROMPTS]
+    assert (
+        diff(made(tmp_path / "a"), made(tmp_path / "b", other), str(tmp_path / "page")).both == 20
+    )
+
+
+def test_images_of_one_row_pair_by_their_index(tmp_path: Path) -> None:
+    rows = [dict(row) | {"images": 3} for row in PROMPTS[:2]]
+    found = diff(
+        made(tmp_path / "a", rows), made(tmp_path / "b", PROMPTS[:2]), str(tmp_path / "page")
+    )
+    assert (found.both, found.only_first, found.only_second) == (2, 4, 0)
+
+
+def test_images_that_only_a_seed_tells_apart_are_counted_and_in_no_pair(tmp_path: Path) -> None:
+    rows = [{"prompt": "the same", "seed": seed} for seed in (1, 2, 3)]
+    found = diff(made(tmp_path / "a", rows), made(tmp_path / "b", rows[:1]), str(tmp_path / "page"))
+    assert (found.both, found.only_first, found.only_second, found.indistinct) == (1, 0, 0, 2)
+
+
+def test_pictures_of_other_sizes_are_compared_in_the_first_one_s(tmp_path: Path) -> None:
+    wide = [dict(row) | {"width": 24} for row in PROMPTS[:2]]
+    picture = np.random.default_rng(1).integers(0, 256, (16, 24, 3), dtype=np.uint8)
+    large = {place: encode_drawn_image(DrawnImage(place, picture), Png()) for place in range(2)}
+    found = diff(
+        made(tmp_path / "a", PROMPTS[:2]), made(tmp_path / "b", wide, large), str(tmp_path / "page")
+    )
+    assert found.sampled == 2
+    assert found.rms
+    with Pillow.open(tmp_path / "page" / diff_image_key(0, "b")) as image:
+        assert image.size == (24, 16)
+
+
+class Tags(HTMLParser):
+    """What a page is made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.alt: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.alt += [value or "" for name, value in attrs if name == "alt"]
+
+
+def test_hostile_texts_are_text_on_the_page(tmp_path: Path) -> None:
+    texts = [*HOSTILE, "\x1b[31mred", '"><img src=x onerror=alert(1)>', "long " * 700]
+    first = made(tmp_path / "a", [{"prompt": text} for text in texts])
+    found = diff(first, first, str(tmp_path / "page"))
+    html = page(found)
+    tags = Tags()
+    tags.feed(html)
+    assert "script" not in tags.tags
+    assert tags.tags.count("img") == 2 * len(texts) == len(tags.alt)
+    assert not {"\x1b", "\0"} & set(html)
+    assert any("onerror" in text for text in tags.alt)
+    assert len(html) < 40_000, "a text of a megabyte is cut"
+    assert "src=" not in re.sub(r'<img src="pairs/\d+-[ab]\.jpg"', "", html).replace(
+        "&lt;img src=x", ""
+    )
+
+
+def test_a_page_is_not_written_into_a_run(tmp_path: Path) -> None:
+    store = finished(tmp_path / "run")
+    with pytest.raises(BadInput, match="is a run"):
+        diff(store.uri, store.uri, store.uri)
+
+
+@pytest.mark.parametrize("lacking", [0, 2])
+def test_a_run_without_its_whole_manifest_is_to_be_aggregated_first(
+    lacking: int, tmp_path: Path
+) -> None:
+    store, other = finished(tmp_path / "run"), finished(tmp_path / "other")
+    other.remove(manifest_key(lacking))
+    with pytest.raises(Incomplete, match="other: has no whole manifest"):
+        diff(store.uri, other.uri, str(tmp_path / "page"))
+    assert not (tmp_path / "page").exists()

@@ -1,0 +1,255 @@
+"""What may go, and that nothing else does."""
+
+import os
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import Incomplete, TryAgain
+from imagekiln.steps.maintain import gc as gc_module
+from imagekiln.steps.maintain.garbage import walk_objects
+from imagekiln.steps.maintain.gc import Garbage, gc, remove_run
+from imagekiln.steps.maintain.retry import retry
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key, shard_key
+from imagekiln.steps.runs.plan import load_plan, plan_to_json
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.local import LocalStore
+from tests.jobs import files
+from tests.runs import PROMPTS, Rows, fill, not_ok, planned
+
+DAY = 86_400
+
+
+def made(
+    folder: Path,
+    run_id: str,
+    rows: Rows = PROMPTS,
+    *,
+    days: float = 10,
+    done: bool = True,
+    **changes: object,
+) -> PlanResult:
+    """A run under `folder`/out, finished or not, so many days old."""
+    there = planned(folder, str(folder / "out"), rows, run_id=run_id, **changes)
+    fill(there)
+    if done:
+        aggregate(there.uri)
+    aged(Path(there.uri), days)
+    return there
+
+
+def aged(folder: Path, days: float) -> None:
+    """Make everything in a folder so many days old."""
+    for path in [folder, *folder.rglob("*")]:
+        os.utime(path, (time.time() - days * DAY,) * 2)
+
+
+def told(found: tuple[Garbage, ...]) -> dict[str, str]:
+    return {Path(each.run).name: each.reason for each in found}
+
+
+def test_an_old_unfinished_run_is_listed_and_removed_only_when_told(tmp_path: Path) -> None:
+    made(tmp_path, "good")
+    there = made(tmp_path, "half", done=False)
+    before = files(tmp_path / "out")
+    found = gc(str(tmp_path / "out"))
+    size = sum(len(content) for name, content in before.items() if name.startswith("half/"))
+    (garbage,) = found.found
+    assert (garbage.run, garbage.reason, garbage.bytes, found.removed) == (
+        there.uri,
+        "unfinished",
+        size,
+        False,
+    )
+    assert garbage.objects == sum(name.startswith("half/") for name in before)
+    assert garbage.days == pytest.approx(10, abs=0.1)
+    assert files(tmp_path / "out") == before
+    assert gc(str(tmp_path / "out"), remove=True).bytes == size
+    assert files(tmp_path / "out") == {
+        name: each for name, each in before.items() if not name.startswith("half/")
+    }
+    assert not Path(there.uri).exists()
+    assert gc(str(tmp_path / "out")).found == ()
+
+
+@pytest.mark.parametrize("key", [PLAN_KEY, part_key(2, 0), shard_key(0)])
+def test_a_run_in_which_anything_was_written_of_late_stays(key: str, tmp_path: Path) -> None:
+    there = made(tmp_path, "half", done=False)
+    os.utime(Path(there.uri) / key)
+    assert gc(str(tmp_path / "out"), remove=True).found == ()
+    assert told(gc(str(tmp_path / "out"), 0).found) == {"half": "unfinished"}
+
+
+def test_a_run_whose_images_others_left_out_stays_whatever_became_of_it(tmp_path: Path) -> None:
+    first = made(tmp_path, "monday", PROMPTS[:6])
+    second = made(tmp_path, "tuesday", PROMPTS, skip_existing=True)
+    assert second.plan.counts.existing_images == 6
+    open_store(first.uri).remove(SUCCESS_KEY)
+    aged(tmp_path / "out", 10)
+    assert gc(str(tmp_path / "out"), remove=True).found == ()
+
+
+def test_a_finished_run_stays_even_where_a_later_one_of_its_name_holds_all_of_it(
+    tmp_path: Path,
+) -> None:
+    made(tmp_path, "monday", PROMPTS[:6], days=30)
+    made(tmp_path, "tuesday", PROMPTS, days=20)
+    before = files(tmp_path / "out")
+    assert gc(str(tmp_path / "out"), remove=True).found == ()
+    assert files(tmp_path / "out") == before
+
+
+def test_what_killed_writers_left_in_a_finished_run_goes_and_the_run_stays(tmp_path: Path) -> None:
+    there = made(tmp_path, "good")
+    run = Path(there.uri)
+    before = files(run)
+    left = [
+        "images/.writing-abc",
+        "shards/.writing-x",
+        "images/00009-0000.parquet",
+        "images/00000-0007.tar",
+    ]
+    mine = ["notes.txt", "images/mine.parquet", "images/picture.png", "images/00000/readme.txt"]
+    image = (
+        "images/00001/0000-00003.png"  # another attempt's, of a format with a file for each image
+    )
+    for name in [*left, *mine, image]:
+        (run / name).parent.mkdir(exist_ok=True)
+        (run / name).write_bytes(b"12345")
+    aged(run, 10)
+    (run / "images/.writing-new").write_bytes(b"1")
+    (garbage,) = gc(str(tmp_path / "out"), remove=True).found
+    assert (garbage.reason, garbage.objects, garbage.bytes) == ("leftovers", 5, 25)
+    assert set(files(run)) == set(before) | set(mine) | {"images/.writing-new"}
+    assert {name: files(run)[name] for name in before} == before
+    assert verify(there.uri).ok == 20
+
+
+def test_parts_of_rounds_are_named_by_the_manifest_and_stay(tmp_path: Path) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"), run_id="run", limits={"failed_share": 1})
+    fill(there, {3: not_ok(3)})
+    aggregate(there.uri)
+    retry(there.uri)
+    folder = Path(there.uri) / "retry-1/images"
+    (folder / "00000").mkdir()
+    strays = [
+        folder / "00000-0001.parquet",
+        folder / "00000/0000-00003.png",
+    ]  # the second is another attempt's
+    for stray in strays:
+        stray.write_bytes(b"stray")
+    aged(Path(there.uri), 10)
+    assert gc(str(tmp_path / "out"), remove=True).bytes == 10
+    assert not any(stray.exists() for stray in strays)
+    assert verify(there.uri).ok == 20
+
+
+def test_what_is_no_run_of_ours_is_never_touched(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    there = made(tmp_path, "half", done=False)
+    shutil.copytree(there.uri, out / "copy")  # its plan has another name
+    (out / "stranger").mkdir()
+    (out / "stranger" / "shards").write_bytes(b"mine")
+    (out / "odd").mkdir()
+    (out / "odd" / "plan.json").write_bytes(b'{"schema_version": 99}')
+    (out / "plan.json").write_bytes(b"{}")
+    (tmp_path / "elsewhere").mkdir()
+    shutil.copytree(there.uri, tmp_path / "elsewhere" / "linked")
+    (out / "linked").symlink_to(tmp_path / "elsewhere" / "linked")
+    (Path(there.uri) / "link").symlink_to(tmp_path / "elsewhere")
+    aged(out, 10)
+    elsewhere = files(tmp_path / "elsewhere")
+    assert told(gc(str(out), remove=True).found) == {"half": "unfinished"}
+    assert {"copy", "stranger", "odd", "linked", "plan.json"} <= {
+        path.name for path in out.iterdir()
+    }
+    assert files(tmp_path / "elsewhere") == elsewhere
+
+
+def test_a_removal_cut_short_leaves_no_run_that_looks_whole_and_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made(tmp_path, "first", days=30)
+    made(tmp_path, "second", days=20)
+    out, first = str(tmp_path / "out"), tmp_path / "out" / "first"
+    whole = len(files(first))
+    monkeypatch.setattr(gc_module, "REMOVERS", 1)
+    for allowed in range(1, whole, 4):
+        shutil.copytree(first, tmp_path / "kept", dirs_exist_ok=True)
+        removed: list[str] = []
+
+        def dying(store: LocalStore, key: str, remove: object = LocalStore.remove) -> None:
+            if len(removed) == allowed:  # noqa: B023  # called within this round
+                raise TryAgain("storage went away")
+            removed.append(key)  # noqa: B023  # as above
+            remove(store, key)  # type: ignore[operator]  # the disk's own
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalStore, "remove", dying)
+            with pytest.raises(TryAgain):
+                remove_run(open_store(str(first)))
+        assert removed[0] == SUCCESS_KEY
+        assert (first / PLAN_KEY).exists()
+        with pytest.raises(Incomplete, match="has no _SUCCESS"):
+            verify(str(first))
+        assert told(gc(out, remove=True).found) == {"first": "unfinished"}
+        assert not first.exists()
+        shutil.copytree(tmp_path / "kept", first)
+    assert verify(f"{out}/second").ok == 20
+
+
+def test_a_run_finished_in_the_meantime_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = made(tmp_path, "half", done=False)
+    before = len(files(Path(there.uri)))
+    monkeypatch.setattr(
+        "imagekiln.steps.maintain.gc._garbage",
+        lambda *_: (aggregate(there.uri), Garbage(there.uri, "unfinished", 1, 1, 9.0))[1],
+    )
+    gc(str(tmp_path / "out"), remove=True)
+    assert len(files(Path(there.uri))) > before
+
+
+def test_gc_on_s3_keeps_to_its_folder(tmp_path: Path, s3_bucket: str) -> None:
+    out = f"{s3_bucket}/out"
+    good = planned(tmp_path, out, run_id="good")
+    fill(good)
+    aggregate(good.uri)
+    half = planned(tmp_path, out, PROMPTS[:8], run_id="half")
+    fill(half)
+    s3 = fsspec.filesystem("s3", skip_instance_cache=True)
+    neighbours = [
+        f"{s3_bucket}/outside/plan.json",
+        f"{s3_bucket}/out-half/plan.json",
+        f"{s3_bucket}/out/half-2/x",
+    ]
+    for name in neighbours:
+        s3.pipe_file(name, b"mine")
+    assert gc(out).found == (), "all of it is new"
+    assert told(gc(out, 0).found) == {"half": "unfinished"}
+    assert gc(out, 0, remove=True).removed
+    assert list(walk_objects(open_store(half.uri))) == []
+    assert all(s3.exists(name) for name in neighbours)
+    assert verify(good.uri).ok == 20
+
+
+def test_an_output_that_is_not_there_has_nothing(tmp_path: Path, s3_bucket: str) -> None:
+    assert gc(str(tmp_path / "nowhere")).found == ()
+    assert gc(f"{s3_bucket}/nowhere").found == ()
+
+
+def test_a_plan_that_names_a_folder_elsewhere_is_passed_over(tmp_path: Path) -> None:
+    there = made(tmp_path, "half", done=False)
+    store = open_store(there.uri)
+    store.replace(PLAN_KEY, plan_to_json(replace(load_plan(store), run_id="../..")))
+    aged(Path(there.uri), 10)
+    assert gc(str(tmp_path / "out"), remove=True).found == ()
+    assert store.exists(PLAN_KEY)

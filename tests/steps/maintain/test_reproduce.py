@@ -1,0 +1,130 @@
+"""One image again."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.generate.encoder import encode_drawn_image
+from imagekiln.steps.imaging.codecs import decode_image
+from imagekiln.steps.job.output import Png
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.reproduce import reproduce
+from imagekiln.steps.maintain.retry import retry
+from imagekiln.steps.runs.keys import manifest_key
+from imagekiln.steps.runs.parts import part_to_parquet
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.storage.store import Store
+from tests.faults import failing, image, manifests
+from tests.runs import PROMPTS, fill, finished, job, not_ok, picture, planned, write_prompts
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return finished(tmp_path / "run")
+
+
+def test_an_image_drawn_again_has_equal_bytes(store: Store, tmp_path: Path) -> None:
+    row = manifests(store.uri)[13]
+    found = reproduce(store.uri, str(row["image_id"]), tmp_path / "again.png")
+    assert (found.equal, found.has_same_pixels, found.status_now, found.likeness) == (
+        "bytes",
+        True,
+        "ok",
+        None,
+    )
+    assert (tmp_path / "again.png").read_bytes() == image(store, row)
+    assert found.then == found.now
+
+
+def test_the_file_is_named_after_the_image(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = str(manifests(store.uri)[0]["image_id"])
+    assert reproduce(store.uri, name).file == f"{name}.png"
+    assert (tmp_path / f"{name}.png").exists()
+
+
+def test_pixels_are_compared_where_the_bytes_were_packed_otherwise(
+    store: Store, tmp_path: Path
+) -> None:
+    row = manifests(store.uri)[0]
+    part = read_shard(store, load_plan(store), 0)[0]
+    drawn = [decode_image(image(store, each)) for each in manifests(store.uri)[:4]]
+    packed = [encode_drawn_image(picture(place), Png()) for place in range(4)]
+    for place, rgb in enumerate(drawn):
+        packed[place] = encode_drawn_image(type(picture(0))(place, rgb), Png(level=9))
+    store.replace(part.key, part_to_parquet(part.rows, packed))
+    aggregate(store.uri)
+    assert reproduce(store.uri, str(row["image_id"]), tmp_path / "again.png").equal == "pixels"
+
+
+def test_another_picture_is_measured(store: Store, tmp_path: Path) -> None:
+    row = manifests(store.uri)[1]
+    part = read_shard(store, load_plan(store), 0)[0]
+    store.replace(
+        part.key,
+        part_to_parquet(
+            part.rows, [encode_drawn_image(picture(place), Png()) for place in range(4)]
+        ),
+    )
+    aggregate(store.uri)
+    found = reproduce(store.uri, str(row["image_id"]), tmp_path / "again.png")
+    assert (found.equal, found.has_same_pixels) == ("nothing", False)
+    noise, again = picture(1).rgb, decode_image((tmp_path / "again.png").read_bytes())
+    assert noise is not None
+    apart = np.abs(noise.astype(int) - again.astype(int))
+    assert found.likeness is not None
+    assert found.likeness.largest == apart.max()
+    assert found.likeness.mean == pytest.approx(apart.mean())
+    assert found.likeness.psnr == pytest.approx(10 * np.log10(255**2 / np.mean(apart**2)))
+
+
+def test_an_image_of_a_round_is_found(tmp_path: Path) -> None:
+    wanted = job(write_prompts(tmp_path / "prompts.parquet"), str(tmp_path / "out"))
+    with failing(str(PROMPTS[9]["prompt"])), pytest.raises(Incomplete) as caught:
+        run(wanted)
+    uri, _, _ = str(caught.value).partition(": ")
+    retry(uri)
+    row = manifests(uri)[9]
+    assert str(row["part"]).startswith("retry-1/")
+    found = reproduce(f"{uri}/retry-1", str(row["image_id"]), tmp_path / "again.png")
+    assert (found.run, found.equal, found.then) == (uri, "bytes", found.now)
+
+
+def test_an_image_that_failed_is_drawn_and_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 1})
+    fill(there, {5: not_ok(5)})
+    aggregate(there.uri)
+    name = str(manifests(there.uri)[5]["image_id"])
+    found = reproduce(there.uri, name, tmp_path / "again.png")
+    assert (found.status_then, found.status_now, found.has_same_pixels, found.likeness) == (
+        "failed",
+        "ok",
+        False,
+        None,
+    )
+    with failing(str(PROMPTS[5]["prompt"])):
+        found = reproduce(there.uri, name, tmp_path / "none.png")
+    assert (found.status_now, found.file, found.error) == (
+        "failed",
+        None,
+        "ValueError: cannot draw 'a red circle number 5'",
+    )
+    assert not (tmp_path / "none.png").exists()
+
+
+@pytest.mark.parametrize("name", ["0" * 32, "../../etc/passwd", "", "A" * 32])
+def test_what_is_no_image_of_the_run_is_refused(name: str, store: Store) -> None:
+    with pytest.raises(BadInput, match=r"image_id"):
+        reproduce(store.uri, name)
+
+
+def test_a_run_without_its_whole_manifest_is_to_be_aggregated_first(store: Store) -> None:
+    store.remove(manifest_key(2))
+    with pytest.raises(Incomplete, match=f"imagekiln aggregate {store.uri}"):
+        reproduce(store.uri, "0" * 32)

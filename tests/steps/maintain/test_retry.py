@@ -1,0 +1,212 @@
+"""Another round: only what is not ok is made again, and everything else stays as it was."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.aggregate.summary import load_summary
+from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.retry import retry
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key, shard_key
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runtime.signals import Stop
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+from tests.faults import failing, image, manifests
+from tests.jobs import files
+from tests.runs import PROMPTS, fill, finished, job, not_ok, planned, write_prompts
+
+TEXTS = [str(row["prompt"]) for row in PROMPTS]
+BAD = (1, 2, 9, 17)  # in three shards
+Rows = list[dict[str, object]]
+
+
+@pytest.fixture
+def failed(tmp_path: Path, store_uri: str) -> str:
+    """A run of 20 images, four of which failed."""
+    wanted = job(write_prompts(tmp_path / "prompts.parquet"), store_uri)
+    with failing(*(TEXTS[place] for place in BAD)), pytest.raises(Incomplete) as caught:
+        run(wanted)
+    uri, _, _ = str(caught.value).partition(": ")
+    assert f"imagekiln retry {uri}" in str(caught.value)
+    return uri
+
+
+def kept(store: Store) -> dict[str, bytes]:
+    """Every part of the run itself, and its plan and lists."""
+    parts = [
+        part_key(number, part) for number, count in enumerate((2, 2, 1)) for part in range(count)
+    ]
+    return {key: store.read(key) for key in (PLAN_KEY, *map(shard_key, range(3)), *parts)}
+
+
+def test_only_failed_images_are_made_again_and_the_others_stay_byte_for_byte(
+    failed: str, tmp_path: Path
+) -> None:
+    store = open_store(failed)
+    parts, before = kept(store), manifests(failed)
+    with failing() as drawn:
+        done = retry(failed)
+    assert sorted(set(drawn)) == sorted(TEXTS[place] for place in BAD)
+    assert (done.uri, done.round, done.images, done.summary.ok, done.summary.rounds) == (
+        failed,
+        1,
+        4,
+        20,
+        1,
+    )
+    assert kept(store) == parts
+    after = manifests(failed)
+    assert [row for place, row in enumerate(after) if place not in BAD] == [
+        row for place, row in enumerate(before) if place not in BAD
+    ]
+    for place in BAD:
+        assert (after[place]["status"], after[place]["part"]) == (
+            "ok",
+            "retry-1/images/00000-0000.parquet",
+        )
+        assert hashlib.sha256(image(store, after[place])).hexdigest() == after[place]["sha256"]
+    assert store.read(SUCCESS_KEY) == b"20 of 20 images\n"
+    assert verify(failed).ok == 20
+    whole = finished(tmp_path / "whole")  # the same job, undisturbed
+    assert [row["sha256"] for row in after] == [row["sha256"] for row in manifests(whole.uri)]
+
+
+def test_a_retry_of_a_retry_holds_only_what_the_first_one_left(failed: str) -> None:
+    with failing(TEXTS[9]), pytest.raises(Incomplete, match="1 of 20 images are not ok"):
+        retry(failed)
+    first = manifests(failed)
+    assert first[9]["part"] == "retry-1/images/00000-0000.parquet", (
+        "the latest round speaks, of a failure too"
+    )
+    with failing() as drawn:
+        done = retry(failed)
+    assert set(drawn) == {TEXTS[9]}
+    assert (done.round, done.images, done.summary.ok, done.summary.rounds) == (2, 1, 20, 2)
+    second = manifests(failed)
+    assert second[9]["part"] == "retry-2/images/00000-0000.parquet"
+    assert [row for place, row in enumerate(second) if place != 9] == [
+        row for place, row in enumerate(first) if place != 9
+    ]
+    assert verify(failed).ok == 20
+
+
+def test_where_nothing_is_left_nothing_is_written(tmp_path: Path) -> None:
+    store = finished(tmp_path / "run")
+    before = files(tmp_path / "run")
+    done = retry(store.uri)
+    assert (done.round, done.images, done.summary.ok) == (0, 0, 20)
+    assert files(tmp_path / "run") == before
+
+
+def test_filtered_images_are_not_made_again(tmp_path: Path) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 1})
+    fill(there, {3: not_ok(3, "filtered"), 4: not_ok(4, "blank")})
+    aggregate(there.uri)
+    with failing() as drawn:
+        assert retry(there.uri).images == 1
+    assert set(drawn) == {TEXTS[4]}
+    assert {
+        place: row["status"]
+        for place, row in enumerate(manifests(there.uri))
+        if row["status"] != "ok"
+    } == {3: "filtered"}
+
+
+def test_images_of_a_lost_part_are_made_again(tmp_path: Path) -> None:
+    store = finished(tmp_path / "run")
+    before = manifests(store.uri)
+    store.remove(part_key(1, 0))
+    with pytest.raises(Incomplete, match="4 of 20 images are missing"):
+        aggregate(store.uri)
+    with failing() as drawn:
+        done = retry(store.uri)
+    assert set(drawn) == set(TEXTS[8:12])
+    assert (done.images, done.summary.ok, done.summary.missing_parts_count) == (4, 20, 0)
+    assert [row["sha256"] for row in manifests(store.uri)] == [row["sha256"] for row in before]
+    found = verify(store.uri)
+    assert (found.images, found.ok, found.bytes) == (
+        20,
+        20,
+        sum(int(str(row["size"])) for row in before),
+    )
+
+
+def test_a_run_that_was_never_aggregated_is_to_be_finished_first(tmp_path: Path) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"))
+    with pytest.raises(
+        Incomplete, match=r"manifest/00000.parquet: is not there.*imagekiln aggregate"
+    ):
+        retry(there.uri)
+    assert not (Path(there.uri) / "retry-1").exists()
+
+
+def test_a_stopped_retry_goes_on_with_its_round(failed: str) -> None:
+    stop = Stop()
+
+    def stop_it(there: PlanResult) -> None:
+        assert there.plan.round == 1
+        stop.request()
+
+    with pytest.raises(TryAgain, match=r"retry-1: shard 0 was stopped"):
+        retry(failed, stop=stop, planned=stop_it)
+    store = open_store(failed)
+    planned_before = store.read("retry-1/plan.json")
+    done = retry(failed)
+    assert (done.round, done.images, done.summary.ok) == (1, 4, 20)
+    assert store.read("retry-1/plan.json") == planned_before
+    assert not store.exists("retry-2/plan.json")
+
+
+def test_a_retry_killed_just_before_the_run_s_end_is_ended_by_the_next_one(failed: str) -> None:
+    done = retry(failed)
+    store = open_store(failed)
+    store.remove(SUCCESS_KEY)
+    again = retry(failed)
+    assert (again.round, again.images, again.summary.ok) == (0, 0, done.summary.ok)
+    assert store.exists(SUCCESS_KEY)
+
+
+def test_a_round_may_be_named_in_place_of_its_run(failed: str) -> None:
+    with failing(TEXTS[9]), pytest.raises(Incomplete):
+        retry(failed)
+    assert retry(f"{failed}/retry-1/").round == 2
+    assert verify(f"{failed}/retry-2").ok == 20
+    assert aggregate(f"{failed}/retry-1").rounds == 2
+
+
+def test_time_of_all_rounds_is_in_the_summary(failed: str) -> None:
+    before = load_summary(open_store(failed))
+    done = retry(failed).summary
+    assert done.seconds.total > before.seconds.total
+    assert done.bytes == sum(int(str(row["size"])) for row in manifests(failed))
+
+
+def test_a_share_that_was_accepted_by_hand_stays_accepted(tmp_path: Path) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"))
+    fill(there, {3: not_ok(3, "filtered"), 4: not_ok(4)})
+    aggregate(there.uri, 0.1)
+    assert retry(there.uri).summary.ok == 19
+    assert open_store(there.uri).read(SUCCESS_KEY) == b"19 of 20 images\n"
+    with pytest.raises(Incomplete):
+        aggregate(there.uri, 0.0)
+
+
+def test_a_stranger_in_a_round_s_place_is_refused(tmp_path: Path) -> None:
+    store, other = finished(tmp_path / "run"), finished(tmp_path / "other")
+    store.create("retry-1/plan.json", other.read(PLAN_KEY))
+    for step in (aggregate, verify, retry):
+        with pytest.raises(BadInput, match="retry-1: is no round of this run"):
+            step(store.uri)
+
+
+def test_a_run_of_that_name_is_no_round(tmp_path: Path) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"), run_id="retry-1")
+    fill(there)
+    assert aggregate(there.uri).ok == 20
+    assert load_plan(open_store(there.uri)).round == 0

@@ -1,0 +1,249 @@
+"""Reading a whole run back: what verify notices."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.aggregate.summary import SUMMARY_ADAPTER, load_summary
+from imagekiln.steps.errors import Incomplete, Missing
+from imagekiln.steps.generate.encoder import encode_drawn_image
+from imagekiln.steps.job.output import Png
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.keys import (
+    DUPLICATES_KEY,
+    REJECTED_KEY,
+    REPORT_KEY,
+    SUCCESS_KEY,
+    SUMMARY_KEY,
+    manifest_key,
+    part_key,
+    shard_key,
+)
+from imagekiln.steps.runs.parts import Part, part_to_parquet
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.readback import MAX_LISTED_ERRORS, CheckResult, check_failure
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.runs.tables import to_parquet
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+from tests.runs import encoded, finished, not_ok, picture
+
+KEY = part_key(1, 0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    """A finished run of 20 images: shards of 8, 8 and 4, in parts of 4."""
+    return finished(tmp_path / "run")
+
+
+def _part(store: Store) -> Part:
+    return read_shard(store, load_plan(store), 1)[0]
+
+
+def test_a_good_run_reads_back_as_planned(store: Store) -> None:
+    found = verify(store.uri)
+    sizes = [
+        pq.read_table(store.uri_of(manifest_key(number)))["size"].to_pylist() for number in range(3)
+    ]
+    assert (found.run, found.images, found.ok) == (store.uri, 20, 20)
+    assert found.bytes == sum(sum(each) for each in sizes)
+
+
+def _flip(store: Store, key: str, place: int) -> None:
+    content = bytearray(store.read(key))
+    content[place] ^= 1
+    store.replace(key, bytes(content))
+
+
+@pytest.mark.parametrize("where", ["first", "middle", "last"])
+def test_a_flipped_bit_in_an_image_is_found(where: str, store: Store) -> None:
+    row = pq.read_table(store.uri_of(manifest_key(1)), columns=["offset", "size"]).to_pylist()[2]
+    _flip(
+        store,
+        KEY,
+        row["offset"] + {"first": 0, "middle": row["size"] // 2, "last": row["size"] - 1}[where],
+    )
+    with pytest.raises(
+        Incomplete, match=r"images/00001-0000.parquet: is damaged .*Restore these objects"
+    ):
+        verify(store.uri)
+
+
+def _with(store: Store, image: EncodedImage) -> None:
+    """Write the part anew, as a writer of ours would, with another first image."""
+    rows = _part(store).rows
+    store.replace(KEY, part_to_parquet(rows, [image, *(encoded(place) for place in (1, 2, 3))]))
+
+
+@pytest.mark.parametrize(
+    ("image", "sentence"),
+    [
+        (replace(encoded(0), sha256="0" * 64), "has other bytes than were written"),
+        (replace(encoded(0), pixels_sha256="0" * 64), "has other pixels than were drawn"),
+        (
+            replace(encoded(0), content=b"no image", sha256=None),
+            "has other bytes than were written",
+        ),
+    ],
+)
+def test_an_image_that_is_not_what_its_hashes_say_is_named(
+    image: EncodedImage, sentence: str, store: Store
+) -> None:
+    _with(store, image)
+    name = _part(store).rows["image_id"][0].as_py()
+    with pytest.raises(Incomplete, match=f"{KEY}: image {name} {sentence}"):
+        verify(store.uri)
+
+
+def test_an_image_of_another_size_is_named(store: Store) -> None:
+    _with(store, encode_drawn_image(picture(0, side=24), Png()))
+    with pytest.raises(
+        Incomplete, match=r"image \w+ does not decode \(it has 24 x 24 pixels and not 16 x 16\)"
+    ):
+        verify(store.uri)
+
+
+def test_a_missing_part_is_found(store: Store) -> None:
+    store.remove(KEY)
+    with pytest.raises(Incomplete, match=r"images/00001-0000.parquet: no such file"):
+        verify(store.uri)
+
+
+def test_swapped_parts_are_found(store: Store) -> None:
+    one, other = store.read(KEY), store.read(part_key(1, 1))
+    store.replace(KEY, other)
+    store.replace(part_key(1, 1), one)
+    with pytest.raises(Incomplete, match="holds other images than were planned") as caught:
+        verify(store.uri)
+    assert "00001-0000" in str(caught.value)
+    assert "00001-0001" in str(caught.value)
+
+
+def test_a_part_whose_prompts_are_not_the_plan_s_is_found(store: Store) -> None:
+    rows = _part(store).rows
+    place = rows.schema.get_field_index("prompt")
+    other = rows.set_column(place, rows.schema.field(place), pa.array(["something else"] * 4))
+    store.replace(KEY, part_to_parquet(other, [encoded(place) for place in range(4)]))
+    with pytest.raises(
+        Incomplete, match=r"00001-0000\.parquet: holds other images than were planned"
+    ):
+        verify(store.uri)
+
+
+def _status_changed(table: pa.Table) -> pa.Table:
+    place = table.schema.get_field_index("status")
+    return table.set_column(place, table.schema.field(place), pa.array(["failed", *["ok"] * 7]))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [_status_changed, lambda table: table.slice(1), lambda table: table.drop_columns(["offset"])],
+    ids=["another status", "a row less", "a column less"],
+)
+def test_a_manifest_that_differs_from_the_parts_is_found(
+    change: Callable[[pa.Table], pa.Table], store: Store
+) -> None:
+    key = manifest_key(1)
+    store.replace(key, to_parquet(change(pq.read_table(store.uri_of(key)))))
+    with pytest.raises(Incomplete, match=r"manifest/00001.parquet: differs from the parts"):
+        verify(store.uri)
+
+
+@pytest.mark.parametrize("key", [manifest_key(1), shard_key(1), KEY])
+def test_a_damaged_object_is_found(key: str, store: Store) -> None:
+    store.replace(key, b"PAR1" + store.read(key)[4:-20])
+    with pytest.raises(Incomplete, match=key):
+        verify(store.uri)
+
+
+@pytest.mark.parametrize("key", [REJECTED_KEY, DUPLICATES_KEY, SUMMARY_KEY, REPORT_KEY])
+def test_a_finished_run_has_its_lists_its_summary_and_its_report(key: str, store: Store) -> None:
+    content = store.read(key)
+    store.replace(key, content[: len(content) // 2])
+    with pytest.raises(Incomplete, match=f"{key}: "):
+        verify(store.uri)
+    store.remove(key)
+    with pytest.raises(Incomplete, match=f"{key}: no such file"):
+        verify(store.uri)
+
+
+@pytest.mark.parametrize("key", [REJECTED_KEY, DUPLICATES_KEY])
+def test_a_list_of_another_plan_is_found(key: str, store: Store) -> None:
+    store.replace(key, to_parquet(pa.table({"row": [0, 1]})))
+    with pytest.raises(Incomplete, match=f"{key}: has 2 rows and not 0, as planned"):
+        verify(store.uri)
+
+
+def test_summary_of_another_plan_is_found(store: Store) -> None:
+    other = replace(load_summary(store), images=21)
+    store.replace(SUMMARY_KEY, SUMMARY_ADAPTER.dump_json(other))
+    with pytest.raises(Incomplete, match=r"summary.json: is of another plan"):
+        verify(store.uri)
+
+
+def test_a_run_in_which_nothing_is_right_takes_no_memory_for_saying_so(store: Store) -> None:
+    for number, count in enumerate((2, 2, 1)):
+        for place in range(count):
+            rows = read_shard(store, load_plan(store), number)[place].rows
+            wrong = [replace(encoded(each), sha256="0" * 64) for each in range(4)]
+            store.replace(part_key(number, place), part_to_parquet(rows, wrong))
+    with pytest.raises(
+        Incomplete, match=r" and 13 more\. Restore"
+    ) as caught:  # 20 images, 3 manifests
+        verify(store.uri)
+    assert str(caught.value).count("; ") == MAX_LISTED_ERRORS - 1
+    assert len(sum([check_failure("a sentence")] * 1000, CheckResult()).errors) == MAX_LISTED_ERRORS
+
+
+def test_a_part_larger_than_the_memory_for_parts_is_read_all_the_same(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("imagekiln.steps.maintain.verify.IN_FLIGHT", 1)
+    assert verify(store.uri).ok == 20
+
+
+def test_everything_that_is_wrong_is_listed_not_only_the_first(store: Store) -> None:
+    store.remove(manifest_key(0))
+    store.remove(KEY)
+    _flip(store, part_key(2, 0), 200)
+    with pytest.raises(Incomplete) as caught:
+        verify(store.uri)
+    for key in (manifest_key(0), KEY, part_key(2, 0)):
+        assert key in str(caught.value)
+    assert caught.value.exit_code == 3
+
+
+def test_images_that_are_not_ok_have_nothing_to_check(store: Store) -> None:
+    _with(store, not_ok(0))
+    aggregate(store.uri, failed_share=1.0)
+    found = verify(store.uri)
+    assert (found.images, found.ok) == (20, 19)
+
+
+def test_an_unfinished_run_is_incomplete(store: Store) -> None:
+    store.remove(SUCCESS_KEY)
+    with pytest.raises(
+        Incomplete, match=r"has no _SUCCESS, so it is not finished\. Run or aggregate it first"
+    ):
+        verify(store.uri)
+
+
+def test_where_no_run_is_there_is_nothing_to_verify(tmp_path: Path) -> None:
+    with pytest.raises(Missing, match="holds no plan"):
+        verify(str(tmp_path / "nowhere"))
+
+
+def test_verify_changes_nothing(store: Store) -> None:
+    def everything() -> dict[Path, int]:
+        return {path: path.stat().st_mtime_ns for path in Path(store.uri).rglob("*")}
+
+    before = everything()
+    verify(open_store(store.uri).uri)
+    assert everything() == before

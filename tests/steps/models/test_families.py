@@ -1,0 +1,189 @@
+"""Every family of pipelines: the same pixels as from diffusers' own call, whoever the neighbours are."""
+
+import inspect
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from imagekiln.steps.generate.diffusion.denoiser import GUIDER_NAMES, Denoiser
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.models.families import FAMILIES, family_of
+from imagekiln.steps.runs.image import ImageRow
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop
+from tests import families, models, runs
+from tests.models import SIDE
+from tests.runs import image_row
+
+pytestmark = [
+    pytest.mark.filterwarnings(models.DIFFUSERS_WARNS),
+    pytest.mark.filterwarnings("ignore::FutureWarning:diffusers"),
+]
+
+RGB = npt.NDArray[np.uint8]
+KINDS = sorted(families.MAKE)
+SILENT_ON_NEGATIVES = {"flux", "flux2", "lcm", "sana-sprint"}
+LONG = (
+    "two green triangles above the large yellow star and a small red circle on the blue square in it "
+    * 2
+)
+TEXTS = [
+    ("a red circle", ""),
+    (LONG, "text in it"),
+    ("a blue square", "small text"),
+    ('a "star" in text', ""),
+]
+
+
+def _name(kind: str) -> str:
+    return type(families.pipe(kind)).__name__
+
+
+def _rows(kind: str, count: int = 4, **settings: object) -> list[ImageRow]:
+    side = families.SIDES.get(kind, SIDE)
+    plain: dict[str, object] = {"width": side, "height": side}
+    return [
+        image_row(prompt, place, **{"negative_prompt": negative, **plain, **settings})
+        for place, (prompt, negative) in enumerate(TEXTS[:count])
+    ]
+
+
+def _ours(pipe: models.Untyped, rows: Sequence[ImageRow], size: int) -> list[RGB]:
+    drawn = []
+    for picture in Denoiser(pipe).draw(rows, size, lambda: None):
+        assert picture.rgb is not None, picture.error
+        drawn.append(picture.rgb)
+    return drawn
+
+
+def _diffusers(pipe: models.Untyped, row: ImageRow, size: int) -> RGB:
+    """The image by diffusers' own call on the text, in a batch of copies, so that the text is encoded by itself."""
+    pixels, known = row.parameters, family_of(type(pipe).__name__)
+    for name in GUIDER_NAMES:
+        if hasattr(pipe, name):
+            getattr(pipe, name).guidance_scale = pixels.guidance
+    asked: dict[str, object] = {
+        "use_resolution_binning": False,
+        known.guidance_argument: pixels.guidance,
+    }
+    if pixels.negative_prompt or known.pad_to_tokens:
+        asked["negative_prompt"] = pixels.negative_prompt
+    size = 1 if known.one_at_a_time else size
+    drawn = pipe(
+        prompt=pixels.prompt,
+        num_images_per_prompt=size,
+        generator=[torch.Generator("cpu").manual_seed(pixels.seed + copy) for copy in range(size)],
+        width=pixels.width,
+        height=pixels.height,
+        num_inference_steps=pixels.steps,
+        **{
+            name: value
+            for name, value in asked.items()
+            if name in inspect.signature(pipe.__call__).parameters
+        },
+    )
+    return np.asarray(drawn.images[0])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_are_those_of_diffusers_own_call(kind: str) -> None:
+    pipe = families.pipe(kind)
+    rows = _rows(kind, 2)
+    if kind == "klein":  # diffusers' own call takes no negative prompt
+        rows = _rows(kind, 2, negative_prompt="")
+    differ = [
+        np.abs(ours.astype(int) - _diffusers(pipe, row, 2)).max()
+        for row, ours in zip(rows, _ours(pipe, rows, 2), strict=True)
+    ]
+    # Texts padded under a mask take another way through attention: the last digit may differ.
+    assert max(differ) <= (1 if family_of(_name(kind)).pad_to_tokens else 0)
+
+
+def test_a_text_alone_is_not_padded() -> None:
+    pipe = families.pipe("qwen-image")
+    row = _rows("qwen-image", 2)[1]
+    assert np.array_equal(_ours(pipe, [row], 1)[0], _diffusers(pipe, row, 1))
+
+
+@pytest.mark.parametrize(("size", "wide"), [(2, 1), (4, 2)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_image_depends_on_neither_its_place_nor_its_neighbours_texts(
+    kind: str, size: int, wide: int
+) -> None:
+    pipe = families.pipe(kind)
+    first, *others = _rows(kind, size, width=wide * families.SIDES.get(kind, SIDE))
+    alone = _ours(pipe, [first], size)[0]
+    assert alone.std() > 1
+    assert np.array_equal(_ours(pipe, [first, *others], size)[0], alone)
+    assert np.array_equal(_ours(pipe, [*others, first], size)[-1], alone)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_prompts_negative_prompts_and_guidance_tell(kind: str) -> None:
+    pipe = families.pipe(kind)
+    row, other, negative, guided = (
+        _rows(kind, 1, **more)[0]
+        for more in ({}, {}, {"negative_prompt": "two green triangles"}, {"guidance": 9.0})
+    )  # fmt: skip
+    drawn = _ours(pipe, [row], 1)[0]
+    assert np.array_equal(_ours(pipe, [other], 1)[0], drawn)
+    assert np.array_equal(_ours(pipe, [negative], 1)[0], drawn) is (kind in SILENT_ON_NEGATIVES)
+    assert np.array_equal(_ours(pipe, [guided], 1)[0], drawn) is (
+        kind == "flux"
+    )  # the tiny one is a schnell
+    another = image_row(
+        "two green triangles", 0, width=row.parameters.width, height=row.parameters.height
+    )
+    assert not np.array_equal(_ours(pipe, [another], 1)[0], drawn)
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_few_steps_without_guidance_draw(kind: str, steps: int) -> None:
+    pipe = families.pipe(kind)
+    # In one step, PixArt-alpha takes only schedulers that also tell what they take for the end.
+    sampler = "lcm" if kind == "pixart-alpha" else "default"
+    drawn = _ours(
+        pipe, _rows(kind, 1, steps=steps, guidance=0.0, negative_prompt="", sampler=sampler), 1
+    )[0]
+    assert drawn.std() > 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_whole_job_runs(kind: str, tmp_path: Path) -> None:
+    side = families.SIDES.get(kind, SIDE)
+    rows = [{"prompt": prompt, "negative_prompt": negative} for prompt, negative in TEXTS]
+    job = runs.job(
+        runs.write_prompts(tmp_path / "prompts.parquet", rows),
+        str(tmp_path / "out"),
+        model={"id": str(families.folder(kind)), "dtype": "float32"},
+        defaults={"steps": 2, "guidance": 3.0, "seed": 7, "width": side, "height": side},
+    )
+    done = run(job, NoProgress(), Stop())
+    assert done.summary.ok == 4
+    assert verify(done.uri).ok == 4
+
+
+def test_every_family_of_the_table_is_tested() -> None:
+    assert set(map(_name, KINDS)) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_table_says_how_the_denoiser_compiles(kind: str) -> None:
+    pipe = families.pipe(kind)
+    known = family_of(type(pipe).__name__)
+    denoiser = getattr(pipe, "transformer", None) or pipe.unet
+    # A UNet names its attention alone, which would leave its convolutions as they are.
+    assert (known.compile_mode == "regional") is (
+        hasattr(pipe, "transformer") and bool(denoiser._repeated_blocks)
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_family_draws_in_bfloat16(kind: str) -> None:
+    assert _ours(families.pipe(kind, torch.bfloat16), _rows(kind, 1), 1)[0].std() > 1

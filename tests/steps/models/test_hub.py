@@ -1,0 +1,203 @@
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models.facts import load_model_facts
+from imagekiln.steps.models.hub import download_configuration
+from imagekiln.steps.storage.uri import BUNDLED_FOLDER
+from tests.hub import FORBIDDEN, GATED, MODEL, REVISION, Hub
+from tests.hub import hub as loopback_hub
+from tests.jobs import image_rows, plan
+
+OTHER = "f" * 40
+URLS = "{repo_id}/resolve/{revision}/{filename}"
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub with the bundled model, and an empty cache, as HF_ENDPOINT and HF_HUB_CACHE set them at start."""
+    with _serving(BUNDLED_FOLDER / "shapes", tmp_path, monkeypatch) as there:
+        yield there
+
+
+@contextmanager
+def _serving(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    from huggingface_hub import constants
+
+    with loopback_hub(folder) as there:
+        monkeypatch.setattr(constants, "ENDPOINT", there.endpoint)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{there.endpoint}/{URLS}")
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        yield there
+
+
+def _told(kind: type[KilnError], name: str, revision: str | None = OTHER) -> str:
+    with pytest.raises(kind) as caught:
+        download_configuration(ModelSettings(id=name, revision=revision))
+    assert type(caught.value) is kind
+    return str(caught.value)
+
+
+@pytest.mark.usefixtures("server")
+def test_pinned_model_is_known_without_its_weights() -> None:
+    folder = download_configuration(ModelSettings(id=MODEL, revision=REVISION))
+    assert (folder / "model_index.json").is_file()
+    assert (folder / "tokenizer" / "tokenizer.json").is_file()
+    assert [*folder.rglob("*.safetensors")] == []
+
+
+@pytest.mark.usefixtures("server")
+def test_pinned_model_has_the_facts_of_the_folder_it_came_from() -> None:
+    here, there = (
+        load_model_facts(ModelSettings(id=name, revision=REVISION))
+        for name in ("bundled:shapes", MODEL)
+    )
+    assert (here.pipeline, here.width, here.size_multiple) == (
+        there.pipeline,
+        there.width,
+        there.size_multiple,
+    )
+    assert there.digest == f"{MODEL}@{REVISION}"
+
+
+@pytest.mark.usefixtures("server")
+def test_job_with_a_pinned_model_is_planned(tmp_path: Path) -> None:
+    planned = plan(
+        tmp_path, {"prompt": ["a " * 50, "b"]}, model={"id": MODEL, "revision": REVISION}
+    )
+    assert image_rows(planned)["truncated"].to_pylist() == [True, False]
+
+
+def test_pinned_model_that_has_only_pickles_is_refused_at_planning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(BUNDLED_FOLDER / "shapes", tmp_path / "repository")
+    weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    (folder / "v1.ckpt").write_bytes(b"what no pipeline reads")
+    (folder / "vae" / "diffusion_pytorch_model.bin").write_bytes(b"a second copy of the weights")
+    wanted = ModelSettings(id=MODEL, revision=REVISION)
+    with _serving(folder, tmp_path, monkeypatch):
+        assert load_model_facts(wanted).pipeline == "StableDiffusionPipeline"
+        weights.rename(weights.with_suffix(".bin"))
+        with pytest.raises(BadInput) as caught:
+            load_model_facts(wanted)
+    assert str(caught.value) == (
+        f"{MODEL}: unet/diffusion_pytorch_model.bin is a pickle, which can run code. Convert it to safetensors."
+    )
+
+
+def test_model_in_the_cache_is_not_fetched_again(server: Hub) -> None:
+    download_configuration(ModelSettings(id=MODEL, revision=REVISION))
+    asked = len(server.asked)
+    download_configuration(ModelSettings(id=MODEL, revision=REVISION))
+    assert len(server.asked) == asked > 0
+
+
+def test_model_in_the_cache_needs_no_hub(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    folder = download_configuration(ModelSettings(id=MODEL, revision=REVISION))
+    assert server.asked
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert download_configuration(ModelSettings(id=MODEL, revision=REVISION)) == folder
+    assert (
+        load_model_facts(ModelSettings(id=MODEL, revision=REVISION)).pipeline
+        == "StableDiffusionPipeline"
+    )
+
+
+def test_hub_model_without_a_revision_is_refused() -> None:
+    assert _told(BadInput, MODEL, None) == (
+        f"model.revision is missing: pin {MODEL} to a commit, 40 hexadecimal digits."
+    )
+
+
+@pytest.mark.usefixtures("server")
+def test_unknown_revision_is_told_with_the_setting() -> None:
+    assert _told(Missing, MODEL) == f"{MODEL}: has no revision {OTHER}. Correct model.revision."
+
+
+@pytest.mark.usefixtures("server")
+@pytest.mark.parametrize("name", ["kiln/nothing", "kiln/--..", f"kiln/{'x' * 100}"])
+def test_unknown_model_is_told_with_the_setting(name: str) -> None:
+    assert (
+        _told(Missing, name)
+        == f"{name}: no such model on the hub, or no access. Check model.id and HF_TOKEN."
+    )
+
+
+@pytest.mark.usefixtures("server")
+def test_gated_model_is_told_with_what_to_accept() -> None:
+    assert (
+        _told(BadInput, GATED)
+        == f"{GATED}: is gated. Accept its terms on the hub and set HF_TOKEN."
+    )
+
+
+@pytest.mark.usefixtures("server")
+def test_refused_token_is_not_worth_another_try() -> None:
+    assert (
+        _told(BadInput, FORBIDDEN) == f"{FORBIDDEN}: the hub refused access (403). Check HF_TOKEN."
+    )
+
+
+@pytest.mark.usefixtures("server")
+def test_model_that_may_not_be_fetched_is_not_worth_another_try(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert _told(BadInput, MODEL, REVISION) == (
+        f"{MODEL}: is not in this machine's cache, and HF_HUB_OFFLINE is set. Unset it."
+    )
+
+
+def test_hub_that_does_not_answer_is_worth_another_try(
+    server: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    with loopback_hub(BUNDLED_FOLDER) as gone:
+        endpoint = gone.endpoint
+    assert endpoint != server.endpoint
+    monkeypatch.setattr(constants, "ENDPOINT", endpoint)
+    monkeypatch.setattr("time.sleep", lambda _: None)  # the client waits 23 s between its tries
+    assert _told(TryAgain, MODEL, REVISION) == (
+        f"{MODEL}: the hub could not be reached. Run again, or name a local folder."
+    )
+
+
+@pytest.mark.usefixtures("server")
+def test_cache_that_cannot_be_written_is_told_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    (tmp_path / "file").write_bytes(b"")
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file"))
+    assert str(tmp_path / "file") in _told(BadInput, MODEL, REVISION)
+
+
+def test_repository_that_is_no_pipeline_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "repository").mkdir()
+    (tmp_path / "repository" / "config.json").write_text("{}")
+    with _serving(tmp_path / "repository", tmp_path, monkeypatch):
+        assert _told(BadInput, MODEL, REVISION) == (
+            f"{MODEL}: has no model_index.json, so it is no diffusers pipeline. Name another model."
+        )
+
+
+@pytest.mark.usefixtures("server")
+def test_progress_bars_and_warnings_of_the_client_stay_off_the_terminal(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    download_configuration(ModelSettings(id=MODEL, revision=REVISION))
+    assert capfd.readouterr() == ("", "")

@@ -1,0 +1,226 @@
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.errors import BadInput, KilnError, Missing
+from imagekiln.steps.generate.diffusion.pipeline import fetch_run_models
+from imagekiln.steps.job.adapters import LoraSettings
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models.families import FAMILIES
+from imagekiln.steps.models.lora_files import (
+    LoraFacts,
+    fetch_planned_lora,
+    load_lora_facts,
+    require_lora_support,
+)
+from tests import runs, safetensors
+from tests.hub import MODEL, REVISION
+from tests.hub import hub as serving
+
+PIN = "model.loras.style.revision is missing"
+URLS = "{repo_id}/resolve/{revision}/{filename}"
+
+
+def _facts(file: Path, weight_name: str | None = None) -> LoraFacts:
+    return load_lora_facts(_model(str(file), weight_name))["style"]
+
+
+def _model(name: str, weight_name: str | None = None, revision: str | None = None) -> ModelSettings:
+    return ModelSettings(
+        id="bundled:shapes",
+        loras={"style": LoraSettings(id=name, weight_name=weight_name, revision=revision)},
+    )
+
+
+def _told(file: Path, weight_name: str | None = None, kind: type[KilnError] = BadInput) -> str:
+    with pytest.raises(kind) as caught:
+        _facts(file, weight_name)
+    return str(caught.value).replace(str(file), "FILE")
+
+
+def test_a_lora_is_known_by_the_bytes_of_its_file_and_not_by_its_place(tmp_path: Path) -> None:
+    one = safetensors.write(tmp_path / "a.safetensors")
+    other = safetensors.write(tmp_path / "folder" / "b.safetensors")
+    assert (
+        _facts(one)
+        == _facts(other)
+        == _facts(other.parent)
+        == _facts(other.parent, "b.safetensors")
+    )
+    assert _facts(one).sha256 == hashlib.sha256(one.read_bytes()).hexdigest()
+    assert (
+        _facts(one).tensors == hashlib.sha256(b"\1\2\3\4").hexdigest()
+    )  # all that follows the header
+    assert _facts(safetensors.write(tmp_path / "c.safetensors", data=b"\1\2\3\5")) != _facts(one)
+
+
+@pytest.mark.parametrize("name", ["style.pt", "style.bin", "style.ckpt", "style"])
+def test_a_file_that_may_hold_code_is_refused(tmp_path: Path, name: str) -> None:
+    safetensors.write(tmp_path / name)
+    told = f"model.loras.style: {name} is no safetensors file, so it may hold code. Convert it."
+    assert _told(tmp_path / name) == _told(tmp_path, name) == told
+
+
+@pytest.mark.parametrize(
+    ("header", "length"),
+    [
+        (b"", 0),
+        (b"{}", 3),
+        (b"{}", 2**63),
+        (b"{", None),
+        (b"[" * 100_000, None),
+        (b"\x80\x04K\x01.", None),
+        (b"[]", None),
+        (b"1", None),
+        (b'{"a.lora": 1}', None),
+        (b'{"a.lora": {"data_offsets": [0, "4"]}}', None),
+        (b'{"a.lora": {"dtype": "U8", "shape": [4], "data_offsets": [-4, 0]}}', None),
+        (
+            b'{"a.lora": {"dtype": "U8", "shape": [4294967296, 4294967296], "data_offsets": [0, 0]}}',
+            None,
+        ),
+        (b'{"a.lora": {"dtype": "none", "shape": [0], "data_offsets": [0, 0]}}', None),
+        (b'{"a.lora\xff": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}', None),
+        (b'{"a.lora\\ud800": {"dtype": "U8", "shape": [0], "data_offsets": [0, 0]}}', None),
+    ],
+)
+def test_a_file_that_is_no_safetensors_is_refused(
+    tmp_path: Path, header: bytes, length: int | None
+) -> None:
+    file = safetensors.raw(tmp_path / "style.safetensors", header, length=length)
+    assert (
+        _told(file)
+        == "model.loras.style: style.safetensors is no whole safetensors file. Fetch it again."
+    )
+
+
+def test_a_header_too_large_for_the_format_is_refused_without_reading_it(tmp_path: Path) -> None:
+    file = tmp_path / "style.safetensors"
+    with file.open("wb") as sparse:
+        sparse.write((100_000_001).to_bytes(8, "little"))
+        sparse.truncate(200_000_000)  # so that the header would fit in the file
+    assert (
+        _told(file)
+        == "model.loras.style: style.safetensors is no whole safetensors file. Fetch it again."
+    )
+
+
+def test_an_empty_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "style.safetensors").touch()
+    assert "is no whole safetensors file" in _told(tmp_path)
+
+
+def test_a_file_that_is_cut_off_or_goes_on_is_refused(tmp_path: Path) -> None:
+    file = safetensors.write(tmp_path / "style.safetensors")
+    whole = file.read_bytes()
+    for content in (whole[:-1], whole + b"\0"):
+        file.write_bytes(content)
+        assert (
+            _told(file)
+            == "model.loras.style: style.safetensors is no whole safetensors file. Fetch it again."
+        )
+
+
+@pytest.mark.parametrize("header", [b"{}", b'{"__metadata__": {"lora": "x"}}'])
+def test_a_file_without_tensors_of_a_lora_is_refused(tmp_path: Path, header: bytes) -> None:
+    file = safetensors.raw(tmp_path / "style.safetensors", header)
+    assert _told(file) == "model.loras.style: style.safetensors holds no LoRA. Name another file."
+    safetensors.write(file, ("unet.conv_in.weight",))
+    assert _told(file) == "model.loras.style: style.safetensors holds no LoRA. Name another file."
+
+
+def test_a_dora_is_refused_since_it_would_be_drawn_as_something_else(tmp_path: Path) -> None:
+    file = safetensors.write(tmp_path / "style.safetensors", ("a.lora_up.weight", "a.dora_scale"))
+    assert "is a DoRA" in _told(file)
+
+
+def test_a_folder_must_say_which_file_is_meant(tmp_path: Path) -> None:
+    assert (
+        _told(tmp_path)
+        == "model.loras.style: FILE has 0 safetensors files. Name one by weight_name."
+    )
+    for name in ("a.safetensors", "b.safetensors"):
+        safetensors.write(tmp_path / name)
+    assert (
+        _told(tmp_path)
+        == "model.loras.style: FILE has 2 safetensors files. Name one by weight_name."
+    )
+    assert _facts(tmp_path, "b.safetensors") == _facts(tmp_path / "b.safetensors")
+    told = _told(tmp_path, "c.safetensors", Missing)
+    assert told == "model.loras.style: FILE has no file c.safetensors. Correct weight_name."
+    assert "is not there" in _told(tmp_path / "nowhere", kind=Missing)
+
+
+@pytest.mark.parametrize("pipeline", sorted(FAMILIES))
+def test_families_that_take_no_lora_are_refused_at_planning(pipeline: str, tmp_path: Path) -> None:
+    import diffusers
+
+    model = _model(str(safetensors.write(tmp_path / "style.safetensors")))
+    if hasattr(getattr(diffusers, pipeline), "load_lora_weights"):
+        require_lora_support(model, pipeline)
+    else:
+        with pytest.raises(BadInput, match=rf"^model\.loras: {pipeline} takes no LoRA\. "):
+            require_lora_support(model, pipeline)
+    require_lora_support(ModelSettings(id="bundled:shapes"), pipeline)
+
+
+@pytest.mark.parametrize(
+    ("file", "revision", "told"),
+    [
+        (None, REVISION, f"model.loras.style.weight_name is missing: name the safetensors file at {MODEL}."),
+        ("a.safetensors", None, f"{PIN}: pin {MODEL} to a commit, 40 hexadecimal digits."),
+        ("a.bin", REVISION, "model.loras.style: a.bin is no safetensors file, so it may hold code. Convert it."),
+    ],
+)  # fmt: skip
+def test_a_hub_lora_must_be_one_file_of_one_commit(
+    file: str | None, revision: str | None, told: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        load_lora_facts(_model(MODEL, file, revision))
+    assert str(caught.value) == told
+
+
+@pytest.fixture
+def hub_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A LoRA that a hub gives as style.safetensors; what it gives is kept in tmp_path's cache."""
+    from huggingface_hub import constants
+
+    file = safetensors.write(tmp_path / "repository" / "style.safetensors")
+    with serving(file.parent) as there:
+        monkeypatch.setattr(constants, "ENDPOINT", there.endpoint)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{there.endpoint}/{URLS}")
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        yield file
+
+
+def test_a_hub_lora_is_brought_here_and_known_by_its_bytes_like_any_other(hub_file: Path) -> None:
+    assert load_lora_facts(_model(MODEL, "style.safetensors", REVISION))["style"] == _facts(
+        hub_file
+    )
+    with pytest.raises(Missing) as caught:
+        load_lora_facts(_model(MODEL, "other.safetensors", REVISION))
+    assert (
+        str(caught.value)
+        == f"{MODEL}: has no such file at that revision. Correct model.loras.style.weight_name."
+    )
+
+
+def test_fetch_brings_a_run_s_hub_loras_to_where_no_hub_is_needed(
+    hub_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from huggingface_hub import constants
+
+    there = runs.planned(
+        tmp_path,
+        str(tmp_path / "out"),
+        model=_model(MODEL, "style.safetensors", REVISION).model_dump(),
+    )
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "volume"))
+    fetch_run_models(there.uri)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    (lora,) = there.plan.job.model.loras.values()
+    found = fetch_planned_lora("style", lora, there.plan.loras["style"].sha256)
+    assert found.is_relative_to(tmp_path / "volume")
+    assert found.read_bytes() == hub_file.read_bytes()

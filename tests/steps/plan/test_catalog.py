@@ -1,0 +1,263 @@
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from imagekiln.steps.plan.identity import compute_image_id, model_key
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.image import ImageParameters
+from imagekiln.steps.runs.keys import DUPLICATES_KEY
+from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.storage import open_store
+from tests.jobs import image_rows, plan, rejected
+from tests.texts import HOSTILE, chance
+
+Row = dict[str, object]
+
+
+def _duplicates(planned: PlanResult) -> list[Row]:
+    rows: list[Row] = read_table(open_store(planned.uri), DUPLICATES_KEY).to_pylist()
+    return rows
+
+
+def _by_prompt(planned: PlanResult) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for row in image_rows(planned).to_pylist():
+        found.setdefault(row["prompt"], []).append(row)
+    return found
+
+
+def _random_columns(count: int, seed: int) -> dict[str, object]:
+    rng = chance(seed)
+    return {
+        "prompt": [f"{rng.choice(HOSTILE)} {rng.randrange(20)}" for _ in range(count)],
+        "id": [rng.choice([None, f"id {n}"]) for n in range(count)],
+        "seed": pa.array(
+            [rng.choice([None, None, rng.randrange(100)]) for _ in range(count)], pa.int64()
+        ),
+        "width": pa.array([rng.choice([None, 64, 72, 128]) for _ in range(count)], pa.int32()),
+        "steps": pa.array([rng.choice([None, 2, 30]) for _ in range(count)], pa.int64()),
+        "guidance": [rng.choice([None, 0.1, 7.5]) for _ in range(count)],
+        "images": pa.array([rng.choice([None, 1, 3]) for _ in range(count)], pa.int64()),
+    }
+
+
+def test_every_image_has_the_id_of_its_own_settings(tmp_path: Path) -> None:
+    planned = plan(tmp_path, _random_columns(500, seed=1))
+    key = model_key(planned.plan.model.digest, planned.plan.job.model.dtype)
+    rows = image_rows(planned).to_pylist()
+    assert len(rows) > 500
+    for row in rows:
+        assert row["image_id"] == compute_image_id(
+            key, ImageParameters(*(row[name] for name in ImageParameters.__slots__))
+        )
+
+
+def test_own_seed_counts_up_with_the_image(tmp_path: Path) -> None:
+    rows = image_rows(plan(tmp_path, {"prompt": ["a"], "seed": [41], "images": [3]})).to_pylist()
+    assert [(row["image_index"], row["seed"]) for row in rows] == [(0, 41), (1, 42), (2, 43)]
+
+
+def test_derived_seeds_differ_for_every_image(tmp_path: Path) -> None:
+    columns = {"prompt": ["a", "b", "a"], "id": [None, None, "x"], "images": [50, 50, 50]}
+    assert len({*image_rows(plan(tmp_path, columns))["seed"].to_pylist()}) == 150
+
+
+def test_row_with_an_id_keeps_its_seed_when_its_text_changes(tmp_path: Path) -> None:
+    before = plan(tmp_path / "1", {"prompt": ["a"], "id": ["x"]})
+    after = plan(tmp_path / "2", {"prompt": ["b"], "id": ["x"]})
+    assert image_rows(before)["seed"] == image_rows(after)["seed"]
+    assert image_rows(before)["image_id"] != image_rows(after)["image_id"]
+
+
+def test_row_without_an_id_has_its_seed_from_its_text_and_settings(tmp_path: Path) -> None:
+    columns = {
+        "prompt": ["a", "b", "a", "a"],
+        "steps": [2, 2, 3, 2],
+        "negative_prompt": [None, None, None, "x"],
+    }
+    assert len({*image_rows(plan(tmp_path, columns))["seed"].to_pylist()}) == 4
+
+
+def test_rows_added_or_moved_change_no_other_image(tmp_path: Path) -> None:
+    columns = {
+        "prompt": ["a", "b", "c"],
+        "id": [None, "x", None],
+        "seed": [None, None, 5],
+        "images": [2, 2, 2],
+    }
+    before = plan(tmp_path / "1", columns)
+    table = pa.table(
+        {
+            **columns,
+            "id": pa.array(columns["id"], pa.string()),
+            "seed": pa.array(columns["seed"], pa.int64()),
+        }
+    )
+    more = pa.table(
+        {
+            "prompt": ["z", "y"],
+            "id": ["z", None],
+            "seed": pa.array([None, 5], pa.int64()),
+            "images": [1, 9],
+        }
+    )
+    after = plan(tmp_path / "2", pa.concat_tables([more, table.take([2, 0, 1])]))
+    wanted = {*image_rows(before)["image_id"].to_pylist()}
+    assert len(wanted) == 6
+    assert wanted < {*image_rows(after)["image_id"].to_pylist()}
+
+
+def test_another_job_seed_changes_every_image_but_those_with_their_own(tmp_path: Path) -> None:
+    columns = {
+        "prompt": [f"p{n}" for n in range(50)] + ["own"],
+        "seed": pa.array([None] * 50 + [3], pa.int64()),
+    }
+    one, two = (plan(tmp_path / str(seed), columns, defaults={"seed": seed}) for seed in (1, 2))
+    kept = {*image_rows(one)["image_id"].to_pylist()} & {*image_rows(two)["image_id"].to_pylist()}
+    assert kept == {_by_prompt(one)["own"][0]["image_id"]}
+
+
+def test_same_image_is_made_once_under_its_first_row(tmp_path: Path) -> None:
+    columns = {
+        "prompt": ["b", "a", "a", "b", "a"],
+        "seed": [9, 1, 2, 9, 1],
+        "images": [1, 3, 1, 1, 1],
+    }
+    planned = plan(tmp_path, columns)
+    rows = image_rows(planned).to_pylist()
+    assert [(row["prompt"], row["seed"], row["row"]) for row in rows] == [
+        ("b", 9, 0),
+        ("a", 1, 1),
+        ("a", 2, 1),
+        ("a", 3, 1),
+    ]
+    ids = {(row["prompt"], row["seed"]): row["image_id"] for row in rows}
+    assert _duplicates(planned) == [
+        {"row": 2, "image_index": 0, "image_id": ids["a", 2], "first_row": 1},
+        {"row": 3, "image_index": 0, "image_id": ids["b", 9], "first_row": 0},
+        {"row": 4, "image_index": 0, "image_id": ids["a", 1], "first_row": 1},
+    ]
+    assert (planned.plan.counts.images, planned.plan.counts.duplicate_images) == (4, 3)
+
+
+def test_default_written_out_is_the_same_image(tmp_path: Path) -> None:
+    written = {
+        "steps": [None, 30],
+        "width": [64, None],
+        "sampler": [None, "default"],
+        "guidance": [5.0, None],
+    }
+    columns = {"prompt": ["a", "a"], "seed": [1, 1], "negative_prompt": ["", None], **written}
+    assert plan(tmp_path, columns).plan.counts.duplicate_images == 1
+
+
+def test_zero_is_the_same_guidance_with_either_sign(tmp_path: Path) -> None:
+    columns = {"prompt": ["a"] * 3, "seed": [1] * 3, "guidance": [-0.0, 0.0, None]}
+    planned = plan(tmp_path, columns, defaults={"guidance": -0.0})
+    assert planned.plan.counts.duplicate_images == 2
+    assert [str(value) for value in image_rows(planned)["guidance"].to_pylist()] == ["0.0"]
+
+
+def test_rows_that_differ_in_any_setting_are_no_duplicates(tmp_path: Path) -> None:
+    changes: list[Row] = [{}, {"seed": 2}, {"width": 72}, {"height": 72}, {"steps": 31}, {"guidance": 5.5},
+                          {"sampler": "ddim"}, {"negative_prompt": "x"}, {"prompt": "b"}]  # fmt: skip
+    plain = {"prompt": "a", "seed": 1, "width": 64, "height": 64, "steps": 30, "guidance": 5.0, "sampler": "default",
+             "negative_prompt": ""}  # fmt: skip
+    planned = plan(tmp_path, pa.Table.from_pylist([{**plain, **change} for change in changes]))
+    assert (planned.plan.counts.images, planned.plan.counts.duplicate_images) == (len(changes), 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"prompt": "b"},
+        {"seed": 2},
+        {"steps": 3},
+        {"images": 2},
+        {"negative_prompt": "x"},
+        {"width": 72},
+    ],
+    ids=str,
+)
+def test_same_id_with_other_content_is_refused_after_the_first(tmp_path: Path, change: Row) -> None:
+    plain: Row = {
+        "prompt": "a",
+        "id": "x",
+        "seed": 1,
+        "steps": 2,
+        "images": 1,
+        "negative_prompt": "",
+        "width": 64,
+    }
+    rows = [plain, {**plain, "id": "y"}, {**plain, **change}, plain]
+    planned = plan(tmp_path, pa.Table.from_pylist(rows), limits={"rejected_share": 1})
+    assert [(row["row"], row["column"], row["reason"]) for row in rejected(planned)] == [
+        (2, "id", "another row before it has this id and other content")
+    ]
+    assert {row["row"] for row in image_rows(planned).to_pylist()} <= {0, 1}
+
+
+def test_refused_row_does_not_take_its_id_from_a_later_one(tmp_path: Path) -> None:
+    columns = {"prompt": [None, "a"], "id": ["x", "x"]}
+    planned = plan(tmp_path, columns, limits={"rejected_share": 1})
+    assert [row["column"] for row in rejected(planned)] == ["prompt"]
+    assert image_rows(planned)["id"].to_pylist() == ["x"]
+
+
+def test_ids_are_compared_as_text_whatever_they_look_like(tmp_path: Path) -> None:
+    ids = [
+        "1",
+        "01",
+        "1.0",
+        " 1",
+        "a",
+        "A",
+        "",
+        "NULL",
+        "\0",
+        "\N{LATIN SMALL LETTER E WITH ACUTE}",
+        "e\N{COMBINING ACUTE ACCENT}",
+    ]
+    planned = plan(tmp_path, {"prompt": [f"p{n}" for n in range(len(ids))], "id": ids})
+    assert planned.plan.counts.rejected_rows == 0
+    assert image_rows(planned)["id"].to_pylist() == ids
+
+
+def test_images_of_one_shape_lie_together_in_the_order_of_the_input(tmp_path: Path) -> None:
+    columns = {
+        "prompt": [f"p{n}" for n in range(8)],
+        "steps": [3, 2, 3, 4, 2, 3, 2, 4],
+        "images": [1, 2, 1, 1, 1, 1, 1, 1],
+    }
+    rows = image_rows(plan(tmp_path, columns)).to_pylist()
+    assert [(row["steps"], row["row"], row["image_index"]) for row in rows] == [
+        (3, 0, 0), (3, 2, 0), (3, 5, 0), (2, 1, 0), (2, 1, 1), (2, 4, 0), (2, 6, 0), (4, 3, 0), (4, 7, 0),
+    ]  # fmt: skip
+
+
+def test_rows_keep_the_number_they_have_in_the_input(tmp_path: Path) -> None:
+    planned = plan(
+        tmp_path,
+        {"prompt": ["a", None, "b", "a"], "seed": [1, 1, 1, 1]},
+        limits={"rejected_share": 1},
+    )
+    assert [(row["prompt"], row["row"]) for row in image_rows(planned).to_pylist()] == [
+        ("a", 0),
+        ("b", 2),
+    ]
+
+
+def test_every_image_is_accounted_for_in_a_random_input(tmp_path: Path) -> None:
+    columns = _random_columns(3000, seed=2)
+    planned = plan(tmp_path, columns, limits={"rejected_share": 1})
+    refused = {row["row"] for row in rejected(planned)}
+    images = columns["images"]
+    assert isinstance(images, pa.Array)
+    asked = sum(count or 1 for row, count in enumerate(images.to_pylist()) if row not in refused)
+    rows, duplicates = image_rows(planned).to_pylist(), _duplicates(planned)
+    assert len(duplicates) > 100
+    assert len(rows) + len(duplicates) == asked
+    made = {row["image_id"]: row["row"] for row in rows}
+    assert len(made) == len(rows)
+    assert all(made[row["image_id"]] == row["first_row"] <= row["row"] for row in duplicates)  # type: ignore[operator]

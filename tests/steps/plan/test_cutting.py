@@ -1,0 +1,106 @@
+import pytest
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.job import DEFAULT_BATCH_IMAGES
+from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.plan.catalog import ImageGroup
+from imagekiln.steps.plan.sharding import Sharding, cut_shards, work_per_image
+from tests.texts import chance
+
+SMALLEST = {"name": "a", "prompts": "p.parquet", "output": "out", "model": {"id": "bundled:shapes"}}
+
+
+def _groups(*images: int, steps: int = 10) -> tuple[ImageGroup, ...]:
+    return tuple(
+        ImageGroup(64, 64, steps + place, 1.0, "default", count)
+        for place, count in enumerate(images)
+    )
+
+
+def _cut(
+    groups: tuple[ImageGroup, ...], seconds: float | None = None, **settings: object
+) -> Sharding:
+    job = validate_job({**SMALLEST, **settings})
+    return cut_shards(job, groups, seconds, job.batch.images or DEFAULT_BATCH_IMAGES)
+
+
+@pytest.mark.parametrize(
+    ("images", "shard", "sizes"),
+    [
+        (1, 64, (1,)),
+        (64, 64, (64,)),
+        (65, 64, (64, 1)),
+        (200, 64, (64, 64, 64, 8)),
+        (200, 1000, (200,)),
+    ],
+)
+def test_shards_of_images_are_full_but_for_the_last(
+    images: int, shard: int, sizes: tuple[int, ...]
+) -> None:
+    made = _cut(_groups(images), batch={"images": 8}, part={"images": 32}, shard={"images": shard})
+    assert made == Sharding(32, sizes)
+
+
+def test_part_is_whole_batches_and_shard_is_whole_parts() -> None:
+    made = _cut(_groups(100), batch={"images": 8}, part={"images": 9}, shard={"images": 17})
+    assert made == Sharding(16, (32, 32, 32, 4))
+
+
+def test_shards_have_2000_images_unless_the_job_says_otherwise() -> None:
+    assert _cut(_groups(4000, 1)).shard_images == (2048, 1953)
+
+
+def test_every_image_lands_in_one_shard() -> None:
+    rng = chance(5)
+    for _ in range(200):
+        groups = _groups(*(rng.randrange(1, 300) for _ in range(rng.randrange(1, 6))))
+        sizes = {"batch": {"images": rng.randrange(1, 9)}, "part": {"images": rng.randrange(1, 50)}}
+        wanted: dict[str, object] = rng.choice(
+            [{"images": rng.randrange(1, 400)}, {"minutes": rng.random() * 2}]
+        )
+        made = _cut(groups, 1e-6 * rng.random() + 1e-9, shard=wanted, **sizes)
+        assert sum(made.shard_images) == sum(group.images for group in groups)
+        assert all(images > 0 for images in made.shard_images)
+        assert all(images % made.part_images == 0 for images in made.shard_images[:-1])
+
+
+def test_shard_of_minutes_takes_no_longer_than_asked() -> None:
+    groups = _groups(500, 500)
+    seconds = 0.5 / work_per_image(
+        groups[0]
+    )  # an image of the first group takes half a second, one of the second a bit more
+    made = _cut(groups, seconds, batch={"images": 4}, part={"images": 20}, shard={"minutes": 1})
+    assert made.shard_images[:4] == (120, 120, 120, 120)
+    assert made.shard_images[5] == 100
+    left = [*made.shard_images]
+    costs = [seconds * work_per_image(group) for group in groups for _ in range(group.images)]
+    for images in left:
+        assert sum(costs[:images]) <= 60
+        costs = costs[images:]
+
+
+def test_shard_of_minutes_has_at_least_one_part() -> None:
+    made = _cut(
+        _groups(100), 1.0, batch={"images": 4}, part={"images": 20}, shard={"minutes": 0.001}
+    )
+    assert made.shard_images == (20,) * 5
+
+
+def test_minutes_without_a_figure_for_the_model_are_refused() -> None:
+    with pytest.raises(BadInput) as caught:
+        _cut(_groups(1), None, shard={"minutes": 30})
+    assert str(caught.value) == (
+        "shard.minutes needs shard.seconds_per_image for this model; write it, or shard.images."
+    )
+
+
+def test_too_many_shards_are_refused() -> None:
+    with pytest.raises(
+        BadInput, match=r"^the job makes 100001 shards; at most 100000 fit\. Make `shard` larger\.$"
+    ):
+        _cut(_groups(100_001), batch={"images": 1}, part={"images": 1}, shard={"images": 1})
+
+
+def test_work_grows_with_pixels_and_steps() -> None:
+    small, large = ImageGroup(64, 64, 10, 1.0, "ddim", 1), ImageGroup(128, 64, 30, 1.0, "ddim", 1)
+    assert work_per_image(large) == 6 * work_per_image(small)

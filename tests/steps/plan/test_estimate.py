@@ -1,0 +1,80 @@
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.plan.estimate import estimate
+from tests.jobs import job, plan
+
+COLUMNS = {
+    "prompt": ["a " * 50, "b", "b", None, "c", "d"],
+    "seed": [1, 1, 1, 1, 1, 1],
+    "images": [20, 1, 1, 1, 4, 5],
+    "width": [64, 64, 64, 64, 128, 64],
+    "steps": [30, 30, 30, 30, 30, 60],
+}
+SETTINGS: dict[str, object] = {
+    "limits": {"rejected_share": 1},
+    "batch": {"images": 4},
+    "part": {"images": 8},
+    "shard": {"images": 16, "seconds_per_image": 2.0},
+}
+
+
+def test_estimate_agrees_with_the_plan_and_writes_nothing(tmp_path: Path) -> None:
+    asked = job(tmp_path, COLUMNS, **SETTINGS)
+    before = {*tmp_path.rglob("*")}
+    found = estimate(asked)
+    assert {*tmp_path.rglob("*")} == before
+    made = plan(tmp_path, COLUMNS, **SETTINGS).plan
+    assert (found.rows, found.rejected_rows, found.duplicate_images) == (6, 1, 1)
+    assert (found.images, found.shards, found.truncated_prompts) == (30, 2, 20)
+    assert (made.counts.images, len(made.shards), made.counts.truncated_prompts) == (30, 2, 20)
+    assert found.parts == sum(made.part_count(number) for number in range(len(made.shards))) == 4
+
+
+def test_gpu_hours_follow_pixels_and_steps_and_cost_follows_hours(tmp_path: Path) -> None:
+    found = estimate(job(tmp_path, COLUMNS, **SETTINGS), price_per_gpu_hour=3.0)
+    assert found.gpu_hours == pytest.approx((21 * 2 + 4 * 4 + 5 * 4) / 3600)
+    assert found.cost == pytest.approx((21 * 2 + 4 * 4 + 5 * 4) / 1200)
+
+
+def test_gigabytes_follow_pixels(tmp_path: Path) -> None:
+    assert estimate(job(tmp_path, COLUMNS, **SETTINGS)).gigabytes == pytest.approx(
+        34 * 64 * 64 * 1.5 / 1e9
+    )
+
+
+@pytest.mark.parametrize(
+    ("encoding", "each"),
+    [({"kind": "jpeg"}, 0.3), ({"kind": "webp"}, 0.1), ({"kind": "webp", "lossless": True}, 1.2)],
+)
+def test_gigabytes_follow_the_encoding(
+    encoding: dict[str, object], each: float, tmp_path: Path
+) -> None:
+    found = estimate(job(tmp_path, COLUMNS, **SETTINGS, encoding=encoding))
+    assert found.gigabytes == pytest.approx(34 * 64 * 64 * each / 1e9)
+
+
+def test_model_that_nobody_knows_has_no_hours_and_no_cost(tmp_path: Path) -> None:
+    found = estimate(job(tmp_path, {"prompt": ["a"]}), price_per_gpu_hour=3.0)
+    assert (found.gpu_hours, found.cost) == (None, None)
+
+
+def test_hours_without_a_price_have_no_cost(tmp_path: Path) -> None:
+    found = estimate(job(tmp_path, {"prompt": ["a"]}, shard={"seconds_per_image": 1}))
+    assert found.gpu_hours is not None
+    assert found.cost is None
+
+
+def test_estimate_refuses_what_planning_refuses(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="rows are refused"):
+        estimate(job(tmp_path, {"prompt": [None, "a"]}))
+
+
+def test_the_jobs_price_is_taken_unless_another_is_given(tmp_path: Path) -> None:
+    priced = job(
+        tmp_path, {"prompt": ["a"] * 2}, shard={"seconds_per_image": 3600}, price_per_hour=2.0
+    )
+    assert estimate(priced).cost == 2.0
+    assert estimate(priced, 3.0).cost == 3.0

@@ -1,0 +1,248 @@
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.plan.catalog import MAX_SHAPES
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.keys import DUPLICATES_KEY, PLAN_KEY, REJECTED_KEY, shard_key
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.uri import resolve_path
+from tests.jobs import files, image_rows, job, plan, write
+from tests.texts import HOSTILE, chance
+
+COLUMNS = {
+    "prompt": [f"{text} {n}" for n in range(20) for text in HOSTILE],
+    "seed": [*range(20 * len(HOSTILE))],
+}
+SMALL = {"batch": {"images": 4}, "part": {"images": 8}, "shard": {"images": 64}}
+
+
+def test_plan_writes_its_objects_and_no_others(tmp_path: Path) -> None:
+    planned = plan(tmp_path, COLUMNS, **SMALL)
+    shards = {shard_key(number) for number in range(len(planned.plan.shards))}
+    assert {*files(Path(planned.uri))} == {PLAN_KEY, REJECTED_KEY, DUPLICATES_KEY, *shards}
+    assert not planned.adopted
+
+
+def test_same_job_on_the_same_input_gives_the_same_bytes(tmp_path: Path, store_uri: str) -> None:
+    rng = chance(7)
+    columns = {
+        "prompt": [f"{rng.choice(HOSTILE)} {rng.randrange(500)}" for _ in range(3000)],
+        "steps": [rng.choice([2, 3, 4]) for _ in range(3000)],
+        "images": [rng.choice([1, 2]) for _ in range(3000)],
+    }
+    made = []
+    for output in (store_uri, str(tmp_path / "elsewhere")):
+        planned = plan(tmp_path, columns, **SMALL, output=output)
+        store = open_store(planned.uri)
+        shards = [store.read(shard_key(number)) for number in range(len(planned.plan.shards))]
+        content = store.read(PLAN_KEY).replace(output.encode(), b"OUTPUT")
+        made.append([content, store.read(REJECTED_KEY), store.read(DUPLICATES_KEY), *shards])
+    assert made[0] == made[1]
+
+
+def test_number_of_processors_and_hash_seed_do_not_change_the_plan(tmp_path: Path) -> None:
+    rows = range(30_000)  # with five images each, enough for several threads to share
+    columns = {
+        "prompt": [f"p{n % 4000}" for n in rows],
+        "steps": [n % 3 + 1 for n in rows],
+        "images": [5 for _ in rows],
+    }
+    write(tmp_path / "prompts.parquet", columns)
+    code = """
+import os, sys
+from pathlib import Path
+from tests.jobs import plan
+if hasattr(os, "sched_setaffinity"):
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:int(sys.argv[1])])
+plan(Path(sys.argv[2]), output=sys.argv[3])
+"""
+    made = []
+    for processors in ("1", "64"):
+        output = tmp_path / processors
+        environment = {**os.environ, "PYTHONHASHSEED": processors}
+        command = [sys.executable, "-c", code, processors, str(tmp_path), str(output)]
+        subprocess.run(command, check=True, env=environment, cwd=Path(__file__).parents[3])
+        written = files(output)
+        made.append(
+            {
+                name: content.replace(str(output).encode(), b"OUTPUT")
+                for name, content in written.items()
+            }
+        )
+    assert made[0] == made[1]
+
+
+def test_shards_are_what_the_plan_says_by_hash_and_number(tmp_path: Path) -> None:
+    planned = plan(tmp_path, COLUMNS, **SMALL)
+    store = open_store(planned.uri)
+    found = [store.read(shard_key(number)) for number in range(len(planned.plan.shards))]
+    assert [hashlib.sha256(content).hexdigest() for content in found] == [
+        shard.sha256 for shard in planned.plan.shards
+    ]
+    assert [shard.images for shard in planned.plan.shards] == [64, 64, 64, 48]
+
+
+def test_run_is_named_after_the_job_its_settings_and_its_input(tmp_path: Path) -> None:
+    one = plan(tmp_path, {"prompt": ["a"]})
+    assert one.plan.run_id.startswith("test-")
+    assert len(one.plan.run_id) == len("test-") + 12
+    others = [
+        plan(tmp_path, {"prompt": ["a"]}, defaults={"seed": 1}),
+        plan(tmp_path, {"prompt": ["b"]}),
+        plan(tmp_path, {"prompt": ["a"]}, name="other"),
+    ]
+    assert len({one.plan.run_id, *(other.plan.run_id for other in others)}) == 4
+
+
+def test_run_has_the_same_name_wherever_its_output_lies(tmp_path: Path) -> None:
+    one, two = (
+        plan(tmp_path, {"prompt": ["a"]}, output=str(tmp_path / output)) for output in ("x", "y")
+    )
+    assert one.plan.run_id == two.plan.run_id
+
+
+def test_plan_that_is_there_is_adopted_and_left_as_it_is(tmp_path: Path, store_uri: str) -> None:
+    one = plan(tmp_path, COLUMNS, output=store_uri)
+    content = open_store(one.uri).read(PLAN_KEY)
+    two = plan(tmp_path, COLUMNS, output=store_uri)
+    assert (two.adopted, two.plan, two.uri) == (True, one.plan, one.uri)
+    assert open_store(one.uri).read(PLAN_KEY) == content
+
+
+def test_named_run_is_adopted_even_if_the_input_has_changed_or_gone(tmp_path: Path) -> None:
+    one = plan(tmp_path, {"prompt": ["a"]}, run_id="nightly")
+    assert plan(tmp_path, {"prompt": ["b"]}, run_id="nightly").plan == one.plan
+    (tmp_path / "prompts.parquet").unlink()
+    assert plan(tmp_path, run_id="nightly").plan == one.plan
+
+
+def test_output_written_otherwise_adopts_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    one = plan(tmp_path, {"prompt": ["a"]}, run_id="x")
+    for output in ("out", "./out/", f"file://{tmp_path}/out"):
+        assert plan(tmp_path, {"prompt": ["a"]}, run_id="x", output=output).plan == one.plan
+
+
+@pytest.mark.parametrize(
+    ("settings", "key"),
+    [
+        ({"defaults": {"steps": 3}}, "defaults"),
+        ({"carry": ["x"]}, "carry"),
+        ({"name": "b"}, "name"),
+    ],
+)
+def test_run_with_other_settings_is_refused_and_left_as_it_is(
+    tmp_path: Path, settings: dict[str, object], key: str
+) -> None:
+    columns = {"prompt": ["a"], "x": [1]}
+    planned = plan(tmp_path, columns, run_id="mine")
+    before = files(tmp_path)
+    with pytest.raises(BadInput) as caught:
+        plan(tmp_path, None, run_id="mine", **settings)
+    assert (
+        str(caught.value)
+        == f"{planned.uri}: holds a plan with another `{key}`. Choose another run_id or output."
+    )
+    assert files(tmp_path) == before
+
+
+def test_planning_that_was_cut_off_is_finished_by_the_next(tmp_path: Path) -> None:
+    planned = plan(tmp_path, COLUMNS, **SMALL)
+    wanted = files(Path(planned.uri))
+    for name in (PLAN_KEY, shard_key(2), DUPLICATES_KEY):
+        (Path(planned.uri) / name).unlink()
+    again = plan(tmp_path, COLUMNS, **SMALL)
+    assert not again.adopted
+    assert files(Path(planned.uri)) == wanted
+
+
+def test_shard_of_another_plan_in_the_way_is_refused(tmp_path: Path) -> None:
+    planned = plan(tmp_path, {"prompt": ["a"]}, run_id="x")
+    (Path(planned.uri) / PLAN_KEY).unlink()
+    with pytest.raises(BadInput, match=r"shards/00000\.parquet: "):
+        plan(tmp_path, {"prompt": ["b"]}, run_id="x")
+    assert not (Path(planned.uri) / PLAN_KEY).exists()
+
+
+def test_plan_is_written_last(tmp_path: Path) -> None:
+    planned = plan(tmp_path, COLUMNS, **SMALL)
+    written = {
+        name: (Path(planned.uri) / name).stat().st_mtime_ns for name in files(Path(planned.uri))
+    }
+    assert max(written, key=lambda name: written[name]) == PLAN_KEY
+
+
+def test_plan_without_a_duplicate_or_refused_row_lists_none(tmp_path: Path) -> None:
+    planned = plan(tmp_path, {"prompt": ["a"]})
+    store = open_store(planned.uri)
+    assert load_plan(store).counts.rejected_rows == 0
+    for name in (REJECTED_KEY, DUPLICATES_KEY):
+        assert pa.parquet.read_table(pa.BufferReader(store.read(name))).num_rows == 0
+
+
+def test_input_is_fingerprinted_by_content_in_order_and_not_by_name(tmp_path: Path) -> None:
+    for place, prompts in enumerate((["a"], ["b"])):
+        write(tmp_path / f"{place}.parquet", {"prompt": prompts})
+        write(tmp_path / f"other-{place}.parquet", {"prompt": prompts})
+    orders = [["0", "1"], ["other-0", "other-1"], ["1", "0"]]
+    jobs = [
+        job(tmp_path, prompts=[f"{tmp_path}/{name}.parquet" for name in order]) for order in orders
+    ]
+    prints = [make_plan(asked).plan.input.sha256 for asked in jobs]
+    assert prints[0] == prints[1] != prints[2]
+
+
+def test_bundled_demo_is_planned_the_same_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    demo = {
+        "name": "demo",
+        "prompts": "bundled:prompts.parquet",
+        "output": "out",
+        "model": {"id": "bundled:shapes"},
+    }
+    planned = make_plan(validate_job(demo))
+    assert planned.uri == f"out/{planned.plan.run_id}"
+    assert image_rows(planned).num_rows == planned.plan.counts.images > 100
+
+
+def test_another_model_in_the_same_folder_is_another_run(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(resolve_path("bundled:shapes"), model)
+    first = plan(
+        tmp_path, {"prompt": ["a red circle"]}, model={"id": str(model), "dtype": "float32"}
+    )
+    (model / "scheduler" / "more.json").write_text("{}")
+    second = plan(
+        tmp_path, {"prompt": ["a red circle"]}, model={"id": str(model), "dtype": "float32"}
+    )
+    assert (first.plan.run_id != second.plan.run_id, second.adopted) == (True, False)
+
+
+def test_plan_of_another_model_is_not_adopted(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    shutil.copytree(resolve_path("bundled:shapes"), model)
+    settings = {"model": {"id": str(model), "dtype": "float32"}, "run_id": "r"}
+    plan(tmp_path, {"prompt": ["a red circle"]}, **settings)
+    (model / "scheduler" / "more.json").write_text("{}")
+    with pytest.raises(BadInput, match="was planned with other files"):
+        plan(tmp_path, {"prompt": ["a red circle"]}, **settings)
+
+
+def test_too_many_shapes_are_refused(tmp_path: Path) -> None:
+    guidance = [place / 1000 for place in range(MAX_SHAPES + 1)]
+    with pytest.raises(BadInput, match="10001 combinations of width, height"):
+        plan(tmp_path, {"prompt": ["a red circle"] * len(guidance), "guidance": guidance})

@@ -1,0 +1,125 @@
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.keys import shard_key
+from imagekiln.steps.runs.parts import Part, commit_part, part_to_parquet
+from imagekiln.steps.runs.shard import count_images, missing_parts, read_shard
+from imagekiln.steps.runs.tables import to_parquet
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+from tests import jobs
+from tests.s3 import S3Server, log_in
+from tests.stub_s3 import EXPIRED, stub_s3
+
+IMAGES = 22  # in shards of 10, 10 and 2, in parts of 4
+PROMPTS = {"prompt": [f"a red circle number {number}" for number in range(IMAGES)]}
+
+
+def planned(tmp_path: Path, output: str) -> PlanResult:
+    cut = {"batch": {"images": 2}, "part": {"images": 4}, "shard": {"images": 8}}
+    return jobs.plan(tmp_path, PROMPTS, output=output, **cut)
+
+
+def make(store: Store, part: Part) -> None:
+    """Commit a part whose images all failed: only its names matter here."""
+    failed = [EncodedImage(place, "failed", "not drawn") for place in range(part.rows.num_rows)]
+    commit_part(store, part.key, part.rows, part_to_parquet(part.rows, failed))
+
+
+def test_parts_of_all_shards_are_the_planned_images_in_order(
+    tmp_path: Path, store_uri: str
+) -> None:
+    there = planned(tmp_path, store_uri)
+    store = open_store(there.uri)
+    read = [read_shard(store, there.plan, number) for number in range(len(there.plan.shards))]
+    assert [[part.rows.num_rows for part in each] for each in read] == [[4, 4], [4, 4], [4, 2]]
+    assert [part.key for part in read[1]] == [
+        "images/00001-0000.parquet",
+        "images/00001-0001.parquet",
+    ]
+    assert pa.concat_tables([part.rows for each in read for part in each]) == jobs.image_rows(there)
+    assert [count_images(each) for each in read] == [8, 8, 6]
+
+
+@pytest.mark.parametrize("number", [-1, 3, 10**6])
+def test_shard_that_the_plan_does_not_have_is_bad_input(tmp_path: Path, number: int) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"))
+    with pytest.raises(BadInput, match=f"has shards 0 to 2, not {number}"):
+        read_shard(open_store(there.uri), there.plan, number)
+
+
+def test_shard_that_changed_since_planning_is_refused(tmp_path: Path) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"))
+    store = open_store(there.uri)
+    store.replace(shard_key(1), store.read(shard_key(0)))
+    with pytest.raises(BadInput, match=r"shards/00001\.parquet: is not what was planned"):
+        read_shard(store, there.plan, 1)
+
+
+def test_missing_parts_are_found_wherever_the_gaps_are(tmp_path: Path, store_uri: str) -> None:
+    there = planned(tmp_path, store_uri)
+    store = open_store(there.uri)
+    wanted = [part for number in range(3) for part in read_shard(store, there.plan, number)]
+    assert [part.key for part in missing_parts(store, wanted)] == [part.key for part in wanted]
+    for place in (5, 0, 3):
+        make(store, wanted[place])
+    assert [part.key for part in missing_parts(store, wanted)] == [
+        wanted[place].key for place in (1, 2, 4)
+    ]
+    for place in (1, 2, 4):
+        make(store, wanted[place])
+    assert missing_parts(store, wanted) == []
+
+
+def test_part_with_images_of_another_plan_is_refused(tmp_path: Path, store_uri: str) -> None:
+    there = planned(tmp_path, store_uri)
+    store = open_store(there.uri)
+    first, second = read_shard(store, there.plan, 0)
+    make(store, Part(first.key, second.rows))
+    with pytest.raises(
+        BadInput, match=r"images/00000-0000\.parquet: holds the images of another plan"
+    ):
+        missing_parts(store, [first, second])
+
+
+def test_damaged_part_is_refused(tmp_path: Path, store_uri: str) -> None:
+    there = planned(tmp_path, store_uri)
+    store = open_store(there.uri)
+    wanted = read_shard(store, there.plan, 0)
+    store.create(wanted[0].key, to_parquet(wanted[0].rows)[:-100])
+    with pytest.raises(BadInput, match=r"images/00000-0000\.parquet: is damaged"):
+        missing_parts(store, wanted)
+
+
+def test_part_whose_commit_was_never_answered_counts_as_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stub_s3() as stub:
+        log_in(S3Server(stub.endpoint), monkeypatch)
+        there = planned(tmp_path, "s3://bucket/out")
+        store = open_store(there.uri)
+        wanted = read_shard(store, there.plan, 0)
+        stub.faults.append("lost")
+        make(store, wanted[0])
+        assert [part.key for part in missing_parts(store, wanted)] == [wanted[1].key]
+
+
+def test_part_whose_reading_fails_is_not_called_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stub_s3() as stub:
+        log_in(S3Server(stub.endpoint), monkeypatch)
+        there = planned(tmp_path, "s3://bucket/out")
+        store = open_store(there.uri)
+        part, _ = read_shard(store, there.plan, 0)
+        make(store, part)
+        stub.faults.extend(
+            ["none", "none", EXPIRED]
+        )  # it is there, and so long; what it holds cannot be read
+        with pytest.raises(TryAgain, match="the credentials have expired"):
+            missing_parts(store, [part])

@@ -1,0 +1,51 @@
+"""What stands beside an image as JSON, whatever types a row carries."""
+
+import datetime
+import json
+
+import pyarrow as pa
+import pytest
+
+from imagekiln.steps.runs.sidecar import sidecar_lines
+from tests.texts import HOSTILE
+
+
+def line(value: object, kind: pa.DataType) -> object:
+    [text] = sidecar_lines(pa.table({"tag": pa.array([value], kind)}))
+    assert text.endswith(b"}\n")
+    return json.loads(text)["tag"]
+
+
+@pytest.mark.parametrize(
+    ("value", "kind", "wanted"),
+    [
+        (None, pa.string(), None),
+        (2**63, pa.uint64(), 2**63),
+        (0.1, pa.float64(), 0.1),
+        (float("nan"), pa.float64(), None),
+        (float("-inf"), pa.float32(), None),
+        (True, pa.bool_(), True),
+        (b"\0\xff", pa.binary(), "AP8="),
+        (datetime.date(2026, 11, 22), pa.date32(), "2026-11-22"),
+        (1, pa.timestamp("ns"), "1970-01-01 00:00:00.000000001"),
+        ("a", pa.dictionary(pa.int8(), pa.string()), "a"),
+        ([1, None], pa.list_(pa.int64()), [1, None]),
+        ({"x": [float("nan")]}, pa.struct([("x", pa.list_(pa.float64()))]), {"x": [None]}),
+        ([("k", 1)], pa.map_(pa.string(), pa.int64()), [{"key": "k", "value": 1}]),
+    ],
+    ids=str,
+)
+def test_value_of_any_type_that_can_be_carried_is_json(
+    value: object, kind: pa.DataType, wanted: object
+) -> None:
+    assert line(value, kind) == wanted
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_text_comes_back_as_it_was(text: str) -> None:
+    assert line(text, pa.string()) == text
+
+
+def test_image_is_one_line_in_the_order_of_the_columns() -> None:
+    found = list(sidecar_lines(pa.table({"b": ["two\nlines", "x"], "a": [1, 2]})))
+    assert found == [b'{"b": "two\\nlines", "a": 1}\n', b'{"b": "x", "a": 2}\n']

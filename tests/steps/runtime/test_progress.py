@@ -1,0 +1,191 @@
+"""How far the work is, for people, for logs and for Argo."""
+
+import io
+import json
+import os
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from imagekiln.steps.runtime import progress
+from imagekiln.steps.runtime.progress import (
+    JsonLinesProgress,
+    NoProgress,
+    TerminalProgress,
+    open_progress,
+)
+
+
+def _events(out: io.StringIO) -> list[dict[str, object]]:
+    return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_lines_are_json_with_what_is_done_and_what_is_planned() -> None:
+    out = io.StringIO()
+    lines = JsonLinesProgress(out, None)
+    lines.start(8)
+    lines.add_existing(4)
+    lines.add_drawn(4)
+    lines.add_committed(4)
+    lines.close()
+    assert [(each["event"], each["done"], each["total"]) for each in _events(out)] == [
+        ("progress", 0, 8),
+        ("progress", 4, 8),
+        ("progress", 8, 8),
+    ]
+
+
+def test_lines_come_now_and_then_not_with_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = io.StringIO()
+    lines = JsonLinesProgress(out, None)
+    lines.start(1000)
+    for _ in range(100):
+        lines.add_committed(1)
+    assert len(_events(out)) == 1
+    monkeypatch.setattr(progress, "LINE_EVERY_SECONDS", 0.0)
+    lines.add_committed(1)
+    assert _events(out)[-1]["done"] == 101
+
+
+def test_work_that_ends_early_says_where_it_stands() -> None:
+    out = io.StringIO()
+    lines = JsonLinesProgress(out, None)
+    lines.start(1000)
+    lines.add_committed(3)
+    lines.close()
+    assert _events(out)[-1]["done"] == 3
+
+
+def test_rate_leaves_out_the_first_batch_and_what_was_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = iter([0.0, 1.0, 2.0, 60.0, 65.0])
+    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    out = io.StringIO()
+    lines = JsonLinesProgress(out, None)  # 0 s
+    lines.start(100)  # 1 s
+    lines.add_existing(50)  # 2 s
+    lines.add_drawn(
+        10
+    )  # 60 s: the model was loaded meanwhile, and the first batch took who knows how long
+    lines.add_drawn(40)
+    lines.add_committed(50)  # 65 s
+    assert _events(out)[-1]["done"] == 100
+    rates = [each["images_per_second"] for each in _events(out)]
+    assert rates[:2] == [None, None]
+    assert rates[-1] == 8.0
+
+
+def test_images_that_a_kill_would_lose_are_not_told_as_done(tmp_path: Path) -> None:
+    out, file = io.StringIO(), tmp_path / "progress"
+    lines = JsonLinesProgress(out, file)
+    lines.start(8)
+    lines.add_drawn(4)
+    lines.add_committed(4)
+    lines.add_drawn(3)
+    lines.close()
+    assert _events(out)[-1]["done"] == 4
+    assert file.read_text() == "4/8\n"
+
+
+def test_argo_s_file_holds_n_of_m_and_rises(tmp_path: Path) -> None:
+    file = tmp_path / "progress"
+    lines = JsonLinesProgress(io.StringIO(), file)
+    seen = []
+    lines.start(8)
+    seen.append(file.read_text())
+    lines.add_existing(4)
+    seen.append(file.read_text())
+    lines.add_committed(4)
+    seen.append(file.read_text())
+    assert seen == ["0/8\n", "4/8\n", "8/8\n"]
+
+
+def test_work_goes_on_where_argo_s_file_cannot_be_written(tmp_path: Path) -> None:
+    out = io.StringIO()
+    lines = JsonLinesProgress(out, tmp_path / "absent" / "progress")
+    lines.start(8)
+    assert _events(out)[-1]["total"] == 8
+
+
+def test_a_pod_gets_lines_and_argo_s_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ARGO_PROGRESS_FILE", str(tmp_path / "progress"))
+    with open_progress() as there:
+        there.start(3)
+        there.add_committed(2)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert [json.loads(line)["done"] for line in printed.err.splitlines()] == [0, 2]
+    assert (tmp_path / "progress").read_text() == "2/3\n"
+
+
+@contextmanager
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """Make stderr a terminal; yields the end from which what was shown can be read."""
+    here, there = os.openpty()
+    termios.tcsetwinsize(there, (24, 80))
+    with os.fdopen(there, "w") as stderr, monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", stderr)
+        yield here
+    os.close(here)
+
+
+def _shown(here: int) -> str:
+    os.set_blocking(here, False)
+    pieces = []
+    with suppress(BlockingIOError):
+        while True:
+            pieces.append(os.read(here, 65_536))
+    return b"".join(pieces).decode()
+
+
+def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    with _terminal(monkeypatch) as here:
+        with open_progress() as there:
+            there.start(100)
+            there.add_existing(25)
+            there.add_drawn(50)
+        printed = _shown(here)
+    assert "75/100" in printed
+    assert " images/s" in printed
+    assert "{" not in printed
+
+
+def test_a_terminal_s_bar_goes_on_from_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with _terminal(monkeypatch) as here:
+        with closing(TerminalProgress()) as bar:
+            bar.start(1_000_000)
+            bar.add_existing(999_998)
+        printed = _shown(here)
+    assert "999998/1000000" in printed
+    assert (
+        "? images/s" in printed.rstrip().rsplit("\r", 1)[-1]
+    )  # none was made, so there is no rate
+
+
+def test_a_failure_before_the_start_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(here: int) -> None:
+        with open_progress():
+            raise LookupError(here)
+
+    with _terminal(monkeypatch) as here:
+        with pytest.raises(LookupError):
+            fails(here)
+        assert _shown(here) == ""
+
+
+def test_silence_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    silent = NoProgress()
+    silent.start(3)
+    silent.add_existing(1)
+    silent.add_drawn(2)
+    silent.add_committed(2)
+    silent.close()
+    assert capsys.readouterr() == ("", "")

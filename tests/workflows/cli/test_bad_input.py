@@ -1,0 +1,484 @@
+"""What users get wrong, through the command line: one sentence, exit code 2, and nothing written."""
+
+import os
+import shutil
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from imagekiln.steps.storage import object_store
+from imagekiln.steps.storage.object_store import S3_OPTIONS
+from imagekiln.steps.storage.uri import BUNDLED_FOLDER
+from imagekiln.workflows.cli.main import main
+from tests.hub import MODEL, REVISION, hub
+from tests.jobs import Columns, files, write
+from tests.mounts import make_read_only, small_disk
+from tests.s3 import READER, Login, S3Server, log_in
+
+SHAPES = BUNDLED_FOLDER / "shapes"
+ROWS = 12_345
+PROMPTS = {"prompt": [f"a red circle, number {row}" for row in range(ROWS)]}
+HEAVY = [
+    "diffusers",
+    "duckdb",
+    "huggingface_hub",
+    "numpy",
+    "pyarrow",
+    "pydantic",
+    "s3fs",
+    "torch",
+    "transformers",
+]
+IMAGEKILN = [sys.executable, "-m", "imagekiln"]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Every test stands in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def _job(columns: Columns | None = None, **settings: object) -> str:
+    """A job file that is right but for what a test gives it."""
+    if columns is not None:
+        write(Path("prompts.parquet"), columns)
+    plain = {
+        "name": "test",
+        "prompts": "prompts.parquet",
+        "output": "out",
+        "model": {"id": "bundled:shapes"},
+    }
+    Path("job.yaml").write_text(yaml.safe_dump({**plain, **settings}), encoding="utf-8")
+    return "job.yaml"
+
+
+def _refused(*arguments: str, code: int = 2) -> str:
+    """The sentence that a command ends with, having written nothing."""
+    before = files(Path())
+    done = CliRunner().invoke(main, arguments)
+    assert files(Path()) == before
+    return _sentence(done.exit_code, done.stdout, done.stderr, code)
+
+
+def _refused_process(*arguments: str, **environment: str) -> str:
+    """The same in a process of its own: whatever a library prints, too."""
+    before = files(Path())
+    done = _process(*arguments, **environment)
+    assert files(Path()) == before
+    return _sentence(done.returncode, done.stdout, done.stderr, 2)
+
+
+def _process(*arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+    command = [*IMAGEKILN, *arguments]
+    return subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=False
+    )
+
+
+def _sentence(code: int, output: str, errors: str, wanted: int) -> str:
+    assert (code, output) == (wanted, ""), errors
+    assert errors.endswith(".\n")
+    assert errors.count("\n") == 1
+    assert len(errors) < 500
+    return errors.rstrip("\n")
+
+
+# The job file.
+
+
+def test_job_that_is_not_there() -> None:
+    assert _refused("plan", "job.yaml") == "job.yaml: no such file. Check the name."
+
+
+def test_unknown_job_field() -> None:
+    _job(PROMPTS)
+    with Path("job.yaml").open("a", encoding="utf-8") as file:
+        file.write("defaults:\n  stepss: 3\n")
+    assert (
+        _refused("plan", "job.yaml") == 'job.yaml:7: defaults.stepss is no setting; write "steps".'
+    )
+
+
+def test_wrong_setting_on_the_command_line() -> None:
+    assert _refused("plan", _job(PROMPTS), "--set", "model.dtype=bf16") == (
+        '--set model.dtype: model.dtype is "bf16"; write "bfloat16".'
+    )
+
+
+@pytest.mark.parametrize("command", ["plan", "run", "estimate"])
+def test_every_command_that_takes_a_job_refuses_it_alike(command: str) -> None:
+    assert _refused(command, _job()) == "prompts.parquet: no such file or bucket. Check `prompts`."
+
+
+@pytest.mark.parametrize(
+    "command", [["generate", "out/x", "--shard", "0"], ["aggregate", "out/x"], ["verify", "out/x"]]
+)
+def test_every_command_that_takes_a_run_says_where_there_is_none(command: list[str]) -> None:
+    assert (
+        _refused(*command)
+        == "out/x: holds no plan. Run `imagekiln plan` first, or check the run's name."
+    )
+
+
+# The prompts.
+
+
+def _whole() -> bytes:
+    """A file of prompts without a fault."""
+    return Path(write(Path("whole.parquet"), PROMPTS, write_page_checksum=True)).read_bytes()
+
+
+def _footer(content: bytes) -> int:
+    """Where the footer of a Parquet file begins."""
+    return len(content) - 8 - int(struct.unpack("<I", content[-8:-4])[0])
+
+
+def _flipped(content: bytes, place: int) -> bytes:
+    return content[:place] + bytes([content[place] ^ 0x10]) + content[place + 1 :]
+
+
+def _claiming(rows: int) -> bytes:
+    """A file whose footer says that it has so many rows, in each place where it says so."""
+    return _with_footer(_varint(ROWS), _varint(rows))
+
+
+def _claiming_bytes(size: int) -> bytes:
+    """A file whose footer says that its prompts take so many bytes."""
+    _whole()
+    truth = pq.read_metadata("whole.parquet").row_group(0).column(0).total_uncompressed_size
+    return _with_footer(_varint(truth), _varint(size))
+
+
+def _with_footer(truth: bytes, claim: bytes) -> bytes:
+    content = _whole()
+    start = _footer(content)
+    footer = content[start:-8].replace(truth, claim)
+    assert footer != content[start:-8]
+    return content[:start] + footer + struct.pack("<I", len(footer)) + b"PAR1"
+
+
+def _varint(number: int) -> bytes:
+    """A positive integer as Parquet's footer has it."""
+    number, out = number * 2, b""
+    while number > 127:
+        out, number = out + bytes([number & 127 | 128]), number >> 7
+    return out + bytes([number])
+
+
+DAMAGED: dict[str, Callable[[], bytes]] = {
+    "no bytes at all": lambda: b"",
+    "CSV": lambda: b"prompt\na red circle\n",
+    "only marks": lambda: b"PAR1PAR1",
+    "cut in the middle": lambda: _whole()[: len(_whole()) // 2],
+    "cut before the last byte": lambda: _whole()[:-1],
+    "cut at the front": lambda: _whole()[1:],
+    "a bit of a page": lambda: _flipped(_whole(), _footer(_whole()) // 2),
+    "a bit of the footer": lambda: _flipped(_whole(), _footer(_whole())),
+    "a footer longer than the file": lambda: _whole()[:-8] + struct.pack("<I", 2**32 - 1) + b"PAR1",
+    "a row more than it has": lambda: _claiming(ROWS + 1),
+    "a trillion rows": lambda: _claiming(10**12),
+    "more rows than 64 bits": lambda: _claiming(2**63 - 1),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGED)
+def test_damaged_parquet(damage: str) -> None:
+    content = DAMAGED[damage]()
+    Path("prompts.parquet").write_bytes(content)
+    told = _refused("plan", _job())
+    assert told.startswith("prompts.parquet: is no whole Parquet file (")
+    assert told.endswith("). Write it again.")
+
+
+@pytest.mark.parametrize("size", [2**33, 2**62])
+def test_parquet_that_claims_absurd_sizes(size: int) -> None:
+    Path("prompts.parquet").write_bytes(_claiming_bytes(size))
+    assert (
+        _refused("plan", _job())
+        == f"prompts.parquet: row group 0 claims {size} bytes. Write smaller row groups."
+    )
+
+
+def test_bit_of_any_page_is_noticed() -> None:
+    content = _whole()
+    job = _job()
+    for place in range(4, _footer(content), _footer(content) // 20):
+        Path("prompts.parquet").write_bytes(_flipped(content, place))
+        assert "is no whole Parquet file" in _refused("estimate", job)
+
+
+def test_bit_of_the_footer_is_never_more_than_a_sentence() -> None:
+    content = _whole()
+    job = _job()
+    for place in range(_footer(content), len(content), 25):
+        Path("prompts.parquet").write_bytes(_flipped(content, place))
+        done = CliRunner().invoke(main, ["estimate", job])
+        assert done.exit_code in (0, 2), (place, done.exception)
+        if done.exit_code == 0:
+            assert f"{ROWS:,} (0 refused)" in done.stdout
+            assert f"{ROWS:,} (0 duplicates left out)" in done.stdout
+
+
+def test_folder_of_prompts_without_a_pattern() -> None:
+    Path("in").mkdir()
+    assert _refused("plan", _job(prompts="in")) == "in: is a folder. Write in/*.parquet."
+
+
+def test_pattern_that_names_nothing() -> None:
+    assert (
+        _refused("plan", _job(prompts="in/*.parquet"))
+        == "in/*.parquet: no such file or bucket. Check `prompts`."
+    )
+
+
+REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
+    "no row": (
+        {"prompt": pa.array([], pa.string())},
+        "prompts.parquet: has no rows. Check `prompts`.",
+    ),
+    "no prompt column": (
+        {"caption": ["a"], "seed": [1]},
+        "prompts.parquet: has no column 'prompt' (it has caption, seed). Set columns.prompt.",
+    ),
+    "no column": ({}, "prompts.parquet: has no column 'prompt' (it has none). Set columns.prompt."),
+    "prompts of another type": (
+        {"prompt": [[1, 2]]},
+        "prompts.parquet: column 'prompt' is list<element: int64>, not text. Write it as strings.",
+    ),
+    "seeds of another type": (
+        {"prompt": ["a"], "seed": [b"1"]},
+        "prompts.parquet: column 'seed' is binary, not integers. Write it as integers.",
+    ),
+    "guidance of another type": (
+        {"prompt": ["a"], "guidance": [True]},
+        "prompts.parquet: column 'guidance' is bool, not numbers. Write it as floats.",
+    ),
+    "no good row": (
+        {"prompt": [None, "", " ", "x" * 5000]},
+        "prompts.parquet: 4 of 4 rows are refused, the first being row 0: prompt is null. Correct them, or raise "
+        "limits.rejected_share.",
+    ),
+    "a bad row too many": (
+        {"prompt": ["a"] * 90 + ["b"] * 10, "steps": [1] * 98 + [0] * 2},
+        "prompts.parquet: 2 of 100 rows are refused, the first being row 98: steps is not between 1 and 1000. "
+        "Correct them, or raise limits.rejected_share.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_prompts_that_cannot_be_used(name: str) -> None:
+    columns, told = REFUSED[name]
+    assert _refused("plan", _job(columns)) == told
+
+
+def test_default_that_the_model_cannot_draw() -> None:
+    assert _refused("plan", _job(PROMPTS, defaults={"width": 100})) == (
+        "defaults.width is 100; this model needs a multiple of 8. Write 96."
+    )
+
+
+def test_minutes_without_a_figure() -> None:
+    assert _refused("plan", _job(PROMPTS, shard={"minutes": 30})) == (
+        "shard.minutes needs shard.seconds_per_image for this model; write it, or shard.images."
+    )
+
+
+# The model.
+
+
+@pytest.mark.parametrize("name", ["nowhere", "/nowhere/sdxl", "bundled:nothing"])
+def test_unknown_model(name: str) -> None:
+    assert _refused("plan", _job(PROMPTS, model={"id": name})) == (
+        f"{name}: no such model folder. Write a folder, or a hub id as org/name."
+    )
+
+
+def test_folder_that_is_no_pipeline() -> None:
+    Path("model").mkdir()
+    Path("model/config.json").write_text("{}")
+    assert _refused("plan", _job(PROMPTS, model={"id": "model"})) == (
+        "model: has no model_index.json, so it is no diffusers pipeline. Name another folder."
+    )
+
+
+def test_pickled_weights() -> None:
+    shutil.copytree(SHAPES, "model")
+    Path("model/unet/diffusion_pytorch_model.safetensors").rename(
+        "model/unet/diffusion_pytorch_model.bin"
+    )
+    assert _refused("plan", _job(PROMPTS, model={"id": "model"})) == (
+        "model: unet/diffusion_pytorch_model.bin is a pickle, which can run code. Convert it to safetensors."
+    )
+    Path("model.ckpt").write_bytes(b"\x80\x04.")
+    assert _refused("plan", _job(PROMPTS, model={"id": "model.ckpt"})) == (
+        "model.ckpt: is a file. Convert it to a diffusers folder with safetensors."
+    )
+
+
+def test_hub_model_without_a_revision() -> None:
+    assert _refused("plan", _job(PROMPTS, model={"id": MODEL})) == (
+        f"model.revision is missing: pin {MODEL} to a commit, 40 hexadecimal digits."
+    )
+
+
+def test_revision_that_does_not_exist(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with hub(SHAPES) as there:
+        environment = {
+            "HF_ENDPOINT": there.endpoint,
+            "HF_HOME": str(tmp_path_factory.mktemp("hub")),
+        }
+        job = _job(PROMPTS, model={"id": MODEL, "revision": "f" * 40})
+        assert _refused_process("plan", job, **environment) == (
+            f"{MODEL}: has no revision {'f' * 40}. Correct model.revision."
+        )
+        done = _process("estimate", job, "--set", f"model.revision={REVISION}", **environment)
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+# The output.
+
+
+def test_output_that_holds_another_plan() -> None:
+    assert CliRunner().invoke(main, ["plan", _job(PROMPTS, run_id="mine")]).exit_code == 0
+    assert _refused("plan", _job(run_id="mine", defaults={"steps": 3})) == (
+        "out/mine: holds a plan with another `defaults`. Choose another run_id or output."
+    )
+
+
+def test_output_that_is_damaged() -> None:
+    assert CliRunner().invoke(main, ["plan", _job(PROMPTS, run_id="mine")]).exit_code == 0
+    Path("out/mine/plan.json").write_bytes(b"{}")
+    assert _refused("plan", _job(run_id="mine")).startswith(
+        "out/mine/plan.json: is no plan that can be read ("
+    )
+
+
+def test_file_where_the_output_should_be() -> None:
+    Path("out").write_bytes(b"")
+    told = _refused("plan", _job(PROMPTS))
+    assert told.startswith("out/test-")
+    assert told.endswith("/plan.json: Not a directory. Name another place.")
+
+
+def test_output_without_permission_to_write() -> None:
+    job = _job(PROMPTS, output="disk/out")
+    with small_disk(Path("disk"), 64) as disk:
+        make_read_only(disk)
+        told = _refused("plan", job)
+    assert told.startswith("disk/out/test-")
+    assert told.endswith(": Read-only file system. Name another place.")
+
+
+def test_full_disk_is_worth_another_try() -> None:
+    job = _job(PROMPTS, output="disk/out")
+    with small_disk(Path("disk"), 64):
+        done = CliRunner().invoke(main, ["plan", job])
+    told = _sentence(done.exit_code, done.stdout, done.stderr, 75)
+    assert told.startswith("disk/out/test-")
+    assert told.endswith(": the disk is full. Free some space and run the command again.")
+
+
+# Buckets.
+
+
+def _objects(bucket: str) -> list[str]:
+    names: list[str] = fsspec.filesystem("s3", use_listings_cache=False).find(bucket)
+    return names
+
+
+@pytest.mark.parametrize("pattern", ["prompts.parquet", "*.parquet"])
+def test_no_such_bucket_of_prompts(s3_bucket: str, pattern: str) -> None:
+    name = f"{s3_bucket}-nowhere/{pattern}"
+    told = _refused("plan", _job(prompts=name))
+    assert told in (
+        f"{name}: no such bucket. Make it, or correct the name.",
+        f"{name}: no such file or bucket. Check `prompts`.",
+    )
+
+
+def test_no_such_object_of_prompts(s3_bucket: str) -> None:
+    name = f"{s3_bucket}/prompts.parquet"
+    assert _refused("plan", _job(prompts=name)) == f"{name}: no such file. Check the name."
+
+
+def test_no_such_output_bucket(s3_bucket: str) -> None:
+    told = _refused("plan", _job(PROMPTS, output=f"{s3_bucket}-nowhere/out"))
+    assert told.startswith(f"{s3_bucket}-nowhere/out/test-")
+    assert told.endswith("/plan.json: no such bucket. Make it, or correct the name.")
+
+
+@pytest.mark.parametrize("login", [Login("writer", "wrong"), Login("nobody", "at all")])
+def test_wrong_credentials(
+    s3_bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, login: Login
+) -> None:
+    log_in(s3_server, monkeypatch, login)
+    for settings in ({"prompts": f"{s3_bucket}/prompts.parquet"}, {"output": f"{s3_bucket}/out"}):
+        told = _refused("plan", _job(PROMPTS, **settings))
+        assert told.startswith(f"{s3_bucket}/")
+        assert "access was refused (" in told
+        assert told.endswith("). Check credentials and permissions.")
+
+
+def test_credentials_that_may_only_read(
+    s3_bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log_in(s3_server, monkeypatch, READER)
+    told = _refused("plan", _job(PROMPTS, output=f"{s3_bucket}/out"))
+    assert "/shards/00000.parquet: access was refused (" in told
+    assert _objects(s3_bucket) == []
+
+
+def test_what_is_refused_leaves_no_object(s3_bucket: str) -> None:
+    output = f"{s3_bucket}/out"
+    assert "rows are refused" in _refused("plan", _job({"prompt": [None]}, output=output))
+    assert "is no setting" in _refused("plan", _job(PROMPTS, output=output, surprise=1))
+    assert "no such model folder" in _refused(
+        "plan", _job(PROMPTS, output=output, model={"id": "nowhere"})
+    )
+    assert _objects(s3_bucket) == []
+
+
+def test_store_that_cannot_be_reached_is_worth_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
+    once = {
+        "connect_timeout": 1,
+        "read_timeout": 1,
+        "retries": {"mode": "standard", "total_max_attempts": 1},
+    }
+    monkeypatch.setitem(S3_OPTIONS, "config_kwargs", once)
+    monkeypatch.setattr(object_store, "S3_ROUNDS", 1)
+    with hub(SHAPES) as gone:
+        server = S3Server(gone.endpoint)
+    log_in(server, monkeypatch)
+    told = _refused("plan", _job(PROMPTS, output="s3://bucket/out"), code=75)
+    assert told.startswith("s3://bucket/out/test-")
+    assert told.endswith(". Run the command again.")
+
+
+# All of it, as a process.
+
+
+def test_process_prints_the_sentence_and_nothing_else() -> None:
+    Path("prompts.parquet").write_bytes(_whole()[:-9])
+    assert "is no whole Parquet file" in _refused_process("plan", _job())
+    assert _refused_process("plan", "nowhere.yaml") == "nowhere.yaml: no such file. Check the name."
+
+
+def test_help_loads_nothing_heavy() -> None:
+    code = (
+        "import sys; from imagekiln.workflows.cli import main; main(['--help'], standalone_mode=False); "
+        "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "Usage: " in done.stdout
+    assert {*done.stderr.split()} & {*HEAVY} == set()

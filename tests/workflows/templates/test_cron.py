@@ -1,0 +1,53 @@
+"""When a schedule fires, and what Argo would not read as one."""
+
+from datetime import date
+
+import pytest
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.workflows.templates.cron import check_cron, fire_times
+
+
+def moments(cron: str, zone: str, first: date, last: date) -> list[str]:
+    return [at.isoformat() for at in fire_times(cron, zone, first, last)]
+
+
+def test_days_are_those_of_the_schedules_time_zone_both_ends_included() -> None:
+    assert moments("30 1 * * *", "Europe/Berlin", date(2026, 11, 1), date(2026, 11, 2)) == [
+        "2026-11-01T00:30:00+00:00",
+        "2026-11-02T00:30:00+00:00",
+    ]
+
+
+def test_midnight_belongs_to_the_day_it_begins() -> None:
+    assert moments("0 0 * * *", "UTC", date(2026, 11, 1), date(2026, 11, 1)) == [
+        "2026-11-01T00:00:00+00:00"
+    ]
+
+
+def test_clocks_that_change_move_the_moment() -> None:
+    found = moments("30 4 * * *", "Europe/Berlin", date(2026, 10, 24), date(2026, 10, 25))
+    assert found == ["2026-10-24T02:30:00+00:00", "2026-10-25T03:30:00+00:00"]
+
+
+# Argo takes the last six without a word, and never fires them.
+@pytest.mark.parametrize(
+    "cron",
+    ["", "every night", "61 * * * *", "* * *",
+     "0 30 1 * * *", "30 1 * * 7", "30 1 * * 5-7", "30 1 L * *", "30 1 * * 5#2", "30 1 * * 5L"],
+)  # fmt: skip
+def test_text_that_is_no_schedule_is_refused(cron: str) -> None:
+    with pytest.raises(BadInput, match="Write minute, hour"):
+        moments(cron, "UTC", date(2026, 11, 1), date(2026, 11, 1))
+
+
+@pytest.mark.parametrize(
+    "cron", ["*/15 0-6,22 1,15 jan-MAR *", "30 1 * * mon-fri", "7 7 7 7 0", "0 1/7 * * 1-5/2"]
+)
+def test_schedules_that_argo_reads_are_taken(cron: str) -> None:
+    check_cron(cron)
+
+
+def test_unknown_time_zone_is_refused() -> None:
+    with pytest.raises(BadInput, match="time zone"):
+        moments("0 0 * * *", "Mars/Olympus", date(2026, 11, 1), date(2026, 11, 1))
