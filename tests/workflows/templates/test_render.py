@@ -18,7 +18,6 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.cli.tune import tune
 from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
-from imagekiln.workflows.templates import workflow
 from imagekiln.workflows.templates.render import render_manifests
 from imagekiln.workflows.templates.workflow import (
     build_cron_workflow,
@@ -29,7 +28,8 @@ from imagekiln.workflows.templates.workflow_template import build_workflow_templ
 from imagekiln.workflows.templates.yaml import to_yaml
 from tests.workflows.goldens import FOLDER, JOB, NAMESPACE, ODD, goldens
 
-SCHEMAS = Path(__file__).parents[3] / "shared" / "argo"
+SCHEMAS = Path(__file__).parents[4] / "shared" / "argo"
+CLUSTER = Path(__file__).parents[3] / "workflows" / "cluster"
 GOLDEN = dict(goldens())
 
 
@@ -223,7 +223,7 @@ def test_manifests_of_the_cluster_are_what_kubernetes_takes(overlay: str, tmp_pa
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl, which puts the manifests together, is not installed")
-    folder = Path(str(workflow.__file__)).resolve().parent / "cluster" / "overlays" / overlay
+    folder = CLUSTER / "overlays" / overlay
     built = subprocess.run(
         [kubectl, "kustomize", folder], capture_output=True, text=True, check=True
     ).stdout
@@ -233,15 +233,12 @@ def test_manifests_of_the_cluster_are_what_kubernetes_takes(overlay: str, tmp_pa
 
 
 def test_settings_of_a_controller_are_those_that_argo_3_6_starts_with() -> None:
-    file = (
-        Path(str(workflow.__file__)).resolve().parent
-        / "cluster/overlays/own-namespace/controller.yaml"
-    )
+    file = CLUSTER / "overlays/own-namespace/controller.yaml"
     assert set(yaml.safe_load(file.read_text(encoding="utf-8"))["data"]) == {"retentionPolicy"}
 
 
 def test_batches_that_give_way_still_make_a_pool_grow() -> None:
-    file = Path(str(workflow.__file__)).resolve().parent / "cluster/base/priority.yaml"
+    file = CLUSTER / "base/priority.yaml"
     values = {
         each["metadata"]["name"]: each["value"]
         for each in yaml.safe_load_all(file.read_text(encoding="utf-8"))
@@ -252,7 +249,7 @@ def test_batches_that_give_way_still_make_a_pool_grow() -> None:
 
 
 def test_pod_that_tunes_is_locked_down_and_calls_a_command_that_there_is() -> None:
-    file = Path(str(workflow.__file__)).resolve().parent / "cluster" / "gpus" / "tune.yaml"
+    file = CLUSTER / "gpus/tune.yaml"
     _taken_by_kubernetes(file)
     pod = yaml.safe_load(file.read_text(encoding="utf-8"))["spec"]["template"]["spec"]
     (container,) = pod["containers"]
