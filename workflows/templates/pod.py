@@ -1,55 +1,16 @@
-"""A template of one container: our command, where the profile puts it, and locked down."""
+"""A template of one container: an imagekiln command, where the profile puts it, locked down."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hera.workflows import Artifact, ConfigMapEnvFrom, Container, Env, Parameter, SecretEnv
 from hera.workflows import models as m
 
 from imagekiln.workflows.profiles.profile import NodeLabel, PodSettings, Retries
+from imagekiln.workflows.templates.parameters import declare_inputs
 from imagekiln.workflows.templates.retry import memory_expression, retry_strategy
 from imagekiln.workflows.templates.security import argo_containers_patch, container_security_context
 from imagekiln.workflows.templates.yaml import to_yaml
-
-
-def node_affinity(pod: PodSettings) -> m.Affinity | None:
-    """The labels that a node must have, and had better have."""
-    if not pod.labels and not pod.preferred:
-        return None
-    terms = [
-        m.NodeSelectorTerm(match_expressions=[_label_requirement(label) for label in pod.labels])
-    ]
-    preferred = [
-        m.PreferredSchedulingTerm(
-            weight=100, preference=m.NodeSelectorTerm(match_expressions=[_label_requirement(label)])
-        )
-        for label in pod.preferred
-    ]
-    return m.Affinity(
-        node_affinity=m.NodeAffinity(
-            required_during_scheduling_ignored_during_execution=m.NodeSelector(
-                node_selector_terms=terms
-            )
-            if pod.labels
-            else None,
-            preferred_during_scheduling_ignored_during_execution=preferred or None,
-        )
-    )
-
-
-def pod_tolerations(pod: PodSettings) -> list[m.Toleration] | None:
-    """The taints that the pod puts up with."""
-    found = [
-        m.Toleration(key=each.key, operator=each.operator, value=each.value, effect=each.effect)
-        for each in pod.tolerations
-    ]
-    return found or None
-
-
-def _label_requirement(label: NodeLabel) -> m.NodeSelectorRequirement:
-    return m.NodeSelectorRequirement(
-        key=label.key, operator=label.operator, values=list(label.values) if label.values else None
-    )
-
 
 TMP = "/tmp"  # noqa: S108  # an emptyDir of the pod's own: the root is read-only
 DEFAULTS_CONFIG_MAP = "imagekiln-defaults"
@@ -67,113 +28,141 @@ SIGNING_SECRETS = {
 
 @dataclass(frozen=True, slots=True)
 class StepCommand:
-    """What a pod does: the command's arguments, each one text, and what goes in and out."""
+    """What a pod does: an imagekiln command, and what goes in and out."""
 
     name: str
     arguments: Sequence[str]
     image: str
     inputs: Sequence[str] = ()
-    env: Sequence[m.EnvVar] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    outputs: m.Outputs | None = None
+    outputs: Sequence[Parameter | Artifact] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class PodExtras:
-    """What only some pods have: resources beyond CPU and memory, claims, and a folder of models."""
+    """What only some pods have: resources beyond CPU and memory, claims, a folder of models."""
 
-    resources: dict[str, str] | None = None
+    resources: dict[str, str] = field(default_factory=dict)
     claim: str | None = None
     volume: m.Volume | None = None
     mount: m.VolumeMount | None = None
     synchronization: m.Synchronization | None = None
 
 
-def container_template(
-    work: StepCommand, pod: PodSettings, retries: Retries, extras: PodExtras | None = None
-) -> m.Template:
-    """The template of a pod that does `work`."""
+def step_container(
+    step: StepCommand, pod: PodSettings, retries: Retries, extras: PodExtras | None = None
+) -> Container:
+    """The template of a pod that runs `step`."""
     extras = extras or PodExtras()
-    mounts = [m.VolumeMount(name="tmp", mount_path=TMP)]
-    volumes = [
-        m.Volume(
-            name="tmp", empty_dir=m.EmptyDirVolumeSource(size_limit=_memory_quantity(pod.disk))
-        )
-    ]
-    if pod.shared_memory is not None:
-        mounts.append(m.VolumeMount(name="shared-memory", mount_path="/dev/shm"))  # noqa: S108  # as above
-        memory = m.EmptyDirVolumeSource(
-            medium="Memory", size_limit=_memory_quantity(pod.shared_memory)
-        )
-        volumes.append(m.Volume(name="shared-memory", empty_dir=memory))
-    if extras.volume is not None and extras.mount is not None:
-        mounts.append(extras.mount)
-        volumes.append(extras.volume)
-    return m.Template(
-        name=work.name,
-        metadata=m.Metadata(
-            labels={"imagekiln/step": work.name}, annotations=pod.annotations or None
-        ),
-        inputs=m.Inputs(parameters=[m.Parameter(name=name) for name in work.inputs])
-        if work.inputs
-        else None,
-        outputs=work.outputs,
-        container=_main_container(work, pod, extras, mounts),
+    volumes, mounts = _volumes(pod, extras)
+
+    return Container(
+        name=step.name,
+        labels={"imagekiln/step": step.name},
+        annotations=pod.annotations or None,
+        inputs=declare_inputs(*step.inputs),
+        outputs=list(step.outputs),
+        image=step.image,
+        image_pull_policy="IfNotPresent",
+        command=["imagekiln"],
+        args=list(step.arguments),
+        env=_environment(step, pod, extras),
+        env_from=[ConfigMapEnvFrom(name=DEFAULTS_CONFIG_MAP, optional=True)],
+        resources=_resources(pod, extras),
+        security_context=container_security_context(),
         volumes=volumes,
+        volume_mounts=mounts,
         node_selector=pod.node_selector or None,
         affinity=node_affinity(pod),
         tolerations=pod_tolerations(pod),
         priority_class_name=pod.priority_class,
-        active_deadline_seconds=m.IntOrString(round(pod.hours * 3600)),
+        active_deadline_seconds=round(pod.hours * 3600),
         retry_strategy=retry_strategy(retries),
         synchronization=extras.synchronization,
         pod_spec_patch=to_yaml(_pod_spec_patch(pod, extras)),
     )
 
 
-def _main_container(
-    work: StepCommand, pod: PodSettings, extras: PodExtras, mounts: list[m.VolumeMount]
-) -> m.Container:
-    resources = {"cpu": m.Quantity(_cpu_quantity(pod.cpu))} | {
-        name: m.Quantity(count) for name, count in (extras.resources or {}).items()
-    }
-    return m.Container(
-        image=work.image,
-        image_pull_policy="IfNotPresent",
-        command=["imagekiln"],
-        args=list(work.arguments),
-        env=[
-            m.EnvVar(name=name, value=value)
-            for name, value in _container_environment(pod, extras).items()
-        ]
-        + [_secret_env(variable, *place) for variable, place in work.secrets.items()]
-        + list(work.env),
-        env_from=[
-            m.EnvFromSource(
-                config_map_ref=m.ConfigMapEnvSource(name=DEFAULTS_CONFIG_MAP, optional=True)
-            )
-        ],
-        resources=m.ResourceRequirements(requests=resources, limits=_limits(extras)),
-        security_context=container_security_context(),
-        volume_mounts=mounts,
+def node_affinity(pod: PodSettings) -> m.Affinity | None:
+    """The labels that a node must have, and those that are preferred."""
+    if not pod.labels and not pod.preferred:
+        return None
+
+    required = None
+    if pod.labels:
+        term = m.NodeSelectorTerm(match_expressions=[_requirement(label) for label in pod.labels])
+        required = m.NodeSelector(node_selector_terms=[term])
+
+    preferred = [
+        m.PreferredSchedulingTerm(
+            weight=100, preference=m.NodeSelectorTerm(match_expressions=[_requirement(label)])
+        )
+        for label in pod.preferred
+    ]
+    return m.Affinity(
+        node_affinity=m.NodeAffinity(
+            required_during_scheduling_ignored_during_execution=required,
+            preferred_during_scheduling_ignored_during_execution=preferred or None,
+        )
     )
 
 
-def _container_environment(pod: PodSettings, extras: PodExtras) -> dict[str, str]:
+def pod_tolerations(pod: PodSettings) -> list[m.Toleration] | None:
+    """The taints that the pod tolerates."""
+    tolerations = [
+        m.Toleration(key=taint.key, operator=taint.operator, value=taint.value, effect=taint.effect)
+        for taint in pod.tolerations
+    ]
+    return tolerations or None
+
+
+def _requirement(label: NodeLabel) -> m.NodeSelectorRequirement:
+    values = list(label.values) if label.values else None
+    return m.NodeSelectorRequirement(key=label.key, operator=label.operator, values=values)
+
+
+def _environment(step: StepCommand, pod: PodSettings, extras: PodExtras) -> list[Env | SecretEnv]:
     models = extras.mount.mount_path if extras.mount else f"{TMP}/models"
-    return {"HOME": TMP, "HF_HOME": models} | pod.env
+    values = {"HOME": TMP, "HF_HOME": models} | pod.env
+    return [
+        *(Env(name=variable, value=value) for variable, value in values.items()),
+        *(_secret_env(variable, *place) for variable, place in step.secrets.items()),
+        *(Env(name=variable, value=value) for variable, value in step.env.items()),
+    ]
 
 
-def _limits(extras: PodExtras) -> dict[str, m.Quantity] | None:
-    return (
-        {name: m.Quantity(count) for name, count in extras.resources.items()}
-        if extras.resources
-        else None
-    )
+def _secret_env(variable: str, secret: str, key: str) -> SecretEnv:
+    # Optional: with workload identity, or a model that is open to all, there is none.
+    return SecretEnv(name=variable, secret_name=secret, secret_key=key, optional=True)
+
+
+def _resources(pod: PodSettings, extras: PodExtras) -> m.ResourceRequirements:
+    # Hera's Resources takes one kind of GPU by name; a profile may ask for any resource.
+    devices = {name: m.Quantity(count) for name, count in extras.resources.items()}
+    requests = {"cpu": m.Quantity(f"{round(pod.cpu * 1000)}m"), **devices}
+    return m.ResourceRequirements(requests=requests, limits=devices or None)
+
+
+def _volumes(pod: PodSettings, extras: PodExtras) -> tuple[list[m.Volume], list[m.VolumeMount]]:
+    disk = m.EmptyDirVolumeSource(size_limit=_memory_quantity(pod.disk))
+    volumes = [m.Volume(name="tmp", empty_dir=disk)]
+    mounts = [m.VolumeMount(name="tmp", mount_path=TMP)]
+
+    if pod.shared_memory is not None:
+        size = _memory_quantity(pod.shared_memory)
+        memory = m.EmptyDirVolumeSource(medium="Memory", size_limit=size)
+        volumes.append(m.Volume(name="shared-memory", empty_dir=memory))
+        mounts.append(m.VolumeMount(name="shared-memory", mount_path="/dev/shm"))  # noqa: S108
+
+    if extras.volume is not None and extras.mount is not None:
+        volumes.append(extras.volume)
+        mounts.append(extras.mount)
+    return volumes, mounts
 
 
 def _pod_spec_patch(pod: PodSettings, extras: PodExtras) -> dict[str, object]:
-    """What templates of Argo have no field for. Memory is here because a quantity takes no expression."""
+    """What templates have no field for. Memory is here because a quantity takes no expression."""
     memory = memory_expression(_mib(pod.memory), _mib(pod.most_memory) if pod.most_memory else None)
     resources: dict[str, object] = {"requests": {"memory": memory}, "limits": {"memory": memory}}
     if extras.claim:
@@ -189,16 +178,6 @@ def _pod_spec_patch(pod: PodSettings, extras: PodExtras) -> dict[str, object]:
 
 def _as_list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
-
-
-def _secret_env(variable: str, name: str, key: str) -> m.EnvVar:
-    # Optional: with workload identity, or a model that is open to all, there is none.
-    source = m.EnvVarSource(secret_key_ref=m.SecretKeySelector(name=name, key=key, optional=True))
-    return m.EnvVar(name=variable, value_from=source)
-
-
-def _cpu_quantity(cores: float) -> str:
-    return f"{round(cores * 1000)}m"
 
 
 def _mib(gib: float) -> int:

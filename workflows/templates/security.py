@@ -1,4 +1,4 @@
-"""What makes every container pass Pod Security "restricted" with a read-only root, Argo's own ones too."""
+"""What makes every container pass Pod Security "restricted" with a read-only root, Argo's too."""
 
 from hera.workflows import models as m
 
@@ -11,18 +11,19 @@ CONTAINER_SECURITY: dict[str, object] = {
     "runAsNonRoot": True,
     "seccompProfile": SECCOMP_PROFILE,
 }
-# Counted by a namespace's quota like any other: small, and the same everywhere, rather than a LimitRange's default.
+# A namespace's quota counts Argo's own containers too: small, and the same everywhere, rather than
+# whatever a LimitRange defaults to.
 ARGO_RESOURCES = {"requests": {"cpu": "20m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}}
 
 
 def pod_security_context() -> m.PodSecurityContext:
-    """Every pod's: our user, whatever user an image (Argo's too) would take."""
+    """Every pod's: our user, whatever user an image (Argo's too) would run as."""
     return m.PodSecurityContext(
         run_as_non_root=True,
         run_as_user=USER_ID,
         run_as_group=USER_ID,
         fs_group=USER_ID,
-        fs_group_change_policy="OnRootMismatch",  # a large model cache is not walked through at each start
+        fs_group_change_policy="OnRootMismatch",  # do not walk a large model cache at every start
         seccomp_profile=m.SeccompProfile(type="RuntimeDefault"),
     )
 
@@ -33,7 +34,7 @@ def container_security_context() -> m.SecurityContext:
 
 
 def resource_pod_patch() -> dict[str, object]:
-    """A patch for a pod of Argo's own containers. The first writes to /tmp, and gets a volume named tmp there."""
+    """A patch for a pod of Argo's own containers. The first writes to /tmp, volume tmp."""
     container: dict[str, object] = {
         "securityContext": CONTAINER_SECURITY,
         "resources": ARGO_RESOURCES,
@@ -46,12 +47,9 @@ def resource_pod_patch() -> dict[str, object]:
 
 
 def argo_containers_patch() -> dict[str, object]:
-    """A patch for the two containers that Argo adds to a pod: without it, "restricted" refuses them."""
+    """A patch for the two containers that Argo adds to a pod: without it, they are refused."""
+    container = {"securityContext": CONTAINER_SECURITY, "resources": ARGO_RESOURCES}
     return {
-        "initContainers": [
-            {"name": "init", "securityContext": CONTAINER_SECURITY, "resources": ARGO_RESOURCES}
-        ],
-        "containers": [
-            {"name": "wait", "securityContext": CONTAINER_SECURITY, "resources": ARGO_RESOURCES}
-        ],
+        "initContainers": [{"name": "init", **container}],
+        "containers": [{"name": "wait", **container}],
     }
