@@ -29,14 +29,18 @@ JOB = Job(
 ODD = JOB.model_copy(
     update={
         "defaults": RowDefaults(
-            negative_prompt="{{workflow.name}} {{=1}} \"double\" 'single' $(id) `id` %s \\ é\nline two"
+            negative_prompt="{{workflow.name}} {{=1}} \"double\" 'single' $(id) `id` %s \\ é"
+            "\nline two"
         ),
     }
 )
 
 
 def goldens() -> Iterator[tuple[Path, str]]:
-    """Each golden file, and what it should hold: one whole template, the GPU pods of every profile, and what runs."""
+    """Each golden file, and what it should hold.
+
+    Two whole templates, the GPU pods of every profile, and what runs a job.
+    """
     gpu = load_profile("gpu")
     for name in ("gpu", "cached-claim"):
         yield (
@@ -54,19 +58,18 @@ def goldens() -> Iterator[tuple[Path, str]]:
 
 def generate(profile: str) -> dict[str, object]:
     """The template of a profile's GPU pods."""
-    made = build_workflow_template(load_profile(profile), NAMESPACE)
-    spec = made["spec"]
+    spec = build_workflow_template(load_profile(profile), NAMESPACE)["spec"]
     assert isinstance(spec, dict)
-    return next(each for each in spec["templates"] if each["name"] == "generate")
+    return next(template for template in spec["templates"] if template["name"] == "generate")
 
 
 def write() -> None:
-    """Write every golden file, and remove those that nothing makes."""
-    wanted = dict(goldens())
+    """Write every golden file, and remove those that nothing renders."""
+    texts = dict(goldens())
     for path in FOLDER.rglob("*.yaml"):
-        if path not in wanted:
+        if path not in texts:
             path.unlink()
-    for path, text in wanted.items():
+    for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 

@@ -3,12 +3,11 @@
 The first workflow creates and awaits them.
 """
 
-from hera.workflows import Suspend
-from hera.workflows import models as m
+from hera.workflows import Resource, Suspend
 
 from imagekiln.workflows.profiles.profile import Profile, Retries
 from imagekiln.workflows.templates.parameters import declare_inputs
-from imagekiln.workflows.templates.pod import node_affinity, pod_tolerations
+from imagekiln.workflows.templates.pod import pod_tolerations
 from imagekiln.workflows.templates.retry import retry_strategy
 from imagekiln.workflows.templates.security import resource_pod_patch
 from imagekiln.workflows.templates.yaml import Unquoted, to_yaml
@@ -29,31 +28,23 @@ def noop_template() -> Suspend:
     return Suspend(name=NOOP_TEMPLATE, duration="0")
 
 
-def child_workflow_template(profile: Profile, max_pods: int = MAX_PODS) -> m.Template:
+def child_workflow_template(profile: Profile, max_pods: int = MAX_PODS) -> Resource:
     """A workflow of this same template that generates up to `max_pods` of the shards."""
-    resource = m.ResourceTemplate(
+    return Resource(
+        name=CHILD_TEMPLATE,
+        inputs=declare_inputs("run", "number", "pods", *SCHEDULING_PARAMETERS),
         action="apply",  # a pod that is retried finds the workflow that it made
         set_owner_reference=True,
         success_condition="status.phase == Succeeded",
         failure_condition="status.phase in (Failed, Error)",
         manifest=to_yaml(_workflow(profile, max_pods)),
-    )
-    # Hera's Resource has no volumes, and Argo's init container needs one.
-    return m.Template(
-        name=CHILD_TEMPLATE,
-        inputs=m.Inputs(
-            parameters=[
-                parameter.as_input()
-                for parameter in declare_inputs("run", "number", "pods", *SCHEDULING_PARAMETERS)
-            ]
-        ),
-        resource=resource,
         service_account_name="imagekiln-further",
-        volumes=[m.Volume(name="tmp", empty_dir=m.EmptyDirVolumeSource())],
+        active_deadline_seconds=round(
+            profile.days * 86400
+        ),  # it waits as long as a workflow may run
         node_selector=profile.steps.node_selector or None,
-        affinity=node_affinity(profile.steps),
         tolerations=pod_tolerations(profile.steps),
-        retry_strategy=retry_strategy(Retries(limit=profile.retries.limit)).build(),
+        retry_strategy=retry_strategy(Retries(limit=profile.retries.limit)),
         pod_spec_patch=to_yaml(resource_pod_patch()),
     )
 

@@ -6,7 +6,7 @@ without a database.
 
 from collections.abc import Sequence
 
-from hera.workflows import DAG, Container, Parameter, Task, TaskResult
+from hera.workflows import DAG, Container, Parameter, Resource, Task, TaskResult
 from hera.workflows import models as m
 
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
@@ -95,7 +95,7 @@ def group_dag(generate: Container) -> DAG:
     return DAG(name="group", inputs=inputs, fail_fast=False, tasks=[task])
 
 
-def children_dag(child: str) -> DAG:
+def children_dag(child: Resource) -> DAG:
     """Further workflows, one after the other: each has as many pods at once as the job asks for."""
     task = Task(
         name="workflow",

@@ -1,15 +1,28 @@
-"""A template of one container: an imagekiln command, where the profile puts it, locked down."""
+"""The templates of one container: an imagekiln command, where the profile puts it.
+
+What the steps share stands once, in the workflow's template defaults, and what every pod must have
+to be let in, in its patch (`security`).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hera.workflows import Artifact, ConfigMapEnvFrom, Container, Env, Parameter, SecretEnv
+from hera.workflows import (
+    Artifact,
+    ConfigMapEnvFrom,
+    Container,
+    EmptyDirVolume,
+    Env,
+    Parameter,
+    Resources,
+    SecretEnv,
+)
 from hera.workflows import models as m
 
-from imagekiln.workflows.profiles.profile import NodeLabel, PodSettings, Retries
+from imagekiln.workflows.profiles.profile import NodeLabel, PodSettings, Profile, Retries
 from imagekiln.workflows.templates.parameters import declare_inputs
 from imagekiln.workflows.templates.retry import memory_expression, retry_strategy
-from imagekiln.workflows.templates.security import argo_containers_patch, container_security_context
+from imagekiln.workflows.templates.security import step_pod_patch
 from imagekiln.workflows.templates.yaml import to_yaml
 
 TMP = "/tmp"  # noqa: S108  # an emptyDir of the pod's own: the root is read-only
@@ -37,51 +50,63 @@ class StepCommand:
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     outputs: Sequence[Parameter | Artifact] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class PodExtras:
-    """What only some pods have: resources beyond CPU and memory, claims, a folder of models."""
-
-    resources: dict[str, str] = field(default_factory=dict)
-    claim: str | None = None
-    volume: m.Volume | None = None
-    mount: m.VolumeMount | None = None
     synchronization: m.Synchronization | None = None
 
 
-def step_container(
-    step: StepCommand, pod: PodSettings, retries: Retries, extras: PodExtras | None = None
-) -> Container:
-    """The template of a pod that runs `step`."""
-    extras = extras or PodExtras()
-    volumes, mounts = _volumes(pod, extras)
+@dataclass(frozen=True, slots=True)
+class ModelVolume:
+    """A folder of model files that outlives the pod, and where the pod has it."""
 
-    return Container(
-        name=step.name,
-        labels={"imagekiln/step": step.name},
-        annotations=pod.annotations or None,
-        inputs=declare_inputs(*step.inputs),
-        outputs=list(step.outputs),
-        image=step.image,
+    volume: m.Volume
+    mount: m.VolumeMount
+
+
+def template_defaults(profile: Profile) -> m.Template:
+    """What the templates of all steps share. Argo merges a template's own values over it.
+
+    Lists merge by the name of their items. DAGs get it too, and have no use for it. Nothing that
+    would change a DAG belongs here, such as a retry strategy.
+    """
+    pod = profile.steps
+    # Hera's Container cannot be without an image, and each step names its own.
+    container = m.Container(
         image_pull_policy="IfNotPresent",
         command=["imagekiln"],
-        args=list(step.arguments),
-        env=_environment(step, pod, extras),
-        env_from=[ConfigMapEnvFrom(name=DEFAULTS_CONFIG_MAP, optional=True)],
-        resources=_resources(pod, extras),
-        security_context=container_security_context(),
-        volumes=volumes,
-        volume_mounts=mounts,
-        node_selector=pod.node_selector or None,
-        affinity=node_affinity(pod),
-        tolerations=pod_tolerations(pod),
-        priority_class_name=pod.priority_class,
-        active_deadline_seconds=round(pod.hours * 3600),
-        retry_strategy=retry_strategy(retries),
-        synchronization=extras.synchronization,
-        pod_spec_patch=to_yaml(_pod_spec_patch(pod, extras)),
+        env=_plain_env({"HOME": TMP, "HF_HOME": f"{TMP}/models"}),
+        env_from=[ConfigMapEnvFrom(name=DEFAULTS_CONFIG_MAP, optional=True).build()],
+        resources=m.ResourceRequirements(requests={"cpu": m.Quantity(_cpu(pod))}),
+        volume_mounts=[m.VolumeMount(name="tmp", mount_path=TMP)],
     )
+    return m.Template(
+        active_deadline_seconds=m.IntOrString(_deadline(pod)),
+        container=container,
+        volumes=[m.Volume(name="tmp", empty_dir=m.EmptyDirVolumeSource())],
+        pod_spec_patch=to_yaml(_pod_patch(pod)),
+    )
+
+
+def cpu_container(
+    step: StepCommand, profile: Profile, models: ModelVolume | None = None
+) -> Container:
+    """The template of a pod that runs `step` on a CPU node."""
+    # Retried on any node: CPU nodes may be few, and they do not break as GPUs do.
+    return _container(step, profile.steps, Retries(limit=profile.retries.limit), models)
+
+
+def gpu_container(
+    step: StepCommand, profile: Profile, models: ModelVolume | None = None
+) -> Container:
+    """The template of a pod that runs `step` on the profile's GPU, apart from the CPU steps."""
+    pod = profile.generate
+    container = _container(step, pod, profile.retries, models)
+    container.resources = _gpu_resources(profile)
+    container.pod_spec_patch = to_yaml(_pod_patch(pod, profile.gpu.claim))
+    container.affinity = node_affinity(pod)
+    if container.affinity is None and node_affinity(profile.steps) is not None:
+        container.affinity = m.Affinity()  # none at all, not the workflow's for CPU nodes
+    if pod.hours != profile.steps.hours:
+        container.active_deadline_seconds = _deadline(pod)
+    return container
 
 
 def node_affinity(pod: PodSettings) -> m.Affinity | None:
@@ -122,14 +147,38 @@ def _requirement(label: NodeLabel) -> m.NodeSelectorRequirement:
     return m.NodeSelectorRequirement(key=label.key, operator=label.operator, values=values)
 
 
-def _environment(step: StepCommand, pod: PodSettings, extras: PodExtras) -> list[Env | SecretEnv]:
-    models = extras.mount.mount_path if extras.mount else f"{TMP}/models"
-    values = {"HOME": TMP, "HF_HOME": models} | pod.env
-    return [
-        *(Env(name=variable, value=value) for variable, value in values.items()),
-        *(_secret_env(variable, *place) for variable, place in step.secrets.items()),
-        *(Env(name=variable, value=value) for variable, value in step.env.items()),
-    ]
+def _container(
+    step: StepCommand, pod: PodSettings, retries: Retries, models: ModelVolume | None
+) -> Container:
+    return Container(
+        name=step.name,
+        labels={"imagekiln/step": step.name},
+        annotations=pod.annotations or None,
+        inputs=declare_inputs(*step.inputs),
+        outputs=list(step.outputs),
+        image=step.image,
+        args=list(step.arguments),
+        env=_environment(step, pod, models),
+        volumes=_volumes(pod, models),
+        volume_mounts=[models.mount] if models else None,
+        node_selector=pod.node_selector or None,
+        tolerations=pod_tolerations(pod),
+        priority_class_name=pod.priority_class,
+        retry_strategy=retry_strategy(retries),
+        synchronization=step.synchronization,
+    )
+
+
+def _environment(
+    step: StepCommand, pod: PodSettings, models: ModelVolume | None
+) -> list[m.EnvVar | SecretEnv]:
+    folder = {"HF_HOME": models.mount.mount_path} if models else {}
+    secrets = [_secret_env(variable, *place) for variable, place in step.secrets.items()]
+    return [*_plain_env(folder | pod.env), *secrets, *_plain_env(step.env)]
+
+
+def _plain_env(values: Mapping[str, str]) -> list[m.EnvVar]:
+    return [Env(name=variable, value=value).build() for variable, value in values.items()]
 
 
 def _secret_env(variable: str, secret: str, key: str) -> SecretEnv:
@@ -137,52 +186,60 @@ def _secret_env(variable: str, secret: str, key: str) -> SecretEnv:
     return SecretEnv(name=variable, secret_name=secret, secret_key=key, optional=True)
 
 
-def _resources(pod: PodSettings, extras: PodExtras) -> m.ResourceRequirements:
-    # Hera's Resources takes one kind of GPU by name; a profile may ask for any resource.
-    devices = {name: m.Quantity(count) for name, count in extras.resources.items()}
-    requests = {"cpu": m.Quantity(f"{round(pod.cpu * 1000)}m"), **devices}
-    return m.ResourceRequirements(requests=requests, limits=devices or None)
+def _gpu_resources(profile: Profile) -> m.ResourceRequirements | Resources:
+    cpu = _cpu(profile.generate)
+    gpu = profile.gpu
+    if gpu.claim:
+        return Resources(cpu_request=cpu)
+    # Kubernetes requests what it limits. Hera's `gpus` would write both.
+    limits = {gpu.resource: m.Quantity(str(gpu.count))}
+    return m.ResourceRequirements(requests={"cpu": m.Quantity(cpu)}, limits=limits)
 
 
-def _volumes(pod: PodSettings, extras: PodExtras) -> tuple[list[m.Volume], list[m.VolumeMount]]:
-    disk = m.EmptyDirVolumeSource(size_limit=_memory_quantity(pod.disk))
-    volumes = [m.Volume(name="tmp", empty_dir=disk)]
-    mounts = [m.VolumeMount(name="tmp", mount_path=TMP)]
-
+def _volumes(pod: PodSettings, models: ModelVolume | None) -> list[EmptyDirVolume | m.Volume]:
+    volumes: list[EmptyDirVolume | m.Volume] = []
+    if pod.disk is not None:
+        disk = EmptyDirVolume(name="tmp", mount_path=TMP, size_limit=_quantity(pod.disk))
+        volumes.append(disk)
     if pod.shared_memory is not None:
-        size = _memory_quantity(pod.shared_memory)
-        memory = m.EmptyDirVolumeSource(medium="Memory", size_limit=size)
-        volumes.append(m.Volume(name="shared-memory", empty_dir=memory))
-        mounts.append(m.VolumeMount(name="shared-memory", mount_path="/dev/shm"))  # noqa: S108
+        memory = EmptyDirVolume(
+            name="shared-memory",
+            mount_path="/dev/shm",  # noqa: S108  # as TMP
+            medium="Memory",
+            size_limit=_quantity(pod.shared_memory),
+        )
+        volumes.append(memory)
+    return [*volumes, models.volume] if models else volumes
 
-    if extras.volume is not None and extras.mount is not None:
-        volumes.append(extras.volume)
-        mounts.append(extras.mount)
-    return volumes, mounts
 
-
-def _pod_spec_patch(pod: PodSettings, extras: PodExtras) -> dict[str, object]:
+def _pod_patch(pod: PodSettings, claim: str | None = None) -> dict[str, object]:
     """What templates have no field for. Memory is here because a quantity takes no expression."""
-    memory = memory_expression(_mib(pod.memory), _mib(pod.most_memory) if pod.most_memory else None)
-    resources: dict[str, object] = {"requests": {"memory": memory}, "limits": {"memory": memory}}
-    if extras.claim:
+    maximum = _mib(pod.most_memory) if pod.most_memory else None
+    # Kubernetes requests what it limits.
+    limits = {"memory": memory_expression(_mib(pod.memory), maximum)}
+    resources: dict[str, object] = {"limits": limits}
+    if claim:
         resources["claims"] = [{"name": "gpu"}]
-    patch = argo_containers_patch()
-    patch["containers"] = [*_as_list(patch["containers"]), {"name": "main", "resources": resources}]
+
+    patch = step_pod_patch({"resources": resources})
     if pod.runtime_class:
         patch["runtimeClassName"] = pod.runtime_class
-    if extras.claim:
-        patch["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": extras.claim}]
+    if claim:
+        patch["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": claim}]
     return patch
 
 
-def _as_list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
+def _deadline(pod: PodSettings) -> int:
+    return round(pod.hours * 3600)
+
+
+def _cpu(pod: PodSettings) -> str:
+    return f"{round(pod.cpu * 1000)}m"
 
 
 def _mib(gib: float) -> int:
     return round(gib * 1024)
 
 
-def _memory_quantity(gib: float | None) -> m.Quantity | None:
-    return None if gib is None else m.Quantity(f"{_mib(gib)}Mi")
+def _quantity(gib: float) -> m.Quantity:
+    return m.Quantity(f"{_mib(gib)}Mi")

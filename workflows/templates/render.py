@@ -13,7 +13,7 @@ def render_manifests(
 ) -> str:
     """The template of the job's profile, and the job on a schedule, or once without one.
 
-    With `event`, the binding that waits for a job instead. Raises BadInput for a bad job or profile.
+    With `event`, the binding that waits for a job instead. Raises BadInput.
     """
     profile = load_profile(job.cluster.profile)
     namespace = job.cluster.namespace

@@ -1,6 +1,6 @@
 """Which failures are retried, where, and with how much memory."""
 
-from hera.workflows import RetryPolicy, RetryStrategy
+from hera.workflows import RetryStrategy
 from hera.workflows import models as m
 
 from imagekiln.workflows.profiles.profile import Retries
@@ -12,8 +12,8 @@ OOM_EXPRESSION = (
 MAX_EXPONENTIAL_RETRIES = 6  # retries, the last of which waits eight minutes
 # By the step's exit code, as text. 2 and 3: another attempt is useless. 75 asks for one. 137 and
 # 143 are signals: out of memory, or stopped before the step could report it. -1: the pod is gone
-# (its node lost, evicted, deleted) or was never admitted. Anything else, a bug of ours (1), a crash,
-# or 0 where Argo's own container failed, gets two more attempts.
+# (its node lost, evicted, deleted) or was never admitted. Anything else, a bug of ours (1), a
+# crash, or 0 where Argo's own container failed, gets two more attempts.
 RETRY_EXPRESSION = (
     "lastRetry.exitCode not in ['2', '3'] and "
     "(lastRetry.exitCode in ['75', '-1', '137', '143'] "
@@ -23,9 +23,8 @@ RETRY_EXPRESSION = (
 
 def retry_strategy(retries: Retries) -> RetryStrategy:
     """For templates of containers only: on a DAG, Argo would run the whole DAG again."""
-    return RetryStrategy(
+    return RetryStrategy(  # with an expression, Argo's policy is Always
         limit=retries.limit,
-        retry_policy=RetryPolicy.always,
         expression=RETRY_EXPRESSION,
         backoff=_backoff(retries.limit),
         affinity=_other_node() if retries.elsewhere else None,

@@ -8,16 +8,17 @@ No parameter passes through a shell.
 from hera.workflows import Container, NoneArchiveStrategy, Parameter, S3Artifact
 from hera.workflows import models as m
 
-from imagekiln.workflows.profiles.profile import ModelCache, Profile, Retries
+from imagekiln.workflows.profiles.profile import ModelCache, Profile
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
 from imagekiln.workflows.templates.pod import (
     MODEL_SECRETS,
     SIGNING_SECRETS,
     STORAGE_SECRETS,
     TMP,
-    PodExtras,
+    ModelVolume,
     StepCommand,
-    step_container,
+    cpu_container,
+    gpu_container,
 )
 
 OUTPUTS_FOLDER = f"{TMP}/imagekiln"
@@ -56,7 +57,7 @@ def plan_step(profile: Profile) -> Container:
         outputs=[_output_parameter(name) for name in PLAN_OUTPUTS],
         secrets=MODEL_SECRETS,
     )
-    return _cpu_step(step, profile)
+    return cpu_container(step, profile)
 
 
 def fetch_step(profile: Profile) -> Container:
@@ -64,8 +65,7 @@ def fetch_step(profile: Profile) -> Container:
     step = StepCommand(
         "fetch", ["fetch", "--", RUN_INPUT], GPU_IMAGE, inputs=("run",), secrets=MODEL_SECRETS
     )
-    volume, mount = _model_cache(profile.cache, read_only=False)
-    return _cpu_step(step, profile, PodExtras(volume=volume, mount=mount))
+    return cpu_container(step, profile, _model_volume(profile.cache, read_only=False))
 
 
 def generate_step(profile: Profile) -> Container:
@@ -80,17 +80,9 @@ def generate_step(profile: Profile) -> Container:
         inputs=("run", "shard"),
         env={"HF_HUB_OFFLINE": "1"} if offline else {},
         secrets=MODEL_SECRETS | SIGNING_SECRETS,
-    )
-    gpu = profile.gpu
-    volume, mount = _model_cache(cache, read_only=offline)
-    extras = PodExtras(
-        resources={} if gpu.claim else {gpu.resource: str(gpu.count)},
-        claim=gpu.claim,
-        volume=volume,
-        mount=mount,
         synchronization=_semaphore(profile.sharing.semaphore),
     )
-    return step_container(step, profile.generate, profile.retries, extras)
+    return gpu_container(step, profile, _model_volume(cache, read_only=offline))
 
 
 def aggregate_step(profile: Profile) -> Container:
@@ -111,7 +103,7 @@ def aggregate_step(profile: Profile) -> Container:
         outputs=[report] if profile.report_artifact else [],
         secrets=STORAGE_SECRETS,
     )
-    return _cpu_step(step, profile)
+    return cpu_container(step, profile)
 
 
 def report_step(profile: Profile) -> Container:
@@ -129,12 +121,7 @@ def report_step(profile: Profile) -> Container:
         },
         secrets={"IMAGEKILN_WEBHOOK": ("imagekiln-webhook", "url")},
     )
-    return _cpu_step(step, profile)
-
-
-def _cpu_step(step: StepCommand, profile: Profile, extras: PodExtras | None = None) -> Container:
-    # Retried on any node: CPU nodes may be few, and they do not break as GPUs do.
-    return step_container(step, profile.steps, Retries(limit=profile.retries.limit), extras)
+    return cpu_container(step, profile)
 
 
 def _output_parameter(name: str) -> Parameter:
@@ -157,12 +144,10 @@ def _semaphore(key: str | None) -> m.Synchronization | None:
     return m.Synchronization(semaphores=[m.SemaphoreRef(config_map_key_ref=source)])
 
 
-def _model_cache(
-    cache: ModelCache | None, *, read_only: bool
-) -> tuple[m.Volume | None, m.VolumeMount | None]:
+def _model_volume(cache: ModelCache | None, *, read_only: bool) -> ModelVolume | None:
     if cache is None:
-        return None, None
-    # Hera's volumes know no image, and make a claim read-only for a pod that mounts it so.
+        return None
+    # Hera's volumes know no image, and would make a claim itself read-only, not only its mount.
     volume = m.Volume(name="models")
     if cache.claim:
         volume.persistent_volume_claim = m.PersistentVolumeClaimVolumeSource(claim_name=cache.claim)
@@ -171,4 +156,4 @@ def _model_cache(
     else:
         volume.image = m.ImageVolumeSource(reference=cache.image, pull_policy="IfNotPresent")
     mount = m.VolumeMount(name="models", mount_path=MODELS_FOLDER, read_only=read_only or None)
-    return volume, mount
+    return ModelVolume(volume, mount)

@@ -31,7 +31,7 @@ def job_parameter(job: Job) -> str:
     text = yaml.safe_dump(values, sort_keys=False, width=2**31)
     if "{{" not in text and "}}" not in text:
         return text
-    # JSON is YAML too. With one value a line, its own braces never meet; those in texts are escaped.
+    # JSON is YAML too. One value a line, its own braces never meet; those in texts are escaped.
     return json.dumps(values, indent=1).replace("{{", "{\\u007b").replace("}}", "}\\u007d")
 
 
@@ -91,7 +91,7 @@ def build_cron_workflow(
         check_cron(schedule)
     if job.run_id:
         raise BadInput(
-            f"run_id is {job.run_id!r} for every firing, so that only the first would make anything. "
+            f"run_id is {job.run_id!r} for every firing, so that only the first would make images. "
             "Leave it out."
         )
     date = {"logical-date": "{{workflow.scheduledTime}}"}
@@ -123,7 +123,7 @@ def _labels(job: Job) -> dict[str, str]:
 
 
 def _concurrency_policy(job: Job) -> str:
-    """Whether firings overlap. Each is a run of its own; `parallelism` and quotas share the GPUs."""
+    """Whether firings overlap. Each is a run of its own; `parallelism` and quotas share GPUs."""
     is_dated = any(map(DATE_PLACEHOLDER.search, job.prompt_patterns))
     # Two that look for what is new in the same table would both make it. A skipped firing loses
     # nothing: the next one finds what it would have found.

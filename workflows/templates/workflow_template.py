@@ -12,13 +12,14 @@ from imagekiln.workflows.objects import Json, object_metadata
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates import steps
 from imagekiln.workflows.templates.child_workflows import (
-    CHILD_TEMPLATE,
     MAX_PODS,
     child_workflow_template,
     noop_template,
 )
 from imagekiln.workflows.templates.dag import children_dag, group_dag, main_dag, shards_dag
-from imagekiln.workflows.templates.security import pod_security_context
+from imagekiln.workflows.templates.pod import node_affinity, template_defaults
+from imagekiln.workflows.templates.security import every_pod_patch, pod_security_context
+from imagekiln.workflows.templates.yaml import to_yaml
 
 WORKFLOW_PARAMETERS = {
     "job": "The job, as YAML. Or leave it empty and give job-uri.",
@@ -92,7 +93,10 @@ def _workflow_template(profile: Profile, namespace: str, max_pods: int) -> Workf
         on_exit="report",
         arguments=_parameters(profile),
         service_account_name="imagekiln",
+        affinity=node_affinity(profile.steps),
         security_context=pod_security_context(),
+        pod_spec_patch=to_yaml(every_pod_patch()),
+        template_defaults=template_defaults(profile),
         parallelism=profile.parallelism,
         active_deadline_seconds=round(profile.days * DAY_SECONDS),
         workflow_metadata=m.WorkflowMetadata(labels=template_labels(profile)),
@@ -116,7 +120,7 @@ def _parameters(profile: Profile) -> list[Parameter]:
     ]
 
 
-def _templates(profile: Profile, max_pods: int) -> list[Templatable | m.Template]:
+def _templates(profile: Profile, max_pods: int) -> list[m.Template | Templatable]:
     """The DAGs, the entry point first, and then the steps."""
     plan = steps.plan_step(profile)
     generate = steps.generate_step(profile)
@@ -126,7 +130,8 @@ def _templates(profile: Profile, max_pods: int) -> list[Templatable | m.Template
 
     group = group_dag(generate)
     shards = shards_dag(group, profile.sharing.mutex)
-    children = children_dag(CHILD_TEMPLATE)
+    child = child_workflow_template(profile, max_pods)
+    children = children_dag(child)
     main = main_dag(plan, fetch, shards, children, aggregate)
 
     return [
@@ -134,7 +139,7 @@ def _templates(profile: Profile, max_pods: int) -> list[Templatable | m.Template
         shards,
         group,
         children,
-        child_workflow_template(profile, max_pods),
+        child,
         noop_template(),
         plan,
         generate,
