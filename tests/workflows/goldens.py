@@ -1,17 +1,21 @@
 """The YAML that `render` is compared with, whole. Only `make golden` writes it."""
 
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from hera.workflows import Workflow
 
 from imagekiln.steps.job.job import ClusterSettings, Job, ModelSettings, RowDefaults
 from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
 from imagekiln.workflows.templates.events import build_event_binding
 from imagekiln.workflows.templates.workflow import build_cron_workflow, build_workflow
-from imagekiln.workflows.templates.workflow_template import build_workflow_template
+from imagekiln.workflows.templates.workflow_template import as_object, build_workflow_template
 from imagekiln.workflows.templates.yaml import to_yaml
 
 FOLDER = Path(__file__).parent / "golden"
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "pipeline.py"
 NAMESPACE = "images"
 JOB = Job(
     name="postcards",
@@ -39,7 +43,8 @@ ODD = JOB.model_copy(
 def goldens() -> Iterator[tuple[Path, str]]:
     """Each golden file, and what it should hold.
 
-    Two whole templates, the GPU pods of every profile, and what runs a job.
+    Two whole templates, the GPU pods of every profile, what runs a job, and the docs' example of a
+    workflow that a batch is part of.
     """
     gpu = load_profile("gpu")
     for name in ("gpu", "cached-claim"):
@@ -54,6 +59,7 @@ def goldens() -> Iterator[tuple[Path, str]]:
     cron = build_cron_workflow(JOB, gpu, ("30 1 * * *",), "Europe/Berlin")
     yield _file("cron-workflow"), to_yaml(cron)
     yield _file("event-binding"), to_yaml(build_event_binding(gpu, NAMESPACE))
+    yield _file("pipeline"), to_yaml(example_pipeline())
 
 
 def generate(profile: str) -> dict[str, object]:
@@ -61,6 +67,13 @@ def generate(profile: str) -> dict[str, object]:
     spec = build_workflow_template(load_profile(profile), NAMESPACE)["spec"]
     assert isinstance(spec, dict)
     return next(template for template in spec["templates"] if template["name"] == "generate")
+
+
+def example_pipeline() -> dict[str, object]:
+    """The workflow of the docs' example."""
+    pipeline = runpy.run_path(str(EXAMPLE))["pipeline"]
+    assert isinstance(pipeline, Workflow)
+    return as_object(pipeline.build())
 
 
 def write() -> None:

@@ -28,6 +28,8 @@ CPU_IMAGE = "{{workflow.parameters.cpu-image}}"
 GPU_IMAGE = "{{workflow.parameters.gpu-image}}"
 RUN_INPUT = "{{inputs.parameters.run}}"
 PLAN_OUTPUTS = ("run", "pods", "pods_here", "workflows", *SCHEDULING_PARAMETERS, "images")
+# The whole workflow's too: for the exit handler, and for a workflow that this one is a batch of.
+WORKFLOW_OUTPUTS = ("run", "images")
 # By variable: the workflow's parameter, which reaches the pod as base64.
 ENCODED_PARAMETERS = {
     "IMAGEKILN_JOB": "job",
@@ -125,8 +127,7 @@ def report_step(profile: Profile) -> Container:
 
 
 def _output_parameter(name: str) -> Parameter:
-    # The exit handler knows the run too.
-    global_name = "run" if name == "run" else None
+    global_name = name if name in WORKFLOW_OUTPUTS else None
     source = m.ValueFrom(path=f"{OUTPUTS_FOLDER}/{name}")
     return Parameter(name=name, value_from=source, global_name=global_name)
 

@@ -10,6 +10,7 @@ import yaml
 
 from imagekiln.workflows.cli.tune import tune
 from imagekiln.workflows.profiles.loader import load_profile
+from tests.workflows.argo_schemas import mistakes
 
 CLUSTER = Path(__file__).parents[3] / "workflows" / "cluster"
 
@@ -21,8 +22,13 @@ def test_manifests_of_the_cluster_are_what_kubernetes_takes(overlay: str, tmp_pa
         pytest.skip("kubectl, which puts the manifests together, is not installed")
     command: list[str | Path] = [kubectl, "kustomize", CLUSTER / "overlays" / overlay]
     built = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    manifests = list(yaml.safe_load_all(built))
+    argo = [manifest for manifest in manifests if manifest["apiVersion"].startswith("argoproj.io/")]
+    assert [mistakes(manifest) for manifest in argo] == [[]]
+
     file = tmp_path / "built.yaml"
-    file.write_text(built, encoding="utf-8")
+    others = [manifest for manifest in manifests if manifest not in argo]
+    file.write_text(yaml.safe_dump_all(others), encoding="utf-8")
     _require_valid(file)
 
 
