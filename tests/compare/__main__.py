@@ -28,7 +28,7 @@ def main() -> int:
     options = _parser().parse_args()
     vocabulary = Vocabulary.standard(options.rename, options.ignore)
     if options.command == "diff":
-        return _diff(options.before, options.after, vocabulary)
+        return _diff(options, options.before, options.after, vocabulary)
     if options.command == "capture":
         _capture(options, options.checkout, options.folder, vocabulary)
         return 0
@@ -37,15 +37,15 @@ def main() -> int:
         after = Path(name) / "after"
         _capture(options, options.base, before, vocabulary)
         _capture(options, options.checkout, after, vocabulary)
-        return _diff(before, after, vocabulary)
+        return _diff(options, before, after, vocabulary)
 
 
 def _capture(options: argparse.Namespace, checkout: Path, folder: Path, names: Vocabulary) -> None:
     capture(checkout.resolve(), folder, names, only=options.only, workers=options.workers)
 
 
-def _diff(before: Path, after: Path, vocabulary: Vocabulary) -> int:
-    text, same = difference.compare(before, after, vocabulary)
+def _diff(options: argparse.Namespace, before: Path, after: Path, names: Vocabulary) -> int:
+    text, same = difference.compare(before, after, names, only=options.only)
     sys.stdout.write(f"{text}\n")
     return 0 if same else 1
 
@@ -54,10 +54,10 @@ def _parser() -> argparse.ArgumentParser:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--rename", action="append", default=[], metavar="OLD=NEW")
     common.add_argument("--ignore", action="append", default=[], metavar="NAME")
+    names = [scenario.name for scenario in SCENARIOS]
+    common.add_argument("--only", action="append", default=[], choices=names, help="a scenario")
 
     capturing = argparse.ArgumentParser(add_help=False, parents=[common])
-    names = [scenario.name for scenario in SCENARIOS]
-    capturing.add_argument("--only", action="append", default=[], choices=names)
     capturing.add_argument("--workers", type=int, default=2, help="scenarios at once")
 
     parser = argparse.ArgumentParser(

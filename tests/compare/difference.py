@@ -1,10 +1,10 @@
 """Compare two snapshots: a table of scenarios and aspects, and the first difference of each."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.compare.facts import ASPECTS, BYTES, Facts, Values, load
+from tests.compare.facts import ASPECTS, BYTES, Values, load
 from tests.compare.vocabulary import Vocabulary
 
 ABSENT = "absent"
@@ -36,20 +36,29 @@ class Row:
     differences: Mapping[str, list[Difference]]
 
 
-def compare(before: Path, after: Path, vocabulary: Vocabulary) -> tuple[str, bool]:
+def compare(
+    before: Path,
+    after: Path,
+    vocabulary: Vocabulary,
+    *,
+    only: Sequence[str] = (),
+) -> tuple[str, bool]:
     """What to print of two folders of snapshots, and whether they are the same."""
-    names = sorted({path.stem for folder in (before, after) for path in folder.glob("*.json")})
+    paths = [*before.glob("*.json"), *after.glob("*.json")]
+    names = sorted({path.stem for path in paths if not only or path.stem in only})
     rows = {name: _row(name, before, after, vocabulary) for name in names}
-    lines = _table([("", *ASPECTS, "run id"), *((name, *row.cells) for name, row in rows.items())])
 
-    found = [
-        f"{name}, {aspect} ({len(differences)}), first: {differences[0]}"
-        for name, row in rows.items()
-        for aspect, differences in row.differences.items()
-    ]
-    verdict = f"{len(names)} scenarios, {len(found)} aspects differ."
-    same = bool(names) and not found
-    return "\n".join([*lines, LEGEND, *found, verdict]), same
+    lines: list[tuple[str, ...]] = [("", *ASPECTS, "run id")]
+    findings = []
+    for name, row in rows.items():
+        lines.append((name, *row.cells))
+        for aspect, differences in row.differences.items():
+            first = differences[0]
+            findings.append(f"{name}, {aspect} ({len(differences)}), first: {first}")
+
+    verdict = f"{len(names)} scenarios, {len(findings)} aspects differ."
+    text = "\n".join([*_table(lines), LEGEND, *findings, verdict])
+    return text, bool(names) and not findings
 
 
 def _row(name: str, before: Path, after: Path, vocabulary: Vocabulary) -> Row:
@@ -59,26 +68,42 @@ def _row(name: str, before: Path, after: Path, vocabulary: Vocabulary) -> Row:
         difference = Difference(f"{name}.json", *presence)
         return Row((*["-"] * len(ASPECTS), "-"), {"snapshot": [difference]})
 
-    (runs, old), (new_runs, new) = (load(file, vocabulary) for file in files)
-    differences = {aspect: _differences(old, new, aspect) for aspect in ASPECTS}
-    cells = [_cell(differences[name], old.get(name) or new.get(name)) for name in ASPECTS]
-    run_id = "-" if not runs and not new_runs else "equal" if runs == new_runs else "changed"
-    return Row((*cells, run_id), {name: each for name, each in differences.items() if each})
+    old_runs, old = load(files[0], vocabulary)
+    new_runs, new = load(files[1], vocabulary)
+    cells = []
+    differences = {}
+    for aspect in ASPECTS:
+        old_values = old.get(aspect, {})
+        new_values = new.get(aspect, {})
+        changes = _differences(old_values, new_values)
+        cells.append(_cell(changes, old_values or new_values))
+        if changes:
+            differences[aspect] = changes
+    return Row((*cells, _run_id_cell(old_runs, new_runs)), differences)
 
 
-def _differences(old: Facts, new: Facts, aspect: str) -> list[Difference]:
-    before, after = old.get(aspect, {}), new.get(aspect, {})
-    labels = dict.fromkeys([*before, *after])
-    pairs = ((label, before.get(label, ABSENT), after.get(label, ABSENT)) for label in labels)
-    return [Difference(*pair) for pair in pairs if pair[1] != pair[2]]
+def _differences(before: Values, after: Values) -> list[Difference]:
+    differences = []
+    for label in dict.fromkeys([*before, *after]):
+        old = before.get(label, ABSENT)
+        new = after.get(label, ABSENT)
+        if old != new:
+            differences.append(Difference(label, old, new))
+    return differences
 
 
-def _cell(differences: list[Difference], values: Values | None) -> str:
+def _run_id_cell(before: list[str], after: list[str]) -> str:
+    if not before and not after:
+        return "-"
+    return "equal" if before == after else "changed"
+
+
+def _cell(differences: list[Difference], values: Values) -> str:
     if not values:
         return "-"
     if not differences:
         return "equal"
-    if all(each.label.endswith(BYTES) for each in differences):
+    if all(difference.label.endswith(BYTES) for difference in differences):
         return "content"
     return str(len(differences))
 
