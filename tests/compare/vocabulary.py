@@ -13,11 +13,24 @@ from pathlib import Path
 from typing import Self
 
 # Old and new names of settings, JSON keys, columns and files. "model.loras" renames only there.
-RENAMES: Mapping[str, str] = {}
+RENAMES: Mapping[str, str] = {
+    "quantisation": "quantization",
+    # plan.json
+    "looked_at": "existing_runs",
+    "covers": "source_shards",
+    "batches": "batch_sizes",
+    # stats/*.json
+    "json.batch": "max_batch_size",
+    "json.batch_pixels": "max_batch_pixels",
+    "json.compiled": "compile_mode",
+    "json.decoded": "decode_mode",
+}
 # Times, and what follows from them or from the machine.
 IGNORED: tuple[str, ...] = (
-    "seconds", "device_hours", "images_per_second", "throughput", "usage", "busy", "peak_memory",
-    "flops", "limit", "versions",
+    "seconds", "device_hours", "images_per_second", "throughput", "usage", "busy", "busy_share",
+    "peak_memory", "versions",
+    # Removed.
+    "flops", "limit", "refiner", "reuse", "guidance_until",
 )  # fmt: skip
 INDEX = re.compile(r"\[\d+\]")
 
