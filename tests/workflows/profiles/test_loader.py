@@ -25,25 +25,18 @@ def test_bundled_profile_reads_and_says_what_it_is(name: str) -> None:
 
 
 def test_bundled_images_are_of_this_version() -> None:
-    version = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"][
-        "version"
-    ]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     gpu = load_profile("gpu")
-    assert (gpu.generate.image, gpu.steps.image) == (
-        f"imagekiln-gpu:{version}",
-        f"imagekiln-cpu:{version}",
-    )
+    assert gpu.generate.image == f"imagekiln-gpu:{project['version']}"
+    assert gpu.steps.image == f"imagekiln-cpu:{project['version']}"
 
 
 def test_only_the_test_profile_draws_on_the_cpu() -> None:
-    assert [name for name in bundled_profiles() if load_profile(name).gpu.device == "cpu"] == [
-        "test"
-    ]
+    on_cpu = [name for name in bundled_profiles() if load_profile(name).gpu.device == "cpu"]
+    assert on_cpu == ["test"]
 
 
-def test_pods_that_share_a_gpu_by_mps_keep_the_shared_memory_that_its_device_plugin_mounts() -> (
-    None
-):
+def test_mps_pods_keep_the_shared_memory_that_the_device_plugin_mounts() -> None:
     assert load_profile("mps").generate.shared_memory is None
 
 
@@ -63,9 +56,8 @@ def test_own_profile_is_like_the_one_it_names_but_for_what_it_says(tmp_path: Pat
 
 
 def test_own_profile_that_names_none_is_like_gpu(tmp_path: Path) -> None:
-    assert (
-        load_profile(_own(tmp_path, "description: Ours\n")).generate == load_profile("gpu").generate
-    )
+    ours = load_profile(_own(tmp_path, "description: Ours\n"))
+    assert ours.generate == load_profile("gpu").generate
 
 
 def test_unknown_profile_is_refused_with_the_nearest() -> None:
@@ -74,7 +66,7 @@ def test_unknown_profile_is_refused_with_the_nearest() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("description: x\ngenerate: {memry: 3}\n", "generate.memry"),
         ("description: x\ngpu: {count: 0}\n", "gpu.count"),
@@ -100,9 +92,9 @@ def test_unknown_profile_is_refused_with_the_nearest() -> None:
     ],
 )
 def test_mistake_in_own_profile_is_named_with_its_place(
-    text: str, said: str, tmp_path: Path
+    text: str, message: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadInput, match=said) as raised:
+    with pytest.raises(BadInput, match=message) as raised:
         load_profile(_own(tmp_path, text))
     assert "ours.yaml" in str(raised.value)
 
