@@ -20,11 +20,11 @@ class Stream:
         """Take them."""
         self._lines = lines
 
-    def ask(self, *_: object, **__: object) -> None:
+    def request(self, *_: object, **__: object) -> None:
         """Fail: nothing should be asked."""
         pytest.fail("was asked")
 
-    def lines(self, *_: object) -> Iterator[str]:
+    def stream_lines(self, *_: object) -> Iterator[str]:
         """Give them."""
         yield from self._lines
 
