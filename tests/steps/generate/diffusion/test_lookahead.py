@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_encoding, "helps", lambda _: True)
+    monkeypatch.setattr(text_encoding, "supports_text_prefetch", lambda _: True)
 
 
 def _denoiser(kind: Kind, bad: str = "-") -> tuple[Denoiser, list[tuple[str, bool]]]:
