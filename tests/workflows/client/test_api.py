@@ -1,4 +1,4 @@
-"""Names in paths, and what Argo's server says in a log's place."""
+"""Object names in URLs, and the log stream of Argo's server."""
 
 from collections.abc import Iterator
 from typing import cast
@@ -12,47 +12,44 @@ from imagekiln.workflows.client.kubernetes import KubernetesApi
 
 
 class Stream:
-    """A connection whose every answer is the lines that it was given."""
+    """A connection that answers every request with the same lines."""
 
     url = "https://argo"
 
     def __init__(self, *lines: str) -> None:
-        """Take them."""
+        """Answer with these lines."""
         self._lines = lines
 
     def request(self, *_: object, **__: object) -> None:
-        """Fail: nothing should be asked."""
-        pytest.fail("was asked")
+        """Fail: no request may be sent."""
+        pytest.fail("a request was sent")
 
     def stream_lines(self, *_: object) -> Iterator[str]:
-        """Give them."""
+        """The lines."""
         yield from self._lines
 
 
 @pytest.mark.parametrize(
     "name", ["", ".", "..", "a/b", "a?b", "a%2fb", "a\nb", "-a", "A", "{{a}}", "a" * 254]
 )
-@pytest.mark.parametrize("kind", [ArgoServer, KubernetesApi])
-def test_name_that_leads_elsewhere_is_refused(
-    kind: type[ArgoServer | KubernetesApi], name: str
+@pytest.mark.parametrize("api", [ArgoServer, KubernetesApi])
+def test_name_that_would_lead_to_another_url_is_rejected(
+    api: type[ArgoServer | KubernetesApi], name: str
 ) -> None:
-    argo = kind(cast("ApiConnection", Stream()))
-    for given in (("images", name), (name, "postcards")):
-        for asked in (argo.get, argo.delete):
-            with pytest.raises(BadInput, match="is no name"):
-                asked("Workflow", *given)
-        with pytest.raises(BadInput, match="is no name"):
-            argo.stop(*given)
+    argo = api(cast("ApiConnection", Stream()))
+    for namespace, workflow in (("images", name), (name, "postcards")):
+        for verb in (argo.get, argo.delete):
+            with pytest.raises(BadInput, match="is not a valid object name"):
+                verb("Workflow", namespace, workflow)
+        with pytest.raises(BadInput, match="is not a valid object name"):
+            argo.stop(namespace, workflow)
 
 
-def test_log_of_argos_server_is_lines_until_it_says_why_there_is_none() -> None:
+def test_log_stream_of_argos_server_is_lines_until_an_error_record() -> None:
     line = '{"result":{"content":"drawn","podName":"a"}}'
     argo = ArgoServer(cast("ApiConnection", Stream(line, "", '{"result":{}}')))
     assert list(argo.logs("images", "postcards", "a", follow=False)) == ["drawn", ""]
     error = '{"error":{"grpc_code":5,"http_code":404,"message":"pods \\"a\\" not found"}}'
+    argo = ArgoServer(cast("ApiConnection", Stream(error)))
     with pytest.raises(Missing, match='pods "a" not found'):
-        list(
-            ArgoServer(cast("ApiConnection", Stream(error))).logs(
-                "images", "postcards", "a", follow=False
-            )
-        )
+        list(argo.logs("images", "postcards", "a", follow=False))
