@@ -1,4 +1,4 @@
-"""Whether people and pods may do what they must, in a namespace that lets the pods in."""
+"""The namespace, and what the user and the pods may do in it."""
 
 import base64
 
@@ -16,43 +16,43 @@ from imagekiln.workflows.profiles.loader import load_profile
 from tests.kube import CORE, Kube
 
 GPU = load_profile("gpu")
-SPACE = "api/v1/namespaces/imagekiln"
+NAMESPACE = "api/v1/namespaces/imagekiln"
 
 
-def test_our_own_manifests_make_a_namespace_that_lets_our_pods_in(kube: Kube) -> None:
-    found = check_namespace_exists(kube.view(), GPU)
-    assert (found.verdict, found.says) == (
+def test_shipped_manifests_make_a_namespace_that_admits_the_pods(kube: Kube) -> None:
+    finding = check_namespace_exists(kube.view(), GPU)
+    assert (finding.verdict, finding.says) == (
         "ok",
-        "imagekiln is there; Pod Security 'restricted' lets our pods in.",
+        "Namespace imagekiln exists; Pod Security 'restricted' admits the pods.",
     )
 
 
-def test_a_namespace_that_is_not_there_is_wrong(kube: Kube) -> None:
-    del kube.objects[SPACE]
-    found = check_namespace_exists(kube.view(), GPU)
-    assert (found.verdict, found.says) == ("wrong", "There is no namespace imagekiln.")
+def test_missing_namespace_is_wrong(kube: Kube) -> None:
+    del kube.objects[NAMESPACE]
+    finding = check_namespace_exists(kube.view(), GPU)
+    assert (finding.verdict, finding.says) == ("wrong", "Namespace imagekiln does not exist.")
 
 
-def test_a_namespace_that_may_not_be_read_is_unknown(kube: Kube) -> None:
+def test_namespace_that_the_user_cannot_read_is_unknown(kube: Kube) -> None:
     kube.unreadable = {"namespaces"}
-    found = check_namespace_exists(kube.view(), GPU)
-    assert found.verdict == "unknown"
-    assert found.remedy is not None
-    assert "imagekiln-doctor" in found.remedy
+    finding = check_namespace_exists(kube.view(), GPU)
+    assert finding.verdict == "unknown"
+    assert finding.remedy is not None
+    assert "imagekiln-doctor" in finding.remedy
 
 
 @pytest.mark.parametrize("level", ["restricted", "baseline"])
-def test_a_cache_on_a_nodes_disk_is_wrong_where_pod_security_refuses_it(
-    kube: Kube, level: str
-) -> None:
-    kube.objects[SPACE] = {"metadata": {"name": "imagekiln", "labels": {POD_SECURITY_LABEL: level}}}
-    found = check_namespace_exists(kube.view(), load_profile("cached-node"))
-    assert found.verdict == "wrong"
-    assert "cache.host_path" in found.says
+def test_host_path_cache_is_wrong_where_pod_security_rejects_it(kube: Kube, level: str) -> None:
+    kube.objects[NAMESPACE] = {
+        "metadata": {"name": "imagekiln", "labels": {POD_SECURITY_LABEL: level}}
+    }
+    finding = check_namespace_exists(kube.view(), load_profile("cached-node"))
+    assert finding.verdict == "wrong"
+    assert "cache.host_path" in finding.says
 
 
-def test_a_cache_on_a_nodes_disk_passes_without_pod_security(kube: Kube) -> None:
-    kube.objects[SPACE] = {"metadata": {"name": "imagekiln"}}
+def test_host_path_cache_is_ok_without_pod_security(kube: Kube) -> None:
+    kube.objects[NAMESPACE] = {"metadata": {"name": "imagekiln"}}
     assert check_namespace_exists(kube.view(), load_profile("cached-node")).verdict == "ok"
 
 
@@ -66,51 +66,60 @@ def test_a_cache_on_a_nodes_disk_passes_without_pod_security(kube: Kube) -> None
         "get pods/log",
     ],
 )
-def test_a_right_that_who_asks_does_not_have_is_named(kube: Kube, right: str) -> None:
+def test_right_that_the_user_lacks_is_named(kube: Kube, right: str) -> None:
     kube.refused.add(right)
-    found = check_user_rights(kube.view())
-    assert (found.verdict, found.says) == ("wrong", f"You may not {right} in imagekiln.")
-    assert found.remedy is not None
-    assert "imagekiln-submitter" in found.remedy
+    finding = check_user_rights(kube.view())
+    assert (finding.verdict, finding.says) == (
+        "wrong",
+        f"You cannot {right} in namespace imagekiln.",
+    )
+    assert finding.remedy is not None
+    assert "imagekiln-submitter" in finding.remedy
 
 
-def test_rights_by_kubeconfig_say_nothing_of_a_token_of_argos_server(kube: Kube) -> None:
+def test_rights_by_kubeconfig_say_nothing_of_the_token_of_argos_server(kube: Kube) -> None:
     kube.refused.add("create workflows")
     assert check_user_rights(kube.view(), by_server=True).verdict == "unknown"
 
 
-def test_the_rights_of_the_submitter_are_enough(kube: Kube) -> None:
+def test_rights_of_the_submitter_are_enough(kube: Kube) -> None:
     assert check_user_rights(kube.view()).verdict == "ok"
 
 
 @pytest.mark.parametrize("account", ["imagekiln", "imagekiln-further"])
-def test_a_service_account_that_is_not_there_is_named(kube: Kube, account: str) -> None:
+def test_missing_service_account_is_named(kube: Kube, account: str) -> None:
     del kube.objects[f"{CORE}/serviceaccounts/{account}"]
-    found = check_service_accounts(kube.view())
-    assert (found.verdict, found.says) == ("wrong", f"There is no service account {account}.")
+    finding = check_service_accounts(kube.view())
+    assert (finding.verdict, finding.says) == (
+        "wrong",
+        f"ServiceAccount {account} does not exist in namespace imagekiln.",
+    )
 
 
 @pytest.mark.parametrize(
     ("account", "right"),
     [("imagekiln", "create workflowtaskresults"), ("imagekiln-further", "create workflows")],
 )
-def test_pods_that_may_not_do_their_part_are_wrong(kube: Kube, account: str, right: str) -> None:
+def test_right_that_pods_lack_is_wrong(kube: Kube, account: str, right: str) -> None:
     kube.refused.add(f"{account}: {right}")
-    found = check_pod_rights(kube.view())
-    assert (found.verdict, found.says) == ("wrong", f"Service account {account} may not {right}.")
+    finding = check_pod_rights(kube.view())
+    assert (finding.verdict, finding.says) == (
+        "wrong",
+        f"ServiceAccount {account} cannot {right} in namespace imagekiln.",
+    )
 
 
-def test_pods_may_hand_in_their_results(kube: Kube) -> None:
+def test_pods_with_their_rights_are_ok(kube: Kube) -> None:
     assert check_pod_rights(kube.view()).verdict == "ok"
 
 
-def test_a_secret_that_may_not_be_read_is_unknown_and_is_not_asked_for(kube: Kube) -> None:
-    found = check_store_credentials(kube.view(), "s3://datasets/a")
-    assert found.verdict == "unknown"
+def test_secret_that_the_user_cannot_read_is_unknown_and_not_requested(kube: Kube) -> None:
+    finding = check_store_credentials(kube.view(), "s3://datasets/a")
+    assert finding.verdict == "unknown"
     assert not any("secrets" in request for request in kube.requests)
 
 
-def test_an_identity_of_the_cloud_stands_for_a_secret(kube: Kube) -> None:
+def test_cloud_identity_needs_no_secret(kube: Kube) -> None:
     about = {"annotations": {"eks.amazonaws.com/role-arn": "arn:aws:iam::1:role/images"}}
     kube.put(f"{CORE}/serviceaccounts", "imagekiln", metadata=about)
     assert check_store_credentials(kube.view(), "s3://datasets/a").verdict == "ok"
@@ -119,18 +128,18 @@ def test_an_identity_of_the_cloud_stands_for_a_secret(kube: Kube) -> None:
 @pytest.mark.parametrize(
     ("provider", "verdict"), [("aws:///eu-west-1a/i-0", "unknown"), ("kind://docker/0", "wrong")]
 )
-def test_a_node_of_awss_may_stand_for_a_secret_that_is_not_there(
+def test_missing_secret_is_unknown_on_aws_whose_nodes_may_have_a_role(
     kube: Kube, provider: str, verdict: str
 ) -> None:
     kube.refused.clear()
     kube.put("api/v1/nodes", "cpu-1", spec={"providerID": provider})
-    found = check_store_credentials(kube.view(), "s3://datasets/a")
-    assert found.verdict == verdict
+    finding = check_store_credentials(kube.view(), "s3://datasets/a")
+    assert finding.verdict == verdict
     kube.unreadable.add("nodes")
     assert check_store_credentials(kube.view(), "s3://datasets/a").verdict == "wrong"
 
 
-def test_a_store_that_is_no_s3_needs_no_key_of_s3(kube: Kube) -> None:
+def test_store_other_than_s3_needs_no_s3_key(kube: Kube) -> None:
     kube.refused.clear()
     assert check_store_credentials(kube.view(), "gs://datasets/a").verdict == "unknown"
 
@@ -138,25 +147,25 @@ def test_a_store_that_is_no_s3_needs_no_key_of_s3(kube: Kube) -> None:
 @pytest.mark.parametrize(
     "values", [{}, {"accesskey": "key"}, {"accesskey": "key", "secretkey": ""}]
 )
-def test_a_secret_without_its_keys_is_wrong_where_it_may_be_read(
+def test_secret_without_its_keys_is_wrong_where_the_user_can_read_it(
     kube: Kube, values: dict[str, str]
 ) -> None:
     kube.refused.clear()
     kube.put(f"{CORE}/secrets", "s3-credentials", data=_encoded(values))
-    found = check_store_credentials(kube.view(), "s3://datasets/a")
-    assert found.verdict == "wrong"
-    assert "secretkey" in found.says
+    finding = check_store_credentials(kube.view(), "s3://datasets/a")
+    assert finding.verdict == "wrong"
+    assert "secretkey" in finding.says
 
 
-def test_a_secret_with_its_keys_is_ok_and_its_values_are_not_said(kube: Kube) -> None:
+def test_secret_with_its_keys_is_ok_and_its_values_are_not_shown(kube: Kube) -> None:
     kube.refused.clear()
     kube.put(
         f"{CORE}/secrets",
         "s3-credentials",
         data=_encoded({"accesskey": "hush", "secretkey": "hush"}),
     )
-    found = check_store_credentials(kube.view(), "s3://datasets/a")
-    assert (found.verdict, found.says) == (
+    finding = check_store_credentials(kube.view(), "s3://datasets/a")
+    assert (finding.verdict, finding.says) == (
         "ok",
         "Secret s3-credentials has accesskey and secretkey.",
     )
