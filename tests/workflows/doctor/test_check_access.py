@@ -21,16 +21,15 @@ NAMESPACE = "api/v1/namespaces/imagekiln"
 
 def test_shipped_manifests_make_a_namespace_that_admits_the_pods(kube: Kube) -> None:
     finding = check_namespace_exists(kube.view(), GPU)
-    assert (finding.verdict, finding.says) == (
-        "ok",
-        "Namespace imagekiln exists; Pod Security 'restricted' admits the pods.",
-    )
+    assert finding.verdict == "ok"
+    assert finding.says == "Namespace imagekiln exists; Pod Security 'restricted' admits the pods."
 
 
 def test_missing_namespace_is_wrong(kube: Kube) -> None:
     del kube.objects[NAMESPACE]
     finding = check_namespace_exists(kube.view(), GPU)
-    assert (finding.verdict, finding.says) == ("wrong", "Namespace imagekiln does not exist.")
+    assert finding.verdict == "wrong"
+    assert finding.says == "Namespace imagekiln does not exist."
 
 
 def test_namespace_that_the_user_cannot_read_is_unknown(kube: Kube) -> None:
@@ -69,10 +68,8 @@ def test_host_path_cache_is_ok_without_pod_security(kube: Kube) -> None:
 def test_right_that_the_user_lacks_is_named(kube: Kube, right: str) -> None:
     kube.refused.add(right)
     finding = check_user_rights(kube.view())
-    assert (finding.verdict, finding.says) == (
-        "wrong",
-        f"You cannot {right} in namespace imagekiln.",
-    )
+    assert finding.verdict == "wrong"
+    assert finding.says == f"You cannot {right} in namespace imagekiln."
     assert finding.remedy is not None
     assert "imagekiln-submitter" in finding.remedy
 
@@ -90,10 +87,8 @@ def test_rights_of_the_submitter_are_enough(kube: Kube) -> None:
 def test_missing_service_account_is_named(kube: Kube, account: str) -> None:
     del kube.objects[f"{CORE}/serviceaccounts/{account}"]
     finding = check_service_accounts(kube.view())
-    assert (finding.verdict, finding.says) == (
-        "wrong",
-        f"ServiceAccount {account} does not exist in namespace imagekiln.",
-    )
+    assert finding.verdict == "wrong"
+    assert finding.says == f"ServiceAccount {account} does not exist in namespace imagekiln."
 
 
 @pytest.mark.parametrize(
@@ -103,10 +98,8 @@ def test_missing_service_account_is_named(kube: Kube, account: str) -> None:
 def test_right_that_pods_lack_is_wrong(kube: Kube, account: str, right: str) -> None:
     kube.refused.add(f"{account}: {right}")
     finding = check_pod_rights(kube.view())
-    assert (finding.verdict, finding.says) == (
-        "wrong",
-        f"ServiceAccount {account} cannot {right} in namespace imagekiln.",
-    )
+    assert finding.verdict == "wrong"
+    assert finding.says == f"ServiceAccount {account} cannot {right} in namespace imagekiln."
 
 
 def test_pods_with_their_rights_are_ok(kube: Kube) -> None:
@@ -165,10 +158,8 @@ def test_secret_with_its_keys_is_ok_and_its_values_are_not_shown(kube: Kube) -> 
         data=_encoded({"accesskey": "hush", "secretkey": "hush"}),
     )
     finding = check_store_credentials(kube.view(), "s3://datasets/a")
-    assert (finding.verdict, finding.says) == (
-        "ok",
-        "Secret s3-credentials has accesskey and secretkey.",
-    )
+    assert finding.verdict == "ok"
+    assert finding.says == "Secret s3-credentials has accesskey and secretkey."
 
 
 def _encoded(values: dict[str, str]) -> dict[str, str]:

@@ -64,9 +64,8 @@ def test_missing_argo_is_wrong(kube: Kube) -> None:
 
 def test_kind_that_is_not_installed_is_named(kube: Kube) -> None:
     kube.served = ("workflows", "workflowtemplates", "cronworkflows")
-    assert (
-        check_crds(kube.view()).says == "The cluster does not serve Argo's workfloweventbindings."
-    )
+    finding = check_crds(kube.view())
+    assert finding.says == "The cluster does not serve Argo's workfloweventbindings."
 
 
 def test_installed_kinds_are_found_without_a_right_on_their_definitions(kube: Kube) -> None:
@@ -76,10 +75,8 @@ def test_installed_kinds_are_found_without_a_right_on_their_definitions(kube: Ku
 
 def test_controller_that_runs_is_found_by_its_deployment(kube: Kube) -> None:
     _controller(kube, ready=1)
-    assert (
-        check_controller(kube.view()).says
-        == "Deployment workflow-controller in namespace argo runs."
-    )
+    finding = check_controller(kube.view())
+    assert finding.says == "Deployment workflow-controller in namespace argo runs."
 
 
 def test_controller_without_a_ready_pod_is_wrong(kube: Kube) -> None:
@@ -108,10 +105,8 @@ def test_controller_of_another_team_does_not_count(kube: Kube) -> None:
     theirs = ("--namespaced",)
     _controller(kube, 0, "quay.io/argoproj/workflow-controller:v3.4.1", theirs, "aaa")
     _controller(kube, 1, args=theirs, namespace="imagekiln")
-    assert (
-        check_controller(kube.view()).says
-        == "Deployment workflow-controller in namespace imagekiln runs."
-    )
+    finding = check_controller(kube.view())
+    assert finding.says == "Deployment workflow-controller in namespace imagekiln runs."
     assert check_argo_version(kube.view(), None).verdict == "ok"
 
 
@@ -131,9 +126,8 @@ def test_workflow_that_nobody_starts_shows_that_no_controller_runs(kube: Kube) -
     _workflow(kube, timedelta(minutes=9))
     finding = check_controller(kube.view())
     assert finding.verdict == "wrong"
-    assert (
-        finding.says
-        == "No controller has started workflow shapes, which was submitted 0:09:00 ago."
+    assert finding.says == (
+        "No controller has started workflow shapes, which was submitted 0:09:00 ago."
     )
 
 
@@ -179,9 +173,8 @@ def test_version_is_read_from_a_pod(kube: Kube) -> None:
     about = {"labels": {"app.kubernetes.io/part-of": "imagekiln"}}
     spec = {"initContainers": [{"image": "quay.io/argoproj/argoexec:v3.7.2"}]}
     kube.put(f"{CORE}/pods", "shapes-plan", metadata=about, spec=spec)
-    assert (
-        check_argo_version(kube.view(), None).says == "Argo is v3.7.2, by its container in a pod."
-    )
+    finding = check_argo_version(kube.view(), None)
+    assert finding.says == "Argo is v3.7.2, by its container in a pod."
 
 
 def test_version_that_nothing_shows_is_unknown(kube: Kube) -> None:

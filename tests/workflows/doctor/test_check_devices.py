@@ -45,9 +45,9 @@ def test_driver_of_nodes_that_the_job_cannot_use_does_not_matter(kube: Kube) -> 
 def test_image_of_the_user_may_bring_an_older_cuda(kube: Kube) -> None:
     kube.node("gpu-0", {"nvidia.com/cuda.driver.major": "550"}, has={WHOLE: "1"})
     finding = check_driver(kube.view(), GPU, "registry.example.com/mine:1")
-    assert (finding.verdict, finding.says) == (
-        "unknown",
-        "registry.example.com/mine:1 is not Imagekiln's own image, and gpu-0 has 550.",
+    assert finding.verdict == "unknown"
+    assert finding.says == (
+        "registry.example.com/mine:1 is not Imagekiln's own image, and gpu-0 has 550."
     )
 
 
@@ -71,9 +71,9 @@ def test_gpu_that_can_be_claimed_is_ok_with_its_class_and_devices(kube: Kube) ->
 
 def test_missing_claim_template_is_wrong(kube: Kube) -> None:
     finding = check_gpu_claim(kube.view(), "imagekiln-gpu")
-    assert (finding.verdict, finding.says) == (
-        "wrong",
-        "ResourceClaimTemplate imagekiln-gpu does not exist in namespace imagekiln.",
+    assert finding.verdict == "wrong"
+    assert finding.says == (
+        "ResourceClaimTemplate imagekiln-gpu does not exist in namespace imagekiln."
     )
 
 

@@ -17,15 +17,14 @@ OWN_LABELS = {"app.kubernetes.io/part-of": "imagekiln"}
 def test_image_on_a_node_is_ok(kube: Kube) -> None:
     kube.node("cpu-1", image="docker.io/library/imagekiln-cpu:0.1.0")
     finding = check_cpu_image(kube.view(), "imagekiln-cpu:0.1.0", GPU)
-    assert (finding.verdict, finding.says) == ("ok", "imagekiln-cpu:0.1.0 is on 1 of 2 nodes.")
+    assert finding.verdict == "ok"
+    assert finding.says == "imagekiln-cpu:0.1.0 is on 1 of 2 nodes."
 
 
 def test_image_on_no_node_is_unknown(kube: Kube) -> None:
     finding = check_gpu_image(kube.view(), "registry.example.com/gpu:1", GPU)
-    assert (finding.verdict, finding.says) == (
-        "unknown",
-        "No node has pulled registry.example.com/gpu:1 yet.",
-    )
+    assert finding.verdict == "unknown"
+    assert finding.says == "No node has pulled registry.example.com/gpu:1 yet."
 
 
 def test_image_that_a_pod_cannot_pull_is_wrong(kube: Kube) -> None:
@@ -37,7 +36,8 @@ def test_image_that_a_pod_cannot_pull_is_wrong(kube: Kube) -> None:
         status={"containerStatuses": [waiting]},
     )
     finding = check_gpu_image(kube.view(), "gpu:1", GPU)
-    assert (finding.verdict, finding.says) == ("wrong", "Pod shapes-generate cannot pull gpu:1.")
+    assert finding.verdict == "wrong"
+    assert finding.says == "Pod shapes-generate cannot pull gpu:1."
 
 
 def test_pod_that_cannot_pull_argos_own_image_is_named(kube: Kube) -> None:
@@ -52,10 +52,8 @@ def test_pod_that_cannot_pull_argos_own_image_is_named(kube: Kube) -> None:
         status={"initContainerStatuses": [waiting]},
     )
     finding = check_cpu_image(kube.view(), "cpu:1", GPU)
-    assert (finding.verdict, finding.says) == (
-        "wrong",
-        "Pod shapes-plan cannot pull quay.io/argoproj/argoexec:v4.1.2.",
-    )
+    assert finding.verdict == "wrong"
+    assert finding.says == "Pod shapes-plan cannot pull quay.io/argoproj/argoexec:v4.1.2."
 
 
 @pytest.mark.parametrize(

@@ -28,10 +28,8 @@ def _remedy(finding: DoctorCheck) -> str:
 def test_nodes_that_fit_are_counted_with_their_gpus(kube: Kube) -> None:
     kube.node("gpu-1", H100, has={WHOLE: "4"})
     finding = check_gpu_nodes(kube.view(), GPU)
-    assert (finding.verdict, finding.says) == (
-        "ok",
-        f"2 nodes with 6 {WHOLE} (NVIDIA-H100-80GB-HBM3).",
-    )
+    assert finding.verdict == "ok"
+    assert finding.says == f"2 nodes with 6 {WHOLE} (NVIDIA-H100-80GB-HBM3)."
 
 
 @pytest.mark.parametrize(("limit", "waits"), [(0, False), (1, True), (5, True)])
@@ -62,26 +60,25 @@ def test_nodes_are_read_page_by_page(kube: Kube) -> None:
 def test_nodes_that_the_user_cannot_read_are_unknown(kube: Kube) -> None:
     kube.unreadable = {"nodes"}
     finding = check_gpu_nodes(kube.view(), GPU)
-    assert (finding.verdict, finding.says) == ("unknown", "You cannot read nodes.")
+    assert finding.verdict == "unknown"
+    assert finding.says == "You cannot read nodes."
     assert "imagekiln-doctor" in _remedy(finding)
 
 
 def test_remedy_for_a_cluster_without_gpus_is_what_advertises_them(kube: Kube) -> None:
     kube.node("gpu-0")
     finding = check_gpu_nodes(kube.view(), GPU)
-    assert (finding.verdict, finding.says) == (
-        "wrong",
-        "None of 2 nodes advertises nvidia.com/gpu.",
-    )
+    assert finding.verdict == "wrong"
+    assert finding.says == "None of 2 nodes advertises nvidia.com/gpu."
     assert "GPU Operator" in _remedy(finding)
 
 
 def test_gpu_that_nothing_advertises_needs_a_device_plugin(kube: Kube) -> None:
     kube.node("gpu-0", H100)
     finding = check_gpu_nodes(kube.view(), GPU)
-    assert (
-        finding.says
-        == "None of 2 nodes advertises nvidia.com/gpu, though label nvidia.com/gpu.present is true on 1 of them."
+    assert finding.says == (
+        "None of 2 nodes advertises nvidia.com/gpu, though label "
+        "nvidia.com/gpu.present is true on 1 of them."
     )
     assert "device plugin" in _remedy(finding)
 
@@ -91,9 +88,8 @@ def test_gpus_under_another_resource_are_named_with_a_profile_for_them(
 ) -> None:
     kube.node("gpu-0", H100, has={"nvidia.com/mig-1g.10gb": "7"})
     finding = check_gpu_nodes(kube.view(), GPU)
-    assert (
-        finding.says
-        == "None of 2 nodes advertises nvidia.com/gpu; they advertise nvidia.com/mig-1g.10gb."
+    assert finding.says == (
+        "None of 2 nodes advertises nvidia.com/gpu; they advertise nvidia.com/mig-1g.10gb."
     )
     assert "mig-1g-10gb" in _remedy(finding)
 
@@ -119,7 +115,8 @@ def test_label_with_other_values_is_named_with_them(kube: Kube, tmp_path: Path) 
     text = "generate: {labels: [{key: nvidia.com/gpu.product, values: [NVIDIA-L4]}]}"
     finding = check_gpu_nodes(kube.view(), _own_profile(tmp_path, text))
     assert finding.says == (
-        "Node gpu-0 does not have label nvidia.com/gpu.product In NVIDIA-L4: its values are NVIDIA-H100-80GB-HBM3."
+        "Node gpu-0 does not have label nvidia.com/gpu.product In NVIDIA-L4: "
+        "its values are NVIDIA-H100-80GB-HBM3."
     )
 
 
@@ -163,9 +160,8 @@ def test_taint_that_the_profile_does_not_tolerate_is_named(kube: Kube) -> None:
     kube.node("gpu-0", H100, "dedicated", has={WHOLE: "2"})
     finding = check_gpu_nodes(kube.view(), GPU)
     assert finding.verdict == "wrong"
-    assert (
-        finding.says
-        == "Node gpu-0 would do, but the profile does not tolerate taint dedicated=present:NoSchedule."
+    assert finding.says == (
+        "Node gpu-0 would do, but the profile does not tolerate taint dedicated=present:NoSchedule."
     )
 
 

@@ -34,10 +34,8 @@ def test_template_that_is_not_registered_is_ok(kube: Kube) -> None:
 
 def test_template_of_this_version_is_up_to_date(kube: Kube) -> None:
     kube.objects[TEMPLATE] = build_workflow_template(GPU, "imagekiln")
-    assert (
-        check_template(kube.view(), GPU).says
-        == "WorkflowTemplate imagekiln-gpu is registered and up to date."
-    )
+    finding = check_template(kube.view(), GPU)
+    assert finding.says == "WorkflowTemplate imagekiln-gpu is registered and up to date."
 
 
 def test_template_as_argos_server_writes_it_is_up_to_date(kube: Kube) -> None:
@@ -122,9 +120,9 @@ def test_model_cache_must_be_bound_and_shared(
 
 
 def test_missing_model_cache_is_wrong(kube: Kube) -> None:
-    assert (
-        check_model_claim(kube.view(), "imagekiln-models").says
-        == "PersistentVolumeClaim imagekiln-models does not exist in namespace imagekiln."
+    finding = check_model_claim(kube.view(), "imagekiln-models")
+    assert finding.says == (
+        "PersistentVolumeClaim imagekiln-models does not exist in namespace imagekiln."
     )
 
 
@@ -136,7 +134,5 @@ def test_semaphore_of_the_shipped_manifests_is_ok(kube: Kube) -> None:
 def test_semaphore_without_a_number_is_wrong(kube: Kube, data: dict[str, str]) -> None:
     kube.put(CONFIG, "imagekiln-gpus", data=data)
     finding = check_semaphore(kube.view(), "gpu")
-    assert (finding.verdict, finding.says) == (
-        "wrong",
-        "ConfigMap imagekiln-gpus has no number in gpu.",
-    )
+    assert finding.verdict == "wrong"
+    assert finding.says == "ConfigMap imagekiln-gpus has no number in gpu."

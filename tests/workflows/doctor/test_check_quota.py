@@ -34,7 +34,8 @@ def _range(kube: Kube, kind: str, **bounds: dict[str, str]) -> DoctorCheck:
 
 def test_shipped_quota_has_room_for_the_default_parallelism(kube: Kube) -> None:
     finding = check_resource_quota(kube.view(), GPU, 16, [])
-    assert (finding.verdict, finding.says) == ("ok", "Room for 16 GPU pods at once.")
+    assert finding.verdict == "ok"
+    assert finding.says == "Room for 16 GPU pods at once."
 
 
 @pytest.mark.parametrize(
@@ -58,15 +59,15 @@ def test_quota_that_no_pod_fits_into_is_wrong(kube: Kube, key: str, hard: str) -
 def test_quota_with_room_for_a_pod_and_argos_container_is_ok(kube: Kube) -> None:
     hard = {"requests.cpu": "4020m", "requests.memory": "24640Mi", "limits.memory": "24832Mi"}
     finding = _quota(kube, hard, parallelism=1)
-    assert (finding.verdict, finding.says) == ("ok", "Room for 1 GPU pod at once.")
+    assert finding.verdict == "ok"
+    assert finding.says == "Room for 1 GPU pod at once."
 
 
 def test_room_for_fewer_pods_than_the_parallelism_is_ok(kube: Kube) -> None:
     finding = _quota(kube, {"requests.nvidia.com/gpu": "5", "pods": "100"})
     assert finding.verdict == "ok"
-    assert (
-        finding.says
-        == "Room for 5 GPU pods at once, by requests.nvidia.com/gpu; the job's parallelism is 16."
+    assert finding.says == (
+        "Room for 5 GPU pods at once, by requests.nvidia.com/gpu; the job's parallelism is 16."
     )
 
 
@@ -119,24 +120,19 @@ def test_quota_for_other_pods_does_not_count(
 
 def test_namespace_without_a_quota_is_ok(kube: Kube) -> None:
     del kube.objects[f"{QUOTAS}/imagekiln"]
-    assert (
-        check_resource_quota(kube.view(), GPU, 16, []).says
-        == "The namespace has no quota for these pods."
-    )
+    finding = check_resource_quota(kube.view(), GPU, 16, [])
+    assert finding.says == "The namespace has no quota for these pods."
 
 
 def test_shipped_limit_range_admits_the_containers(kube: Kube) -> None:
-    assert (
-        check_limit_range(kube.view(), GPU).says
-        == "The pods and their containers are within the LimitRange."
-    )
+    finding = check_limit_range(kube.view(), GPU)
+    assert finding.says == "The pods and their containers are within the LimitRange."
 
 
 def test_container_above_the_limit_range_is_wrong(kube: Kube) -> None:
     finding = _range(kube, "Container", max={"memory": "16Gi"})
-    assert (finding.verdict, finding.says) == (
-        "wrong", "generate asks for 24 GiB of memory; the LimitRange's bound is 16 GiB."
-    )  # fmt: skip
+    assert finding.verdict == "wrong"
+    assert finding.says == "generate asks for 24 GiB of memory; the LimitRange's bound is 16 GiB."
 
 
 def test_pod_above_the_limit_range_is_wrong(kube: Kube) -> None:
@@ -146,8 +142,8 @@ def test_pod_above_the_limit_range_is_wrong(kube: Kube) -> None:
 
 def test_argos_own_container_below_the_limit_range_is_wrong(kube: Kube) -> None:
     finding = _range(kube, "Container", min={"cpu": "100m"})
-    assert (
-        finding.says == "Argo's own container asks for 0.02 of cpu; the LimitRange's bound is 0.1."
+    assert finding.says == (
+        "Argo's own container asks for 0.02 of cpu; the LimitRange's bound is 0.1."
     )
 
 

@@ -18,10 +18,8 @@ def _set_repository(kube: Kube, text: str) -> None:
 
 
 def test_shipped_repository_is_ok(kube: Kube) -> None:
-    assert (
-        check_report_artifact(kube.view()).says
-        == "Argo stores reports in artifact-repositories/s3."
-    )
+    finding = check_report_artifact(kube.view())
+    assert finding.says == "Argo stores reports in artifact-repositories/s3."
 
 
 def test_missing_repositories_are_wrong(kube: Kube) -> None:
@@ -41,9 +39,9 @@ def test_default_repository_that_is_not_among_them_is_wrong(kube: Kube) -> None:
 @pytest.mark.parametrize("text", ["gcs: {bucket: reports}", "s3: [", "s3: {}"])
 def test_repository_that_is_not_s3_is_wrong(kube: Kube, text: str) -> None:
     _set_repository(kube, text)
-    assert (
-        check_report_artifact(kube.view()).says
-        == "artifact-repositories/s3 is not an S3 repository, which the report needs."
+    finding = check_report_artifact(kube.view())
+    assert finding.says == (
+        "artifact-repositories/s3 is not an S3 repository, which the report needs."
     )
 
 

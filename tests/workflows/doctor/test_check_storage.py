@@ -27,10 +27,8 @@ def _job(bucket: str, **settings: object) -> Job:
 
 def test_bucket_that_refuses_to_overwrite_is_ok_and_left_empty(s3_bucket: str) -> None:
     finding = check_output(_job(s3_bucket))
-    assert (finding.verdict, finding.says) == (
-        "ok",
-        f"{s3_bucket}/out takes new objects, and refuses to overwrite them.",
-    )
+    assert finding.verdict == "ok"
+    assert finding.says == f"{s3_bucket}/out takes new objects, and refuses to overwrite them."
     assert fsspec.filesystem("s3").find(s3_bucket) == []
 
 
@@ -100,7 +98,8 @@ def test_machine_without_credentials_cannot_tell(
 def test_prompts_that_can_be_read_are_ok(s3_bucket: str) -> None:
     open_store(f"{s3_bucket}/prompts").create("a.parquet", b"PAR1")
     finding = check_prompts(_job(s3_bucket))
-    assert (finding.verdict, finding.says) == ("ok", f"{s3_bucket}/prompts/*.parquet can be read.")
+    assert finding.verdict == "ok"
+    assert finding.says == f"{s3_bucket}/prompts/*.parquet can be read."
 
 
 @pytest.mark.parametrize("name", ["*.parquet", "a.parquet"])
@@ -127,7 +126,8 @@ def test_tuning_file_must_be_readable(s3_bucket: str) -> None:
     assert check_tuning(job).verdict == "wrong"
     add_tuning_entry(name, entry())
     finding = check_tuning(job)
-    assert (finding.verdict, finding.says) == ("ok", f"{name} can be read.")
+    assert finding.verdict == "ok"
+    assert finding.says == f"{name} can be read."
     open_store(s3_bucket).replace("tuning.yaml", b"entries: []")
     assert "is no tuning file" in check_tuning(job).says
 
