@@ -1,4 +1,4 @@
-"""What an API answers, as its caller hears it: an object, or a sentence and an exit code."""
+"""Requests to an API: JSON, or an error with a sentence and an exit code."""
 
 import json
 import threading
@@ -12,7 +12,7 @@ from imagekiln.workflows.client.failures import AlreadyExists, Forbidden
 from imagekiln.workflows.client.http import ApiAccess, ApiConnection
 
 ANONYMOUS = b'{"message": "pods is forbidden: User \\"system:anonymous\\" cannot list resource"}'
-SAID = {
+BODIES = {
     299: b"<html>",
     410: b"<html><body>many words</body></html>",
     403: ANONYMOUS,
@@ -20,17 +20,17 @@ SAID = {
 }
 
 
-class Answers(BaseHTTPRequestHandler):
-    """Answers with the status in the path; a path of two is the first once, then the second."""
+class StatusHandler(BaseHTTPRequestHandler):
+    """Answers with the status in the path; with 503-200, first with the one, then the other."""
 
-    asked: list[str]
+    authorizations: list[str]
 
     def do_GET(self) -> None:
-        """Answer."""
+        """Send the next status, with the body for it."""
         statuses = self.path.rpartition("/")[2].split("-")
-        status = int(statuses[min(len(self.asked), len(statuses) - 1)])
-        self.asked.append(self.headers.get("Authorization", ""))
-        body = SAID.get(status, json.dumps({"message": 'pods "a" is forbidden'}).encode())
+        status = int(statuses[min(len(self.authorizations), len(statuses) - 1)])
+        self.authorizations.append(self.headers.get("Authorization", ""))
+        body = BODIES.get(status, json.dumps({"message": 'pods "a" is forbidden'}).encode())
         self.send_response(status)
         if body.startswith(b"<html>"):
             self.send_header("Content-Type", "text/html; charset=utf-8")
@@ -39,17 +39,19 @@ class Answers(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Keep the test's output clean."""
 
 
 @pytest.fixture
-def asked() -> list[str]:
+def authorizations() -> list[str]:
     return []
 
 
 @pytest.fixture
-def url(asked: list[str]) -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Kept", (Answers,), {"asked": asked}))
+def url(authorizations: list[str]) -> Iterator[str]:
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("Handler", (StatusHandler,), {"authorizations": authorizations})
+    )
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
@@ -60,23 +62,23 @@ def url(asked: list[str]) -> Iterator[str]:
     ("status", "kind"),
     [(400, BadInput), (401, BadInput), (409, AlreadyExists), (503, TryAgain)],
 )
-def test_refusal_says_what_the_api_says_and_whether_to_try_again(
-    url: str, asked: list[str], status: int, kind: type[KilnError]
+def test_error_has_the_message_of_the_api_and_says_whether_to_run_again(
+    url: str, authorizations: list[str], status: int, kind: type[KilnError]
 ) -> None:
     with pytest.raises(kind, match='pods "a" is forbidden'):
         ApiConnection(ApiAccess(url, lambda: None)).request("GET", str(status))
-    assert len(asked) == (5 if kind is TryAgain else 1)
+    assert len(authorizations) == (5 if kind is TryAgain else 1)
 
 
 @pytest.mark.parametrize(
     ("status", "kind", "says"),
     [
-        (403, BadInput, "does not know you"),
-        (404, Missing, "Is Argo installed there"),
-        (410, BadInput, r"refuses this \(Gone\)\.$"),
+        (403, BadInput, "did not accept the login"),
+        (404, Missing, "Check that Argo is installed"),
+        (410, BadInput, r"rejected the request \(Gone\)\.$"),
     ],
 )
-def test_refusal_that_would_mislead_is_said_otherwise(
+def test_misleading_message_of_the_api_is_replaced(
     url: str, status: int, kind: type[KilnError], says: str
 ) -> None:
     with pytest.raises(kind, match=says) as raised:
@@ -85,60 +87,62 @@ def test_refusal_that_would_mislead_is_said_otherwise(
 
 
 @pytest.mark.parametrize("token", ["Bearer se\ncret", "Bearer secret\u2026"])
-def test_token_that_cannot_be_sent_is_not_printed(url: str, asked: list[str], token: str) -> None:
-    with pytest.raises(BadInput, match="the token has signs") as raised:
+def test_token_that_cannot_be_sent_is_not_printed(
+    url: str, authorizations: list[str], token: str
+) -> None:
+    with pytest.raises(BadInput, match="the token contains characters") as raised:
         ApiConnection(ApiAccess(url, lambda: token)).request("GET", "200")
     assert "cret" not in str(raised.value)
     assert raised.value.__cause__ is None
-    assert not asked
+    assert not authorizations
 
 
-def test_request_goes_by_the_proxy_that_is_named(url: str, asked: list[str]) -> None:
-    # A proxy is asked for whole URLs; this one takes the path's last part for the status.
+def test_request_goes_through_the_proxy(url: str, authorizations: list[str]) -> None:
+    # Clients request whole URLs of a proxy; this one takes the last part of the path.
     answer = ApiConnection(ApiAccess("http://argo.invalid:2746", lambda: None, proxy=url)).request(
         "GET", "200"
     )
     assert "message" in answer
-    assert len(asked) == 1
+    assert len(authorizations) == 1
 
 
-def test_login_in_an_address_is_used_and_not_printed(url: str, asked: list[str]) -> None:
+def test_credentials_in_a_url_are_used_and_not_printed(url: str, authorizations: list[str]) -> None:
     connection = ApiConnection(ApiAccess(url.replace("//", "//me:hush@"), lambda: None))
     with pytest.raises(BadInput, match=f"^{url}: ") as raised:
         connection.request("GET", "401")
     assert "hush" not in str(raised.value)
-    assert asked[0].startswith("Basic ")
+    assert authorizations[0].startswith("Basic ")
 
 
-def test_server_that_speaks_no_tls_is_told_from_one_that_is_not_trusted(url: str) -> None:
-    with pytest.raises(BadInput, match="speaks no TLS"):
+def test_server_without_tls_is_distinguished_from_an_untrusted_one(url: str) -> None:
+    with pytest.raises(BadInput, match="does not use TLS"):
         ApiConnection(ApiAccess(url.replace("http:", "https:"), lambda: None)).request("GET", "200")
 
 
 @pytest.mark.parametrize("address", ["http://[", "ftp://argo"])
-def test_address_that_is_none_is_not_tried_again(address: str) -> None:
-    with pytest.raises(BadInput, match="is no address"):
+def test_invalid_address_is_not_tried_again(address: str) -> None:
+    with pytest.raises(BadInput, match="is not a valid address"):
         ApiConnection(ApiAccess(address, lambda: None)).request("GET", "200")
 
 
-def test_trouble_that_passes_is_not_heard_of(url: str, asked: list[str]) -> None:
+def test_transient_failure_is_retried_silently(url: str, authorizations: list[str]) -> None:
     assert "message" in ApiConnection(ApiAccess(url, lambda: None)).request("GET", "503-200")
-    assert len(asked) == 2
+    assert len(authorizations) == 2
 
 
-def test_token_is_asked_for_anew_for_each_request(url: str, asked: list[str]) -> None:
+def test_token_is_read_for_each_request(url: str, authorizations: list[str]) -> None:
     tokens = iter(["Bearer one", "Bearer two"])
     connection = ApiConnection(ApiAccess(url, lambda: next(tokens)))
     connection.request("GET", "200")
     connection.request("GET", "200")
-    assert asked == ["Bearer one", "Bearer two"]
+    assert authorizations == ["Bearer one", "Bearer two"]
 
 
-def test_answer_of_something_else_is_told(url: str) -> None:
+def test_answer_that_is_not_json_is_an_error(url: str) -> None:
     with pytest.raises(BadInput, match="not JSON"):
         ApiConnection(ApiAccess(url, lambda: None)).request("GET", "299")
 
 
-def test_api_that_is_not_there_is_tried_again() -> None:
-    with pytest.raises(TryAgain, match=r"127.0.0.1:9: does not answer \(.*refused\)"):
+def test_api_that_does_not_answer_asks_to_run_again() -> None:
+    with pytest.raises(TryAgain, match=r"127.0.0.1:9: did not answer \(.*refused\)"):
         ApiConnection(ApiAccess("http://127.0.0.1:9", lambda: None)).request("GET", "200")

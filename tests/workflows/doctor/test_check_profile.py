@@ -1,11 +1,11 @@
-"""Whether what a profile and a job name is there."""
+"""What a profile and a job name on the cluster."""
 
 from copy import deepcopy
 
 import pytest
 
 from imagekiln.steps.job.reader import validate_job
-from imagekiln.workflows.doctor.check_namespace import (
+from imagekiln.workflows.doctor.check_profile import (
     check_image_volume,
     check_model_claim,
     check_priority_class,
@@ -26,26 +26,27 @@ TEMPLATE = f"{ARGO}/workflowtemplates/imagekiln-gpu"
 CLAIMS = f"{CORE}/persistentvolumeclaims"
 
 
-def test_a_template_that_is_not_registered_will_be(kube: Kube) -> None:
-    found = check_template(kube.view(), GPU)
-    assert found.verdict == "ok"
-    assert "not registered yet" in found.says
+def test_template_that_is_not_registered_is_ok(kube: Kube) -> None:
+    finding = check_template(kube.view(), GPU)
+    assert finding.verdict == "ok"
+    assert "not registered yet" in finding.says
 
 
-def test_a_template_of_this_version_is_up_to_date(kube: Kube) -> None:
+def test_template_of_this_version_is_up_to_date(kube: Kube) -> None:
     kube.objects[TEMPLATE] = build_workflow_template(GPU, "imagekiln")
-    assert check_template(kube.view(), GPU).says == "imagekiln-gpu is registered and up to date."
+    finding = check_template(kube.view(), GPU)
+    assert finding.says == "WorkflowTemplate imagekiln-gpu is registered and up to date."
 
 
-def test_a_template_that_argos_server_has_written_is_up_to_date(kube: Kube) -> None:
+def test_template_as_argos_server_writes_it_is_up_to_date(kube: Kube) -> None:
     """It writes out what is empty, and puts podMetadata's labels into each template."""
-    made = build_workflow_template(GPU, "imagekiln")
-    written = deepcopy(made)
+    template = build_workflow_template(GPU, "imagekiln")
+    written = deepcopy(template)
     for each in get_mappings(written, "spec", "templates"):
         each |= {"outputs": get_mapping(each, "outputs"), "metadata": get_mapping(each, "metadata")}
         if "container" in each:
             labels = get_mapping(each, "metadata", "labels") | get_mapping(
-                made, "spec", "podMetadata", "labels"
+                template, "spec", "podMetadata", "labels"
             )
             each |= {
                 "metadata": {"labels": labels},
@@ -55,19 +56,19 @@ def test_a_template_that_argos_server_has_written_is_up_to_date(kube: Kube) -> N
     assert check_template(kube.view(), GPU).verdict == "ok"
 
 
-def test_a_template_of_another_version_is_wrong(kube: Kube) -> None:
-    made = build_workflow_template(GPU, "imagekiln")
-    kube.objects[TEMPLATE] = made | {"spec": get_mapping(made, "spec") | {"parallelism": 3}}
-    found = check_template(kube.view(), GPU)
-    assert (found.verdict, found.remedy) == ("wrong", "Run `imagekiln apply JOB`.")
+def test_template_of_another_version_is_wrong(kube: Kube) -> None:
+    template = build_workflow_template(GPU, "imagekiln")
+    kube.objects[TEMPLATE] = template | {"spec": get_mapping(template, "spec") | {"parallelism": 3}}
+    finding = check_template(kube.view(), GPU)
+    assert (finding.verdict, finding.remedy) == ("wrong", "Run `imagekiln apply JOB`.")
 
 
-def test_a_template_that_the_cluster_would_refuse_is_wrong(kube: Kube) -> None:
+def test_template_that_the_cluster_would_reject_is_wrong(kube: Kube) -> None:
     kube.objects[TEMPLATE] = build_workflow_template(GPU, "imagekiln")
     kube.invalid = "spec.templates: unknown field"
-    found = check_template(kube.view(), GPU)
-    assert found.verdict == "wrong"
-    assert "spec.templates: unknown field" in found.says
+    finding = check_template(kube.view(), GPU)
+    assert finding.verdict == "wrong"
+    assert "spec.templates: unknown field" in finding.says
 
 
 @pytest.mark.parametrize(
@@ -82,21 +83,21 @@ def test_models_in_an_image_need_kubernetes_1_35_or_a_feature_gate_before(
 
 
 @pytest.mark.parametrize("name", ["imagekiln-batch", "imagekiln-urgent"])
-def test_our_own_priority_classes_are_found(kube: Kube, name: str) -> None:
+def test_shipped_priority_classes_are_ok(kube: Kube, name: str) -> None:
     assert check_priority_class(kube.view(), name).verdict == "ok"
 
 
-def test_a_priority_class_that_is_not_there_is_wrong(kube: Kube) -> None:
-    assert check_priority_class(kube.view(), "first").says == "There is no PriorityClass first."
+def test_missing_priority_class_is_wrong(kube: Kube) -> None:
+    assert check_priority_class(kube.view(), "first").says == "PriorityClass first does not exist."
 
 
-def test_a_priority_class_of_the_job_is_asked_for() -> None:
+def test_priority_class_of_the_job_is_checked() -> None:
     values = {"name": "a", "prompts": "s3://p/*.parquet", "output": "s3://o", "model": SHAPES}
     job = validate_job(values | {"cluster": {"priority_class": "imagekiln-batch"}})
     assert job_priority_classes(job, GPU) == ["imagekiln-batch"]
 
 
-def test_a_runtime_class_that_is_not_there_is_wrong(kube: Kube) -> None:
+def test_missing_runtime_class_is_wrong(kube: Kube) -> None:
     assert check_runtime_class(kube.view(), "nvidia").verdict == "wrong"
     kube.put("apis/node.k8s.io/v1/runtimeclasses", "nvidia")
     assert check_runtime_class(kube.view(), "nvidia").verdict == "ok"
@@ -111,29 +112,27 @@ def test_a_runtime_class_that_is_not_there_is_wrong(kube: Kube) -> None:
         ("Lost", "ReadWriteMany", "wrong"),
     ],
 )
-def test_a_model_cache_must_be_bound_and_shared(
+def test_model_cache_must_be_bound_and_shared(
     kube: Kube, phase: str, mode: str, verdict: str
 ) -> None:
     kube.put(CLAIMS, "imagekiln-models", spec={"accessModes": [mode]}, status={"phase": phase})
     assert check_model_claim(kube.view(), "imagekiln-models").verdict == verdict
 
 
-def test_a_model_cache_that_is_not_there_is_wrong(kube: Kube) -> None:
-    assert (
-        check_model_claim(kube.view(), "imagekiln-models").says
-        == "There is no claim imagekiln-models."
+def test_missing_model_cache_is_wrong(kube: Kube) -> None:
+    finding = check_model_claim(kube.view(), "imagekiln-models")
+    assert finding.says == (
+        "PersistentVolumeClaim imagekiln-models does not exist in namespace imagekiln."
     )
 
 
-def test_the_semaphore_of_our_own_manifests_has_a_number(kube: Kube) -> None:
+def test_semaphore_of_the_shipped_manifests_is_ok(kube: Kube) -> None:
     assert check_semaphore(kube.view(), "gpu").says == "16 pods at once, over all batches."
 
 
 @pytest.mark.parametrize("data", [{}, {"gpu": "many"}, {"gpu": "0"}])
-def test_a_semaphore_without_a_number_is_wrong(kube: Kube, data: dict[str, str]) -> None:
+def test_semaphore_without_a_number_is_wrong(kube: Kube, data: dict[str, str]) -> None:
     kube.put(CONFIG, "imagekiln-gpus", data=data)
-    found = check_semaphore(kube.view(), "gpu")
-    assert (found.verdict, found.says) == (
-        "wrong",
-        "ConfigMap imagekiln-gpus has no number in gpu.",
-    )
+    finding = check_semaphore(kube.view(), "gpu")
+    assert finding.verdict == "wrong"
+    assert finding.says == "ConfigMap imagekiln-gpus has no number in gpu."
