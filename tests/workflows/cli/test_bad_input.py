@@ -476,7 +476,7 @@ def test_process_prints_the_sentence_and_nothing_else() -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     code = (
-        "import sys; from imagekiln.workflows.cli import main; main(['--help'], standalone_mode=False); "
+        "import sys; from imagekiln.workflows.cli.main import main; main(['--help'], standalone_mode=False); "
         "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

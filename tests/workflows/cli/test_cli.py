@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import read_job
+from imagekiln.steps.maintain import verify as verification
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.keys import PLAN_KEY, SUMMARY_KEY, part_key, stats_key
 from imagekiln.steps.storage import open_store
@@ -333,7 +334,7 @@ def test_a_bug_of_ours_exits_1_and_is_not_hidden(
     def broken(_uri: str) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("imagekiln.steps.maintain.verify.verify", broken)
+    monkeypatch.setattr(verification, "verify", broken)
     done = kiln("verify", store.uri)
     assert done.exit_code == 1
     assert isinstance(done.exception, ZeroDivisionError)
@@ -346,8 +347,7 @@ def generating(job: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     changed = {**many, "shard.images": 300, "part.images": 1, "batch.images": 1}
     options = [word for key, value in changed.items() for word in ("--set", f"{key}={value}")]
     run = str(_json(kiln("plan", job, *options, "--output", "json"))["uri"])
-    program = "from imagekiln.workflows.cli import main; main()"
-    command = [sys.executable, "-c", program, "generate", run, "--shard", "0"]
+    command = [sys.executable, "-m", "imagekiln", "generate", run, "--shard", "0"]
     with subprocess.Popen(
         command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:

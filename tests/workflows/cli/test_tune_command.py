@@ -8,6 +8,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from imagekiln.steps.generate import tune
 from imagekiln.steps.job.tuning_file import TuningEntry, TuningResult, read_tuning_file
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.cli.text import format_tuning
@@ -27,7 +28,7 @@ JOB = {
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A job file, and at most two batch sizes to try."""
-    monkeypatch.setattr("imagekiln.steps.generate.tune.MAX_BATCH_IMAGES", 2)
+    monkeypatch.setattr(tune, "MAX_BATCH_IMAGES", 2)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB))
     return str(tmp_path / "job.yaml")
 
