@@ -1,4 +1,4 @@
-"""The commands that look at a run once more: what they print for people and for programs, and their exit codes."""
+"""The commands for a run after its end: what they print, as text and as JSON, and their exit codes."""
 
 import json
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_retry_says_what_it_made_again(failed: PlanResult) -> None:
     assert done.stdout == f"Round 1: 2 images. {failed.plan.run_id}: 20 of 20 images are ok.\n"
     assert f"Planned 2 images in 1 shard: {failed.uri}/retry-1" in done.stderr
     again = kiln("retry", failed.uri)
-    assert (again.exit_code, again.stdout.partition(".")[0]) == (0, "Nothing is left to retry")
+    assert (again.exit_code, again.stdout.partition(".")[0]) == (0, "Nothing left to retry")
 
 
 def test_retry_as_json(failed: PlanResult) -> None:
@@ -129,10 +129,10 @@ def test_gc_lists_and_removes_only_when_told(tmp_path: Path) -> None:
     there = planned(tmp_path, str(tmp_path / "out"))
     fill(there)
     before = files(tmp_path / "out")
-    assert kiln("gc", str(tmp_path / "out")).stdout == "Nothing may go.\n"
+    assert kiln("gc", str(tmp_path / "out")).stdout == "Nothing to remove.\n"
     done = kiln("gc", str(tmp_path / "out"), "--older-than", "0")
     assert f"{there.uri}: unfinished, {len(before)} objects" in done.stdout
-    assert "May go; --remove removes it" in done.stdout
+    assert "To remove with --remove" in done.stdout
     assert files(tmp_path / "out") == before
     found = _json(
         kiln("gc", str(tmp_path / "out"), "--older-than", "0", "--remove", "--output", "json")

@@ -35,7 +35,7 @@ COMMANDS = [
 
 
 def kiln(*arguments: str) -> Result:
-    """Run a command in this process. Without a terminal, so progress comes as JSON lines on stderr."""
+    """Run a command in this process, without a terminal: progress comes as JSON lines."""
     return CliRunner().invoke(main, arguments)
 
 
@@ -75,7 +75,7 @@ def test_plan_says_what_was_planned_and_where(job: str, tmp_path: Path) -> None:
 
 def test_plan_finds_its_own_plan_again(job: str) -> None:
     kiln("plan", job)
-    assert kiln("plan", job).stdout.startswith("Found the plan of 6 images in 2 shards: ")
+    assert kiln("plan", job).stdout.startswith("Reused the plan of 6 images in 2 shards: ")
 
 
 def test_plan_counts_the_rows_that_made_no_image(tmp_path: Path, job: str) -> None:
@@ -83,7 +83,8 @@ def test_plan_counts_the_rows_that_made_no_image(tmp_path: Path, job: str) -> No
     write_prompts(tmp_path / "prompts.parquet", rows)
     done = kiln("plan", job, "--set", "limits.rejected_share=1", "--set", "shard.images=100")
     assert done.stdout.startswith(
-        "Planned 7 images in 1 shard, 1 rows refused, 1 duplicates, made once, 1 prompts that the model cuts: "
+        "Planned 7 images in 1 shard, 1 rows rejected, 1 duplicates omitted, "
+        "1 prompts truncated by the model: "
     )
 
 
@@ -99,7 +100,7 @@ def test_generate_says_what_it_made(job: str) -> None:
     done = kiln("generate", run, "--shard", "1")
     assert done.exit_code == 0
     assert re.fullmatch(
-        r"Shard 1: 2 images, \d+\.\d\d a second on cpu(, which computed [\w. ]+ % of the time)?\.\n",
+        r"Shard 1: 2 images, \d+\.\d\d images/s on cpu(, busy [\w. ]+ % of the time)?\.\n",
         done.stdout,
     )
     assert kiln("generate", run, "--shard", "1").stdout == "Nothing is missing.\n"
@@ -135,10 +136,7 @@ def test_steps_one_by_one_make_the_dataset(job: str) -> None:
     name = Path(run).name
     assert kiln("aggregate", run).stdout == f"{name}: 6 of 6 images are ok.\n"
     size = json.loads(open_store(run).read(SUMMARY_KEY))["bytes"]
-    assert (
-        kiln("verify", run).stdout
-        == f"{run}: 6 of 6 images read back as planned, {size:,} bytes.\n"
-    )
+    assert kiln("verify", run).stdout == f"{run}: 6 of 6 images verified, {size:,} bytes.\n"
 
 
 def test_aggregate_as_json_is_the_summary(store: Store) -> None:
@@ -170,7 +168,7 @@ def test_run_again_has_nothing_to_do(job: str) -> None:
     first = kiln("run", job)
     again = kiln("run", job)
     assert again.exit_code == 0
-    assert again.stdout == f"Finished before; nothing to do.\n{first.stdout}"
+    assert again.stdout == f"Already finished; nothing to do.\n{first.stdout}"
 
 
 def test_run_as_json_keeps_progress_out_of_stdout(job: str) -> None:
@@ -202,11 +200,11 @@ def test_estimate_says_what_a_job_would_take_and_writes_nothing(job: str, tmp_pa
     done = kiln("estimate", job)
     assert done.exit_code == 0
     assert done.stdout.splitlines() == [
-        "rows:        6 (0 refused)",
-        "images:      6 (0 duplicates left out)",
-        "prompts cut: 0",
+        "rows:        6 (0 rejected)",
+        "images:      6 (0 duplicates omitted)",
+        "truncated:   0 prompts",
         "shards:      2 (2 parts in all)",
-        "gigabytes:   0.00 or so, as PNG",
+        "gigabytes:   about 0.00, as PNG",
         "GPU-hours:   unknown; set shard.seconds_per_image",
     ]
     assert not (tmp_path / "out").exists()
