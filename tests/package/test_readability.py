@@ -16,25 +16,10 @@ PRODUCT = ("steps", "workflows")
 MAX_NODES_PER_LINE = 10.0
 
 # Words that point at a thing where a name should say what it is.
-POINTING_WORDS = frozenset(
-    [
-        "told",
-        "said",
-        "there",
-        "found",
-        "taken",
-        "each",
-        "wanted",
-        "known",
-        "given",
-        "made",
-        "seen",
-        "asked",
-        "kept",
-        "shown",
-        "held",
-    ]  # fmt: skip
-)
+POINTING_WORDS = {
+    "told", "said", "there", "found", "taken", "each", "wanted", "known",
+    "given", "made", "seen", "asked", "kept", "shown", "held",
+}  # fmt: skip
 MAX_POINTING_SHARE = 0.005  # of identifiers
 
 
