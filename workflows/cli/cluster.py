@@ -1,7 +1,8 @@
 """Commands for a job on a cluster: check the cluster, submit the job, follow its workflow."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
 import cloup
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from imagekiln.workflows.doctor.check import DoctorCheck
 
 UNHEALTHY_EXIT_CODE = 2
-VERDICTS = ("ok", "wrong", "unknown")
+VERDICTS: Final = ("ok", "wrong", "unknown")
 VERDICT_WIDTH = 9
 
 
@@ -72,8 +73,8 @@ def _print_checks(checks: Iterable["DoctorCheck"]) -> Iterator["DoctorCheck"]:
 
 
 def _count_verdicts(checks: Iterable["DoctorCheck"]) -> str:
-    verdicts = [check.verdict for check in checks]
-    counts = [f"{verdicts.count(verdict)} {verdict}" for verdict in VERDICTS]
+    verdicts = Counter(check.verdict for check in checks)
+    counts = [f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS]
     return ", ".join(counts) + "."
 
 

@@ -16,7 +16,7 @@ from jsonschema import Draft202012Validator
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
-from imagekiln.workflows.cli.tune import tune
+from imagekiln.workflows.cli.local import tune
 from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
 from imagekiln.workflows.templates import workflow
 from imagekiln.workflows.templates.render import render_manifests
