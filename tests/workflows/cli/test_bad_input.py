@@ -1,4 +1,4 @@
-"""What users get wrong, through the command line: one sentence, exit code 2, and nothing written."""
+"""Mistakes of users, through the command line: one sentence, exit code 2, and nothing written."""
 
 import os
 import shutil
@@ -225,8 +225,8 @@ def test_bit_of_the_footer_is_never_more_than_a_sentence() -> None:
         done = CliRunner().invoke(main, ["estimate", job])
         assert done.exit_code in (0, 2), (place, done.exception)
         if done.exit_code == 0:
-            assert f"{ROWS:,} (0 refused)" in done.stdout
-            assert f"{ROWS:,} (0 duplicates left out)" in done.stdout
+            assert f"{ROWS:,} (0 rejected)" in done.stdout
+            assert f"{ROWS:,} (0 duplicates omitted)" in done.stdout
 
 
 def test_folder_of_prompts_without_a_pattern() -> None:
@@ -265,13 +265,13 @@ REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
     ),
     "no good row": (
         {"prompt": [None, "", " ", "x" * 5000]},
-        "prompts.parquet: 4 of 4 rows are refused, the first being row 0: prompt is null. Correct them, or raise "
-        "limits.rejected_share.",
+        "prompts.parquet: 4 of 4 rows are refused, the first being row 0: prompt is null. "
+        "Correct them, or raise limits.rejected_share.",
     ),
     "a bad row too many": (
         {"prompt": ["a"] * 90 + ["b"] * 10, "steps": [1] * 98 + [0] * 2},
-        "prompts.parquet: 2 of 100 rows are refused, the first being row 98: steps is not between 1 and 1000. "
-        "Correct them, or raise limits.rejected_share.",
+        "prompts.parquet: 2 of 100 rows are refused, the first being row 98: steps is not between "
+        "1 and 1000. Correct them, or raise limits.rejected_share.",
     ),
 }
 
@@ -318,7 +318,8 @@ def test_pickled_weights() -> None:
         "model/unet/diffusion_pytorch_model.bin"
     )
     assert _refused("plan", _job(PROMPTS, model={"id": "model"})) == (
-        "model: unet/diffusion_pytorch_model.bin is a pickle, which can run code. Convert it to safetensors."
+        "model: unet/diffusion_pytorch_model.bin is a pickle, which can run code. "
+        "Convert it to safetensors."
     )
     Path("model.ckpt").write_bytes(b"\x80\x04.")
     assert _refused("plan", _job(PROMPTS, model={"id": "model.ckpt"})) == (
@@ -476,7 +477,8 @@ def test_process_prints_the_sentence_and_nothing_else() -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     code = (
-        "import sys; from imagekiln.workflows.cli import main; main(['--help'], standalone_mode=False); "
+        "import sys; from imagekiln.workflows.cli.main import main; "
+        "main(['--help'], standalone_mode=False); "
         "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -95,7 +95,7 @@ def test_night_with_nothing_new_has_no_shards(tmp_path: Path) -> None:
     aggregate(str(first))
     done = _plan(tmp_path, _job(tmp_path, "skip_existing: true\nrun_id: tonight"))
     assert done.exit_code == 0, done.output
-    assert "135 made by earlier runs" in done.output
+    assert "135 already in earlier runs" in done.output
     left = _outputs(tmp_path)
     assert (left["images"], left["pods"], left["pods_here"], left["workflows"]) == (
         "0",
@@ -219,7 +219,7 @@ def test_retry_where_nothing_is_left_needs_no_pods_and_hands_out_the_run(tmp_pat
     run = _with_failures(tmp_path)
     done = _plan(tmp_path, _job(tmp_path, "limits: {failed_share: 1}"), "--retry")
     assert done.exit_code == 0, done.output
-    assert done.stdout == f"Nothing is left to retry: {run}\n"
+    assert done.stdout == f"Nothing left to retry: {run}\n"
     left = _outputs(tmp_path)
     assert (left["run"], left["pods"], left["pods_here"], left["workflows"], left["images"]) == (
         run,

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from click.testing import CliRunner, Result
 
+from imagekiln.steps.generate import tune
 from imagekiln.steps.job.tuning_file import TuningEntry, TuningResult, read_tuning_file
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.cli.text import format_tuning
@@ -27,7 +28,7 @@ JOB = {
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A job file, and at most two batch sizes to try."""
-    monkeypatch.setattr("imagekiln.steps.generate.tune.MAX_BATCH_IMAGES", 2)
+    monkeypatch.setattr(tune, "MAX_BATCH_IMAGES", 2)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB))
     return str(tmp_path / "job.yaml")
 
@@ -41,8 +42,8 @@ def test_it_measures_once_and_the_plan_and_the_estimate_use_it(job: str, tmp_pat
     assert done.exit_code == 0, done.output
     file = f"{tmp_path}/tuning.yaml"
     (found,) = read_tuning_file(file).entries
-    assert re.match(rf"64 x 64 on cpu: {found.batch} images? at once, ", done.stdout)
-    assert done.stdout.endswith(f"\nKept in: {file}\nName it in the job, as batch.tuning.\n")
+    assert re.match(rf"64 x 64 on cpu: batches of {found.batch} images?, ", done.stdout)
+    assert done.stdout.endswith(f"\nTuning file: {file}\nName it in the job as batch.tuning.\n")
     assert [line.split(":")[0] for line in done.stderr.splitlines()[-2:]] == [
         "64 x 64, 1 at once",
         "64 x 64, 2 at once",
@@ -81,7 +82,7 @@ def test_the_jobs_own_file_is_taken_where_it_names_one(job: str, tmp_path: Path)
 def test_what_is_no_size_is_refused(size: str, job: str) -> None:
     done = _kiln("tune", job, f"--size={size}")
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "is no size. Write width x height, such as 1024x768." in done.stderr
+    assert "is not a size. Write WIDTHxHEIGHT, such as 1024x768." in done.stderr
 
 
 def test_a_hostile_file_is_refused_with_a_sentence(job: str, tmp_path: Path) -> None:
@@ -97,35 +98,35 @@ def test_a_hostile_file_is_refused_with_a_sentence(job: str, tmp_path: Path) -> 
     [
         (
             entry(),
-            "64 x 64 on a GPU: 4 images at once, 0.5 s each (larger batches gain nothing).\n"
-            "     4 at once          2 images/s      3.5 GiB",
+            "64 x 64 on a GPU: batches of 4 images, 0.5 s per image "
+            "(larger batches are no faster).\n"
+            "  batch   4          2 images/s      3.5 GiB",
         ),
         (
             entry(batch=1, measured=[]),
-            "64 x 64 on a GPU: 1 image at once, 0.5 s each (larger batches gain nothing).",
+            "64 x 64 on a GPU: batches of 1 image, 0.5 s per image (larger batches are no faster).",
         ),
         (
             entry(gpu="a\x1bGPU", stopped="memory", measured=[]),
-            "64 x 64 on a\ufffdGPU: 4 images at once, 0.5 s each (larger batches do not fit in memory).",
+            "64 x 64 on a\ufffdGPU: batches of 4 images, 0.5 s per image "
+            "(larger batches do not fit in memory).",
         ),
     ],
 )
 def test_what_was_found_is_said(found: TuningEntry, said: str) -> None:
     assert (
         format_tuning(TuningResult("t.yaml", (found,), 1))
-        == f"{said}\nKept in: t.yaml\nName it in the job, as batch.tuning."
+        == f"{said}\nTuning file: t.yaml\nName it in the job as batch.tuning."
     )
 
 
 def test_what_was_found_before_is_said_to_be(job: str) -> None:
     assert format_tuning(TuningResult(job, (entry(),), 0)).startswith(
-        "Found, and not measured again: --again does.\n"
+        "Measured before; --again measures it anew.\n"
     )
 
 
 def test_a_plan_says_where_nothing_is_known_of_the_gpu(job: str, tmp_path: Path) -> None:
     done = _kiln("plan", job, "--set", "batch.gpu=a GPU", "--set", f"output={tmp_path}/out")
-    told = (
-        "nothing is known of this model, dtype and speed on this GPU. `imagekiln tune` measures it."
-    )
-    assert done.stdout.endswith(f"\nBatches of 8 images: {told}\n")
+    advice = "no tuning entry fits this model, dtype, speed and GPU. `imagekiln tune` measures one."
+    assert done.stdout.endswith(f"\nBatches of 8 images: {advice}\n")

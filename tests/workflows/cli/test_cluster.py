@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from imagekiln.workflows.cli.main import main
+from imagekiln.workflows.client import connect
 from tests.workflows.memory import Memory
 
 NAMESPACE = "images"
@@ -22,7 +23,7 @@ cluster: {namespace: images, profile: gpu}
 @pytest.fixture
 def argo(monkeypatch: pytest.MonkeyPatch) -> Memory:
     found = Memory()
-    monkeypatch.setattr("imagekiln.workflows.client.api.connect", lambda *_: found)
+    monkeypatch.setattr(connect, "connect", lambda *_: found)
     return found
 
 

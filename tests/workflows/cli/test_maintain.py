@@ -1,30 +1,22 @@
-"""The commands that look at a run once more: what they print for people and for programs, and their exit codes."""
+"""The commands for a run after its end: what they print, and their exit codes."""
 
 import json
 from pathlib import Path
 
 import pytest
-from click.testing import Result
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.keys import REPORT_KEY, stats_key
+from imagekiln.steps.runs.keys import REPORT_KEY, SUMMARY_KEY, stats_key
 from imagekiln.steps.runs.parts import part_to_parquet
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
-from imagekiln.workflows.cli.main import main
 from tests.faults import failing, manifests
 from tests.jobs import files
-from tests.runs import PROMPTS, encoded, fill, finished, not_ok, planned
-from tests.workflows.cli.test_cli import kiln
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    """A finished run of 20 images."""
-    return finished(tmp_path / "run")
+from tests.runs import PROMPTS, encoded, fill, not_ok, planned
+from tests.workflows.cli.commands import kiln, parse_json
 
 
 @pytest.fixture
@@ -36,23 +28,17 @@ def failed(tmp_path: Path) -> PlanResult:
     return there
 
 
-def _json(result: Result, exit_code: int = 0) -> dict[str, object]:
-    assert result.exit_code == exit_code, result.output
-    found: dict[str, object] = json.loads(result.stdout)
-    return found
-
-
 def test_retry_says_what_it_made_again(failed: PlanResult) -> None:
     done = kiln("retry", failed.uri)
     assert done.exit_code == 0, done.output
     assert done.stdout == f"Round 1: 2 images. {failed.plan.run_id}: 20 of 20 images are ok.\n"
     assert f"Planned 2 images in 1 shard: {failed.uri}/retry-1" in done.stderr
     again = kiln("retry", failed.uri)
-    assert (again.exit_code, again.stdout.partition(".")[0]) == (0, "Nothing is left to retry")
+    assert (again.exit_code, again.stdout.partition(".")[0]) == (0, "Nothing left to retry")
 
 
-def test_retry_as_json(failed: PlanResult) -> None:
-    found = _json(kiln("retry", failed.uri, "--output", "json"))
+def test_retry_asparse_json(failed: PlanResult) -> None:
+    found = parse_json(kiln("retry", failed.uri, "--output", "json"))
     assert {key: found[key] for key in ("uri", "round", "images")} == {
         "uri": failed.uri,
         "round": 1,
@@ -89,7 +75,7 @@ def test_reproduced_image_with_equal_bytes_is_a_success(store: Store, tmp_path: 
         f"{name}: the bytes are equal.\nWritten: {tmp_path}/a.png\n",
     )
     assert (
-        _json(
+        parse_json(
             kiln("reproduce", store.uri, name, "--to", str(tmp_path / "a.png"), "--output", "json")
         )["equal"]
         == "bytes"
@@ -108,7 +94,7 @@ def test_reproduced_image_that_differs_exits_3_and_says_how(store: Store, tmp_pa
     assert "pixels differ by " in done.stdout
     assert "device: a GPU then, cpu now" in done.stdout
     assert "torch" not in done.stdout, "what is the same is no reason"
-    found = _json(
+    found = parse_json(
         kiln("reproduce", store.uri, name, "--to", str(tmp_path / "a.png"), "--output", "json"), 3
     )
     assert found["equal"] == "nothing"
@@ -119,7 +105,7 @@ def test_diff_says_its_numbers_and_where_its_page_is(store: Store, tmp_path: Pat
     assert done.exit_code == 0, done.output
     assert "in both:      20 images\n" in done.stdout
     assert done.stdout.endswith(f"Page: {tmp_path}/page/index.html\n")
-    found = _json(
+    found = parse_json(
         kiln("diff", store.uri, store.uri, "--to", str(tmp_path / "page"), "--output", "json")
     )
     assert (found["both"], found["rms"]) == (20, 0.0)
@@ -129,12 +115,12 @@ def test_gc_lists_and_removes_only_when_told(tmp_path: Path) -> None:
     there = planned(tmp_path, str(tmp_path / "out"))
     fill(there)
     before = files(tmp_path / "out")
-    assert kiln("gc", str(tmp_path / "out")).stdout == "Nothing may go.\n"
+    assert kiln("gc", str(tmp_path / "out")).stdout == "Nothing to remove.\n"
     done = kiln("gc", str(tmp_path / "out"), "--older-than", "0")
     assert f"{there.uri}: unfinished, {len(before)} objects" in done.stdout
-    assert "May go; --remove removes it" in done.stdout
+    assert "To remove with --remove" in done.stdout
     assert files(tmp_path / "out") == before
-    found = _json(
+    found = parse_json(
         kiln("gc", str(tmp_path / "out"), "--older-than", "0", "--remove", "--output", "json")
     )
     assert found["removed"] is True
@@ -152,5 +138,7 @@ def test_where_no_run_is_exit_code_2_says_so(arguments: list[str], tmp_path: Pat
     assert "holds no plan" in done.stderr
 
 
-def test_every_one_of_them_is_a_command() -> None:
-    assert {"retry", "reproduce", "diff", "gc"} <= set(main.commands)
+def test_verify_as_json_counts_what_was_read(store: Store) -> None:
+    size = json.loads(store.read(SUMMARY_KEY))["bytes"]
+    found = parse_json(kiln("verify", store.uri, "--output", "json"))
+    assert found == {"run": store.uri, "images": 20, "ok": 20, "bytes": size}
