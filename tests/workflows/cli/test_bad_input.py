@@ -105,7 +105,7 @@ def test_unknown_job_field() -> None:
     with Path("job.yaml").open("a", encoding="utf-8") as file:
         file.write("defaults:\n  stepss: 3\n")
     assert (
-        _refused("plan", "job.yaml") == 'job.yaml:7: defaults.stepss is no setting; write "steps".'
+        _refused("plan", "job.yaml") == "job.yaml:7: defaults.stepss is not a setting; write defaults.steps."
     )
 
 
@@ -442,7 +442,7 @@ def test_credentials_that_may_only_read(
 def test_what_is_refused_leaves_no_object(s3_bucket: str) -> None:
     output = f"{s3_bucket}/out"
     assert "rows are refused" in _refused("plan", _job({"prompt": [None]}, output=output))
-    assert "is no setting" in _refused("plan", _job(PROMPTS, output=output, surprise=1))
+    assert "is not a setting" in _refused("plan", _job(PROMPTS, output=output, surprise=1))
     assert "no such model folder" in _refused(
         "plan", _job(PROMPTS, output=output, model={"id": "nowhere"})
     )

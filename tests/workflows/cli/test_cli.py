@@ -272,7 +272,7 @@ def _without_a_part(store: Store) -> None:
             2,
             "{folder}/absent: no such model folder",
         ),
-        (("estimate", "{job}", "--set", "nosuch=1"), 2, "--set nosuch: nosuch is no setting"),
+        (("estimate", "{job}", "--set", "nosuch=1"), 2, "--set nosuch: nosuch is not a setting"),
         (("generate", "{run}", "--shard", "99"), 2, "{run}: has shards 0 to 2, not 99."),
         (("generate", "{folder}/absent", "--shard", "0"), 2, "{folder}/absent: holds no plan"),
         (("aggregate", "{folder}/absent"), 2, "{folder}/absent: holds no plan"),

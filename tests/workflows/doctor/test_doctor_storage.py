@@ -128,7 +128,7 @@ def test_a_tuning_file_is_read(s3_bucket: str) -> None:
     found = check_tuning(asked)
     assert (found.verdict, found.says) == ("ok", f"{name} can be read.")
     open_store(s3_bucket).replace("tuning.yaml", b"entries: []")
-    assert "is no tuning file" in check_tuning(asked).says
+    assert "is not a tuning file" in check_tuning(asked).says
 
 
 @pytest.mark.parametrize("key", ["prompts", "output"])
