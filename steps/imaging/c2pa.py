@@ -95,7 +95,12 @@ def _read_secret(setting: str, reference: str) -> bytes:
 def _c2pa_manifest() -> str:
     """What is signed beside the pixels: a model made this, with Imagekiln. No prompt, no model."""
     name, _, version = program_version().partition(" ")
-    generator = {"name": name, "version": version} if version else {"name": name}
+    generator = {"name": name}
+    if version:
+        generator["version"] = version
     action = {"action": "c2pa.created", "digitalSourceType": TRAINED_ALGORITHMIC_MEDIA}
-    assertions = [{"label": "c2pa.actions.v2", "data": {"actions": [action]}}]
-    return json.dumps({"claim_generator_info": [generator], "assertions": assertions})
+    manifest = {
+        "claim_generator_info": [generator],
+        "assertions": [{"label": "c2pa.actions.v2", "data": {"actions": [action]}}],
+    }
+    return json.dumps(manifest)

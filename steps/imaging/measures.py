@@ -47,24 +47,34 @@ def measure_image(rgb: RGB) -> ImageMeasures:
     factor = math.ceil(max(image.size) / MAX_MEASURED_SIDE)
     small = image.reduce(factor)
     gray = small.convert("L")
-    return ImageMeasures(_contrast(gray), _saturation(np.asarray(small)), perceptual_hash(gray))
+    return ImageMeasures(
+        contrast=_contrast(gray),
+        saturation=_saturation(np.asarray(small)),
+        phash=perceptual_hash(gray),
+    )
 
 
 def compare_pixels(one: RGB, other: RGB) -> PixelDifference:
     """Compare images of one size."""
     difference = np.abs(one.astype(np.int16) - other.astype(np.int16))
-    rms = math.sqrt(float(np.mean(np.square(difference, dtype=np.float64))))
-    psnr = 20 * math.log10(255 / rms) if rms else None
-    return PixelDifference(int(difference.max()), float(difference.mean()), rms, psnr)
+    squares = np.square(difference, dtype=np.float64)
+    rms = math.sqrt(float(squares.mean()))
+    return PixelDifference(
+        largest=int(difference.max()),
+        mean=float(difference.mean()),
+        rms=rms,
+        psnr=20 * math.log10(255 / rms) if rms else None,
+    )
 
 
 def resize_like(image: RGB, reference: RGB) -> RGB:
     """The image in the size of another one."""
-    height, width = reference.shape[:2]
-    if image.shape[:2] == (height, width):
+    if image.shape == reference.shape:
         return image
-    resized: RGB = np.asarray(Pillow.fromarray(image).resize((width, height)))
-    return resized
+    height, width, _ = reference.shape
+    resized = Pillow.fromarray(image).resize((width, height))
+    pixels: RGB = np.asarray(resized)
+    return pixels
 
 
 def _low_frequency_cosines() -> npt.NDArray[np.int64]:
@@ -72,11 +82,15 @@ def _low_frequency_cosines() -> npt.NDArray[np.int64]:
 
     The right half mirrors the left one, so that symmetry cancels out exactly.
     """
-    frequencies = np.arange(PHASH_FREQUENCIES)[:, None]
-    positions = np.arange(PHASH_SIDE // 2)[None, :]
-    angles = np.pi * frequencies * (2 * positions + 1) / (2 * PHASH_SIDE)
-    left = np.rint(COSINE_SCALE * np.cos(angles)).astype(np.int64)
-    right = left[:, ::-1] * np.where(frequencies % 2, -1, 1)
+    frequencies = np.arange(PHASH_FREQUENCIES).reshape(-1, 1)
+    positions = np.arange(PHASH_SIDE // 2)
+    angles = np.pi * frequencies * (2 * positions + 1)
+    angles /= 2 * PHASH_SIDE
+
+    cosines = COSINE_SCALE * np.cos(angles)
+    left = np.rint(cosines).astype(np.int64)
+    signs = np.where(frequencies % 2, -1, 1)
+    right = np.fliplr(left) * signs
     return np.hstack([left, right])
 
 
@@ -87,9 +101,13 @@ def perceptual_hash(gray: Pillow.Image) -> int:
     """The hash of an image in mode L, of any size, as a signed 64-bit number."""
     small = gray.resize((PHASH_SIDE, PHASH_SIDE), Pillow.Resampling.LANCZOS)
     pixels = np.asarray(small, dtype=np.int64)
-    coefficients = (LOW_FREQUENCY_COSINES @ pixels @ LOW_FREQUENCY_COSINES.T).ravel()
-    twice_median = np.sort(coefficients)[31:33].sum()
-    return int(np.packbits(2 * coefficients > twice_median).view(">i8")[0])
+    transform = LOW_FREQUENCY_COSINES @ pixels @ LOW_FREQUENCY_COSINES.T
+    coefficients = transform.ravel()
+
+    middle = np.sort(coefficients)[31:33]
+    twice_median = middle.sum()
+    bits = 2 * coefficients > twice_median
+    return int.from_bytes(np.packbits(bits).tobytes(), "big", signed=True)
 
 
 def _contrast(gray: Pillow.Image) -> float:
@@ -99,16 +117,25 @@ def _contrast(gray: Pillow.Image) -> float:
     """
     counts = gray.histogram()
     pixels = sum(counts)
-    total = sum(value * count for value, count in enumerate(counts))
-    squares = sum(value * value * count for value, count in enumerate(counts))
-    return math.sqrt(pixels * squares - total * total) / pixels / 255
+    total = 0
+    squares = 0
+    for value, count in enumerate(counts):
+        total += value * count
+        squares += value * value * count
+    variance_times_pixels = pixels * squares - total * total
+    return math.sqrt(variance_times_pixels) / pixels / 255
 
 
 def _saturation(rgb: RGB) -> float:
     """The share of pixels whose saturation and value, as in HSV, are both at least 0.9."""
-    red, green, blue = rgb[..., 0], rgb[..., 1], rgb[..., 2]
     # Channel by channel: numpy's max and min along an axis of three take sixty times as long.
+    red = rgb[..., 0]
+    green = rgb[..., 1]
+    blue = rgb[..., 2]
     greatest = np.maximum(np.maximum(red, green), blue)
     least = np.minimum(np.minimum(red, green), blue)
-    vivid = (greatest >= VIVID_VALUE) & (least <= greatest // VIVID_CHANNEL_RATIO)
-    return int(np.count_nonzero(vivid)) / vivid.size
+
+    bright = greatest >= VIVID_VALUE
+    saturated = least <= greatest // VIVID_CHANNEL_RATIO
+    vivid = np.count_nonzero(bright & saturated)
+    return int(vivid) / bright.size

@@ -59,5 +59,7 @@ class IpAdapterSettings(HubReference):
     @property
     def weight_patterns(self) -> tuple[str, ...]:
         """The files that must exist."""
-        folder = f"{self.subfolder}/" if self.subfolder else ""
-        return f"{folder}{self.weight_name}", f"{self.image_encoder}/*.safetensors"
+        adapter = self.weight_name
+        if self.subfolder:
+            adapter = f"{self.subfolder}/{adapter}"
+        return (adapter, f"{self.image_encoder}/*.safetensors")

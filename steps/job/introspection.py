@@ -34,8 +34,10 @@ def format_path(path: SettingPath) -> str:
 
 def setting_names(job: type[BaseModel], path: SettingPath) -> list[str]:
     """The settings in the group at `path`, of all its kinds; empty where it is not a group."""
-    names = (name for group in _group_types(job, path) for name in group.model_fields)
-    return list(dict.fromkeys(names))
+    names: dict[str, None] = {}
+    for group in _group_types(job, path):
+        names |= dict.fromkeys(group.model_fields)
+    return list(names)
 
 
 def has_group_kinds(job: type[BaseModel], path: SettingPath) -> bool:
@@ -45,8 +47,12 @@ def has_group_kinds(job: type[BaseModel], path: SettingPath) -> bool:
 
 def kinds_with_setting(job: type[BaseModel], path: SettingPath) -> list[str]:
     """The kinds of the group around the setting at `path` that have it."""
-    groups = (group.model_fields for group in _group_types(job, path[:-1]))
-    return [str(fields["kind"].default) for fields in groups if path[-1] in fields]
+    kinds = []
+    for group in _group_types(job, path[:-1]):
+        fields = group.model_fields
+        if path[-1] in fields:
+            kinds.append(str(fields["kind"].default))
+    return kinds
 
 
 def has_user_defined_keys(job: type[BaseModel], path: SettingPath) -> bool:
@@ -57,7 +63,7 @@ def has_user_defined_keys(job: type[BaseModel], path: SettingPath) -> bool:
 def setting_description(job: type[BaseModel], path: SettingPath) -> str | None:
     """The description of the setting at `path`; of a name that the user chose, which are valid."""
     fields = _field_infos(job, path) or _key_field_infos(job, path)
-    return next((field.description for field in fields), None)
+    return fields[0].description if fields else None
 
 
 def setting_bounds(job: type[BaseModel], path: SettingPath) -> NumberBounds:
@@ -95,20 +101,27 @@ def _field_infos(job: type[BaseModel], path: SettingPath) -> list[FieldInfo]:
     """The setting at `path`, once for each kind of group that has it."""
     if not path:
         return []
-    groups = (group.model_fields for group in _group_types(job, path[:-1]))
-    return [fields[str(path[-1])] for fields in groups if path[-1] in fields]
+    name = str(path[-1])
+    groups = _group_types(job, path[:-1])
+    return [group.model_fields[name] for group in groups if name in group.model_fields]
 
 
 def _key_field_infos(job: type[BaseModel], path: SettingPath) -> list[FieldInfo]:
     """The declaration of the key at `path`, where the user chose that key."""
-    keys = (get_args(group)[0] for group in _types_of_origin(job, path[:-1], dict))
-    return [extra for key in keys for extra in get_args(key) if isinstance(extra, FieldInfo)]
+    fields = []
+    for group in _types_of_origin(job, path[:-1], dict):
+        key_type, _ = get_args(group)
+        fields += [extra for extra in get_args(key_type) if isinstance(extra, FieldInfo)]
+    return fields
 
 
 def _group_types(job: type[BaseModel], path: SettingPath) -> list[type[BaseModel]]:
     """The kinds of group that `path` may be; empty where it is not a group."""
-    kinds = (kind for annotation in _annotations(job, path) for kind in _plain_types(annotation))
-    return [kind for kind in kinds if issubclass(kind, BaseModel)]
+    groups = []
+    for annotation in _annotations(job, path):
+        kinds = _plain_types(annotation)
+        groups += [kind for kind in kinds if issubclass(kind, BaseModel)]
+    return groups
 
 
 def _types_of_origin(job: type[BaseModel], path: SettingPath, origin: type) -> list[object]:

@@ -38,19 +38,9 @@ def read_job(
         text = read_text(name) if is_remote_uri(name) else _read_local_text(name)
     locations: dict[SettingPath, str] = {}
     values = _parse_yaml(text, name, locations)
-
-    variables = os.environ if environment is None else environment
-    for variable, value in sorted(variables.items()):
-        if variable.startswith(ENVIRONMENT_PREFIX):
-            path = variable.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")
-            _apply_change(values, path, value, variable, locations)
-
+    _apply_environment(values, os.environ if environment is None else environment, locations)
     for change in changes:
-        key, equals_sign, value = change.partition("=")
-        if not equals_sign:
-            raise BadInput(f"--set {change}: has no value. Write --set key=value.")
-        _apply_change(values, key.strip().split("."), value, f"--set {key}", locations)
-
+        _apply_option(values, change, locations)
     return validate_job(values, name, locations)
 
 
@@ -118,14 +108,36 @@ def _record_locations(
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             inner = (*path, str(key.value))
-            location = f"{name}:{key.start_mark.line + 1}"
-            if inner in locations:
-                raise BadInput(
-                    f"{location}: {format_path(inner)} is already set at {locations[inner]}. "
-                    "Remove one of them."
-                )
-            locations[inner] = location
+            _record_location(inner, f"{name}:{key.start_mark.line + 1}", locations)
             _record_locations(value, inner, name, locations, visited)
+
+
+def _record_location(path: SettingPath, location: str, locations: dict[SettingPath, str]) -> None:
+    if path in locations:
+        raise BadInput(
+            f"{location}: {format_path(path)} is already set at {locations[path]}. "
+            "Remove one of them."
+        )
+    locations[path] = location
+
+
+def _apply_environment(
+    values: dict[str, object], environment: Mapping[str, str], locations: dict[SettingPath, str]
+) -> None:
+    for variable, value in sorted(environment.items()):
+        if variable.startswith(ENVIRONMENT_PREFIX):
+            key = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+            _apply_change(values, key.split("__"), value, variable, locations)
+
+
+def _apply_option(
+    values: dict[str, object], change: str, locations: dict[SettingPath, str]
+) -> None:
+    key, equals_sign, value = change.partition("=")
+    if not equals_sign:
+        raise BadInput(f"--set {change}: has no value. Write --set key=value.")
+    path = key.strip().split(".")
+    _apply_change(values, path, value, f"--set {key}", locations)
 
 
 def _apply_change(

@@ -61,17 +61,23 @@ def describe_validation_errors(
     Where a setting takes several types, pydantic reports each of them: one sentence is enough.
     """
     paths = [_setting_path(job, error) for error in errors]
-    sentences: dict[SettingPath, str] = {}
-
+    problems: dict[SettingPath, str] = {}
     for path, error in zip(paths, errors, strict=True):
-        has_deeper_error = any(other[: len(path)] == path != other for other in paths)
-        is_first = path not in sentences
-        if not has_deeper_error and (is_first or error["type"] == "too_short"):
-            where = _find_location(path, name, locations)
-            setting = format_path(path) or "the job"
-            sentences[path] = f"{where}: {setting} {_describe_problem(job, path, error)}."
+        if any(_is_inside(other, path) for other in paths):
+            continue
+        if path not in problems or error["type"] == "too_short":
+            problems[path] = _describe_problem(job, path, error)
 
-    return list(sentences.values())
+    sentences = []
+    for path, problem in problems.items():
+        where = _find_location(path, name, locations)
+        setting = format_path(path) or "the job"
+        sentences.append(f"{where}: {setting} {problem}.")
+    return sentences
+
+
+def _is_inside(path: SettingPath, group: SettingPath) -> bool:
+    return path != group and path[: len(group)] == group
 
 
 def _find_location(path: SettingPath, name: str, locations: Mapping[SettingPath, str]) -> str:
@@ -144,20 +150,19 @@ def _describe_number(job: type[BaseModel], path: SettingPath) -> str:
     if bounds.ge is not None and bounds.le is not None:
         return f"{noun} from {bounds.ge} to {bounds.le}"
 
-    limits = []
-    if bounds.ge is not None:
-        limits.append(f"of at least {bounds.ge}")
-    if bounds.gt is not None:
-        limits.append(f"greater than {bounds.gt}")
-    if bounds.le is not None:
-        limits.append(f"at most {bounds.le}")
-    if bounds.lt is not None:
-        limits.append(f"less than {bounds.lt}")
+    phrases = {
+        "of at least": bounds.ge,
+        "greater than": bounds.gt,
+        "at most": bounds.le,
+        "less than": bounds.lt,
+    }
+    limits = [f"{phrase} {limit}" for phrase, limit in phrases.items() if limit is not None]
     return f"{noun} {' and '.join(limits)}".rstrip()
 
 
 def _split_choices(text: object) -> list[str]:
-    return [choice.strip("'") for choice in str(text).replace(" or ", ", ").split(", ")]
+    choices = str(text).replace(" or ", ", ").split(", ")
+    return [choice.strip("'") for choice in choices]
 
 
 def _suggest_choice(value: str, choices: list[str]) -> str:
@@ -174,29 +179,37 @@ def _closest(value: str, choices: list[str]) -> str | None:
 
 def _describe_unknown_setting(job: type[BaseModel], path: SettingPath) -> str:
     """The problem, with the setting that was probably meant: of that group, or else of another."""
-    name = str(path[-1]).lower() if path else ""
-    group = path[:-1]
-    names = setting_names(job, group)
+    *group, last = path or [""]
+    name = str(last).lower()
+    names = setting_names(job, tuple(group))
     if name in names:
-        kinds = " or ".join(kinds_with_setting(job, (*group, name)))
-        kind_path = format_path((*group, "kind"))
-        return f"is a setting of {kind_path} {kinds}; remove it, or change {kind_path}"
+        return _describe_setting_of_other_kind(job, (*group, name))
 
     match = _closest(name, names)
     if match:
         return f"is not a setting; write {format_path((*group, match))}"
-    if elsewhere := _same_setting_elsewhere(job, name):
-        return f"is not a setting; write {' or '.join(map(format_path, elsewhere))}"
-    owner = f"the settings of {format_path(group)}" if group else "the settings"
+    elsewhere = _same_setting_elsewhere(job, name)
+    if elsewhere:
+        paths = " or ".join(map(format_path, elsewhere))
+        return f"is not a setting; write {paths}"
+    owner = f"the settings of {format_path(tuple(group))}" if group else "the settings"
     return f"is not a setting; {owner} are {', '.join(names)}"
+
+
+def _describe_setting_of_other_kind(job: type[BaseModel], path: SettingPath) -> str:
+    kinds = " or ".join(kinds_with_setting(job, path))
+    kind_path = format_path((*path[:-1], "kind"))
+    return f"is a setting of {kind_path} {kinds}; remove it, or change {kind_path}"
 
 
 def _same_setting_elsewhere(job: type[BaseModel], name: str) -> list[SettingPath]:
     """The settings inside any group whose name is nearest to `name`, if one is near enough."""
-    paths = [path for path in iter_setting_paths(job) if len(path) > 1]
-    names = {str(path[-1]) for path in paths}
-    matches = get_close_matches(name, names, n=1, cutoff=MIN_SIMILARITY_ELSEWHERE)
-    return [path for path in paths if path[-1] in matches]
+    paths_by_name: dict[str, list[SettingPath]] = {}
+    for path in iter_setting_paths(job):
+        if len(path) > 1:
+            paths_by_name.setdefault(str(path[-1]), []).append(path)
+    matches = get_close_matches(name, paths_by_name, n=1, cutoff=MIN_SIMILARITY_ELSEWHERE)
+    return paths_by_name[matches[0]] if matches else []
 
 
 def _setting_path(job: type[BaseModel], error: ErrorDetails) -> SettingPath:

@@ -32,14 +32,19 @@ def sanitize_lines(text: str) -> str:
 
 def sanitize_json(text: str) -> str:
     """Equal JSON that is safe on a terminal: unsafe characters in its strings are escaped."""
-    return UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+    def escape(match: re.Match[str]) -> str:
+        return f"\\u{ord(match[0]):04x}"
+
+    return UNSAFE_IN_JSON.sub(escape, text)
 
 
 def truncate_text(text: str, most: int) -> str:
     """The text, or its first `most` characters and how many more it has."""
-    if len(text) <= most:
+    rest = len(text) - most
+    if rest <= 0:
         return text
-    return f"{text[:most]}… and {len(text) - most:,} more characters"
+    return f"{text[:most]}… and {rest:,} more characters"
 
 
 def quote_shell_word(text: str) -> str:
@@ -48,15 +53,19 @@ def quote_shell_word(text: str) -> str:
         text = f"./{text}"
     if not UNSAFE_IN_LINE.search(text):
         return quote(text)
-    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"$'{UNSAFE_IN_LINE.sub(lambda match: _escape_bytes(match[0]), escaped)}'"
+    text = text.replace("\\", "\\\\")
+    text = text.replace("'", "\\'")
+    text = UNSAFE_IN_LINE.sub(_escape_bytes, text)
+    return f"$'{text}'"
 
 
 def format_command(verb: str, run: str, *options: str) -> str:
     """The command line that applies a verb to a run."""
-    return " ".join(("imagekiln", verb, quote_shell_word(run), *options))
+    words = ["imagekiln", verb, quote_shell_word(run), *options]
+    return " ".join(words)
 
 
-def _escape_bytes(character: str) -> str:
+def _escape_bytes(match: re.Match[str]) -> str:
     # Python reads a byte of a file name that is not UTF-8 as a lone surrogate.
-    return "".join(f"\\x{byte:02x}" for byte in character.encode(errors="surrogateescape"))
+    encoded = match[0].encode(errors="surrogateescape")
+    return "".join(f"\\x{byte:02x}" for byte in encoded)

@@ -13,6 +13,7 @@ from imagekiln.steps.storage.store import Store
 def open_store(uri: str) -> Store:
     """The folder at a local path, or at any URI that fsspec knows, without any request to it."""
     if "://" not in uri or uri.startswith("file://"):
-        return LocalStore(Path(uri.removeprefix("file://")).expanduser())
+        folder = Path(uri.removeprefix("file://"))
+        return LocalStore(folder.expanduser())
     files, path = open_filesystem(uri)
     return ObjectStore(uri.rstrip("/"), path.rstrip("/"), files)
