@@ -111,8 +111,8 @@ def make_scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers
     """
     if sampler == "default":
         return pipe.scheduler
-    name, settings = SCHEDULERS[sampler]
-    wanted, given = getattr(diffusers, name), type(pipe.scheduler)
+    spec = SCHEDULERS[sampler]
+    wanted, given = getattr(diffusers, spec.class_name), type(pipe.scheduler)
     kin = {given, *pipe.scheduler.compatibles}
     # LCM's scheduler names no kin, but runs on what DDIM's runs on.
     if wanted not in kin and not (sampler == "lcm" and diffusers.DDIMScheduler in kin):
@@ -120,7 +120,7 @@ def make_scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers
             f"sampler {sampler!r} does not fit this model, which came with {given.__name__}"
         )
     try:
-        return wanted.from_config(pipe.scheduler.config, **settings)
+        return wanted.from_config(pipe.scheduler.config, **spec.config)
     except (ImportError, ValueError, TypeError) as error:
         raise ValueError(
             f"sampler {sampler!r} does not fit this model ({str(error).strip()})"

@@ -64,7 +64,7 @@ def test_what_is_no_setting_of_speed_is_refused_with_those_that_are(
     setting: str, tmp_path: Path
 ) -> None:
     said = (
-        rf"speed\.{setting} is no setting; write one of compile, compile_cache, vae, quantization\."
+        rf"speed\.{setting} is not a setting; the settings of speed are compile, compile_cache, vae, quantization\."
     )
     with pytest.raises(BadInput, match=said):
         _planned(tmp_path, speed={setting: 2})
@@ -103,7 +103,7 @@ def test_a_shortcut_that_does_not_go_with_the_rest_of_the_job_is_refused(
 
 
 def test_fp8_without_compiling_is_refused_with_its_place(tmp_path: Path) -> None:
-    said = r"speed has fp8, which without compiling is slower than bfloat16, and compile: off; remove one"
+    said = r"speed has quantization: fp8 and compile: off; .* remove one of them"
     with pytest.raises(BadInput, match=said):
         _planned(tmp_path, speed={"quantization": "fp8", "compile": "off"})
 

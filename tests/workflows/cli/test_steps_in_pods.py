@@ -164,7 +164,7 @@ def test_job_is_read_from_where_job_uri_says(tmp_path: Path, s3_bucket: str) -> 
         ({"IMAGEKILN_JOB": ""}, "neither job nor job-uri"),
         ({"IMAGEKILN_JOB_URI": _encoded("s3://jobs/a.yaml")}, "both job and job-uri"),
         ({"IMAGEKILN_JOB": "{{=sprig.b64enc(x)}}"}, "IMAGEKILN_JOB"),
-        ({"IMAGEKILN_LOGICAL_DATE": "{{workflow.scheduledTime}}"}, "is no date"),
+        ({"IMAGEKILN_LOGICAL_DATE": "{{workflow.scheduledTime}}"}, "is not an ISO 8601 date"),
         (
             {"IMAGEKILN_LOGICAL_DATE": "2026-11-21", "IMAGEKILN_TIMEZONE": _encoded("Mars/Phobos")},
             "Mars/Phobos",

@@ -129,7 +129,7 @@ def test_tuning_file_must_be_readable(s3_bucket: str) -> None:
     assert finding.verdict == "ok"
     assert finding.says == f"{name} can be read."
     open_store(s3_bucket).replace("tuning.yaml", b"entries: []")
-    assert "is no tuning file" in check_tuning(job).says
+    assert "is not a tuning file" in check_tuning(job).says
 
 
 @pytest.mark.parametrize("key", ["prompts", "output"])

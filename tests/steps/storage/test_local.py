@@ -1,3 +1,5 @@
+"""Stores on a local disk, whatever state it is in."""
+
 import errno
 import os
 import stat
@@ -12,7 +14,7 @@ from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.runs.shard import missing_parts, read_shard
-from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage import local, open_store
 from imagekiln.steps.storage.local import LocalStore
 from tests import jobs
 from tests.mounts import fill, make_read_only, small_disk
@@ -62,9 +64,8 @@ def test_planning_on_a_full_disk_can_be_run_again(disk: Path, tmp_path: Path) ->
 
 
 def test_shard_on_a_full_disk_keeps_whole_parts_and_resumes(disk: Path, tmp_path: Path) -> None:
-    from imagekiln.steps.generate.step import (
-        generate,
-    )  # torch is slow to import, and other tests here need none
+    # Imported here since torch is slow to import, and other tests need none.
+    from imagekiln.steps.generate.step import generate
 
     settings = {"steps": 1}
     planned = jobs.plan(
@@ -75,14 +76,14 @@ def test_shard_on_a_full_disk_keeps_whole_parts_and_resumes(disk: Path, tmp_path
         generate(planned.uri, 0)
     assert raised.value.exit_code == 75
     store = open_store(planned.uri)
-    wanted = read_shard(store, planned.plan, 0)
-    left = missing_parts(store, wanted)
-    assert 0 < len(left) < len(wanted)
+    shard = read_shard(store, planned.plan, 0)
+    missing = missing_parts(store, shard)
+    assert 0 < len(missing) < len(shard)
     ballast.unlink()
     done = generate(planned.uri, 0)
     assert done is not None
-    assert done.parts == len(left)
-    assert missing_parts(store, wanted) == []
+    assert done.parts == len(missing)
+    assert missing_parts(store, shard) == []
     assert not [name for name in contents(disk) if ".writing" in name]
 
 
@@ -92,7 +93,9 @@ def test_read_only_disk_is_bad_input(disk: Path) -> None:
     make_read_only(disk)
     assert store.read("a") == b"x"
     for write in (store.create, store.replace):
-        with pytest.raises(BadInput, match=r"Read-only file system\. Name another place"):
+        with pytest.raises(
+            BadInput, match=r"cannot be used \(Read-only file system\)\. Choose another path"
+        ):
             write("b", b"x")
 
 
@@ -132,7 +135,7 @@ def test_file_where_a_folder_should_be_is_bad_input(tmp_path: Path) -> None:
         lambda: store.replace("images/00000-0000.parquet", b"x"),
         lambda: store.read("images/00000-0000.parquet"),
     ):
-        with pytest.raises(BadInput, match="Name another place"):
+        with pytest.raises(BadInput, match="Choose another path"):
             action()
 
 
@@ -163,7 +166,7 @@ def test_every_folder_that_was_made_survives_a_power_cut(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[Path] = []
-    monkeypatch.setattr("imagekiln.steps.storage.local.sync_folder", synced.append)
+    monkeypatch.setattr(local, "sync_folder", synced.append)
     store = LocalStore(tmp_path / "datasets" / "postcards")
     store.create("images/a", b"x")
     above = [tmp_path, tmp_path / "datasets", tmp_path / "datasets" / "postcards"]
@@ -173,7 +176,7 @@ def test_every_folder_that_was_made_survives_a_power_cut(
     assert synced == [above[-1] / "images"]
 
 
-def test_folder_that_another_made_meanwhile_is_taken(
+def test_folder_that_another_writer_makes_meanwhile_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make = Path.mkdir

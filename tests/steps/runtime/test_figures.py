@@ -12,7 +12,7 @@ from imagekiln.steps.runtime.figures import (
 
 
 @pytest.mark.parametrize(
-    ("number", "said"),
+    ("number", "text"),
     [
         (0, "0"),
         (0.0412, "0.0412"),
@@ -22,12 +22,12 @@ from imagekiln.steps.runtime.figures import (
         (99.99, "100"),
     ],
 )
-def test_a_figure_has_three_digits_that_count(number: float, said: str) -> None:
-    assert format_number(number) == said
+def test_a_number_has_three_significant_digits(number: float, text: str) -> None:
+    assert format_number(number) == text
 
 
 @pytest.mark.parametrize(
-    ("number", "said"),
+    ("number", "text"),
     [
         (0, "0 bytes"),
         (999, "999 bytes"),
@@ -36,12 +36,12 @@ def test_a_figure_has_three_digits_that_count(number: float, said: str) -> None:
         (5e18, "5,000 PB"),
     ],
 )
-def test_a_size_has_its_unit(number: float, said: str) -> None:
-    assert format_bytes(number) == said
+def test_a_size_has_its_unit(number: float, text: str) -> None:
+    assert format_bytes(number) == text
 
 
 @pytest.mark.parametrize(
-    ("share", "said"),
+    ("share", "text"),
     [
         (0, "0 %"),
         (0.125, "12.5 %"),
@@ -51,15 +51,15 @@ def test_a_size_has_its_unit(number: float, said: str) -> None:
         (0.5, "50 %"),
     ],
 )
-def test_a_share_that_is_not_all_or_nothing_is_never_told_as_that(share: float, said: str) -> None:
-    assert format_percent(share) == said
+def test_a_share_that_is_not_all_or_nothing_never_reads_as_that(share: float, text: str) -> None:
+    assert format_percent(share) == text
 
 
 @pytest.mark.parametrize(
-    ("number", "said"), [(41.53, "41.5 s"), (720, "12 min"), (12000, "3 h 20 min")]
+    ("number", "text"), [(41.53, "41.5 s"), (720, "12 min"), (12000, "3 h 20 min")]
 )
-def test_a_time_has_two_units_at_most(number: float, said: str) -> None:
-    assert format_duration(number) == said
+def test_a_time_has_two_units_at_most(number: float, text: str) -> None:
+    assert format_duration(number) == text
 
 
 def test_one_is_singular() -> None:

@@ -1,3 +1,5 @@
+"""What failures of storage mean to the user."""
+
 import errno
 import os
 from pathlib import Path
@@ -70,18 +72,18 @@ def test_failure_of_storage_says_whether_to_try_again(
 
 
 @pytest.mark.parametrize("name", sorted(CLIENT_SETTING_ERRORS))
-def test_mistakes_in_settings_are_told_from_failures_by_names_that_botocore_has(name: str) -> None:
+def test_setting_errors_are_recognized_by_names_that_botocore_has(name: str) -> None:
     assert issubclass(getattr(botocore.exceptions, name), botocore.exceptions.BotoCoreError)
 
 
-def test_what_is_no_failure_of_storage_is_left_alone() -> None:
+def test_other_errors_pass_unchanged() -> None:
     for error in (KeyError("image_id"), ValueError("a bug"), RuntimeError("a bug")):
         with pytest.raises(type(error)) as raised, translate_errors(WHERE):
             raise error
         assert raised.value is error
 
 
-def test_what_was_explained_already_is_not_explained_again() -> None:
+def test_explained_error_is_not_explained_again() -> None:
     error = Incomplete("other: is incomplete.")
     with pytest.raises(Incomplete) as raised, translate_errors(WHERE):
         raise error
@@ -95,7 +97,7 @@ def test_explained_failure_keeps_its_cause() -> None:
     assert raised.value.__cause__ is error
 
 
-def test_code_is_the_stores_own_word() -> None:
+def test_code_is_the_one_that_the_store_sent() -> None:
     assert error_code(from_store("SlowDown")) == "SlowDown"
     assert error_code(OSError(errno.EIO, "Input/output error")) == ""
 

@@ -1,3 +1,5 @@
+"""The settings of a job by their paths."""
+
 from imagekiln.steps.job.introspection import (
     accepts_type,
     has_user_defined_keys,
@@ -8,12 +10,12 @@ from imagekiln.steps.job.introspection import (
 from imagekiln.steps.job.job import Job
 
 
-def test_groups_are_found_by_path_and_other_settings_are_no_group() -> None:
+def test_groups_have_settings_and_other_settings_have_none() -> None:
     assert setting_names(Job, ("shard",)) == ["images", "minutes", "seconds_per_image"]
     assert setting_names(Job, ("name",)) == setting_names(Job, ("nowhere",)) == []
 
 
-def test_groups_in_a_list_are_found_by_their_place_in_it() -> None:
+def test_groups_in_a_list_are_found_by_their_index() -> None:
     assert setting_names(Job, ("gates", "checks", 0)) == ["share", "name", "entry"]
     assert setting_names(Job, ("gates", "checks")) == setting_names(Job, ("carry", 0)) == []
     assert accepts_type(Job, ("gates", "checks", 3, "entry"), str)
@@ -28,15 +30,15 @@ def test_members_that_the_user_names_are_found_by_any_name() -> None:
     assert not accepts_type(Job, ("model", "loras", "any"), str)
     assert (
         setting_description(Job, ("model", "loras", "any"))
-        == "At most 64 letters, digits, dots, - and _."
+        == "At most 64 letters, digits, dots, hyphens and underscores."
     )
 
 
 def test_every_setting_is_listed_once() -> None:
-    found = [*iter_setting_paths(Job)]
-    assert len(found) == len(set(found))
-    assert {("name",), ("model", "dtype"), ("limits", "pixels")} <= {*found}
-    assert ("model",) not in found
+    paths = [*iter_setting_paths(Job)]
+    assert len(paths) == len(set(paths))
+    assert {("name",), ("model", "dtype"), ("limits", "pixels")} <= {*paths}
+    assert ("model",) not in paths
 
 
 def test_what_a_setting_takes_is_read_from_its_type() -> None:
@@ -48,13 +50,13 @@ def test_what_a_setting_takes_is_read_from_its_type() -> None:
         ("model", "id"),
         ("defaults", "sampler"),
     ]
-    assert all(accepts_type(Job, place, str) for place in texts)
+    assert all(accepts_type(Job, path, str) for path in texts)
     assert not any(
-        accepts_type(Job, place, str)
-        for place in [("threads",), ("model",), ("carry",), ("nowhere",)]
+        accepts_type(Job, path, str)
+        for path in [("threads",), ("model",), ("carry",), ("nowhere",)]
     )
     assert [
-        place for place in [("prompts",), ("carry",), ("name",)] if accepts_type(Job, place, tuple)
+        path for path in [("prompts",), ("carry",), ("name",)] if accepts_type(Job, path, tuple)
     ] == [
         ("prompts",),
         ("carry",),

@@ -1,4 +1,4 @@
-"""A text as EXIF."""
+"""A text in EXIF."""
 
 import io
 
@@ -25,11 +25,8 @@ def test_other_readers_find_the_text(text: str) -> None:
 
 
 def test_the_longest_text_fits_a_jpeg_and_no_longer_one() -> None:
-    assert (
-        read(
-            encode_image(noise(8, 8), Jpeg(), EmbeddedMetadata("x" * MAX_COMMENT_UNITS))
-        ).parameters
-        == "x" * MAX_COMMENT_UNITS
-    )
+    longest = "x" * MAX_COMMENT_UNITS
+    content = encode_image(noise(8, 8), Jpeg(), EmbeddedMetadata(longest))
+    assert read(content).parameters == longest
     with pytest.raises(ValueError, match="too long"):
-        encode_image(noise(8, 8), Jpeg(), EmbeddedMetadata("x" * (MAX_COMMENT_UNITS + 1)))
+        encode_image(noise(8, 8), Jpeg(), EmbeddedMetadata(longest + "x"))

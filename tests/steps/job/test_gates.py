@@ -6,21 +6,20 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.gates import GateSettings, UserCheckGate
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import validate_job
-
-SMALLEST = {"name": "a", "prompts": "p.parquet", "output": "out", "model": {"id": "bundled:shapes"}}
+from tests.smallest import SMALLEST
 
 
 def _job(**gates: object) -> Job:
     return validate_job({**SMALLEST, "gates": gates})
 
 
-def test_nothing_fails_a_run_that_says_nothing_of_gates() -> None:
+def test_no_gate_fails_a_run_by_default() -> None:
     gates = _job().gates
     assert list(gates.all_gates) == ["blank", "safety", "low_contrast", "over_saturated"]
     assert [gate.share for gate in gates.all_gates.values()] == [None] * 4
 
 
-def test_gates_mark_in_the_order_of_the_docs_and_only_those_that_are_there() -> None:
+def test_gates_mark_in_the_order_of_the_docs_and_only_those_that_are_set() -> None:
     checks = [{"name": "nsfw", "entry": "a.b:c"}, {"name": "logo", "entry": "a:d"}]
     gates = _job(checks=checks, near_duplicate={}).gates
     assert list(gates.marking_gates) == [
@@ -37,46 +36,55 @@ def test_gates_mark_in_the_order_of_the_docs_and_only_those_that_are_there() -> 
 @pytest.mark.parametrize(
     ("gates", "sentence"),
     [
-        ({"low_contrast": {"below": 0.6}}, "gates.low_contrast.below is 0.6; write 0.5 or less"),
-        ({"over_saturated": {"above": -1}}, "gates.over_saturated.above is -1; write 0 or more"),
+        (
+            {"low_contrast": {"below": 0.6}},
+            "gates.low_contrast.below is 0.6; write a number from 0 to 0.5",
+        ),
+        (
+            {"over_saturated": {"above": -1}},
+            "gates.over_saturated.above is -1; write a number from 0 to 1",
+        ),
         (
             {"near_duplicate": {"distance": 9}},
-            "gates.near_duplicate.distance is 9; write 8 or less",
+            "gates.near_duplicate.distance is 9; write a whole number from 0 to 8",
         ),
         (
             {"near_duplicate": {"distance": True}},
-            "gates.near_duplicate.distance is true or false; write a number",
+            "gates.near_duplicate.distance is true; write a whole number from 0 to 8",
         ),
-        ({"blank": {"share": 1.5}}, "gates.blank.share is 1.5; write 1 or less"),
-        ({"safety": {"below": 1}}, "gates.safety.below is no setting"),
-        ({"low_contrats": {}}, 'gates.low_contrats is no setting; write "low_contrast"'),
+        ({"blank": {"share": 1.5}}, "gates.blank.share is 1.5; write a number from 0 to 1"),
+        ({"safety": {"below": 1}}, "gates.safety.below is not a setting"),
+        ({"low_contrats": {}}, "gates.low_contrats is not a setting; write gates.low_contrast"),
         ({"checks": {"name": "a"}}, "gates.checks is a group of settings; write a list"),
-        ({"checks": [{"name": "a"}]}, "gates.checks.0.entry is missing; write it"),
+        (
+            {"checks": [{"name": "a"}]},
+            "gates.checks[0].entry is missing; write the function, as package.module:function",
+        ),
         (
             {"checks": [{"name": "A b", "entry": "a:b"}]},
-            'gates.checks.0.name is "A b"; write at most 40',
+            'gates.checks[0].name is "A b"; write at most 40',
         ),
         (
             {"checks": [{"name": "a", "entry": "a.b"}]},
-            'gates.checks.0.entry is "a.b"; write the function, as',
+            'gates.checks[0].entry is "a.b"; write the function, as',
         ),
-        ({"checks": [{"name": "a", "entry": "os;x:b"}]}, "gates.checks.0.entry is"),
-        ({"checks": [{"name": "a\n", "entry": "a:b"}]}, "gates.checks.0.name is"),
+        ({"checks": [{"name": "a", "entry": "os;x:b"}]}, "gates.checks[0].entry is"),
+        ({"checks": [{"name": "a\n", "entry": "a:b"}]}, "gates.checks[0].name is"),
         (
             {"checks": [{"name": "a", "entri": "a:b"}]},
-            'gates.checks.0.entri is no setting; write "entry"',
+            "gates.checks[0].entri is not a setting; write gates.checks[0].entry",
         ),
         (
             {"checks": [{"name": "blank", "entry": "a:b"}]},
-            'gates.checks.0.name is "blank", which means something',
+            'gates.checks[0].name is "blank", the name of a built-in gate',
         ),
         (
             {"checks": [{"name": "a", "entry": "a:b"}] * 2},
-            "gates.checks has two checks of one name; rename one",
+            'gates.checks has two checks named "a"; rename one of them',
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(gates: dict[str, object], sentence: str) -> None:
+def test_mistakes_are_reported_with_their_path(gates: dict[str, object], sentence: str) -> None:
     with pytest.raises(BadInput) as caught:
         _job(**gates)
     assert sentence in str(caught.value)

@@ -1,4 +1,4 @@
-"""The settings of each kind of encoding, and what is said where they are wrong."""
+"""The settings of each kind of encoding, and the messages for wrong ones."""
 
 from pathlib import Path
 
@@ -19,16 +19,16 @@ from imagekiln.steps.job.output import (
 from imagekiln.steps.job.reader import read_job, validate_job
 from tests import jobs
 from tests.encodings import ALL, KINDS, LOSSLESS, said
-from tests.steps.job.test_mistakes import SMALLEST
+from tests.smallest import SMALLEST
 
 
-def _told(**values: object) -> str:
+def _message(**values: object) -> str:
     with pytest.raises(BadInput) as caught:
         validate_job({**SMALLEST, "encoding": values})
     return str(caught.value).removeprefix("job: ")
 
 
-def test_png_is_what_is_written_where_nothing_is_said() -> None:
+def test_png_is_the_default() -> None:
     assert (
         validate_job(SMALLEST).encoding
         == validate_job({**SMALLEST, "encoding": {}}).encoding
@@ -38,7 +38,7 @@ def test_png_is_what_is_written_where_nothing_is_said() -> None:
 
 
 @pytest.mark.parametrize("encoding", ALL, ids=said)
-def test_an_encoding_comes_back_from_what_is_stored_of_it(encoding: Encoding) -> None:
+def test_an_encoding_reads_back_from_its_stored_form(encoding: Encoding) -> None:
     job = validate_job({**SMALLEST, "encoding": encoding.model_dump()})
     assert job.encoding == encoding
     assert Job.model_validate_json(job.model_dump_json()) == job
@@ -46,34 +46,42 @@ def test_an_encoding_comes_back_from_what_is_stored_of_it(encoding: Encoding) ->
 
 
 @pytest.mark.parametrize(
-    ("values", "told"),
+    ("values", "message"),
     [
         ({"kind": "gif"}, 'encoding.kind is "gif"; write one of png, jpeg, webp.'),
         ({"kind": "jxl"}, 'encoding.kind is "jxl"; write one of png, jpeg, webp.'),
         ({"kind": "jpg"}, 'encoding.kind is "jpg"; write "jpeg".'),
         ({"kind": "WebP"}, 'encoding.kind is "WebP"; write "webp".'),
         ({"kind": 3}, 'encoding.kind is "3"; write one of png, jpeg, webp.'),
-        ({"level": 10}, "encoding.level is 10; write 9 or less."),
-        ({"kind": "jpeg", "quality": 0}, "encoding.quality is 0; write 1 or more."),
+        ({"level": 10}, "encoding.level is 10; write a whole number from 0 to 9."),
+        (
+            {"kind": "jpeg", "quality": 0},
+            "encoding.quality is 0; write a whole number from 1 to 100.",
+        ),
         (
             {"kind": "jpeg", "subsampling": 411},
             "encoding.subsampling is 411; write one of 444, 422, 420.",
         ),
-        ({"kind": "webp", "method": 7}, "encoding.method is 7; write 6 or less."),
-        ({"kind": "jpeg", "qualty": 90}, 'encoding.qualty is no setting; write "quality".'),
+        ({"kind": "webp", "method": 7}, "encoding.method is 7; write a whole number from 0 to 6."),
+        (
+            {"kind": "jpeg", "qualty": 90},
+            "encoding.qualty is not a setting; write encoding.quality.",
+        ),
         (
             {"kind": "jpeg", "level": 3},
-            "encoding.level is no setting; it is one of another kind, so remove it or change kind.",
+            "encoding.level is a setting of encoding.kind png; remove it, or change encoding.kind.",
         ),
     ],
 )
-def test_wrong_settings_are_told_with_what_to_write(values: dict[str, object], told: str) -> None:
-    assert _told(**values) == told
+def test_wrong_settings_are_reported_with_what_to_write(
+    values: dict[str, object], message: str
+) -> None:
+    assert _message(**values) == message
 
 
-def test_an_encoding_that_is_no_group_is_told_with_its_settings() -> None:
+def test_an_encoding_that_is_not_a_group_is_reported_with_its_settings() -> None:
     with pytest.raises(
-        BadInput, match=r"encoding is 3; write settings in it: kind, level, quality, "
+        BadInput, match=r"encoding is 3; it is a group: set encoding\.kind, encoding\.level, "
     ):
         validate_job({**SMALLEST, "encoding": 3})
 
@@ -81,14 +89,14 @@ def test_an_encoding_that_is_no_group_is_told_with_its_settings() -> None:
 @pytest.mark.parametrize(
     "values", [{}, {"level": 9}, {"kind": "png"}, {"kind": "jpeg"}, {"kind": "webp", "method": 1}]
 )
-def test_editors_are_told_what_is_right(values: dict[str, object]) -> None:
+def test_the_schema_accepts_what_the_job_accepts(values: dict[str, object]) -> None:
     jsonschema.validate({**SMALLEST, "encoding": values}, Job.model_json_schema())
 
 
 @pytest.mark.parametrize(
     "values", [{"kind": "gif"}, {"quality": 9}, {"kind": "jpeg", "level": 1}, {"level": 10}]
 )
-def test_editors_are_told_what_is_wrong(values: dict[str, object]) -> None:
+def test_the_schema_refuses_what_the_job_refuses(values: dict[str, object]) -> None:
     with pytest.raises(jsonschema.ValidationError):
         jsonschema.validate({**SMALLEST, "encoding": values}, Job.model_json_schema())
 
@@ -104,12 +112,12 @@ def test_the_command_line_changes_kind_and_settings(tmp_path: Path) -> None:
 
 
 def test_each_kind_has_a_suffix_and_a_name_of_its_own() -> None:
-    assert [file_suffix(each) for each in KINDS] == [".png", ".jpg", ".webp"]
-    assert [mime_type(each) for each in KINDS] == ["image/png", "image/jpeg", "image/webp"]
+    assert [file_suffix(kind) for kind in KINDS] == [".png", ".jpg", ".webp"]
+    assert [mime_type(kind) for kind in KINDS] == ["image/png", "image/jpeg", "image/webp"]
 
 
-def test_what_keeps_every_pixel_is_known() -> None:
-    assert [each for each in ALL if is_lossless(each)] == [*LOSSLESS]
+def test_the_lossless_encodings_are_those_that_keep_every_pixel() -> None:
+    assert [encoding for encoding in ALL if is_lossless(encoding)] == [*LOSSLESS]
 
 
 @pytest.mark.parametrize(("encoding", "most"), [(Webp(), 16_383), (Jpeg(), 65_535)], ids=str)
@@ -124,7 +132,7 @@ def test_images_too_wide_for_the_file_are_refused_at_planning(
     assert jobs.rejected(jobs.plan(tmp_path / "b", prompts, limits={"rejected_share": 1})) == []
 
 
-def test_the_encoding_is_no_part_of_an_images_id(tmp_path: Path) -> None:
+def test_the_encoding_is_not_part_of_an_images_id(tmp_path: Path) -> None:
     kinds: dict[str, Encoding] = {"all": Png(), "mark": Jpeg(), "none": Webp()}
     ids = [
         jobs.image_rows(

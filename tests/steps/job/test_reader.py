@@ -1,3 +1,5 @@
+"""Reading a job: from a file, the environment and `--set`, with the place of every mistake."""
+
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ model:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
 
 
@@ -26,7 +28,7 @@ def _read(text: str | bytes, *changes: str, **environment: str) -> Job:
     return read_job("job.yaml", changes, environment)
 
 
-def _told(text: str | bytes, *changes: str, **environment: str) -> str:
+def _message(text: str | bytes, *changes: str, **environment: str) -> str:
     with pytest.raises(BadInput) as caught:
         _read(text, *changes, **environment)
     return str(caught.value)
@@ -47,7 +49,7 @@ def test_bundled_job_is_found_by_name() -> None:
     assert read_job("bundled:demo.yaml", (), {}).name == "demo"
 
 
-def test_byte_order_mark_is_no_mistake() -> None:
+def test_byte_order_mark_is_ignored() -> None:
     assert _read(b"\xef\xbb\xbf" + JOB.encode()) == _read(JOB)
 
 
@@ -57,103 +59,112 @@ def test_braces_of_other_template_languages_stay_as_they_are() -> None:
 
 
 def test_unknown_setting_is_named_with_its_line_and_the_nearest() -> None:
-    assert _told(JOB + "carryy: [a]\n") == 'job.yaml:7: carryy is no setting; write "carry".'
-    assert _told(JOB + "defaults:\n  steps: 3\n  gidance: 3\n") == (
-        'job.yaml:9: defaults.gidance is no setting; write "guidance".'
+    assert _message(JOB + "carryy: [a]\n") == "job.yaml:7: carryy is not a setting; write carry."
+    assert _message(JOB + "defaults:\n  steps: 3\n  gidance: 3\n") == (
+        "job.yaml:9: defaults.gidance is not a setting; write defaults.guidance."
     )
 
 
-def test_every_mistake_is_told_at_its_own_line() -> None:
-    assert _told(
+def test_every_mistake_is_reported_at_its_own_line() -> None:
+    assert _message(
         JOB.replace("float32", "bf16") + "defaults:\n  steps: 0\n  width: -1\nunknown: 1\n"
     ).splitlines() == [
         'job.yaml:6: model.dtype is "bf16"; write "bfloat16".',
-        "job.yaml:8: defaults.steps is 0; write 1 or more.",
-        "job.yaml:9: defaults.width is -1; write 1 or more.",
-        "job.yaml:10: unknown is no setting; write one of name, prompts, output, model, columns, carry, defaults, "
-        "format, card, encoding, metadata, c2pa, shard, part, batch, device, threads, speed, limits, gates, "
-        "price_per_hour, run_id, skip_existing, unconditional_writes, cluster.",
+        "job.yaml:8: defaults.steps is 0; write a whole number from 1 to 1000.",
+        "job.yaml:9: defaults.width is -1; write a whole number of at least 1.",
+        "job.yaml:10: unknown is not a setting; the settings are name, prompts, output, model, "
+        "columns, carry, defaults, format, card, encoding, metadata, c2pa, shard, part, batch, "
+        "device, threads, speed, limits, gates, price_per_hour, run_id, "
+        "skip_existing, unconditional_writes, cluster.",
     ]
 
 
-def test_setting_that_is_there_twice_is_refused_at_the_second() -> None:
-    assert _told(JOB + "name: again\n") == "job.yaml:7: name is there twice. Remove one of them."
-    assert _told(JOB + "defaults:\n  seed: 1\n  seed: 2\n") == (
-        "job.yaml:9: defaults.seed is there twice. Remove one of them."
+def test_setting_that_is_set_twice_is_refused_at_the_second() -> None:
+    assert _message(JOB + "name: again\n") == (
+        "job.yaml:7: name is already set at job.yaml:1. Remove one of them."
+    )
+    assert _message(JOB + "defaults:\n  seed: 1\n  seed: 2\n") == (
+        "job.yaml:9: defaults.seed is already set at job.yaml:8. Remove one of them."
     )
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (
             b"",
-            "job.yaml: holds no settings. Write name, prompts, output and model, each as `key: value`.",
+            "job.yaml: contains no settings. "
+            "Write name, prompts, output and model, each as `key: value`.",
         ),
         (
             b"# all\n# commented\n",
-            "job.yaml: holds no settings. Write name, prompts, output and model, each as",
+            "job.yaml: contains no settings. Write name, prompts, output and model, each as",
         ),
-        (b"- a\n- b\n", "job.yaml: holds no settings."),
-        (b"just words", "job.yaml: holds no settings."),
+        (b"- a\n- b\n", "job.yaml: contains no settings."),
+        (b"just words", "job.yaml: contains no settings."),
         (
             b"a: [1\nb: 2\n",
-            "job.yaml:2: is not YAML (expected ',' or ']', but got ':'). Correct it.",
+            "job.yaml:2: is not valid YAML (expected ',' or ']', but got ':'). Correct the syntax.",
         ),
         (
             b"\tname: x\n",
-            "job.yaml:1: is not YAML (found character '\\t' that cannot start any token).",
+            "job.yaml:1: is not valid YAML (found character '\\t' that cannot start any token).",
         ),
         (
             b"name: a\n---\nname: b\n",
-            "job.yaml:2: is not YAML (found another document). Correct it.",
+            "job.yaml:2: is not valid YAML (found another document). Correct the syntax.",
         ),
         (
             b"name: *nowhere\n",
-            "job.yaml:1: is not YAML (found undefined alias 'nowhere'). Correct it.",
+            "job.yaml:1: is not valid YAML (found undefined alias 'nowhere'). Correct the syntax.",
         ),
-        (b"name: \0\n", "job.yaml: is not YAML (unacceptable character #x0000"),
-        (b"? [a]\n: 1\n", "job.yaml:1: is not YAML (found unhashable key). Correct it."),
-        (b"name: \xff\n", "job.yaml: is no job file: it is not UTF-8 text. Name another file."),
+        (b"name: \0\n", "job.yaml: is not valid YAML (unacceptable character #x0000"),
+        (
+            b"? [a]\n: 1\n",
+            "job.yaml:1: is not valid YAML (found unhashable key). Correct the syntax.",
+        ),
+        (b"name: \xff\n", "job.yaml: is not UTF-8 text. Name a job file."),
         (
             b"PAR1\x15\x04\xf0\x9f",
-            "job.yaml: is no job file: it is not UTF-8 text. Name another file.",
+            "job.yaml: is not UTF-8 text. Name a job file.",
         ),
     ],
 )
-def test_what_is_no_job_file_is_told_in_one_sentence(text: bytes, told: str) -> None:
-    assert _told(text).startswith(told)
-    assert "\n" not in _told(text)
+def test_content_that_is_not_a_job_is_reported_in_one_sentence(text: bytes, message: str) -> None:
+    assert _message(text).startswith(message)
+    assert "\n" not in _message(text)
 
 
 @pytest.mark.parametrize(
     "tag", ["!!python/object/apply:os.system [true]", "!!python/name:os.system"]
 )
 def test_yaml_runs_no_code(tag: str) -> None:
-    assert "could not determine a constructor" in _told(JOB.replace("name: test", f"name: {tag}"))
+    assert "could not determine a constructor" in _message(
+        JOB.replace("name: test", f"name: {tag}")
+    )
 
 
 def test_alias_that_holds_itself_is_refused() -> None:
-    assert "job.yaml:7: loop is no setting" in _told(JOB + "loop: &a {b: *a}\n")
+    assert "job.yaml:7: loop is not a setting" in _message(JOB + "loop: &a {b: *a}\n")
 
 
 def test_aliases_of_aliases_cost_no_more_than_they_are_long() -> None:
     bomb = "".join(f"k{n}: &k{n} [{', '.join([f'*k{n - 1}'] * 9)}]\n" for n in range(1, 30))
-    assert "defaults is a list" in _told(JOB + "k0: &k0 [x]\n" + bomb + "defaults: *k29\n")
+    assert "defaults is a list" in _message(JOB + "k0: &k0 [x]\n" + bomb + "defaults: *k29\n")
 
 
-def test_job_that_is_not_there_or_a_folder_is_told_so() -> None:
+def test_absent_job_and_folder_are_reported_as_such() -> None:
     with pytest.raises(Missing, match=r"^nowhere\.yaml: no such file\. Check the name\.$"):
         read_job("nowhere.yaml", (), {})
     with pytest.raises(BadInput, match=r"^\.: is a folder\. Name a job file\.$"):
         read_job(".", (), {})
 
 
-def test_set_goes_over_environment_and_environment_over_the_file() -> None:
+def test_set_overrides_the_environment_which_overrides_the_file() -> None:
     text = JOB + "defaults: {steps: 1, seed: 1, guidance: 1}\n"
     environment = {"IMAGEKILN__DEFAULTS__STEPS": "2", "IMAGEKILN__DEFAULTS__SEED": "2"}
-    given = _read(text, "defaults.steps=3", **environment).defaults
-    assert (given.steps, given.seed, given.guidance) == (3, 2, 1)
+    defaults = _read(text, "defaults.steps=3", **environment).defaults
+    assert (defaults.steps, defaults.seed, defaults.guidance) == (3, 2, 1)
 
 
 def test_environment_of_the_process_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +178,7 @@ def test_set_makes_groups_that_the_file_lacks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ("defaults.steps", "--set defaults.steps: has no value. Write --set key=value."),
         ("=5", "--set : names no setting. Name one, such as defaults.steps."),
@@ -175,29 +186,30 @@ def test_set_makes_groups_that_the_file_lacks() -> None:
             "defaults..steps=5",
             "--set defaults..steps: names no setting. Name one, such as defaults.steps.",
         ),
-        ("name.first=5", "--set name.first: name is no group of settings. Set name itself."),
+        ("name.first=5", "--set name.first: name is not a group of settings. Set name itself."),
         ("model.dtype=bf16", '--set model.dtype: model.dtype is "bf16"; write "bfloat16".'),
         (
             "model=x",
-            '--set model: model is "x"; write settings in it: id, revision, dtype, controlnet, ip_adapter, loras.',
+            '--set model: model is "x"; it is a group: set model.id, model.revision, model.dtype, '
+            "model.controlnet, model.ip_adapter, model.loras.",
         ),
         (
             "defaults.stepss=1",
-            '--set defaults.stepss: defaults.stepss is no setting; write "steps".',
+            "--set defaults.stepss: defaults.stepss is not a setting; write defaults.steps.",
         ),
-        ("prompts=[]", "--set prompts: prompts is an empty list; write at least one."),
+        ("prompts=[]", "--set prompts: prompts is an empty list; list at least one."),
     ],
 )
-def test_mistake_in_set_is_told_with_the_option(change: str, told: str) -> None:
-    assert _told(JOB, change) == told
+def test_mistake_in_set_is_reported_with_the_option(change: str, message: str) -> None:
+    assert _message(JOB, change) == message
 
 
-def test_mistake_in_the_environment_is_told_with_the_variable() -> None:
-    assert _told(JOB, IMAGEKILN__DEFAULTS__STEPS="x") == (
-        'IMAGEKILN__DEFAULTS__STEPS: defaults.steps is "x"; write a whole number.'
+def test_mistake_in_the_environment_is_reported_with_the_variable() -> None:
+    assert _message(JOB, IMAGEKILN__DEFAULTS__STEPS="x") == (
+        'IMAGEKILN__DEFAULTS__STEPS: defaults.steps is "x"; write a whole number from 1 to 1000.'
     )
     assert (
-        _told(JOB, IMAGEKILN__="x")
+        _message(JOB, IMAGEKILN__="x")
         == "IMAGEKILN__: names no setting. Name one, such as defaults.steps."
     )
 
@@ -229,16 +241,18 @@ def test_set_reads_lists_and_null_where_a_setting_takes_them() -> None:
 
 
 def test_plain_values_are_checked_without_a_file() -> None:
-    with pytest.raises(BadInput, match=r"^job: name is missing; write it\.$"):
+    with pytest.raises(
+        BadInput, match=r"^job: name is missing; write at most 40 lower-case letters, .*\.$"
+    ):
         validate_job({"prompts": "p", "output": "o", "model": {"id": "m"}})
 
 
 @pytest.mark.parametrize("word", ["on", "off"])
-def test_on_and_off_mean_what_they_say_though_yaml_takes_them_for_truths(word: str) -> None:
+def test_bare_on_and_off_are_words_though_yaml_reads_booleans(word: str) -> None:
     assert _read(JOB + f"speed: {{compile: {word}}}\n").speed.compile == word
     assert _read(JOB, f"speed.compile={word}").speed.compile == word
     assert _read(JOB + "speed: {compile_cache: off}\n").speed.compile_cache == "off"
 
 
-def test_a_word_that_no_switch_knows_is_refused() -> None:
-    assert "speed.compile_cache" in _told(JOB + "speed: {compile_cache: on}\n")
+def test_on_is_refused_where_only_off_is_a_choice() -> None:
+    assert "speed.compile_cache" in _message(JOB + "speed: {compile_cache: on}\n")
