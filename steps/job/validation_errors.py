@@ -15,6 +15,7 @@ from imagekiln.steps.job.introspection import (
     has_user_defined_keys,
     iter_setting_paths,
     kinds_with_setting,
+    required_setting_names,
     setting_bounds,
     setting_description,
     setting_names,
@@ -93,7 +94,7 @@ def _describe_problem(job: type[BaseModel], path: SettingPath, error: ErrorDetai
         case "extra_forbidden" | "invalid_key":
             return _describe_unknown_setting(job, path)
         case "missing":
-            return f"is missing; {_suggest_description(job, path) or 'add it'}"
+            return f"is missing; {_suggest_addition(job, path)}"
         case "value_error":
             return error["msg"].removeprefix("Value error, ")
         case "union_tag_invalid":
@@ -114,8 +115,7 @@ def _suggest_value(job: type[BaseModel], path: SettingPath, error: ErrorDetails)
         case "string_type":
             return _suggest_text(job, path, error["input"])
         case "model_type":
-            paths = [format_path((*path, name)) for name in setting_names(job, path)]
-            return f"it is a group: set {', '.join(paths)}"
+            return f"it is a group: set {_join_paths(path, setting_names(job, path))}"
         case kind if kind in NUMBER_ERRORS:
             return f"write {_describe_number(job, path)}"
         case kind if kind in REMEDIES:
@@ -124,6 +124,17 @@ def _suggest_value(job: type[BaseModel], path: SettingPath, error: ErrorDetails)
             return "write a date and time with an offset, such as 2026-11-21T01:30:00+00:00"
         case _:
             return error["msg"][:1].lower() + error["msg"][1:]
+
+
+def _suggest_addition(job: type[BaseModel], path: SettingPath) -> str:
+    required = required_setting_names(job, path)
+    if required:
+        return f"set {_join_paths(path, required)}"
+    return _suggest_description(job, path) or "add it"
+
+
+def _join_paths(group: SettingPath, names: list[str]) -> str:
+    return ", ".join(format_path((*group, name)) for name in names)
 
 
 def _suggest_text(job: type[BaseModel], path: SettingPath, value: object) -> str:
