@@ -1,6 +1,7 @@
 """The mistakes in a job as sentences: where it is, what is wrong, and what to write instead."""
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
@@ -64,9 +65,11 @@ def describe_validation_errors(
     paths = [_setting_path(job, error) for error in errors]
     problems: dict[SettingPath, str] = {}
     for path, error in zip(paths, errors, strict=True):
-        if any(_is_inside(other, path) for other in paths):
+        has_deeper_error = any(_is_inside(other, path) for other in paths)
+        if has_deeper_error:
             continue
-        if path not in problems or error["type"] == "too_short":
+        is_first = path not in problems
+        if is_first or error["type"] == "too_short":
             problems[path] = _describe_problem(job, path, error)
 
     sentences = []
@@ -78,7 +81,9 @@ def describe_validation_errors(
 
 
 def _is_inside(path: SettingPath, group: SettingPath) -> bool:
-    return path != group and path[: len(group)] == group
+    if len(path) <= len(group):
+        return False
+    return path[: len(group)] == group
 
 
 def _find_location(path: SettingPath, name: str, locations: Mapping[SettingPath, str]) -> str:
@@ -134,7 +139,8 @@ def _suggest_addition(job: type[BaseModel], path: SettingPath) -> str:
 
 
 def _join_paths(group: SettingPath, names: list[str]) -> str:
-    return ", ".join(format_path((*group, name)) for name in names)
+    paths = [format_path((*group, name)) for name in names]
+    return ", ".join(paths)
 
 
 def _suggest_text(job: type[BaseModel], path: SettingPath, value: object) -> str:
@@ -208,19 +214,24 @@ def _describe_unknown_setting(job: type[BaseModel], path: SettingPath) -> str:
 
 
 def _describe_setting_of_other_kind(job: type[BaseModel], path: SettingPath) -> str:
+    *group, _ = path
+    kind_path = format_path((*group, "kind"))
     kinds = " or ".join(kinds_with_setting(job, path))
-    kind_path = format_path((*path[:-1], "kind"))
     return f"is a setting of {kind_path} {kinds}; remove it, or change {kind_path}"
 
 
 def _same_setting_elsewhere(job: type[BaseModel], name: str) -> list[SettingPath]:
     """The settings inside any group whose name is nearest to `name`, if one is near enough."""
-    paths_by_name: dict[str, list[SettingPath]] = {}
+    paths_by_name = defaultdict(list)
     for path in iter_setting_paths(job):
-        if len(path) > 1:
-            paths_by_name.setdefault(str(path[-1]), []).append(path)
+        *group, last = path
+        if group:
+            paths_by_name[str(last)].append(path)
+
     matches = get_close_matches(name, paths_by_name, n=1, cutoff=MIN_SIMILARITY_ELSEWHERE)
-    return paths_by_name[matches[0]] if matches else []
+    if not matches:
+        return []
+    return paths_by_name[matches[0]]
 
 
 def _setting_path(job: type[BaseModel], error: ErrorDetails) -> SettingPath:
