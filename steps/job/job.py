@@ -10,6 +10,7 @@ from imagekiln.steps.job.adapters import (
     IpAdapterSettings,
     LoraSettings,
 )
+from imagekiln.steps.job.columns import GUIDANCE, IMAGES_PER_ROW, STEPS
 from imagekiln.steps.job.fields import (
     Integer,
     NonEmptyText,
@@ -75,8 +76,8 @@ class ModelSettings(Settings):
 class RowDefaults(Settings):
     """What a prompt row gets where it says nothing itself."""
 
-    steps: Integer = Field(30, ge=1, le=1000)
-    guidance: Number = Field(5.0, ge=0, le=100)
+    steps: Integer = Field(30, ge=STEPS.lowest, le=STEPS.highest)
+    guidance: Number = Field(5.0, ge=GUIDANCE.lowest, le=GUIDANCE.highest)
     width: PositiveInteger | None = Field(
         None, description="Pixels; the model's own size where absent."
     )
@@ -91,7 +92,7 @@ class RowDefaults(Settings):
         le=1,
         description="How much of a source image is drawn anew, from nothing to all.",
     )
-    images_per_prompt: Integer = Field(1, ge=1, le=10_000)
+    images_per_prompt: Integer = Field(1, ge=IMAGES_PER_ROW.lowest, le=IMAGES_PER_ROW.highest)
     seed: Integer = Field(0, ge=0, lt=2**63)
     loras: str = Field("", description="LoRAs and their weights, such as style:0.8, detail:0.5.")
 

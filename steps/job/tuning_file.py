@@ -8,6 +8,7 @@ import yaml
 from pydantic import AfterValidator, AwareDatetime, Field, ValidationError
 
 from imagekiln.steps.errors import BadInput, Missing, first_line
+from imagekiln.steps.job.columns import STEPS
 from imagekiln.steps.job.fields import Integer, NonEmptyText, Number, PositiveInteger, Settings
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.job.validation_errors import describe_validation_errors
@@ -119,7 +120,7 @@ class TuningEntry(Settings):
     height: SidePixels
     guided: bool
     batch: PowerOfTwoImages
-    steps: Integer = Field(ge=1, le=1000)
+    steps: Integer = Field(ge=STEPS.lowest, le=STEPS.highest)
     seconds_per_image: Number = Field(gt=0, le=86_400)
     stopped: StopReason
     measured: Annotated[tuple[BatchRate, ...], Field(max_length=16)] = ()

@@ -1,4 +1,4 @@
-"""Shortcuts: named where a reader looks, part of every image's id, and refused where a model cannot take them."""
+"""Shortcuts are named, are part of every image's id, and are refused where they do not fit."""
 
 import re
 from pathlib import Path
@@ -89,7 +89,7 @@ def test_a_shortcut_that_the_model_s_dtype_does_not_take_is_refused_at_planning(
         (
             "SomePipeline",
             {},
-            r"quantization is not for Some: it works with StableDiffusion, .* Set it to none, or take",
+            r"quantization does not work with Some: it works with StableDiffusion, .* or name such",
         ),
     ],
 )
@@ -103,8 +103,11 @@ def test_a_shortcut_that_does_not_go_with_the_rest_of_the_job_is_refused(
 
 
 def test_fp8_without_compiling_is_refused_with_its_place(tmp_path: Path) -> None:
-    said = r"speed has fp8, which without compiling is slower than bfloat16, and compile: off; remove one"
-    with pytest.raises(BadInput, match=said):
+    message = (
+        "speed has fp8, which without compiling is slower than bfloat16, and compile: off; "
+        "remove one"
+    )
+    with pytest.raises(BadInput, match=message):
         _planned(tmp_path, speed={"quantization": "fp8", "compile": "off"})
 
 
