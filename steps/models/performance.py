@@ -7,7 +7,10 @@ from imagekiln.steps.job.job import Job
 
 def floor_power_of_two(limit: float) -> int:
     """The largest power of two up to `limit`; 1 where there is none."""
-    return 1 << max(0, int(max(0, limit)).bit_length() - 1)
+    if limit < 1:
+        return 1
+    exponent = int(limit).bit_length() - 1
+    return 2**exponent
 
 
 def limit_batch_pixels(images: int, pixels: int, limit: int | None) -> int:
@@ -55,18 +58,23 @@ def seconds_per_pixel_step(
     The job's own figure goes first, then `tuned`, the tuning file's. None where there is neither
     and the table does not know the model.
     """
-    work = size[0] * size[1] * job.defaults.steps
+    width, height = size
+    work = width * height * job.defaults.steps
     if job.shard.seconds_per_image is not None:
         return job.shard.seconds_per_image / work
     if tuned is not None:
         return tuned
     cost = FORWARD_COSTS.get(job.model.id)
-    return None if cost is None else _image_tflop(job, size, cost) / H100_TFLOPS / work
+    if cost is None:
+        return None
+    return _image_tflop(job, width * height, cost) / H100_TFLOPS / work
 
 
-def _image_tflop(job: Job, size: tuple[int, int], cost: ForwardCost) -> float:
-    megapixels = size[0] * size[1] / 1e6
-    doubled = cost.doubled_by_guidance and job.defaults.guidance > 1
-    passes = job.defaults.steps * (2 if doubled else 1)
+def _image_tflop(job: Job, pixels: int, cost: ForwardCost) -> float:
+    megapixels = pixels / 1e6
+    passes = job.defaults.steps
+    if cost.doubled_by_guidance and job.defaults.guidance > 1:
+        passes *= 2
     denoising = passes * cost.tflop * megapixels / cost.megapixels
-    return denoising + VAE_TFLOP_PER_MEGAPIXEL * megapixels
+    decoding = VAE_TFLOP_PER_MEGAPIXEL * megapixels
+    return denoising + decoding

@@ -26,14 +26,18 @@ class ResolvedModel:
     @property
     def common_digest(self) -> str:
         """Identifies the files behind every image of the job: the model's and the adapters'."""
-        adapters = [f"{column}={key}" for column, key in sorted(self.adapters.items())]
-        return "|".join([self.facts.digest, *adapters])
+        digests = [self.facts.digest]
+        for column, key in sorted(self.adapters.items()):
+            digests.append(f"{column}={key}")
+        return "|".join(digests)
 
     @property
     def digest(self) -> str:
         """Identifies all files of the job: those behind every image, and each LoRA's."""
-        loras = [f"{name}={lora.sha256}" for name, lora in sorted(self.loras.items())]
-        return "|".join([self.common_digest, *loras])
+        digests = [self.common_digest]
+        for name, lora in sorted(self.loras.items()):
+            digests.append(f"{name}={lora.sha256}")
+        return "|".join(digests)
 
 
 def resolve_model(job: Job) -> ResolvedModel:

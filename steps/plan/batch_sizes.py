@@ -1,7 +1,7 @@
 """The batch sizes that planning freezes: the job's number, or else what was tuned."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from imagekiln.steps.errors import BadInput, Missing
@@ -35,11 +35,10 @@ class TuningEntries:
 
         Where none asks more, the one that asks most.
         """
-        shape = (width, height, guided)
         pixels = forward_pixels(width, height, guided=guided)
-        candidates = [
-            entry for entry in self.entries if (entry.width, entry.height, entry.guided) == shape
-        ] or [entry for entry in self.entries if entry.forward_pixels >= pixels]
+        candidates = self._exact_entries(width, height, guided=guided)
+        if not candidates:
+            candidates = [entry for entry in self.entries if entry.forward_pixels >= pixels]
         # Of two that ask as much, such as those of a GPU's slices by the same name, the smaller
         # batch fits in both.
         if candidates:
@@ -47,6 +46,12 @@ class TuningEntries:
         return max(
             self.entries, key=lambda entry: (entry.forward_pixels, -entry.batch), default=None
         )
+
+    def _exact_entries(self, width: int, height: int, *, guided: bool) -> list[TuningEntry]:
+        shape = (width, height, guided)
+        return [
+            entry for entry in self.entries if (entry.width, entry.height, entry.guided) == shape
+        ]
 
     def batch_size_for(self, width: int, height: int, *, guided: bool) -> int | None:
         """The batch size for a shape, with no more pixels or work than a measured batch had."""
@@ -84,8 +89,11 @@ def _read_tuning(name: str) -> TuningFile:
 
 
 def _entry_matches(entry: TuningEntry, job: Job, digest: str) -> bool:
-    same_model = entry.digest == digest and entry.dtype == job.model.dtype
-    return same_model and throughput_settings(entry.speed) == throughput_settings(job.speed)
+    if entry.digest != digest:
+        return False
+    if entry.dtype != job.model.dtype:
+        return False
+    return throughput_settings(entry.speed) == throughput_settings(job.speed)
 
 
 def tuning_key(
@@ -95,11 +103,14 @@ def tuning_key(
 
     Where no row can have a size or guidance of its own, that is one entry.
     """
-    entries: Iterable[TuningEntry | None] = tuning.entries
+    entries = tuning.entries
     if not any(BATCH_SHAPE_COLUMNS & file.column_names.keys() for file in files):
-        entries = [default_tuning_entry(job, model, tuning)]
-    facts = [_entry_facts(job, entry) for entry in entries if entry is not None]
-    return json.dumps(sorted(facts)) if any(facts) else ""
+        entry = default_tuning_entry(job, model, tuning)
+        entries = () if entry is None else (entry,)
+    facts = [_entry_facts(job, entry) for entry in entries]
+    if not any(facts):
+        return ""
+    return json.dumps(sorted(facts))
 
 
 def _entry_facts(job: Job, entry: TuningEntry) -> list[object]:
@@ -123,7 +134,8 @@ def tuned_seconds_per_work(job: Job, model: ModelFacts, tuning: TuningEntries) -
     if entry is None:
         return None
     seconds_per_forward_pixel = entry.seconds_per_image / entry.forward_pixels / entry.steps
-    return seconds_per_forward_pixel * forward_pixels(1, 1, guided=_is_guided(job, model))
+    forwards = forward_pixels(1, 1, guided=_is_guided(job, model))
+    return seconds_per_forward_pixel * forwards
 
 
 def _is_guided(job: Job, model: ModelFacts) -> bool:
@@ -143,7 +155,8 @@ def choose_batch_sizes(
     guided: dict[tuple[int, int], bool] = {}
     for group in groups:  # images of one size have one batch size: that of the most work among them
         size = (group.width, group.height)
-        guided[size] = guided.get(size, False) or family.uses_guidance(group.guidance)
+        is_guided = family.uses_guidance(group.guidance)
+        guided[size] = is_guided or guided.get(size, False)
     sizes = []
     for (width, height), is_guided in guided.items():
         images = tuning.batch_size_for(width, height, guided=is_guided)

@@ -16,6 +16,7 @@ from imagekiln.steps.runs.tables import RESERVED_COLUMNS
 INTEGER_PATTERN = r"^\s*[+-]?0*[0-9]{1,19}\s*$"  # what fits 64 bits, and a little more
 NUMBER_PATTERN = r"^\s*[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]?[0-9]{1,3})?\s*$"
 MAX_EXACT_FLOAT = float(2**53)
+UINT64_LIMIT = pa.scalar(2**63, pa.uint64())  # of what fits 64 bits with a sign
 MAX_TEXT_BYTES = 2**30  # of text in one batch
 PASSTHROUGH_MARK = "carry"  # what the column `wrong` holds where a carried text is invalid
 
@@ -66,7 +67,7 @@ def read_integers(array: pa.Array, where: str) -> Cells:
     if pa.types.is_null(kind) or pa.types.is_signed_integer(kind):
         return Cells(array.cast(pa.int64()))
     if pa.types.is_unsigned_integer(kind):
-        fits = pc.less(array.cast(pa.uint64()), pa.scalar(2**63, pa.uint64()))
+        fits = pc.less(array.cast(pa.uint64()), UINT64_LIMIT)
         return _keep_valid(array, fits, pa.int64())
     if pa.types.is_floating(kind):
         array = _nan_to_null(array.cast(pa.float64()))
@@ -122,24 +123,30 @@ def _refuse_large_dictionary(array: pa.DictionaryArray, where: str) -> None:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    types = pa.types
+    return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def _nan_to_null(array: pa.Array) -> pa.Array:
-    return pc.if_else(pc.is_nan(array), pa.scalar(None, array.type), array)
+    null = pa.scalar(None, array.type)
+    return pc.if_else(pc.is_nan(array), null, array)
 
 
 def _keep_valid(array: pa.Array, valid: pa.Array, kind: pa.DataType) -> Cells:
-    values = pc.if_else(valid, array, pa.scalar(None, array.type))
-    return Cells(values.cast(kind), pc.or_(pc.is_null(array), pc.fill_null(valid, True)))
+    null = pa.scalar(None, array.type)
+    values = pc.if_else(valid, array, null)
+    is_empty = pc.is_null(array)
+    valid = pc.fill_null(valid, True)
+    return Cells(values.cast(kind), pc.or_(is_empty, valid))
 
 
 def _parse_text(array: pa.Array, pattern: str, kind: pa.DataType) -> Cells:
+    null = pa.scalar(None, array.type)
     trimmed = pc.utf8_trim_whitespace(array)
     is_blank = pc.fill_null(pc.equal(trimmed, ""), False)
-    array = pc.if_else(is_blank, pa.scalar(None, array.type), array)
-    matches = pc.match_substring_regex(array, pattern)
-    cells = _keep_valid(pc.utf8_trim_whitespace(array), matches, array.type)
+    is_valid = pc.or_(is_blank, pc.match_substring_regex(array, pattern))
+    trimmed = pc.if_else(is_blank, null, trimmed)
+    cells = _keep_valid(trimmed, is_valid, array.type)
     unsigned = pc.replace_substring_regex(cells.values, r"^\+", "")
     return Cells(unsigned.cast(kind), cells.valid)
 
@@ -148,26 +155,32 @@ def _digits_to_int64(digits: Cells) -> Cells:
     """Digits of at most 19 places with their sign as integers, invalid where beyond 64 bits."""
     magnitudes = pc.replace_substring_regex(digits.values, "^-?0*([0-9]+)$", r"\1")
     magnitudes = magnitudes.cast(pa.uint64())
-    fits = pc.less(magnitudes, pa.scalar(2**63, pa.uint64()))
-    cells = _keep_valid(magnitudes, fits, pa.int64())
+    cells = _keep_valid(magnitudes, pc.less(magnitudes, UINT64_LIMIT), pa.int64())
     is_negative = pc.starts_with(digits.values, "-")
-    values = pc.if_else(is_negative, pc.negate(cells.values), cells.values)
+    negated = pc.negate(cells.values)
+    values = pc.if_else(is_negative, negated, cells.values)
     return Cells(values, pc.and_(digits.valid, cells.valid))
 
 
 def _decode_rows(array: pa.Array) -> Cells:
     # By row, since it is rare: bytes that are no UTF-8 cost their own rows and no others.
-    decoded = [_decode_utf8(cell.as_py()) for cell in array.cast(pa.binary())]
-    values = pa.array([text for text, _ in decoded], pa.string())
-    return Cells(values, pa.array([valid for _, valid in decoded], pa.bool_()))
+    texts: list[str | None] = []
+    validity: list[bool] = []
+    for cell in array.cast(pa.binary()):
+        text, is_valid = _decode_utf8(cell.as_py())
+        texts.append(text)
+        validity.append(is_valid)
+    return Cells(pa.array(texts, pa.string()), pa.array(validity, pa.bool_()))
 
 
 def _decode_utf8(cell: bytes | None) -> tuple[str | None, bool]:
     """The text of a cell, and whether it is valid."""
+    if cell is None:
+        return None, True
     try:
-        return (None if cell is None else cell.decode(), True)
+        return cell.decode(), True
     except UnicodeDecodeError:
-        return (None, False)
+        return None, False
 
 
 def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) -> pa.Schema:

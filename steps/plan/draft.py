@@ -68,8 +68,11 @@ class PlanDraft:
     @property
     def input(self) -> InputFacts:
         """What was read."""
-        fingerprint = input_fingerprint(file.source for file in self.files)
-        return InputFacts(len(self.files), _count_rows(self.files), fingerprint)
+        return InputFacts(
+            files=len(self.files),
+            rows=_count_rows(self.files),
+            sha256=input_fingerprint(self.files),
+        )
 
     @property
     def counts(self) -> PlanCounts:
@@ -135,9 +138,12 @@ def _make_images(
 
 
 def _read_rows(inputs: PlanInputs, input_images: InputImages) -> Iterator[pa.RecordBatch]:
-    lora_digests = {name: lora.sha256 for name, lora in inputs.model.loras.items()}
-    derived = DerivedColumns(inputs.model.configuration, inputs.job.defaults.loras, lora_digests)
-    return map(derived.append_to, iter_prompt_batches(inputs.files, input_images))
+    model = inputs.model
+    lora_digests = {name: lora.sha256 for name, lora in model.loras.items()}
+    default_loras = inputs.job.defaults.loras
+    derived = DerivedColumns(model.configuration, default_loras, lora_digests)
+    batches = iter_prompt_batches(inputs.files, input_images)
+    return map(derived.append_to, batches)
 
 
 def _refuse_too_many_rejected(inputs: PlanInputs, catalog: Catalog) -> None:

@@ -78,9 +78,10 @@ def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
     return read_footers(sources, job.columns, job.carry)
 
 
-def input_fingerprint(sources: Iterable[SourceFile]) -> str:
+def input_fingerprint(files: Iterable[InputFile]) -> str:
     """One hash for the whole input: its files' contents in order, whatever the files are called."""
-    return hashlib.sha256("".join(source.sha256 for source in sources).encode()).hexdigest()
+    digests = "".join(file.source.sha256 for file in files)
+    return hashlib.sha256(digests.encode()).hexdigest()
 
 
 def gather_sources(patterns: tuple[str, ...], folder: Path) -> tuple[SourceFile, ...]:

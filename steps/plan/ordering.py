@@ -43,12 +43,24 @@ def order_by_group(
     pieces = _distribute(windows, buckets, batches_of)
     with closing(prefetch(pieces, PREFETCH_BATCHES, QueueWaits())) as ahead:
         write_arrow_file(path, ahead)
+    group_counts = np.bincount(buckets)
     with open_arrow_file(path) as file:
-        for batch_numbers, group_count in zip(batches_of, np.bincount(buckets), strict=True):
+        for batch_numbers, group_count in zip(batches_of, group_counts, strict=True):
             bucket = (file.get_batch(number) for number in batch_numbers)
-            ordered = bucket if group_count == 1 else iter([_sort_by_group(_concat([*bucket]))])
-            for batch in ordered:
-                yield batch.drop_columns([GROUP_COLUMN])
+            yield from _order_bucket(bucket, is_one_group=group_count == 1)
+
+
+def _order_bucket(
+    bucket: Iterator[pa.RecordBatch], *, is_one_group: bool
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a bucket, sorted where they are of several groups, without their numbers."""
+    ordered = bucket
+    if not is_one_group:
+        rows = _concat([*bucket])
+        order = np.argsort(rows[GROUP_COLUMN].to_numpy(), kind="stable")
+        ordered = iter([rows.take(pa.array(order))])
+    for batch in ordered:
+        yield batch.drop_columns([GROUP_COLUMN])
 
 
 def _assign_buckets(sizes: list[int]) -> Int64Array:
@@ -103,21 +115,19 @@ def _with_group_numbers(
     """The window with the number of each row's group."""
     codes = np.zeros(len(window), np.int64)
     for name in columns:
-        if window[name].null_count == len(window):
+        column = window[name]
+        if column.null_count == len(window):
             continue
-        values = window[name].dictionary_encode(null_encoding="encode")
+        values = column.dictionary_encode(null_encoding="encode")
         combined = codes * len(values.dictionary) + values.indices.to_numpy()
         codes = pa.array(combined).dictionary_encode().indices.to_numpy()
     # Codes are numbered in the order in which they first appear.
-    first_rows = np.flatnonzero(np.diff(np.maximum.accumulate(codes), prepend=-1))
-    keys = window.select([*columns]).take(pa.array(first_rows)).to_pylist()
-    number_of_code = np.array([numbers[tuple(key.values())] for key in keys], dtype=np.int64)
-    return window.append_column(GROUP_COLUMN, pa.array(number_of_code[codes]))
-
-
-def _sort_by_group(rows: pa.RecordBatch) -> pa.RecordBatch:
-    order = np.argsort(rows[GROUP_COLUMN].to_numpy(), kind="stable")
-    return rows.take(pa.array(order))
+    highest = np.maximum.accumulate(codes)
+    first_rows = np.flatnonzero(np.diff(highest, prepend=-1))
+    keys = window.select([*columns]).take(pa.array(first_rows))
+    number_of_code = [numbers[tuple(key.values())] for key in keys.to_pylist()]
+    group = np.array(number_of_code, dtype=np.int64)[codes]
+    return window.append_column(GROUP_COLUMN, pa.array(group))
 
 
 def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:

@@ -59,10 +59,8 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
         scratch = Path(folder)
         files = read_input_files(job, scratch)
         tuning = load_tuning(job, model.facts)
-        fingerprint = input_fingerprint(file.source for file in files)
-        run_id = job.run_id or derive_run_id(
-            job, fingerprint, model.digest, tuning_key(job, model.facts, tuning, files)
-        )
+        keys = (input_fingerprint(files), model.digest, tuning_key(job, model.facts, tuning, files))
+        run_id = job.run_id or derive_run_id(job, *keys)
         store = _open_run_store(job, run_id)
         adopted = _adopt_plan(store, job, model)
         if adopted is not None:
@@ -78,13 +76,13 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
             return _write_plan(store, run_id, inputs, draft, scratch)
 
 
-def derive_run_id(job: Job, fingerprint: str, *keys: str) -> str:
+def derive_run_id(job: Job, *keys: str) -> str:
     """The name of a run that has none: the job's, and a hash of all that decides the plan.
 
-    These are its settings, its input, and `keys`.
+    That is its settings, and the keys of its input, model and tuning.
     """
     settings = job.model_dump_json(exclude={"output", "cluster", "price_per_hour"})
-    content = "".join([settings, fingerprint, *keys])
+    content = "".join([settings, *keys])
     return f"{job.name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 

@@ -11,7 +11,7 @@ import pytest
 import transformers
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS
+from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS, LoraRejectionReason
 from imagekiln.steps.plan.derived_columns import LoraColumnReader, PromptLengths
 from imagekiln.steps.plan.image_sql import model_key
 from imagekiln.steps.plan.step import PlanResult
@@ -136,6 +136,20 @@ def test_prompts_counted_together_count_as_alone() -> None:
     assert together == [
         lengths.find_truncated(pa.array([prompt])).to_pylist()[0] for prompt in prompts
     ]
+
+
+def test_prompts_with_words_of_their_own_are_counted_as_if_no_word_was_met_before() -> None:
+    rng = chance(6)
+    lengths = PromptLengths(SHAPES)
+    for _ in range(5):  # what a batch leaves behind helps the next one
+        prompts = [
+            " ".join([*rng.choices(WORDS, k=rng.randrange(25)), str(rng.getrandbits(30))])
+            + rng.choice(["", " \u00e9\ufb01", f" {rng.getrandbits(60):x}"])
+            for _ in range(200)
+        ]
+        flags = lengths.find_truncated(pa.array(prompts)).to_pylist()
+        assert 20 < sum(flags) < 200
+        assert flags == [_truncated(SHAPES, [prompt])[0] for prompt in prompts]
 
 
 def test_megabyte_of_text_is_counted() -> None:
@@ -276,7 +290,7 @@ def test_a_lora_under_two_names_is_one_image(tmp_path: Path) -> None:
 
 
 def test_rows_that_cannot_be_drawn_are_rejected_with_the_reason(tmp_path: Path) -> None:
-    wrong = {
+    wrong: dict[str, LoraRejectionReason] = {
         "style=1": "syntax",
         "other": "unknown",
         "style,style": "twice",
@@ -284,11 +298,11 @@ def test_rows_that_cannot_be_drawn_are_rejected_with_the_reason(tmp_path: Path) 
         "x" * 2000: "many",
     }
     planned = _planned(tmp_path, ["style:1", *wrong])
-    told = [(row["row"], row["column"], row["reason"]) for row in rejected(planned)]
-    assert told == [
-        (place + 1, "loras", LORA_REJECTION_TEXTS[fault])
-        for place, fault in enumerate(wrong.values())
-    ]  # type: ignore[index]
+    reasons = [(row["row"], row["column"], row["reason"]) for row in rejected(planned)]
+    assert reasons == [
+        (number, "loras", LORA_REJECTION_TEXTS[fault])
+        for number, fault in enumerate(wrong.values(), start=1)
+    ]
     assert planned.plan.counts.images == 1
 
 

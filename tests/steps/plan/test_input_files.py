@@ -19,6 +19,7 @@ from imagekiln.steps.plan.input_files import (
     input_fingerprint,
     iter_prompt_batches,
     read_footers,
+    read_input_files,
 )
 from imagekiln.steps.plan.input_images import InputImages
 from imagekiln.steps.storage import open_store
@@ -447,20 +448,20 @@ def test_patterns_keep_the_order_they_were_given_in(source_folder: str, spool: P
     assert contents(gather_sources(patterns, spool)) == [b"second", b"first", b"second"]
 
 
-def test_fingerprint_follows_contents_and_order_but_not_names(
-    source_folder: str, spool: Path, tmp_path: Path
-) -> None:
-    (tmp_path / "x").write_bytes(b"first")
-    (tmp_path / "y").write_bytes(b"second")
-    here = input_fingerprint(gather_sources((str(tmp_path / "x"), str(tmp_path / "y")), spool))
-    assert input_fingerprint(gather_sources((f"{source_folder}/?.parquet",), spool)) == here
-    assert (
-        input_fingerprint(gather_sources((str(tmp_path / "y"), str(tmp_path / "x")), spool)) != here
-    )
-    (tmp_path / "y").write_bytes(b"secant")
-    assert (
-        input_fingerprint(gather_sources((str(tmp_path / "x"), str(tmp_path / "y")), spool)) != here
-    )
+def test_fingerprint_follows_contents_and_order_but_not_names(tmp_path: Path) -> None:
+    def fingerprint(*names: str) -> str:
+        patterns = [str(tmp_path / name) for name in names]
+        return input_fingerprint(read_input_files(job(tmp_path, prompts=patterns), tmp_path))
+
+    write(tmp_path / "a", {"prompt": ["first"]})
+    write(tmp_path / "b", {"prompt": ["second"]})
+    (tmp_path / "x").write_bytes((tmp_path / "a").read_bytes())
+    (tmp_path / "y").write_bytes((tmp_path / "b").read_bytes())
+    assert fingerprint("a", "b") == fingerprint("x", "y")
+    assert fingerprint("a", "b") != fingerprint("b", "a")
+    before = fingerprint("a", "b")
+    write(tmp_path / "b", {"prompt": ["secant"]})
+    assert fingerprint("a", "b") != before
 
 
 @pytest.mark.parametrize("name", ["none.parquet", "*.txt", "none/*.parquet"])
@@ -472,7 +473,7 @@ def test_pattern_that_names_nothing_is_missing(source_folder: str, spool: Path, 
 def test_folder_instead_of_files_is_bad_input_with_the_pattern_to_write(
     tmp_path: Path, spool: Path
 ) -> None:
-    with pytest.raises(BadInput, match=r"is a source_folder\. Write .*/\*\.parquet"):
+    with pytest.raises(BadInput, match=r"is a folder\. Write .*/\*\.parquet"):
         gather_sources((f"{tmp_path}/",), spool)
 
 
