@@ -5,9 +5,8 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticKnownError
 
-MAX_STEPS = 1000
-MAX_GUIDANCE = 100
-MAX_IMAGES_PER_PROMPT = 10_000
+from imagekiln.steps.job.columns import STEPS
+
 MAX_SEED = 2**63 - 1
 
 T = TypeVar("T")
@@ -30,7 +29,7 @@ Integer = Annotated[int, BeforeValidator(_reject_bool)]
 Number = Annotated[float, BeforeValidator(_reject_bool)]
 Share = Annotated[Number, Field(ge=0, le=1)]
 PositiveInteger = Annotated[Integer, Field(ge=1)]
-StepCount = Annotated[Integer, Field(ge=1, le=MAX_STEPS)]
+StepCount = Annotated[Integer, Field(ge=STEPS.lowest, le=STEPS.highest)]
 NonEmptyText = Annotated[str, Field(min_length=1), AfterValidator(_reject_nul)]
 
 # Kubernetes' rule for the names of most objects.

@@ -10,9 +10,8 @@ from imagekiln.steps.job.adapters import (
     IpAdapterSettings,
     LoraSettings,
 )
+from imagekiln.steps.job.columns import GUIDANCE, IMAGES_PER_ROW
 from imagekiln.steps.job.fields import (
-    MAX_GUIDANCE,
-    MAX_IMAGES_PER_PROMPT,
     MAX_SEED,
     Dtype,
     HubReference,
@@ -77,7 +76,7 @@ class RowDefaults(Settings):
     """The values for the columns that a prompt row leaves empty."""
 
     steps: StepCount = 30
-    guidance: Number = Field(5.0, ge=0, le=MAX_GUIDANCE)
+    guidance: Number = Field(5.0, ge=GUIDANCE.lowest, le=GUIDANCE.highest)
     width: PositiveInteger | None = Field(
         None, description="Pixels; where absent, the model's own size."
     )
@@ -92,7 +91,7 @@ class RowDefaults(Settings):
         le=1,
         description="How much of a source image is redrawn, from nothing to all of it.",
     )
-    images_per_prompt: Integer = Field(1, ge=1, le=MAX_IMAGES_PER_PROMPT)
+    images_per_prompt: Integer = Field(1, ge=IMAGES_PER_ROW.lowest, le=IMAGES_PER_ROW.highest)
     seed: Integer = Field(0, ge=0, le=MAX_SEED)
     loras: str = Field("", description="LoRAs and their weights, such as style:0.8, detail:0.5.")
 

@@ -30,7 +30,6 @@ from imagekiln.steps.generate.diffusion.vae import VaeDecoder
 from imagekiln.steps.generate.diffusion.variants import PipelineVariants
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.speed import SpeedSettings
-from imagekiln.steps.models.lora_files import digest_with_loras
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, batch_shape
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import resolve_run
@@ -244,6 +243,7 @@ def load_denoiser(plan: Plan, store: Store | None = None, *, code: bool = True) 
 def _open_compile_cache(plan: Plan, run: str, pipe: diffusers.DiffusionPipeline) -> CompileCache:
     path = run if "://" in run else os.path.normpath(Path(run).absolute())
     output = path.rstrip("/").rpartition("/")[0]
-    files = digest_with_loras(f"{plan.model.digest} {plan.adapters}", plan.loras)
+    loras = [f"{name}={lora.sha256}" for name, lora in sorted(plan.loras.items())]
+    files = "|".join([f"{plan.model.digest} {plan.adapters}", *loras])
     decides = f"{files} {plan.model.pipeline} {plan.job.model.dtype} {plan.job.speed}"
     return CompileCache(open_store(output or "/"), pipe.device, decides)
