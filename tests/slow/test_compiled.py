@@ -58,7 +58,7 @@ def test_the_bundled_model_compiled_draws_the_same_to_the_eye_and_leaves_its_cod
 def test_every_family_is_traced_once_a_shape_and_draws_the_same_to_the_eye(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compile, "COMPILER", {"backend": "eager"})
+    monkeypatch.setattr(compile, "COMPILE_OPTIONS", {"backend": "eager"})
     torch.compiler.reset()
     counters.clear()
     side = families.SIDES.get(kind, models.SIDE)

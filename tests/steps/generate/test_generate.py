@@ -216,7 +216,7 @@ class Counting(NoProgress):
     def __init__(self, images: int, then: Callable[[], None]) -> None:
         self._left, self._then = images, then
 
-    def made(self, images: int) -> None:
+    def add_drawn(self, images: int) -> None:
         self._left -= images
         if self._left == 0:
             self._then()
@@ -319,7 +319,7 @@ def test_a_pipeline_out_of_memory_above_two_images_makes_all_in_batches_of_two(
         pipe.unet.register_forward_pre_hook(full)
         return pipe
 
-    monkeypatch.setattr("imagekiln.steps.generate.diffusion.denoiser.load", loaded)
+    monkeypatch.setattr("imagekiln.steps.generate.diffusion.denoiser.load_pipeline", loaded)
     done = generate(there.uri, 0)
     told = load_stats(open_store(there.uri), 0)
     assert done == told
@@ -347,7 +347,7 @@ def test_encoding_and_writing_are_hidden_behind_a_device_that_is_slower(
             time.sleep(0.04)  # a part of two batches
             return super().create(key, data)
 
-    monkeypatch.setattr("imagekiln.steps.generate.step.Encoder", SlowEncoder)
+    monkeypatch.setattr("imagekiln.steps.generate.step.OutputEncoder", SlowEncoder)
     rows = [{"prompt": "noise", "seed": place} for place in range(4 * batches)]
     there = planned(
         tmp_path, str(tmp_path / "out"), rows, shard={"images": 1000}, part={"images": 8}
@@ -494,11 +494,11 @@ def test_argo_s_file_rises_from_what_was_there_to_all(there: PlanResult, tmp_pat
     file, seen = tmp_path / "progress", list[str]()
 
     class Watched(JsonLinesProgress):
-        def found(self, images: int) -> None:
+        def add_existing(self, images: int) -> None:
             super().add_existing(images)
             seen.append(file.read_text())
 
-        def kept(self, images: int) -> None:
+        def add_committed(self, images: int) -> None:
             super().add_committed(images)
             seen.append(file.read_text())
 

@@ -206,10 +206,10 @@ class Told(NoProgress):
         self.images: list[int] = []
         self.parts: list[int] = []
 
-    def made(self, images: int) -> None:
+    def add_drawn(self, images: int) -> None:
         self.images.append(images)
 
-    def kept(self, images: int) -> None:
+    def add_committed(self, images: int) -> None:
         self.parts.append(images)
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.generate.diffusion import device as device_module
+from imagekiln.steps.generate import trial
 from imagekiln.steps.generate.trial import Trial, TrialBudget, extrapolate
 from imagekiln.steps.runs.image import DrawnImage, ImageParameters, ImageRow
 from imagekiln.steps.runtime.signals import Stopped
@@ -50,7 +50,7 @@ class Broken(Model):
 
 
 def _trial(model: Model, monkeypatch: pytest.MonkeyPatch, **effort: float) -> Trial:
-    monkeypatch.setattr(device_module, "now", lambda _: model.clock)
+    monkeypatch.setattr(trial, "synchronized_time", lambda _: model.clock)
     return Trial(model, PIXELS, TrialBudget(steps=4, **effort))  # type: ignore[arg-type]  # as a model draws
 
 
@@ -68,7 +68,7 @@ def test_what_all_steps_take_follows_from_a_few(
 
 def test_an_image_of_fewer_steps_is_drawn_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model()
-    monkeypatch.setattr(device_module, "now", lambda _: model.clock)
+    monkeypatch.setattr(trial, "synchronized_time", lambda _: model.clock)
     found = Trial(model, replace(PIXELS, steps=1), TrialBudget(steps=4)).measure(2)  # type: ignore[arg-type]
     assert found is not None
     assert (found.seconds, set(model.drawn)) == (2, {(2, 2, 1)})

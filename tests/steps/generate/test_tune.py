@@ -24,7 +24,7 @@ ROWS = {"prompt": ["a red circle"] * 3, "seed": [1, 2, 3]}
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three batch sizes at most."""
-    monkeypatch.setattr(tune, "LARGEST", 4)
+    monkeypatch.setattr(tune, "MAX_BATCH_IMAGES", 4)
 
 
 def _job(folder: Path, **settings: object) -> Job:
@@ -115,7 +115,7 @@ def test_a_family_that_draws_one_by_one_is_measured_at_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = _measures(monkeypatch, lambda batch: BatchMeasurement(batch, 1.0))
-    monkeypatch.setattr(tune, "family", lambda _: family_of("ZImagePipeline"))
+    monkeypatch.setattr(tune, "family_of", lambda _: family_of("ZImagePipeline"))
     _tuned(_job(tmp_path), tmp_path)
     assert asked == [1]
 
@@ -166,7 +166,7 @@ def test_a_model_that_is_not_there_is_told(tmp_path: Path) -> None:
 def test_a_shortcut_that_planning_refuses_is_refused_before_loading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tune, "opened", None)
+    monkeypatch.setattr(tune, "load_denoiser", None)
     with pytest.raises(BadInput, match=r"speed\.quantization is fp8, which scales bfloat16"):
         _tuned(_job(tmp_path, speed={"quantization": "fp8"}), tmp_path)
 
@@ -183,7 +183,7 @@ def test_memory_that_ran_out_for_one_size_does_not_slow_the_next(
         return BatchMeasurement(batch, 1.0)
 
     monkeypatch.setattr(Trial, "measure", measure)
-    monkeypatch.setattr(tune, "LARGEST", 1)
+    monkeypatch.setattr(tune, "MAX_BATCH_IMAGES", 1)
     _tuned(_job(tmp_path), tmp_path, (64, 64), (128, 64))
     assert ways == ["whole", "whole"]
 

@@ -123,7 +123,7 @@ def test_an_object_of_any_size_is_read_no_further_than_code_is_large(
     store = open_store(str(tmp_path / "out"))
     made = _run(_code(store))
     (key,) = _kept(store)
-    monkeypatch.setattr(compile_cache, "MOST_BYTES", len(store.read(key)) - 1)
+    monkeypatch.setattr(compile_cache, "MAX_OBJECT_BYTES", len(store.read(key)) - 1)
     pod("second")
     assert torch.equal(_run(_code(store)), made)
     assert _hits() == 0

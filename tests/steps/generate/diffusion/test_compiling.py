@@ -46,7 +46,7 @@ RGB = npt.NDArray[np.uint8]
 @pytest.fixture(autouse=True)
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything but the making of kernels, which takes minutes on a CPU: tests/slow has that."""
-    monkeypatch.setattr(compile, "COMPILER", {"backend": "eager"})
+    monkeypatch.setattr(compile, "COMPILE_OPTIONS", {"backend": "eager"})
     # Thousands of lines, which pytest would keep.
     monkeypatch.setattr(logging.getLogger("torch.__trace"), "propagate", False)
     torch.compiler.reset()
@@ -144,7 +144,7 @@ def _failing(_graph: object, _inputs: object) -> object:
 def test_where_compiling_fails_images_are_drawn_plainly_and_one_sentence_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(compile, "COMPILER", {"backend": _failing})
+    monkeypatch.setattr(compile, "COMPILE_OPTIONS", {"backend": _failing})
     denoiser, rows = Denoiser(models.pipe("sd"), ON), _rows()
     drawn = _drawn(denoiser, rows) + _drawn(denoiser, _rows(width=32))
     plain = _drawn(Denoiser(models.pipe("sd")), rows)
@@ -164,7 +164,7 @@ class Shared:
         self.left: list[str] = []
 
     @contextmanager
-    def used(self, batch: str) -> Iterator[None]:
+    def shared(self, batch: str) -> Iterator[None]:
         self.asked.append(batch)
         yield
         self.left.append(batch)
@@ -195,7 +195,7 @@ def test_half_of_a_shape_s_code_is_not_left_to_others(monkeypatch: pytest.Monkey
         _drawn(denoiser, _rows())
     denoiser._pipe.vae.decode = decode
     _drawn(denoiser, _rows())
-    monkeypatch.setattr(compile, "COMPILER", {"backend": _failing})
+    monkeypatch.setattr(compile, "COMPILE_OPTIONS", {"backend": _failing})
     torch.compiler.reset()
     _drawn(Denoiser(models.pipe("sd"), ON, cast("CompileCache", shared)), _rows())
     assert (len(shared.asked), shared.left) == (2, [])
@@ -239,7 +239,7 @@ def test_memory_that_runs_out_is_not_taken_for_a_compiler_that_fails(
         raise torch.OutOfMemoryError("out of memory")
 
     monkeypatch.setattr(
-        denoiser.vae_decoder, "_take", lambda _: False
+        denoiser.vae_decoder, "_switch_to", lambda _: False
     )  # a VAE that knows no other way
     denoiser._pipe.vae._decode = full
     with pytest.raises(torch.OutOfMemoryError):

@@ -35,7 +35,7 @@ def test_a_text_is_encoded_once() -> None:
 
 
 def test_only_the_latest_texts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_encoding, "REMEMBERED_TEXTS", 2)
+    monkeypatch.setattr(text_encoding, "MAX_CACHED_TEXTS", 2)
     encoder = Encoder()
     cache = TextCache(encoder)
     for text in ("a", "bb", "a", "ccc", "a", "bb"):
@@ -49,7 +49,7 @@ def test_only_the_latest_texts_are_remembered(monkeypatch: pytest.MonkeyPatch) -
 def test_no_more_is_remembered_than_the_device_has_room_for(
     monkeypatch: pytest.MonkeyPatch, limit: int, asked: list[str]
 ) -> None:
-    monkeypatch.setattr(text_encoding, "REMEMBERED_BYTES", limit)
+    monkeypatch.setattr(text_encoding, "MAX_CACHE_BYTES", limit)
     encoder = Encoder()
     cache = TextCache(encoder)
     for text in ("a", "bb", "a"):

@@ -30,7 +30,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def helps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_encoding, "helps", lambda _: True)
+    monkeypatch.setattr(text_encoding, "supports_text_prefetch", lambda _: True)
 
 
 def _denoiser(kind: Kind, bad: str = "-") -> tuple[Denoiser, list[tuple[str, bool]]]:
@@ -117,7 +117,7 @@ def test_nothing_is_encoded_beside_a_batch_that_is_being_compiled(
 ) -> None:
     denoiser, asked = _denoiser("sd")
     monkeypatch.setattr(
-        denoiser.compiled_pipeline._networks, "how", "whole"
+        denoiser.compiled_pipeline._networks, "mode", "whole"
     )  # and nothing is, for it is a test of threads
     for name in ("first", "second"):
         denoiser.set_upcoming([image_row(f"after the {name}")])

@@ -23,7 +23,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     def note(store: Store, _: torch.device, model: str) -> None:
         seen.append((store.uri, model))
 
-    monkeypatch.setattr(denoiser, "CompiledCode", note)
+    monkeypatch.setattr(denoiser, "CompileCache", note)
     return seen
 
 

@@ -80,8 +80,8 @@ def test_a_device_that_is_not_there_is_to_be_tried_again(tmp_path: Path) -> None
 def test_a_gpu_without_the_plan_s_dtype_is_refused_before_anything_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "choose", lambda _: torch.device("cuda"))
-    monkeypatch.setattr(pipeline, "describe", lambda _: "Tesla T4")
+    monkeypatch.setattr(pipeline, "choose_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(pipeline, "describe_device", lambda _: "Tesla T4")
     monkeypatch.setattr(
         torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation
     )
@@ -95,7 +95,7 @@ def test_a_gpu_without_the_plan_s_dtype_is_refused_before_anything_is_loaded(
         looked_for.append(digest)
         return tmp_path
 
-    monkeypatch.setattr(pipeline, "folder", folder)
+    monkeypatch.setattr(pipeline, "fetch_model", folder)
     with pytest.raises(
         BadInput, match=r"bfloat16, which Tesla T4 does not have\. Set model\.dtype: float16"
     ):

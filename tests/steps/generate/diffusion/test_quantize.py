@@ -64,7 +64,7 @@ def test_a_pod_without_such_a_gpu_says_so_before_it_loads_a_model(
     there = runs.planned(
         tmp_path, str(tmp_path / "out"), model=model, speed={"quantization": "fp8"}
     )
-    monkeypatch.setattr(pipeline, "loaded", None)
+    monkeypatch.setattr(pipeline, "load_pretrained", None)
     with pytest.raises(BadInput, match="compute capability"):
         generate(there.uri, 0)
 

@@ -69,7 +69,7 @@ def test_moments_of_the_device_are_waited_for_before_the_time_between_them_is_re
             return 2000.0
 
     monkeypatch.setattr(
-        "imagekiln.steps.generate.diffusion.profiling.event",
+        "imagekiln.steps.generate.diffusion.profiling.record_event",
         lambda *, timed: Event() if timed else None,
     )
     spans = Spans(torch.device("cuda"))
