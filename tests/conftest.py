@@ -37,6 +37,6 @@ def store_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def kube(monkeypatch: pytest.MonkeyPatch) -> Iterator[kubes.Kube]:
     """A stand-in for a cluster that lacks nothing for the profile `gpu`. One that fails is not asked again."""
-    monkeypatch.setattr(http, "TRIES", 0)
+    monkeypatch.setattr(http, "MAX_RETRIES", 0)
     with kubes.serving(kubes.healthy()) as serving:
         yield serving

@@ -30,7 +30,7 @@ from imagekiln.steps.storage.scratch import (
 )
 
 MAX_SHAPES = 10_000
-INPUT_IMAGE_SET_COLUMN = "pictures"  # of a group, and in no object
+INPUT_IMAGE_SET_COLUMN = "input_images"  # of a group, and in no object
 # What SQL needs to know of an image. Its texts stay where they are.
 NARROW_COLUMNS = (
     "number",

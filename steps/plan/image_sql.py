@@ -40,7 +40,7 @@ def create_duplicate_tables(database: Database) -> None:
 
 
 # What all images of one batch must have in common. `pictures` names the columns of pictures that are not null.
-SHAPE_COLUMNS = ("width", "height", "steps", "guidance", "sampler", "loras", "strength", "pictures")
+SHAPE_COLUMNS = ("width", "height", "steps", "guidance", "sampler", "loras", "strength", "input_images")
 INPUT_IMAGES_SQL = "nullif(concat_ws(',', {}), '')".format(
     ", ".join(f"CASE WHEN {name} IS NOT NULL THEN '{name}' END" for name in INPUT_IMAGE_COLUMNS)
 )
@@ -75,7 +75,7 @@ def images_sql(
                    coalesce(steps, {given.steps}) AS steps,
                    coalesce(guidance, CAST({given.guidance} AS DOUBLE)) + 0.0::DOUBLE AS guidance, -- never -0.0
                    coalesce(sampler, {quote_literal(given.sampler)}) AS sampler,
-                   lora_key AS loras, lora_names, lora_fault, {INPUT_IMAGES_SQL} AS pictures, {pictures},
+                   lora_key AS loras, lora_names, lora_fault, {INPUT_IMAGES_SQL} AS input_images, {pictures},
                    coalesce(strength, CASE WHEN source_image IS NOT NULL THEN CAST({given.strength} AS DOUBLE) END)
                        + 0.0::DOUBLE AS strength,
                    coalesce(images, {given.images_per_prompt}) AS images {kept}

@@ -22,7 +22,7 @@ IN_ONE = 3
 
 def begun(argo: ArgoApi, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
     """The name of a workflow whose shards do not fit in one, and its run."""
-    monkeypatch.setattr(child_workflows, "MOST_PODS", IN_ONE)
+    monkeypatch.setattr(child_workflows, "MAX_PODS", IN_ONE)
     profile = load_profile("test").model_copy(update={"name": "few"})
     argo.apply(build_workflow_template(profile, kube.NAMESPACE))
     wanted = jobs.job(shard={"images": 2}, device="cpu")

@@ -191,7 +191,7 @@ def test_no_image_is_read_but_those_of_the_contact_sheet(
     fill(there, {place: encode_drawn_image(picture(place, side=256), Png()) for place in range(20)})
     store = Reading(Path(there.uri))
     monkeypatch.setattr(step, "open_store", lambda _: store)
-    monkeypatch.setattr(contact_sheet, "MOST", 1)
+    monkeypatch.setattr(contact_sheet, "MAX_SAMPLES", 1)
     summary = aggregate(there.uri)
     sheet = summary.bytes / 20
     assert sheet < store.bytes < sheet + 5 * FOOTER_BYTES + 120_000 < summary.bytes / 4

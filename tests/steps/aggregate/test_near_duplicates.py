@@ -49,8 +49,8 @@ def test_each_marked_hash_is_near_an_earlier_one_and_no_two_others_are_near(dist
 def test_it_holds_where_every_bucket_is_crowded(
     distance: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(near_duplicates, "PATIENCE", 1)
-    monkeypatch.setattr(near_duplicates, "WAVE", 1)
+    monkeypatch.setattr(near_duplicates, "COMPARISONS_PER_HASH", 1)
+    monkeypatch.setattr(near_duplicates, "PASS_OVERHEAD", 1)
     low = np.random.default_rng(3).integers(0, 2**14, 500, dtype=np.int64)
     _holds(low, distance)
     _holds(_clusters(9), distance)

@@ -149,7 +149,7 @@ def test_a_file_of_any_size_and_depth_is_refused_at_once(tmp_path: Path) -> None
 
 
 def test_a_full_file_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning_file, "MOST_ENTRIES", 1)
+    monkeypatch.setattr(tuning_file, "MAX_TUNING_ENTRIES", 1)
     file = str(tmp_path / "t.yaml")
     add_tuning_entry(file, entry())
     add_tuning_entry(file, entry(batch=8))

@@ -180,7 +180,7 @@ def test_a_removal_cut_short_leaves_no_run_that_looks_whole_and_is_gone_on_with(
     made(tmp_path, "second", days=20)
     out, first = str(tmp_path / "out"), tmp_path / "out" / "first"
     whole = len(files(first))
-    monkeypatch.setattr(gc_module, "REMOVERS", 1)
+    monkeypatch.setattr(gc_module, "REMOVE_THREADS", 1)
     for allowed in range(1, whole, 4):
         shutil.copytree(first, tmp_path / "kept", dirs_exist_ok=True)
         removed: list[str] = []
@@ -211,7 +211,7 @@ def test_a_run_finished_in_the_meantime_stays(
     there = made(tmp_path, "half", done=False)
     before = len(files(Path(there.uri)))
     monkeypatch.setattr(
-        "imagekiln.steps.maintain.gc._garbage",
+        "imagekiln.steps.maintain.gc._assess_run",
         lambda *_: (aggregate(there.uri), Garbage(there.uri, "unfinished", 1, 1, 9.0))[1],
     )
     gc(str(tmp_path / "out"), remove=True)

@@ -205,7 +205,7 @@ def test_a_run_in_which_nothing_is_right_takes_no_memory_for_saying_so(store: St
 def test_a_part_larger_than_the_memory_for_parts_is_read_all_the_same(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("imagekiln.steps.maintain.verify.IN_FLIGHT", 1)
+    monkeypatch.setattr("imagekiln.steps.maintain.verify.MAX_BYTES_IN_FLIGHT", 1)
     assert verify(store.uri).ok == 20
 
 

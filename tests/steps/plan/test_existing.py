@@ -43,9 +43,9 @@ def marked(folder: Path, wanted: Sequence[str], runs: Sequence[str]) -> list[int
 def test_what_is_found_is_what_a_set_would_find(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: int, piece: int
 ) -> None:
-    monkeypatch.setattr(existing_images, "BUCKET_IDS", bucket)
-    monkeypatch.setattr(image_index, "PIECE_IDS", piece)
-    monkeypatch.setattr(image_index, "HELD", 64)
+    monkeypatch.setattr(existing_images, "IDS_PER_BUCKET", bucket)
+    monkeypatch.setattr(image_index, "IDS_PER_CHUNK", piece)
+    monkeypatch.setattr(image_index, "BUFFER_RECORDS", 64)
     ids, rng, held = hexadecimal(600), np.random.default_rng(7), set[str]()
     for number, count in enumerate((200, 0, 1, 90)):
         chosen = [ids[place] for place in rng.choice(len(ids), count, replace=False)]

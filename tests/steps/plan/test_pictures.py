@@ -228,7 +228,7 @@ def test_a_picture_is_read_once_however_many_rows_name_it(
         asked.append(name)
         return read(name, table, most)
 
-    monkeypatch.setattr(input_place, "read", counted)
+    monkeypatch.setattr(input_place, "read_input_image", counted)
     planned = _plan(tmp_path, [str(tmp_path / "a.png")] * 70_000)  # more than a batch
     assert (planned.plan.counts.images, len(asked)) == (70_000, 1)
 

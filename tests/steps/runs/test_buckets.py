@@ -85,7 +85,7 @@ def test_ranges_that_share_an_id_overlap() -> None:
 def test_every_record_is_in_its_bucket_and_buckets_are_sorted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr(image_index, "HELD", 64)
+    monkeypatch.setattr(image_index, "BUFFER_RECORDS", 64)
     records = np.empty(1000, NUMBERED_ID_DTYPE)
     records["id"], records["number"] = ids_from_hex(pa.array(hexadecimal(1000))), np.arange(1000)
     distributed = IdBuckets(tmp_path, count, NUMBERED_ID_DTYPE)

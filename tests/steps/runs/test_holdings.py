@@ -40,7 +40,7 @@ def read(store: Store) -> list[str]:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces of a hundred ids or so."""
-    monkeypatch.setattr(image_index, "PIECE_IDS", 100)
+    monkeypatch.setattr(image_index, "IDS_PER_CHUNK", 100)
 
 
 def test_index_names_the_images_that_are_ok_in_order(store_uri: str) -> None:

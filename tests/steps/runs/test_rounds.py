@@ -91,7 +91,7 @@ def test_a_round_is_marked_last_of_all_that_it_changes(
     def full(*_: object) -> None:
         raise Missing("the disk went away")
 
-    monkeypatch.setattr("imagekiln.steps.aggregate.report.page.write", full)
+    monkeypatch.setattr("imagekiln.steps.aggregate.report.page.write_report", full)
     with pytest.raises(Missing):
         aggregate(there.uri)
     assert not each.is_finished
@@ -132,7 +132,7 @@ def test_only_the_round_s_shards_that_hold_a_shard_s_images_are_read(
         read.append((store.uri, number))
         return original(store, plan, number)  # type: ignore[arg-type]  # passed on
 
-    monkeypatch.setattr(shard, "read", counted)
+    monkeypatch.setattr(shard, "read_shard", counted)
     again = RunReconciler(open_store(there.uri), there.plan)
     for number in range(3):
         assert again.reconcile(number).manifest["status"].to_pylist()[0] == "ok"

@@ -18,7 +18,7 @@ ROWS = pa.table({"row": range(1000), "image_index": [0] * 1000, "image_id": [f"{
 def test_same_rows_give_the_same_bytes_in_whatever_batches_they_come(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
 ) -> None:
-    monkeypatch.setattr(tables, "GROUP_ROWS", 64)
+    monkeypatch.setattr(tables, "ROW_GROUP_ROWS", 64)
     write_parquet(tmp_path / "whole", DUPLICATE_SCHEMA, iter(ROWS.to_batches()))
     write_parquet(tmp_path / "cut", DUPLICATE_SCHEMA, iter(ROWS.to_batches(max_chunksize=most)))
     assert (tmp_path / "cut").read_bytes() == (tmp_path / "whole").read_bytes()

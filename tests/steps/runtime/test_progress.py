@@ -47,7 +47,7 @@ def test_lines_come_now_and_then_not_with_every_part(monkeypatch: pytest.MonkeyP
     for _ in range(100):
         lines.add_committed(1)
     assert len(_events(out)) == 1
-    monkeypatch.setattr(progress, "LINE_EVERY_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "LINE_INTERVAL_SECONDS", 0.0)
     lines.add_committed(1)
     assert _events(out)[-1]["done"] == 101
 

@@ -181,7 +181,7 @@ def test_uri_of_no_store_is_bad_input(uri: str) -> None:
 
 
 def test_write_that_no_server_finishes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "CALL_SECONDS", 1.0)
+    monkeypatch.setattr(object_store, "CALL_TIMEOUT_SECONDS", 1.0)
     with ExitStack() as held:
         log_in(S3Server(f"http://127.0.0.1:{dead_port('silent', held)}"), monkeypatch)
         raised = failure(open_store("s3://bucket/run").create, "a", b"x")
@@ -225,8 +225,8 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
         "retries": {"mode": "standard", "total_max_attempts": 1},
     }
     monkeypatch.setitem(S3_OPTIONS, "config_kwargs", settings)
-    monkeypatch.setattr(object_store, "CALL_SECONDS", 1.0)
-    monkeypatch.setattr(object_store, "S3_ROUNDS", 1)
+    monkeypatch.setattr(object_store, "CALL_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(object_store, "S3FS_ATTEMPTS", 1)
 
 
 @pytest.fixture
@@ -263,7 +263,7 @@ def test_write_meeting_a_conflict_is_repeated(stub: StubS3) -> None:
 
 
 def test_lasting_conflict_means_try_again(stub: StubS3, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(object_store, "CONFLICT_TRIES", 2)
+    monkeypatch.setattr(object_store, "CONFLICT_ATTEMPTS", 2)
     stub.faults.extend([CONFLICT] * CONFLICT_ATTEMPTS)
     assert type(failure(open_store("s3://bucket/run").create, "a", b"x")) is TryAgain
     assert stub.objects == {}

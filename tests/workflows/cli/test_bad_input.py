@@ -456,7 +456,7 @@ def test_store_that_cannot_be_reached_is_worth_another_try(monkeypatch: pytest.M
         "retries": {"mode": "standard", "total_max_attempts": 1},
     }
     monkeypatch.setitem(S3_OPTIONS, "config_kwargs", once)
-    monkeypatch.setattr(object_store, "S3_ROUNDS", 1)
+    monkeypatch.setattr(object_store, "S3FS_ATTEMPTS", 1)
     with hub(SHAPES) as gone:
         server = S3Server(gone.endpoint)
     log_in(server, monkeypatch)

@@ -27,7 +27,7 @@ JOB = {
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A job file, and at most two batch sizes to try."""
-    monkeypatch.setattr("imagekiln.steps.generate.tune.LARGEST", 2)
+    monkeypatch.setattr("imagekiln.steps.generate.tune.MAX_BATCH_IMAGES", 2)
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB))
     return str(tmp_path / "job.yaml")
 

@@ -76,7 +76,7 @@ def test_a_store_that_is_out_of_reach_is_unknown(
     monkeypatch.setitem(
         S3_OPTIONS, "config_kwargs", {"connect_timeout": 1, "retries": {"total_max_attempts": 1}}
     )
-    monkeypatch.setattr(object_store, "S3_ROUNDS", 1)
+    monkeypatch.setattr(object_store, "S3FS_ATTEMPTS", 1)
     s3.forget_connections()
     found = check_prompts(_job(s3_bucket, prompts=f"{s3_bucket}/a.parquet"))
     assert found.verdict == "unknown"

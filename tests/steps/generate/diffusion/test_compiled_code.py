@@ -139,7 +139,7 @@ class Slow:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def head(self, key: str, _: int) -> bytes:
+    def read_prefix(self, key: str, _: int) -> bytes:
         self._store.create(key, b"theirs")
         raise Missing(f"{key}: no such file.")
 
@@ -161,7 +161,7 @@ class Down:
     def __init__(self, store: Store, *, reads: bool) -> None:
         self._store, self._reads = store, reads
 
-    def head(self, key: str, most: int) -> bytes:
+    def read_prefix(self, key: str, most: int) -> bytes:
         if not self._reads:
             raise TryAgain(f"{key}: storage timed out.")
         return self._store.read_prefix(key, most)
