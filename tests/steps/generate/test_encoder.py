@@ -44,8 +44,8 @@ from tests import certificates, jobs
 from tests.encodings import KINDS, said
 from tests.notes import SOURCE, parse, read
 from tests.runs import image_row, picture
-from tests.steps.job.test_mistakes import SMALLEST
 from tests.steps.imaging.test_signature import verified
+from tests.steps.job.test_mistakes import SMALLEST
 from tests.texts import HOSTILE
 
 datasets = import_module(

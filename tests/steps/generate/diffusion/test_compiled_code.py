@@ -111,7 +111,7 @@ def test_spoilt_code_is_passed_over_with_a_sentence_and_left_where_it_is(
     assert torch.equal(_run(_code(store)), made)
     assert _hits() == 0
     assert (
-        f"{store.uri_of(key)}: is no compiled code, or damaged; the model is compiled here. Delete it."
+        f"{store.uri_of(key)}: is not compiled code, or damaged; the model is compiled here. Delete it."
         in caplog.text
     )
     assert store.read(key) == spoilt_content
@@ -127,7 +127,7 @@ def test_an_object_of_any_size_is_read_no_further_than_code_is_large(
     pod("second")
     assert torch.equal(_run(_code(store)), made)
     assert _hits() == 0
-    assert "is no compiled code, or damaged" in caplog.text
+    assert "is not compiled code, or damaged" in caplog.text
     pod("third")
     _run(_code(store, "another model"))
     assert _kept(store) == [key]  # and none is kept that nobody would read

@@ -12,7 +12,11 @@ import torch
 
 from imagekiln.steps.generate.diffusion import text_encoding
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.text_encoding import TextCache, TextPrefetcher
+from imagekiln.steps.generate.diffusion.text_encoding import (
+    TextCache,
+    TextPrefetcher,
+    TextRequest,
+)
 from imagekiln.steps.generate.step import generate_shard
 from imagekiln.steps.runs.image import DrawnImage
 from imagekiln.steps.runtime.progress import NoProgress
@@ -146,7 +150,7 @@ def test_what_texts_took_is_told_but_for_those_that_fail() -> None:
     told: list[float] = []
     cache = TextCache(encode)
     ahead = TextPrefetcher(CPU, told.append)
-    ahead.start([(cache, text, None) for text in ("a", "bad", "b")])
+    ahead.start([TextRequest(cache, text, None) for text in ("a", "bad", "b")])
     ahead.wait()
     assert len(told) == 2
     assert cache.uncached(["a", "bad", "b", "bad"]) == ["bad"]
