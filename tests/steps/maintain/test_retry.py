@@ -201,7 +201,7 @@ def test_a_stranger_in_a_round_s_place_is_refused(tmp_path: Path) -> None:
     store, other = finished(tmp_path / "run"), finished(tmp_path / "other")
     store.create("retry-1/plan.json", other.read(PLAN_KEY))
     for step in (aggregate, verify, retry):
-        with pytest.raises(BadInput, match="retry-1: is no round of this run"):
+        with pytest.raises(BadInput, match="retry-1: is not a round of this run"):
             step(store.uri)
 
 
