@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -45,10 +46,18 @@ class Histogram:
 
     def interquartile_range(self) -> tuple[float, float]:
         """Bounds between which the middle half of the values lies, as exact as the bins are."""
-        totals = np.cumsum([interval.images for interval in self.bins])
-        low_bin = int(np.searchsorted(totals, 0.25 * totals[-1]))
-        high_bin = int(np.searchsorted(totals, 0.75 * totals[-1]))
-        return max(self.bins[low_bin].low, self.least), min(self.bins[high_bin].high, self.most)
+        low = self._quantile_bin(0.25).low
+        high = self._quantile_bin(0.75).high
+        return max(low, self.least), min(high, self.most)
+
+    def _quantile_bin(self, share: float) -> Bin:
+        wanted_rank = share * self.images
+        rank = 0
+        for interval in self.bins:
+            rank += interval.images
+            if rank >= wanted_rank:
+                return interval
+        return self.bins[-1]
 
 
 class LogHistogram:
@@ -64,11 +73,18 @@ class LogHistogram:
         """Count these values."""
         if not len(values):
             return
-        self._least = min(self._least, int(values.min()))
-        self._most = max(self._most, int(values.max()))
+        least = int(values.min())
+        most = int(values.max())
+        self._least = min(self._least, least)
+        self._most = max(self._most, most)
 
-        bins = np.floor(np.log2(np.maximum(values, 1)) * BINS_PER_DOUBLING).astype(np.int64)
-        self._counts += np.bincount(np.minimum(bins, LOG_BINS - 1), minlength=LOG_BINS)
+        doublings = np.log2(np.maximum(values, 1))
+        bins = np.floor(doublings * BINS_PER_DOUBLING).astype(np.int64)
+        last_bin = LOG_BINS - 1
+        self._counts += np.bincount(
+            np.minimum(bins, last_bin),
+            minlength=LOG_BINS,
+        )
 
     def to_histogram(self) -> Histogram:
         """The histogram from the first bin that is not empty to the last, neighbors merged."""
@@ -77,15 +93,21 @@ class LogHistogram:
             return Histogram()
         first = int(filled[0])
         last = int(filled[-1])
-        width = -(-(last - first + 1) // MAX_BINS)
-        bins = (self._merged_bin(start, width) for start in range(first, last + 1, width))
-        return Histogram(self._least, self._most, tuple(bins))
+        width = ceil((last - first + 1) / MAX_BINS)
+        starts = range(first, last + 1, width)
+        return Histogram(
+            least=self._least,
+            most=self._most,
+            bins=tuple(self._merged_bin(start, width) for start in starts),
+        )
 
     def _merged_bin(self, start: int, width: int) -> Bin:
+        stop = start + width
+        counts = self._counts[start:stop]
         return Bin(
             low=2 ** (start / BINS_PER_DOUBLING),
-            high=2 ** ((start + width) / BINS_PER_DOUBLING),
-            images=int(self._counts[start : start + width].sum()),
+            high=2 ** (stop / BINS_PER_DOUBLING),
+            images=int(counts.sum()),
         )
 
 
@@ -124,12 +146,18 @@ class TopKCounter(Generic[T]):
         self._total += added.total()
         self._counts.update(added)
         if len(self._counts) > MAX_VALUES:
-            self._counts = Counter(dict(self._counts.most_common(RETAINED_VALUES)))
+            retained = self._counts.most_common(RETAINED_VALUES)
+            self._counts = Counter(dict(retained))
 
     def add_column(self, values: npt.NDArray[Any]) -> None:
         """Count the values of a column of numbers."""
         distinct, counts = np.unique(values, return_counts=True)
-        self.add(dict(zip(distinct.tolist(), counts.tolist(), strict=True)))
+        pairs = zip(
+            distinct.tolist(),
+            counts.tolist(),
+            strict=True,
+        )
+        self.add(dict(pairs))
 
     def most_common(self, limit: int) -> list[tuple[T, int]]:
         """The most frequent values with their counts; among equal counts, the first value added."""
@@ -138,9 +166,12 @@ class TopKCounter(Generic[T]):
     def top_values(self, format_value: Callable[[T], str]) -> TopValues:
         """The most frequent values as people read them."""
         common = self.most_common(MAX_TOP_VALUES)
-        top = tuple(ValueCount(format_value(value), images) for value, images in common)
-        other_images = self._total - sum(images for _, images in common)
-        return TopValues(top, len(self._counts) - len(top), other_images)
+        top_images = sum(images for _, images in common)
+        return TopValues(
+            top=tuple(ValueCount(format_value(value), images) for value, images in common),
+            others=len(self._counts) - len(common),
+            other_images=self._total - top_images,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,14 +201,20 @@ class DistributionBuilder:
 
     def add(self, manifest: pa.Table) -> None:
         """Count the images of one shard."""
-        self._bytes.add(pc.drop_null(manifest["size"]).to_numpy())
-        self._prompt.add(pc.utf8_length(manifest["prompt"]).to_numpy())
-        self._steps.add_column(manifest["steps"].to_numpy())
-        self._guidance.add_column(manifest["guidance"].to_numpy())
+        sizes = pc.drop_null(manifest["size"])
+        prompt_lengths = pc.utf8_length(manifest["prompt"])
+        self._bytes.add(sizes.to_numpy())
+        self._prompt.add(prompt_lengths.to_numpy())
+
+        steps = manifest["steps"].to_numpy()
+        guidance = manifest["guidance"].to_numpy()
+        self._steps.add_column(steps)
+        self._guidance.add_column(guidance)
 
         widths = manifest["width"].to_numpy()
         heights = manifest["height"].to_numpy()
-        self._shapes.add_column((widths << SIDE_BITS) | heights)
+        shapes = (widths << SIDE_BITS) | heights
+        self._shapes.add_column(shapes)
 
     def build(self) -> Distributions:
         """The distributions of all images added."""

@@ -45,23 +45,31 @@ class FailureCounter:
 
     def add(self, manifest: pa.Table) -> None:
         """Add the failures of one shard."""
-        failures = manifest.filter(pc.is_valid(manifest["error"]))
-        errors = map(first_line, failures["error"].to_pylist())
-        causes = list(zip(failures["status"].to_pylist(), errors, strict=True))
+        has_error = pc.is_valid(manifest["error"])
+        failures = manifest.filter(has_error)
+        statuses = failures["status"].to_pylist()
+        errors = failures["error"].to_pylist()
+        causes = [
+            (status, first_line(error)) for status, error in zip(statuses, errors, strict=True)
+        ]
         self._images.add(causes)
         for index, cause in enumerate(causes):
             self._add_example(cause, failures, index)
 
-        forgotten = [cause for cause in self._examples if cause not in self._images]
-        for cause in forgotten:
-            del self._examples[cause]
+        for cause in list(self._examples):
+            if cause not in self._images:
+                del self._examples[cause]
 
     def most_common(self, limit: int) -> tuple[FailureCause, ...]:
         """The most frequent causes."""
         return tuple(
-            FailureCause(*cause, images, tuple(self._examples.get(cause, ())))
-            for cause, images in self._images.most_common(limit)
+            self._failure_cause(cause, images) for cause, images in self._images.most_common(limit)
         )
+
+    def _failure_cause(self, cause: StatusAndError, images: int) -> FailureCause:
+        status, error = cause
+        examples = self._examples.get(cause, [])
+        return FailureCause(status, error, images, tuple(examples))
 
     def _add_example(self, cause: StatusAndError, failures: pa.Table, index: int) -> None:
         if cause not in self._images:
@@ -72,9 +80,10 @@ class FailureCounter:
 
 
 def _failure_example(failures: pa.Table, index: int) -> FailureExample:
+    (row,) = failures.slice(index, 1).to_pylist()
     return FailureExample(
-        image_id=failures["image_id"][index].as_py(),
-        row=failures["row"][index].as_py(),
-        part=failures["part"][index].as_py(),
-        prompt=truncate_text(failures["prompt"][index].as_py(), MAX_PROMPT_CHARS),
+        image_id=row["image_id"],
+        row=row["row"],
+        part=row["part"],
+        prompt=truncate_text(row["prompt"], MAX_PROMPT_CHARS),
     )

@@ -54,14 +54,15 @@ def _find_matches(
 ) -> None:
     """Match the hashes at `indices`, which share the bits `fixed` with the rest of their bucket."""
     for mask in block_masks(fixed, distance, len(indices)):
-        indices = indices[matches[indices] < 0]
+        unmatched = matches[indices] < 0
+        indices = indices[unmatched]
         if len(indices) < 2:
             return
         packed = _pack_buckets(hashes, indices, mask)
         budget = COMPARISONS_PER_HASH * (len(indices) + PASS_OVERHEAD)
-        unmatched = _compare_buckets(hashes, packed, distance, matches, budget)
-        if len(unmatched):
-            _find_matches(hashes, unmatched, mask, distance, matches)
+        rest = _compare_buckets(hashes, packed, distance, matches, budget)
+        if len(rest):
+            _find_matches(hashes, rest, mask, distance, matches)
 
 
 def block_masks(fixed: int, distance: int, count: int) -> Iterator[int]:
@@ -70,24 +71,35 @@ def block_masks(fixed: int, distance: int, count: int) -> Iterator[int]:
     Hashes that agree in the bits `fixed` and are near each other agree in one of these masks.
     """
     free_bits = [bit for bit in range(HASH_BITS) if not fixed >> bit & 1]
-    most = max(1, min(distance + MAX_EXTRA_BLOCKS, len(free_bits)))
-    block_count = min(
-        range(min(distance + 1, most), most + 1),
-        key=lambda blocks: _search_cost(blocks, distance, len(free_bits), count),
+    block_count = _cheapest_block_count(distance, len(free_bits), count)
+    blocks: list[int] = []
+    for start in range(block_count):
+        # Neighboring bits are correlated, so each block takes bits from everywhere.
+        bits = free_bits[start::block_count]
+        blocks.append(sum(1 << bit for bit in bits))
+
+    agreeing = max(0, block_count - distance)
+    for choice in combinations(blocks, agreeing):
+        yield fixed | sum(choice)
+
+
+def _cheapest_block_count(distance: int, free_bits: int, count: int) -> int:
+    most = min(distance + MAX_EXTRA_BLOCKS, free_bits)
+    most = max(1, most)
+    least = min(distance + 1, most)
+    return min(
+        range(least, most + 1),
+        key=lambda blocks: _search_cost(blocks, distance, free_bits, count),
     )
-    # Neighboring bits are correlated, so each block takes bits from everywhere.
-    blocks = [
-        sum(1 << bit for bit in free_bits[start::block_count]) for start in range(block_count)
-    ]
-    choices = combinations(blocks, max(0, block_count - distance))
-    return (fixed | sum(choice) for choice in choices)
 
 
 def _search_cost(blocks: int, distance: int, free_bits: int, count: int) -> float:
     """The cost of all choices of blocks, in comparisons, where hashes are random."""
-    shared_bits = free_bits * max(0, blocks - distance) / blocks
+    agreeing = max(0, blocks - distance)
+    shared_bits = free_bits * agreeing / blocks
     bucket_size = count / 2**shared_bits
-    return comb(blocks, distance) * (count * (SORT_COST + bucket_size) + PASS_OVERHEAD)
+    pass_cost = count * (SORT_COST + bucket_size) + PASS_OVERHEAD
+    return comb(blocks, distance) * pass_cost
 
 
 def _pack_buckets(hashes: Hashes, indices: Indices, mask: int) -> Hashes:
@@ -97,14 +109,23 @@ def _pack_buckets(hashes: Hashes, indices: Indices, mask: int) -> Hashes:
     order = np.argsort(keys)
     keys = keys[order]
 
-    starts_bucket = np.concatenate([[True], keys[1:] != keys[:-1]])
+    starts_bucket = _starts_of_buckets(keys)
     del keys  # memory is tight: there may be a hundred million hashes
-    alone = starts_bucket & np.concatenate([starts_bucket[1:], [True]])
-    packed: Hashes = np.cumsum(starts_bucket).astype(np.uint64)[~alone]
+    ends_bucket = np.append(starts_bucket[1:], True)
+    shared = ~(starts_bucket & ends_bucket)
+
+    packed: Hashes = np.cumsum(starts_bucket, dtype=np.uint64)[shared]
     packed <<= BUCKET_SHIFT
-    packed |= indices[order[~alone]].astype(np.uint64)
+    shared_indices = indices[order[shared]]
+    packed |= shared_indices.astype(np.uint64)
     packed.sort()
     return packed
+
+
+def _starts_of_buckets(sorted_keys: Hashes) -> npt.NDArray[np.bool_]:
+    """Where another key follows, and at the first one."""
+    differs = sorted_keys[1:] != sorted_keys[:-1]
+    return np.concatenate([[True], differs])
 
 
 def _compare_buckets(
@@ -116,18 +137,24 @@ def _compare_buckets(
     """
     while len(packed) and budget > 0:
         budget -= len(packed) + PASS_OVERHEAD
-        buckets = packed >> BUCKET_SHIFT
-        starts_bucket = np.concatenate([[True], buckets[1:] != buckets[:-1]])
-        del buckets
+        starts_bucket = _starts_of_buckets(packed >> BUCKET_SHIFT)
         starts = np.flatnonzero(starts_bucket)
+        bucket_sizes = np.diff(starts, append=len(packed))
 
-        indices = (packed & INDEX_MASK).astype(np.int32)
-        leaders = np.repeat(indices[starts], np.diff(starts, append=len(packed)))
+        indices = _unpack_indices(packed)
+        leaders = np.repeat(indices[starts], bucket_sizes)
         near = np.bitwise_count(hashes[indices] ^ hashes[leaders]) <= distance
+
         followers = near & ~starts_bucket
-        matches[indices[followers]] = leaders[followers]
+        follower_indices = indices[followers]
+        matches[follower_indices] = leaders[followers]
         packed = packed[~near]
-    return np.unique((packed & INDEX_MASK).astype(np.int32))
+    return np.unique(_unpack_indices(packed))
+
+
+def _unpack_indices(packed: Hashes) -> Indices:
+    indices = packed & INDEX_MASK
+    return indices.astype(np.int32)
 
 
 class NearDuplicateMarker:
@@ -145,27 +172,36 @@ class NearDuplicateMarker:
             return
         hashes = manifest["phash"].combine_chunks()
         has_hash = hashes.is_valid().to_numpy(zero_copy_only=False)
-        self._hashes.append(hashes.drop_null().to_numpy(zero_copy_only=False))
-        self._rows.append(np.flatnonzero(has_hash).astype(np.int32))
+        present = hashes.drop_null()
+        rows = np.flatnonzero(has_hash)
+        self._hashes.append(present.to_numpy(zero_copy_only=False))
+        self._rows.append(rows.astype(np.int32))
 
     def mark_manifests(self, store: Store) -> Iterator[pa.Table]:
         """Rewrite the manifests with near-duplicates. Yields the marked rows, shard by shard."""
         if self._gate is None or not self._hashes:
             return
-        matches = find_earlier_matches(np.concatenate(self._hashes), self._gate.distance)
+        hashes = np.concatenate(self._hashes)
+        matches = find_earlier_matches(hashes, self._gate.distance)
+        del hashes
         duplicates = np.flatnonzero(matches >= 0)
-        originals, original_of = np.unique(matches[duplicates], return_inverse=True)
+        originals, original_of = np.unique(
+            matches[duplicates],
+            return_inverse=True,
+        )
         ids = self._read_image_ids(store, originals)
 
         def mark(shard: int, rows: RowIndices, selected: slice) -> pa.Table:
-            return _write_marks(store, shard, rows, ids[original_of[selected]].astype(str))
+            original_ids = ids[original_of[selected]]
+            return _write_marks(store, shard, rows, original_ids.astype(str))
 
         yield from self._map_shards(duplicates, mark)
 
     def _read_image_ids(self, store: Store, hash_indices: RowIndices) -> npt.NDArray[np.bytes_]:
         def read(shard: int, rows: RowIndices, selected: slice) -> tuple[slice, list[str]]:
             column = read_column(store, manifest_key(shard), "image_id")
-            return selected, column.take(pa.array(rows)).to_pylist()
+            shard_ids = column.take(pa.array(rows))
+            return selected, shard_ids.to_pylist()
 
         ids = np.empty(len(hash_indices), "S32")  # hexadecimal digits
         for selected, shard_ids in self._map_shards(hash_indices, read):
@@ -180,41 +216,50 @@ class NearDuplicateMarker:
         It gets the shard's number, the rows of the hashes in the shard's manifest, and the slice of
         `hash_indices` that they are.
         """
-        shard_starts = np.cumsum([0, *map(len, self._hashes)])
+        sizes = [len(hashes) for hashes in self._hashes]
+        shard_starts = np.cumsum([0, *sizes])
         cuts = np.searchsorted(hash_indices, shard_starts)
-        shards = np.flatnonzero(np.diff(cuts)).tolist()
+        counts = np.diff(cuts)
+        shards = np.flatnonzero(counts).tolist()
 
         def work_on(number: int) -> T:
             shard = shards[number]
-            selected = slice(cuts[shard], cuts[shard + 1])
-            rows = self._rows[shard][hash_indices[selected] - shard_starts[shard]]
-            return work(shard, rows, selected)
+            start = cuts[shard]
+            selected = slice(start, start + counts[shard])
+            indices_in_shard = hash_indices[selected] - shard_starts[shard]
+            shard_rows = self._rows[shard]
+            return work(shard, shard_rows[indices_in_shard], selected)
 
         return map_ordered(work_on, len(shards))
 
 
 def mark_near_duplicates(manifest: pa.Table, originals: pa.ChunkedArray) -> pa.Table:
     """The manifest with a mark on each image that has an original: the id of an earlier one."""
-    is_duplicate = pc.is_valid(originals).to_pylist()
-    marks = [
-        [*(row_marks or []), NEAR_DUPLICATE] if duplicate else row_marks
-        for row_marks, duplicate in zip(manifest["marks"].to_pylist(), is_duplicate, strict=True)
-    ]
+    marks = manifest["marks"].to_pylist()
+    is_duplicate = pc.is_valid(originals).to_numpy()
+    for row in np.flatnonzero(is_duplicate):
+        row_marks = marks[row] or []
+        marks[row] = [*row_marks, NEAR_DUPLICATE]
+
     marks_type = manifest.schema.field("marks").type
     marked = _replace_column(manifest, "marks", pa.array(marks, marks_type))
-    return _replace_column(marked, "near_duplicate_of", originals).combine_chunks()
+    marked = _replace_column(marked, "near_duplicate_of", originals)
+    return marked.combine_chunks()
 
 
 def _write_marks(
     store: Store, shard: int, rows: RowIndices, originals: npt.NDArray[np.str_]
 ) -> pa.Table:
     manifest = read_table(store, manifest_key(shard))
-    column = np.full(manifest.num_rows, None, object)
-    column[rows] = originals
-    marked = mark_near_duplicates(manifest, pa.chunked_array([pa.array(column, pa.string())]))
+    values = np.full(manifest.num_rows, None, object)
+    values[rows] = originals
+    column = pa.array(values, pa.string())
+    marked = mark_near_duplicates(manifest, pa.chunked_array([column]))
     store.replace(manifest_key(shard), to_parquet(marked))
     return marked.take(pa.array(rows))
 
 
 def _replace_column(table: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    return table.set_column(table.schema.get_field_index(name), table.schema.field(name), values)
+    index = table.schema.get_field_index(name)
+    field = table.schema.field(index)
+    return table.set_column(index, field, values)

@@ -45,14 +45,17 @@ def reconcile_shard(store: Store, plan: Plan, number: int) -> ReconciledShard:
     outcomes = [_read_outcomes(store, part) for part in parts]
     layout = format_of(plan.job)
     results = pa.concat_tables(
-        [_part_results(layout, part, result) for part, result in zip(parts, outcomes, strict=True)]
+        _part_results(layout, part, outcome) for part, outcome in zip(parts, outcomes, strict=True)
     )
     rows = pa.concat_tables([part.rows for part in parts])
     manifest = pa.Table.from_arrays(
-        [*rows.columns, *results.columns], schema=pa.schema([*rows.schema, *results.schema])
+        [*rows.columns, *results.columns],
+        schema=pa.schema([*rows.schema, *results.schema]),
     )
-    missing = (part.key for part, result in zip(parts, outcomes, strict=True) if result is None)
-    return ReconciledShard(manifest.combine_chunks(), tuple(missing))
+    missing_parts = tuple(
+        part.key for part, outcome in zip(parts, outcomes, strict=True) if outcome is None
+    )
+    return ReconciledShard(manifest.combine_chunks(), missing_parts)
 
 
 def _read_outcomes(store: Store, part: Part) -> PartOutcomes | None:
@@ -77,8 +80,9 @@ def _part_results(layout: PartFormat, part: Part, outcomes: PartOutcomes | None)
 
 
 def _missing_results(count: int) -> pa.Table:
-    statuses = pa.array([MISSING_STATUS] * count)
-    nulls = [pa.nulls(count, field.type) for field in list(RESULT_SCHEMA)[1:]]
+    status_field, *other_fields = RESULT_SCHEMA
+    statuses = pa.array([MISSING_STATUS] * count, status_field.type)
+    nulls = [pa.nulls(count, field.type) for field in other_fields]
     return pa.Table.from_arrays([statuses, *nulls], schema=RESULT_SCHEMA)
 
 
@@ -91,9 +95,8 @@ class RunReconciler:
         self.plan = plan
         self._store = store
         self._missing_parts: dict[tuple[int, int], tuple[str, ...]] = {}
-        self._round_manifest = SingleFlightCache(
-            self._reconcile_round_shard, CACHED_SHARDS_PER_ROUND * max(1, len(self.rounds))
-        )
+        cached_shards = CACHED_SHARDS_PER_ROUND * max(1, len(self.rounds))
+        self._round_manifest = SingleFlightCache(self._reconcile_round_shard, cached_shards)
 
     def reconcile(self, number: int) -> ReconciledShard:
         """One shard of the run, with what later rounds made of its images.
@@ -170,29 +173,37 @@ class RunReconciler:
     def _missing_part_numbers(self, manifest: pa.Table) -> list[int]:
         """The numbers of a shard's parts that have a missing image."""
         is_missing = pc.equal(manifest["status"], MISSING_STATUS).to_numpy()
-        parts: list[int] = np.unique(np.flatnonzero(is_missing) // self.plan.part_images).tolist()
+        missing_rows = np.flatnonzero(is_missing)
+        part_of_row = missing_rows // self.plan.part_images
+        parts: list[int] = np.unique(part_of_row).tolist()
         return parts
 
 
 def _round_metadata_tables(retry_round: Round) -> Iterator[tuple[str, pa.Table]]:
-    reconcile = partial(reconcile_shard, retry_round.store, retry_round.plan)
-    for shard in map_ordered(reconcile, len(retry_round.plan.shards)):
-        for key, table in metadata_tables(retry_round.plan.job, shard.manifest):
-            yield f"{round_folder(retry_round.plan.round)}/{key}", table
+    plan = retry_round.plan
+    folder = round_folder(plan.round)
+    reconcile = partial(reconcile_shard, retry_round.store, plan)
+    for shard in map_ordered(reconcile, len(plan.shards)):
+        for key, table in metadata_tables(plan.job, shard.manifest):
+            yield f"{folder}/{key}", table
 
 
 def overlay(manifest: pa.Table, later: pa.Table) -> pa.Table:
     """The manifest with the rows of a later round in place of those that are not ok."""
-    position = pc.index_in(manifest["image_id"], later["image_id"].combine_chunks())
+    later_ids = later["image_id"].combine_chunks()
+    position = pc.index_in(manifest["image_id"], later_ids)
     in_later = position.is_valid().to_numpy()
     later_rows = pc.fill_null(position, 0).to_numpy()
 
     not_ok = pc.not_equal(manifest["status"], "ok").to_numpy()
-    has_outcome = later["status"].to_numpy()[later_rows] != MISSING_STATUS
+    later_statuses = later["status"].to_numpy()
+    has_outcome = later_statuses[later_rows] != MISSING_STATUS
     replaced = not_ok & in_later & has_outcome
     if not replaced.any():
         return manifest
 
     count = manifest.num_rows
     rows = np.where(replaced, count + later_rows, np.arange(count))
-    return pa.concat_tables([manifest, later]).take(pa.array(rows)).combine_chunks()
+    both = pa.concat_tables([manifest, later])
+    overlaid = both.take(pa.array(rows))
+    return overlaid.combine_chunks()

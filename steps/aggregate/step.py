@@ -85,12 +85,14 @@ def _revoke_success(run: Run) -> None:
 
 def _summarize_run(run: Run, reconciler: RunReconciler, policy: AcceptancePolicy) -> Summary:
     """Reconcile every shard; write manifest, index, summary, card and report."""
-    gates = run.plan.job.gates
+    store = run.store
+    plan = run.plan
+    gates = plan.job.gates
     builder = SummaryBuilder()
     sheet = ContactSheet(tuple(gates.marking_gates))
     marker = NearDuplicateMarker(gates.near_duplicate)
 
-    with ImageIndexWriter(run.store, run.plan.counts.images) as index:
+    with ImageIndexWriter(store, plan.counts.images) as index:
         for shard in _write_manifests(run, reconciler):
             builder.add(shard)
             sheet.add(shard)
@@ -98,27 +100,32 @@ def _summarize_run(run: Run, reconciler: RunReconciler, policy: AcceptancePolicy
             index.add(shard.manifest)
         index.write()
 
-    for rows in marker.mark_manifests(run.store):
+    for rows in marker.mark_manifests(store):
         builder.add_marks(NEAR_DUPLICATE, rows.num_rows)
         sheet.add_marked(NEAR_DUPLICATE, rows)
-    _write_tables(run.store, reconciler.round_metadata_tables())
+    _write_tables(store, reconciler.round_metadata_tables())
 
     stats = _iter_shard_stats(run, reconciler)
-    summary = builder.build(run.plan, stats, policy, len(reconciler.rounds))
-    run.store.replace(SUMMARY_KEY, SUMMARY_ADAPTER.dump_json(summary, indent=1) + b"\n")
-    write_card(run.store, run.plan, summary)
-    write_report(run.store, run.plan, summary, sheet)
+    summary = builder.build(plan, stats, policy, len(reconciler.rounds))
+    content = SUMMARY_ADAPTER.dump_json(summary, indent=1)
+    store.replace(SUMMARY_KEY, content + b"\n")
+    write_card(store, plan, summary)
+    write_report(store, plan, summary, sheet)
     return summary
 
 
 def _write_manifests(run: Run, reconciler: RunReconciler) -> Iterator[ReconciledShard]:
+    job = run.plan.job
+    shard_count = len(run.plan.shards)
+
     def write_manifest(number: int) -> ReconciledShard:
         shard = _reconcile_or_recover(run, reconciler, number)
-        run.store.replace(manifest_key(number), to_parquet(shard.manifest))
-        _write_tables(run.store, metadata_tables(run.plan.job, shard.manifest))
+        manifest = shard.manifest
+        run.store.replace(manifest_key(number), to_parquet(manifest))
+        _write_tables(run.store, metadata_tables(job, manifest))
         return shard
 
-    return map_ordered(write_manifest, len(run.plan.shards))
+    return map_ordered(write_manifest, shard_count)
 
 
 def _reconcile_or_recover(run: Run, reconciler: RunReconciler, number: int) -> ReconciledShard:
@@ -130,8 +137,10 @@ def _reconcile_or_recover(run: Run, reconciler: RunReconciler, number: int) -> R
 
 def _recover_parts(run: Run, number: int) -> bool:
     """Commit parts that lack only their commit: `retry` would generate their images again."""
-    missing = missing_parts(run.store, read_shard(run.store, run.plan, number))
-    still_missing = recover_parts(run.store, format_of(run.plan.job), missing)
+    parts = read_shard(run.store, run.plan, number)
+    layout = format_of(run.plan.job)
+    missing = missing_parts(run.store, parts)
+    still_missing = recover_parts(run.store, layout, missing)
     return len(still_missing) < len(missing)
 
 

@@ -49,23 +49,22 @@ class DeviceUsage:
 
 def summarize_throughput(shards: int, stats: Sequence[ShardStats]) -> Throughput:
     """The rates of a run of so many shards."""
-    measured = [shard for shard in _largest_of_each_shard(stats) if shard.images_per_second > 0]
+    largest = _largest_of_each_shard(stats)
+    measured = [shard for shard in largest if shard.images_per_second > 0]
     if not measured:
         return Throughput()
 
     measured.sort(key=lambda shard: shard.images_per_second)
     rates = {shard.shard: _round_significant(shard.images_per_second) for shard in measured}
-    median = measured[len(measured) // 2].images_per_second
-    slow = [shard for shard in measured if shard.images_per_second < SLOW_RATIO * median]
-    slowest = (
-        ShardTime(shard.shard, shard.images, shard.seconds.total, shard.attempts)
-        for shard in slow[:MAX_SLOWEST]
-    )
+    middle = len(measured) // 2
+    median = measured[middle].images_per_second
+    slow_rate = SLOW_RATIO * median
+    slow = [shard for shard in measured if shard.images_per_second < slow_rate]
     return Throughput(
         rates=tuple(rates.get(number) for number in range(shards)),
         median=_round_significant(median),
         slow=len(slow),
-        slowest=tuple(slowest),
+        slowest=tuple(_shard_time(shard) for shard in slow[:MAX_SLOWEST]),
     )
 
 
@@ -76,9 +75,22 @@ def summarize_usage(stats: Sequence[ShardStats]) -> DeviceUsage:
 
 def _largest_of_each_shard(stats: Sequence[ShardStats]) -> list[ShardStats]:
     """Of statistics of one shard number, from several rounds, those with the most images."""
-    by_images = sorted(stats, key=lambda shard: shard.images)
-    return list({shard.shard: shard for shard in by_images}.values())
+    largest: dict[int, ShardStats] = {}
+    for shard in sorted(stats, key=lambda shard: shard.images):
+        largest[shard.shard] = shard
+    return list(largest.values())
+
+
+def _shard_time(stats: ShardStats) -> ShardTime:
+    return ShardTime(
+        shard=stats.shard,
+        images=stats.images,
+        seconds=stats.seconds.total,
+        attempts=stats.attempts,
+    )
 
 
 def _round_significant(rate: float) -> float:
-    return round(rate, SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(rate)))
+    magnitude = math.floor(math.log10(rate))
+    digits = SIGNIFICANT_DIGITS - 1 - magnitude
+    return round(rate, digits)

@@ -195,7 +195,7 @@ def _exceeded_verdict(
     )
     counts = "; ".join(
         f"{result.gate} found {result.images} of {result.total} "
-        f"({result.share:.3g}, where {result.allowed_share:g} are allowed)"
+        f"(share {result.share:.3g}, allowed {result.allowed_share:g})"
         for result in exceeded
     )
     accepted = (*summary.accepted, *(result.gate for result in exceeded))

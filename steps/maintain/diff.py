@@ -136,14 +136,18 @@ def _pair_runs(first: Run, second: Run) -> Pairing:
 def _compare_sample(
     first: Run, second: Run, pairing: Pairing, target: Store
 ) -> list[PairComparison]:
-    first_rows = read_manifest_rows(first, [location for location, _ in pairing.sample])
-    second_rows = read_manifest_rows(second, [location for _, location in pairing.sample])
+    first_locations = [location for location, _ in pairing.sample]
+    second_locations = [location for _, location in pairing.sample]
+    first_rows = read_manifest_rows(first, first_locations)
+    second_rows = read_manifest_rows(second, second_locations)
+    stores = (first.store, second.store)
 
     def compare(index: int) -> PairComparison:
         rows = (first_rows[index], second_rows[index])
-        return _compare_pair((first.store, second.store), rows, target, index)
+        return _compare_pair(stores, rows, target, index)
 
-    return list(map_ordered(compare, len(pairing.sample)))
+    comparisons = map_ordered(compare, len(pairing.sample))
+    return list(comparisons)
 
 
 def _compare_pair(
@@ -154,8 +158,10 @@ def _compare_pair(
     second = read_image_pixels(stores[1], rows[1])
     difference = compare_pixels(first, resize_like(second, first))
     if index < MAX_PICTURED_PAIRS:
-        target.replace(diff_image_key(index, "a"), encode_thumbnail(first, PICTURE_SIDE))
-        target.replace(diff_image_key(index, "b"), encode_thumbnail(second, PICTURE_SIDE))
+        first_content = encode_thumbnail(first, PICTURE_SIDE)
+        second_content = encode_thumbnail(second, PICTURE_SIDE)
+        target.replace(diff_image_key(index, "a"), first_content)
+        target.replace(diff_image_key(index, "b"), second_content)
     return PairComparison(
         prompt=str(rows[0]["prompt"]),
         seeds=(str(rows[0]["seed"]), str(rows[1]["seed"])),

@@ -104,16 +104,21 @@ def pair_images(database: Database, first: Run, second: Run, sample_size: int) -
 
 def read_manifest_rows(run: Run, locations: Sequence[RowLocation]) -> list[dict[str, object]]:
     """The manifest's rows at these locations, in their order."""
-    shards = sorted({location.shard for location in locations})
+    by_shard: dict[int, set[RowLocation]] = {}
+    for location in locations:
+        by_shard.setdefault(location.shard, set()).add(location)
+    shards = sorted(by_shard)
     manifests = map_ordered(
-        lambda index: read_table(run.store, manifest_key(shards[index])), len(shards)
+        lambda index: read_table(run.store, manifest_key(shards[index])),
+        len(shards),
     )
+
     rows_by_location: dict[RowLocation, dict[str, object]] = {}
     for shard, manifest in zip(shards, manifests, strict=True):
-        numbers = sorted({location.row for location in locations if location.shard == shard})
-        rows = manifest.take(pa.array(numbers)).to_pylist()
-        for number, row in zip(numbers, rows, strict=True):
-            rows_by_location[RowLocation(shard, number)] = row
+        shard_locations = list(by_shard[shard])
+        numbers = pa.array([location.row for location in shard_locations])
+        rows = manifest.take(numbers).to_pylist()
+        rows_by_location.update(zip(shard_locations, rows, strict=True))
     return [rows_by_location[location] for location in locations]
 
 

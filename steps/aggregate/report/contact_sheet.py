@@ -1,7 +1,7 @@
 """The images of the report: a random sample of those that are ok, and a few of each gate."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import chain, islice
 
 import pyarrow as pa
@@ -58,8 +58,13 @@ class LowestHashSample:
             rows = rows.filter(pc.less(rows["image_id"], self.items[-1].image_id))
         if rows.num_rows == 0:
             return
-        lowest = pc.select_k_unstable(rows, self._limit, [("image_id", "ascending")])
-        candidates = [*self.items, *to_samples(rows.take(lowest))]
+        lowest = pc.select_k_unstable(
+            rows,
+            k=self._limit,
+            sort_keys=[("image_id", "ascending")],
+        )
+        new_samples = to_samples(rows.take(lowest))
+        candidates = [*self.items, *new_samples]
         candidates.sort(key=lambda sample: sample.image_id)
         self.items = candidates[: self._limit]
 
@@ -77,7 +82,8 @@ class ContactSheet:
 
     def add(self, shard: ReconciledShard) -> None:
         """Sample the images of one shard."""
-        ok_rows = shard.manifest.filter(pc.equal(shard.manifest["status"], "ok"))
+        is_ok = pc.equal(shard.manifest["status"], "ok")
+        ok_rows = shard.manifest.filter(is_ok)
         self._add_shapes(ok_rows)
         self._random.add(ok_rows)
 
@@ -87,27 +93,31 @@ class ContactSheet:
         if len(gate_of_mark) == 0:
             return
         for gate, sample in self._by_gate.items():
-            marked_rows = row_of_mark.filter(pc.equal(gate_of_mark, gate))
+            is_of_gate = pc.equal(gate_of_mark, gate)
+            marked_rows = row_of_mark.filter(is_of_gate)
             sample.add(ok_rows.take(marked_rows))
 
     def add_marked(self, gate: str, rows: pa.Table) -> None:
         """Sample rows of the manifest that a gate marked after looking at all shards."""
         self._by_gate[gate].add(rows)
-        sampled_ids = pa.array([sample.image_id for sample in self._choose_samples()])
-        remarked = rows.filter(pc.is_in(rows["image_id"], sampled_ids))
-        self._remarked |= {sample.image_id: sample for sample in to_samples(remarked)}
+        chosen = self._choose_samples()
+        chosen_ids = pa.array([sample.image_id for sample in chosen])
+        is_chosen = pc.is_in(rows["image_id"], chosen_ids)
+        for sample in to_samples(rows.filter(is_chosen)):
+            self._remarked[sample.image_id] = sample
 
     @property
     def samples(self) -> list[Sample]:
         """The images of the sheet, in the order of the run."""
-        chosen = self._choose_samples()
-        samples = [self._remarked.get(sample.image_id, sample) for sample in chosen]
+        samples = [self._remarked.get(sample.image_id, sample) for sample in self._choose_samples()]
         return sorted(samples, key=lambda sample: (sample.part, sample.offset))
 
     @property
     def samples_by_gate(self) -> dict[str, list[Sample]]:
         """A random sample of the images that each gate marked, for the gates that marked any."""
-        return {gate: sample.items for gate, sample in self._by_gate.items() if sample.items}
+        return {
+            gate: sample.items for gate, sample in self._by_gate.items() if len(sample.items) > 0
+        }
 
     def _choose_samples(self) -> list[Sample]:
         counts = self._shape_counts
@@ -119,28 +129,40 @@ class ContactSheet:
         return list(islice(distinct, MAX_SAMPLES))
 
     def _add_shapes(self, ok_rows: pa.Table) -> None:
-        shapes = ok_rows.group_by(["width", "height"]).aggregate(
-            [("image_id", "min"), ("image_id", "count")]
+        by_shape = ok_rows.group_by(["width", "height"])
+        groups = by_shape.aggregate(
+            [
+                ("image_id", "min"),
+                ("image_id", "count"),
+            ]
         )
-        for group in shapes.to_pylist():
+        for group in groups.to_pylist():
             shape = (group["width"], group["height"])
             is_new = shape not in self._shape_counts
             if is_new and len(self._shape_counts) == MAX_TRACKED_SHAPES:
                 continue
-            self._shape_counts[shape] = self._shape_counts.get(shape, 0) + group["image_id_count"]
+            count = self._shape_counts.get(shape, 0)
+            self._shape_counts[shape] = count + group["image_id_count"]
             lowest_id = group["image_id_min"]
             if is_new or lowest_id < self._first_of_shape[shape].image_id:
-                index = pc.index(ok_rows["image_id"], lowest_id).as_py()
-                self._first_of_shape[shape] = next(to_samples(ok_rows.slice(index, 1)))
+                self._first_of_shape[shape] = _sample_of_id(ok_rows, lowest_id)
+
+
+def _sample_of_id(rows: pa.Table, image_id: str) -> Sample:
+    index = pc.index(rows["image_id"], image_id).as_py()
+    (sample,) = to_samples(rows.slice(index, 1))
+    return sample
 
 
 def to_samples(rows: pa.Table) -> Iterator[Sample]:
     """The images in these rows of the manifest, as samples."""
-    for row in rows.select(list(Sample.__slots__)).to_pylist():
+    columns = [field.name for field in fields(Sample)]
+    for row in rows.select(columns).to_pylist():
         row["prompt"] = truncate_text(row["prompt"], MAX_TEXT_CHARS)
-        if row["marks_reason"]:
-            row["marks_reason"] = truncate_text(row["marks_reason"], MAX_TEXT_CHARS)
         row["marks"] = tuple(row["marks"] or ())
+        reason = row["marks_reason"]
+        if reason:
+            row["marks_reason"] = truncate_text(reason, MAX_TEXT_CHARS)
         yield Sample(**row)
 
 

@@ -61,8 +61,11 @@ def top_gates(
     samples_by_gate: Mapping[str, Sequence[Sample]], marks: Mapping[str, int]
 ) -> dict[str, Sequence[Sample]]:
     """The samples of the gates that marked the most images, in the gates' order."""
-    frequent = sorted(samples_by_gate, key=lambda gate: -marks.get(gate, 0))
-    top = set(frequent[:MAX_GATES_WITH_SAMPLES])
+    by_frequency = sorted(
+        samples_by_gate,
+        key=lambda gate: -marks.get(gate, 0),
+    )
+    top = set(by_frequency[:MAX_GATES_WITH_SAMPLES])
     return {gate: samples for gate, samples in samples_by_gate.items() if gate in top}
 
 

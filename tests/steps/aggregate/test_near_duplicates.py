@@ -130,7 +130,7 @@ def _unlike(place: int) -> int:
 
 
 def _filled(there: PlanResult, hashes: Mapping[int, int]) -> Store:
-    """A run of 20 images in shards of 8, 8 and 4; those that `hashes` does not name are unlike all others."""
+    """A run of 20 images in shards of 8, 8 and 4, with these hashes; others are all unlike."""
     images = {place: _hashed(place, hashes.get(place, _unlike(place))) for place in range(20)}
     fill(there, {**images, 3: not_ok(3)})
     return open_store(there.uri)
@@ -189,7 +189,7 @@ def test_other_marks_stay_in_front(tmp_path: Path) -> None:
 def test_a_share_of_near_duplicates_fails_the_run_and_the_manifest_has_them(tmp_path: Path) -> None:
     store = _filled(_planned(tmp_path, share=0.1), ALIKE)
     with pytest.raises(
-        Incomplete, match=r"near_duplicate found 3 of 20 \(0.15, where 0.1 are allowed\)"
+        Incomplete, match=r"near_duplicate found 3 of 20 \(share 0.15, allowed 0.1\)"
     ):
         aggregate(store.uri)
     assert manifest(store)["near_duplicate_of"].null_count == 17

@@ -94,7 +94,10 @@ def test_missing_parts_are_named_and_everything_else_is_accounted_for(there: Pla
     store = open_store(there.uri)
     for key in (part_key(0, 1), part_key(2, 0)):
         store.remove(key)
-    sentence = r"8 of 20 images are missing: images/00000-0001.parquet, images/00002-0000.parquet. Run their shards"
+    sentence = (
+        r"8 of 20 images are missing: images/00000-0001.parquet, images/00002-0000.parquet. "
+        "Run their shards"
+    )
     with pytest.raises(Incomplete, match=sentence) as caught:
         aggregate(there.uri)
     assert caught.value.exit_code == 3
@@ -143,7 +146,10 @@ def test_a_run_that_is_no_longer_whole_loses_its_success(there: PlanResult) -> N
 
 def test_more_bad_images_than_allowed_fail_the_run_with_their_causes(there: PlanResult) -> None:
     fill(there, {1: not_ok(1), 2: not_ok(2), 9: not_ok(9, "blank", "one colour")})
-    sentence = r"3 of 20 images are not ok: 2 failed \(ValueError: a fault\); 1 blank \(one colour\)\. .*--failed-share 0.15"
+    sentence = (
+        r"3 of 20 images are not ok: 2 failed \(ValueError: a fault\); "
+        r"1 blank \(one colour\)\. .*--failed-share 0.15"
+    )
     with pytest.raises(Incomplete, match=sentence):
         aggregate(there.uri)
     assert not open_store(there.uri).exists(SUCCESS_KEY)

@@ -17,7 +17,9 @@ def _shard_stats(shard: int, seconds: float, images: int = 100) -> ShardStats:
 
 
 def test_rates_come_by_shard_and_a_silent_shard_has_none() -> None:
-    found = summarize_throughput(4, [_shard_stats(2, 50.0), _shard_stats(0, 100.0), _shard_stats(3, 10.0, images=0)])
+    found = summarize_throughput(
+        4, [_shard_stats(2, 50.0), _shard_stats(0, 100.0), _shard_stats(3, 10.0, images=0)]
+    )
     assert found.rates == (1.0, None, 2.0, None)
 
 
@@ -31,7 +33,9 @@ def test_slow_shards_are_named_the_slowest_first() -> None:
 
 def test_shards_of_equal_speed_have_no_slow_one() -> None:
     assert (
-        summarize_throughput(3, [_shard_stats(number, 100.0 + number) for number in range(3)]).slowest
+        summarize_throughput(
+            3, [_shard_stats(number, 100.0 + number) for number in range(3)]
+        ).slowest
         == ()
     )
 

@@ -140,7 +140,7 @@ def test_images_of_a_lost_part_are_made_again(tmp_path: Path) -> None:
 def test_a_run_that_was_never_aggregated_is_to_be_finished_first(tmp_path: Path) -> None:
     there = planned(tmp_path, str(tmp_path / "out"))
     with pytest.raises(
-        Incomplete, match=r"manifest/00000.parquet: is not there.*imagekiln aggregate"
+        Incomplete, match=r"manifest/00000.parquet: is missing.*imagekiln aggregate"
     ):
         retry(there.uri)
     assert not (Path(there.uri) / "retry-1").exists()

@@ -357,7 +357,7 @@ def test_a_small_run_is_told_without_plots(tmp_path: Path) -> None:
 
 
 def _marked(tmp_path: Path) -> PlanResult:
-    """A run of 8 images, two of which a check of the user's would not have, with signs of HTML in its reason."""
+    """A run of 8 images, two of them marked by a user's check, with HTML in its reason."""
     rows = [*PROMPTS[:8]]
     check = {"name": "even", "entry": "tests.own_checks:even", "share": 0.1}
     there = planned(
