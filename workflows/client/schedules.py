@@ -39,12 +39,14 @@ def schedule(job: Job, cron: str, timezone: str = "UTC", argo: ArgoApi | None = 
 
 def suspend(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
     """Suspend a schedule: it does not fire until it is resumed."""
-    (argo or connect()).set_suspended(namespace, name, suspended=True)
+    argo = argo or connect()
+    argo.set_suspended(namespace, name, suspended=True)
 
 
 def resume(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
     """Resume a schedule. Argo makes up for the last fire time if that is under six hours ago."""
-    (argo or connect()).set_suspended(namespace, name, suspended=False)
+    argo = argo or connect()
+    argo.set_suspended(namespace, name, suspended=False)
 
 
 def backfill(
@@ -60,15 +62,7 @@ def backfill(
     argo = argo or connect()
     crons, timezone = _read_schedule(job, argo)
     times = _past_fire_times(crons, timezone, first, last)
-
-    name = cron_workflow_name(job)
-    if not times:
-        raise BadInput(f"{name}: has not fired from {first} to {last}. Name days in the past.")
-    if len(times) > MAX_FIRE_TIMES:
-        raise BadInput(
-            f"{name}: fired more than {MAX_FIRE_TIMES} times from {first} to {last}. "
-            "Name fewer days."
-        )
+    _require_reasonable_number(times, f"{cron_workflow_name(job)}: from {first} to {last}")
 
     statuses = []
     for fire_time in times:
@@ -92,11 +86,21 @@ def _past_fire_times(crons: list[str], timezone: str, first: date, last: date) -
     None that is still to come: planned early, a run would freeze prompts not yet written.
     """
     now = datetime.now(UTC)
-    every_line = merge(*(fire_times(cron, timezone, first, last) for cron in crons))
-    past = takewhile(lambda fire_time: fire_time <= now, every_line)
+    times_by_cron = [fire_times(cron, timezone, first, last) for cron in crons]
+    all_times = merge(*times_by_cron)
+    past = takewhile(lambda fire_time: fire_time <= now, all_times)
     bounded = islice(past, MAX_FIRE_TIMES * len(crons) + 1)  # the lines may share fire times
     unique = dict.fromkeys(bounded)
     return list(islice(unique, MAX_FIRE_TIMES + 1))
+
+
+def _require_reasonable_number(times: list[datetime], where: str) -> None:
+    if not times:
+        raise BadInput(f"{where}, the schedule has not fired. Name days in the past.")
+    if len(times) > MAX_FIRE_TIMES:
+        raise BadInput(
+            f"{where}, the schedule fires more than {MAX_FIRE_TIMES} times. Name fewer days."
+        )
 
 
 def _fired_workflow(job: Job, fire_time: datetime, argo: ArgoApi) -> WorkflowStatus | None:

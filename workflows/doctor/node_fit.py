@@ -64,7 +64,8 @@ class NodeFit:
 
 def list_nodes(view: ClusterView) -> tuple[Node, ...]:
     """Every node of the cluster. Raises Unreadable."""
-    return tuple(_to_node(manifest) for manifest in view.list_objects(NODES))
+    manifests = view.list_objects(NODES)
+    return tuple(_to_node(manifest) for manifest in manifests)
 
 
 def fit_pod(nodes: Sequence[Node], pod: PodSettings, requests: Mapping[str, Decimal]) -> NodeFit:
