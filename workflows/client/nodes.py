@@ -72,10 +72,13 @@ def _retry_attempts(
     retry_node: Json, nodes: Mapping[str, Json], workflow_name: str
 ) -> tuple[PodAttempt, ...]:
     """The pods under a Retry node; before the first of them, the Retry node itself."""
-    children = [nodes[child] for child in _child_ids(retry_node) if child in nodes]
-    pods = [child for child in children if child["type"] == "Pod"]
+    pods: list[Json] = []
+    for child_id in _child_ids(retry_node):
+        child = nodes.get(child_id)
+        if child is not None and child["type"] == "Pod":
+            pods.append(child)
     if not pods:
-        pods = [retry_node]
+        pods.append(retry_node)
     return tuple(_to_attempt(pod, workflow_name) for pod in pods)
 
 
@@ -104,7 +107,11 @@ def _parameters(node: Json, side: str) -> dict[str, str]:
     """A node's input or output parameters that have a value."""
     section = cast("Mapping[str, object]", node.get(side) or {})
     parameters = cast("list[dict[str, str]]", section.get("parameters") or [])
-    return {item["name"]: item["value"] for item in parameters if "value" in item}
+    values: dict[str, str] = {}
+    for parameter in parameters:
+        if "value" in parameter:
+            values[parameter["name"]] = parameter["value"]
+    return values
 
 
 def _child_ids(node: Json) -> list[str]:

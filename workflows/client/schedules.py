@@ -75,9 +75,12 @@ def backfill(
 
 def _read_schedule(job: Job, argo: ArgoApi) -> tuple[list[str], str]:
     """The cron lines and the time zone of the job's schedule. Raises Missing."""
-    cron_workflow = argo.get("CronWorkflow", job.cluster.namespace, cron_workflow_name(job))
+    name = cron_workflow_name(job)
+    cron_workflow = argo.get("CronWorkflow", job.cluster.namespace, name)
     spec = cast("dict[str, object]", cron_workflow["spec"])
-    return cast("list[str]", spec["schedules"]), str(spec.get("timezone") or "UTC")
+    crons = cast("list[str]", spec["schedules"])
+    timezone = str(spec.get("timezone") or "UTC")
+    return crons, timezone
 
 
 def _past_fire_times(crons: list[str], timezone: str, first: date, last: date) -> list[datetime]:

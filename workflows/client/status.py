@@ -94,9 +94,7 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
     images = int(outputs["images"]) if "images" in outputs else None
     images_done = _count_images(shards, outputs)
     rate = _image_rate(images_done, shards, finished)
-    seconds_left = None
-    if rate and images is not None:
-        seconds_left = (images - images_done) / rate
+    seconds_left = (images - images_done) / rate if rate and images is not None else None
     return WorkflowStatus(
         name=str(metadata["name"]),
         namespace=str(metadata["namespace"]),
