@@ -5,6 +5,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 
 import click
@@ -42,12 +43,10 @@ def make_targets() -> set[str]:
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_shown_command_is_one(words: list[str]) -> None:
     command = main.commands[words[0]]
-    arguments = words[1:]
-    if ">" in arguments:
-        arguments = arguments[: arguments.index(">")]
+    arguments = list(takewhile(lambda word: word not in (">", "|"), words[1:]))
     options = {option for parameter in command.params for option in parameter.opts}
     assert {word for word in arguments if word.startswith("-")} <= options
-    assert isinstance(command.make_context(words[0], list(arguments)), click.Context)
+    assert isinstance(command.make_context(words[0], arguments.copy()), click.Context)
 
 
 def test_shown_make_targets_are_there() -> None:
