@@ -19,8 +19,8 @@ endif
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-slow test-cluster test-cluster-scale golden bench bench-run bench-hidden bench-gpu bench-plan \
-	bench-aggregate bench-index lint types docs format install lock upgrade wheel clean FORCE
+.PHONY: help demo test test-slow test-cluster test-cluster-scale compare golden bench bench-run bench-hidden bench-gpu \
+	bench-plan bench-aggregate bench-index lint types docs format install lock upgrade wheel clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' Makefile
@@ -39,6 +39,10 @@ test-cluster: $(VENV)/dev build/linked ## Tests on the cluster that KUBECONFIG n
 
 test-cluster-scale: $(VENV)/dev build/linked ## Workflows of 500 and 2,000 pods there, with a stub in place of the GPU image
 	@$(BIN)/pytest -o faulthandler_timeout=7200 -s tests/cluster/scale.py
+
+compare: $(VENV)/dev build/linked ## Run the checkout in BASE=... and this one on the same jobs, and compare
+	@test -n "$(BASE)" || { echo >&2 "Name the other checkout: make compare BASE=../imagekiln-before"; exit 1; }
+	@$(BIN)/python -m tests.compare checkouts "$(BASE)" $(OPTIONS)
 
 golden: $(VENV)/dev build/linked ## Write the YAML that render is compared with, after a change that was meant
 	@$(BIN)/python -m tests.workflows.goldens

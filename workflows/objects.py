@@ -1,4 +1,4 @@
-"""TODO."""
+"""Kubernetes objects as plain values."""
 
 from collections.abc import Mapping
 from typing import cast
@@ -6,12 +6,12 @@ from typing import cast
 Json = dict[str, object]
 
 
-def object_metadata(made: Json) -> Json:
+def object_metadata(manifest: Json) -> Json:
     """An object's metadata."""
-    return cast("Json", made["metadata"])
+    return cast("Json", manifest["metadata"])
 
 
-def object_identity(made: Json) -> tuple[str, str, str]:
+def object_identity(manifest: Json) -> tuple[str, str, str]:
     """An object's kind, namespace and name."""
-    about = cast("Mapping[str, str]", made["metadata"])
-    return str(made["kind"]), about["namespace"], about["name"]
+    metadata = cast("Mapping[str, str]", manifest["metadata"])
+    return str(manifest["kind"]), metadata["namespace"], metadata["name"]

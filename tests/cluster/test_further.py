@@ -1,7 +1,5 @@
 """More shards than a workflow holds: further workflows make them, and the first waits for each."""
 
-import pytest
-
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.plan import load_plan
@@ -11,7 +9,6 @@ from imagekiln.workflows.client.client import get_status, resubmit, stop
 from imagekiln.workflows.client.status import has_ended
 from imagekiln.workflows.objects import Json
 from imagekiln.workflows.profiles.loader import load_profile
-from imagekiln.workflows.templates import child_workflows
 from imagekiln.workflows.templates.child_workflows import NOOP_TEMPLATE, PARENT_LABEL
 from imagekiln.workflows.templates.workflow_template import build_workflow_template, template_name
 from tests.cluster import jobs, kube
@@ -20,11 +17,10 @@ from tests.cluster.ending import ended
 IN_ONE = 3
 
 
-def begun(argo: ArgoApi, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+def begun(argo: ArgoApi) -> tuple[str, str]:
     """The name of a workflow whose shards do not fit in one, and its run."""
-    monkeypatch.setattr(child_workflows, "MAX_PODS", IN_ONE)
     profile = load_profile("test").model_copy(update={"name": "few"})
-    argo.apply(build_workflow_template(profile, kube.NAMESPACE))
+    argo.apply(build_workflow_template(profile, kube.NAMESPACE, max_pods=IN_ONE))
     wanted = jobs.job(shard={"images": 2}, device="cpu")
     planned = make_plan(wanted)
     shards = len(planned.plan.shards)
@@ -58,10 +54,8 @@ def parts(name: str, argo: ArgoApi) -> list[Json]:
     return argo.list_objects("Workflow", kube.NAMESPACE, f"{PARENT_LABEL}={name}")
 
 
-def test_shards_that_do_not_fit_are_made_by_further_workflows(
-    argo: ArgoApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    name, run = begun(argo, monkeypatch)
+def test_shards_that_do_not_fit_are_made_by_further_workflows(argo: ArgoApi) -> None:
+    name, run = begun(argo)
     found = ended(name, argo)
     assert (found.phase, found.failures) == ("Succeeded", ())
     assert {kube.at(each, "spec", "priority") for each in parts(name, argo)} == {3}
@@ -72,9 +66,9 @@ def test_shards_that_do_not_fit_are_made_by_further_workflows(
 
 
 def test_what_is_stopped_stops_with_its_further_workflows_and_goes_on_when_resubmitted(
-    argo: ArgoApi, monkeypatch: pytest.MonkeyPatch
+    argo: ArgoApi,
 ) -> None:
-    name, run = begun(argo, monkeypatch)
+    name, run = begun(argo)
     kube.until(
         240,
         "a pod of a further workflow",

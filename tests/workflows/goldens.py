@@ -1,17 +1,21 @@
 """The YAML that `render` is compared with, whole. Only `make golden` writes it."""
 
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from hera.workflows import Workflow
 
 from imagekiln.steps.job.job import ClusterSettings, Job, ModelSettings, RowDefaults
 from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
 from imagekiln.workflows.templates.events import build_event_binding
 from imagekiln.workflows.templates.workflow import build_cron_workflow, build_workflow
-from imagekiln.workflows.templates.workflow_template import build_workflow_template
+from imagekiln.workflows.templates.workflow_template import as_object, build_workflow_template
 from imagekiln.workflows.templates.yaml import to_yaml
 
 FOLDER = Path(__file__).parent / "golden"
+EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "pipeline.py"
 NAMESPACE = "images"
 JOB = Job(
     name="postcards",
@@ -29,14 +33,19 @@ JOB = Job(
 ODD = JOB.model_copy(
     update={
         "defaults": RowDefaults(
-            negative_prompt="{{workflow.name}} {{=1}} \"double\" 'single' $(id) `id` %s \\ é\nline two"
+            negative_prompt="{{workflow.name}} {{=1}} \"double\" 'single' $(id) `id` %s \\ é"
+            "\nline two"
         ),
     }
 )
 
 
 def goldens() -> Iterator[tuple[Path, str]]:
-    """Each golden file, and what it should hold: one whole template, the GPU pods of every profile, and what runs."""
+    """Each golden file, and what it should hold.
+
+    Two whole templates, the GPU pods of every profile, what runs a job, and the docs' example of a
+    workflow that a batch is part of.
+    """
     gpu = load_profile("gpu")
     for name in ("gpu", "cached-claim"):
         yield (
@@ -50,23 +59,30 @@ def goldens() -> Iterator[tuple[Path, str]]:
     cron = build_cron_workflow(JOB, gpu, ("30 1 * * *",), "Europe/Berlin")
     yield _file("cron-workflow"), to_yaml(cron)
     yield _file("event-binding"), to_yaml(build_event_binding(gpu, NAMESPACE))
+    yield _file("pipeline"), to_yaml(example_pipeline())
 
 
 def generate(profile: str) -> dict[str, object]:
     """The template of a profile's GPU pods."""
-    made = build_workflow_template(load_profile(profile), NAMESPACE)
-    spec = made["spec"]
+    spec = build_workflow_template(load_profile(profile), NAMESPACE)["spec"]
     assert isinstance(spec, dict)
-    return next(each for each in spec["templates"] if each["name"] == "generate")
+    return next(template for template in spec["templates"] if template["name"] == "generate")
+
+
+def example_pipeline() -> dict[str, object]:
+    """The workflow of the docs' example."""
+    pipeline = runpy.run_path(str(EXAMPLE))["pipeline"]
+    assert isinstance(pipeline, Workflow)
+    return as_object(pipeline.build())
 
 
 def write() -> None:
-    """Write every golden file, and remove those that nothing makes."""
-    wanted = dict(goldens())
+    """Write every golden file, and remove those that nothing renders."""
+    texts = dict(goldens())
     for path in FOLDER.rglob("*.yaml"):
-        if path not in wanted:
+        if path not in texts:
             path.unlink()
-    for path, text in wanted.items():
+    for path, text in texts.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
 

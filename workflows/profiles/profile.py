@@ -1,4 +1,4 @@
-"""What a profile may say. What it leaves out is as in profiles/gpu.yaml: one whole NVIDIA GPU for each pod."""
+"""The settings of a profile. What it omits is as in gpu.yaml: one whole NVIDIA GPU for each pod."""
 
 from typing import Annotated, Literal
 
@@ -7,12 +7,12 @@ from pydantic import Field, model_validator
 from imagekiln.steps.job.fields import ObjectName, Settings
 
 Amount = Annotated[float, Field(gt=0)]
-MIG_RESOURCE = "/mig-"  # in the resource that NVIDIA's plugin names a MIG slice by
-SHARED_SUFFIX = ".shared"  # what it ends in where a GPU is shared by turns or by MPS
+MIG_RESOURCE = "/mig-"  # in the name of the resource, where NVIDIA's plugin offers MIG slices
+SHARED_SUFFIX = ".shared"  # its end, where a GPU is time-sliced or shared by MPS
 
 
 class NodeLabel(Settings):
-    """What a label of the node must be."""
+    """A requirement on a label of the node."""
 
     key: str
     operator: Literal["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"] = "In"
@@ -21,12 +21,13 @@ class NodeLabel(Settings):
     @model_validator(mode="after")
     def _check_values(self) -> "NodeLabel":
         if bool(self.values) == (self.operator in ("Exists", "DoesNotExist")):
-            raise ValueError(f"{self.operator} goes {'without' if self.values else 'with'} values")
+            preposition = "without" if self.values else "with"
+            raise ValueError(f"{self.operator} goes {preposition} values")
         return self
 
 
 class Toleration(Settings):
-    """A taint that the pod puts up with."""
+    """A taint that the pod tolerates."""
 
     key: str
     operator: Literal["Exists", "Equal"] = "Exists"
@@ -35,13 +36,13 @@ class Toleration(Settings):
 
 
 class PodSettings(Settings):
-    """Where a pod runs and what it gets. Memory and disk are in GiB (2^30 bytes), CPU in cores, for the whole pod."""
+    """Where a pod runs and what it gets: memory and disk in GiB (2^30 bytes), CPU in cores."""
 
     image: str
     cpu: Amount
     memory: Amount
     most_memory: Amount | None = Field(
-        None, description="What a pod may grow to after OOMKilled, half more each time."
+        None, description="The memory that a pod may grow to after OOMKilled, by half each time."
     )
     disk: Amount | None = Field(
         None, description="The most that /tmp may take; the node's limit where absent."
@@ -51,19 +52,19 @@ class PodSettings(Settings):
     )
     node_selector: dict[str, str] = Field(default_factory=dict)
     labels: tuple[NodeLabel, ...] = Field(
-        (), description="Labels that the node must have; all of them."
+        (), description="Labels that the node must have, all of them."
     )
-    preferred: tuple[NodeLabel, ...] = Field((), description="Labels that it had better have.")
+    preferred: tuple[NodeLabel, ...] = Field((), description="Labels that are preferred.")
     tolerations: tuple[Toleration, ...] = ()
     runtime_class: ObjectName | None = None
     priority_class: ObjectName | None = None
     annotations: dict[str, str] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
-    hours: Amount = Field(24, description="A pod that runs for longer is stopped.")
+    hours: Amount = Field(24, description="A pod that runs longer is stopped.")
 
 
 class Gpu(Settings):
-    """What the pod asks a GPU by: an extended resource and a count, or a claim."""
+    """How the pod asks for a GPU: by an extended resource and a count, or by a claim."""
 
     resource: str = "nvidia.com/gpu"
     count: int = Field(
@@ -71,23 +72,22 @@ class Gpu(Settings):
     )
     claim: ObjectName | None = Field(
         None,
-        description="A ResourceClaimTemplate of the namespace, in the resource's place, for `count` GPUs.",
+        description="A ResourceClaimTemplate of the namespace, for `count` GPUs, "
+        "instead of the resource.",
     )
     device: Literal["cuda", "cpu"] = Field(
-        "cuda", description="cpu is for clusters whose GPUs are only advertised."
+        "cuda", description="cpu is for clusters that only advertise GPUs."
     )
 
     @model_validator(mode="after")
     def _check_single_share(self) -> "Gpu":
-        if (
-            self.count > 1 and MIG_RESOURCE in self.resource
-        ):  # CUDA counts whole GPUs, and takes slices by their UUIDs alone
+        # CUDA counts whole GPUs, and takes slices by their UUIDs alone.
+        if self.count > 1 and MIG_RESOURCE in self.resource:
             raise ValueError(
                 "asks for several slices in one pod, whose workers would find one; set count: 1"
             )
-        if self.count > 1 and self.resource.endswith(
-            SHARED_SUFFIX
-        ):  # they may all be of one GPU: the plugin refuses the pod
+        # They may all be of one GPU: the plugin refuses the pod.
+        if self.count > 1 and self.resource.endswith(SHARED_SUFFIX):
             raise ValueError(
                 "asks for several shares in one pod, which is no more of a GPU; set count: 1"
             )
@@ -95,7 +95,7 @@ class Gpu(Settings):
 
 
 class ModelCache(Settings):
-    """Where model files outlive a pod: a claim that every node can mount, a node's folder, or an image."""
+    """Where model files outlive a pod: in a claim that all nodes mount, on a node, in an image."""
 
     claim: ObjectName | None = None
     host_path: str | None = Field(
@@ -114,12 +114,13 @@ class ModelCache(Settings):
 
 
 class Retries(Settings):
-    """How often a failed pod is made again, where its failure is one that may pass."""
+    """How often a failed pod is retried, where its failure may be transient."""
 
     limit: int = Field(5, ge=0, le=100)
     elsewhere: bool = Field(
         False,
-        description="Never on a node that failed it before. The pool needs more nodes than `limit`, or grows.",
+        description="Never on a node where it failed. The pool needs more nodes than `limit`, "
+        "or grows.",
     )
 
 
@@ -127,7 +128,7 @@ class GpuSharing(Settings):
     """What keeps batches from each other's GPUs."""
 
     semaphore: str | None = Field(
-        None, description="A key of ConfigMap imagekiln-gpus: so many pods at once."
+        None, description="A key of ConfigMap imagekiln-gpus, whose value limits pods at once."
     )
     mutex: ObjectName | None = Field(
         None, description="Batches with this name generate one after the other."
@@ -135,7 +136,7 @@ class GpuSharing(Settings):
 
 
 class Profile(Settings):
-    """A kind of GPU pod, and the CPU pods beside it."""
+    """A kind of GPU pod, and the CPU pods of the same workflow."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]
     description: str
@@ -146,9 +147,9 @@ class Profile(Settings):
     retries: Retries = Retries()
     sharing: GpuSharing = GpuSharing()
     parallelism: int = Field(
-        16, ge=1, description="The most pods at once, where the submission says nothing."
+        16, ge=1, description="The most pods at once, where the submission sets no limit."
     )
-    days: Amount = Field(7, description="A workflow that runs for longer is stopped.")
+    days: Amount = Field(7, description="A workflow that runs longer is stopped.")
     report_artifact: bool = Field(
-        True, description="Show the report in Argo's page, from an S3 artifact repository."
+        True, description="Show the report in the Argo UI, from an S3 artifact repository."
     )

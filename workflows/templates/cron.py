@@ -1,4 +1,7 @@
-"""When a schedule fires. Only what Argo reads is a schedule: it takes any text, and never fires what it cannot read."""
+"""When a schedule fires, and which schedules Argo reads.
+
+Argo accepts any text as a schedule, and never fires one that it cannot read.
+"""
 
 import re
 from collections.abc import Iterator
@@ -33,15 +36,18 @@ def check_cron(cron: str) -> None:
 
 
 def fire_times(cron: str, timezone: str, first: date, last: date) -> Iterator[datetime]:
-    """The moments, in UTC, at which a schedule fires from the first day to the last, both in its time zone."""
+    """The moments, in UTC, at which a schedule fires.
+
+    From the first day to the last, both included, in the schedule's time zone.
+    """
     zone = parse_time_zone(timezone)
     check_cron(cron)
     start = datetime.combine(first, time(), zone)
     end = datetime.combine(last + timedelta(days=1), time(), zone)
-    for at in CronSim(cron, start - timedelta(seconds=1)):
-        if at >= end:
+    for moment in CronSim(cron, start - timedelta(seconds=1)):
+        if moment >= end:
             return
-        yield at.astimezone(UTC)
+        yield moment.astimezone(UTC)
 
 
 def _cron_error(cron: str, why: str) -> BadInput:

@@ -1,113 +1,126 @@
-"""How one plan becomes many pods: in groups, so that two thousand stay light, and in further workflows beyond that.
+"""How one plan becomes many pods: in groups, and in further workflows beyond what one holds.
 
-Only integers fan out, and shards give nothing back: a workflow of 2,000 shards fits in its object without a database.
+Only integers fan out, and shards output nothing: a workflow of 2,000 shards fits in its object
+without a database.
 """
 
+from collections.abc import Sequence
+
+from hera.workflows import DAG, Container, Parameter, Resource, Task, TaskResult
 from hera.workflows import models as m
 
-from imagekiln.workflows.profiles.profile import Profile
-from imagekiln.workflows.templates.child_workflows import (
-    SCHEDULING_PARAMETERS,
-    child_workflow_templates,
-)
-from imagekiln.workflows.templates.parameters import (
-    RUN_ARGUMENT,
-    declare_inputs,
-    forward_inputs,
-    task_arguments,
-)
+from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
+from imagekiln.workflows.templates.parameters import declare_inputs, forward_inputs
 
 GROUP_SHARDS = 50  # shards that one node of Argo's page unfolds to
-TASK_ENDED = "({0}.Succeeded || {0}.Failed || {0}.Errored || {0}.Skipped || {0}.Omitted)"
+ITEM = "{{item}}"
+ENDED = (
+    TaskResult.succeeded
+    | TaskResult.failed
+    | TaskResult.errored
+    | TaskResult.skipped
+    | TaskResult.omitted
+)
 
 
-def dag_templates(profile: Profile) -> list[m.Template]:
-    """The templates that hold no container of ours, the entry point first."""
-    return [
-        _main_template(profile),
-        _shards_template(profile),
-        _group_template(),
-        *child_workflow_templates(profile),
-    ]
+def main_dag(
+    plan_step: Container, fetch_step: Container | None, shards: DAG, children: DAG, last: Container
+) -> DAG:
+    """Plan, generate here and in further workflows, aggregate."""
+    plan = Task(name="plan", template=plan_step)
+    run = plan.get_parameter("run")
+    tasks = [plan]
+    ready = plan
+    if fetch_step is not None:
+        ready = Task(name="fetch", template=fetch_step, arguments=[run])
+        plan >> ready
+        tasks.append(ready)
 
-
-def _main_template(profile: Profile) -> m.Template:
-    """Aggregate runs whatever became of the shards: it says itself what is missing, and fails if anything is."""
-    plan = "{{{{tasks.plan.outputs.parameters.{}}}}}"
-    run = m.Parameter(name="run", value=plan.format("run"))
-    filled = "fetch" if profile.cache and profile.cache.claim else "plan"
-    tasks = [m.DAGTask(name="plan", template="plan")]
-    if filled == "fetch":
-        tasks.append(
-            m.DAGTask(
-                name="fetch",
-                template="fetch",
-                depends="plan",
-                arguments=m.Arguments(parameters=[run]),
-            )
-        )
-    tasks += [
-        m.DAGTask(
-            name="generate",
-            template="shards",
-            depends=filled,
-            arguments=task_arguments(run, first="0", count=plan.format("pods_here")),
-        ),
-        m.DAGTask(
-            name="generate-further",
-            template="further",
-            depends=filled,
-            arguments=task_arguments(
-                run,
-                **{key: plan.format(key) for key in ("pods", "workflows", *SCHEDULING_PARAMETERS)},
-            ),
-        ),
-        m.DAGTask(
-            name="aggregate",
-            template="aggregate",
-            depends=f"plan.Succeeded && {TASK_ENDED.format('generate')} && {TASK_ENDED.format('generate-further')}",
-            arguments=m.Arguments(parameters=[run]),
-        ),
-    ]
-    return m.Template(name="main", dag=m.DAGTemplate(fail_fast=False, tasks=tasks))
-
-
-def _shards_template(profile: Profile) -> m.Template:
-    """`count` shards from `first` on, in groups. Also the entry point of the further workflows."""
-    task = m.DAGTask(
-        name="group",
-        template="group",
-        arguments=task_arguments(
-            RUN_ARGUMENT, number="{{item}}", **forward_inputs("first", "count")
-        ),
-        with_sequence=m.Sequence(
-            count=m.IntOrString(
-                f"{{{{=sprig.div(sprig.add(inputs.parameters.count, {GROUP_SHARDS - 1}), {GROUP_SHARDS})}}}}"
-            )
-        ),
+    generate = Task(
+        name="generate",
+        template=shards,
+        arguments=[run, {"first": "0", "count": plan.get_parameter("pods_here")}],
     )
-    mutex = profile.sharing.mutex
-    return m.Template(
+    generate_further = Task(
+        name="generate-further",
+        template=children,
+        arguments=[run, *_outputs(plan, "pods", "workflows", *SCHEDULING_PARAMETERS)],
+    )
+    aggregate = Task(name="aggregate", template=last, arguments=[run])
+
+    ready >> [generate, generate_further]
+    # Whatever became of the shards: aggregate finds what is missing, and fails if anything is.
+    plan.next(aggregate, on=TaskResult.succeeded)
+    generate.next(aggregate, on=ENDED)
+    generate_further.next(aggregate, on=ENDED)
+    return DAG(name="main", fail_fast=False, tasks=[*tasks, generate, generate_further, aggregate])
+
+
+def shards_dag(group: DAG, mutex: str | None) -> DAG:
+    """`count` shards from `first` on, in groups. Also the entry point of further workflows."""
+    groups = f"sprig.div(sprig.add(inputs.parameters.count, {GROUP_SHARDS - 1}), {GROUP_SHARDS})"
+    task = Task(
+        name="group",
+        template=group,
+        arguments=[
+            *forward_inputs("run"),
+            Parameter(name="number", value=ITEM),
+            *forward_inputs("first", "count"),
+        ],
+        with_sequence=_sequence(count=f"{{{{={groups}}}}}"),
+    )
+    # Here and not on the whole workflow, whose further workflows would wait for it for ever.
+    lock = m.Synchronization(mutexes=[m.Mutex(name=mutex)]) if mutex else None
+    return DAG(
         name="shards",
         inputs=declare_inputs("run", "first", "count"),
-        dag=m.DAGTemplate(fail_fast=False, tasks=[task]),
-        # Here and not on the whole workflow, whose further workflows would wait for it for ever.
-        synchronization=m.Synchronization(mutexes=[m.Mutex(name=mutex)]) if mutex else None,
+        fail_fast=False,
+        tasks=[task],
+        synchronization=lock,
     )
 
 
-def _group_template() -> m.Template:
-    """The group's own shards, worked out here: an expression sees inputs and items at different times."""
+def group_dag(generate: Container) -> DAG:
+    """The group's own shards, computed here: Argo resolves inputs and items at different times."""
     before = f"sprig.mul(inputs.parameters.number, {GROUP_SHARDS})"
-    start = f"{{{{=sprig.add(inputs.parameters.first, {before})}}}}"
-    count = f"{{{{=sprig.min({GROUP_SHARDS}, sprig.sub(inputs.parameters.count, {before}))}}}}"
-    task = m.DAGTask(
+    start = f"sprig.add(inputs.parameters.first, {before})"
+    count = f"sprig.min({GROUP_SHARDS}, sprig.sub(inputs.parameters.count, {before}))"
+    task = Task(
         name="shard",
-        template="generate",
-        arguments=task_arguments(RUN_ARGUMENT, shard="{{item}}"),
-        with_sequence=m.Sequence(start=m.IntOrString(start), count=m.IntOrString(count)),
+        template=generate,
+        arguments=[*forward_inputs("run"), Parameter(name="shard", value=ITEM)],
+        with_sequence=_sequence(start=f"{{{{={start}}}}}", count=f"{{{{={count}}}}}"),
     )
-    dag = m.DAGTemplate(fail_fast=False, tasks=[task])
-    return m.Template(
-        name="group", inputs=declare_inputs("run", "number", "first", "count"), dag=dag
+    inputs = declare_inputs("run", "number", "first", "count")
+    return DAG(name="group", inputs=inputs, fail_fast=False, tasks=[task])
+
+
+def children_dag(child: Resource) -> DAG:
+    """Further workflows, one after the other: each has as many pods at once as the job asks for."""
+    task = Task(
+        name="workflow",
+        template=child,
+        arguments=[
+            *forward_inputs("run"),
+            Parameter(name="number", value=ITEM),
+            *forward_inputs("pods", *SCHEDULING_PARAMETERS),
+        ],
+        with_sequence=_sequence(count="{{inputs.parameters.workflows}}"),
     )
+    return DAG(
+        name="further",
+        inputs=declare_inputs("run", "pods", "workflows", *SCHEDULING_PARAMETERS),
+        parallelism=1,
+        fail_fast=False,
+        tasks=[task],
+    )
+
+
+def _outputs(task: Task, *names: str) -> Sequence[Parameter]:
+    return [task.get_parameter(name) for name in names]
+
+
+def _sequence(count: str, start: str | None = None) -> m.Sequence:
+    # Hera has no class of its own for a sequence.
+    first = None if start is None else m.IntOrString(start)
+    return m.Sequence(start=first, count=m.IntOrString(count))

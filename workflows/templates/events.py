@@ -13,11 +13,12 @@ from imagekiln.workflows.templates.workflow_template import (
 
 
 def build_event_binding(profile: Profile, namespace: str) -> dict[str, object]:
-    """What starts a run when its job is posted to /api/v1/events/NAMESPACE/imagekiln-PROFILE.
+    """The binding that starts a run of a job posted to /api/v1/events/NAMESPACE/imagekiln-PROFILE.
 
-    The body is JSON: job (an object, since Argo would hand on a text of several lines as one line) or job-uri, and
-    optionally run-id, logical-date, timezone, settings (a list, for the same reason) and retry. With `request`, a word
-    of the sender's, a body that comes twice starts one workflow.
+    The body is JSON: job (an object, since Argo would hand on a text of several lines as one line)
+    or job-uri, and optionally run-id, logical-date, timezone, settings (a list, for the same
+    reason) and retry. With `request`, an id of the sender's, a body that comes twice starts one
+    workflow.
     """
     name = template_name(profile)
     made = m.WorkflowEventBinding(

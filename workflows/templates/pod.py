@@ -1,55 +1,29 @@
-"""A template of one container: our command, where the profile puts it, and locked down."""
+"""The templates of one container: an imagekiln command, where the profile puts it.
+
+What the steps share stands once, in the workflow's template defaults, and what every pod must have
+to be let in, in its patch (`security`).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from hera.workflows import (
+    Artifact,
+    ConfigMapEnvFrom,
+    Container,
+    EmptyDirVolume,
+    Env,
+    Parameter,
+    Resources,
+    SecretEnv,
+)
 from hera.workflows import models as m
 
-from imagekiln.workflows.profiles.profile import NodeLabel, PodSettings, Retries
+from imagekiln.workflows.profiles.profile import NodeLabel, PodSettings, Profile, Retries
+from imagekiln.workflows.templates.parameters import declare_inputs
 from imagekiln.workflows.templates.retry import memory_expression, retry_strategy
-from imagekiln.workflows.templates.security import argo_containers_patch, container_security_context
+from imagekiln.workflows.templates.security import step_pod_patch
 from imagekiln.workflows.templates.yaml import to_yaml
-
-
-def node_affinity(pod: PodSettings) -> m.Affinity | None:
-    """The labels that a node must have, and had better have."""
-    if not pod.labels and not pod.preferred:
-        return None
-    terms = [
-        m.NodeSelectorTerm(match_expressions=[_label_requirement(label) for label in pod.labels])
-    ]
-    preferred = [
-        m.PreferredSchedulingTerm(
-            weight=100, preference=m.NodeSelectorTerm(match_expressions=[_label_requirement(label)])
-        )
-        for label in pod.preferred
-    ]
-    return m.Affinity(
-        node_affinity=m.NodeAffinity(
-            required_during_scheduling_ignored_during_execution=m.NodeSelector(
-                node_selector_terms=terms
-            )
-            if pod.labels
-            else None,
-            preferred_during_scheduling_ignored_during_execution=preferred or None,
-        )
-    )
-
-
-def pod_tolerations(pod: PodSettings) -> list[m.Toleration] | None:
-    """The taints that the pod puts up with."""
-    found = [
-        m.Toleration(key=each.key, operator=each.operator, value=each.value, effect=each.effect)
-        for each in pod.tolerations
-    ]
-    return found or None
-
-
-def _label_requirement(label: NodeLabel) -> m.NodeSelectorRequirement:
-    return m.NodeSelectorRequirement(
-        key=label.key, operator=label.operator, values=list(label.values) if label.values else None
-    )
-
 
 TMP = "/tmp"  # noqa: S108  # an emptyDir of the pod's own: the root is read-only
 DEFAULTS_CONFIG_MAP = "imagekiln-defaults"
@@ -67,143 +41,205 @@ SIGNING_SECRETS = {
 
 @dataclass(frozen=True, slots=True)
 class StepCommand:
-    """What a pod does: the command's arguments, each one text, and what goes in and out."""
+    """What a pod does: an imagekiln command, and what goes in and out."""
 
     name: str
     arguments: Sequence[str]
     image: str
     inputs: Sequence[str] = ()
-    env: Sequence[m.EnvVar] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    outputs: m.Outputs | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PodExtras:
-    """What only some pods have: resources beyond CPU and memory, claims, and a folder of models."""
-
-    resources: dict[str, str] | None = None
-    claim: str | None = None
-    volume: m.Volume | None = None
-    mount: m.VolumeMount | None = None
+    outputs: Sequence[Parameter | Artifact] = ()
     synchronization: m.Synchronization | None = None
 
 
-def container_template(
-    work: StepCommand, pod: PodSettings, retries: Retries, extras: PodExtras | None = None
-) -> m.Template:
-    """The template of a pod that does `work`."""
-    extras = extras or PodExtras()
-    mounts = [m.VolumeMount(name="tmp", mount_path=TMP)]
-    volumes = [
-        m.Volume(
-            name="tmp", empty_dir=m.EmptyDirVolumeSource(size_limit=_memory_quantity(pod.disk))
-        )
-    ]
-    if pod.shared_memory is not None:
-        mounts.append(m.VolumeMount(name="shared-memory", mount_path="/dev/shm"))  # noqa: S108  # as above
-        memory = m.EmptyDirVolumeSource(
-            medium="Memory", size_limit=_memory_quantity(pod.shared_memory)
-        )
-        volumes.append(m.Volume(name="shared-memory", empty_dir=memory))
-    if extras.volume is not None and extras.mount is not None:
-        mounts.append(extras.mount)
-        volumes.append(extras.volume)
-    return m.Template(
-        name=work.name,
-        metadata=m.Metadata(
-            labels={"imagekiln/step": work.name}, annotations=pod.annotations or None
-        ),
-        inputs=m.Inputs(parameters=[m.Parameter(name=name) for name in work.inputs])
-        if work.inputs
-        else None,
-        outputs=work.outputs,
-        container=_main_container(work, pod, extras, mounts),
-        volumes=volumes,
-        node_selector=pod.node_selector or None,
-        affinity=node_affinity(pod),
-        tolerations=pod_tolerations(pod),
-        priority_class_name=pod.priority_class,
-        active_deadline_seconds=m.IntOrString(round(pod.hours * 3600)),
-        retry_strategy=retry_strategy(retries),
-        synchronization=extras.synchronization,
-        pod_spec_patch=to_yaml(_pod_spec_patch(pod, extras)),
-    )
+@dataclass(frozen=True, slots=True)
+class ModelVolume:
+    """A folder of model files that outlives the pod, and where the pod has it."""
+
+    volume: m.Volume
+    mount: m.VolumeMount
 
 
-def _main_container(
-    work: StepCommand, pod: PodSettings, extras: PodExtras, mounts: list[m.VolumeMount]
-) -> m.Container:
-    resources = {"cpu": m.Quantity(_cpu_quantity(pod.cpu))} | {
-        name: m.Quantity(count) for name, count in (extras.resources or {}).items()
-    }
-    return m.Container(
-        image=work.image,
+def template_defaults(profile: Profile) -> m.Template:
+    """What the templates of all steps share. Argo merges a template's own values over it.
+
+    Lists merge by the name of their items. DAGs get it too, and have no use for it. Nothing that
+    would change a DAG belongs here, such as a retry strategy.
+    """
+    pod = profile.steps
+    # Hera's Container cannot be without an image, and each step names its own.
+    container = m.Container(
         image_pull_policy="IfNotPresent",
         command=["imagekiln"],
-        args=list(work.arguments),
-        env=[
-            m.EnvVar(name=name, value=value)
-            for name, value in _container_environment(pod, extras).items()
-        ]
-        + [_secret_env(variable, *place) for variable, place in work.secrets.items()]
-        + list(work.env),
-        env_from=[
-            m.EnvFromSource(
-                config_map_ref=m.ConfigMapEnvSource(name=DEFAULTS_CONFIG_MAP, optional=True)
-            )
-        ],
-        resources=m.ResourceRequirements(requests=resources, limits=_limits(extras)),
-        security_context=container_security_context(),
-        volume_mounts=mounts,
+        env=_plain_env({"HOME": TMP, "HF_HOME": f"{TMP}/models"}),
+        env_from=[ConfigMapEnvFrom(name=DEFAULTS_CONFIG_MAP, optional=True).build()],
+        resources=m.ResourceRequirements(requests={"cpu": m.Quantity(_cpu(pod))}),
+        volume_mounts=[m.VolumeMount(name="tmp", mount_path=TMP)],
+    )
+    return m.Template(
+        active_deadline_seconds=m.IntOrString(_deadline(pod)),
+        container=container,
+        volumes=[m.Volume(name="tmp", empty_dir=m.EmptyDirVolumeSource())],
+        pod_spec_patch=to_yaml(_pod_patch(pod)),
     )
 
 
-def _container_environment(pod: PodSettings, extras: PodExtras) -> dict[str, str]:
-    models = extras.mount.mount_path if extras.mount else f"{TMP}/models"
-    return {"HOME": TMP, "HF_HOME": models} | pod.env
+def cpu_container(
+    step: StepCommand, profile: Profile, models: ModelVolume | None = None
+) -> Container:
+    """The template of a pod that runs `step` on a CPU node."""
+    # Retried on any node: CPU nodes may be few, and they do not break as GPUs do.
+    return _container(step, profile.steps, Retries(limit=profile.retries.limit), models)
 
 
-def _limits(extras: PodExtras) -> dict[str, m.Quantity] | None:
-    return (
-        {name: m.Quantity(count) for name, count in extras.resources.items()}
-        if extras.resources
-        else None
+def gpu_container(
+    step: StepCommand, profile: Profile, models: ModelVolume | None = None
+) -> Container:
+    """The template of a pod that runs `step` on the profile's GPU, apart from the CPU steps."""
+    pod = profile.generate
+    container = _container(step, pod, profile.retries, models)
+    container.resources = _gpu_resources(profile)
+    container.pod_spec_patch = to_yaml(_pod_patch(pod, profile.gpu.claim))
+    container.affinity = node_affinity(pod)
+    if container.affinity is None and node_affinity(profile.steps) is not None:
+        container.affinity = m.Affinity()  # none at all, not the workflow's for CPU nodes
+    if pod.hours != profile.steps.hours:
+        container.active_deadline_seconds = _deadline(pod)
+    return container
+
+
+def node_affinity(pod: PodSettings) -> m.Affinity | None:
+    """The labels that a node must have, and those that are preferred."""
+    if not pod.labels and not pod.preferred:
+        return None
+
+    required = None
+    if pod.labels:
+        term = m.NodeSelectorTerm(match_expressions=[_requirement(label) for label in pod.labels])
+        required = m.NodeSelector(node_selector_terms=[term])
+
+    preferred = [
+        m.PreferredSchedulingTerm(
+            weight=100, preference=m.NodeSelectorTerm(match_expressions=[_requirement(label)])
+        )
+        for label in pod.preferred
+    ]
+    return m.Affinity(
+        node_affinity=m.NodeAffinity(
+            required_during_scheduling_ignored_during_execution=required,
+            preferred_during_scheduling_ignored_during_execution=preferred or None,
+        )
     )
 
 
-def _pod_spec_patch(pod: PodSettings, extras: PodExtras) -> dict[str, object]:
-    """What templates of Argo have no field for. Memory is here because a quantity takes no expression."""
-    memory = memory_expression(_mib(pod.memory), _mib(pod.most_memory) if pod.most_memory else None)
-    resources: dict[str, object] = {"requests": {"memory": memory}, "limits": {"memory": memory}}
-    if extras.claim:
+def pod_tolerations(pod: PodSettings) -> list[m.Toleration] | None:
+    """The taints that the pod tolerates."""
+    tolerations = [
+        m.Toleration(key=taint.key, operator=taint.operator, value=taint.value, effect=taint.effect)
+        for taint in pod.tolerations
+    ]
+    return tolerations or None
+
+
+def _requirement(label: NodeLabel) -> m.NodeSelectorRequirement:
+    values = list(label.values) if label.values else None
+    return m.NodeSelectorRequirement(key=label.key, operator=label.operator, values=values)
+
+
+def _container(
+    step: StepCommand, pod: PodSettings, retries: Retries, models: ModelVolume | None
+) -> Container:
+    return Container(
+        name=step.name,
+        labels={"imagekiln/step": step.name},
+        annotations=pod.annotations or None,
+        inputs=declare_inputs(*step.inputs),
+        outputs=list(step.outputs),
+        image=step.image,
+        args=list(step.arguments),
+        env=_environment(step, pod, models),
+        volumes=_volumes(pod, models),
+        volume_mounts=[models.mount] if models else None,
+        node_selector=pod.node_selector or None,
+        tolerations=pod_tolerations(pod),
+        priority_class_name=pod.priority_class,
+        retry_strategy=retry_strategy(retries),
+        synchronization=step.synchronization,
+    )
+
+
+def _environment(
+    step: StepCommand, pod: PodSettings, models: ModelVolume | None
+) -> list[m.EnvVar | SecretEnv]:
+    folder = {"HF_HOME": models.mount.mount_path} if models else {}
+    secrets = [_secret_env(variable, *place) for variable, place in step.secrets.items()]
+    return [*_plain_env(folder | pod.env), *secrets, *_plain_env(step.env)]
+
+
+def _plain_env(values: Mapping[str, str]) -> list[m.EnvVar]:
+    return [Env(name=variable, value=value).build() for variable, value in values.items()]
+
+
+def _secret_env(variable: str, secret: str, key: str) -> SecretEnv:
+    # Optional: with workload identity, or a model that is open to all, there is none.
+    return SecretEnv(name=variable, secret_name=secret, secret_key=key, optional=True)
+
+
+def _gpu_resources(profile: Profile) -> m.ResourceRequirements | Resources:
+    cpu = _cpu(profile.generate)
+    gpu = profile.gpu
+    if gpu.claim:
+        return Resources(cpu_request=cpu)
+    # Kubernetes requests what it limits. Hera's `gpus` would write both.
+    limits = {gpu.resource: m.Quantity(str(gpu.count))}
+    return m.ResourceRequirements(requests={"cpu": m.Quantity(cpu)}, limits=limits)
+
+
+def _volumes(pod: PodSettings, models: ModelVolume | None) -> list[EmptyDirVolume | m.Volume]:
+    volumes: list[EmptyDirVolume | m.Volume] = []
+    if pod.disk is not None:
+        disk = EmptyDirVolume(name="tmp", mount_path=TMP, size_limit=_quantity(pod.disk))
+        volumes.append(disk)
+    if pod.shared_memory is not None:
+        memory = EmptyDirVolume(
+            name="shared-memory",
+            mount_path="/dev/shm",  # noqa: S108  # as TMP
+            medium="Memory",
+            size_limit=_quantity(pod.shared_memory),
+        )
+        volumes.append(memory)
+    return [*volumes, models.volume] if models else volumes
+
+
+def _pod_patch(pod: PodSettings, claim: str | None = None) -> dict[str, object]:
+    """What templates have no field for. Memory is here because a quantity takes no expression."""
+    maximum = _mib(pod.most_memory) if pod.most_memory else None
+    # Kubernetes requests what it limits.
+    limits = {"memory": memory_expression(_mib(pod.memory), maximum)}
+    resources: dict[str, object] = {"limits": limits}
+    if claim:
         resources["claims"] = [{"name": "gpu"}]
-    patch = argo_containers_patch()
-    patch["containers"] = [*_as_list(patch["containers"]), {"name": "main", "resources": resources}]
+
+    patch = step_pod_patch({"resources": resources})
     if pod.runtime_class:
         patch["runtimeClassName"] = pod.runtime_class
-    if extras.claim:
-        patch["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": extras.claim}]
+    if claim:
+        patch["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": claim}]
     return patch
 
 
-def _as_list(value: object) -> list[object]:
-    return value if isinstance(value, list) else []
+def _deadline(pod: PodSettings) -> int:
+    return round(pod.hours * 3600)
 
 
-def _secret_env(variable: str, name: str, key: str) -> m.EnvVar:
-    # Optional: with workload identity, or a model that is open to all, there is none.
-    source = m.EnvVarSource(secret_key_ref=m.SecretKeySelector(name=name, key=key, optional=True))
-    return m.EnvVar(name=variable, value_from=source)
-
-
-def _cpu_quantity(cores: float) -> str:
-    return f"{round(cores * 1000)}m"
+def _cpu(pod: PodSettings) -> str:
+    return f"{round(pod.cpu * 1000)}m"
 
 
 def _mib(gib: float) -> int:
     return round(gib * 1024)
 
 
-def _memory_quantity(gib: float | None) -> m.Quantity | None:
-    return None if gib is None else m.Quantity(f"{_mib(gib)}Mi")
+def _quantity(gib: float) -> m.Quantity:
+    return m.Quantity(f"{_mib(gib)}Mi")

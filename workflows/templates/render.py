@@ -1,4 +1,4 @@
-"""What `render` prints: a job's template, and what runs it, as YAML that kubectl and GitOps take as it is."""
+"""What `render` prints: a job's template, and what runs it, as YAML for kubectl and GitOps."""
 
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.profiles.loader import load_profile
@@ -11,11 +11,12 @@ from imagekiln.workflows.templates.yaml import to_yaml_documents
 def render_manifests(
     job: Job, schedules: tuple[str, ...] = (), zone: str = "UTC", *, event: bool = False
 ) -> str:
-    """The template of the job's profile with the job on a schedule, where there is one, or else once.
+    """The template of the job's profile, and the job on a schedule, or once without one.
 
-    With `event`, what waits for a job instead. Raises BadInput where the job or its profile is not as it must be.
+    With `event`, the binding that waits for a job instead. Raises BadInput.
     """
-    profile, namespace = load_profile(job.cluster.profile), job.cluster.namespace
+    profile = load_profile(job.cluster.profile)
+    namespace = job.cluster.namespace
     if event:
         runs = build_event_binding(profile, namespace)
     elif schedules:

@@ -1,95 +1,149 @@
-"""The WorkflowTemplate of a profile: registered once, run many times. Argo's own form is enough to start a run."""
+"""The WorkflowTemplate of a profile: registered once, run many times, also from Argo's own form."""
 
 import hashlib
 from typing import cast
 
+from hera.workflows import Parameter, WorkflowTemplate
 from hera.workflows import models as m
+from hera.workflows.protocol import Templatable
+from pydantic import BaseModel
 
 from imagekiln.workflows.objects import Json, object_metadata
 from imagekiln.workflows.profiles.profile import Profile
-from imagekiln.workflows.templates.dag import dag_templates
-from imagekiln.workflows.templates.security import pod_security_context
-from imagekiln.workflows.templates.steps import step_templates
+from imagekiln.workflows.templates import steps
+from imagekiln.workflows.templates.child_workflows import (
+    MAX_PODS,
+    child_workflow_template,
+    noop_template,
+)
+from imagekiln.workflows.templates.dag import children_dag, group_dag, main_dag, shards_dag
+from imagekiln.workflows.templates.pod import node_affinity, template_defaults
+from imagekiln.workflows.templates.security import every_pod_patch, pod_security_context
+from imagekiln.workflows.templates.yaml import to_yaml
 
 WORKFLOW_PARAMETERS = {
     "job": "The job, as YAML. Or leave it empty and give job-uri.",
     "job-uri": "Where the job file is, such as s3://jobs/postcards.yaml.",
     "run-id": "The run's folder. Empty: by the date, or by the job's settings and input.",
-    "logical-date": "Whose batch it is, such as 2026-11-21. Fills {date} in the prompts' places, and names the run.",
+    "logical-date": "Whose batch it is, such as 2026-11-21. "
+    "Fills {date} in the prompts' places, and names the run.",
     "timezone": "The time zone of {date}, such as Europe/Berlin.",
     "settings": "Changes of the job, one KEY=VALUE a line.",
     "retry": "true: make again only what ended failed, blank or missing in the job's run.",
 }
 TTL_DAYS = 7
+DAY_SECONDS = 86400
+TITLE_ANNOTATION = "workflows.argoproj.io/title"  # shown in the UI
+DESCRIPTION_ANNOTATION = "workflows.argoproj.io/description"
 DIGEST_ANNOTATION = "imagekiln/digest"
 
 
 def template_name(profile: Profile) -> str:
-    """What the template is called on the cluster."""
+    """The template's name on the cluster."""
     return f"imagekiln-{profile.name}"
 
 
-def build_workflow_template(profile: Profile, namespace: str) -> dict[str, object]:
-    """The template as a Kubernetes object. Its digest tells it from that of another profile or version."""
-    spec = _template_spec(profile)
-    made = m.WorkflowTemplate(
-        api_version="argoproj.io/v1alpha1",
-        kind="WorkflowTemplate",
-        metadata=m.ObjectMeta(
-            name=template_name(profile),
-            namespace=namespace,
-            labels=template_labels(profile),
-            annotations={
-                "workflows.argoproj.io/title": f"Imagekiln: {profile.name}",
-                "workflows.argoproj.io/description": f"{profile.description}. Plan, generate, aggregate.",
-                DIGEST_ANNOTATION: hashlib.sha256(
-                    spec.model_dump_json(exclude_none=True).encode()
-                ).hexdigest()[:12],
-            },
-        ),
-        spec=spec,
-    )
-    return as_object(made)
-
-
-def template_digest(template: Json) -> str:
-    """What a template was made from, as its annotation says; empty where it is not ours."""
-    given = cast("dict[str, str]", object_metadata(template).get("annotations") or {})
-    return given.get(DIGEST_ANNOTATION, "")
-
-
-def as_object(
-    made: m.WorkflowTemplate | m.Workflow | m.CronWorkflow | m.WorkflowEventBinding,
-) -> dict[str, object]:
-    """A Hera model as the plain values that Kubernetes takes."""
-    return cast("dict[str, object]", made.model_dump(mode="json", by_alias=True, exclude_none=True))
-
-
 def template_labels(profile: Profile) -> dict[str, str]:
-    """What our objects are found by."""
+    """The labels that our objects are found by."""
     return {"app.kubernetes.io/part-of": "imagekiln", "imagekiln/profile": profile.name}
 
 
-def _template_spec(profile: Profile) -> m.WorkflowSpec:
-    images = {"cpu-image": profile.steps.image, "gpu-image": profile.generate.image}
-    parameters = [
-        m.Parameter(name=key, value="", description=text)
-        for key, text in WORKFLOW_PARAMETERS.items()
-    ]
-    parameters += [m.Parameter(name=key, value=image) for key, image in images.items()]
-    return m.WorkflowSpec(
+def build_workflow_template(
+    profile: Profile, namespace: str, *, max_pods: int = MAX_PODS
+) -> dict[str, object]:
+    """The template as a Kubernetes object. Its digest tells profiles and versions apart.
+
+    `max_pods` is the number of shards beyond which further workflows are made, and of each of them.
+    """
+    template = _workflow_template(profile, namespace, max_pods).build()
+    spec = cast("m.WorkflowSpec", template.spec)
+    for part in spec.templates or []:
+        if part.dag is not None:
+            part.fail_fast = None  # Hera writes a DAG's fail_fast twice: on its template too
+
+    text = spec.model_dump_json(exclude_none=True)
+    digest = {DIGEST_ANNOTATION: hashlib.sha256(text.encode()).hexdigest()[:12]}
+    template.metadata.annotations = (template.metadata.annotations or {}) | digest
+    return as_object(template)
+
+
+def template_digest(template: Json) -> str:
+    """The digest in the template's annotation; empty where Imagekiln did not render it."""
+    annotations = cast("dict[str, str]", object_metadata(template).get("annotations") or {})
+    return annotations.get(DIGEST_ANNOTATION, "")
+
+
+def as_object(model: BaseModel) -> dict[str, object]:
+    """A Hera model as the plain values that Kubernetes takes."""
+    return cast(
+        "dict[str, object]", model.model_dump(mode="json", by_alias=True, exclude_none=True)
+    )
+
+
+def _workflow_template(profile: Profile, namespace: str, max_pods: int) -> WorkflowTemplate:
+    return WorkflowTemplate(
+        name=template_name(profile),
+        namespace=namespace,
+        labels=template_labels(profile),
+        annotations={
+            TITLE_ANNOTATION: f"Imagekiln: {profile.name}",
+            DESCRIPTION_ANNOTATION: f"{profile.description}. Plan, generate, aggregate.",
+        },
         entrypoint="main",
         on_exit="report",
-        arguments=m.Arguments(parameters=parameters),
+        arguments=_parameters(profile),
         service_account_name="imagekiln",
+        affinity=node_affinity(profile.steps),
         security_context=pod_security_context(),
+        pod_spec_patch=to_yaml(every_pod_patch()),
+        template_defaults=template_defaults(profile),
         parallelism=profile.parallelism,
-        active_deadline_seconds=round(profile.days * 86400),
+        active_deadline_seconds=round(profile.days * DAY_SECONDS),
         workflow_metadata=m.WorkflowMetadata(labels=template_labels(profile)),
         pod_metadata=m.Metadata(labels={"app.kubernetes.io/part-of": "imagekiln"}),
         pod_gc=m.PodGC(strategy="OnPodSuccess"),  # failed ones stay, for their logs
-        ttl_strategy=m.TTLStrategy(seconds_after_completion=TTL_DAYS * 86400),
+        ttl_strategy=m.TTLStrategy(seconds_after_completion=TTL_DAYS * DAY_SECONDS),
         # More than there can be pods: a node is not drained while a shard runs on it.
         pod_disruption_budget=m.PodDisruptionBudgetSpec(min_available=m.IntOrString(9999)),
-        templates=[*dag_templates(profile), *step_templates(profile)],
+        templates=_templates(profile, max_pods),
     )
+
+
+def _parameters(profile: Profile) -> list[Parameter]:
+    return [
+        *(
+            Parameter(name=name, value="", description=text)
+            for name, text in WORKFLOW_PARAMETERS.items()
+        ),
+        Parameter(name="cpu-image", value=profile.steps.image),
+        Parameter(name="gpu-image", value=profile.generate.image),
+    ]
+
+
+def _templates(profile: Profile, max_pods: int) -> list[m.Template | Templatable]:
+    """The DAGs, the entry point first, and then the steps."""
+    plan = steps.plan_step(profile)
+    generate = steps.generate_step(profile)
+    aggregate = steps.aggregate_step(profile)
+    needs_fetch = profile.cache is not None and profile.cache.claim is not None
+    fetch = steps.fetch_step(profile) if needs_fetch else None
+
+    group = group_dag(generate)
+    shards = shards_dag(group, profile.sharing.mutex)
+    child = child_workflow_template(profile, max_pods)
+    children = children_dag(child)
+    main = main_dag(plan, fetch, shards, children, aggregate)
+
+    return [
+        main,
+        shards,
+        group,
+        children,
+        child,
+        noop_template(),
+        plan,
+        generate,
+        aggregate,
+        steps.report_step(profile),
+        *([fetch] if fetch else []),
+    ]

@@ -1,4 +1,4 @@
-"""Kubernetes objects as YAML that kubectl takes as it is."""
+"""Kubernetes objects as YAML that people review and kubectl takes as it is."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -6,38 +6,55 @@ from typing import Any
 
 import yaml
 
-NUMBER_LIKE = re.compile(r"[-+.]?[0-9][0-9a-fxo_.:+-]*", re.IGNORECASE)
-MAX_FLOW_CHARS = 100  # signs of a group in one line
+MAX_LINE = 130  # characters: a group that fits stands in one line
 UNQUOTED = "unquoted"  # a style that YAML itself does not have
+NUMBER_LIKE = re.compile(r"[-+.]?[0-9][0-9a-fxo_.:+-]*", re.IGNORECASE)
+PLAIN_TEXT = re.compile(r"[\w./(-]([\w ./()+-]|:(?! ))*", re.ASCII)  # what needs no quotes
+# What a reader looks for first, then all other keys in their own order, then what is long.
+FIRST_KEYS = (
+    "name", "generateName", "namespace", "entrypoint", "onExit", "template", "templateRef",
+    "depends", "withSequence", "inputs", "arguments", "image", "command", "args", "env", "envFrom",
+    "key", "operator", "value", "valueFrom", "dag", "container", "resource", "suspend", "outputs",
+)  # fmt: skip
+LAST_KEYS = ("description", "podSpecPatch", "templateDefaults", "templates", "manifest")
 
 
 class Unquoted(str):
-    """What Argo replaces before the YAML is read, by a number or by JSON: quotes around it would make a text of it."""
+    """What Argo replaces by a number or JSON before the YAML is read: quoted, it would be text."""
 
     __slots__ = ()
 
 
+class Anchored(dict[str, object]):
+    """A group that is written once, under its name, and referred to wherever it comes again."""
+
+    def __init__(self, anchor: str, values: Mapping[str, object]) -> None:
+        super().__init__(values)
+        self.anchor = anchor
+
+
 class _ManifestDumper(yaml.SafeDumper):
-    """Lists as people indent them, and texts of several lines as blocks."""
+    """Lists as people indent them, texts of several lines as blocks, short groups in one line."""
+
+    def represent(self, data: object) -> None:
+        self.anchor_names: dict[yaml.Node, str] = {}
+        node = self.represent_data(data)
+        _fold(node, indent=0, column=MAX_LINE, folded=set())
+        self.serialize(node)
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:  # noqa: ARG002
         super().increase_indent(flow, indentless=False)
-
-    def represent_mapping(
-        self, tag: str, mapping: Any, flow_style: bool | None = None
-    ) -> yaml.MappingNode:  # noqa: ANN401
-        node = super().represent_mapping(tag, mapping, flow_style)
-        if sum(len(str(each)) + 4 for pair in mapping.items() for each in pair) > MAX_FLOW_CHARS:
-            node.flow_style = False
-        return node
 
     def choose_scalar_style(self) -> Any:  # noqa: ANN401  # as PyYAML declares it
         if isinstance(self.event, yaml.ScalarEvent) and self.event.style == UNQUOTED:
             return ""
         return super().choose_scalar_style()
 
-    def ignore_aliases(self, data: object) -> bool:  # noqa: ARG002
-        return True
+    def ignore_aliases(self, data: object) -> bool:
+        return not isinstance(data, Anchored)
+
+    def generate_anchor(self, node: yaml.Node) -> str:
+        return self.anchor_names[node]
 
 
 def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
@@ -46,37 +63,85 @@ def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
-def _unquoted(dumper: yaml.SafeDumper, text: Unquoted) -> yaml.Node:
+def _represent_unquoted(dumper: yaml.SafeDumper, text: Unquoted) -> yaml.Node:
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=UNQUOTED)
 
 
+def _represent_anchored(dumper: _ManifestDumper, group: Anchored) -> yaml.Node:
+    node = dumper.represent_dict(group)
+    dumper.anchor_names[node] = group.anchor
+    return node
+
+
 _ManifestDumper.add_representer(str, _represent_text)
-_ManifestDumper.add_representer(Unquoted, _unquoted)
+_ManifestDumper.add_representer(Unquoted, _represent_unquoted)
+_ManifestDumper.add_representer(Anchored, _represent_anchored)
 
 
 def to_yaml(value: Mapping[str, object]) -> str:
-    """One object, its keys in their order but for names, which come first. The innermost groups are in one line."""
+    """One object. Names come first, templates last, and what fits stands in one line."""
     # Never wrapped: a wrapped text can come back as another one.
     return yaml.dump(
-        _names_first(value),
+        _in_reading_order(value),
         Dumper=_ManifestDumper,
         width=2**31,
         sort_keys=False,
         allow_unicode=True,
-        default_flow_style=None,
     )
-
-
-def _names_first(value: object) -> object:
-    if isinstance(value, Mapping):
-        names = [key for key in ("name", "generateName") if key in value]
-        return {
-            key: _names_first(value[key])
-            for key in [*names, *(key for key in value if key not in names)]
-        }
-    return [_names_first(each) for each in value] if isinstance(value, list) else value
 
 
 def to_yaml_documents(objects: Iterable[Mapping[str, object]]) -> str:
     """Several objects, one document each."""
     return "---\n".join(map(to_yaml, objects))
+
+
+def _in_reading_order(value: object) -> object:
+    if isinstance(value, Anchored):
+        return value  # written once: it stays the same object
+    if isinstance(value, Mapping):
+        return {key: _in_reading_order(value[key]) for key in sorted(value, key=_reading_rank)}
+    if isinstance(value, list):
+        return [_in_reading_order(item) for item in value]
+    return value
+
+
+def _reading_rank(key: str) -> int:
+    if key in FIRST_KEYS:
+        return FIRST_KEYS.index(key)
+    return len(FIRST_KEYS) + (1 + LAST_KEYS.index(key) if key in LAST_KEYS else 0)
+
+
+def _fold(node: yaml.Node, indent: int, column: int, folded: set[yaml.Node]) -> None:
+    """Write each group in one line where it fits into the line, of which `column` is used."""
+    if not isinstance(node, yaml.CollectionNode) or node in folded:
+        return
+    folded.add(node)
+    length = _length(node)
+    node.flow_style = length is not None and column + length <= MAX_LINE
+    if node.flow_style:
+        return
+
+    for item in node.value:
+        if isinstance(node, yaml.MappingNode):
+            key, value = item
+            _fold(value, indent + 2, indent + len(key.value) + 2, folded)
+        else:
+            _fold(item, indent + 2, indent + 2, folded)
+
+
+def _length(node: yaml.Node) -> int | None:
+    """How long the node is in one line, about; None where it cannot be in one."""
+    if isinstance(node, yaml.ScalarNode):
+        if node.style in ("|", UNQUOTED):
+            return None
+        is_plain = node.style is None and PLAIN_TEXT.fullmatch(node.value)
+        return len(node.value) + (0 if is_plain else 2)
+
+    total = 0
+    for item in node.value:
+        for part in item if isinstance(node, yaml.MappingNode) else (item,):
+            length = _length(part)
+            if length is None:
+                return None
+            total += length + 2  # a comma or a colon, and a space
+    return total

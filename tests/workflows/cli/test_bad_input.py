@@ -104,8 +104,8 @@ def test_unknown_job_field() -> None:
     _job(PROMPTS)
     with Path("job.yaml").open("a", encoding="utf-8") as file:
         file.write("defaults:\n  stepss: 3\n")
-    assert (
-        _refused("plan", "job.yaml") == 'job.yaml:7: defaults.stepss is no setting; write "steps".'
+    assert _refused("plan", "job.yaml") == (
+        "job.yaml:7: defaults.stepss is not a setting; write defaults.steps."
     )
 
 
@@ -369,7 +369,7 @@ def test_file_where_the_output_should_be() -> None:
     Path("out").write_bytes(b"")
     told = _refused("plan", _job(PROMPTS))
     assert told.startswith("out/test-")
-    assert told.endswith("/plan.json: Not a directory. Name another place.")
+    assert told.endswith("/plan.json: cannot be used (Not a directory). Choose another path.")
 
 
 def test_output_without_permission_to_write() -> None:
@@ -378,7 +378,7 @@ def test_output_without_permission_to_write() -> None:
         make_read_only(disk)
         told = _refused("plan", job)
     assert told.startswith("disk/out/test-")
-    assert told.endswith(": Read-only file system. Name another place.")
+    assert told.endswith(": cannot be used (Read-only file system). Choose another path.")
 
 
 def test_full_disk_is_worth_another_try() -> None:
@@ -403,7 +403,7 @@ def test_no_such_bucket_of_prompts(s3_bucket: str, pattern: str) -> None:
     name = f"{s3_bucket}-nowhere/{pattern}"
     told = _refused("plan", _job(prompts=name))
     assert told in (
-        f"{name}: no such bucket. Make it, or correct the name.",
+        f"{name}: no such bucket. Create it, or correct the name.",
         f"{name}: no such file or bucket. Check `prompts`.",
     )
 
@@ -416,7 +416,7 @@ def test_no_such_object_of_prompts(s3_bucket: str) -> None:
 def test_no_such_output_bucket(s3_bucket: str) -> None:
     told = _refused("plan", _job(PROMPTS, output=f"{s3_bucket}-nowhere/out"))
     assert told.startswith(f"{s3_bucket}-nowhere/out/test-")
-    assert told.endswith("/plan.json: no such bucket. Make it, or correct the name.")
+    assert told.endswith("/plan.json: no such bucket. Create it, or correct the name.")
 
 
 @pytest.mark.parametrize("login", [Login("writer", "wrong"), Login("nobody", "at all")])
@@ -443,7 +443,7 @@ def test_credentials_that_may_only_read(
 def test_what_is_refused_leaves_no_object(s3_bucket: str) -> None:
     output = f"{s3_bucket}/out"
     assert "rows are refused" in _refused("plan", _job({"prompt": [None]}, output=output))
-    assert "is no setting" in _refused("plan", _job(PROMPTS, output=output, surprise=1))
+    assert "is not a setting" in _refused("plan", _job(PROMPTS, output=output, surprise=1))
     assert "no such model folder" in _refused(
         "plan", _job(PROMPTS, output=output, model={"id": "nowhere"})
     )

@@ -102,7 +102,7 @@ def test_version_is_that_of_the_package() -> None:
             2,
             "{folder}/absent: no such model folder",
         ),
-        (("estimate", "{job}", "--set", "nosuch=1"), 2, "--set nosuch: nosuch is no setting"),
+        (("estimate", "{job}", "--set", "nosuch=1"), 2, "--set nosuch: nosuch is not a setting"),
         (("generate", "{run}", "--shard", "99"), 2, "{run}: has shards 0 to 2, not 99."),
         (("generate", "{folder}/absent", "--shard", "0"), 2, "{folder}/absent: holds no plan"),
         (("aggregate", "{folder}/absent"), 2, "{folder}/absent: holds no plan"),

@@ -161,10 +161,10 @@ def test_job_is_read_from_where_job_uri_says(tmp_path: Path, s3_bucket: str) -> 
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
-        ({"IMAGEKILN_JOB": ""}, "Neither of job and job-uri"),
-        ({"IMAGEKILN_JOB_URI": _encoded("s3://jobs/a.yaml")}, "Both of job and job-uri"),
+        ({"IMAGEKILN_JOB": ""}, "neither job nor job-uri"),
+        ({"IMAGEKILN_JOB_URI": _encoded("s3://jobs/a.yaml")}, "both job and job-uri"),
         ({"IMAGEKILN_JOB": "{{=sprig.b64enc(x)}}"}, "IMAGEKILN_JOB"),
-        ({"IMAGEKILN_LOGICAL_DATE": "{{workflow.scheduledTime}}"}, "is no date"),
+        ({"IMAGEKILN_LOGICAL_DATE": "{{workflow.scheduledTime}}"}, "is not an ISO 8601 date"),
         (
             {"IMAGEKILN_LOGICAL_DATE": "2026-11-21", "IMAGEKILN_TIMEZONE": _encoded("Mars/Phobos")},
             "Mars/Phobos",
@@ -172,8 +172,8 @@ def test_job_is_read_from_where_job_uri_says(tmp_path: Path, s3_bucket: str) -> 
         ({"IMAGEKILN_RUN_ID": _encoded("a b")}, "run_id"),
         ({"IMAGEKILN_RETRY": _encoded("{{x}}")}, "Write true"),
         ({"IMAGEKILN_SETTINGS": _encoded("device=mps")}, "device"),
-        ({"IMAGEKILN_SETTINGS": _encoded('["device=cpu"')}, "no list in JSON"),
-        ({"IMAGEKILN_SETTINGS": _encoded("[1]")}, "settings: are no texts"),
+        ({"IMAGEKILN_SETTINGS": _encoded('["device=cpu"')}, "is not a JSON list"),
+        ({"IMAGEKILN_SETTINGS": _encoded("[1]")}, "settings: is not a list of strings"),
         ({"IMAGEKILN_SETTINGS": _encoded("prompts=x/{date}.parquet")}, "needs a date"),
     ],
 )
@@ -249,7 +249,7 @@ def test_retry_of_a_run_that_was_never_aggregated_is_incomplete(tmp_path: Path) 
 def test_output_that_argo_would_read_as_its_own_is_refused(sign: str, tmp_path: Path) -> None:
     done = _plan(tmp_path, JOB.format(output=json.dumps(str(tmp_path / f"a{sign}b")), more=""))
     assert done.exit_code == 2
-    assert "no workflow can carry" in done.output
+    assert "Argo cannot pass this URI" in done.output
 
 
 def _list(value: object) -> list[object]:

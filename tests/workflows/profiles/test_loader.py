@@ -1,0 +1,106 @@
+"""Profiles: the bundled ones, and a user's own."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
+
+ROOT = Path(__file__).parents[3]
+
+
+def _own(folder: Path, text: str) -> str:
+    path = folder / "ours.yaml"
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("name", bundled_profiles())
+def test_bundled_profile_reads_and_says_what_it_is(name: str) -> None:
+    profile = load_profile(name)
+    assert profile.name == name
+    assert profile.description
+
+
+def test_bundled_images_are_of_this_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    gpu = load_profile("gpu")
+    assert gpu.generate.image == f"imagekiln-gpu:{project['version']}"
+    assert gpu.steps.image == f"imagekiln-cpu:{project['version']}"
+
+
+def test_only_the_test_profile_draws_on_the_cpu() -> None:
+    on_cpu = [name for name in bundled_profiles() if load_profile(name).gpu.device == "cpu"]
+    assert on_cpu == ["test"]
+
+
+def test_mps_pods_keep_the_shared_memory_that_the_device_plugin_mounts() -> None:
+    assert load_profile("mps").generate.shared_memory is None
+
+
+def test_only_pools_that_grow_forbid_nodes_that_failed_a_shard() -> None:
+    careful = [name for name in bundled_profiles() if load_profile(name).retries.elsewhere]
+    assert careful == ["scale-from-zero"], (
+        "elsewhere, a shard that failed on every node would wait for ever"
+    )
+
+
+def test_own_profile_is_like_the_one_it_names_but_for_what_it_says(tmp_path: Path) -> None:
+    ours = load_profile(_own(tmp_path, "description: Ours\nlike: h100\ngenerate: {memory: 100}\n"))
+    h100 = load_profile("h100")
+    assert ours.name == "ours"
+    assert ours.generate == h100.generate.model_copy(update={"memory": 100.0})
+    assert ours.gpu == h100.gpu
+
+
+def test_own_profile_that_names_none_is_like_gpu(tmp_path: Path) -> None:
+    ours = load_profile(_own(tmp_path, "description: Ours\n"))
+    assert ours.generate == load_profile("gpu").generate
+
+
+def test_unknown_profile_is_refused_with_the_nearest() -> None:
+    with pytest.raises(Missing, match='"h100"'):
+        load_profile("h10")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("description: x\ngenerate: {memry: 3}\n", "generate.memry"),
+        ("description: x\ngpu: {count: 0}\n", "gpu.count"),
+        (
+            "description: x\ngpu: {resource: nvidia.com/mig-1g.10gb, count: 2}\n",
+            "several slices in one pod",
+        ),
+        (
+            "description: x\ngpu: {resource: nvidia.com/gpu.shared, count: 2}\n",
+            "several shares in one pod",
+        ),
+        (
+            "description: x\ncache: {claim: a, host_path: /b}\n",
+            "needs one of claim, host_path and image",
+        ),
+        (
+            "description: x\ngenerate: {labels: [{key: a, operator: Exists, values: [b]}]}\n",
+            "goes without values",
+        ),
+        ("description: x\nlike: [h100]\n", "like must name a profile"),
+        ("just text", "holds no settings"),
+        ("a: [", "can be read"),
+    ],
+)
+def test_mistake_in_own_profile_is_named_with_its_place(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=message) as raised:
+        load_profile(_own(tmp_path, text))
+    assert "ours.yaml" in str(raised.value)
+
+
+def test_profile_like_itself_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ours.yaml"
+    path.write_text(f"description: x\nlike: {path}\n", encoding="utf-8")
+    with pytest.raises(BadInput, match="like"):
+        load_profile(str(path))

@@ -1,0 +1,59 @@
+"""Further workflows, for shards beyond what one holds."""
+
+import json
+import re
+from typing import Any
+
+import yaml
+
+from imagekiln.workflows.profiles.loader import load_profile
+from imagekiln.workflows.templates.workflow_template import build_workflow_template
+from tests.workflows.goldens import NAMESPACE
+
+
+def test_plan_outputs_what_further_workflows_take_and_they_draw_with_the_same_image() -> None:
+    templates = _templates()
+    outputs = {parameter["name"] for parameter in templates["plan"]["outputs"]["parameters"]}
+    inputs = {parameter["name"] for parameter in templates["further"]["inputs"]["parameters"]}
+    assert {"parallelism", "priority", "priority_class"} < inputs <= outputs
+    assert (
+        "- name: gpu-image\n        value: {{=toJson(workflow.parameters['gpu-image'])}}"
+        in templates["further-one"]["resource"]["manifest"]
+    )
+
+
+def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
+    run = 's3://bucket/a "b": {c}\'s\n\\ #é'
+    values = {
+        "workflow.name": "postcards",
+        "inputs.parameters.number": "2",
+        "inputs.parameters.parallelism": "8",
+        "inputs.parameters.priority": "-10",
+        "=toJson(inputs.parameters.priority_class)": '""',
+        "=toJson(inputs.parameters.run)": json.dumps(run),
+        "=toJson(workflow.parameters['gpu-image'])": '"1e3"',
+    }
+    # Argo replaces each of them in the text, and then reads the text as YAML. 4000 stands for what
+    # it computes.
+    manifest = _templates()["further-one"]["resource"]["manifest"]
+    text = re.sub(r"\{\{(.+?)\}\}", lambda match: values.get(match[1], "4000"), manifest)
+    workflow = yaml.safe_load(text)
+
+    labels = {"imagekiln/part-of": "postcards"}
+    assert workflow["metadata"] == {"name": "postcards-2", "labels": labels}
+    spec = workflow["spec"]
+    assert (spec["parallelism"], spec["priority"], spec["podPriorityClassName"]) == (8, -10, "")
+    parameters = {item["name"]: item["value"] for item in spec["arguments"]["parameters"]}
+    assert parameters == {"run": run, "first": "4000", "count": "4000", "gpu-image": "1e3"}
+
+
+def test_number_of_shards_in_one_workflow_is_the_callers() -> None:
+    assert "2000" in _templates()["further-one"]["resource"]["manifest"]
+    few = _templates(max_pods=3)["further-one"]["resource"]["manifest"]
+    assert "2000" not in few
+    assert "sprig.mul(inputs.parameters.number, 3)" in few
+
+
+def _templates(**options: int) -> dict[str, Any]:
+    template: dict[str, Any] = build_workflow_template(load_profile("gpu"), NAMESPACE, **options)
+    return {part["name"]: part for part in template["spec"]["templates"]}

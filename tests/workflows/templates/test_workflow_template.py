@@ -1,0 +1,186 @@
+"""The template of a profile, and the pods that Argo makes of it."""
+
+import re
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
+from imagekiln.workflows.profiles.profile import Profile
+from imagekiln.workflows.templates.workflow_template import build_workflow_template
+from tests.workflows.argo_pods import Object, containers, pods, with_defaults
+from tests.workflows.argo_schemas import mistakes
+from tests.workflows.goldens import NAMESPACE
+
+EVERY_PROFILE = pytest.mark.parametrize("name", bundled_profiles())
+NODE_LABELS = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+@EVERY_PROFILE
+def test_every_profiles_template_fits_argos_schema(name: str) -> None:
+    assert mistakes(_template(name)) == []
+
+
+def test_schemas_refuse_a_field_that_argo_does_not_know() -> None:
+    template = _template("gpu")
+    template["spec"]["paralelism"] = 3
+    assert len(mistakes(template)) == 1
+
+
+@EVERY_PROFILE
+def test_every_pod_that_argo_makes_is_one_that_kubernetes_takes(name: str) -> None:
+    for pod in _pods(name).values():
+        evaluated = yaml.safe_load(re.sub(r"\{\{.+?\}\}", "4000", yaml.safe_dump(pod, width=2**31)))
+        manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "a"}, "spec": evaluated}
+        kubernetes_validate.validate(manifest, "1.34", strict=True)
+
+
+@EVERY_PROFILE
+def test_every_container_passes_pod_security_restricted_with_a_read_only_root(name: str) -> None:
+    for pod in _pods(name).values():
+        assert pod["securityContext"]["runAsUser"] == 1000
+        for container in containers(pod).values():
+            context = container["securityContext"]
+            assert context["readOnlyRootFilesystem"]
+            assert context["runAsNonRoot"]
+            assert not context["allowPrivilegeEscalation"]
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["seccompProfile"] == {"type": "RuntimeDefault"}
+
+
+@EVERY_PROFILE
+def test_patches_name_only_containers_that_the_pod_has(name: str) -> None:
+    for step, pod in _pods(name).items():
+        names = {"init", "main"} if step == "further-one" else {"init", "wait", "main"}
+        assert set(containers(pod)) == names
+        assert all("image" in container for container in containers(pod).values())
+
+
+@EVERY_PROFILE
+def test_every_container_has_a_memory_limit_and_every_step_a_request_of_cpu(name: str) -> None:
+    for pod in _pods(name).values():
+        for container in containers(pod).values():
+            assert container["resources"]["limits"]["memory"]
+            assert container["resources"]["requests"]["cpu"]
+
+
+@EVERY_PROFILE
+def test_every_step_has_its_home_and_a_scratch_folder_that_it_may_write(name: str) -> None:
+    for step, pod in _pods(name).items():
+        if step == "further-one":
+            continue
+        main = containers(pod)["main"]
+        assert main["command"] == ["imagekiln"]
+        assert {"name": "HOME", "value": "/tmp"} in main["env"]  # noqa: S108
+        mounts = {mount["name"] for mount in main["volumeMounts"]}
+        assert "tmp" in mounts <= {volume["name"] for volume in pod["volumes"]}
+
+
+@EVERY_PROFILE
+def test_expressions_in_a_patch_read_the_same_before_and_after_yaml(name: str) -> None:
+    # Argo evaluates them in the text of the patch, and reads that as YAML afterwards.
+    spec = _template(name)["spec"]
+    for template in spec["templates"]:
+        patch = with_defaults(template, spec).get("podSpecPatch", "")
+        if "container" not in template or "{{" not in patch:
+            continue
+        by_name = {item["name"]: item for item in yaml.safe_load(patch)["containers"]}
+        assert f"'{by_name['main']['resources']['limits']['memory']}'" in patch
+
+
+@EVERY_PROFILE
+def test_only_pods_are_retried_never_a_whole_dag(name: str) -> None:
+    spec = _template(name)["spec"]
+    assert "retryStrategy" not in spec
+    for template in spec["templates"]:
+        is_pod = "container" in template or "resource" in template
+        assert ("retryStrategy" in with_defaults(template, spec)) == is_pod
+
+
+def test_pod_that_awaits_a_further_workflow_may_do_so_for_as_long_as_a_workflow_runs() -> None:
+    spec = _template("gpu")["spec"]
+    pod = _pods("gpu")["further-one"]
+    assert pod["activeDeadlineSeconds"] == spec["activeDeadlineSeconds"] == 7 * 86400
+
+
+def test_cpu_steps_keep_off_gpu_nodes_and_ask_for_no_gpu() -> None:
+    for step, pod in _pods("cached-claim").items():
+        if step == "generate":
+            continue
+        terms = pod["affinity"]["nodeAffinity"][NODE_LABELS]["nodeSelectorTerms"]
+        gpu_label = {"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"}
+        assert gpu_label in terms[0]["matchExpressions"]
+        resources = containers(pod)["main"]["resources"]
+        assert {*resources["requests"], *resources["limits"]} == {"cpu", "memory"}
+        assert "tolerations" not in pod
+
+
+@EVERY_PROFILE
+def test_generate_runs_where_its_profile_puts_it_and_never_where_cpu_steps_do(name: str) -> None:
+    profile = load_profile(name)
+    affinity = _pods(name)["generate"]["affinity"].get("nodeAffinity", {})
+    terms = affinity.get(NODE_LABELS, {}).get("nodeSelectorTerms", [{"matchExpressions": []}])
+    labels = {expression["key"] for expression in terms[0]["matchExpressions"]}
+    assert labels == {label.key for label in profile.generate.labels}
+
+
+def test_settings_of_the_cpu_steps_stay_theirs() -> None:
+    profile = load_profile("gpu")
+    changes = {"env": {"A": "1"}, "disk": 10, "hours": 1, "runtime_class": "slow", "cpu": 3}
+    changes |= {"node_selector": {"pool": "cpu"}, "priority_class": "low", "shared_memory": 1}
+    steps = profile.steps.model_copy(update=changes)
+    changed = _pods_of(profile.model_copy(update={"steps": steps}))
+    assert changed["generate"] == {
+        **_pods("gpu")["generate"],
+        "activeDeadlineSeconds": profile.generate.hours * 3600,
+    }
+    plan = changed["plan"]
+    assert plan["activeDeadlineSeconds"] == 3600
+    assert plan["runtimeClassName"] == "slow"
+    assert plan["nodeSelector"] == {"pool": "cpu"}
+    assert plan["priorityClassName"] == "low"
+    assert {"name": "tmp", "emptyDir": {"sizeLimit": "10240Mi"}} in plan["volumes"]
+    assert {"name": "A", "value": "1"} in containers(plan)["main"]["env"]
+    assert containers(plan)["main"]["resources"]["requests"]["cpu"] == "3000m"
+
+
+@EVERY_PROFILE
+def test_no_step_gets_a_secret_that_it_does_not_use(name: str) -> None:
+    storage = {"s3-credentials"}
+    secrets = {
+        "plan": storage | {"huggingface"},
+        "fetch": storage | {"huggingface"},
+        "generate": storage | {"huggingface", "imagekiln-c2pa"},
+        "aggregate": storage,
+        "report": {"imagekiln-webhook"},
+        "further-one": set[str](),
+    }
+    for step, pod in _pods(name).items():
+        assert _secrets(containers(pod)["main"]) == secrets[step]
+
+
+def test_no_text_of_a_user_is_pasted_into_a_command() -> None:
+    allowed = {"{{inputs.parameters.run}}", "{{inputs.parameters.shard}}"}
+    for name in ("gpu", "cached-claim", "gpu-4"):
+        for template in _template(name)["spec"]["templates"]:
+            arguments = template.get("container", {}).get("args", [])
+            assert {argument for argument in arguments if "{{" in argument} <= allowed
+
+
+def _secrets(container: Object) -> set[str]:
+    sources = [variable.get("valueFrom", {}) for variable in container.get("env", [])]
+    return {source["secretKeyRef"]["name"] for source in sources if "secretKeyRef" in source}
+
+
+def _pods(profile: str) -> dict[str, Object]:
+    return _pods_of(load_profile(profile))
+
+
+def _pods_of(profile: Profile) -> dict[str, Object]:
+    return dict(pods(build_workflow_template(profile, NAMESPACE)))
+
+
+def _template(profile: str) -> dict[str, Any]:
+    return build_workflow_template(load_profile(profile), NAMESPACE)

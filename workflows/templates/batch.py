@@ -1,0 +1,81 @@
+"""A batch as one task of somebody else's workflow, between steps of their own."""
+
+from collections.abc import Sequence
+
+from hera.workflows import Parameter, Task
+from hera.workflows.models import TemplateRef
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.job import ClusterSettings, Job
+from imagekiln.workflows.profiles.loader import load_profile
+from imagekiln.workflows.templates.steps import WORKFLOW_OUTPUTS
+from imagekiln.workflows.templates.workflow import job_parameter, require_reachable_paths
+from imagekiln.workflows.templates.workflow_template import template_name
+
+BATCH_TEMPLATE = TemplateRef(name="imagekiln-batch", template="batch")  # cluster/base/batch.yaml
+
+Text = str | Parameter  # a parameter is most often an output of an earlier task
+
+
+class BatchTask(Task):
+    """The task of a batch. It outputs `run`, the dataset's URI, and `images`, the planned count."""
+
+    def get_parameter(self, name: str) -> Parameter:
+        """An output, as an argument of a later task. Raises KeyError for one that it lacks."""
+        if name not in WORKFLOW_OUTPUTS:
+            raise KeyError(f"{name}: a batch outputs {' and '.join(WORKFLOW_OUTPUTS)}")
+        return Parameter(name=name, value=f"{{{{tasks.{self.name}.outputs.parameters.{name}}}}}")
+
+
+def batch_task(
+    job: Job | Text,
+    name: str = "batch",
+    *,
+    run_id: Text = "",
+    date: Text = "",
+    timezone: Text = "",
+    settings: Sequence[str] = (),
+    retry: bool = False,
+    cluster: ClusterSettings | None = None,
+) -> BatchTask:
+    """A task that runs a job, and succeeds when its dataset is complete.
+
+    `job` is the job itself, or the URI of its file, which an earlier task may yet write; `cluster`
+    then stands for the job's own. The workflow around it runs in that namespace, where the template
+    of that profile is registered. `name` tells the batches of one workflow apart; the other
+    parameters are those of `submit`. Raises BadInput where no pod could run the job.
+    """
+    if isinstance(job, Job):
+        require_reachable_paths(job)
+        source: dict[str, Text] = {"job": job_parameter(job)}
+        cluster = cluster or job.cluster
+    else:
+        source = {"job-uri": job}
+        cluster = cluster or ClusterSettings()
+    options: dict[str, Text] = {
+        "run-id": run_id,
+        "logical-date": date,
+        "timezone": timezone,
+        "settings": "\n".join(settings),
+        "retry": "true" if retry else "",
+    }
+    chosen = {option: value for option, value in options.items() if value}
+    return BatchTask(
+        name=name,
+        template_ref=BATCH_TEMPLATE,
+        arguments={"name": name} | _cluster_arguments(cluster) | source | chosen,
+    )
+
+
+def _cluster_arguments(cluster: ClusterSettings) -> dict[str, Text]:
+    if cluster.cpu_image or cluster.gpu_image:
+        raise BadInput(
+            "cluster.cpu_image and cluster.gpu_image: a batch in another workflow has the images "
+            "of its profile. Write them into a profile of your own."
+        )
+    return {
+        "template": template_name(load_profile(cluster.profile)),
+        "parallelism": str(cluster.parallelism),
+        "priority": str(cluster.priority),
+        "priority-class": cluster.priority_class or "",
+    }
