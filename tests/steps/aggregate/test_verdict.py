@@ -6,8 +6,8 @@ from dataclasses import replace
 import click
 import pytest
 
-from imagekiln.steps.aggregate.report.verdict import RunVerdict, judge_run
 from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.aggregate.verdict import RunVerdict, judge_run
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.cli.main import main
 from tests.runs import finished, job, write_prompts
@@ -88,7 +88,7 @@ def test_a_gate_that_found_too_many_is_no_success(whole: Summary, plain: Job) ->
     marks = {"low_contrast": 5, "over_saturated": 20}
     found = judge_run(replace(whole, marks=marks), plain, URI)
     assert (found.kind, found.headline) == ("failed", "1 gate found too many images.")
-    assert found.advice.startswith("low_contrast 25 % where 10 % may be.")
+    assert found.advice.startswith("low_contrast 25 %, where 10 % are allowed.")
     assert _words(found) == [["aggregate", URI, "--accept", "low_contrast"]]
     accepted = judge_run(replace(whole, marks=marks, accepted=("low_contrast",)), plain, URI)
     assert accepted.kind == "finished"

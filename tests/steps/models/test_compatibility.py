@@ -1,4 +1,4 @@
-"""Shortcuts: named where a reader looks, part of every image's id, and refused where a model cannot take them."""
+"""Shortcuts are named, are part of every image's id, and are refused where they do not fit."""
 
 import re
 from pathlib import Path
@@ -89,7 +89,7 @@ def test_a_shortcut_that_the_model_s_dtype_does_not_take_is_refused_at_planning(
         (
             "SomePipeline",
             {},
-            r"quantization is not for Some: it works with StableDiffusion, .* Set it to none, or take",
+            r"quantization does not work with Some: it works with StableDiffusion, .* or name such",
         ),
     ],
 )

@@ -84,9 +84,7 @@ def test_a_shard_has_pictures_by_how_many_good_images_it_has() -> None:
     assert 2 <= each[part_key(0, 0)] <= 20  # a tenth of 96 on average
 
 
-def test_pictures_are_the_same_whatever_the_order_of_the_shards_and_come_in_the_order_of_the_run() -> (
-    None
-):
+def test_the_order_of_shards_does_not_matter_and_samples_are_in_the_order_of_the_run() -> None:
     shards = [_shard(number, ["ok"] * 50) for number in range(10)]
     chosen = _chosen(*shards)
     assert chosen == _chosen(*reversed(shards))
@@ -130,7 +128,7 @@ def test_a_shard_without_any_good_image_shows_none() -> None:
     assert _same(2, ["failed"]) == []
 
 
-def test_a_few_images_of_each_gate_are_drawn_by_lot_and_none_that_is_not_ok() -> None:
+def test_each_gate_has_a_random_sample_of_the_ok_images_that_it_marked() -> None:
     samples = ContactSheet(["dull", "loud", "quiet"])
     samples.add(_shard(0, ["ok", "filtered"] * 50, marks=["dull"]))
     samples.add(_shard(1, ["ok"] * 2, marks=["loud", "dull"]))

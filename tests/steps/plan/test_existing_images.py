@@ -1,22 +1,36 @@
-from collections.abc import Sequence
+"""The images that earlier runs hold, found by id."""
+
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.plan import existing_images
-from imagekiln.steps.plan.existing_images import create_existing_table
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.plan.existing_images import (
+    IDS_PER_BUCKET,
+    choose_existing_runs,
+    create_existing_table,
+    freeze_existing_runs,
+    successful_runs,
+)
 from imagekiln.steps.runs import image_index
+from imagekiln.steps.runs.keys import EXISTING_RUNS_KEY
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.scratch import Database
+from imagekiln.steps.storage.store import Store
+from tests import jobs
 from tests.s3 import S3Server, log_in
 from tests.steps.runs.test_buckets import hexadecimal
 from tests.steps.runs.test_holdings import write
+from tests.steps.runs.test_runs import entry, succeed
 from tests.stub_s3 import stub_s3
 
 
-def marked(folder: Path, wanted: Sequence[str], runs: Sequence[str]) -> list[int]:
+def marked(
+    folder: Path, wanted: Sequence[str], runs: Sequence[str], ids_per_bucket: int = IDS_PER_BUCKET
+) -> list[int]:
     """The numbers of the wanted ids that the runs hold; an id's number is ten times its place."""
     folder.mkdir()
     database = Database(folder)
@@ -25,13 +39,16 @@ def marked(folder: Path, wanted: Sequence[str], runs: Sequence[str]) -> list[int
         or "(NULL, NULL)"
     )
     database.execute(
-        f"CREATE TABLE once AS SELECT * FROM (VALUES {values}) AS t(image_id, number) WHERE number IS NOT NULL"
+        f"CREATE TABLE unique_images AS SELECT * FROM (VALUES {values}) AS t(image_id, "
+        "number) WHERE number IS NOT NULL"
     )
-    create_existing_table(database, folder, runs)
+    create_existing_table(database, folder, runs, ids_per_bucket)
     found = database.fetch_table("SELECT number FROM existing ORDER BY number")[
         "number"
     ].to_pylist()
-    left = database.fetch_table("SELECT count(*) AS images FROM planned")["images"].to_pylist()
+    left = database.fetch_table("SELECT count(*) AS images FROM planned_images")[
+        "images"
+    ].to_pylist()
     database.close()
     assert left == [len(wanted) - len(found)]
     return [int(number) for number in found]
@@ -43,7 +60,6 @@ def marked(folder: Path, wanted: Sequence[str], runs: Sequence[str]) -> list[int
 def test_what_is_found_is_what_a_set_would_find(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: int, piece: int
 ) -> None:
-    monkeypatch.setattr(existing_images, "IDS_PER_BUCKET", bucket)
     monkeypatch.setattr(image_index, "IDS_PER_CHUNK", piece)
     monkeypatch.setattr(image_index, "BUFFER_RECORDS", 64)
     ids, rng, held = hexadecimal(600), np.random.default_rng(7), set[str]()
@@ -56,7 +72,7 @@ def test_what_is_found_is_what_a_set_would_find(
         held |= set(chosen)
     wanted = [ids[place] for place in rng.permutation(500)]
     runs = [str(tmp_path / f"run-{number}") for number in range(4)]
-    found = marked(tmp_path / "scratch", wanted, runs)
+    found = marked(tmp_path / "scratch", wanted, runs, bucket)
     assert found == [10 * place for place, text in enumerate(wanted) if text in held]
     assert 0 < len(found) < len(wanted)
 
@@ -107,3 +123,68 @@ def test_storage_that_fails_is_told_as_it_is(
         store.faults.extend([(400, "ExpiredToken")] * 8)
         with pytest.raises(TryAgain, match="credentials have expired"):
             marked(tmp_path / "scratch", hexadecimal(10), ["s3://bucket/run"])
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """A job that is to skip what two runs made."""
+    there = jobs.job(tmp_path, skip_existing=True)
+    succeed(there.output, entry(0), entry(1))
+    return there
+
+
+@pytest.fixture
+def store(job: Job) -> Store:
+    """The folder of the next run."""
+    return open_store(f"{job.output}/nightly-2")
+
+
+def test_earlier_runs_are_chosen_but_not_the_run_itself(job: Job, store: Store) -> None:
+    assert successful_runs(job) == ("nightly-0", "nightly-1")
+    assert choose_existing_runs(store, job, "nightly-2") == ("nightly-0", "nightly-1")
+    assert choose_existing_runs(store, job, "nightly-1") == ("nightly-0",)
+
+
+def test_choice_that_was_frozen_stays(job: Job, store: Store) -> None:
+    freeze_existing_runs(store, job, ("nightly-0",))
+    succeed(job.output, entry(3))
+    assert choose_existing_runs(store, job, "nightly-2") == ("nightly-0",)
+    freeze_existing_runs(store, job, ("nightly-0",))
+
+
+def test_two_that_plan_at_once_and_choose_otherwise_do_not_mix(job: Job, store: Store) -> None:
+    freeze_existing_runs(store, job, ("nightly-0",))
+    with pytest.raises(TryAgain, match="is being planned by someone else too"):
+        freeze_existing_runs(store, job, ("nightly-0", "nightly-1"))
+
+
+def test_job_that_skips_nothing_asks_for_no_runs(job: Job, store: Store) -> None:
+    plain = job.model_copy(update={"skip_existing": False, "output": "s3://nowhere/at-all"})
+    assert successful_runs(plain) == choose_existing_runs(store, plain, "nightly-2") == ()
+    freeze_existing_runs(store, plain, ())
+    assert not store.exists(EXISTING_RUNS_KEY)
+
+
+@pytest.mark.parametrize("content", [b"{}\n", b'["../elsewhere"]', b"[", b"[1]"])
+def test_damaged_choice_is_refused(job: Job, store: Store, content: bytes) -> None:
+    store.replace(EXISTING_RUNS_KEY, content)
+    with pytest.raises(BadInput, match=r"looked-at\.json: is damaged"):
+        choose_existing_runs(store, job, "nightly-2")
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """A folder in a store that ignores If-None-Match."""
+    with stub_s3(conditional=False) as stub:
+        log_in(S3Server(stub.endpoint), monkeypatch)
+        yield open_store("s3://bucket/run")
+
+
+def test_store_that_ignores_conditions_is_refused_before_anything_follows(
+    job: Job, forgetful: Store
+) -> None:
+    with pytest.raises(BadInput, match="ignores conditional writes"):
+        freeze_existing_runs(forgetful, job, ())
+    assert not forgetful.exists(EXISTING_RUNS_KEY)
+    freeze_existing_runs(forgetful, job.model_copy(update={"unconditional_writes": "accept"}), ())
+    assert forgetful.exists(EXISTING_RUNS_KEY)

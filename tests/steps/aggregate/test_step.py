@@ -5,9 +5,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps.aggregate import step
 from imagekiln.steps.aggregate.report import contact_sheet
-from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.aggregate.step import aggregate, aggregate_run
 from imagekiln.steps.aggregate.summary import SUMMARY_ADAPTER
 from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.generate.encoder import encode_drawn_image
@@ -21,6 +20,7 @@ from imagekiln.steps.runs.keys import (
     part_key,
     thumbnail_key,
 )
+from imagekiln.steps.runs.rounds import Run
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
 from imagekiln.steps.storage.store import Store
@@ -80,11 +80,10 @@ class Recording(LocalStore):
         super().replace(key, data)
 
 
-def test_success_is_written_last(there: PlanResult, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_success_is_written_last(there: PlanResult) -> None:
     fill(there)
     store = Recording(Path(there.uri))
-    monkeypatch.setattr(step, "open_store", lambda _: store)
-    aggregate(there.uri)
+    aggregate_run(Run(store, there.plan))
     assert store.written[-1] == SUCCESS_KEY
     assert store.written.count(SUCCESS_KEY) == 1
     assert {manifest_key(2), SUMMARY_KEY, REPORT_KEY, thumbnail_key(0)} <= set(store.written[:-1])
@@ -95,7 +94,10 @@ def test_missing_parts_are_named_and_everything_else_is_accounted_for(there: Pla
     store = open_store(there.uri)
     for key in (part_key(0, 1), part_key(2, 0)):
         store.remove(key)
-    sentence = r"8 of 20 images are missing: images/00000-0001.parquet, images/00002-0000.parquet. Run their shards"
+    sentence = (
+        r"8 of 20 images are missing: images/00000-0001.parquet, images/00002-0000.parquet. "
+        "Run their shards"
+    )
     with pytest.raises(Incomplete, match=sentence) as caught:
         aggregate(there.uri)
     assert caught.value.exit_code == 3
@@ -144,7 +146,10 @@ def test_a_run_that_is_no_longer_whole_loses_its_success(there: PlanResult) -> N
 
 def test_more_bad_images_than_allowed_fail_the_run_with_their_causes(there: PlanResult) -> None:
     fill(there, {1: not_ok(1), 2: not_ok(2), 9: not_ok(9, "blank", "one colour")})
-    sentence = r"3 of 20 images are not ok: 2 failed \(ValueError: a fault\); 1 blank \(one colour\)\. .*--failed-share 0.15"
+    sentence = (
+        r"3 of 20 images are not ok: 2 failed \(ValueError: a fault\); "
+        r"1 blank \(one colour\)\. .*--failed-share 0.15"
+    )
     with pytest.raises(Incomplete, match=sentence):
         aggregate(there.uri)
     assert not open_store(there.uri).exists(SUCCESS_KEY)
@@ -190,9 +195,8 @@ def test_no_image_is_read_but_those_of_the_contact_sheet(
 ) -> None:
     fill(there, {place: encode_drawn_image(picture(place, side=256), Png()) for place in range(20)})
     store = Reading(Path(there.uri))
-    monkeypatch.setattr(step, "open_store", lambda _: store)
     monkeypatch.setattr(contact_sheet, "MAX_SAMPLES", 1)
-    summary = aggregate(there.uri)
+    summary = aggregate_run(Run(store, there.plan))
     sheet = summary.bytes / 20
     assert sheet < store.bytes < sheet + 5 * FOOTER_BYTES + 120_000 < summary.bytes / 4
 

@@ -6,8 +6,14 @@ import pytest
 from imagekiln.steps.models.adapters import CONTROLNET_KINDS, controlnet_mismatch
 from imagekiln.steps.models.families import FAMILY_VARIANTS
 
-WIDE = {"joint_attention_dim": 4096, "pooled_projection_dim": 768, "in_channels": 64, "patch_size": 2,
-        "num_attention_heads": 24, "attention_head_dim": 128}  # fmt: skip
+WIDE = {
+    "joint_attention_dim": 4096,
+    "pooled_projection_dim": 768,
+    "in_channels": 64,
+    "patch_size": 2,
+    "num_attention_heads": 24,
+    "attention_head_dim": 128,
+}
 
 
 @pytest.mark.parametrize(
@@ -43,7 +49,7 @@ WIDE = {"joint_attention_dim": 4096, "pooled_projection_dim": 768, "in_channels"
         (
             "SD3ControlNetModel",
             {"extra_conditioning_channels": 1},
-            "reads a mask beside its picture",
+            "reads a mask beside its image",
         ),
     ],
 )

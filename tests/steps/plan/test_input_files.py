@@ -1,4 +1,7 @@
+"""Input files are found, hashed and read, whatever wrote them."""
+
 import errno
+import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,11 +12,23 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.job import ColumnNames, JobLimits
-from imagekiln.steps.plan.input_files import gather_sources, read_footers
+from imagekiln.steps.plan.input_files import (
+    CHUNK_BYTES,
+    SourceFile,
+    gather_sources,
+    input_fingerprint,
+    iter_prompt_batches,
+    read_footers,
+    read_input_files,
+)
 from imagekiln.steps.plan.input_images import InputImages
-from imagekiln.steps.plan.prompts import iter_prompt_batches
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.jobs import image_rows, job, plan, rejected, write
-from tests.texts import HOSTILE
+from tests.mounts import small_disk
+from tests.s3 import Login, S3Server, log_in
+from tests.stub_s3 import EXPIRED, StubS3, stub_s3
+from tests.texts import HOSTILE, chance
 
 
 def _prompts(folder: Path, **settings: object) -> list[str]:
@@ -29,8 +44,17 @@ def _told(folder: Path, columns: dict[str, object] | None = None, **settings: ob
 
 
 def test_every_column_reaches_the_image_rows(tmp_path: Path) -> None:
-    row = {"prompt": "a", "id": "x", "negative_prompt": "b", "seed": 5, "width": 64, "height": 72, "steps": 3,
-           "guidance": 2.5, "sampler": "euler"}  # fmt: skip
+    row = {
+        "prompt": "a",
+        "id": "x",
+        "negative_prompt": "b",
+        "seed": 5,
+        "width": 64,
+        "height": 72,
+        "steps": 3,
+        "guidance": 2.5,
+        "sampler": "euler",
+    }
     planned = plan(tmp_path, {**{name: [value] for name, value in row.items()}, "images": [2]})
     first, second = image_rows(planned).to_pylist()
     assert {name: first[name] for name in row} == row
@@ -38,8 +62,15 @@ def test_every_column_reaches_the_image_rows(tmp_path: Path) -> None:
 
 
 def test_absent_columns_and_nulls_mean_the_jobs_defaults(tmp_path: Path) -> None:
-    defaults = {"steps": 4, "guidance": 1.5, "width": 72, "height": 64, "negative_prompt": "it's bad",
-                "sampler": "ddim", "images_per_prompt": 2}  # fmt: skip
+    defaults = {
+        "steps": 4,
+        "guidance": 1.5,
+        "width": 72,
+        "height": 64,
+        "negative_prompt": "it's bad",
+        "sampler": "ddim",
+        "images_per_prompt": 2,
+    }
     rows = image_rows(
         plan(tmp_path, {"prompt": ["a"], "steps": pa.nulls(1)}, defaults=defaults)
     ).to_pylist()
@@ -156,7 +187,8 @@ def test_small_file_that_would_swell_beyond_memory_is_refused(tmp_path: Path) ->
     write(tmp_path / "prompts.parquet", {"prompt": long})
     assert (tmp_path / "prompts.parquet").stat().st_size < 100_000
     assert _told(tmp_path) == (
-        "prompts.parquet: column 'prompt' has 60000000000 bytes of text in 60000 rows. Write shorter texts."
+        "prompts.parquet: column 'prompt' has 60000000000 bytes of text in 60000 rows. Write "
+        "shorter texts."
     )
 
 
@@ -350,3 +382,154 @@ def test_disk_that_fails_is_not_taken_for_a_damaged_file(
             read_footers(found, ColumnNames(), ())
     assert caught.type is kind
     assert str(caught.value) == f"{name}: {told}"
+
+
+CONTENTS = {
+    "b.parquet": b"second",
+    "a.parquet": b"first",
+    "deep/er/c.parquet": b"third",
+    "d.csv": b"another kind",
+}
+
+
+@pytest.fixture
+def source_folder(store_uri: str) -> str:
+    """A source_folder with CONTENTS, on disk and in S3."""
+    store = open_store(store_uri)
+    for name, content in CONTENTS.items():
+        store.create(name, content)
+    return store_uri
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    (tmp_path / "spool").mkdir()
+    return tmp_path / "spool"
+
+
+@pytest.fixture
+def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubS3]:
+    with stub_s3() as store:
+        log_in(S3Server(store.endpoint), monkeypatch)
+        yield store
+
+
+def contents(found: tuple[SourceFile, ...]) -> list[bytes]:
+    """What planning will contents."""
+    return [source.path.read_bytes() for source in found]
+
+
+def test_named_file_is_found_with_the_hash_of_its_content(source_folder: str, spool: Path) -> None:
+    (found,) = gather_sources((f"{source_folder}/a.parquet",), spool)
+    assert found.uri == f"{source_folder}/a.parquet"
+    assert found.sha256 == hashlib.sha256(b"first").hexdigest()
+    assert contents((found,)) == [b"first"]
+
+
+def test_pattern_finds_files_in_the_order_of_their_names(source_folder: str, spool: Path) -> None:
+    found = gather_sources((f"{source_folder}/*.parquet",), spool)
+    assert [source.uri for source in found] == [
+        f"{source_folder}/a.parquet",
+        f"{source_folder}/b.parquet",
+    ]
+    assert contents(found) == [b"first", b"second"]
+
+
+def test_pattern_reaches_into_folders(source_folder: str, spool: Path) -> None:
+    assert contents(gather_sources((f"{source_folder}/**/*.parquet",), spool)) == [
+        b"first",
+        b"second",
+        b"third",
+    ]
+
+
+def test_patterns_keep_the_order_they_were_given_in(source_folder: str, spool: Path) -> None:
+    patterns = (f"{source_folder}/b.parquet", f"{source_folder}/a.*", f"{source_folder}/b.parquet")
+    assert contents(gather_sources(patterns, spool)) == [b"second", b"first", b"second"]
+
+
+def test_fingerprint_follows_contents_and_order_but_not_names(tmp_path: Path) -> None:
+    def fingerprint(*names: str) -> str:
+        patterns = [str(tmp_path / name) for name in names]
+        return input_fingerprint(read_input_files(job(tmp_path, prompts=patterns), tmp_path))
+
+    write(tmp_path / "a", {"prompt": ["first"]})
+    write(tmp_path / "b", {"prompt": ["second"]})
+    (tmp_path / "x").write_bytes((tmp_path / "a").read_bytes())
+    (tmp_path / "y").write_bytes((tmp_path / "b").read_bytes())
+    assert fingerprint("a", "b") == fingerprint("x", "y")
+    assert fingerprint("a", "b") != fingerprint("b", "a")
+    before = fingerprint("a", "b")
+    write(tmp_path / "b", {"prompt": ["secant"]})
+    assert fingerprint("a", "b") != before
+
+
+@pytest.mark.parametrize("name", ["none.parquet", "*.txt", "none/*.parquet"])
+def test_pattern_that_names_nothing_is_missing(source_folder: str, spool: Path, name: str) -> None:
+    with pytest.raises(Missing, match="no such file"):
+        gather_sources((f"{source_folder}/a.parquet", f"{source_folder}/{name}"), spool)
+
+
+def test_folder_instead_of_files_is_bad_input_with_the_pattern_to_write(
+    tmp_path: Path, spool: Path
+) -> None:
+    with pytest.raises(BadInput, match=r"is a folder\. Write .*/\*\.parquet"):
+        gather_sources((f"{tmp_path}/",), spool)
+
+
+def test_file_uri_and_bundled_name_are_files_of_this_machine(tmp_path: Path, spool: Path) -> None:
+    (tmp_path / "x").write_bytes(b"first")
+    found = gather_sources((f"file://{tmp_path}/x", "bundled:prompts.parquet"), spool)
+    assert contents(found) == [b"first", (BUNDLED_FOLDER / "prompts.parquet").read_bytes()]
+    assert list(spool.iterdir()) == []
+
+
+def test_bucket_that_is_not_there_is_bad_input(s3_bucket: str, spool: Path) -> None:
+    for name in ("a.parquet", "*.parquet"):
+        with pytest.raises(BadInput, match="no such"):
+            gather_sources((f"{s3_bucket}-not/{name}",), spool)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "*.parquet"])
+def test_wrong_credentials_are_bad_input(
+    s3_bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, spool: Path, name: str
+) -> None:
+    open_store(s3_bucket).create("a.parquet", b"first")
+    log_in(s3_server, monkeypatch, Login("writer", "wrong"))
+    with pytest.raises(BadInput, match="access was refused"):
+        gather_sources((f"{s3_bucket}/{name}",), spool)
+
+
+def test_long_file_arrives_whole(s3_bucket: str, spool: Path) -> None:
+    content = chance(7).randbytes(2 * CHUNK_BYTES + 4321)
+    open_store(s3_bucket).create("long.parquet", content)
+    (found,) = gather_sources((f"{s3_bucket}/long.parquet",), spool)
+    assert contents((found,)) == [content]
+    assert found.sha256 == hashlib.sha256(content).hexdigest()
+
+
+def test_answer_cut_off_in_its_middle_is_read_again(stub: StubS3, spool: Path) -> None:
+    stub.objects["/bucket/a.parquet"] = b"first" * 1000
+    stub.faults.extend(["none", "cut"])  # the file's size, then its bytes
+    assert contents(gather_sources(("s3://bucket/a.parquet",), spool)) == [b"first" * 1000]
+    assert stub.requests == [
+        "HEAD /bucket/a.parquet",
+        "GET /bucket/a.parquet",
+        "GET /bucket/a.parquet",
+    ]
+
+
+def test_expired_token_means_try_again(stub: StubS3, spool: Path) -> None:
+    stub.objects["/bucket/a.parquet"] = b"first"
+    stub.faults.extend(["none", EXPIRED])
+    with pytest.raises(TryAgain, match="have expired"):
+        gather_sources(("s3://bucket/a.parquet",), spool)
+
+
+def test_working_folder_without_room_means_try_again(s3_bucket: str, tmp_path: Path) -> None:
+    open_store(s3_bucket).create("a.parquet", bytes(2**20))
+    with (
+        small_disk(tmp_path / "disk", kibibytes=512) as disk,
+        pytest.raises(TryAgain, match="the disk is full"),
+    ):
+        gather_sources((f"{s3_bucket}/a.parquet",), disk)

@@ -100,8 +100,10 @@ def test_of_two_gpus_in_the_file_the_job_names_one(tmp_path: Path) -> None:
     slices = entry(batch=4), entry(gpu="a GPU MIG 1g.10gb", gpu_gib=9.5, batch=1)
     with pytest.raises(BadInput) as caught:
         _plan(tmp_path, **_tuned(tmp_path, *slices))
-    told = "tuning.yaml: has entries for several GPUs (a GPU, a GPU MIG 1g.10gb). Name one as batch.gpu."
-    assert str(caught.value) == f"{tmp_path}/{told}"
+    assert str(caught.value) == (
+        f"{tmp_path}/tuning.yaml: has entries for several GPUs (a GPU, a GPU MIG 1g.10gb). "
+        "Name one as batch.gpu."
+    )
     for each in slices:
         made = _plan(tmp_path, **_tuned(tmp_path, *slices, gpu=each.gpu))
         assert made.batch_sizes == (BatchSize(64, 64, each.batch),)
@@ -152,8 +154,9 @@ def test_same_job_and_file_give_the_same_plan(tmp_path: Path) -> None:
     tuned = _tuned(tmp_path, entry(batch=4), entry(width=128, height=128, batch=2))
     write(tmp_path / "prompts.parquet", SIZES)
     made = [
-        make_plan(job(tmp_path, **{**tuned, "output": str(tmp_path / place)})) for place in ("here", "there")
-    ]  # fmt: skip
+        make_plan(job(tmp_path, **{**tuned, "output": str(tmp_path / place)}))
+        for place in ("here", "there")
+    ]
     contents = [open_store(each.uri).read(PLAN_KEY) for each in made]
     assert contents[0].replace(b"/here", b"/there") == contents[1]
 

@@ -1,9 +1,11 @@
-"""Pictures of the input: what is taken, from where, and what becomes of the rest."""
+"""Input images: which are accepted, from where, and what becomes of the rest."""
 
 import hashlib
 import io
+import sqlite3
 import sys
 import zlib
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +13,10 @@ import pyarrow as pa
 import pytest
 from PIL import Image as Pillow
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.job.job import JobLimits
 from imagekiln.steps.plan.estimate import estimate
+from imagekiln.steps.plan.input_images import DiskCache, InputImages, read_input_image
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import input_image_key
 from imagekiln.steps.storage import open_store
@@ -103,25 +107,46 @@ def test_a_picture_that_cannot_be_taken_refuses_its_row_and_no_other(
     assert image_rows(planned)["source_image"].to_pylist() == [_hash(GOOD), None]
 
 
-@pytest.mark.parametrize("picture", [
-    _file("JPEG"), _file("WEBP"), _file(mode="P"), _file(mode="L"), _file(mode="1"), _file(mode="LA"),
-    _file(mode="RGBA"), _file("JPEG", mode="CMYK"), _file(mode="I;16"),
-], ids=lambda content: _hash(content)[:4])  # fmt: skip
+@pytest.mark.parametrize(
+    "picture",
+    [
+        _file("JPEG"),
+        _file("WEBP"),
+        _file(mode="P"),
+        _file(mode="L"),
+        _file(mode="1"),
+        _file(mode="LA"),
+        _file(mode="RGBA"),
+        _file("JPEG", mode="CMYK"),
+        _file(mode="I;16"),
+    ],
+    ids=lambda content: _hash(content)[:4],
+)
 def test_every_mode_of_the_formats_is_taken(tmp_path: Path, picture: bytes) -> None:
     planned = _plan(tmp_path, [picture])
     assert planned.plan.counts.rejected_rows == 0
     assert open_store(planned.uri).read(input_image_key(_hash(picture))) == picture
 
 
-@pytest.mark.parametrize("kind", [
-    pa.binary(), pa.large_binary(), pa.binary_view(), pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
-    pa.dictionary(pa.int32(), pa.binary()),
-], ids=str)  # fmt: skip
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.binary(),
+        pa.large_binary(),
+        pa.binary_view(),
+        pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
+        pa.dictionary(pa.int32(), pa.binary()),
+    ],
+    ids=str,
+)
 def test_bytes_come_in_every_type_that_writers_have(tmp_path: Path, kind: pa.DataType) -> None:
     struct = pa.types.is_struct(kind)
     cell: object = {"bytes": GOOD, "path": "there/is/no/such.png"} if struct else GOOD
-    column = pa.array([GOOD, GOOD, None]).dictionary_encode() if pa.types.is_dictionary(kind) else \
-        pa.array([cell, cell, None], kind)  # fmt: skip
+    column = (
+        pa.array([GOOD, GOOD, None]).dictionary_encode()
+        if pa.types.is_dictionary(kind)
+        else pa.array([cell, cell, None], kind)
+    )
     planned = _plan(tmp_path, column)
     assert image_rows(planned)["source_image"].to_pylist() == [_hash(GOOD), _hash(GOOD), None]
 
@@ -173,18 +198,42 @@ def test_a_picture_in_a_bucket_is_taken_and_kept_once(tmp_path: Path, s3_bucket:
     assert kept == [input_image_key(_hash(GOOD))]
 
 
-@pytest.mark.parametrize("name", [
-    "http://169.254.169.254/latest/meta-data", "https://example.com/a.png", "ftp://example.com/a.png",
-    "s3://bucket/a.png::file:///etc/passwd", "simplecache::s3://bucket/a.png", "memory://a.png",
-    "local:///etc/passwd", "github://a:b@main/a.png", "hf://a/b.png", "s3://bucket/" + "x" * 2000,
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "http://169.254.169.254/latest/meta-data",
+        "https://example.com/a.png",
+        "ftp://example.com/a.png",
+        "s3://bucket/a.png::file:///etc/passwd",
+        "simplecache::s3://bucket/a.png",
+        "memory://a.png",
+        "local:///etc/passwd",
+        "github://a:b@main/a.png",
+        "hf://a/b.png",
+        "s3://bucket/" + "x" * 2000,
+    ],
+)
 def test_no_place_is_asked_but_files_and_object_stores(tmp_path: Path, name: str) -> None:
     (refused,) = rejected(_plan(tmp_path, [name, None]))
     assert refused["reason"] == "lies where this table may name no picture"
 
 
-@pytest.mark.parametrize("name", ["", "none.png", "\0", "/dev/zero", ".", "/" + "x" * 300, "s3:///a.png", "s3://a.png",
-    "s3://bucket/", "s3://", "/a.png"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "none.png",
+        "\0",
+        "/dev/zero",
+        ".",
+        "/" + "x" * 300,
+        "s3:///a.png",
+        "s3://a.png",
+        "s3://bucket/",
+        "s3://",
+        "/a.png",
+    ],
+)
 def test_what_is_no_file_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -215,22 +264,20 @@ def test_a_table_in_a_bucket_names_no_file_of_this_machine(tmp_path: Path, s3_bu
     assert refused["reason"] == "lies where this table may name no picture"
 
 
-def test_a_picture_is_read_once_however_many_rows_name_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from imagekiln.steps.plan import input_images as input_place
-
+def test_an_image_is_read_once_however_many_rows_name_it(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(GOOD)
-    asked: list[str] = []
-    read = input_place.read_input_image
+    names_read: list[str] = []
 
-    def counted(name: str, table: str, most: int) -> bytes:
-        asked.append(name)
-        return read(name, table, most)
+    def read(name: str, table: str, limit: int) -> bytes:
+        names_read.append(name)
+        return read_input_image(name, table, limit)
 
-    monkeypatch.setattr(input_place, "read_input_image", counted)
-    planned = _plan(tmp_path, [str(tmp_path / "a.png")] * 70_000)  # more than a batch
-    assert (planned.plan.counts.images, len(asked)) == (70_000, 1)
+    column = pa.array([str(tmp_path / "a.png")] * 1000)
+    with closing(InputImages(JobLimits(), tmp_path, read=read)) as images:
+        for _ in range(3):
+            digests = images.digest_column(column, "prompts.parquet").values.to_pylist()
+            assert digests == [_hash(GOOD)] * 1000
+    assert len(names_read) == 1
 
 
 @pytest.mark.parametrize("second", [[GOOD], ["\0a.png"]], ids=["bytes", "a name with a NUL"])
@@ -264,8 +311,12 @@ def test_planning_again_gives_the_same_plan_and_a_picture_that_changes_is_no_mat
 
 
 def test_an_estimate_looks_at_pictures_and_writes_none(tmp_path: Path) -> None:
-    asked = jobs.job(tmp_path, {"prompt": ["a", "b"], "source_image": [GOOD, b"x"]},
-                     model={"id": str(models.folder("sd")), "dtype": "float32"}, **ALL)  # fmt: skip
+    asked = jobs.job(
+        tmp_path,
+        {"prompt": ["a", "b"], "source_image": [GOOD, b"x"]},
+        model={"id": str(models.folder("sd")), "dtype": "float32"},
+        **ALL,
+    )
     assert estimate(asked).rejected_rows == 1
     assert not (tmp_path / "out").exists()
 
@@ -290,3 +341,29 @@ def test_a_job_without_pictures_has_null_columns_and_no_folder_for_them(tmp_path
         for name in ("strength", "loras", "source_image", "reference_image")
     )
     assert not (Path(planned.uri) / "inputs").exists()
+
+
+def test_what_was_added_is_known_and_nothing_else(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache.sqlite")
+    assert cache.get_many(["a", "b"]) == {}
+    cache.add_many({"a": "one", "'; DROP TABLE known; --": "two"})
+    cache.add_many({})
+    assert cache.get_many(["a", "b", "'; DROP TABLE known; --"]) == {
+        "a": "one",
+        "'; DROP TABLE known; --": "two",
+    }
+
+
+def test_many_keys_are_asked_for_at_once(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache.sqlite")
+    cache.add_many({str(number): "x" for number in range(100_000)})
+    assert len(cache.get_many(map(str, range(50_000, 150_000)))) == 50_000
+
+
+def test_a_disk_that_is_full_is_worth_another_try(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache.sqlite", max_pages=3)
+    with pytest.raises(TryAgain, match="planning ran out of disk"):
+        cache.add_many({str(number): "x" * 1000 for number in range(100)})
+    cache.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        cache.get_many(["a"])

@@ -110,9 +110,16 @@ def test_hub_model_is_its_commit() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hub"),
-    [("org/name", True), ("name", False), ("./org/name", False), ("/org/name", False), ("~/name", False),
-     ("a/b/c", False), ("bundled:a/b", False)],
-)  # fmt: skip
+    [
+        ("org/name", True),
+        ("name", False),
+        ("./org/name", False),
+        ("/org/name", False),
+        ("~/name", False),
+        ("a/b/c", False),
+        ("bundled:a/b", False),
+    ],
+)
 def test_hub_id_is_an_organisation_and_a_name(name: str, hub: bool) -> None:
     assert is_hub_id(name) is hub
 
@@ -130,7 +137,8 @@ def test_pickled_weights_are_refused(folder: Path, suffix: str) -> None:
     weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
     weights.rename(weights.with_suffix(suffix))
     assert _told(folder) == (
-        f"{folder}: unet/diffusion_pytorch_model{suffix} is a pickle, which can run code. Convert it to safetensors."
+        f"{folder}: unet/diffusion_pytorch_model{suffix} is a pickle, which can run code. "
+        "Convert it to safetensors."
     )
 
 
@@ -297,7 +305,8 @@ def test_sizes_that_the_configuration_does_not_tell_are_known_by_family(
         ("IFPipeline", "is one stage of a model that draws in several. Name a model of one stage."),
         (
             "KandinskyV22CombinedPipeline",
-            "draws in several stages, and a row's sampler would reach none of them. Name a model of one stage.",
+            "draws in several stages, and a row's sampler would reach none of them. Name a "
+            "model of one stage.",
         ),
     ],
 )

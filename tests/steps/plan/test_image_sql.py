@@ -7,8 +7,10 @@ from dataclasses import astuple, dataclass, fields, replace
 import duckdb
 import pyarrow as pa
 
-from imagekiln.steps.plan.identity import compute_image_id, image_id_sql, model_key, seed_sql
-from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS, ImageParameters
+from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS
+from imagekiln.steps.plan.image_sql import image_id_sql, model_key, seed_sql
+from imagekiln.steps.runs.image import ImageParameters
+from tests.identity import compute_image_id
 from tests.texts import HOSTILE, chance
 
 KEY = model_key("sha256:" + "0" * 64, "bfloat16")
@@ -34,9 +36,19 @@ ODD = ImageParameters(
     "dpmpp_2m_karras",
 )
 TEXTS = ["", "a", "'", "|", "1:a|", "\0", "\n", "x" * 9000, *HOSTILE]
-COLUMNS = {"prompt": pa.string(), "negative_prompt": pa.string(), "seed": pa.int64(), "width": pa.int64(),
-           "height": pa.int64(), "steps": pa.int64(), "guidance": pa.float64(), "sampler": pa.string(),
-           "loras": pa.string(), "strength": pa.float64(), **dict.fromkeys(INPUT_IMAGE_COLUMNS, pa.string())}  # fmt: skip
+COLUMNS = {
+    "prompt": pa.string(),
+    "negative_prompt": pa.string(),
+    "seed": pa.int64(),
+    "width": pa.int64(),
+    "height": pa.int64(),
+    "steps": pa.int64(),
+    "guidance": pa.float64(),
+    "sampler": pa.string(),
+    "loras": pa.string(),
+    "strength": pa.float64(),
+    **dict.fromkeys(INPUT_IMAGE_COLUMNS, pa.string()),
+}
 
 
 @dataclass(frozen=True, slots=True)
