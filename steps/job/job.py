@@ -10,9 +10,8 @@ from imagekiln.steps.job.adapters import (
     IpAdapterSettings,
     LoraSettings,
 )
-from imagekiln.steps.job.columns import GUIDANCE, IMAGES_PER_ROW
+from imagekiln.steps.job.columns import GUIDANCE, IMAGES_PER_ROW, MAX_SEED
 from imagekiln.steps.job.fields import (
-    MAX_SEED,
     Dtype,
     HubReference,
     Integer,
