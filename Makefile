@@ -20,7 +20,7 @@ endif
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-slow test-cluster test-cluster-scale compare golden bench bench-run bench-hidden bench-gpu \
-	bench-plan bench-aggregate bench-index lint types format install lock upgrade wheel clean FORCE
+	bench-plan bench-aggregate bench-index lint types docs format install lock upgrade wheel clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' Makefile
@@ -28,7 +28,7 @@ help: ## List the targets
 demo: $(VENV)/generate build/linked ## Make the bundled dataset on this machine
 	@$(BIN)/imagekiln demo
 
-test: lint types ## Lint, types and every test but the slow ones: what CI runs
+test: lint types docs ## Lint, types, API reference and every test but the slow ones: what CI runs
 	@$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile tests/steps tests/workflows tests/package
 
 test-slow: $(VENV)/dev build/linked ## Tests that take minutes
@@ -75,7 +75,11 @@ lint: $(VENV)/dev build/linked ## Check style, formatting and layers
 	@$(BIN)/lint-imports --no-cache >build/layers.txt || { cat build/layers.txt; exit 1; }
 
 types: $(VENV)/dev build/linked ## Check types, strictly, through the installed package
-	@bash -o pipefail -c "$(BIN)/mypy -m imagekiln.__main__ -p imagekiln.steps -p imagekiln.workflows -p tests | sed 's|^build/[^/]*/imagekiln/||'"
+	@bash -o pipefail -c "$(BIN)/mypy -p imagekiln -p tests | sed 's|^build/[^/]*/imagekiln/||'"
+
+docs: $(VENV)/dev build/linked ## Build the API reference into build/reference, warnings being errors
+	@$(BIN)/python -W error -m pdoc --docformat google --no-show-source --output-directory build/reference \
+		imagekiln '!imagekiln[.](steps|workflows|local)'
 
 format: $(VENV)/dev ## Format the code and mend what ruff can
 	@$(BIN)/ruff check --quiet --fix --exit-zero

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class ImageSpec:
-    """What was asked for. `seed` is the image's own; sizes are in pixels; `id` is the input's, where it has one.
+    """What the image was to be. `id` is the input's, if it has one; `seed` is the image's own.
 
-    `loras` is text such as "detail:0.5,style:0.8". The pictures are the SHA-256 of their bytes.
+    Sizes are in pixels. `loras` is text such as "detail:0.5,style:0.8". Each input image is the
+    SHA-256 of its bytes.
     """
 
     image_id: str
@@ -31,7 +32,7 @@ class ImageSpec:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether an image is as it should be. The reason is kept where it is not."""
+    """Whether an image passes the check. The reason is stored where it does not."""
 
     ok: bool
     reason: str = ""

@@ -1,4 +1,4 @@
-"""The ways a step can fail. Each carries one sentence: where, what, what to do."""
+"""The ways a step can fail. Each has an exit code, and a sentence: where, what, what to do."""
 
 from typing import ClassVar
 
@@ -8,15 +8,15 @@ MAX_LINE_CHARS = 200
 
 
 class KilnError(Exception):
-    """A failure that the user is told about in one sentence, or in several: an argument each, and a line each.
+    """A failure that is explained to the user: each argument is one sentence, shown on one line.
 
-    Whatever text a sentence quotes, it stays one line, and no control character is in it.
+    Whatever a sentence quotes, it stays one line without control characters.
     """
 
     exit_code: ClassVar[int] = 1
 
     def __str__(self) -> str:
-        """The sentences as a terminal or a log may show them."""
+        """The sentences, safe to print on a terminal or in a log."""
         return "\n".join(sanitize_line(str(sentence)) for sentence in self.args)
 
 
@@ -27,11 +27,11 @@ class BadInput(KilnError):
 
 
 class Missing(BadInput):
-    """An object, file or bucket that was named is not there."""
+    """An object, file or bucket that was named does not exist."""
 
 
 class NotInstalled(BadInput):
-    """What was asked for needs a library that is not there."""
+    """What was asked for needs a library that is not installed."""
 
 
 class Incomplete(KilnError):
@@ -46,6 +46,7 @@ class TryAgain(KilnError):
     exit_code = 75
 
 
-def first_line(said: str) -> str:
-    """As much of a long message as a sentence has room for; empty where nothing was said."""
-    return next(iter(said.splitlines()), "")[:MAX_LINE_CHARS]
+def first_line(message: str) -> str:
+    """The first line of a message, cut to the length that a sentence has room for."""
+    lines = message.splitlines()
+    return lines[0][:MAX_LINE_CHARS] if lines else ""

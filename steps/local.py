@@ -15,7 +15,7 @@ from imagekiln.steps.storage import open_store
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """A finished run. `before` says that it was finished already, and nothing was done."""
+    """A finished run. `before`: it had been finished already, and nothing was done."""
 
     uri: str
     summary: Summary
@@ -28,22 +28,25 @@ def run(
     stop: Stop | None = None,
     planned: Callable[[PlanResult], None] = lambda _: None,
 ) -> RunResult:
-    """Do what is left of the job. Raises what the steps raise; run again after TryAgain, it resumes.
+    """Do what is left of the job. Raises what the steps raise; after TryAgain, run it to resume.
 
-    `planned` is told of the plan before the first image is made.
+    `planned` is called with the plan before the first image is made.
     """
-    progress, stop = progress or NoProgress(), stop or Stop()
-    there = make_plan(job)
-    planned(there)
-    store = open_store(there.uri)
+    progress = progress or NoProgress()
+    stop = stop or Stop()
+    result = make_plan(job)
+    planned(result)
+
+    store = open_store(result.uri)
     if store.exists(SUCCESS_KEY):
-        return RunResult(there.uri, load_summary(store), before=True)
-    # Only where pixels are made: torch takes seconds to import, and planning needs none of it.
+        return RunResult(result.uri, load_summary(store), before=True)
+
+    # Imported only where pixels are made: torch takes seconds to import, and planning needs none.
     from imagekiln.steps.generate.step import denoiser_loader, generate_shard
 
-    open_denoiser = denoiser_loader(store, there.plan)
-    progress.start(there.plan.counts.images)
-    for number in range(len(there.plan.shards)):
-        generate_shard(store, there.plan, number, open_denoiser, progress, stop)
+    open_denoiser = denoiser_loader(store, result.plan)
+    progress.start(result.plan.counts.images)
+    for number in range(len(result.plan.shards)):
+        generate_shard(store, result.plan, number, open_denoiser, progress, stop)
     progress.close()
-    return RunResult(there.uri, aggregate(there.uri), before=False)
+    return RunResult(result.uri, aggregate(result.uri), before=False)

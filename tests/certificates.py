@@ -1,7 +1,11 @@
-"""A certificate chain of a test's own, to sign images with."""
+"""A certificate chain of a test's own, to sign images with, and the check of what it signed."""
 
+import io
+import json
 from datetime import UTC, datetime, timedelta
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -14,8 +18,19 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 
+def verified(content: bytes, kind: str) -> dict[str, Any]:
+    """The active manifest of a signed image, whose signature is verified against the bytes."""
+    with import_module("c2pa").Reader(kind, io.BytesIO(content)) as reader:
+        report = json.loads(reader.json())
+    # Nobody trusts a test's own certificate. Any other problem would be listed beside that.
+    codes = [status["code"] for status in report["validation_status"]]
+    assert codes == ["signingCredential.untrusted"]
+    manifest: dict[str, Any] = report["manifests"][report["active_manifest"]]
+    return manifest
+
+
 def write(folder: Path, days: int = 30) -> dict[str, str]:
-    """Write certificate and key, good for so many days from yesterday on: the settings of `c2pa`."""
+    """Write certificate and key, valid for so many days from yesterday on: `c2pa`'s settings."""
     root, leaf = generate_private_key(SECP256R1()), generate_private_key(SECP256R1())
     chain = (_certificate("signer", leaf, root, days), _certificate("root", root, root, days))
     folder.mkdir(parents=True, exist_ok=True)

@@ -33,10 +33,10 @@ class StandIn(Denoiser):
         before.synchronize()
         return PendingBatch(len(rows), Until(self._over), partial(self._given, rows))
 
-    def expect(self, rows: Sequence[ImageRow]) -> None:
+    def set_upcoming(self, rows: Sequence[ImageRow]) -> None:
         """It has no texts to encode."""
 
-    def taken(self) -> DeviceTimes:
+    def pop_times(self) -> DeviceTimes:
         """It does not tell."""
         return DeviceTimes()
 

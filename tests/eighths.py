@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagekiln.steps.generate.diffusion import quantize
+from imagekiln.steps.generate.diffusion import pipeline
 
 
 def emulate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -10,4 +10,4 @@ def emulate(monkeypatch: pytest.MonkeyPatch) -> None:
     from torchao.quantization import quant_api
 
     monkeypatch.setattr(quant_api, "_check_hardware_support", lambda _: None)
-    monkeypatch.setattr(quantize, "require_fp8_support", lambda _: None)
+    monkeypatch.setattr(pipeline, "require_fp8_support", lambda _: None)

@@ -76,7 +76,7 @@ class Telling(NoProgress):
         """Take what to call then."""
         self._begun = begun
 
-    def found(self, images: int) -> None:  # noqa: ARG002  # how many does not matter here
+    def add_existing(self, images: int) -> None:  # noqa: ARG002  # how many does not matter here
         """Say that work begins."""
         self._begun()
 
@@ -95,7 +95,7 @@ def make_little_of_shard(begun: Begun, uri: str, number: int) -> None:
     class Waiting(Telling):
         batches = 0
 
-        def made(self, images: int) -> None:  # noqa: ARG002  # a batch is a part here
+        def add_drawn(self, images: int) -> None:  # noqa: ARG002  # a batch is a part here
             self.batches += 1
             if self.batches == 2:
                 signal.pause()
@@ -135,7 +135,7 @@ def command(begun: Begun, *arguments: str) -> None:
     from imagekiln.workflows.cli.main import main
 
     class Lines(progress.JsonLinesProgress):
-        def made(self, images: int) -> None:
+        def add_drawn(self, images: int) -> None:
             super().add_drawn(images)
             begun()
 

@@ -1,18 +1,22 @@
-"""The search for a batch size: doubled until the device is saturated, and the smallest that is nearly as fast."""
+"""The search for a batch size: doubled until throughput saturates, then chosen."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from imagekiln.steps.job.tuning_file import MAX_BATCH_IMAGES, MAX_MEMORY_SHARE, StopReason
 
 # Below this gain in images a second, a larger batch is not worth its memory and its longer parts.
 MIN_GAIN = 0.03
-PATIENCE = 2  # doublings in a row that gain too little: one alone may be noise, or a step in how kernels are cut
+# Doublings in a row that gain too little: one alone may be noise, or a step in a kernel's tiling.
+PATIENCE = 2
 
 
 @dataclass(frozen=True, slots=True)
 class BatchMeasurement:
-    """What a batch of `batch` images took: seconds in all, and bytes at most, None where the device does not tell."""
+    """The seconds that a batch took, and its peak memory;
+
+    None where the device does not report it.
+    """
 
     batch_size: int
     seconds: float
@@ -20,13 +24,13 @@ class BatchMeasurement:
 
     @property
     def images_per_second(self) -> float:
-        """Images a second."""
+        """Throughput at this batch size."""
         return self.batch_size / self.seconds
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSearchResult:
-    """The batch to take, every batch that was measured, and why none larger was."""
+    """The batch size to use, all that were measured, and why the search stopped."""
 
     best: BatchMeasurement
     measurements: tuple[BatchMeasurement, ...]
@@ -36,51 +40,48 @@ class BatchSearchResult:
 def search_batch_size(
     measure: Callable[[int], BatchMeasurement | None],
     memory: int | None,
-    most: int = MAX_BATCH_IMAGES,
+    max_size: int = MAX_BATCH_IMAGES,
     out_of_time: Callable[[], bool] = lambda: False,
 ) -> BatchSearchResult | None:
-    """Measure batches of 1, 2, 4... up to `most`, and choose. None where not even one image fits.
+    """Measure batches of 1, 2, 4... up to `max_size`, and choose. None where not one image fits.
 
-    `measure` gives None for a batch that does not fit. `memory` is the device's, in bytes. Never chosen is a batch
-    that leaves less than a tenth of it free, unless it is a single image.
+    `measure` returns None for a batch that does not fit. `memory` is the device's, in bytes. A
+    batch that leaves less than a tenth of it free is never chosen, unless it is a single image.
     """
-    measured: list[BatchMeasurement] = []
-    for batch in _batch_sizes(most):
-        if measured and out_of_time():
-            return _choose_batch(measured, "time")
-        found = measure(batch)
-        if found is None or (measured and not _fits_in_memory(found, memory)):
-            return _choose_batch(measured, "memory") if measured else None
-        measured.append(found)
-        if _is_saturated(measured):
-            return _choose_batch(measured, "saturated")
-    return _choose_batch(measured, "largest")
+    measurements: list[BatchMeasurement] = []
+    size = 1
+    while size <= max_size:
+        if measurements and out_of_time():
+            return _choose_batch(measurements, "time")
+
+        latest = measure(size)
+        if latest is None or (measurements and not _fits_in_memory(latest, memory)):
+            return _choose_batch(measurements, "memory") if measurements else None
+
+        measurements.append(latest)
+        if _is_saturated(measurements):
+            return _choose_batch(measurements, "saturated")
+        size *= 2
+    return _choose_batch(measurements, "largest")
 
 
-def _batch_sizes(most: int) -> Iterator[int]:
-    batch = 1
-    while batch <= most:
-        yield batch
-        batch *= 2
+def _fits_in_memory(measurement: BatchMeasurement, memory: int | None) -> bool:
+    if measurement.peak_bytes is None or memory is None:
+        return True
+    return measurement.peak_bytes <= MAX_MEMORY_SHARE * memory
 
 
-def _fits_in_memory(found: BatchMeasurement, memory: int | None) -> bool:
-    return (
-        found.peak_bytes is None or memory is None or found.peak_bytes <= MAX_MEMORY_SHARE * memory
-    )
-
-
-def _is_saturated(measured: Sequence[BatchMeasurement]) -> bool:
-    if len(measured) <= PATIENCE:
+def _is_saturated(measurements: Sequence[BatchMeasurement]) -> bool:
+    if len(measurements) <= PATIENCE:
         return False
-    before = max(each.images_per_second for each in measured[:-PATIENCE])
-    return all(each.images_per_second < before * (1 + MIN_GAIN) for each in measured[-PATIENCE:])
+    best_before = max(each.images_per_second for each in measurements[:-PATIENCE])
+    threshold = best_before * (1 + MIN_GAIN)
+    return all(each.images_per_second < threshold for each in measurements[-PATIENCE:])
 
 
-def _choose_batch(measured: Sequence[BatchMeasurement], stopped: StopReason) -> BatchSearchResult:
-    enough = max(each.images_per_second for each in measured) * (1 - MIN_GAIN)
-    return BatchSearchResult(
-        next(each for each in measured if each.images_per_second >= enough),
-        tuple(measured),
-        stopped,
-    )
+def _choose_batch(
+    measurements: Sequence[BatchMeasurement], stop_reason: StopReason
+) -> BatchSearchResult:
+    enough = max(each.images_per_second for each in measurements) * (1 - MIN_GAIN)
+    best = next(each for each in measurements if each.images_per_second >= enough)
+    return BatchSearchResult(best, tuple(measurements), stop_reason)

@@ -1,4 +1,4 @@
-"""Pixels become bytes, with the hashes by which anybody can check them later."""
+"""Drawn images become files, with the hashes by which anybody can check them later."""
 
 import hashlib
 from collections.abc import Callable
@@ -17,54 +17,63 @@ from imagekiln.steps.runs.webui_text import ModelLabel, format_parameters, model
 
 
 def encode_drawn_image(
-    picture: DrawnImage,
+    image: DrawnImage,
     encoding: Encoding,
-    notes: EmbeddedMetadata = NO_METADATA,
+    metadata: EmbeddedMetadata = NO_METADATA,
     sign: Callable[[bytes], bytes] | None = None,
 ) -> EncodedImage:
-    """Encode and hash one picture. One flat colour is `blank`: no model was asked for it."""
-    if picture.rgb is None or picture.status != "ok":
-        return EncodedImage(picture.index_in_part, picture.status, picture.error)
-    if not np.ptp(picture.rgb.reshape(-1, 3), axis=0).any():
-        return EncodedImage(picture.index_in_part, "blank", "every pixel has the same colour")
-    content = encode_image(picture.rgb, encoding, notes)
-    content = sign(content) if sign else content
-    digest = hashlib.sha256(content).hexdigest()
+    """Encode and hash one image.
+
+    An image of a single flat color is `blank`: no prompt asks for it.
+    """
+    if image.rgb is None or image.status != "ok":
+        return EncodedImage(image.index_in_part, image.status, image.error)
+    if not np.ptp(image.rgb.reshape(-1, 3), axis=0).any():
+        return EncodedImage(image.index_in_part, "blank", "every pixel has the same color")
+
+    content = encode_image(image.rgb, encoding, metadata)
+    if sign is not None:
+        content = sign(content)
     return EncodedImage(
-        picture.index_in_part,
+        image.index_in_part,
         "ok",
-        None,
-        content,
-        digest,
-        hash_pixels(picture.rgb),
-        file_suffix(encoding),
+        content=content,
+        sha256=hashlib.sha256(content).hexdigest(),
+        pixels_sha256=hash_pixels(image.rgb),
+        suffix=file_suffix(encoding),
     )
 
 
 class OutputEncoder:
-    """Encodes and judges pictures as a plan wants it. May be called from several threads at once."""
+    """Encodes and judges images as a plan asks. May be called from several threads at once."""
 
     def __init__(self, plan: Plan) -> None:
-        """Raises BadInput where what the signature or a check of the user's needs is not there."""
+        """Raises BadInput where the signer's files or a user's check cannot be loaded."""
         job = plan.job
-        self._encoding, self._metadata = job.encoding, job.metadata
+        self._encoding = job.encoding
+        self._metadata = job.metadata
         self._model = model_label(plan)
         self._sign = None if job.c2pa is None else C2paSigner(job.c2pa, job.encoding)
-        self._judge = QualityGates(job.gates)
+        self._gates = QualityGates(job.gates)
 
-    def __call__(self, picture: DrawnImage, row: ImageRow) -> EncodedImage:
-        """The picture of this row, as it will be stored."""
-        said = build_image_metadata(row, self._model, self._encoding, self._metadata)
-        image = encode_drawn_image(picture, self._encoding, said, self._sign)
-        if image.status != "ok" or picture.rgb is None:
-            return image
-        return replace(image, quality=self._judge(picture.rgb, row))
+    def __call__(self, image: DrawnImage, row: ImageRow) -> EncodedImage:
+        """The image of this row as it will be stored."""
+        metadata = build_image_metadata(row, self._model, self._encoding, self._metadata)
+        encoded = encode_drawn_image(image, self._encoding, metadata, self._sign)
+        if encoded.status != "ok" or image.rgb is None:
+            return encoded
+        return replace(encoded, quality=self._gates(image.rgb, row))
 
 
 def build_image_metadata(
-    row: ImageRow, model: ModelLabel, encoding: Encoding, metadata: MetadataLevel
+    row: ImageRow, model: ModelLabel, encoding: Encoding, level: MetadataLevel
 ) -> EmbeddedMetadata:
-    """What an image of this row says of itself. In a JPEG, prompts too long for its one segment are cut."""
-    most = MAX_COMMENT_UNITS if encoding.kind == "jpeg" else None
-    text = format_parameters(row.parameters, model, most) if metadata == "all" else None
-    return EmbeddedMetadata(text, None if metadata == "none" else AI_XMP_PACKET)
+    """What the file of this row says of itself.
+
+    A JPEG cuts prompts too long for its one segment.
+    """
+    text = None
+    if level == "all":
+        max_units = MAX_COMMENT_UNITS if encoding.kind == "jpeg" else None
+        text = format_parameters(row.parameters, model, max_units)
+    return EmbeddedMetadata(text, None if level == "none" else AI_XMP_PACKET)

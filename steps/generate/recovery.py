@@ -1,4 +1,4 @@
-"""Drawing that survives: a batch too large is halved, and a prompt that fails fails alone."""
+"""Drawing that survives failures: a batch too large is halved, and a bad prompt fails alone."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,75 +22,97 @@ class DrawBatch(Protocol):
     """Draws rows of one shape in a batch of `size`, or raises."""
 
     def __call__(self, rows: Sequence[ImageRow], size: int) -> Sequence[DrawnImage]:
-        """One picture a row. To look at them may wait, and raise TryAgain where the device failed meanwhile."""
+        """One image a row. Reading them may wait, and raise TryAgain if the device has failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _DrawFailure:
-    """What is kept of an error. The error itself would keep the batch's tensors while the next one is tried."""
+    """What is kept of an error: the error itself would keep the tensors of its batch alive."""
 
-    error: str
+    message: str
     out_of_memory: bool
 
 
 class BatchRecovery:
-    """Draws every row one way or another. `most` is how many pixels fit at once, None until memory ran out.
+    """Draws every row, if need be in smaller batches, or as a failed image.
 
-    It only ever shrinks, and what failed at one size leaves the batches of smaller images as they are.
+    `max_pixels` is how many pixels fit in memory at once; None until memory has run out. It only
+    ever shrinks. What failed at one size leaves the batches of smaller images as they are.
     """
 
-    def __init__(self, draw: DrawBatch, planned: Callable[[ImageRow], int]) -> None:
-        """Take what draws a batch, and how many images one has that holds rows of this one's size."""
+    def __init__(self, draw: DrawBatch, planned_size: Callable[[ImageRow], int]) -> None:
+        """Take what draws a batch, and what gives the planned batch size for a row."""
         self.max_pixels: int | None = None
         self._draw = draw
-        self._planned = planned
-        self._fitted = False
-
-    def draw_batches(self, rows: Sequence[ImageRow]) -> Iterator[Sequence[DrawnImage]]:
-        """Pictures of rows of one shape, batch after batch."""
-        left = list(rows)
-        while left:
-            pictures = self._draw_prefix(left[: self.batch_size(left[0])])
-            left = left[len(pictures) :]
-            yield pictures
+        self._planned_size = planned_size
+        self._any_drawn = False
 
     def batch_size(self, row: ImageRow) -> int:
-        """The batch for rows of this one's shape."""
-        return limit_batch_pixels(self._planned(row), _area(row), self.max_pixels)
+        """The size of a batch with rows of this one's shape, as far as memory allows."""
+        return limit_batch_pixels(self._planned_size(row), _pixels(row), self.max_pixels)
 
-    def _draw_prefix(self, rows: list[ImageRow]) -> Sequence[DrawnImage]:
-        """Pictures of the first rows: of all, unless the batch had to become smaller."""
-        drawn = self._try_draw(rows)
+    def draw_batches(self, rows: Sequence[ImageRow]) -> Iterator[Sequence[DrawnImage]]:
+        """The images of rows of one shape, batch after batch."""
+        while rows:
+            images = self.draw_prefix(rows)
+            rows = rows[len(images) :]
+            yield images
+
+    def draw_prefix(self, rows: Sequence[ImageRow]) -> Sequence[DrawnImage]:
+        """The images of the first of these rows, as many as one batch holds.
+
+        Raises TryAgain where the device failed, or where it has no room for a single image.
+        """
+        batch = rows[: self.batch_size(rows[0])]
+        drawn = self._try_draw(batch)
         if not isinstance(drawn, _DrawFailure):
-            self._fitted = True
+            self._any_drawn = True
             return drawn
-        if drawn.out_of_memory and (batch := self.batch_size(rows[0])) > 1:
-            self.max_pixels = batch // 2 * _area(rows[0])
-            free_memory()
-            return self._draw_prefix(rows[: batch // 2])
-        if (
-            drawn.out_of_memory and not self._fitted
-        ):  # it is the device that is too full, not the image that is too large
-            raise TryAgain(
-                f"not even one image fits in the device's memory ({drawn.error[:200]}). Run the shard again."
-            )
-        if len(rows) == 1:
-            return [DrawnImage(rows[0].index_in_part, None, "failed", drawn.error)]
-        # Alone in a batch of the same shape, a row gives the same bytes as beside its neighbours.
-        return [picture for row in rows for picture in self._draw_prefix([row])]
+        if drawn.out_of_memory:
+            return self._draw_smaller(batch, drawn)
+        return self._draw_one_by_one(batch, drawn)
 
-    def _try_draw(self, rows: list[ImageRow]) -> Sequence[DrawnImage] | _DrawFailure:
+    def _draw_smaller(
+        self, rows: Sequence[ImageRow], failure: _DrawFailure
+    ) -> Sequence[DrawnImage]:
+        """Halve the batch, from now on for every batch with as many pixels."""
+        size = self.batch_size(rows[0])
+        if size > 1:
+            self.max_pixels = size // 2 * _pixels(rows[0])
+            free_memory()
+            return self.draw_prefix(rows)
+
+        if self._any_drawn:  # others fit, so this image is too large
+            return self._draw_one_by_one(rows, failure)
+        raise TryAgain(
+            "not even one image fits in the device's memory "
+            f"({failure.message[:200]}). Run the shard again."
+        )
+
+    def _draw_one_by_one(
+        self, rows: Sequence[ImageRow], failure: _DrawFailure
+    ) -> Sequence[DrawnImage]:
+        """Find the row that fails.
+
+        Alone in a batch of the same shape, a row gives the same bytes.
+        """
+        if len(rows) == 1:
+            return [DrawnImage(rows[0].index_in_part, None, "failed", failure.message)]
+        return [image for row in rows for image in self.draw_prefix([row])]
+
+    def _try_draw(self, rows: Sequence[ImageRow]) -> Sequence[DrawnImage] | _DrawFailure:
         try:
             return self._draw(rows, self.batch_size(rows[0]))
         except (KilnError, Stopped):
             raise
-        except Exception as error:  # a stranger's model and prompts may raise anything
+        except Exception as error:  # a user's model and prompts may raise anything
             if is_device_lost(error):
                 raise device_error(error) from error
-            said = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
-            # Parquet takes no lone surrogates, which names of files may hold.
-            return _DrawFailure(said.encode(errors="replace").decode(), is_out_of_memory(error))
+            message = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARS]
+            # Parquet takes no lone surrogates, which file names may hold.
+            message = message.encode(errors="replace").decode()
+            return _DrawFailure(message, is_out_of_memory(error))
 
 
-def _area(row: ImageRow) -> int:
+def _pixels(row: ImageRow) -> int:
     return row.parameters.width * row.parameters.height

@@ -1,11 +1,13 @@
-"""The three stages of a shard, each a plain iterator: draw, encode, write. `generate` joins them."""
+"""The three stages of a shard as plain iterators: draw, encode, commit.
+
+`step` joins them by queues.
+"""
 
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain, islice
 
 from imagekiln.steps.generate.diffusion.transfer import count_pending
 from imagekiln.steps.generate.recovery import BatchRecovery
@@ -18,120 +20,166 @@ from imagekiln.steps.runs.image import (
     image_rows,
 )
 from imagekiln.steps.runs.parts import Part
-from imagekiln.steps.runs.stats import StageSeconds, time_stage
 from imagekiln.steps.runtime.progress import Progress
 from imagekiln.steps.runtime.signals import COMMIT_RESERVE_SECONDS, Stop
 from imagekiln.steps.storage.store import Store
 
-ENCODERS = 4
+ENCODER_THREADS = 4
 EncodeImage = Callable[[DrawnImage, ImageRow], EncodedImage]
 OnUpcoming = Callable[[Sequence[ImageRow]], None]
 
 
 @dataclass(frozen=True, slots=True)
+class Batch:
+    """Image rows of one part and one shape that are to be drawn at once, where memory allows."""
+
+    part: Part
+    rows: Sequence[ImageRow]
+
+
+@dataclass(frozen=True, slots=True)
 class DrawnBatch:
-    """A batch of pictures with the row of each, and the part that they belong to. They may still be being drawn."""
+    """Drawn images and their rows, of one part. The device may still be working on them."""
 
     part: Part
     images: Sequence[DrawnImage]
-    rows: list[ImageRow]
+    rows: Sequence[ImageRow]
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedPart:
+    """A part that is ready to be committed, and the seconds spent on it.
+
+    `wait_seconds` passed waiting for the device, `encode_seconds` encoding, judging and packing.
+    """
+
+    packed: PackedPart
+    wait_seconds: float
+    encode_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedPart:
+    """A part that is in the store, and the seconds spent on it after it was drawn."""
+
+    part: Part
+    wait_seconds: float
+    encode_seconds: float
+    write_seconds: float
+
+
+def split_into_batches(part: Part, batch_size: Callable[[ImageRow], int]) -> list[Batch]:
+    """The batches of a part.
+
+    `batch_size` gives the size of a batch with rows of this one's shape.
+    """
+    batches: list[Batch] = []
+    for rows in group_by_shape(image_rows(part.rows)):
+        size = batch_size(rows[0])
+        batches += [Batch(part, rows[start : start + size]) for start in range(0, len(rows), size)]
+    return batches
 
 
 @dataclass(slots=True)
-class _RateEstimate:
-    """How long an image takes. `pending` were begun, and may not be drawn yet."""
+class _DrawRate:
+    """How long an image takes. `pending` images were queued on the device and may not be done."""
 
     images: int = 0
     pending: int = 0
     seconds: float = 0.0
 
-    def estimate_seconds(self, left: int) -> float:
-        """Seconds until images that are left are drawn, and those that are pending."""
-        return (left + self.pending) * self.seconds / self.images if self.images else 0.0
+    def seconds_for(self, images: int) -> float:
+        """Seconds until pending images and this many more are drawn; 0 before the first batch."""
+        if self.images == 0:
+            return 0.0
+        return (images + self.pending) * self.seconds / self.images
 
-    def add_batch(self, pictures: Sequence[DrawnImage], seconds: float) -> None:
-        """So long the latest batch took, or the one before it where this one is still being drawn."""
+    def add(self, images: Sequence[DrawnImage], seconds: float) -> None:
+        """Count a batch. If it is still pending, the seconds were those of the batch before it."""
         self.seconds += seconds
-        self.images += self.pending + len(pictures)
-        self.pending = count_pending(pictures)
+        self.images += self.pending + len(images)
+        self.pending = count_pending(images)
         self.images -= self.pending
 
 
-class _RowLookahead:
-    """The rows of all parts in order, each looked at once, a batch before it is drawn."""
-
-    def __init__(self, parts: Sequence[Part]) -> None:
-        """Read rows of a part only when they are near."""
-        self._rows = chain.from_iterable(image_rows(part.rows) for part in parts)
-        self._drawn = self._seen = 0
-
-    def upcoming(self, size: int) -> list[ImageRow]:
-        """The rows that come after the next batch of this size, one batch of them, but those told of before."""
-        following = self._take(self._drawn + 2 * size - self._seen)
-        return following[max(0, self._drawn + size - (self._seen - len(following))) :]
-
-    def advance(self, images: int) -> None:
-        """So many more are drawn."""
-        self._drawn += images
-
-    def _take(self, count: int) -> list[ImageRow]:
-        taken = list(islice(self._rows, max(0, count)))
-        self._seen += len(taken)
-        return taken
-
-
-def draw_parts(
-    missing: Sequence[Part], rescue: BatchRecovery, stop: Stop, expect: OnUpcoming = lambda _: None
+def draw_batches(
+    batches: Sequence[Batch],
+    recovery: BatchRecovery,
+    stop: Stop,
+    on_upcoming: OnUpcoming = lambda _: None,
 ) -> Iterator[DrawnBatch]:
-    """Draw every missing part, batch by batch. Raises Stopped where the part cannot be finished in time.
+    """Draw batch after batch. Raises Stopped where the part at hand cannot be finished in time.
 
-    `expect` is told, before each batch, of the rows that come after it.
+    `on_upcoming` is called before each batch with the rows of the batch after it.
     """
-    pace, coming = _RateEstimate(), _RowLookahead(missing)
-    for part in missing:
-        stop.raise_if_due(math.inf)  # no new part once asked to stop
-        rows = image_rows(part.rows)
-        batches = (batch for run in group_by_shape(rows) for batch in rescue.draw_batches(run))
-        while rows:
-            stop.raise_if_due(COMMIT_RESERVE_SECONDS + pace.estimate_seconds(len(rows)))
-            expect(coming.upcoming(rescue.batch_size(rows[0])))
-            started = time.perf_counter()
-            pictures = next(batches)
-            pace.add_batch(pictures, time.perf_counter() - started)
-            coming.advance(len(pictures))
-            now, rows = rows[: len(pictures)], rows[len(pictures) :]
-            yield DrawnBatch(part, pictures, now)
+    rate = _DrawRate()
+    for index, batch in enumerate(batches):
+        for upcoming in batches[index + 1 : index + 2]:
+            on_upcoming(upcoming.rows)
+        yield from _draw_batch(batch, recovery, stop, rate)
+
+
+def _draw_batch(
+    batch: Batch, recovery: BatchRecovery, stop: Stop, rate: _DrawRate
+) -> Iterator[DrawnBatch]:
+    """Draw a batch at once or, where memory runs out, in several smaller ones."""
+    rows = batch.rows
+    while rows:
+        stop.raise_if_due(_seconds_to_finish(batch.part, rows[0], rate))
+        started = time.perf_counter()
+        images = recovery.draw_prefix(rows)
+        rate.add(images, time.perf_counter() - started)
+
+        yield DrawnBatch(batch.part, images, rows[: len(images)])
+        rows = rows[len(images) :]
+
+
+def _seconds_to_finish(part: Part, row: ImageRow, rate: _DrawRate) -> float:
+    """Seconds until the part is committed if this row is drawn next."""
+    if row.index_in_part == 0:
+        return math.inf  # no new part is begun after a request to stop
+    return COMMIT_RESERVE_SECONDS + rate.seconds_for(part.rows.num_rows - row.index_in_part)
 
 
 def encode_parts(
     drawn: Iterator[DrawnBatch],
     encode: EncodeImage,
-    layout: PartFormat,
+    part_format: PartFormat,
     progress: Progress,
-    seconds: StageSeconds,
-) -> Iterator[PackedPart]:
-    """Encode and judge pictures, several at a time, and put them together to parts."""
-    done: list[EncodedImage] = []
-    with ThreadPoolExecutor(ENCODERS) as pool:
+) -> Iterator[EncodedPart]:
+    """Encode and judge images, several at a time, and pack the images of each part."""
+    encoded: list[EncodedImage] = []
+    wait_seconds = 0.0
+    encode_seconds = 0.0
+    with ThreadPoolExecutor(ENCODER_THREADS) as pool:
         for batch in drawn:
-            with time_stage(seconds, "encode_waits"):
-                pictures = list(batch.images)
-            with time_stage(seconds, "encode"):
-                done += pool.map(encode, pictures, batch.rows)
-            progress.add_drawn(len(pictures))
-            if len(done) == batch.part.rows.num_rows:
-                with time_stage(seconds, "encode"):
-                    packed = layout.pack(batch.part, done)
-                yield packed
-                done = []
+            began_waiting = time.perf_counter()
+            images = list(batch.images)
+            began_encoding = time.perf_counter()
+            encoded += pool.map(encode, images, batch.rows)
+            progress.add_drawn(len(images))
+
+            wait_seconds += began_encoding - began_waiting
+            if len(encoded) < batch.part.rows.num_rows:
+                encode_seconds += time.perf_counter() - began_encoding
+                continue
+
+            packed = part_format.pack(batch.part, encoded)
+            encode_seconds += time.perf_counter() - began_encoding
+            yield EncodedPart(packed, wait_seconds, encode_seconds)
+            encoded = []
+            wait_seconds = 0.0
+            encode_seconds = 0.0
 
 
 def commit_parts(
-    finished: Iterator[PackedPart], store: Store, progress: Progress, seconds: StageSeconds
-) -> Iterator[Part]:
-    """Commit each part; yields it once it is there for good."""
-    for each in finished:
-        with time_stage(seconds, "write"):
-            each.commit(store)
-        progress.add_committed(each.part.rows.num_rows)
-        yield each.part
+    encoded: Iterator[EncodedPart], store: Store, progress: Progress
+) -> Iterator[CommittedPart]:
+    """Commit part after part. Each is yielded once it is in the store for good."""
+    for part in encoded:
+        started = time.perf_counter()
+        part.packed.commit(store)
+        write_seconds = time.perf_counter() - started
+
+        progress.add_committed(part.packed.part.rows.num_rows)
+        yield CommittedPart(part.packed.part, part.wait_seconds, part.encode_seconds, write_seconds)

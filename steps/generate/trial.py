@@ -1,7 +1,9 @@
-"""One batch size tried on a loaded model: what its images take, from a few steps and a whole decode."""
+"""One batch size tried on a loaded model: its time, extrapolated from a few steps."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+
+import torch
 
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.generate.batch_search import BatchMeasurement
@@ -22,10 +24,10 @@ MAX_DRAWS = 20
 
 @dataclass(frozen=True, slots=True)
 class TrialBudget:
-    """How much is drawn for each batch size: so many steps a time, for so many seconds after a first time to warm up.
+    """How much is drawn for each batch size: `steps` at a time, for `seconds` after a warm-up.
 
-    An image of fewer steps is drawn whole. `minutes` is for all batches of one size of images: when they are over, what
-    was measured decides.
+    An image of fewer steps is drawn whole. `minutes` is for all batches of one image size: after
+    that, what has been measured decides.
     """
 
     steps: int = 6
@@ -34,76 +36,87 @@ class TrialBudget:
 
 
 class Trial:
-    """Tries batches of one shape."""
+    """Tries batches of images of one shape."""
 
-    def __init__(self, denoiser: Denoiser, pixels: ImageParameters, effort: TrialBudget) -> None:
-        """Take the model, and an image as the job has them; of its steps only a few are drawn."""
+    def __init__(
+        self,
+        denoiser: Denoiser,
+        parameters: ImageParameters,
+        budget: TrialBudget,
+        clock: Callable[[torch.device], float] = synchronized_time,
+    ) -> None:
+        """Take the model and an image of the job, of whose steps only a few are drawn."""
         self._denoiser = denoiser
-        self._pixels = pixels
-        self._effort = effort
-        self._steps = min(effort.steps, pixels.steps)
+        self._parameters = parameters
+        self._budget = budget
+        self._steps = min(budget.steps, parameters.steps)
+        self._clock = clock
 
-    def measure(self, batch: int) -> BatchMeasurement | None:
-        """What a batch of so many images takes with all its steps; None where it does not fit in memory.
+    def measure(self, batch_size: int) -> BatchMeasurement | None:
+        """The time of a batch with all its steps; None where it does not fit in memory.
 
-        Raises BadInput where the model does not draw, TryAgain where the device failed.
+        Raises BadInput where the model cannot draw it, TryAgain where the device failed.
         """
         try:
-            return self._measure_batch(batch)
+            return self._measure_batch(batch_size)
         except KilnError:
             raise
-        except Exception as error:  # a stranger's model may raise anything
+        except Exception as error:  # a user's model may raise anything
             if is_device_lost(error):
                 raise TryAgain(f"the device failed ({error_reason(error)}). Tune again.") from error
             if not is_out_of_memory(error):
                 raise BadInput(
                     f"the model does not draw ({error_reason(error)}). Correct the job's defaults."
                 ) from error
-        free_memory()
+        free_memory()  # after the error, whose traceback holds the batch's tensors
         return None
 
-    def _measure_batch(self, batch: int) -> BatchMeasurement:
-        rows = self._trial_rows(batch)
+    def _measure_batch(self, batch_size: int) -> BatchMeasurement:
+        rows = self._trial_rows(batch_size)
         reset_peak(self._denoiser.device)
-        self._draw_timestamps(
-            rows
-        )  # compiles, chooses kernels, and encodes the text, which is then known
-        seconds: list[float] = []
-        began = synchronized_time(self._denoiser.device)
-        while (
-            len(seconds) < MAX_DRAWS
-            and synchronized_time(self._denoiser.device) - began < self._effort.seconds
-        ):
-            seconds.append(
-                extrapolate(self._draw_timestamps(rows), self._steps, self._pixels.steps)
-            )
-        # What slows a draw down, a neighbour or a clock, never speeds one up: the fastest is the device's own.
-        return BatchMeasurement(batch, min(seconds), peak_bytes(self._denoiser.device))
+        self._timed_draw(rows)  # warms up: compiles, chooses kernels, encodes the text
 
-    def _draw_timestamps(self, rows: Sequence[ImageRow]) -> list[float]:
-        """The moments at which drawing began, each step ended, and the pictures were there."""
-        device, times = self._denoiser.device, list[float]()
-        times.append(synchronized_time(device))
-        # Looked at, so that what a device draws later is waited for.
-        list(self._denoiser.draw(rows, len(rows), lambda: times.append(synchronized_time(device))))
-        times.append(synchronized_time(device))
+        seconds: list[float] = []
+        deadline = self._now() + self._budget.seconds
+        while len(seconds) < MAX_DRAWS and self._now() < deadline:
+            times = self._timed_draw(rows)
+            seconds.append(extrapolate(times, self._steps, self._parameters.steps))
+        # A busy neighbor or a low clock can only slow a draw down: the fastest is the device's own.
+        return BatchMeasurement(batch_size, min(seconds), peak_bytes(self._denoiser.device))
+
+    def _timed_draw(self, rows: Sequence[ImageRow]) -> list[float]:
+        """Draw; the times of the beginning, of the end of each step, and of the last image."""
+        times = [self._now()]
+        images = self._denoiser.draw(rows, len(rows), lambda: times.append(self._now()))
+        list(images)  # waits for images that the device is still drawing
+        times.append(self._now())
         return times
 
-    def _trial_rows(self, batch: int) -> list[ImageRow]:
-        few = replace(self._pixels, steps=self._steps)
+    def _now(self) -> float:
+        return self._clock(self._denoiser.device)
+
+    def _trial_rows(self, batch_size: int) -> list[ImageRow]:
+        parameters = replace(self._parameters, steps=self._steps)
         return [
-            ImageRow(place, f"{place:032x}", replace(few, seed=place)) for place in range(batch)
+            ImageRow(index, f"{index:032x}", replace(parameters, seed=index))
+            for index in range(batch_size)
         ]
 
 
-def extrapolate(times: Sequence[float], few: int, steps: int) -> float:
-    """Seconds for a batch of `steps` steps, from the moments of one of `few`: begun, each step ended, all done.
+def extrapolate(times: Sequence[float], steps: int, all_steps: int) -> float:
+    """Seconds for a batch of `all_steps` steps, from the times of one of `steps`.
 
-    A pipeline that tells of no steps is taken to do nothing else.
+    `times` are those of the beginning, the end of each step, and the end. If the pipeline reports
+    no steps, all of its time is taken to be spent on them.
     """
-    total, ended = times[-1] - times[0], times[1:-1]
-    if len(ended) < 2:
-        return total * steps / few
-    # The first step may wait for what goes before it. Some samplers call the denoiser more than once a step.
-    step = (ended[-1] - ended[0]) / (len(ended) - 1) * len(ended) / few
-    return max(0.0, total - few * step) + steps * step
+    total = times[-1] - times[0]
+    step_ends = times[1:-1]
+    if len(step_ends) < 2:
+        return total * all_steps / steps
+
+    # The first step may include a wait for earlier work, so it is left out of the mean. Some
+    # samplers call the denoiser more than once a step.
+    seconds_per_call = (step_ends[-1] - step_ends[0]) / (len(step_ends) - 1)
+    seconds_per_step = seconds_per_call * len(step_ends) / steps
+    other_seconds = max(0.0, total - steps * seconds_per_step)
+    return other_seconds + all_steps * seconds_per_step

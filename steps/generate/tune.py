@@ -1,4 +1,4 @@
-"""Tuning: the batch size for each size of a job's images, measured once on this machine's device and kept in a file."""
+"""Tuning: the best batch size for each size of a job's images, measured on this device."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ from imagekiln.steps.generate.batch_search import (
     BatchSearchResult,
     search_batch_size,
 )
-from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
+from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
 from imagekiln.steps.generate.diffusion.device import choose_device, describe_device, device_memory
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
 from imagekiln.steps.generate.trial import Trial, TrialBudget
@@ -38,13 +38,21 @@ from imagekiln.steps.runs.image import ImageParameters
 from imagekiln.steps.runs.plan import PLAN_SCHEMA_VERSION, InputFacts, Plan, PlanCounts
 from imagekiln.steps.runtime.sanitize import truncate_text
 
+TRIAL_PROMPT = (
+    "a photograph of a lighthouse on a cliff above the sea, waves below it, "
+    "clouds in the evening sun"
+)
 GIB = 2**30
 ImageSize = tuple[int, int]
+OnMeasurement = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class TuningTarget:
-    """A job's model on a GPU with so many bytes, None where it shares the machine's. `digest` is of all its files."""
+    """A job's model on a GPU with `memory` bytes; None where it shares the machine's memory.
+
+    `digest` is that of all the model's files.
+    """
 
     job: Job
     digest: str
@@ -54,18 +62,25 @@ class TuningTarget:
 
     @property
     def speed(self) -> SpeedSettings:
-        """The settings that enter into how fast it is."""
+        """The settings that affect throughput."""
         return throughput_settings(self.job.speed)
 
     def entry_key(self, size: ImageSize) -> TuningKey:
-        """What the file has an entry for a size in pixels under."""
-        dtype, gib = self.job.model.dtype, to_gib(self.memory)
-        return tuning_entry_key(self.digest, dtype, self.speed, self.gpu, gib, *size, self.guided)
+        """The key of the file's entry for a size in pixels."""
+        return tuning_entry_key(
+            self.digest,
+            self.job.model.dtype,
+            self.speed,
+            self.gpu,
+            to_gib(self.memory),
+            *size,
+            self.guided,
+        )
 
     def make_entry(
-        self, size: ImageSize, found: BatchSearchResult, versions: dict[str, str]
+        self, size: ImageSize, result: BatchSearchResult, versions: dict[str, str]
     ) -> TuningEntry:
-        """The entry for a size, of what was found just now."""
+        """The file's entry for a size, from a search that has just ended."""
         return TuningEntry(
             model=truncate_text(self.job.model.id, MAX_TUNING_NAME_CHARS - 50),
             digest=self.digest,
@@ -76,34 +91,31 @@ class TuningTarget:
             width=size[0],
             height=size[1],
             guided=self.guided,
-            batch=found.best.batch_size,
+            batch=result.best.batch_size,
             steps=self.job.defaults.steps,
-            seconds_per_image=_round_significant(1 / found.best.images_per_second),
-            stopped=found.stop_reason,
-            measured=tuple(map(_to_rate, found.measurements)),
+            seconds_per_image=_round_significant(1 / result.best.images_per_second),
+            stopped=result.stop_reason,
+            measured=tuple(_to_rate(each) for each in result.measurements),
             when=datetime.now(UTC).replace(microsecond=0),
             versions=versions,
         )
 
 
 def to_gib(size: int | None) -> float | None:
-    """Bytes as GiB, as exactly as people read them."""
+    """Bytes as GiB, to two decimals."""
     return None if size is None else round(size / GIB, 2)
 
 
-def _to_rate(measured: BatchMeasurement) -> BatchRate:
+def _to_rate(measurement: BatchMeasurement) -> BatchRate:
     return BatchRate(
-        batch=measured.batch_size,
-        images_per_second=_round_significant(measured.images_per_second),
-        peak_gib=to_gib(measured.peak_bytes),
+        batch=measurement.batch_size,
+        images_per_second=_round_significant(measurement.images_per_second),
+        peak_gib=to_gib(measurement.peak_bytes),
     )
 
 
 def _round_significant(number: float) -> float:
     return float(f"{number:.4g}")
-
-
-TRIAL_PROMPT = "a photograph of a lighthouse on a cliff above the sea, waves below it, clouds in the evening sun"
 
 
 def tune(
@@ -113,27 +125,30 @@ def tune(
     effort: TrialBudget | None = None,
     *,
     again: bool = False,
-    told: Callable[[str], None] = lambda _: None,
+    told: OnMeasurement = lambda _: None,
+    max_batch: int = MAX_BATCH_IMAGES,
 ) -> TuningResult:
-    """Find the batch for each size in pixels, or the default one, and write it to `file` at once.
+    """Find the batch size for each size in pixels, or for the default size, and add it to `file`.
 
-    What the file has already is measured only where it is to be `again`. `told` is told what each batch gave.
-    Raises BadInput where model, size or file are not as they must be, TryAgain without the device.
+    An entry that the file has is measured anew only with `again`. `told` is called with a line on
+    each measurement. Raises BadInput where model, size or file are unusable, TryAgain where the
+    device is missing or too full.
     """
-    bench = _TuningBench(job, effort or TrialBudget(), told)
-    known = (
-        {} if again else {each.tuning_key: each for each in read_tuning_file_or_empty(file).entries}
-    )
-    entries, measured = [], 0
+    bench = _TuningBench(job, effort or TrialBudget(), told, max_batch)
+    existing: dict[TuningKey, TuningEntry] = {}
+    if not again:
+        existing = {each.tuning_key: each for each in read_tuning_file_or_empty(file).entries}
+
+    entries: list[TuningEntry] = []
+    measured = 0
     for size in dict.fromkeys(sizes or [default_image_size(job, bench.facts)]):
-        if (entry := known.get(bench.target.entry_key(size))) is None:
-            if not measured:
+        entry = existing.get(bench.target.entry_key(size))
+        if entry is None:
+            if measured == 0:
                 require_writable_tuning_file(file)
-            entry, measured = (
-                bench.target.make_entry(size, bench.search(size), library_versions(job)),
-                measured + 1,
-            )
+            entry = bench.target.make_entry(size, bench.search(size), library_versions(job))
             add_tuning_entry(file, entry)
+            measured += 1
         entries.append(entry)
     return TuningResult(file, tuple(entries), measured)
 
@@ -141,90 +156,101 @@ def tune(
 class _TuningBench:
     """The job's model on this machine's device, loaded when it is first needed."""
 
-    def __init__(self, job: Job, effort: TrialBudget, told: Callable[[str], None]) -> None:
+    def __init__(
+        self, job: Job, budget: TrialBudget, on_measurement: OnMeasurement, max_batch: int
+    ) -> None:
         device = choose_device(job.device)
         self.facts = load_model_facts(job.model)
         require_compatibility(job, self.facts.pipeline)
-        self._family = family_of(self.facts.pipeline)
-        guided = self._family.uses_guidance(job.defaults.guidance)
+        family = family_of(self.facts.pipeline)
         self.target = TuningTarget(
-            job, self.facts.digest, guided, describe_device(device), device_memory(device)
+            job,
+            self.facts.digest,
+            family.uses_guidance(job.defaults.guidance),
+            describe_device(device),
+            device_memory(device),
         )
-        self._job, self._effort, self._told = job, effort, told
-        self._load: Callable[[], Denoiser] = cache(
-            lambda: load_denoiser(_empty_plan(job, self.facts))
-        )
+        self._job = job
+        self._budget = budget
+        self._on_measurement = on_measurement
+        self._max_batch = 1 if family.one_at_a_time else max_batch
+        self._open_denoiser = cache(lambda: load_denoiser(_empty_plan(job, self.facts)))
 
     def search(self, size: ImageSize) -> BatchSearchResult:
-        """What the search for a size found."""
+        """Search the batch size for images of a size."""
         self._require_valid_size(size)
-        denoiser = self._load()
-        denoiser.vae_decoder.reset()  # memory that ran out for another size says nothing of this one
-        trial, end = (
-            Trial(denoiser, self._image_parameters(size), self._effort),
-            self._effort.minutes * 60 + time.monotonic(),
+        denoiser = self._open_denoiser()
+        denoiser.vae_decoder.reset()  # what did not fit at another size says nothing about this one
+        trial = Trial(denoiser, self._image_parameters(size), self._budget)
+        deadline = time.monotonic() + self._budget.minutes * 60
+
+        def measure(batch_size: int) -> BatchMeasurement | None:
+            measurement = trial.measure(batch_size)
+            self._on_measurement(_format_measurement(size, batch_size, measurement))
+            return measurement
+
+        result = search_batch_size(
+            measure, self.target.memory, self._max_batch, lambda: time.monotonic() > deadline
         )
-        most = (
-            1 if self._family.one_at_a_time else MAX_BATCH_IMAGES
-        )  # it draws one image at a time, whatever the batch
-
-        def measure(batch: int) -> BatchMeasurement | None:
-            found = trial.measure(batch)
-            self._told(_format_measurement(size, batch, found))
-            return found
-
-        found = search_batch_size(measure, self.target.memory, most, lambda: time.monotonic() > end)
-        if found is None:
+        if result is None:
             raise TryAgain(
-                f"not even one image of {_format_size(size)} fits in the memory of {self.target.gpu}. Free it."
+                f"not even one image of {_format_size(size)} fits in the memory of "
+                f"{self.target.gpu}. Free it."
             )
-        return found
+        return result
 
     def _image_parameters(self, size: ImageSize) -> ImageParameters:
-        given = self._job.defaults
+        defaults = self._job.defaults
         return ImageParameters(
             TRIAL_PROMPT,
-            given.negative_prompt,
+            defaults.negative_prompt,
             0,
             *size,
-            given.steps,
-            given.guidance,
-            given.sampler,
+            defaults.steps,
+            defaults.guidance,
+            defaults.sampler,
         )
 
     def _require_valid_size(self, size: ImageSize) -> None:
-        multiple, most = self.facts.size_multiple, self._job.limits.pixels
+        multiple = self.facts.size_multiple
         if any(side < 1 or side % multiple for side in size):
             raise BadInput(
-                f"{_format_size(size)}: the model's sides are multiples of {multiple} pixels. Name another size."
+                f"{_format_size(size)}: the model's sides are multiples of {multiple} pixels. "
+                "Name another size."
             )
-        if size[0] * size[1] > most:
+        max_pixels = self._job.limits.pixels
+        if size[0] * size[1] > max_pixels:
             raise BadInput(
-                f"{_format_size(size)}: has more than {most} pixels. Name another size, or raise limits.pixels."
+                f"{_format_size(size)}: has more than {max_pixels} pixels. "
+                "Name another size, or raise limits.pixels."
             )
 
 
 def _empty_plan(job: Job, facts: ModelFacts) -> Plan:
-    """What loading the model asks of a plan: one without images."""
-    size, nothing = default_image_size(job, facts), InputFacts(0, 0, "")
+    """A plan without images, for what loads the model by a plan."""
     return Plan(
         PLAN_SCHEMA_VERSION,
         "tune",
         job,
-        *size,
+        *default_image_size(job, facts),
         facts,
-        nothing,
+        InputFacts(0, 0, ""),
         PlanCounts(0, 0, 0, 0),
         job.part.images,
         (),
     )
 
 
-def _format_measurement(size: ImageSize, batch: int, found: BatchMeasurement | None) -> str:
-    if found is None:
-        return f"{_format_size(size)}, {batch} at once: does not fit in memory"
-    memory = "" if found.peak_bytes is None else f", {to_gib(found.peak_bytes)} GiB at most"
-    return f"{_format_size(size)}, {batch} at once: {found.images_per_second:.3g} images/s{memory}"
+def _format_measurement(
+    size: ImageSize, batch_size: int, measurement: BatchMeasurement | None
+) -> str:
+    batch = f"{_format_size(size)}, {batch_size} at once"
+    if measurement is None:
+        return f"{batch}: does not fit in memory"
+    rate = f"{measurement.images_per_second:.3g} images/s"
+    if measurement.peak_bytes is None:
+        return f"{batch}: {rate}"
+    return f"{batch}: {rate}, {to_gib(measurement.peak_bytes)} GiB at most"
 
 
 def _format_size(size: ImageSize) -> str:

@@ -1,12 +1,15 @@
-"""C2PA: a signature in each image by which anybody can check who made it, and that a model did.
+"""C2PA: a signature in each image, by which anybody can verify who made it, and that a model did.
 
-Nothing is asked of a network. No two signatures are alike, so the same image signed twice has other bytes.
+Signing needs no network. No two signatures are alike, so the same image signed twice has other
+bytes.
 """
 
 import io
 import json
 import os
+from collections.abc import Callable
 from importlib import import_module
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -20,72 +23,84 @@ from imagekiln.steps.job.output import C2paSettings, Encoding, mime_type
 from imagekiln.steps.storage.failures import translate_errors
 
 ENVIRONMENT_REFERENCE = "env:"
+NOT_INSTALLED = "c2pa: the library is not installed. Install imagekiln[c2pa], or remove c2pa."
 
 
 class C2paSigner:
     """Signs the bytes of images. May be called from several threads at once."""
 
-    def __init__(self, wanted: C2paSettings, encoding: Encoding) -> None:
-        """Read certificate and key, and try them on a small picture. Raises BadInput where they do not sign."""
-        if find_spec("c2pa") is None:
-            raise BadInput(
-                "c2pa is set, which needs an extra. Install imagekiln[c2pa], or remove c2pa."
-            )
-        self._c2pa, self._wanted, self._mime = import_module("c2pa"), wanted, mime_type(encoding)
-        chain, key = (
-            _read_secret("certificate", wanted.certificate),
-            _read_secret("key", wanted.key),
-        )
+    def __init__(
+        self,
+        settings: C2paSettings,
+        encoding: Encoding,
+        find_library: Callable[[str], ModuleSpec | None] = find_spec,
+    ) -> None:
+        """Read certificate and key, and sign a small image. Raises BadInput where that fails."""
+        if find_library("c2pa") is None:
+            raise BadInput(NOT_INSTALLED)
+        self._c2pa = import_module("c2pa")
+        self._settings = settings
+        self._media_type = mime_type(encoding)
+
+        chain = _read_secret("certificate", settings.certificate)
+        key = _read_secret("key", settings.key)
         small = encode_image(np.zeros((8, 8, 3), dtype=np.uint8), encoding)
-        self._context = self._open_context(chain, key, check=True)
+        # Verifying takes as long as signing: once is enough.
+        self._context = self._open_context(chain, key, verify=True)
         self(small)
-        self._context = self._open_context(chain, key, check=False)
+        self._context = self._open_context(chain, key, verify=False)
 
     def __call__(self, content: bytes) -> bytes:
-        """The image with its signature in it. Raises BadInput where the certificate no longer signs."""
+        """The image with its signature. Raises BadInput where the certificate no longer signs."""
         signed = io.BytesIO()
         try:
             with self._c2pa.Builder(_c2pa_manifest(), self._context) as builder:
-                builder.sign(self._mime, io.BytesIO(content), signed)
+                builder.sign(self._media_type, io.BytesIO(content), signed)
         except self._c2pa.C2paError as error:
-            raise self._signing_error(error) from error
+            raise self._explain(error) from error
         return signed.getvalue()
 
-    def _open_context(self, chain: bytes, key: bytes, check: bool) -> Any:  # noqa: ANN401  # c2pa has no types to speak of
-        """What signs. Whether each signature is checked at once makes as much work again."""
+    def _open_context(self, chain: bytes, key: bytes, verify: bool) -> Any:  # noqa: ANN401  # c2pa has no types to speak of
         settings = {
             "builder": {"thumbnail": {"enabled": False}},
-            "verify": {"verify_after_sign": check},
+            "verify": {"verify_after_sign": verify},
         }
+        algorithm = self._settings.algorithm.encode()
         try:
-            info = self._c2pa.C2paSignerInfo(self._wanted.algorithm.encode(), chain, key, None)
+            info = self._c2pa.C2paSignerInfo(algorithm, chain, key, None)
             return self._c2pa.Context.from_dict(settings, self._c2pa.Signer.from_info(info))
         except self._c2pa.C2paError as error:
-            raise self._signing_error(error) from error
+            raise self._explain(error) from error
 
-    def _signing_error(self, error: Exception) -> BadInput:
-        said, wanted = first_line(str(error)), self._wanted
+    def _explain(self, error: Exception) -> BadInput:
+        settings = self._settings
         return BadInput(
-            f"c2pa: {wanted.certificate} and {wanted.key} do not sign by {wanted.algorithm} ({said}). Correct them."
+            f"c2pa: {settings.certificate} and {settings.key} do not sign by {settings.algorithm} "
+            f"({first_line(str(error))}). Correct c2pa.certificate, c2pa.key or c2pa.algorithm."
         )
 
 
-def _read_secret(setting: str, name: str) -> bytes:
-    if not name.startswith(ENVIRONMENT_REFERENCE):
-        with translate_errors(f"c2pa.{setting}: {name}"):
-            return Path(name).read_bytes()
-    variable = name.removeprefix(ENVIRONMENT_REFERENCE)
-    if not (content := os.environ.get(variable)):
-        raise Missing(
-            f"c2pa.{setting}: there is no variable {variable} in the environment. Set it."
-        )
+def _read_secret(setting: str, reference: str) -> bytes:
+    """The content of the file, or of the variable, that the setting refers to."""
+    if not reference.startswith(ENVIRONMENT_REFERENCE):
+        with translate_errors(f"c2pa.{setting}: {reference}"):
+            return Path(reference).read_bytes()
+    variable = reference.removeprefix(ENVIRONMENT_REFERENCE)
+    content = os.environ.get(variable)
+    if not content:
+        raise Missing(f"c2pa.{setting}: the environment variable {variable} is not set. Set it.")
     return content.encode()
 
 
 def _c2pa_manifest() -> str:
-    """What is signed beside the pixels: made by a model, with Imagekiln. No prompt, no model's name."""
+    """What is signed beside the pixels: a model made this, with Imagekiln. No prompt, no model."""
     name, _, version = program_version().partition(" ")
-    generator = {"name": name, "version": version} if version else {"name": name}
-    made = {"action": "c2pa.created", "digitalSourceType": TRAINED_ALGORITHMIC_MEDIA}
-    assertions = [{"label": "c2pa.actions.v2", "data": {"actions": [made]}}]
-    return json.dumps({"claim_generator_info": [generator], "assertions": assertions})
+    generator = {"name": name}
+    if version:
+        generator["version"] = version
+    action = {"action": "c2pa.created", "digitalSourceType": TRAINED_ALGORITHMIC_MEDIA}
+    manifest = {
+        "claim_generator_info": [generator],
+        "assertions": [{"label": "c2pa.actions.v2", "data": {"actions": [action]}}],
+    }
+    return json.dumps(manifest)

@@ -1,4 +1,4 @@
-"""A picture that conditions images: whether a stranger's file is one that can be taken, and its pixels upright."""
+"""Images of the input: whether an untrusted file can be used, and its pixels upright."""
 
 import io
 from typing import Literal, get_args
@@ -10,39 +10,36 @@ from PIL import ImageOps, UnidentifiedImageError
 from imagekiln.steps.job.job import JobLimits
 from imagekiln.steps.runtime.concurrency import ByteBudget
 
-INPUT_IMAGE_FORMATS = (
-    "PNG",
-    "JPEG",
-    "WEBP",
-)  # and no other decoder of Pillow's ever sees the bytes
+# No other decoder of Pillow's ever gets the bytes.
+INPUT_IMAGE_FORMATS = ("PNG", "JPEG", "WEBP")
 ImageRejectionReason = Literal["place", "missing", "bytes", "format", "pixels", "damaged"]
 IMAGE_REJECTION_REASONS: tuple[ImageRejectionReason, ...] = get_args(ImageRejectionReason)
-DECODE_BUDGET_BYTES = 2**29  # bytes of decoded pixels at a time, however many threads there are
-DECODE_BYTES_PER_PIXEL = (
-    20  # RGBA as it is decoded, upright, over white, and the result, at their most
-)
+# Of decoded pixels at a time, whatever the number of threads.
+DECODE_BUDGET_BYTES = 2**29
+# At its peak: RGBA as decoded, upright, over white, and the result.
+DECODE_BYTES_PER_PIXEL = 20
 WHITE = (255, 255, 255, 255)
 
 
 class RejectedImage(Exception):
-    """A picture that cannot be taken. `fault` says why."""
+    """An input image that cannot be used."""
 
-    def __init__(self, fault: ImageRejectionReason) -> None:
+    def __init__(self, reason: ImageRejectionReason) -> None:
         """Take the reason."""
-        super().__init__(fault)
-        self.reason: ImageRejectionReason = fault
+        super().__init__(reason)
+        self.reason: ImageRejectionReason = reason
 
 
 class ImageInspector:
-    """Judges files as `limits` has it. For several threads: they share the memory that decoding takes."""
+    """Judges files by the job's limits. Its threads share a budget of memory to decode in."""
 
     def __init__(self, limits: JobLimits) -> None:
         """Begin with all memory free."""
         self._limits = limits
-        self._room = ByteBudget(DECODE_BUDGET_BYTES)
+        self._memory = ByteBudget(DECODE_BUDGET_BYTES)
 
     def inspect(self, content: bytes) -> None:
-        """Raise Unfit where a file is too large, of another format, or does not decode."""
+        """Raise RejectedImage where a file is too large, of another format, or damaged."""
         if len(content) > self._limits.picture_bytes:
             raise RejectedImage("bytes")
         try:
@@ -54,37 +51,37 @@ class ImageInspector:
             raise RejectedImage("format") from error
         except (Pillow.DecompressionBombError, Pillow.DecompressionBombWarning) as error:
             raise RejectedImage("pixels") from error
-        except Exception as error:  # a stranger's file may make a decoder raise anything
+        except Exception as error:  # an untrusted file can make a decoder raise anything
             raise RejectedImage("damaged") from error
 
     def _decode(self, image: Pillow.Image) -> None:
         pixels = image.width * image.height
         if pixels > self._limits.picture_pixels:
             raise RejectedImage("pixels")
-        with self._room.reserve(DECODE_BYTES_PER_PIXEL * pixels):
+        with self._memory.reserve(DECODE_BYTES_PER_PIXEL * pixels):
             to_upright_rgb(image)
 
 
 def open_input_image(content: bytes) -> Pillow.Image:
-    """The picture in a file that was inspected, RGB and upright. Raises what decoding raises."""
+    """The image in a file that was inspected, RGB and upright. Raises what decoding raises."""
     with Pillow.open(io.BytesIO(content), formats=INPUT_IMAGE_FORMATS) as image:
         return to_upright_rgb(image)
 
 
 def to_upright_rgb(image: Pillow.Image) -> Pillow.Image:
-    """The picture as a viewer shows it, in RGB: turned as its EXIF says, and what is transparent over white."""
-    turned = ImageOps.exif_transpose(image)
-    if turned.mode.startswith("I"):  # 16 bits of grey, of which `convert` would keep the lowest
-        turned = Pillow.fromarray((np.asarray(turned) >> 8).astype(np.uint8))
-    if not turned.has_transparency_data:
-        return turned.convert("RGB")
-    ground = Pillow.new("RGBA", turned.size, WHITE)
-    ground.alpha_composite(turned.convert("RGBA"))
-    return ground.convert("RGB")
+    """The image as a viewer shows it, in RGB: rotated by its EXIF, and over white."""
+    upright = ImageOps.exif_transpose(image)
+    if upright.mode.startswith("I"):  # 16 bits of gray, of which `convert` would keep the lowest
+        upright = Pillow.fromarray((np.asarray(upright) >> 8).astype(np.uint8))
+    if not upright.has_transparency_data:
+        return upright.convert("RGB")
+    background = Pillow.new("RGBA", upright.size, WHITE)
+    background.alpha_composite(upright.convert("RGBA"))
+    return background.convert("RGB")
 
 
 def resize_to_cover(image: Pillow.Image, width: int, height: int) -> Pillow.Image:
-    """The picture scaled until it covers this size, and cut around its middle. One of that size stays as it is."""
+    """The image scaled to cover this size and cropped around its center; unchanged if it fits."""
     if image.size == (width, height):
         return image
     return ImageOps.fit(image, (width, height), Pillow.Resampling.LANCZOS)

@@ -1,39 +1,23 @@
-"""A text as EXIF, in the tag `UserComment`: where programs look for it in files that have no text of their own.
-
-Big-endian, with the text as UTF-16 of the same order: some readers take the order for granted.
-"""
+"""What an image file says of itself: a text in EXIF, and in XMP that AI made it."""
 
 import struct
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
+# The text is in the EXIF tag `UserComment`, where programs look for it in files that have no text
+# chunks. Big-endian, with the text as UTF-16 of that byte order, which some readers presume.
 EXIF_HEADER = b"Exif\0\0"
+TIFF_HEADER = b"MM\0\x2a" + struct.pack(">I", 8)
 UNICODE_PREFIX = b"UNICODE\0"
-SUB_IFD_TAG, USER_COMMENT_TAG = 0x8769, 0x9286
-TYPE_LONG, TYPE_UNDEFINED = 4, 7
-IFD_BYTES = 18  # bytes of a directory with one entry
-MAX_EXIF_BYTES = 65_533  # of what a JPEG has room for in one segment
+SUB_IFD_TAG = 0x8769
+USER_COMMENT_TAG = 0x9286
+TYPE_LONG = 4
+TYPE_UNDEFINED = 7
+IFD_BYTES = 18  # of a directory with one entry
+MAX_EXIF_BYTES = 65_533  # what one segment of a JPEG has room for
 MAX_COMMENT_UNITS = (
-    MAX_EXIF_BYTES - len(EXIF_HEADER) - 8 - 2 * IFD_BYTES - len(UNICODE_PREFIX)
+    MAX_EXIF_BYTES - len(EXIF_HEADER) - len(TIFF_HEADER) - 2 * IFD_BYTES - len(UNICODE_PREFIX)
 ) // 2
-
-
-def exif_user_comment(text: str) -> bytes:
-    """EXIF that holds the text and nothing else. A JPEG takes at most MOST_UNITS of UTF-16."""
-    content = UNICODE_PREFIX + text.encode("utf-16-be")
-    header = b"MM\0\x2a" + struct.pack(">I", 8)
-    return (
-        EXIF_HEADER
-        + header
-        + _single_entry_ifd(SUB_IFD_TAG, TYPE_LONG, 1, 8 + IFD_BYTES)
-        + _single_entry_ifd(USER_COMMENT_TAG, TYPE_UNDEFINED, len(content), 8 + 2 * IFD_BYTES)
-        + content
-    )
-
-
-def _single_entry_ifd(tag: int, kind: int, count: int, value: int) -> bytes:
-    return struct.pack(">HHHIII", 1, tag, kind, count, value, 0)
-
 
 TRAINED_ALGORITHMIC_MEDIA = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia"
 AI_XMP_PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
@@ -47,10 +31,30 @@ AI_XMP_PACKET = f"""<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
 <?xpacket end="r"?>""".encode()
 
 
+def exif_user_comment(text: str) -> bytes:
+    """EXIF with this text and nothing else. A JPEG has room for MAX_COMMENT_UNITS of UTF-16."""
+    content = UNICODE_PREFIX + text.encode("utf-16-be")
+    sub_ifd_offset = len(TIFF_HEADER) + IFD_BYTES
+    comment_offset = sub_ifd_offset + IFD_BYTES
+    return b"".join(
+        [
+            EXIF_HEADER,
+            TIFF_HEADER,
+            _single_entry_ifd(SUB_IFD_TAG, TYPE_LONG, 1, sub_ifd_offset),
+            _single_entry_ifd(USER_COMMENT_TAG, TYPE_UNDEFINED, len(content), comment_offset),
+            content,
+        ]
+    )
+
+
 @cache
 def program_version() -> str:
-    """Imagekiln, with its version where it is installed."""
+    """Imagekiln, with its version if it is installed."""
     try:
         return f"Imagekiln {version('imagekiln')}"
     except PackageNotFoundError:
         return "Imagekiln"
+
+
+def _single_entry_ifd(tag: int, kind: int, count: int, value: int) -> bytes:
+    return struct.pack(">HHHIII", 1, tag, kind, count, value, 0)

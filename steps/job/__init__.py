@@ -1,4 +1,4 @@
-"""What a person asks for: the settings of a job with their bounds, job and tuning files, and messages for mistakes.
+"""What a person asks for: settings and their bounds, job and tuning files, messages for mistakes.
 
 Imports `storage` and what is below it.
 """

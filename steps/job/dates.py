@@ -1,4 +1,4 @@
-"""A job for one date: what a schedule fires, and what fills in a date that was missed."""
+"""A job for one date: what a schedule starts, and what backfills a date that was missed."""
 
 import re
 from datetime import UTC, datetime
@@ -12,46 +12,48 @@ DEFAULT_DATE_FORMAT = "%Y-%m-%d"
 
 
 def job_for_date(job: Job, at: datetime, zone: ZoneInfo) -> Job:
-    """The job at a moment: the same moment gives the same run, and `{date}` in the prompts' places is its date.
+    """The job at a moment, with its date in place of each `{date}` in `prompts`.
 
-    `{date}` reads 2026-11-21, `{date:%Y/%m/%d}` as strftime has it, both in `zone`. The run's id has the moment in
-    UTC, since a clock that is set back shows a local time twice; a run id of the job's own stays.
+    `{date}` becomes 2026-11-21, `{date:%Y/%m/%d}` what strftime makes of it, both in `zone`. The
+    same moment gives the same run: unless the job has a `run_id`, the moment in UTC becomes part of
+    it. A local time would not do: it occurs twice when clocks are set back.
     """
     local = at.astimezone(zone)
-    places = tuple(
-        DATE_PLACEHOLDER.sub(lambda found: local.strftime(found[1] or DEFAULT_DATE_FORMAT), place)
-        for place in job.prompt_patterns
-    )
+
+    def format_date(placeholder: re.Match[str]) -> str:
+        return local.strftime(placeholder[1] or DEFAULT_DATE_FORMAT)
+
+    patterns = tuple(DATE_PLACEHOLDER.sub(format_date, pattern) for pattern in job.prompt_patterns)
     run_id = job.run_id or f"{job.name}-{at.astimezone(UTC):%Y%m%dT%H%M%SZ}"
-    return job.model_copy(
-        update={"prompts": places if len(places) > 1 else places[0], "run_id": run_id}
-    )
+    prompts = patterns if len(patterns) > 1 else patterns[0]
+    return job.model_copy(update={"prompts": prompts, "run_id": run_id})
 
 
 def require_date(job: Job) -> Job:
     """The job, unless its prompts need a date. Raises BadInput."""
-    for place in job.prompt_patterns:
-        if DATE_PLACEHOLDER.search(place):
-            raise BadInput(f"{place}: needs a date. Give one with --date, such as 2026-11-21.")
+    for pattern in job.prompt_patterns:
+        if DATE_PLACEHOLDER.search(pattern):
+            raise BadInput(f"{pattern}: needs a date. Add one with --date, such as 2026-11-21.")
     return job
 
 
 def parse_moment(text: str, zone: ZoneInfo) -> datetime:
-    """The moment that a text in ISO 8601 names; without an offset, as `zone` has it. Raises BadInput."""
+    """The moment that an ISO 8601 text names; in `zone` where it has no offset. Raises BadInput."""
     try:
         at = datetime.fromisoformat(text.strip())
     except ValueError as error:
         raise BadInput(
-            f"date {text!r}: is no date. Write 2026-11-21 or 2026-11-21T01:30:00+00:00."
+            f"date {text!r}: is not an ISO 8601 date. "
+            "Write 2026-11-21 or 2026-11-21T01:30:00+00:00."
         ) from error
     return at.replace(tzinfo=zone) if at.tzinfo is None else at
 
 
 def parse_time_zone(name: str) -> ZoneInfo:
-    """The time zone of that name. Raises BadInput."""
+    """The time zone of that name; UTC where it is empty. Raises BadInput."""
     try:
         return ZoneInfo(name.strip() or "UTC")
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:
         raise BadInput(
-            f"time zone {name!r}: is not known. Write one such as Europe/Berlin."
+            f"time zone {name!r}: does not exist. Write an IANA name, such as Europe/Berlin."
         ) from error

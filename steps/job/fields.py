@@ -1,8 +1,13 @@
-"""What a setting may hold: text, and numbers that are no yes or no; and what a group of settings is."""
+"""The types of settings with their bounds, and the bases of groups of settings."""
 
-from typing import Annotated, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticKnownError
+
+from imagekiln.steps.job.columns import STEPS
+
+MAX_SEED = 2**63 - 1
 
 T = TypeVar("T")
 
@@ -10,13 +15,13 @@ T = TypeVar("T")
 def _reject_bool(value: T) -> T:
     # Python counts True as 1, and YAML reads `on` and `yes` as True.
     if isinstance(value, bool):
-        raise ValueError("is true or false; write a number")  # noqa: TRY004  # pydantic wants a ValueError
+        raise PydanticKnownError("int_type")
     return value
 
 
 def _reject_nul(text: str) -> str:
     if "\0" in text:
-        raise ValueError("has a NUL character; remove it")
+        raise ValueError("contains a NUL character; remove it")
     return text
 
 
@@ -24,14 +29,28 @@ Integer = Annotated[int, BeforeValidator(_reject_bool)]
 Number = Annotated[float, BeforeValidator(_reject_bool)]
 Share = Annotated[Number, Field(ge=0, le=1)]
 PositiveInteger = Annotated[Integer, Field(ge=1)]
-OBJECT_NAME_PATTERN = (
-    r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"  # Kubernetes' rule for names of most objects
-)
-ObjectName = Annotated[str, Field(pattern=f"^{OBJECT_NAME_PATTERN}$")]
+StepCount = Annotated[Integer, Field(ge=STEPS.lowest, le=STEPS.highest)]
 NonEmptyText = Annotated[str, Field(min_length=1), AfterValidator(_reject_nul)]
+
+# Kubernetes' rule for the names of most objects.
+OBJECT_NAME_PATTERN = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
+ObjectName = Annotated[str, Field(pattern=f"^{OBJECT_NAME_PATTERN}$")]
+
+Dtype = Literal["float32", "bfloat16", "float16"]
 
 
 class Settings(BaseModel):
-    """Settings that refuse unknown keys and cannot change once read."""
+    """A group of settings: it refuses unknown keys and cannot change once read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class HubReference(Settings):
+    """Files in a local folder, or in a repository of the hub at one commit."""
+
+    id: NonEmptyText = Field(description="A local folder, or a hub id such as org/name.")
+    revision: str | None = Field(
+        None,
+        pattern=r"^[0-9a-f]{40}$",
+        description="The commit of a hub id, 40 hexadecimal digits.",
+    )

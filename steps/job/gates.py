@@ -1,4 +1,4 @@
-"""The settings of the quality gates: what is marked, and how much of it fails the run."""
+"""The settings of the quality gates: which images they mark, and how many marks fail the run."""
 
 from typing import Annotated
 
@@ -6,34 +6,28 @@ from pydantic import Field, field_validator
 
 from imagekiln.steps.job.fields import Integer, Number, Settings, Share
 
-LOW_CONTRAST, OVER_SATURATED, NEAR_DUPLICATE = "low_contrast", "over_saturated", "near_duplicate"
-BLANK, SAFETY = "blank", "safety"  # not marks but statuses: `blank` and `filtered`
-RESERVED_GATE_NAMES = {
-    LOW_CONTRAST,
-    OVER_SATURATED,
-    NEAR_DUPLICATE,
-    BLANK,
-    SAFETY,
-    "ok",
-    "filtered",
-    "failed",
-    "missing",
-}
-MAX_HASH_DISTANCE = (
-    8  # of 64 bits; beyond it, pictures that have nothing to do with each other agree
-)
+LOW_CONTRAST = "low_contrast"
+OVER_SATURATED = "over_saturated"
+NEAR_DUPLICATE = "near_duplicate"
+# Statuses of an image rather than marks: `blank` and `filtered`.
+BLANK = "blank"
+SAFETY = "safety"
+GATE_NAMES = {LOW_CONTRAST, OVER_SATURATED, NEAR_DUPLICATE, BLANK, SAFETY}
+STATUS_NAMES = {"ok", "filtered", "failed", "missing"}
+# Of 64 bits. Beyond it, images that have nothing to do with each other match.
+MAX_HASH_DISTANCE = 8
 
 
 class Gate(Settings):
-    """A gate that finds what is not as it should be."""
+    """A gate that finds images that are not as they should be."""
 
     share: Share | None = Field(
-        None, description="The run fails when it finds more than this; absent, it never does."
+        None, description="The run fails when the gate finds more than this share of the images."
     )
 
 
 class LowContrastGate(Gate):
-    """Marks images whose contrast is low. Contrast is 0 for one flat colour and at most 0.5."""
+    """Marks images of low contrast. Contrast is 0 for one flat color and at most 0.5."""
 
     below: Annotated[Number, Field(ge=0, le=0.5)] = Field(
         0.02, description="Marks an image of less contrast."
@@ -41,7 +35,7 @@ class LowContrastGate(Gate):
 
 
 class OverSaturatedGate(Gate):
-    """Marks images that are nearly all of the most vivid colours there are."""
+    """Marks images that consist almost entirely of the most vivid colors."""
 
     above: Share = Field(0.9, description="Marks an image with a larger share of vivid pixels.")
 
@@ -51,12 +45,15 @@ class NearDuplicateGate(Gate):
 
     distance: Annotated[Integer, Field(ge=0, le=MAX_HASH_DISTANCE)] = Field(
         4,
-        description="Marks an image whose perceptual hash differs from an earlier one's in so many bits of 64.",
+        description=(
+            "Marks an image whose perceptual hash differs from an earlier one's in at most so many "
+            "of 64 bits."
+        ),
     )
 
 
 class UserCheckGate(Gate):
-    """A check of the user's own, imported where the images are made."""
+    """A check of the user's own, imported where the images are generated."""
 
     name: str = Field(
         pattern=r"^[a-z][a-z0-9_]{0,39}$",
@@ -71,20 +68,22 @@ class UserCheckGate(Gate):
     @field_validator("name")
     @classmethod
     def _require_free_name(cls, name: str) -> str:
-        if name in RESERVED_GATE_NAMES:
-            raise ValueError(f'is "{name}", which means something already; choose another name')
+        if name in GATE_NAMES or name in STATUS_NAMES:
+            raise ValueError(
+                f'is "{name}", the name of a built-in gate or of a status; choose another name'
+            )
         return name
 
 
 class GateSettings(Settings):
-    """What is looked at in each image. A gate only marks, unless it has a share."""
+    """What is measured of each image. A gate only marks, unless it has a share."""
 
     blank: Gate = Gate()
     safety: Gate = Gate()
     low_contrast: LowContrastGate = LowContrastGate()
     over_saturated: OverSaturatedGate = OverSaturatedGate()
     near_duplicate: NearDuplicateGate | None = Field(
-        None, description="Absent, nothing is compared."
+        None, description="Images are compared with earlier ones only where this is set."
     )
     checks: Annotated[tuple[UserCheckGate, ...], Field(max_length=100)] = Field(
         (), description="Checks of your own."
@@ -93,18 +92,26 @@ class GateSettings(Settings):
     @field_validator("checks")
     @classmethod
     def _require_unique_names(cls, checks: tuple[UserCheckGate, ...]) -> tuple[UserCheckGate, ...]:
-        if len({check.name for check in checks}) < len(checks):
-            raise ValueError("has two checks of one name; rename one")
+        names: set[str] = set()
+        for check in checks:
+            if check.name in names:
+                raise ValueError(f'has two checks named "{check.name}"; rename one of them')
+            names.add(check.name)
         return checks
 
     @property
     def marking_gates(self) -> dict[str, Gate]:
-        """The gates that mark, by the name that they mark with, in the order of an image's marks."""
-        last = {} if self.near_duplicate is None else {NEAR_DUPLICATE: self.near_duplicate}
-        own = {check.name: check for check in self.checks}
-        return {LOW_CONTRAST: self.low_contrast, OVER_SATURATED: self.over_saturated, **own, **last}
+        """The gates that mark images, by the names of their marks, in the order of those."""
+        gates: dict[str, Gate] = {
+            LOW_CONTRAST: self.low_contrast,
+            OVER_SATURATED: self.over_saturated,
+        }
+        gates.update({check.name: check for check in self.checks})
+        if self.near_duplicate is not None:
+            gates[NEAR_DUPLICATE] = self.near_duplicate
+        return gates
 
     @property
     def all_gates(self) -> dict[str, Gate]:
-        """Every gate by its name, those of a status too."""
+        """Every gate by its name, with those that find a status."""
         return {BLANK: self.blank, SAFETY: self.safety, **self.marking_gates}

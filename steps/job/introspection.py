@@ -1,46 +1,94 @@
-"""A job's settings by their path, read from its types: for messages, and for values that came as bare text."""
+"""The settings of a job by their paths, as its types declare them."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Annotated, Literal, get_args, get_origin
 
+from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 SettingPath = tuple[str | int, ...]
 
 
+@dataclass(slots=True)
+class NumberBounds:
+    """The constraints that a number's field declares; None where it declares none."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+
+
+def format_path(path: SettingPath) -> str:
+    """The path as people write it, such as gates.checks[0].name."""
+    text = ""
+    for name in path:
+        if isinstance(name, int):
+            text += f"[{name}]"
+        else:
+            text += f".{name}" if text else name
+    return text
+
+
 def setting_names(job: type[BaseModel], path: SettingPath) -> list[str]:
-    """The settings in the group at `path`, of every kind that it may be; none where that is no group."""
-    return list(
-        dict.fromkeys(name for group in _group_types(job, path) for name in group.model_fields)
-    )
+    """The settings in the group at `path`, of all its kinds; empty where it is not a group."""
+    names: dict[str, None] = {}
+    for group in _group_types(job, path):
+        names |= dict.fromkeys(group.model_fields)
+    return list(names)
 
 
 def has_group_kinds(job: type[BaseModel], path: SettingPath) -> bool:
-    """Whether the group at `path` has other settings for each `kind`."""
+    """Whether the settings in the group at `path` depend on its `kind`."""
     return len(_group_types(job, path)) > 1
 
 
+def kinds_with_setting(job: type[BaseModel], path: SettingPath) -> list[str]:
+    """The kinds of the group around the setting at `path` that have it."""
+    kinds = []
+    for group in _group_types(job, path[:-1]):
+        fields = group.model_fields
+        if path[-1] in fields:
+            kinds.append(str(fields["kind"].default))
+    return kinds
+
+
 def has_user_defined_keys(job: type[BaseModel], path: SettingPath) -> bool:
-    """Whether the members of the group at `path` have names of the user's."""
-    return any(get_origin(each) is dict for each in _annotations(job, path))
+    """Whether the user names the members of the group at `path`, as in model.loras."""
+    return bool(_types_of_origin(job, path, dict))
 
 
 def setting_description(job: type[BaseModel], path: SettingPath) -> str | None:
-    """What the setting at `path` says of itself; of a member that the user names, what names may be."""
-    return next(
-        (field.description for field in _field_infos(job, path) or _key_field_infos(job, path)),
-        None,
-    )
+    """The description of the setting at `path`; of a name that the user chose, which are valid."""
+    fields = _field_infos(job, path) or _key_field_infos(job, path)
+    return fields[0].description if fields else None
+
+
+def setting_bounds(job: type[BaseModel], path: SettingPath) -> NumberBounds:
+    """The bounds of the number at `path`."""
+    bounds = NumberBounds()
+    for constraint in _constraints(job, path):
+        match constraint:
+            case Ge(ge=float() | int() as limit):
+                bounds.ge = limit
+            case Gt(gt=float() | int() as limit):
+                bounds.gt = limit
+            case Le(le=float() | int() as limit):
+                bounds.le = limit
+            case Lt(lt=float() | int() as limit):
+                bounds.lt = limit
+    return bounds
 
 
 def accepts_type(job: type[BaseModel], path: SettingPath, kind: type) -> bool:
-    """Whether the setting at `path` may be a `kind`, such as str or list."""
-    return any(kind in _plain_types(field.annotation) for field in _field_infos(job, path))
+    """Whether the setting at `path` may be a `kind`, such as str or tuple."""
+    return any(kind in _plain_types(annotation) for annotation in _annotations(job, path))
 
 
 def iter_setting_paths(job: type[BaseModel], above: SettingPath = ()) -> Iterator[SettingPath]:
-    """The path of every setting that is no group."""
+    """The path of every setting that is not itself a group."""
     for name in setting_names(job, above):
         path = (*above, name)
         if setting_names(job, path):
@@ -51,32 +99,45 @@ def iter_setting_paths(job: type[BaseModel], above: SettingPath = ()) -> Iterato
 
 def _field_infos(job: type[BaseModel], path: SettingPath) -> list[FieldInfo]:
     """The setting at `path`, once for each kind of group that has it."""
-    groups = _group_types(job, path[:-1]) if path else []
-    return [group.model_fields[str(path[-1])] for group in groups if path[-1] in group.model_fields]
+    if not path:
+        return []
+    name = str(path[-1])
+    groups = _group_types(job, path[:-1])
+    return [group.model_fields[name] for group in groups if name in group.model_fields]
 
 
 def _key_field_infos(job: type[BaseModel], path: SettingPath) -> list[FieldInfo]:
-    keys = [get_args(each)[0] for each in _annotations(job, path[:-1]) if get_origin(each) is dict]
-    return [told for key in keys for told in get_args(key) if isinstance(told, FieldInfo)]
+    """The declaration of the key at `path`, where the user chose that key."""
+    fields = []
+    for group in _types_of_origin(job, path[:-1], dict):
+        key_type, _ = get_args(group)
+        fields += [extra for extra in get_args(key_type) if isinstance(extra, FieldInfo)]
+    return fields
 
 
 def _group_types(job: type[BaseModel], path: SettingPath) -> list[type[BaseModel]]:
-    """The kinds of group that `path` may be; none where it is no group."""
-    kinds = [kind for annotation in _annotations(job, path) for kind in _plain_types(annotation)]
-    return [kind for kind in kinds if issubclass(kind, BaseModel)]
+    """The kinds of group that `path` may be; empty where it is not a group."""
+    groups = []
+    for annotation in _annotations(job, path):
+        kinds = _plain_types(annotation)
+        groups += [kind for kind in kinds if issubclass(kind, BaseModel)]
+    return groups
+
+
+def _types_of_origin(job: type[BaseModel], path: SettingPath, origin: type) -> list[object]:
+    """The generic types of the setting at `path`, such as its dict[...]."""
+    return [kind for kind in _annotations(job, path) if get_origin(kind) is origin]
 
 
 def _annotations(job: type[BaseModel], path: SettingPath) -> list[object]:
-    """The types of the setting at `path`, or of the member of a list or of a freely named group that it names."""
+    """The types of the setting at `path`, also in a list or in a group with keys of the user's."""
     if not path:
         return [job]
-    if isinstance(path[-1], int):  # of a list, every member has the same type
-        lists = [each for each in _annotations(job, path[:-1]) if get_origin(each) is tuple]
-        return [get_args(each)[0] for each in lists]
-    if named := [
-        get_args(each)[1] for each in _annotations(job, path[:-1]) if get_origin(each) is dict
-    ]:
-        return named
+    above = path[:-1]
+    if isinstance(path[-1], int):  # all members of a list have the same type
+        return [get_args(kind)[0] for kind in _types_of_origin(job, above, tuple)]
+    if groups := _types_of_origin(job, above, dict):
+        return [get_args(group)[1] for group in groups]
     return [field.annotation for field in _field_infos(job, path)]
 
 
@@ -85,11 +146,25 @@ def _plain_types(annotation: object) -> list[type]:
     origin = get_origin(annotation)
     if origin is Literal:
         return [type(choice) for choice in get_args(annotation)]
-    if isinstance(origin, type) and issubclass(origin, tuple):
-        return [tuple]
-    if origin is dict:
-        return [dict]
+    if origin is tuple or origin is dict:
+        return [origin]
     if isinstance(annotation, type):
         return [annotation]
-    members = get_args(annotation)[:1] if origin is Annotated else get_args(annotation)
+    members = get_args(annotation)
+    if origin is Annotated:
+        members = members[:1]
     return [kind for member in members for kind in _plain_types(member)]
+
+
+def _constraints(job: type[BaseModel], path: SettingPath) -> Iterator[object]:
+    for field in _field_infos(job, path):
+        yield from field.metadata
+        yield from _nested_constraints(field.annotation)
+
+
+def _nested_constraints(annotation: object) -> Iterator[object]:
+    """The constraints inside an annotation, such as the 1 or more of `PositiveInteger | None`."""
+    if isinstance(annotation, FieldInfo):
+        yield from annotation.metadata
+    for member in get_args(annotation):
+        yield from _nested_constraints(member)

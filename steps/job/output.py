@@ -1,4 +1,4 @@
-"""The kinds of file that an image may become, each with its settings of quality and speed."""
+"""How images are written: kinds of file and their quality, metadata, signature."""
 
 from typing import Annotated, Literal
 
@@ -10,27 +10,31 @@ QualityLevel = Annotated[Integer, Field(ge=1, le=100)]
 
 
 class Png(Settings):
-    """Every pixel as it was drawn; read everywhere."""
+    """Every pixel as drawn; read everywhere."""
 
     kind: Literal["png"] = "png"
-    level: Integer = Field(1, ge=0, le=9, description="zlib's level: 1 is fast, 9 is small.")
+    level: Integer = Field(1, ge=0, le=9, description="zlib's level: 1 is fast, 9 is smallest.")
 
 
 class ExplicitEncoding(Settings):
-    """A kind that must be named, since PNG is what is meant where none is: for the schema, which tells them apart."""
+    """A kind that must be named: in the JSON schema, only PNG is valid without `kind`."""
 
     model_config = ConfigDict(json_schema_extra={"required": ["kind"]})
 
 
 class Jpeg(ExplicitEncoding):
-    """Small, fast and read everywhere; near to what was drawn."""
+    """Small, fast and read everywhere; close to what was drawn."""
 
     kind: Literal["jpeg"] = "jpeg"
-    quality: QualityLevel = Field(92, description="1 is small, 100 is near to what was drawn.")
-    subsampling: Literal[444, 422, 420] = Field(
-        444, description="444 keeps colours sharp, 420 is smaller."
+    quality: QualityLevel = Field(
+        92, description="1 is smallest, 100 is closest to what was drawn."
     )
-    progressive: bool = Field(False, description="A tenth smaller, and takes half as long again.")
+    subsampling: Literal[444, 422, 420] = Field(
+        444, description="444 keeps colors sharp, 420 is smaller."
+    )
+    progressive: bool = Field(
+        False, description="A tenth smaller, and half as slow again to write."
+    )
 
 
 class Webp(ExplicitEncoding):
@@ -38,17 +42,17 @@ class Webp(ExplicitEncoding):
 
     kind: Literal["webp"] = "webp"
     quality: QualityLevel = Field(
-        90, description="1 is small, 100 is near to what was drawn; of no use when lossless."
+        90, description="1 is smallest, 100 is closest to what was drawn; ignored when lossless."
     )
-    lossless: bool = Field(False, description="Every pixel as it was drawn.")
-    method: Integer = Field(4, ge=0, le=6, description="0 is fast, 6 is small.")
+    lossless: bool = Field(False, description="Every pixel as drawn.")
+    method: Integer = Field(4, ge=0, le=6, description="0 is fastest, 6 is smallest.")
 
 
 def _encoding_kind(value: object) -> str:
-    """The kind of an encoding: PNG where none is named."""
-    return str(
-        value.get("kind", "png") if isinstance(value, dict) else getattr(value, "kind", "png")
-    )
+    """The kind of an encoding; PNG where none is named."""
+    if isinstance(value, dict):
+        return str(value.get("kind", "png"))
+    return str(getattr(value, "kind", "png"))
 
 
 Encoding = Annotated[
@@ -56,16 +60,17 @@ Encoding = Annotated[
     Discriminator(_encoding_kind),
 ]
 FILE_SUFFIXES = {"png": ".png", "jpeg": ".jpg", "webp": ".webp"}
-MAX_SIDES = {"jpeg": 65_535, "webp": 16_383}  # pixels, where the file has no more room for them
+# Pixels, where the file format has a limit.
+MAX_SIDES = {"jpeg": 65_535, "webp": 16_383}
 
 
 def file_suffix(encoding: Encoding) -> str:
-    """How the name of such a file ends, with its dot."""
+    """The ending of the file names, with its dot."""
     return FILE_SUFFIXES[encoding.kind]
 
 
 def mime_type(encoding: Encoding) -> str:
-    """What such a file is called in MIME."""
+    """The media type of the files."""
     return f"image/{encoding.kind}"
 
 
@@ -78,23 +83,26 @@ def describe_encoding(encoding: Encoding) -> str:
 
 
 def is_lossless(encoding: Encoding) -> bool:
-    """Whether what is decoded is, pixel by pixel, what was drawn."""
+    """Whether decoding gives exactly the pixels that were drawn."""
     return isinstance(encoding, Png) or (isinstance(encoding, Webp) and encoding.lossless)
 
 
 MetadataLevel = Annotated[
     Literal["all", "mark", "none"],
     Field(
-        description="all: prompt, settings, and that it is made by AI; mark: only that it is; none: nothing."
+        description=(
+            "all embeds the prompt, the settings and that AI made the image; mark only that; "
+            "none nothing."
+        )
     ),
 ]
 
 
 def _reject_inline_key(text: str) -> str:
-    # What stands in a job stands in plan.json, which others may read.
+    # Whatever is in a job is in plan.json too, which others may read.
     if "-----BEGIN" in text:
         raise ValueError(
-            "holds the key or certificate itself; write the name of a file, or env:NAME"
+            "contains the key or certificate itself; write the path of a file, or env:NAME"
         )
     return text
 
@@ -103,16 +111,19 @@ SecretReference = Annotated[NonEmptyText, AfterValidator(_reject_inline_key)]
 
 
 class C2paSettings(Settings):
-    """Where the certificate and the key lie that sign each image. Needs the extra `c2pa`."""
+    """Where to find the certificate and the key that sign each image. Needs the extra `c2pa`."""
 
     certificate: SecretReference = Field(
         "env:IMAGEKILN_C2PA_CERTIFICATE",
-        description="A PEM file with the chain, the signer's first; or env:NAME, the variable that holds it.",
+        description=(
+            "A PEM file with the chain, the signer's certificate first; or env:NAME, the variable "
+            "that holds it."
+        ),
     )
     key: SecretReference = Field(
         "env:IMAGEKILN_C2PA_KEY",
         description="A PEM file with the private key; or env:NAME, the variable that holds it.",
     )
     algorithm: Literal["es256", "es384", "es512", "ps256", "ps384", "ps512", "ed25519"] = Field(
-        "es256", description="As the key's kind asks for."
+        "es256", description="The algorithm of the key."
     )

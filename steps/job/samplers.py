@@ -1,44 +1,49 @@
-"""The samplers a row may name, and the diffusers scheduler behind each."""
+"""The samplers that a row may name, with the diffusers scheduler and the web UIs' name of each."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 Sampler = Literal[
-    "default", "ddim", "ddpm", "deis", "dpmpp_2m", "dpmpp_2m_karras", "dpmpp_2m_sde", "dpmpp_sde", "euler",
-    "euler_a", "flow_euler", "heun", "lcm", "pndm", "unipc",
+    "default", "ddim", "ddpm", "deis", "dpmpp_2m", "dpmpp_2m_karras", "dpmpp_2m_sde", "dpmpp_sde",
+    "euler", "euler_a", "flow_euler", "heun", "lcm", "pndm", "unipc",
 ]  # fmt: skip
 SAMPLERS: tuple[str, ...] = get_args(Sampler)
-# "default" is the scheduler that the model came with, so it stands in no table.
-SCHEDULERS: dict[str, tuple[str, dict[str, bool | str]]] = {
-    "ddim": ("DDIMScheduler", {}),
-    "ddpm": ("DDPMScheduler", {}),
-    "deis": ("DEISMultistepScheduler", {}),
-    "dpmpp_2m": ("DPMSolverMultistepScheduler", {}),
-    "dpmpp_2m_karras": ("DPMSolverMultistepScheduler", {"use_karras_sigmas": True}),
-    "dpmpp_2m_sde": ("DPMSolverMultistepScheduler", {"algorithm_type": "sde-dpmsolver++"}),
-    "dpmpp_sde": ("DPMSolverSinglestepScheduler", {}),
-    "euler": ("EulerDiscreteScheduler", {}),
-    "euler_a": ("EulerAncestralDiscreteScheduler", {}),
-    "flow_euler": ("FlowMatchEulerDiscreteScheduler", {}),
-    "heun": ("HeunDiscreteScheduler", {}),
-    "lcm": ("LCMScheduler", {}),
-    "pndm": ("PNDMScheduler", {}),
-    "unipc": ("UniPCMultistepScheduler", {}),
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerSpec:
+    """The class in diffusers and its settings beyond the model's own; the name in web UIs."""
+
+    class_name: str
+    webui_sampler: str
+    webui_schedule: str | None = None
+    config: Mapping[str, bool | str] = field(default_factory=dict)
+
+
+# "default" has no entry: it is the scheduler that the model comes with.
+SCHEDULERS: Mapping[str, SchedulerSpec] = {
+    "ddim": SchedulerSpec("DDIMScheduler", "DDIM"),
+    "ddpm": SchedulerSpec("DDPMScheduler", "DDPM"),
+    "deis": SchedulerSpec("DEISMultistepScheduler", "DEIS"),
+    "dpmpp_2m": SchedulerSpec("DPMSolverMultistepScheduler", "DPM++ 2M"),
+    "dpmpp_2m_karras": SchedulerSpec(
+        "DPMSolverMultistepScheduler",
+        "DPM++ 2M",
+        webui_schedule="Karras",
+        config={"use_karras_sigmas": True},
+    ),
+    "dpmpp_2m_sde": SchedulerSpec(
+        "DPMSolverMultistepScheduler",
+        "DPM++ 2M SDE",
+        config={"algorithm_type": "sde-dpmsolver++"},
+    ),
+    "dpmpp_sde": SchedulerSpec("DPMSolverSinglestepScheduler", "DPM++ SDE"),
+    "euler": SchedulerSpec("EulerDiscreteScheduler", "Euler"),
+    "euler_a": SchedulerSpec("EulerAncestralDiscreteScheduler", "Euler a"),
+    "flow_euler": SchedulerSpec("FlowMatchEulerDiscreteScheduler", "Euler"),
+    "heun": SchedulerSpec("HeunDiscreteScheduler", "Heun"),
+    "lcm": SchedulerSpec("LCMScheduler", "LCM"),
+    "pndm": SchedulerSpec("PNDMScheduler", "PLMS"),
+    "unipc": SchedulerSpec("UniPCMultistepScheduler", "UniPC"),
 }
-# Ours, and what web UIs call sampler and schedule. "default" is not here: which it is, the model alone knows.
-WEBUI_SAMPLERS = {
-    "ddim": "DDIM",
-    "ddpm": "DDPM",
-    "deis": "DEIS",
-    "dpmpp_2m": "DPM++ 2M",
-    "dpmpp_2m_karras": "DPM++ 2M",
-    "dpmpp_2m_sde": "DPM++ 2M SDE",
-    "dpmpp_sde": "DPM++ SDE",
-    "euler": "Euler",
-    "euler_a": "Euler a",
-    "flow_euler": "Euler",
-    "heun": "Heun",
-    "lcm": "LCM",
-    "pndm": "PLMS",
-    "unipc": "UniPC",
-}
-WEBUI_SCHEDULES = {"dpmpp_2m_karras": "Karras"}

@@ -1,4 +1,4 @@
-"""What is wrong in a job, said so that it can be mended: place, setting, and the nearest right one."""
+"""The mistakes in a job as sentences: where it is, what is wrong, and what to write instead."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,33 +9,44 @@ from pydantic_core import ErrorDetails
 
 from imagekiln.steps.job.introspection import (
     SettingPath,
+    accepts_type,
+    format_path,
     has_group_kinds,
     has_user_defined_keys,
     iter_setting_paths,
+    kinds_with_setting,
+    setting_bounds,
     setting_description,
     setting_names,
 )
 
-# What people write for what is meant, where no letters show it.
+# Common names of a choice that are not spelled like it.
 SYNONYMS = {"fp16": "float16", "fp32": "float32", "half": "float16", "gpu": "cuda", "jpg": "jpeg"}
-# How alike two names must be for one to be a misspelling of the other: in its group, and in any other.
-MIN_SIMILARITY, MIN_SIMILARITY_ELSEWHERE = 0.6, 0.8
+# How similar a name must be to a setting of its group, or of another, to be a misspelling of it.
+MIN_SIMILARITY = 0.6
+MIN_SIMILARITY_ELSEWHERE = 0.8
 MAX_VALUE_CHARS = 60
 REMEDIES = {
-    "finite_number": "write a finite number",
-    "float_parsing": "write a number",
-    "float_type": "write a number",
-    "greater_than": "write more than {gt}",
-    "greater_than_equal": "write {ge} or more",
-    "int_from_float": "write a whole number",
-    "int_parsing": "write a whole number",
-    "int_parsing_size": "write a smaller number",
-    "int_type": "write a whole number",
-    "less_than": "write less than {lt}",
-    "less_than_equal": "write {le} or less",
-    "string_too_short": "write something",
-    "too_short": "write at least one",
+    "bool_parsing": "write true or false",
+    "bool_type": "write true or false",
+    "dict_type": "write a group of settings",
+    "string_too_long": "write at most {max_length} characters",
+    "too_long": "list at most {max_length}",
+    "too_short": "list at least one",
     "tuple_type": "write a list, such as [one, two]",
+}
+NUMBER_ERRORS = {
+    "finite_number",
+    "float_parsing",
+    "float_type",
+    "greater_than",
+    "greater_than_equal",
+    "int_from_float",
+    "int_parsing",
+    "int_parsing_size",
+    "int_type",
+    "less_than",
+    "less_than_equal",
 }
 
 
@@ -43,120 +54,190 @@ def describe_validation_errors(
     job: type[BaseModel],
     errors: Sequence[ErrorDetails],
     name: str,
-    places: Mapping[SettingPath, str],
+    locations: Mapping[SettingPath, str],
 ) -> list[str]:
-    """One sentence for each wrong setting. `places` says where each stands in the file `name`."""
+    """One sentence for each wrong setting. `locations` has where each was set; `name` is the file.
+
+    Where a setting takes several types, pydantic reports each of them: one sentence is enough.
+    """
     paths = [_setting_path(job, error) for error in errors]
-    said: dict[SettingPath, str] = {}
+    problems: dict[SettingPath, str] = {}
     for path, error in zip(paths, errors, strict=True):
-        # Of a setting that may be one of several kinds, pydantic tells why it is none of them: once is enough.
-        deeper = any(other[: len(path)] == path != other for other in paths)
-        if not deeper and (path not in said or error["type"] == "too_short"):
-            said[path] = _describe_error(job, path, error, name, places)
-    return list(said.values())
+        if any(_is_inside(other, path) for other in paths):
+            continue
+        if path not in problems or error["type"] == "too_short":
+            problems[path] = _describe_problem(job, path, error)
+
+    sentences = []
+    for path, problem in problems.items():
+        where = _find_location(path, name, locations)
+        setting = format_path(path) or "the job"
+        sentences.append(f"{where}: {setting} {problem}.")
+    return sentences
 
 
-def _describe_error(
-    job: type[BaseModel],
-    path: SettingPath,
-    error: ErrorDetails,
-    name: str,
-    places: Mapping[SettingPath, str],
-) -> str:
-    where = next(
-        (places[path[:depth]] for depth in range(len(path), -1, -1) if path[:depth] in places), name
-    )
-    return (
-        f"{where}: {'.'.join(map(str, path)) or 'the job'} {_describe_problem(job, path, error)}."
-    )
+def _is_inside(path: SettingPath, group: SettingPath) -> bool:
+    return path != group and path[: len(group)] == group
+
+
+def _find_location(path: SettingPath, name: str, locations: Mapping[SettingPath, str]) -> str:
+    """Where the setting, or else the innermost group around it, was set; otherwise the file."""
+    for depth in range(len(path), -1, -1):
+        if path[:depth] in locations:
+            return locations[path[:depth]]
+    return name
 
 
 def _describe_problem(job: type[BaseModel], path: SettingPath, error: ErrorDetails) -> str:
     match error["type"]:
         case "extra_forbidden" | "invalid_key":
-            return f"is no setting; {_suggest_setting(job, path)}"
+            return _describe_unknown_setting(job, path)
         case "missing":
-            return "is missing; write it"
+            return f"is missing; {_suggest_description(job, path) or 'add it'}"
         case "value_error":
             return error["msg"].removeprefix("Value error, ")
         case "union_tag_invalid":
-            given = str(error["ctx"]["tag"])
-            return f"is {_format_value(given)}; {_suggest_choice(given, _split_choices(error['ctx']['expected_tags']))}"
+            kind = str(error["ctx"]["tag"])
+            choices = _split_choices(error["ctx"]["expected_tags"])
+            return f"is {_format_value(kind)}; {_suggest_choice(kind, choices)}"
         case _:
-            return f"is {_format_value(error['input'])}; {_suggest_remedy(job, path, error)}"
+            return f"is {_format_value(error['input'])}; {_suggest_value(job, path, error)}"
 
 
-def _suggest_remedy(job: type[BaseModel], path: SettingPath, error: ErrorDetails) -> str:
-    given, context = error["input"], error.get("ctx", {})
+def _suggest_value(job: type[BaseModel], path: SettingPath, error: ErrorDetails) -> str:
     match error["type"]:
         case "literal_error":
-            return _suggest_choice(str(given), _split_choices(context["expected"]))
-        case "string_pattern_mismatch" if described := setting_description(job, path):
-            return f"write {described[:1].lower()}{described[1:].rstrip('.')}"
+            choices = _split_choices(error["ctx"]["expected"])
+            return _suggest_choice(str(error["input"]), choices)
+        case "string_pattern_mismatch" | "string_too_short":
+            return _suggest_description(job, path) or "write some text"
         case "string_type":
-            return (
-                "write text"
-                if given is None or isinstance(given, dict | list)
-                else "put it in quotes"
-            )
+            return _suggest_text(job, path, error["input"])
         case "model_type":
-            return f"write settings in it: {', '.join(setting_names(job, path))}"
+            paths = [format_path((*path, name)) for name in setting_names(job, path)]
+            return f"it is a group: set {', '.join(paths)}"
+        case kind if kind in NUMBER_ERRORS:
+            return f"write {_describe_number(job, path)}"
         case kind if kind in REMEDIES:
-            return REMEDIES[kind].format(**context)
+            return REMEDIES[kind].format(**error.get("ctx", {}))
+        case kind if kind.startswith(("datetime_", "timezone_")):
+            return "write a date and time with an offset, such as 2026-11-21T01:30:00+00:00"
         case _:
             return error["msg"][:1].lower() + error["msg"][1:]
 
 
-def _split_choices(listed: object) -> list[str]:
-    return [choice.strip("'") for choice in str(listed).replace(" or ", ", ").split(", ")]
+def _suggest_text(job: type[BaseModel], path: SettingPath, value: object) -> str:
+    if value is not None and not isinstance(value, dict | list):
+        return "put it in quotes"
+    return "write text or a list" if accepts_type(job, path, tuple) else "write text"
 
 
-def _suggest_choice(given: str, choices: list[str]) -> str:
-    spelled = SYNONYMS.get(given.lower(), given.lower().replace("+", "p"))
-    close = get_close_matches(spelled, choices, n=1, cutoff=MIN_SIMILARITY)
-    return f'write "{close[0]}"' if close else f"write one of {', '.join(choices)}"
+def _suggest_description(job: type[BaseModel], path: SettingPath) -> str | None:
+    """The setting's description as a remedy: write the folder or URI that holds the runs."""
+    description = setting_description(job, path)
+    if description is None:
+        return None
+    first_word = description.partition(" ")[0]
+    if first_word.istitle():
+        description = description[:1].lower() + description[1:]
+    return f"write {description.rstrip('.')}"
 
 
-def _suggest_setting(job: type[BaseModel], path: SettingPath) -> str:
-    """A setting of that group that is spelled much alike, or else those of other groups."""
-    given, here = str(path[-1]).lower() if path else "", setting_names(job, path[:-1])
-    if given in here:
-        return "it is one of another kind, so remove it or change kind"
-    if get_close_matches(given, here, cutoff=MIN_SIMILARITY):
-        return _suggest_choice(given, here)
-    elsewhere = [place for place in iter_setting_paths(job) if len(place) > 1]
-    close = get_close_matches(
-        given, {str(place[-1]) for place in elsewhere}, n=1, cutoff=MIN_SIMILARITY_ELSEWHERE
-    )
-    found = [".".join(map(str, place)) for place in elsewhere if place[-1] in close]
-    return f"write {' or '.join(found)}" if found else _suggest_choice(given, here)
+def _describe_number(job: type[BaseModel], path: SettingPath) -> str:
+    """The numbers that the setting takes, such as: a whole number from 1 to 1000."""
+    noun = "a whole number" if accepts_type(job, path, int) else "a number"
+    bounds = setting_bounds(job, path)
+    if bounds.ge is not None and bounds.le is not None:
+        return f"{noun} from {bounds.ge} to {bounds.le}"
+
+    phrases = {
+        "of at least": bounds.ge,
+        "greater than": bounds.gt,
+        "at most": bounds.le,
+        "less than": bounds.lt,
+    }
+    limits = [f"{phrase} {limit}" for phrase, limit in phrases.items() if limit is not None]
+    return f"{noun} {' and '.join(limits)}".rstrip()
+
+
+def _split_choices(text: object) -> list[str]:
+    choices = str(text).replace(" or ", ", ").split(", ")
+    return [choice.strip("'") for choice in choices]
+
+
+def _suggest_choice(value: str, choices: list[str]) -> str:
+    match = _closest(value, choices)
+    return f'write "{match}"' if match else f"write one of {', '.join(choices)}"
+
+
+def _closest(value: str, choices: list[str]) -> str | None:
+    lowered = value.lower()
+    spelling = SYNONYMS.get(lowered, lowered.replace("+", "p"))
+    matches = get_close_matches(spelling, choices, n=1, cutoff=MIN_SIMILARITY)
+    return matches[0] if matches else None
+
+
+def _describe_unknown_setting(job: type[BaseModel], path: SettingPath) -> str:
+    """The problem, with the setting that was probably meant: of that group, or else of another."""
+    *group, last = path or [""]
+    name = str(last).lower()
+    names = setting_names(job, tuple(group))
+    if name in names:
+        return _describe_setting_of_other_kind(job, (*group, name))
+
+    match = _closest(name, names)
+    if match:
+        return f"is not a setting; write {format_path((*group, match))}"
+    elsewhere = _same_setting_elsewhere(job, name)
+    if elsewhere:
+        paths = " or ".join(map(format_path, elsewhere))
+        return f"is not a setting; write {paths}"
+    owner = f"the settings of {format_path(tuple(group))}" if group else "the settings"
+    return f"is not a setting; {owner} are {', '.join(names)}"
+
+
+def _describe_setting_of_other_kind(job: type[BaseModel], path: SettingPath) -> str:
+    kinds = " or ".join(kinds_with_setting(job, path))
+    kind_path = format_path((*path[:-1], "kind"))
+    return f"is a setting of {kind_path} {kinds}; remove it, or change {kind_path}"
+
+
+def _same_setting_elsewhere(job: type[BaseModel], name: str) -> list[SettingPath]:
+    """The settings inside any group whose name is nearest to `name`, if one is near enough."""
+    paths_by_name: dict[str, list[SettingPath]] = {}
+    for path in iter_setting_paths(job):
+        if len(path) > 1:
+            paths_by_name.setdefault(str(path[-1]), []).append(path)
+    matches = get_close_matches(name, paths_by_name, n=1, cutoff=MIN_SIMILARITY_ELSEWHERE)
+    return paths_by_name[matches[0]] if matches else []
 
 
 def _setting_path(job: type[BaseModel], error: ErrorDetails) -> SettingPath:
-    """The path of a setting, without the words that pydantic adds for the members of a union."""
+    """The path of the setting, without the names that pydantic adds for the members of a union."""
     path: SettingPath = ()
-    told = False  # of a group that has kinds, pydantic tells the kind first
+    kind_skipped = False  # in a group that has kinds, pydantic names the kind first
     for name in error["loc"]:
         if name == "[key]":
             continue
-        if has_group_kinds(job, path) and not told:
-            told = True
+        if has_group_kinds(job, path) and not kind_skipped:
+            kind_skipped = True
         elif isinstance(name, int) or setting_names(job, path) or has_user_defined_keys(job, path):
-            path, told = (*path, name), False
+            path = (*path, name)
+            kind_skipped = False
     return (*path, "kind") if error["type"] == "union_tag_invalid" else path
 
 
-def _format_value(given: object) -> str:
-    match given:
+def _format_value(value: object) -> str:
+    match value:
         case None:
             return "empty"
         case bool():
-            return str(given).lower()
+            return str(value).lower()
         case dict():
             return "a group of settings"
         case list() | tuple():
-            return "a list" if given else "an empty list"
+            return "a list" if value else "an empty list"
         case str():
-            return json.dumps(given[:MAX_VALUE_CHARS], ensure_ascii=False)
+            return json.dumps(value[:MAX_VALUE_CHARS], ensure_ascii=False)
         case _:
-            return str(given)[:MAX_VALUE_CHARS]
+            return str(value)[:MAX_VALUE_CHARS]

@@ -1,4 +1,4 @@
-"""The shortcuts that a job takes: what they are called, and which models can take them."""
+"""Whether a pipeline can do what a job asks for, and what the job's shortcuts are called."""
 
 from collections.abc import Iterator
 
@@ -16,33 +16,38 @@ def shortcuts_label(speed: SpeedSettings) -> str | None:
 
 
 def model_key_extras(speed: SpeedSettings) -> Iterator[str]:
-    """What beside the model's files and dtype changes every picture of a job."""
+    """The settings that, besides the model's files and dtype, change every image of a job."""
     if speed.quantization != "none":
         yield speed.quantization
 
 
+def require_compatibility(job: Job, pipeline: str) -> None:
+    """Check the job's shortcuts, adapters and LoRAs against its pipeline.
+
+    Raises BadInput where the pipeline takes one of them not, Missing, TryAgain.
+    """
+    require_shortcut_support(job, pipeline)
+    require_adapter_support(job.model, pipeline)
+    require_lora_support(job.model, pipeline)
+
+
 def require_shortcut_support(job: Job, pipeline: str) -> None:
-    """Raise BadInput where a shortcut of the job is none for this pipeline's class, or for the rest of the job."""
+    """Raise BadInput where a shortcut does not suit this pipeline or the rest of the job."""
     if job.speed.quantization != "fp8":
         return
     if job.model.dtype != "bfloat16":
         raise BadInput(
-            f"speed.quantization is fp8, which scales bfloat16, and model.dtype is {job.model.dtype}. Write bfloat16."
+            "speed.quantization is fp8, which scales bfloat16, and model.dtype is "
+            f"{job.model.dtype}. Write bfloat16."
         )
     if pipeline not in FAMILIES:
-        names = ", ".join(each.removesuffix("Pipeline") for each in FAMILIES)
+        names = ", ".join(name.removesuffix("Pipeline") for name in FAMILIES)
         raise BadInput(
-            f"speed.quantization is not for {pipeline.removesuffix('Pipeline')}: it works with {names}. "
-            "Set it to none, or take such a model."
+            f"speed.quantization does not work with {pipeline.removesuffix('Pipeline')}: "
+            f"it works with {names}. Set it to none, or name such a model."
         )
     if job.model.loras:
         raise BadInput(
-            "speed.quantization is fp8, and model.loras change layers that are in 8 bits then. Remove one."
+            "speed.quantization is fp8, and model.loras change layers that would be in 8 bits. "
+            "Remove one of them."
         )
-
-
-def require_compatibility(job: Job, pipeline: str) -> None:
-    """Raise BadInput where a shortcut, a network or a LoRA of the job is none for this pipeline; Missing, TryAgain."""
-    require_shortcut_support(job, pipeline)
-    require_adapter_support(job.model, pipeline)
-    require_lora_support(job.model, pipeline)

@@ -1,7 +1,8 @@
-"""What a plan must know of a model without loading it: where its files are, and what decides its pixels."""
+"""What a plan records of a model, without loading it: its pipeline, its sizes and its digest."""
 
 import hashlib
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -16,6 +17,12 @@ from imagekiln.steps.storage.uri import BUNDLED_PREFIX, resolve_path
 PICKLE_SUFFIXES = {".bin", ".ckpt", ".pt", ".pth", ".pkl"}
 IRRELEVANT_SUFFIXES = {".md", ".txt", ".png", ".jpg", ".jpeg", ".webp", ".gitattributes", ".lock"}
 TOKENIZER_TEXT_FILES = {"merges.txt", "vocab.txt"}
+DENOISER_COMPONENTS = ("unet", "transformer", "prior")
+DEFAULT_SAMPLE_SIZE = 128  # of latents, where a configuration states none
+DEFAULT_VAE_SCALE_FACTOR = 8
+MIN_SIZE_MULTIPLE = 8  # pipelines require a multiple of 8 whatever the VAE
+
+Config = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,26 +37,37 @@ class ModelFacts:
 
 
 def load_model_facts(model: ModelSettings) -> ModelFacts:
-    """Read the model's configuration.
+    """Find the model's configuration and read it. Raises what `read_model_facts` raises."""
+    return read_model_facts(model, configuration_folder(model))
 
-    Raises BadInput where it is no safetensors pipeline, or none that draws from a text alone, Missing, TryAgain.
+
+def read_model_facts(model: ModelSettings, folder: Path) -> ModelFacts:
+    """Read the model's configuration in `folder`.
+
+    Raises BadInput where it is no safetensors pipeline, or none that draws from a text alone,
+    Missing, TryAgain.
     """
-    folder = configuration_folder(model)
     pipeline, index = _read_model_index(model, folder)
-    if why := unsupported_reason(pipeline):
-        raise BadInput(f"{model.id}: is a {pipeline}, which {why}.")
-    denoiser = next((name for name in ("unet", "transformer", "prior") if name in index), None)
-    vae = "vae" if "vae" in index else None
+    if reason := unsupported_reason(pipeline):
+        raise BadInput(f"{model.id}: is a {pipeline}, which {reason}.")
+    denoiser = next((name for name in DENOISER_COMPONENTS if name in index), None)
     side, multiple = _default_side_and_multiple(
-        *(_read_optional_json(folder / str(name) / "config.json") for name in (denoiser, vae))
+        _read_component_config(folder, denoiser),
+        _read_component_config(folder, "vae" if "vae" in index else None),
     )
-    known = family_of(pipeline)
-    side, multiple = known.default_size or side, known.size_multiple or multiple
-    return ModelFacts(weights_digest(model), pipeline, side, side, multiple)
+    family = family_of(pipeline)
+    side = family.default_size or side
+    return ModelFacts(
+        digest=weights_digest(model),
+        pipeline=pipeline,
+        width=side,
+        height=side,
+        size_multiple=family.size_multiple or multiple,
+    )
 
 
 def configuration_folder(model: ModelSettings) -> Path:
-    """A local folder with at least the model's small files: all of them, or a hub model's configuration."""
+    """A local folder with at least the model's small files: the model's own, or the hub's cache."""
     if is_hub_id(model.id):
         return download_configuration(model)
     folder = Path(resolve_path(model.id))
@@ -64,40 +82,47 @@ def configuration_folder(model: ModelSettings) -> Path:
             )
     if not (folder / "model_index.json").is_file():
         raise BadInput(
-            f"{model.id}: has no model_index.json, so it is no diffusers pipeline. Name another folder."
+            f"{model.id}: has no model_index.json, so it is no diffusers pipeline. "
+            "Name another folder."
         )
     return folder
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a model's name is a hub id: org/name, and no such folder here."""
-    plain = not name.startswith((BUNDLED_PREFIX, ".", "/", "~")) and name.count("/") == 1
-    return plain and not Path(name).exists()
+    """Whether a model's name is a hub id: org/name, and no such folder exists here."""
+    has_two_parts = name.count("/") == 1
+    is_path = name.startswith((BUNDLED_PREFIX, ".", "/", "~"))
+    return has_two_parts and not is_path and not Path(name).exists()
 
 
 def weights_digest(model: HubReference) -> str:
-    """What identifies the weights: a hub model's commit, or the hash of a local folder's files, not its path."""
+    """What identifies the weights: a hub model's commit, or the hash of a local folder's files."""
     if is_hub_id(model.id):
         return f"{model.id}@{model.revision}"
     folder = Path(resolve_path(model.id))
     total = hashlib.sha256()
     with translate_errors(model.id):
-        for path in sorted(
-            path for path in folder.rglob("*") if path.is_file() and _affects_pixels(path, folder)
-        ):
-            total.update(f"{path.relative_to(folder).as_posix()}\0{file_sha256(path)}\n".encode())
+        for path in sorted(_files_that_affect_pixels(folder)):
+            name = path.relative_to(folder).as_posix()
+            total.update(f"{name}\0{file_sha256(path)}\n".encode())
     return f"sha256:{total.hexdigest()}"
 
 
-def _affects_pixels(path: Path, folder: Path) -> bool:
-    hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-    return not hidden and (
-        path.suffix.lower() not in IRRELEVANT_SUFFIXES or path.name in TOKENIZER_TEXT_FILES
-    )
+def _files_that_affect_pixels(folder: Path) -> Iterator[Path]:
+    for path in folder.rglob("*"):
+        if path.is_file() and _affects_pixels(path.relative_to(folder)):
+            yield path
 
 
-def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, dict[str, object]]:
-    """The class of the pipeline in a folder, and its components. Raises BadInput where one of them is a pickle."""
+def _affects_pixels(path: Path) -> bool:
+    hidden = any(part.startswith(".") for part in path.parts)
+    if hidden:
+        return False
+    return path.suffix.lower() not in IRRELEVANT_SUFFIXES or path.name in TOKENIZER_TEXT_FILES
+
+
+def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, Config]:
+    """The pipeline's class and its components. Raises BadInput where a component is a pickle."""
     index = read_json(folder / "model_index.json", model.id)
     pipeline = index.get("_class_name")
     if not isinstance(pipeline, str):
@@ -108,55 +133,69 @@ def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, dict[str
     return pipeline, index
 
 
-def _refuse_pickles(model: ModelSettings, folder: Path, index: dict[str, object]) -> None:
-    """Raise BadInput where a component has pickles and no safetensors. The pipeline reads nothing of other folders."""
-    names = (
-        list_hub_files(model)
-        if is_hub_id(model.id)
-        else [each.relative_to(folder) for each in folder.rglob("*")]
-    )
+def _refuse_pickles(model: ModelSettings, folder: Path, index: Config) -> None:
+    """Raise BadInput where a component has pickles and no safetensors.
+
+    Folders that are no components are skipped: the pipeline reads nothing from them.
+    """
     paths = [
-        path for path in map(PurePosixPath, names) if isinstance(index.get(path.parts[0]), list)
+        path for path in _list_files(model, folder) if isinstance(index.get(path.parts[0]), list)
     ]
-    safe = {path.parent for path in paths if path.suffix == ".safetensors"}
+    safe_folders = {path.parent for path in paths if path.suffix == ".safetensors"}
     for path in sorted(paths):
-        if path.suffix.lower() in PICKLE_SUFFIXES and path.parent not in safe:
+        if path.suffix.lower() in PICKLE_SUFFIXES and path.parent not in safe_folders:
             raise BadInput(
                 f"{model.id}: {path} is a pickle, which can run code. Convert it to safetensors."
             )
 
 
-def _default_side_and_multiple(
-    denoiser: dict[str, object], vae: dict[str, object]
-) -> tuple[int, int]:
-    factor = _vae_scale_factor(vae)
-    sample, patch = (
-        denoiser.get("sample_size", 128),
-        denoiser.get("patch_size", 2 if "all_patch_size" in denoiser else 1),
-    )
-    latent = sample if isinstance(sample, int) else 128
-    # Pipelines ask for a multiple of 8 whatever the VAE; transformers also cut latents into patches.
-    cut = max(patch if isinstance(patch, int) else 2, _packing_factor(denoiser, vae))
-    return latent * factor, max(8, factor * cut)
+def _list_files(model: ModelSettings, folder: Path) -> list[PurePosixPath]:
+    """The paths of the model's files within it, the weights included."""
+    if is_hub_id(model.id):
+        return [PurePosixPath(name) for name in list_hub_files(model)]
+    return [PurePosixPath(path.relative_to(folder)) for path in folder.rglob("*")]
 
 
-def _packing_factor(denoiser: dict[str, object], vae: dict[str, object]) -> int:
-    """The side of the squares of latents that a pipeline packs into channels: FLUX says nothing of it as a patch."""
-    channels, latents = denoiser.get("in_channels"), vae.get("latent_channels")
-    return 2 if isinstance(latents, int) and channels == 4 * latents else 1
+def _default_side_and_multiple(denoiser: Config, vae: Config) -> tuple[int, int]:
+    """The side of a default image, and what sizes must be a multiple of, both in pixels."""
+    scale = _vae_scale_factor(vae)
+    sample_size = denoiser.get("sample_size", DEFAULT_SAMPLE_SIZE)
+    latent_side = sample_size if isinstance(sample_size, int) else DEFAULT_SAMPLE_SIZE
+    # Transformers cut latents into patches, of which a side must be a whole number.
+    latents_per_patch = max(_patch_size(denoiser), _packing_factor(denoiser, vae))
+    return latent_side * scale, max(MIN_SIZE_MULTIPLE, scale * latents_per_patch)
 
 
-def _vae_scale_factor(vae: dict[str, object]) -> int:
+def _patch_size(denoiser: Config) -> int:
+    default = 2 if "all_patch_size" in denoiser else 1
+    patch_size = denoiser.get("patch_size", default)
+    return patch_size if isinstance(patch_size, int) else 2
+
+
+def _packing_factor(denoiser: Config, vae: Config) -> int:
+    """The side of the squares of latents that a pipeline packs into channels.
+
+    FLUX does so, and its configuration does not state it as a patch size.
+    """
+    channels = denoiser.get("in_channels")
+    latent_channels = vae.get("latent_channels")
+    packed = isinstance(latent_channels, int) and channels == 4 * latent_channels
+    return 2 if packed else 1
+
+
+def _vae_scale_factor(vae: Config) -> int:
     blocks = vae.get("block_out_channels") or vae.get("encoder_block_out_channels")
-    return 2 ** (len(blocks) - 1) if isinstance(blocks, list) else 8
+    return 2 ** (len(blocks) - 1) if isinstance(blocks, list) else DEFAULT_VAE_SCALE_FACTOR
 
 
-def _read_optional_json(path: Path) -> dict[str, object]:
+def _read_component_config(folder: Path, component: str | None) -> Config:
+    """A component's configuration; empty where the model has no such component or no such file."""
+    path = folder / str(component) / "config.json"
     return read_json(path, str(path)) if path.is_file() else {}
 
 
-def read_json(path: Path, name: str) -> dict[str, object]:
-    """The settings in a file of what `name` names. Raises BadInput where it holds none, Missing, TryAgain."""
+def read_json(path: Path, name: str) -> Config:
+    """The JSON object in a file of what errors call `name`. Raises BadInput, Missing, TryAgain."""
     try:
         with translate_errors(str(path)):
             content = json.loads(path.read_bytes())
@@ -170,5 +209,5 @@ def read_json(path: Path, name: str) -> dict[str, object]:
 
 
 def default_image_size(job: Job, facts: ModelFacts) -> tuple[int, int]:
-    """Width and height of an image whose row says nothing, in pixels."""
+    """Width and height, in pixels, of an image whose row states neither."""
     return job.defaults.width or facts.width, job.defaults.height or facts.height

@@ -1,6 +1,6 @@
-"""What differs between the families of diffusers' text-to-image pipelines: one small table.
+"""What differs between the families of diffusers' text-to-image pipelines, as tables.
 
-A pipeline that stands in no row takes the plain path: prompts as text, and a generator for each image.
+A pipeline in no table takes the plain path: prompts as text, and a generator for each image.
 """
 
 import re
@@ -8,22 +8,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-# How a pipeline takes its first noise, by what it makes of (channels, height, width) of the VAE's latents:
-# the same; squares of 2 x 2 packed into a sequence; or squares of 2 x 2 folded into the channels.
+# How a pipeline lays out its first noise, of shape (channels, height, width) of the VAE's latents:
+# as it is; squares of 2 x 2 packed into a sequence; or squares of 2 x 2 folded into the channels.
 LatentLayout = Literal["whole", "packed", "folded"]
 EmbeddingIndices = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """One family. `positive` and `negative` name arguments and where `encode_prompt` returns their embeddings.
+    """How one family is called.
 
-    Without `positive`, prompts go as text. `guidance` names the argument for a row's guidance; up to `unguided`, it
-    leaves the negative prompt out. `padded` is the number of tokens to which the texts of a batch are padded, under
-    their masks, where the family would pad to the longest of them. Where no mask hides the padding, or nothing is
-    known, `alone` draws one image at a time. `listed` embeddings go as a list. `float32` latents stay so in models of
-    any dtype. `side` is the default size and `multiple` what sizes must be a multiple of, both in pixels; None: as the
-    model's own files say. `loras` says whether the pipeline takes any; of one that is not known, only loading it tells.
+    `positive_embeds` and `negative_embeds` map arguments to the places of their embeddings in what
+    `encode_prompt` returns; without the former, prompts are passed as text.
+    `guidance_argument` names the argument for a row's guidance; up to `guidance_threshold`, the
+    pipeline ignores the negative prompt.
+    `pad_to_tokens` is the length to which the texts of a batch are padded, under their masks, where
+    the family would pad to the longest of them. Where no mask hides the padding, or nothing is
+    known, images are drawn `one_at_a_time`.
+    `float32_latents`: latents stay in float32 whatever the model's dtype.
+    `default_size` and `size_multiple` are in pixels; None: as the model's own files state.
+    `supports_loras` is True for unknown pipelines: only loading one tells.
     """
 
     positive_embeds: EmbeddingIndices = field(default_factory=dict)
@@ -56,13 +60,13 @@ _POOLED = Family(
     compile_mode="whole",
 )
 _T5 = Family(_MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, compile_mode="whole", supports_loras=False)
-# Compiling by region takes a model that names its repeated blocks; the others are compiled whole.
+# Regional compilation needs a model that names its repeated blocks; others are compiled whole.
 FAMILIES: Mapping[str, Family] = {
     "StableDiffusionPipeline": _UNET,
     "StableDiffusionXLPipeline": _POOLED,
     "LatentConsistencyModelPipeline": Family({"prompt_embeds": 0}, compile_mode="whole"),
     "StableDiffusion3Pipeline": _POOLED,
-    # Its negative prompts would double the work by another scale than guidance, so they are not read.
+    # Negative prompts have a scale of their own and double the work: they are not used.
     "FluxPipeline": Family(
         {"prompt_embeds": 0, "pooled_prompt_embeds": 1},
         latent_layout="packed",
@@ -90,11 +94,12 @@ FAMILIES: Mapping[str, Family] = {
     "AuraFlowPipeline": Family(
         _MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, default_size=1024, compile_mode="whole"
     ),
-    # Its transformer cuts a batch to the longest text of it.
+    # Its transformer truncates a batch to the batch's longest text.
     "Lumina2Pipeline": Family(
         _MASKED_EMBEDS, _NEGATIVE_MASKED_EMBEDS, one_at_a_time=True, compile_mode="whole"
     ),
-    # One more than the 512 tokens that it reads: a mask without padding would be dropped, and other kernels used.
+    # One more than the 512 tokens that it reads: diffusers drops a mask without padding, and other
+    # kernels would run.
     "QwenImagePipeline": Family(
         {"prompt_embeds": 0, "prompt_embeds_mask": 1},
         {"negative_prompt_embeds": 0, "negative_prompt_embeds_mask": 1},
@@ -119,10 +124,10 @@ FAMILIES: Mapping[str, Family] = {
         float32_latents=True,
         compile_mode="whole",
     ),
-    # A text with words in quotes changes how its whole batch is guided.
+    # A text with words in quotes changes the guidance of its whole batch.
     "HunyuanImagePipeline": Family(
-        {name: place for place, name in enumerate(_HUNYUAN_EMBEDS)},
-        {f"negative_{name}": place for place, name in enumerate(_HUNYUAN_EMBEDS)},
+        {name: index for index, name in enumerate(_HUNYUAN_EMBEDS)},
+        {f"negative_{name}": index for index, name in enumerate(_HUNYUAN_EMBEDS)},
         guidance_argument="distilled_guidance_scale",
         one_at_a_time=True,
         default_size=2048,
@@ -139,10 +144,12 @@ def family_of(pipeline: str) -> Family:
 
 
 NAME_AN_IMAGE_MODEL = "Name a model of images"
-# In this order: a video pipeline may start from a picture too.
+# The first match counts: a video pipeline may start from an image too.
 UNSUPPORTED_CLASSES: Mapping[str, str] = {
-    r"Video|Vid|Animat|ToWorld|[IT]2V|^Wan|^LTX|^Mochi|^Allegro|^Latte|^Helios|^SkyReels|^Cosmos(?!2TextToImage)"
-    r"|^Consis|^Chrono|^AnyFlow|^PIA|^SanaWM": f"makes videos. {NAME_AN_IMAGE_MODEL}",
+    r"Video|Vid|Animat|ToWorld|[IT]2V|^Wan|^LTX|^Mochi|^Allegro|^Latte|^Helios|^SkyReels"
+    r"|^Cosmos(?!2TextToImage)|^Consis|^Chrono|^AnyFlow|^PIA|^SanaWM": (
+        f"makes videos. {NAME_AN_IMAGE_MODEL}"
+    ),
     r"Audio|Music|^AceStep|^Dance": f"makes sounds. {NAME_AN_IMAGE_MODEL}",
     r"DiffusionGemma|^LLaDA|^ShapE|Protein": f"makes no images. {NAME_AN_IMAGE_MODEL}",
     r"^(DDIM|DDPM|PNDM|LDM|DiT|ScoreSdeVe|KarrasVe|ConsistencyModel|VersatileDiffusion)Pipeline": (
@@ -152,20 +159,24 @@ UNSUPPORTED_CLASSES: Mapping[str, str] = {
         "is one stage of a model that draws in several. Name a model of one stage"
     ),
     r"^Kandinsky(V22)?CombinedPipeline": (
-        "draws in several stages, and a row's sampler would reach none of them. Name a model of one stage"
+        "draws in several stages, and a row's sampler would reach none of them. "
+        "Name a model of one stage"
     ),
-    r"Img2Img|I2I|Edit(?!ing)|Pix2Pix|In[Pp]aint|RePaint|PaintBy|Fill|Redux|Variation|Upscal|Super|Refiner|SRPipe|Depth"
-    r"|Blip|^Cycle|DualGuided|^Marigold|Layered|^VisualCloze|Control|Adapter|AttendAndExcite": (
-        "draws from more than a text. Name a model that needs no more"
-    ),
+    r"Img2Img|I2I|Edit(?!ing)|Pix2Pix|In[Pp]aint|RePaint|PaintBy|Fill|Redux|Variation|Upscal|Super"
+    r"|Refiner|SRPipe|Depth|Blip|^Cycle|DualGuided|^Marigold|Layered|^VisualCloze|Control|Adapter"
+    r"|AttendAndExcite": ("draws from more than a text. Name a model that needs no more"),
 }
 
 
 def unsupported_reason(pipeline: str) -> str | None:
-    """Why a class of pipelines, by its name, draws no images from texts, and what to do; None where nothing says so."""
-    return next(
-        (why for words, why in UNSUPPORTED_CLASSES.items() if re.search(words, pipeline)), None
-    )
+    """Why a class of pipelines draws no images from text alone, and what to do.
+
+    Judged by the name of the class; None where nothing in it says so.
+    """
+    for pattern, reason in UNSUPPORTED_CLASSES.items():
+        if re.search(pattern, pipeline):
+            return reason
+    return None
 
 
 ImageEncoderClass = Literal["CLIPVisionModelWithProjection", "SiglipVisionModel"]
@@ -173,10 +184,11 @@ ImageEncoderClass = Literal["CLIPVisionModelWithProjection", "SiglipVisionModel"
 
 @dataclass(frozen=True, slots=True)
 class FamilyVariants:
-    """The classes that draw with the components of a pipeline. `control` is the class of the ControlNet that it takes.
+    """The classes that draw from input images with the components of a pipeline.
 
-    `reference` is the class of the image encoder that its IP-Adapters read. `control_source`: whether it takes a
-    control picture beside a source; `all_three`: and beside these a reference.
+    `controlnet` is the class of the ControlNets that it takes, `ip_adapter_encoder` that of the
+    image encoder that its IP-Adapters read. `control_with_source`: whether it takes a control image
+    and a source image at once; `control_source_and_reference`: and a reference image with these.
     """
 
     image_to_image: str | None = None
@@ -223,5 +235,5 @@ FAMILY_VARIANTS: Mapping[str, FamilyVariants] = {
 
 
 def variants_of(pipeline: str) -> FamilyVariants:
-    """What else draws with the components of a pipeline, by the name of its class."""
+    """The variants of a pipeline, by the name of its class."""
     return FAMILY_VARIANTS.get(pipeline, NO_VARIANTS)

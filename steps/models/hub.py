@@ -1,4 +1,4 @@
-"""Models on a hub: one pinned commit, its configuration here, and each failure as a sentence."""
+"""Models on the Hugging Face hub: pinned commits, their files, and failures as sentences."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,7 +20,7 @@ CONFIGURATION_PATTERNS = [
 ACCESS_DENIED_STATUSES = {401, 403}
 NO_MODEL = (Missing, "no such model on the hub, or no access. Check {setting}.id and HF_TOKEN.")
 NO_FILE = (Missing, "has no such file at that revision. Correct {setting}.weight_name.")
-# By the names of the client's errors: it is slow to import.
+# Keyed by name, since the client is slow to import.
 HUB_ERRORS: dict[str, tuple[type[KilnError], str]] = {
     "GatedRepoError": (BadInput, "is gated. Accept its terms on the hub and set HF_TOKEN."),
     "RevisionNotFoundError": (Missing, "has no revision {revision}. Correct {setting}.revision."),
@@ -37,11 +37,11 @@ HUB_ERRORS: dict[str, tuple[type[KilnError], str]] = {
 
 
 class HubReference(Protocol):
-    """Something on a hub, at a commit."""
+    """A repository on the hub, at a commit."""
 
     @property
     def id(self) -> str:
-        """Its name there, as org/name."""
+        """Its name on the hub, as org/name."""
 
     @property
     def revision(self) -> str | None:
@@ -49,100 +49,87 @@ class HubReference(Protocol):
 
 
 def download_configuration(model: ModelSettings) -> Path:
-    """The model's small files, in the hub's cache on this machine. Raises BadInput, Missing, TryAgain."""
-    require_revision(model, "model")
-    from huggingface_hub import (
-        snapshot_download,
-    )  # slow to import, and a local model needs none of it
-
-    with translate_hub_errors(model), _silence_hub_client():
-        folder = Path(
-            snapshot_download(
-                model.id, revision=model.revision, allow_patterns=CONFIGURATION_PATTERNS
-            )
-        )
+    """The model's small files, in the hub's cache. Raises BadInput, Missing, TryAgain."""
+    folder = download_snapshot(model, CONFIGURATION_PATTERNS, "model")
     if not (folder / "model_index.json").is_file():
         raise BadInput(
-            f"{model.id}: has no model_index.json, so it is no diffusers pipeline. Name another model."
+            f"{model.id}: has no model_index.json, so it is no diffusers pipeline. "
+            "Name another model."
         )
     return folder
 
 
-def download_file(wanted: HubReference, name: str, setting: str) -> Path:
-    """One file that `setting` asks for, in the hub's cache on this machine. Raises BadInput, Missing, TryAgain."""
-    require_revision(wanted, setting)
-    from huggingface_hub import hf_hub_download
+def download_file(reference: HubReference, name: str, setting: str) -> Path:
+    """One file of what `setting` names, in the hub's cache. Raises BadInput, Missing, TryAgain."""
+    require_revision(reference, setting)
+    from huggingface_hub import hf_hub_download  # slow to import, and local models do not need it
 
-    with translate_hub_errors(wanted, setting), _silence_hub_client():
-        return Path(hf_hub_download(wanted.id, name, revision=wanted.revision))
+    with translate_hub_errors(reference, setting), _silence_hub_client():
+        return Path(hf_hub_download(reference.id, name, revision=reference.revision))
 
 
-def download_snapshot(wanted: HubReference, patterns: list[str], setting: str) -> Path:
-    """The files of such names, in the hub's cache on this machine. Raises BadInput, Missing, TryAgain."""
-    require_revision(wanted, setting)
+def download_snapshot(reference: HubReference, patterns: list[str], setting: str) -> Path:
+    """The matching files' folder in the hub's cache. Raises BadInput, Missing, TryAgain."""
+    require_revision(reference, setting)
     from huggingface_hub import snapshot_download
 
-    with translate_hub_errors(wanted, setting), _silence_hub_client():
-        return Path(snapshot_download(wanted.id, revision=wanted.revision, allow_patterns=patterns))
+    with translate_hub_errors(reference, setting), _silence_hub_client():
+        folder = snapshot_download(
+            reference.id, revision=reference.revision, allow_patterns=patterns
+        )
+        return Path(folder)
 
 
 def list_hub_files(model: ModelSettings) -> tuple[str, ...]:
-    """The names of the model's files, weights and all; none where the hub cannot be asked."""
+    """The names of the model's files, weights included; none where the hub cannot be reached."""
     from huggingface_hub import HfApi
 
-    with suppress(KilnError), translate_hub_errors(model):  # a model in the cache needs no hub
+    with suppress(KilnError), translate_hub_errors(model):  # a cached model needs no hub
         return tuple(HfApi().list_repo_files(model.id, revision=model.revision))
     return ()
 
 
 @contextmanager
-def translate_hub_errors(wanted: HubReference, setting: str = "model") -> Iterator[None]:
-    """Turn what the hub's client raises inside into a sentence about what `setting` asks for."""
+def translate_hub_errors(reference: HubReference, setting: str = "model") -> Iterator[None]:
+    """Turn what the hub's client raises inside into a sentence about what `setting` names."""
     try:
         yield
     except Exception as error:
-        told_as = _explain_hub_error(wanted, error, setting)
-        if told_as is None:
+        explained = _explain_hub_error(reference, error, setting)
+        if explained is None:
             raise
-        raise told_as from error
+        raise explained from error
 
 
-def require_revision(wanted: HubReference, setting: str) -> None:
-    """Raise BadInput where nothing pins what `setting` asks for to a commit."""
-    if wanted.revision is None:
+def require_revision(reference: HubReference, setting: str) -> None:
+    """Raise BadInput where what `setting` names is not pinned to a commit."""
+    if reference.revision is None:
         raise BadInput(
-            f"{setting}.revision is missing: pin {wanted.id} to a commit, 40 hexadecimal digits."
+            f"{setting}.revision is missing: pin {reference.id} to a commit, 40 hexadecimal digits."
         )
 
 
-def _explain_hub_error(model: HubReference, error: Exception, setting: str) -> KilnError | None:
+def _explain_hub_error(reference: HubReference, error: Exception, setting: str) -> KilnError | None:
     from huggingface_hub import errors
 
     if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
-        error = error.__cause__  # what kept the client from the hub, before it looked on this disk
-    if known := HUB_ERRORS.get(type(error).__name__):
-        kind, sentence = known
-        return kind(f"{model.id}: {sentence.format(revision=model.revision, setting=setting)}")
-    if (
-        isinstance(error, errors.HfHubHTTPError)
-        and error.response.status_code in ACCESS_DENIED_STATUSES
-    ):
-        return BadInput(
-            f"{model.id}: the hub refused access ({error.response.status_code}). Check HF_TOKEN."
-        )
+        error = error.__cause__  # what kept the client from the hub before it looked in the cache
+    name = reference.id
+    if explanation := HUB_ERRORS.get(type(error).__name__):
+        kind, sentence = explanation
+        return kind(f"{name}: {sentence.format(revision=reference.revision, setting=setting)}")
+    if isinstance(error, errors.HfHubHTTPError):
+        status = error.response.status_code
+        if status in ACCESS_DENIED_STATUSES:
+            return BadInput(f"{name}: the hub refused access ({status}). Check HF_TOKEN.")
     if isinstance(error, OSError) and error.errno is not None:
-        return explain_storage_error(str(error.filename or model.id), error)
-    if isinstance(
-        error, errors.HfHubHTTPError | errors.LocalEntryNotFoundError
-    ) or _is_network_error(error):
-        return TryAgain(
-            f"{model.id}: the hub could not be reached. Run again, or name a local folder."
-        )
-    return (
-        BadInput(f"{model.id}: {error_reason(error)}. Name another model.")
-        if isinstance(error, OSError)
-        else None
-    )
+        return explain_storage_error(str(error.filename or name), error)
+    unreachable = isinstance(error, errors.HfHubHTTPError | errors.LocalEntryNotFoundError)
+    if unreachable or _is_network_error(error):
+        return TryAgain(f"{name}: the hub could not be reached. Run again, or name a local folder.")
+    if isinstance(error, OSError):
+        return BadInput(f"{name}: {error_reason(error)}. Name another model.")
+    return None
 
 
 def _is_network_error(error: Exception) -> bool:
@@ -151,7 +138,7 @@ def _is_network_error(error: Exception) -> bool:
 
 @contextmanager
 def _silence_hub_client() -> Iterator[None]:
-    """Keep the client's progress bars and its warnings at each try off the terminal."""
+    """Keep the client's progress bars and retry warnings off the terminal."""
     from huggingface_hub.utils import logging
     from huggingface_hub.utils.tqdm import (
         are_progress_bars_disabled,
@@ -159,7 +146,8 @@ def _silence_hub_client() -> Iterator[None]:
         enable_progress_bars,
     )
 
-    level, hidden = logging.get_verbosity(), are_progress_bars_disabled()
+    level = logging.get_verbosity()
+    hidden = are_progress_bars_disabled()
     logging.set_verbosity(ERROR)
     disable_progress_bars()
     try:

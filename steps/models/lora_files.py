@@ -1,7 +1,7 @@
-"""The files of a job's LoRAs: found, refused where they are none, and known by their bytes."""
+"""The files of a job's LoRAs: located, checked, and identified by their bytes."""
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,27 +11,31 @@ from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.facts import is_hub_id
 from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.hub import download_file
-from imagekiln.steps.models.weights import file_sha256, read
+from imagekiln.steps.models.weights import file_sha256, tensor_names
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import resolve_path
 
 SAFETENSORS_SUFFIX = ".safetensors"
-LENGTH_BYTES = 8  # a safetensors file begins with its header's length, in 64 bits, lowest first
-LORA_TENSOR_MARKERS = ("lora", "lokr")  # one of them is in each tensor's name that changes a layer
+LENGTH_BYTES = 8  # a safetensors file begins with its header's length, 64 bits, little-endian
+LORA_TENSOR_MARKERS = ("lora", "lokr")  # one is in the name of each tensor that changes a layer
+DORA_TENSOR_MARKER = "dora_scale"
 
 
 @dataclass(frozen=True, slots=True)
 class LoraFacts:
-    """What a plan freezes of a LoRA: the hash of its file, and that of its tensors alone, as web UIs name LoRAs."""
+    """What a plan freezes of a LoRA: the hash of its file, and that of its tensors alone.
+
+    Web UIs identify LoRAs by the latter.
+    """
 
     sha256: str
     tensors: str
 
 
 def load_lora_facts(model: ModelSettings) -> dict[str, LoraFacts]:
-    """What is known of each LoRA of the job, by name. Raises BadInput, Missing, TryAgain."""
+    """The facts of each LoRA of the job, by name. Raises BadInput, Missing, TryAgain."""
     return {
-        name: _read_lora_facts(fetch_lora_file(name, lora), f"model.loras.{name}")
+        name: _read_lora_facts(fetch_lora_file(name, lora), _setting_path(name))
         for name, lora in sorted(model.loras.items())
     }
 
@@ -44,55 +48,69 @@ def require_lora_support(model: ModelSettings, pipeline: str) -> None:
         )
 
 
-def digest_with_loras(digest: str, loras: Mapping[str, LoraFacts]) -> str:
-    """What identifies all files that a run is planned with: the model's digest, and those of LoRAs where it has any."""
-    return "|".join([digest, *(f"{name}={each.sha256}" for name, each in sorted(loras.items()))])
-
-
 def fetch_lora_file(name: str, lora: LoraSettings) -> Path:
-    """The file of a LoRA on this machine, brought here if need be. Raises BadInput, Missing, TryAgain."""
-    setting = f"model.loras.{name}"
+    """The file of a LoRA on this machine, downloaded if need be.
+
+    Raises BadInput, Missing, TryAgain.
+    """
+    setting = _setting_path(name)
     if is_hub_id(lora.id):
-        if lora.weight_name is None:
-            raise BadInput(
-                f"{setting}.weight_name is missing: name the safetensors file at {lora.id}."
-            )
-        _require_safetensors(setting, lora.weight_name)
-        return download_file(lora, lora.weight_name, setting)
+        return _download_lora(lora, setting)
     path = Path(resolve_path(lora.id))
     with translate_errors(lora.id):
-        found = path if path.is_file() else _find_in_folder(path, lora, setting)
-    _require_safetensors(setting, found.name)
-    return found
+        file = path if path.is_file() else _find_in_folder(path, lora, setting)
+    _require_safetensors(setting, file.name)
+    return file
 
 
 def fetch_planned_lora(name: str, lora: LoraSettings, sha256: str) -> Path:
-    """The file of a LoRA, as it was planned with. Raises BadInput where it is another one by now, Missing, TryAgain."""
+    """The file of a LoRA that the run was planned with.
+
+    Raises BadInput where the file is another one by now, Missing, TryAgain.
+    """
     path = fetch_lora_file(name, lora)
-    if _read_lora_facts(path, setting := f"model.loras.{name}").sha256 != sha256:
+    setting = _setting_path(name)
+    if _read_lora_facts(path, setting).sha256 != sha256:
         raise BadInput(
-            f"{setting}: {path.name} is not the file that the run was planned with. Restore it, or plan anew."
+            f"{setting}: {path.name} is not the file that the run was planned with. "
+            "Restore it, or plan anew."
         )
     return path
+
+
+def _setting_path(name: str) -> str:
+    return f"model.loras.{name}"
+
+
+def _download_lora(lora: LoraSettings, setting: str) -> Path:
+    if lora.weight_name is None:
+        raise BadInput(f"{setting}.weight_name is missing: name the safetensors file at {lora.id}.")
+    _require_safetensors(setting, lora.weight_name)
+    return download_file(lora, lora.weight_name, setting)
 
 
 def _find_in_folder(folder: Path, lora: LoraSettings, setting: str) -> Path:
     if not folder.is_dir():
         raise Missing(
-            f"{setting}: {lora.id} is not there. Name a safetensors file, or a hub id as org/name."
+            f"{setting}: {lora.id} does not exist. "
+            "Name a safetensors file, or a hub id as org/name."
         )
     if lora.weight_name is not None:
-        if not (folder / lora.weight_name).is_file():
-            raise Missing(
-                f"{setting}: {lora.id} has no file {lora.weight_name}. Correct weight_name."
-            )
-        return folder / lora.weight_name
-    there = sorted(folder.glob(f"*{SAFETENSORS_SUFFIX}"))
-    if len(there) != 1:
+        return _find_by_name(folder, lora.weight_name, lora, setting)
+    candidates = sorted(folder.glob(f"*{SAFETENSORS_SUFFIX}"))
+    if len(candidates) != 1:
         raise BadInput(
-            f"{setting}: {lora.id} has {len(there)} safetensors files. Name one by weight_name."
+            f"{setting}: {lora.id} has {len(candidates)} safetensors files. "
+            "Name one by weight_name."
         )
-    return there[0]
+    return candidates[0]
+
+
+def _find_by_name(folder: Path, weight_name: str, lora: LoraSettings, setting: str) -> Path:
+    path = folder / weight_name
+    if not path.is_file():
+        raise Missing(f"{setting}: {lora.id} has no file {weight_name}. Correct weight_name.")
+    return path
 
 
 def _require_safetensors(setting: str, file: str) -> None:
@@ -104,7 +122,7 @@ def _require_safetensors(setting: str, file: str) -> None:
 
 def _read_lora_facts(path: Path, setting: str) -> LoraFacts:
     with translate_errors(str(path)):
-        _require_lora_tensors(read(path, setting), path, setting)
+        _require_lora_tensors(tensor_names(path, setting), path, setting)
         return LoraFacts(file_sha256(path), _tensors_sha256(path))
 
 
@@ -116,12 +134,12 @@ def _tensors_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _require_lora_tensors(names: Iterable[str], path: Path, setting: str) -> None:
-    if not any(mark in name for name in names for mark in LORA_TENSOR_MARKERS):
+def _require_lora_tensors(names: Collection[str], path: Path, setting: str) -> None:
+    if not any(marker in name for name in names for marker in LORA_TENSOR_MARKERS):
         raise BadInput(f"{setting}: {path.name} holds no LoRA. Name another file.")
-    if any(
-        "dora_scale" in name for name in names
-    ):  # diffusers leaves them out, and draws something else
+    # diffusers ignores these scales, and would draw something else.
+    if any(DORA_TENSOR_MARKER in name for name in names):
         raise BadInput(
-            f"{setting}: {path.name} is a DoRA, whose scales diffusers does not read. Name a plain LoRA."
+            f"{setting}: {path.name} is a DoRA, whose scales diffusers does not read. "
+            "Name a plain LoRA."
         )

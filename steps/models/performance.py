@@ -1,18 +1,22 @@
-"""Batch sizes: powers of two, halved where memory holds no more."""
+"""How many images fit in a batch, and how long an image takes."""
 
 from dataclasses import dataclass
 
 from imagekiln.steps.job.job import Job
 
 
-def floor_power_of_two(most: float) -> int:
-    """The largest power of two up to `most`; 1 where there is none."""
-    return 1 << max(0, int(max(0, most)).bit_length() - 1)
+def floor_power_of_two(limit: float) -> int:
+    """The largest power of two up to `limit`; 1 where there is none."""
+    if limit < 1:
+        return 1
+    return 1 << (int(limit).bit_length() - 1)
 
 
-def limit_batch_pixels(images: int, pixels: int, most: int | None) -> int:
-    """A batch of images of so many pixels each, halved until it has no more than `most` at once, or one image."""
-    while most is not None and images > 1 and images * pixels > most:
+def limit_batch_pixels(images: int, pixels: int, limit: int | None) -> int:
+    """A batch size, halved until images of so many pixels have at most `limit` in all."""
+    if limit is None:
+        return images
+    while images > 1 and images * pixels > limit:
         images //= 2
     return images
 
@@ -24,7 +28,7 @@ VAE_TFLOP_PER_MEGAPIXEL = 10.0
 
 @dataclass(frozen=True, slots=True)
 class ForwardCost:
-    """One forward of a denoiser at its own size: TFLOP, megapixels, and whether guidance doubles it."""
+    """One forward pass of a denoiser at its own size, and whether guidance doubles it."""
 
     tflop: float
     megapixels: float
@@ -48,22 +52,28 @@ FORWARD_COSTS = {
 def seconds_per_pixel_step(
     job: Job, size: tuple[int, int], tuned: float | None = None
 ) -> float | None:
-    """GPU seconds for each pixel and step of an image, so that other shapes follow from the default one.
+    """GPU seconds per pixel and step of an image of this size.
 
-    `tuned` is the tuning file's figure. None for a model that the table does not know, where neither the job nor the
-    file gives one.
+    The job's own figure goes first, then `tuned`, the tuning file's. None where there is neither
+    and the table does not know the model.
     """
-    work = size[0] * size[1] * job.defaults.steps
+    width, height = size
+    work = width * height * job.defaults.steps
     if job.shard.seconds_per_image is not None:
         return job.shard.seconds_per_image / work
     if tuned is not None:
         return tuned
-    forward = FORWARD_COSTS.get(job.model.id)
-    if forward is None:
+    cost = FORWARD_COSTS.get(job.model.id)
+    if cost is None:
         return None
-    megapixels = size[0] * size[1] / 1e6
-    passes = job.defaults.steps * (
-        2 if forward.doubled_by_guidance and job.defaults.guidance > 1 else 1
-    )
-    denoising = passes * forward.tflop * megapixels / forward.megapixels
-    return (denoising + VAE_TFLOP_PER_MEGAPIXEL * megapixels) / H100_TFLOPS / work
+    return _image_tflop(job, width * height, cost) / H100_TFLOPS / work
+
+
+def _image_tflop(job: Job, pixels: int, cost: ForwardCost) -> float:
+    megapixels = pixels / 1e6
+    passes = job.defaults.steps
+    if cost.doubled_by_guidance and job.defaults.guidance > 1:
+        passes *= 2
+    denoising = passes * cost.tflop * megapixels / cost.megapixels
+    decoding = VAE_TFLOP_PER_MEGAPIXEL * megapixels
+    return denoising + decoding

@@ -1,4 +1,4 @@
-"""The plan step: prompt rows are read, checked, identified, deduplicated, ordered, cut into shards and frozen.
+"""The plan step: prompt rows are read, validated, deduplicated, ordered and cut into shards.
 
 Imports `runs` and what is below it.
 """

@@ -1,6 +1,7 @@
-"""The images of a run, worked out from the prompt rows: judged, seeded, named, deduplicated, ordered.
+"""The images of a plan, made from prompt rows: validated, seeded, named, deduplicated, counted.
 
-DuckDB does it, in bounded memory, whatever the number of rows.
+DuckDB does it in bounded memory, whatever the number of rows. Its tables have what SQL needs of an
+image; the texts stay in a file on this disk, in the order of the rows.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,16 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.existing_images import create_existing_table
-from imagekiln.steps.plan.image_sql import (
-    SHAPE_COLUMNS,
-    create_duplicate_tables,
-    images_sql,
-    quote_literal,
-)
+from imagekiln.steps.plan.image_sql import INPUT_IMAGE_SET_COLUMN, SHAPE_COLUMNS, quote_literal
 from imagekiln.steps.plan.ordering import SortedStream, order_by_group
 from imagekiln.steps.plan.rules import SAME_ID_RULE, RejectionRule
+from imagekiln.steps.runs.plan import PlanCounts
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
 from imagekiln.steps.storage.scratch import (
     Database,
@@ -30,8 +26,7 @@ from imagekiln.steps.storage.scratch import (
 )
 
 MAX_SHAPES = 10_000
-INPUT_IMAGE_SET_COLUMN = "input_images"  # of a group, and in no object
-# What SQL needs to know of an image. Its texts stay where they are.
+# The columns of the table `images`.
 NARROW_COLUMNS = (
     "number",
     "row",
@@ -43,13 +38,55 @@ NARROW_COLUMNS = (
     "truncated",
     *SHAPE_COLUMNS,
 )
+# The images of rows whose id another row before them has, with other content.
+SAME_ID_SQL = """
+    CREATE TABLE same_id AS
+    WITH named AS (
+        SELECT number, row, id, content FROM images WHERE rule IS NULL AND id IS NOT NULL),
+    marks AS (SELECT hash(id) AS mark FROM named GROUP BY mark HAVING min(content) <> max(content)),
+    suspects AS MATERIALIZED (
+        SELECT * FROM named WHERE hash(id) IN (SELECT mark FROM marks)),
+    first AS (SELECT id, arg_min(content, number) AS content FROM suspects GROUP BY id)
+    SELECT number, row FROM suspects JOIN first USING (id)
+    WHERE suspects.content <> first.content"""
+VALID_IMAGES_SQL = """
+    CREATE VIEW valid_images AS
+    SELECT * FROM images ANTI JOIN same_id USING (number) WHERE rule IS NULL"""
+# The images that are made under an earlier row.
+DUPLICATES_SQL = """
+    CREATE TABLE duplicates AS
+    WITH named AS (
+        SELECT number, row, image_index, CAST(image_id AS UUID) AS name FROM valid_images),
+    marks AS (SELECT hash(name) AS mark FROM named GROUP BY mark HAVING count(*) > 1),
+    suspects AS MATERIALIZED (
+        SELECT * FROM named WHERE hash(name) IN (SELECT mark FROM marks)),
+    first AS (SELECT name, min(number) AS number, min(row) AS first_row FROM suspects GROUP BY name)
+    SELECT suspects.number, row, image_index, name, first_row
+    FROM suspects JOIN first USING (name) WHERE suspects.number > first.number"""
+UNIQUE_IMAGES_SQL = """
+    CREATE VIEW unique_images AS SELECT * FROM valid_images ANTI JOIN duplicates USING (number)"""
+SHAPES_SQL = f"""
+    CREATE TABLE shapes AS
+    SELECT {", ".join(SHAPE_COLUMNS)}, count(*) AS images,
+           count(*) FILTER (truncated) AS truncated, min(row) AS first_row
+    FROM planned_images GROUP BY {", ".join(SHAPE_COLUMNS)}"""
+REJECTED_ROW_COUNT_SQL = """
+    SELECT (SELECT count(*) FROM images WHERE rule IS NOT NULL)
+         + (SELECT count(DISTINCT row) FROM same_id)"""
+OMITTED_NUMBERS_SQL = """
+    SELECT number FROM images WHERE rule IS NOT NULL UNION ALL SELECT number FROM same_id
+    UNION ALL SELECT number FROM duplicates UNION ALL SELECT number FROM existing ORDER BY number"""
+# Sorted as numbers: as texts, many of them would not fit in memory.
+DUPLICATE_ROWS_SQL = """
+    SELECT row, image_index, replace(CAST(name AS VARCHAR), '-', '') AS image_id, first_row
+    FROM (SELECT * FROM duplicates ORDER BY number)"""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageGroup:
-    """Images of one shape: what a batch may hold together. `truncated` of them have a prompt that the model cuts.
+    """Images of one shape, which may share a batch. The model truncates `truncated` prompts.
 
-    `pictures` are the columns of pictures that are not null, joined by commas; None where there are none.
+    `input_images` are the names of the input images that each has, joined by commas.
     """
 
     width: int
@@ -64,133 +101,94 @@ class ImageGroup:
     input_images: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
 class Catalog:
-    """The images of one plan. Fill it once, then ask.
+    """The images of a plan, counted, and readers of them while `database` is open.
 
-    `groups` are the shapes in the plan, in the order in which they are made: that of their first row.
+    `groups` are in the order in which they are made: that of their first row. `database` has the
+    tables `images`, `same_id`, `duplicates` and `existing`. `images_file` has every image of the
+    former with its texts; `passthrough` are the names of its columns that are carried.
     """
 
-    def __init__(
-        self, folder: Path, job: Job, rules: tuple[RejectionRule, ...], carried: int
-    ) -> None:
-        """Open an empty catalog in `folder`, which should have room for every image's texts, twice."""
-        self._database = Database(folder)
-        self._folder = folder
-        self._file = folder / "images.arrow"
-        self._job = job
-        self._rules = rules
-        self._carried = tuple(f"carry_{place}" for place in range(carried))
-        self.groups: tuple[ImageGroup, ...] = ()
+    groups: tuple[ImageGroup, ...]
+    counts: PlanCounts
+    database: Database
+    images_file: Path
+    rules: tuple[RejectionRule, ...]
+    passthrough: tuple[str, ...]
 
-    def close(self) -> None:
-        """Let go of memory and disk."""
-        self._database.close()
-
-    def fill(
-        self,
-        schema: pa.Schema,
-        batches: Iterator[pa.RecordBatch],
-        model_key: str,
-        size: tuple[int, int],
-        runs: Sequence[str] = (),
-    ) -> None:
-        """Take every prompt row, and work out its images. What `batches` raises comes out as it is.
-
-        Images that a run at one of the URIs `runs` holds are left out. Raises BadInput, TryAgain.
-        """
-        failure: list[Exception] = []
-        rows = pa.RecordBatchReader.from_batches(schema, _capture_errors(batches, failure))
-        self._database.register("input", rows)
-        sql = images_sql(self._job, self._rules, model_key, size, self._carried)
-        try:
-            write_arrow_file(self._file, _assert_sorted(self._database.fetch_batches(sql)))
-        except Exception:
-            if failure:
-                raise failure[0] from None
-            raise
-        self._database.register("spooled", arrow_stream_reader(self._file, NARROW_COLUMNS))
-        self._database.execute("CREATE TABLE images AS FROM spooled")
-        create_duplicate_tables(self._database)
-        create_existing_table(self._database, self._folder, runs)
-        self._find_groups()
-
-    def rejected_row_count(self) -> int:
-        """How many rows are refused."""
-        return self._count("""
-            SELECT (SELECT count(*) FROM images WHERE rule IS NOT NULL) + (SELECT count(DISTINCT row) FROM same_id)""")
-
-    def duplicate_count(self) -> int:
-        """How many images are made under an earlier row."""
-        return self._count("SELECT count(*) FROM duplicates")
-
-    def existing_count(self) -> int:
-        """How many images an earlier run holds."""
-        return self._count("SELECT count(*) FROM existing")
-
-    def iter_rejected(self, most: int | None = None) -> Iterator[pa.RecordBatch]:
-        """The refused rows, or the first so many: `row`, `column`, `reason`, in the order of the input."""
-        limit = "" if most is None else f"LIMIT {most}"
-        labels = " UNION ALL ".join(f"SELECT {place}, '{rule.column}', {quote_literal(rule.reason)}"
-                                    for place, rule in enumerate(self._rules))  # fmt: skip
-        return self._database.fetch_batches(f"""
-            SELECT row, "column", reason FROM images JOIN ({labels}) label(rule, "column", reason) USING (rule)
-            UNION ALL SELECT DISTINCT row, '{SAME_ID_RULE.column}', '{SAME_ID_RULE.reason}' FROM same_id ORDER BY row {limit}""")
+    def iter_rejected(self, limit: int | None = None) -> Iterator[pa.RecordBatch]:
+        """The rejected rows, or the first of them: `row`, `column`, `reason`, in input order."""
+        labels = " UNION ALL ".join(
+            f"SELECT {index}, '{rule.column}', {quote_literal(rule.reason)}"
+            for index, rule in enumerate(self.rules)
+        )
+        return self.database.fetch_batches(f"""
+            SELECT row, "column", reason
+            FROM images JOIN ({labels}) label(rule, "column", reason) USING (rule)
+            UNION ALL
+            SELECT DISTINCT row, '{SAME_ID_RULE.column}', '{SAME_ID_RULE.reason}' FROM same_id
+            ORDER BY row {"" if limit is None else f"LIMIT {limit}"}""")
 
     def iter_duplicates(self) -> Iterator[pa.RecordBatch]:
-        """Every image that is made under an earlier row: `row`, `image_index`, `image_id`, `first_row`."""
-        # Sorted as numbers: as texts, many of them would not fit.
-        return self._database.fetch_batches("""
-            SELECT row, image_index, replace(CAST(name AS VARCHAR), '-', '') AS image_id, first_row
-            FROM (SELECT * FROM duplicates ORDER BY number)""")
+        """The images that are made under an earlier row, as DUPLICATE_SCHEMA."""
+        return self.database.fetch_batches(DUPLICATE_ROWS_SQL)
 
     def iter_images(self) -> Iterator[pa.RecordBatch]:
         """Every planned image in the order of groups and rows, as a stream."""
-        planned = self._iter_planned()
+        images = self._iter_planned()
         if len(self.groups) > 1:
             sizes = {
                 tuple(getattr(group, name) for name in SHAPE_COLUMNS): group.images
                 for group in self.groups
             }
-            planned = order_by_group(planned, SHAPE_COLUMNS, sizes, self._folder)
-        return (batch.drop_columns([INPUT_IMAGE_SET_COLUMN]) for batch in planned)
+            images = order_by_group(images, SHAPE_COLUMNS, sizes, self.images_file.parent)
+        return (batch.drop_columns([INPUT_IMAGE_SET_COLUMN]) for batch in images)
 
     def _iter_planned(self) -> Iterator[pa.RecordBatch]:
-        """Every planned image in the order of rows. No join does it: that would lose the order."""
-        left_out = SortedStream(
-            self._database.fetch_batches("""
-            SELECT number FROM images WHERE rule IS NOT NULL UNION ALL SELECT number FROM same_id
-            UNION ALL SELECT number FROM duplicates UNION ALL SELECT number FROM existing ORDER BY number""")
-        )
-        for batch in read_arrow_batches(self._file):
-            kept = pa.array(~left_out.contains(batch["number"].to_numpy()))
-            yield batch.select(
-                [*IMAGE_ROW_SCHEMA.names, *self._carried, INPUT_IMAGE_SET_COLUMN]
-            ).filter(kept)
+        """Every planned image in the order of rows. Not by a join, which would lose the order."""
+        omitted = SortedStream(self.database.fetch_batches(OMITTED_NUMBERS_SQL))
+        columns = [*IMAGE_ROW_SCHEMA.names, *self.passthrough, INPUT_IMAGE_SET_COLUMN]
+        for batch in read_arrow_batches(self.images_file):
+            is_omitted = omitted.contains(batch["number"].to_numpy())
+            yield batch.select(columns).filter(pa.array(~is_omitted))
 
-    def _find_groups(self) -> None:
-        shape = ", ".join(SHAPE_COLUMNS)
-        self._database.execute(f"""
-            CREATE TABLE shapes AS
-            SELECT {shape}, count(*) AS images, count(*) FILTER (truncated) AS truncated, min(row) AS first_row
-            FROM planned GROUP BY {shape}""")
-        shapes = self._count("SELECT count(*) FROM shapes")
-        if shapes > MAX_SHAPES:
-            raise BadInput(
-                f"the rows have {shapes} combinations of width, height, steps, guidance, sampler and the "
-                f"like; at most {MAX_SHAPES} fit, since images of different ones share no batch. Round the values."
-            )
-        found = self._database.fetch_table(
-            "SELECT * EXCLUDE (first_row) FROM shapes ORDER BY first_row"
-        )
-        self.groups = tuple(ImageGroup(**group) for group in found.to_pylist())
 
-    def _count(self, sql: str) -> int:
-        (count,) = self._database.fetch_table(sql).to_pydict().values()
-        return int(count[0])
+def write_images(
+    database: Database,
+    schema: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
+    images_sql: str,
+    path: Path,
+) -> None:
+    """Make images of prompt rows by `images_sql`, which reads from `input`, and write them.
+
+    What `batches` raises is raised as it is. Raises TryAgain.
+    """
+    errors: list[Exception] = []
+    rows = pa.RecordBatchReader.from_batches(schema, _capture_errors(batches, errors))
+    database.register("input", rows)
+    try:
+        write_arrow_file(path, _assert_sorted(database.fetch_batches(images_sql)))
+    except Exception:
+        if errors:
+            raise errors[0] from None
+        raise
+
+
+def _capture_errors(
+    batches: Iterator[pa.RecordBatch], errors: list[Exception]
+) -> Iterator[pa.RecordBatch]:
+    # DuckDB passes on what its input raises as text only.
+    try:
+        yield from batches
+    except Exception as error:
+        errors.append(error)
+        raise
 
 
 def _assert_sorted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches as they are: in the order of the input, which DuckDB promises to keep, and this makes sure."""
+    """The batches as they are, which DuckDB promises to keep in the order of the input."""
     last = -1
     for batch in batches:
         numbers = batch["number"].to_numpy()
@@ -200,12 +198,59 @@ def _assert_sorted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
         last = numbers[-1]
 
 
-def _capture_errors(
-    batches: Iterator[pa.RecordBatch], failure: list[Exception]
-) -> Iterator[pa.RecordBatch]:
-    # DuckDB passes on what its input raises as a text only.
-    try:
-        yield from batches
-    except Exception as error:
-        failure.append(error)
-        raise
+def catalog_images(
+    database: Database,
+    images_file: Path,
+    rules: tuple[RejectionRule, ...],
+    passthrough: tuple[str, ...],
+    existing_runs: Sequence[str] = (),
+) -> Catalog:
+    """Find what of the images in `images_file` is to be made, and group it by shape.
+
+    Images that a run at one of the URIs `existing_runs` holds are omitted.
+    Raises BadInput, TryAgain.
+    """
+    database.register("narrow_images", arrow_stream_reader(images_file, NARROW_COLUMNS))
+    database.execute("CREATE TABLE images AS FROM narrow_images")
+    database.execute(SAME_ID_SQL)
+    database.execute(VALID_IMAGES_SQL)
+    database.execute(DUPLICATES_SQL)
+    database.execute(UNIQUE_IMAGES_SQL)
+    create_existing_table(database, images_file.parent, existing_runs)
+    groups = _group_by_shape(database)
+    return Catalog(
+        groups=groups,
+        counts=_count_images(database, groups),
+        database=database,
+        images_file=images_file,
+        rules=rules,
+        passthrough=passthrough,
+    )
+
+
+def _group_by_shape(database: Database) -> tuple[ImageGroup, ...]:
+    database.execute(SHAPES_SQL)
+    count = _fetch_count(database, "SELECT count(*) FROM shapes")
+    if count > MAX_SHAPES:
+        raise BadInput(
+            f"the rows have {count} combinations of width, height, steps, guidance, sampler and "
+            f"the like; at most {MAX_SHAPES} fit, since images of different ones share no batch. "
+            "Round the values."
+        )
+    groups = database.fetch_table("SELECT * EXCLUDE (first_row) FROM shapes ORDER BY first_row")
+    return tuple(ImageGroup(**group) for group in groups.to_pylist())
+
+
+def _count_images(database: Database, groups: tuple[ImageGroup, ...]) -> PlanCounts:
+    return PlanCounts(
+        rejected_rows=_fetch_count(database, REJECTED_ROW_COUNT_SQL),
+        images=sum(group.images for group in groups),
+        duplicate_images=_fetch_count(database, "SELECT count(*) FROM duplicates"),
+        truncated_prompts=sum(group.truncated for group in groups),
+        existing_images=_fetch_count(database, "SELECT count(*) FROM existing"),
+    )
+
+
+def _fetch_count(database: Database, sql: str) -> int:
+    (column,) = database.fetch_table(sql).columns
+    return int(column[0].as_py())

@@ -1,150 +1,183 @@
-"""A plan worked out but not written: what `plan` writes and `estimate` counts."""
+"""A plan that is worked out but not written: what `plan` writes and `estimate` counts."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.models.adapters import adapter_keys, digest_with_adapters
-from imagekiln.steps.models.compatibility import model_key_extras, require_compatibility
-from imagekiln.steps.models.facts import configuration_folder, default_image_size, load_model_facts
-from imagekiln.steps.models.lora_files import load_lora_facts
+from imagekiln.steps.models.compatibility import model_key_extras
+from imagekiln.steps.models.facts import default_image_size
 from imagekiln.steps.models.performance import seconds_per_pixel_step
+from imagekiln.steps.models.resolve import ResolvedModel
 from imagekiln.steps.plan.batch_sizes import (
-    NO_TUNING,
     TuningEntries,
     choose_batch_sizes,
     tuned_seconds_per_work,
 )
-from imagekiln.steps.plan.catalog import Catalog
-from imagekiln.steps.plan.columns import LORA_COLUMNS, LoraColumnReader
-from imagekiln.steps.plan.identity import model_key
-from imagekiln.steps.plan.input_files import SourceFile, input_fingerprint, read_footers
+from imagekiln.steps.plan.catalog import Catalog, catalog_images, write_images
+from imagekiln.steps.plan.derived_columns import DERIVED_FIELDS, DerivedColumns
+from imagekiln.steps.plan.image_sql import images_sql, model_key
+from imagekiln.steps.plan.input_files import (
+    InputFile,
+    input_fingerprint,
+    iter_prompt_batches,
+    locate_rejected_rows,
+    passthrough_names,
+    prompt_schema,
+)
 from imagekiln.steps.plan.input_images import ImageSink, InputImages
-from imagekiln.steps.plan.prompt_length import PromptLengths
-from imagekiln.steps.plan.prompts import iter_prompt_batches, locate_rejected_rows, prompt_schema
-from imagekiln.steps.plan.rules import input_image_rules, prompt_rules
+from imagekiln.steps.plan.rules import first_violation_sql, rejection_rules
 from imagekiln.steps.plan.sharding import Sharding, cut_shards
-from imagekiln.steps.runs.plan import InputFacts, PlanCounts, max_batch_size
+from imagekiln.steps.runs.plan import BatchSize, InputFacts, PlanCounts, max_batch_size
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
+from imagekiln.steps.storage.scratch import Database
 
 
+@dataclass(frozen=True, slots=True)
+class PlanInputs:
+    """What a plan follows from, read before any row: the job, its model, its files, its tuning.
+
+    `existing_runs` are the ids of the runs under the job's output whose images are omitted.
+    """
+
+    job: Job
+    model: ResolvedModel
+    files: tuple[InputFile, ...]
+    tuning: TuningEntries
+    existing_runs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PlanDraft:
-    """The images of a job, counted, refused and cut. Close it after use."""
+    """The images of a job, validated, grouped and cut. Sizes are in pixels.
 
-    def __init__(
-        self,
-        job: Job,
-        found: tuple[SourceFile, ...],
-        spool: Path,
-        looked_at: tuple[str, ...] = (),
-        tuned: TuningEntries = NO_TUNING,
-        keep: ImageSink | None = None,
-    ) -> None:
-        """Read the model's configuration and every prompt row; leave out what the runs `looked_at` hold.
+    `seconds_per_work` is what a pixel and step takes on one GPU; None where there is no figure.
+    """
 
-        `keep` is told the hash and the bytes of each picture that conditions images.
-        Raises BadInput, Missing, TryAgain.
-        """
-        self.job = job
-        self.existing_runs = looked_at
-        self.model = load_model_facts(job.model)
-        require_compatibility(job, self.model.pipeline)
-        self.adapters = adapter_keys(job.model)
-        self.loras = load_lora_facts(job.model)
-        self.default_size = default_image_size(job, self.model)
-        self._files = read_footers(found, job.columns, job.carry)
-        self._catalog = Catalog(
-            spool,
-            job,
-            (*prompt_rules(job, self.model), *input_image_rules(job, self.model)),
-            len(job.carry),
-        )
-        lengths = PromptLengths(configuration_folder(job.model))
-        loras = LoraColumnReader(
-            job.defaults.loras, {name: each.sha256 for name, each in self.loras.items()}
-        )
-        schema = prompt_schema(self._files).append(pa.field("truncated", pa.bool_()))
-        schema = pa.schema([*schema, *(pa.field(name, pa.string()) for name in LORA_COLUMNS)])
-        digest = digest_with_adapters(self.model.digest, self.adapters)
-        key = model_key(digest, job.model.dtype, *model_key_extras(job.speed))
-        runs = [f"{job.output.rstrip('/')}/{run_id}" for run_id in looked_at]
-        with closing(InputImages(job.limits, spool, keep)) as pictures:
-            rows = _with_derived_columns(
-                iter_prompt_batches(self._files, pictures), schema, lengths, loras
-            )
-            self._catalog.fill(schema, rows, key, self.default_size, runs)
-        self.input = InputFacts(
-            len(found), sum(file.rows for file in self._files), input_fingerprint(found)
-        )
-        self._refuse_too_many_rejected()
-        self.groups = self._catalog.groups
-        self.batch_sizes = choose_batch_sizes(job, self.model, self.groups, tuned)
-        self.seconds_per_work = seconds_per_pixel_step(
-            job, self.default_size, tuned_seconds_per_work(job, self.model, tuned)
-        )
-        self.sharding: Sharding = cut_shards(
-            job, self.groups, self.seconds_per_work, max_batch_size(job, self.batch_sizes)
-        )
+    files: tuple[InputFile, ...]
+    catalog: Catalog
+    default_size: tuple[int, int]
+    batch_sizes: tuple[BatchSize, ...]
+    seconds_per_work: float | None
+    sharding: Sharding
 
-    def close(self) -> None:
-        """Let go of the working files."""
-        self._catalog.close()
+    @property
+    def input(self) -> InputFacts:
+        """What was read."""
+        return InputFacts(
+            files=len(self.files),
+            rows=_count_rows(self.files),
+            sha256=input_fingerprint(self.files),
+        )
 
     @property
     def counts(self) -> PlanCounts:
         """What became of the rows."""
-        images = sum(group.images for group in self.groups)
-        truncated = sum(group.truncated for group in self.groups)
-        rejected, duplicates = self._catalog.rejected_row_count(), self._catalog.duplicate_count()
-        return PlanCounts(rejected, images, duplicates, truncated, self._catalog.existing_count())
+        return self.catalog.counts
 
     def iter_rejected(self) -> Iterator[pa.RecordBatch]:
-        """The refused rows, as `tables.REJECTED`."""
-        return (locate_rejected_rows(self._files, batch) for batch in self._catalog.iter_rejected())
-
-    def iter_duplicates(self) -> Iterator[pa.RecordBatch]:
-        """The images that are made under an earlier row, as `tables.DUPLICATE`."""
-        return self._catalog.iter_duplicates()
+        """The rejected rows, as REJECTED_SCHEMA."""
+        for batch in self.catalog.iter_rejected():
+            yield locate_rejected_rows(self.files, batch)
 
     def iter_shards(self) -> Iterator[pa.Table]:
         """The image rows of each shard in turn."""
-        schema = pa.schema([*IMAGE_ROW_SCHEMA, *self._files[0].passthrough])
-        stream, waiting = self._catalog.iter_images(), pa.Table.from_batches([], schema)
+        schema = pa.schema([*IMAGE_ROW_SCHEMA, *self.files[0].passthrough])
+        batches = self.catalog.iter_images()
+        waiting = pa.Table.from_batches([], schema)
         for size in self.sharding.shard_images:
             while waiting.num_rows < size:
-                batch = (
-                    pa.Table.from_batches([next(stream)]).rename_columns(schema.names).cast(schema)
-                )
-                waiting = pa.concat_tables([waiting, batch])
+                rows = pa.Table.from_batches([next(batches)])
+                rows = rows.rename_columns(schema.names).cast(schema)
+                waiting = pa.concat_tables([waiting, rows])
             yield waiting.slice(0, size).combine_chunks()
             waiting = waiting.slice(size)
 
-    def _refuse_too_many_rejected(self) -> None:
-        count, rows, share = (
-            self._catalog.rejected_row_count(),
-            self.input.rows,
-            self.job.limits.rejected_share,
-        )
-        if count and (count == rows or count > share * rows):
-            first = locate_rejected_rows(
-                self._files, next(self._catalog.iter_rejected(most=1))
-            ).to_pylist()[0]
-            raise BadInput(
-                f"{first['file']}: {count} of {rows} rows are refused, the first being row {first['row_in_file']}: "
-                f"{first['column']} {first['reason']}. Correct them, or raise limits.rejected_share."
-            )
+
+@contextmanager
+def make_draft(
+    inputs: PlanInputs, scratch: Path, store_image: ImageSink | None = None
+) -> Iterator[PlanDraft]:
+    """Work out the plan of a job; the draft can be read inside the `with` block.
+
+    `scratch` should have room for every image's texts, twice. `store_image` receives the hash and
+    the bytes of each input image. Raises BadInput, Missing, TryAgain.
+    """
+    size = default_image_size(inputs.job, inputs.model.facts)
+    with closing(Database(scratch)) as database:
+        catalog = _make_images(inputs, size, database, scratch, store_image)
+        _refuse_too_many_rejected(inputs, catalog)
+        yield _cut(inputs, size, catalog)
 
 
-def _with_derived_columns(
-    batches: Iterator[pa.RecordBatch],
-    schema: pa.Schema,
-    lengths: PromptLengths,
-    loras: LoraColumnReader,
-) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        more = [lengths.find_truncated(batch.column("prompt")), *loras.read(batch.column("loras"))]
-        yield pa.RecordBatch.from_arrays([*batch.columns, *more], schema=schema)
+def _make_images(
+    inputs: PlanInputs,
+    size: tuple[int, int],
+    database: Database,
+    scratch: Path,
+    store_image: ImageSink | None,
+) -> Catalog:
+    """Read and validate every row, and group the images of the valid ones."""
+    job = inputs.job
+    model = inputs.model
+    rules = rejection_rules(job, model.facts)
+    passthrough = passthrough_names(len(job.carry))
+    key = model_key(model.common_digest, job.model.dtype, *model_key_extras(job.speed))
+    sql = images_sql(job, size, key, first_violation_sql(rules), passthrough)
+    schema = pa.schema([*prompt_schema(inputs.files), *DERIVED_FIELDS])
+    images_file = scratch / "images.arrow"
+    with closing(InputImages(job.limits, scratch, store_image)) as input_images:
+        write_images(database, schema, _read_rows(inputs, input_images), sql, images_file)
+    output = job.output.rstrip("/")
+    runs = [f"{output}/{run_id}" for run_id in inputs.existing_runs]
+    return catalog_images(database, images_file, rules, passthrough, runs)
+
+
+def _read_rows(inputs: PlanInputs, input_images: InputImages) -> Iterator[pa.RecordBatch]:
+    model = inputs.model
+    lora_digests = {name: lora.sha256 for name, lora in model.loras.items()}
+    default_loras = inputs.job.defaults.loras
+    derived = DerivedColumns(model.configuration, default_loras, lora_digests)
+    batches = iter_prompt_batches(inputs.files, input_images)
+    return map(derived.append_to, batches)
+
+
+def _refuse_too_many_rejected(inputs: PlanInputs, catalog: Catalog) -> None:
+    rejected = catalog.counts.rejected_rows
+    rows = _count_rows(inputs.files)
+    if not rejected:
+        return
+    if rejected < rows and rejected <= inputs.job.limits.rejected_share * rows:
+        return
+    batch = next(catalog.iter_rejected(limit=1))
+    first = locate_rejected_rows(inputs.files, batch).to_pylist()[0]
+    raise BadInput(
+        f"{first['file']}: {rejected} of {rows} rows are refused, the first being row "
+        f"{first['row_in_file']}: {first['column']} {first['reason']}. "
+        "Correct them, or raise limits.rejected_share."
+    )
+
+
+def _cut(inputs: PlanInputs, size: tuple[int, int], catalog: Catalog) -> PlanDraft:
+    """Choose the batch sizes, and cut the images into parts and shards."""
+    job = inputs.job
+    facts = inputs.model.facts
+    batch_sizes = choose_batch_sizes(job, facts, catalog.groups, inputs.tuning)
+    tuned_seconds = tuned_seconds_per_work(job, facts, inputs.tuning)
+    seconds = seconds_per_pixel_step(job, size, tuned_seconds)
+    return PlanDraft(
+        files=inputs.files,
+        catalog=catalog,
+        default_size=size,
+        batch_sizes=batch_sizes,
+        seconds_per_work=seconds,
+        sharding=cut_shards(job, catalog.groups, seconds, max_batch_size(job, batch_sizes)),
+    )
+
+
+def _count_rows(files: tuple[InputFile, ...]) -> int:
+    return sum(file.rows for file in files)

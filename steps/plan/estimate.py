@@ -1,27 +1,26 @@
 """What a job would make and cost, before anything runs or is written."""
 
 import tempfile
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import Encoding, is_lossless
-from imagekiln.steps.models.facts import weights_digest
+from imagekiln.steps.models.resolve import resolve_model
 from imagekiln.steps.plan.batch_sizes import load_tuning
-from imagekiln.steps.plan.draft import PlanDraft
+from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import successful_runs
-from imagekiln.steps.plan.input_files import gather_sources
+from imagekiln.steps.plan.input_files import read_input_files
 from imagekiln.steps.plan.sharding import work_per_image
 
-# Of a photograph, at the quality that is the default; flat drawings take a tenth.
+# Of a photograph, at the default quality; flat drawings take a tenth.
 BYTES_PER_PIXEL = {"png": 1.5, "jpeg": 0.3, "webp": 0.1}
-LOSSLESS_BYTES_PER_PIXEL = 1.2  # a pixel, where WebP keeps every pixel
+LOSSLESS_BYTES_PER_PIXEL = 1.2  # of a lossless WebP
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a job would make. GPU-hours and cost are None where nobody knows what an image takes."""
+    """What a job would make. GPU hours and cost are None where there is no figure for an image."""
 
     rows: int
     rejected_rows: int
@@ -37,23 +36,31 @@ class Estimate:
 
 
 def estimate(job: Job, price_per_gpu_hour: float | None = None) -> Estimate:
-    """Work out the plan without writing it; a price goes before the job's own. Raises what planning raises."""
+    """Work out the plan without writing it. Raises what planning raises.
+
+    A price goes before the job's own.
+    """
+    model = resolve_model(job)
+    price = job.price_per_hour if price_per_gpu_hour is None else price_per_gpu_hour
     with tempfile.TemporaryDirectory(prefix="imagekiln-estimate-") as folder:
-        spool = Path(folder)
-        found, tuned = (
-            gather_sources(job.prompt_patterns, spool),
-            load_tuning(job, lambda: weights_digest(job.model)),
+        scratch = Path(folder)
+        inputs = PlanInputs(
+            job=job,
+            model=model,
+            files=read_input_files(job, scratch),
+            tuning=load_tuning(job, model.facts),
+            existing_runs=successful_runs(job),
         )
-        with closing(PlanDraft(job, found, spool, successful_runs(job), tuned)) as draft:
-            return _estimate_draft(
-                draft, job.price_per_hour if price_per_gpu_hour is None else price_per_gpu_hour
-            )
+        with make_draft(inputs, scratch) as draft:
+            return _estimate_draft(draft, job.encoding, price)
 
 
-def _estimate_draft(draft: PlanDraft, price: float | None) -> Estimate:
-    counts, hours = draft.counts, _gpu_hours(draft)
-    pixels = sum(group.images * group.width * group.height for group in draft.groups)
+def _estimate_draft(draft: PlanDraft, encoding: Encoding, price: float | None) -> Estimate:
+    counts = draft.counts
+    shards = draft.sharding.shard_images
     part = draft.sharding.part_images
+    pixels = sum(group.images * group.width * group.height for group in draft.catalog.groups)
+    hours = _gpu_hours(draft)
     return Estimate(
         rows=draft.input.rows,
         rejected_rows=counts.rejected_rows,
@@ -61,24 +68,22 @@ def _estimate_draft(draft: PlanDraft, price: float | None) -> Estimate:
         existing_images=counts.existing_images,
         truncated_prompts=counts.truncated_prompts,
         images=counts.images,
-        shards=len(draft.sharding.shard_images),
-        parts=sum(-(-images // part) for images in draft.sharding.shard_images),
-        gigabytes=pixels * _bytes_per_pixel(draft.job.encoding) / 1e9,
+        shards=len(shards),
+        parts=sum(-(-images // part) for images in shards),
+        gigabytes=pixels * _bytes_per_pixel(encoding) / 1e9,
         gpu_hours=hours,
         cost=None if hours is None or price is None else hours * price,
     )
 
 
 def _bytes_per_pixel(encoding: Encoding) -> float:
-    small = is_lossless(encoding) and encoding.kind != "png"
-    return LOSSLESS_BYTES_PER_PIXEL if small else BYTES_PER_PIXEL[encoding.kind]
+    if is_lossless(encoding) and encoding.kind != "png":
+        return LOSSLESS_BYTES_PER_PIXEL
+    return BYTES_PER_PIXEL[encoding.kind]
 
 
 def _gpu_hours(draft: PlanDraft) -> float | None:
     if draft.seconds_per_work is None:
         return None
-    return (
-        draft.seconds_per_work
-        * sum(group.images * work_per_image(group) for group in draft.groups)
-        / 3600
-    )
+    work = sum(group.images * work_per_image(group) for group in draft.catalog.groups)
+    return draft.seconds_per_work * work / 3600

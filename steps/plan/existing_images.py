@@ -1,7 +1,7 @@
-"""The planned images that earlier runs hold, found by image_id: range by range of ids, so that memory is flat.
+"""The planned images that earlier runs hold, found by image_id, one range of ids after the other.
 
-Neither side fits in memory: new ids are distributed over files on this disk, and of each run's index the pieces of one
-range are read and matched.
+Neither side fits in memory: new ids are distributed over files on this disk, and of each run's
+index the chunks of one range are read and matched.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,132 +31,149 @@ from imagekiln.steps.storage.scratch import Database, arrow_stream_reader, write
 from imagekiln.steps.storage.store import Store, require_conditional_writes
 
 RUN_IDS_TYPE_ADAPTER: TypeAdapter[tuple[RunId, ...]] = TypeAdapter(tuple[RunId, ...])
+IDS_PER_BUCKET = 2**21
+READERS = 4
+NUMBER_SCHEMA = pa.schema([pa.field("number", pa.int64())])
 
 
 def successful_runs(job: Job) -> tuple[str, ...]:
-    """The ids of the successful runs under the job's output, oldest first; none where it is not to skip any."""
-    return tuple(entry.run_id for entry in read_registry(job.output)) if job.skip_existing else ()
+    """The ids of the successful runs under the job's output, oldest first.
+
+    None where the job does not skip existing images.
+    """
+    if not job.skip_existing:
+        return ()
+    return tuple(entry.run_id for entry in read_registry(job.output))
 
 
 def choose_existing_runs(store: Store, job: Job, run_id: str) -> tuple[str, ...]:
-    """The runs that the plan of `run_id`, which lies in `store`, looks into. Raises BadInput on damage."""
+    """The runs whose images the plan of `run_id`, which lies in `store`, omits.
+
+    A frozen choice stays. Raises BadInput where that is damaged.
+    """
     if not job.skip_existing:
         return ()
     try:
         return RUN_IDS_TYPE_ADAPTER.validate_json(store.read(EXISTING_RUNS_KEY))
     except Missing:
-        return tuple(each for each in successful_runs(job) if each != run_id)
+        return tuple(name for name in successful_runs(job) if name != run_id)
     except ValidationError as error:
         raise BadInput(
             f"{store.uri_of(EXISTING_RUNS_KEY)}: is damaged. Delete it, or choose another run_id."
         ) from error
 
 
-def freeze_existing_runs(store: Store, job: Job, looked_at: tuple[str, ...]) -> None:
-    """Write down the choice, before anything that follows from it. Raises TryAgain where someone chose otherwise."""
+def freeze_existing_runs(store: Store, job: Job, run_ids: tuple[str, ...]) -> None:
+    """Write the choice, before anything that follows from it.
+
+    Raises TryAgain where another process chose otherwise.
+    """
     if not job.skip_existing:
         return
-    content = RUN_IDS_TYPE_ADAPTER.dump_json(looked_at) + b"\n"
+    content = RUN_IDS_TYPE_ADAPTER.dump_json(run_ids) + b"\n"
     if not store.create(EXISTING_RUNS_KEY, content) and store.read(EXISTING_RUNS_KEY) != content:
         raise TryAgain(f"{store.uri}: is being planned by someone else too. Run the command again.")
     if job.unconditional_writes == "refuse":
         require_conditional_writes(store, EXISTING_RUNS_KEY, content)
 
 
-IDS_PER_BUCKET = 2**21
-READERS = 4
-NUMBER_SCHEMA = pa.schema([pa.field("number", pa.int64())])
+def create_existing_table(
+    database: Database, folder: Path, runs: Sequence[str], ids_per_bucket: int = IDS_PER_BUCKET
+) -> None:
+    """Split `unique_images` by whether one of the runs at these URIs holds the image.
 
-
-def create_existing_table(database: Database, folder: Path, runs: Sequence[str]) -> None:
-    """From `once`, make the table `existing` of what the runs at these URIs hold, and the view `planned` of the rest.
-
-    Raises BadInput where a run has no index that can be read, TryAgain where storage fails.
+    The table `existing` has the numbers of those that are held, the view `planned_images` has the
+    others. Raises BadInput where a run has no readable index, TryAgain where storage fails.
     """
     database.execute("CREATE TABLE existing (number BIGINT)")
     if runs:
         path = folder / "existing.arrow"
-        # By way of the disk: DuckDB would pass on what storage raises as a text only.
-        write_arrow_file(
-            path,
-            _iter_existing_numbers(
-                _bucket_ids(database, folder / "wanted"), [open_store(uri) for uri in runs]
-            ),
-        )
-        database.register("held", arrow_stream_reader(path, NUMBER_SCHEMA.names))
-        database.execute("INSERT INTO existing FROM held")
-    database.execute("CREATE VIEW planned AS SELECT * FROM once ANTI JOIN existing USING (number)")
+        buckets = _bucket_ids(database, folder / "wanted", ids_per_bucket)
+        # By way of the disk: DuckDB would pass on what storage raises as text only.
+        write_arrow_file(path, _iter_existing_numbers(buckets, [open_store(uri) for uri in runs]))
+        database.register("existing_numbers", arrow_stream_reader(path, NUMBER_SCHEMA.names))
+        database.execute("INSERT INTO existing FROM existing_numbers")
+    database.execute(
+        "CREATE VIEW planned_images AS "
+        "SELECT * FROM unique_images ANTI JOIN existing USING (number)"
+    )
 
 
-def _bucket_ids(database: Database, folder: Path) -> IdBuckets:
-    """The ids that are to be made, each with the image's number."""
+def _bucket_ids(database: Database, folder: Path, ids_per_bucket: int) -> IdBuckets:
+    """The ids of the unique images, each with the image's number."""
     folder.mkdir()
-    (count,) = database.fetch_table("SELECT count(*) AS images FROM once")["images"].to_pylist()
-    buckets = IdBuckets(folder, max(1, -(-count // IDS_PER_BUCKET)), NUMBERED_ID_DTYPE)
-    for batch in database.fetch_batches("SELECT unhex(image_id) AS id, number FROM once"):
+    (count,) = database.fetch_table("SELECT count(*) FROM unique_images").columns[0].to_pylist()
+    buckets = IdBuckets(folder, max(1, -(-count // ids_per_bucket)), NUMBERED_ID_DTYPE)
+    for batch in database.fetch_batches("SELECT unhex(image_id) AS id, number FROM unique_images"):
         records = np.empty(len(batch), NUMBERED_ID_DTYPE)
-        records["id"], records["number"] = ids_from_bytes(batch["id"]), batch["number"].to_numpy()
+        records["id"] = ids_from_bytes(batch["id"])
+        records["number"] = batch["number"].to_numpy()
         buckets.add(records)
     return buckets
 
 
-def _iter_existing_numbers(wanted: IdBuckets, runs: list[Store]) -> Iterator[pa.RecordBatch]:
-    """The numbers of the images that are held, a batch for each bucket."""
+def _iter_existing_numbers(buckets: IdBuckets, runs: list[Store]) -> Iterator[pa.RecordBatch]:
+    """The numbers of the images that the runs hold, a batch for each bucket."""
     indexes = _RunIndexes(runs)
-    for bucket in range(wanted.count):
-        held = _match_numbers(
-            wanted.read(bucket), indexes.iter_overlapping_chunks(bucket, wanted.count)
-        )
-        yield pa.RecordBatch.from_arrays([pa.array(held)], schema=NUMBER_SCHEMA)
+    for bucket in range(buckets.count):
+        chunks = indexes.iter_overlapping_chunks(bucket, buckets.count)
+        numbers = _match_numbers(buckets.read(bucket), chunks)
+        yield pa.RecordBatch.from_arrays([pa.array(numbers)], schema=NUMBER_SCHEMA)
 
 
-def _match_numbers(wanted: RecordArray, pieces: Iterator[IdArray]) -> npt.NDArray[np.int64]:
-    """The numbers of those images, sorted by id, that are in one of the pieces."""
-    ids = np.ascontiguousarray(wanted["id"])
-    halves, found = _first_halves(ids), np.zeros(len(ids), np.bool_)
-    for piece in pieces if len(ids) else ():
-        # Whole numbers are found in a fifth of the time that texts take, so most of the piece goes by them.
-        there = _first_halves(piece)
-        likely = piece[halves[np.searchsorted(halves, there).clip(max=len(ids) - 1)] == there]
-        places = np.searchsorted(ids, likely).clip(max=len(ids) - 1)
-        found[places[ids[places] == likely]] = True
-    numbers: npt.NDArray[np.int64] = wanted["number"][found]
+def _match_numbers(records: RecordArray, chunks: Iterator[IdArray]) -> npt.NDArray[np.int64]:
+    """The numbers of those records, sorted by id, whose id is in one of the chunks."""
+    ids = np.ascontiguousarray(records["id"])
+    halves = _first_halves(ids)
+    is_held = np.zeros(len(ids), np.bool_)
+    last = len(ids) - 1
+    for chunk in chunks if len(ids) else ():
+        # Integers are found in a fifth of the time that texts take, so they exclude most ids.
+        chunk_halves = _first_halves(chunk)
+        nearest = np.searchsorted(halves, chunk_halves).clip(max=last)
+        candidates = chunk[halves[nearest] == chunk_halves]
+        nearest = np.searchsorted(ids, candidates).clip(max=last)
+        is_held[nearest[ids[nearest] == candidates]] = True
+    numbers: npt.NDArray[np.int64] = records["number"][is_held]
     return numbers
 
 
 def _first_halves(ids: IdArray) -> npt.NDArray[np.uint64]:
-    """The first eight bytes of each id as a number: in the same order."""
+    """The first eight bytes of each id as an integer, of the same order."""
     return ids.view(">u8")[::2].astype(np.uint64)
 
 
 class _RunIndexes:
-    """The indexes of some runs, whose first pieces tell how many there are."""
+    """The indexes of some runs. The first chunk of each states how many there are."""
 
     def __init__(self, runs: list[Store]) -> None:
         self._runs = runs
-        self._sizes: list[int] = []
+        self._chunk_counts: list[int] = []
 
     def iter_overlapping_chunks(self, bucket: int, count: int) -> Iterator[IdArray]:
-        """Every piece that shares ids with one of `count` ranges; of each run the first, where none was read yet."""
-        fresh = not self._sizes
-        for ids, size in (
-            map_ordered(self._read_first_chunk, len(self._runs), READERS) if fresh else ()
-        ):
-            self._sizes.append(size)
-            yield ids
+        """Every chunk that shares ids with one of `count` ranges.
+
+        The first call gives the first chunk of each run too, whatever it shares.
+        """
+        is_first_call = not self._chunk_counts
+        if is_first_call:
+            yield from self._read_first_chunks()
         places = [
-            (run, piece)
-            for run, size in enumerate(self._sizes)
-            for piece in overlapping_buckets(bucket, count, size)
-            if not (fresh and piece == 0)
+            (run, chunk)
+            for run, chunks in enumerate(self._chunk_counts)
+            for chunk in overlapping_buckets(bucket, count, chunks)
         ]
-        for ids, _ in map_ordered(
-            lambda place: self._read_chunk(*places[place]), len(places), READERS
-        ):
+        if is_first_call:
+            places = [(run, chunk) for run, chunk in places if chunk != 0]
+        chunks = map_ordered(lambda index: self._read(*places[index]), len(places), READERS)
+        for ids, _ in chunks:
             yield ids
 
-    def _read_first_chunk(self, run: int) -> tuple[IdArray, int]:
-        return self._read_chunk(run, 0)
+    def _read_first_chunks(self) -> Iterator[IdArray]:
+        first_chunks = map_ordered(lambda run: self._read(run, 0), len(self._runs), READERS)
+        for ids, chunk_count in first_chunks:
+            self._chunk_counts.append(chunk_count)
+            yield ids
 
-    def _read_chunk(self, run: int, piece: int) -> tuple[IdArray, int]:
-        return read_index_chunk(self._runs[run], piece)
+    def _read(self, run: int, chunk: int) -> tuple[IdArray, int]:
+        return read_index_chunk(self._runs[run], chunk)

@@ -1,98 +1,143 @@
-"""The SQL by which a prompt row becomes its images: filled, judged, spread, seeded and named."""
+"""The SQL by which a prompt row becomes its images, each with its seed and its image_id.
 
+An image_id identifies all that decides an image's pixels. Every text in it is framed by its length
+in bytes, so that no two different rows join to the same string.
+"""
+
+import hashlib
+import json
+
+from imagekiln.steps.job.columns import (
+    INPUT_IMAGE_COLUMNS,
+    MAX_IMAGES_PER_ROW,
+    OPTIONAL_IDENTITY_COLUMNS,
+    PROMPT_COLUMNS,
+    SEED,
+)
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.compatibility import shortcuts_label
-from imagekiln.steps.plan.identity import image_id_sql, seed_sql
-from imagekiln.steps.plan.rules import (
-    MAX_IMAGES_PER_ROW,
-    MAX_SEED,
-    RejectionRule,
-    first_violation_sql,
+
+INPUT_IMAGE_SET_COLUMN = "input_images"  # the names of those that a row has, joined by commas
+SHAPE_COLUMNS = (
+    *(column.name for column in PROMPT_COLUMNS if column.in_shape),
+    INPUT_IMAGE_SET_COLUMN,
 )
-from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS
-from imagekiln.steps.storage.scratch import Database
-
-SAME_ID_SQL = """
-    CREATE TABLE same_id AS
-    WITH named AS (SELECT number, row, id, content FROM images WHERE rule IS NULL AND id IS NOT NULL),
-    marks AS (SELECT hash(id) AS mark FROM named GROUP BY mark HAVING min(content) <> max(content)),
-    suspects AS MATERIALIZED (SELECT * FROM named WHERE hash(id) IN (SELECT mark FROM marks)),
-    first AS (SELECT id, arg_min(content, number) AS content FROM suspects GROUP BY id)
-    SELECT number, row FROM suspects JOIN first USING (id) WHERE suspects.content <> first.content"""
-VALID_IMAGES_SQL = (
-    "CREATE VIEW sound AS SELECT * FROM images ANTI JOIN same_id USING (number) WHERE rule IS NULL"
-)
-DUPLICATES_SQL = """
-    CREATE TABLE duplicates AS
-    WITH made AS (SELECT number, row, image_index, CAST(image_id AS UUID) AS name FROM sound),
-    marks AS (SELECT hash(name) AS mark FROM made GROUP BY mark HAVING count(*) > 1),
-    suspects AS MATERIALIZED (SELECT * FROM made WHERE hash(name) IN (SELECT mark FROM marks)),
-    first AS (SELECT name, min(number) AS number, min(row) AS first_row FROM suspects GROUP BY name)
-    SELECT suspects.number, row, image_index, name, first_row
-    FROM suspects JOIN first USING (name) WHERE suspects.number > first.number"""
-UNIQUE_IMAGES_SQL = "CREATE VIEW once AS SELECT * FROM sound ANTI JOIN duplicates USING (number)"
+ID_DIGITS = 32  # 128 bits: no collision is to be expected before 10^19 images
+NO_SEED_SQL = "'-'"
+SEED_DIGITS = 13  # 52 bits, which every reader of JSON holds exactly
 
 
-def create_duplicate_tables(database: Database) -> None:
-    """From `images`, make the tables `same_id` and `duplicates`, and the view `once` of what neither holds."""
-    for sql in (SAME_ID_SQL, VALID_IMAGES_SQL, DUPLICATES_SQL, UNIQUE_IMAGES_SQL):
-        database.execute(sql)
+def model_key(digest: str, dtype: str, *extras: str) -> str:
+    """What the model adds to every image_id: its files, its precision, and what else changes all.
+
+    Each of `extras` begins with what it is, such as `fp8`, so that no two mean the same.
+    """
+    content = json.dumps(["imagekiln-1", digest, dtype, *extras])
+    return hashlib.sha256(content.encode()).hexdigest()
 
 
-# What all images of one batch must have in common. `pictures` names the columns of pictures that are not null.
-SHAPE_COLUMNS = ("width", "height", "steps", "guidance", "sampler", "loras", "strength", "input_images")
-INPUT_IMAGES_SQL = "nullif(concat_ws(',', {}), '')".format(
-    ", ".join(f"CASE WHEN {name} IS NOT NULL THEN '{name}' END" for name in INPUT_IMAGE_COLUMNS)
-)
+def image_id_sql(key: str) -> str:
+    """The id of each image, from columns named as in IDENTITY_COLUMNS.
+
+    Its column `loras` holds the keys of LoRAs, which are the same whatever the LoRAs are called.
+    """
+    return f"substr(sha256(concat('{key}|', {_identity_sql('seed')})), 1, {ID_DIGITS})"
+
+
+def seed_sql(job_seed: int) -> str:
+    """The seed of each image: the row's own plus the image's index, or one derived from the row.
+
+    The latter is derived from the row's id, or its text and settings where it has none, so that
+    rows added elsewhere in the input change no other image.
+    """
+    by_text = f"concat('text|', {_identity_sql(NO_SEED_SQL)})"
+    row = f"CASE WHEN id IS NULL THEN {by_text} ELSE concat('id|', id) END"
+    digest = f"sha256(concat({job_seed}, '|', image_index, '|', {row}))"
+    derived = f"CAST('0x' || substr({digest}, 1, {SEED_DIGITS}) AS BIGINT)"
+    return f"coalesce(row_seed + image_index, {derived})"
+
+
+def _identity_sql(seed: str) -> str:
+    # Text joined to a null is null, and `concat` skips nulls: without any optional column, an image
+    # has the id that it had before there were such columns.
+    optional = ", ".join(
+        f"'|{name}:' || strlen(CAST({name} AS VARCHAR)) || ':' || CAST({name} AS VARCHAR)"
+        for name in OPTIONAL_IDENTITY_COLUMNS
+    )
+    return (
+        "concat(strlen(prompt), ':', prompt, '|', strlen(negative_prompt), ':', negative_prompt, "
+        f"'|', {seed}, '|', width, 'x', height, '|', steps, '|', guidance, '|', sampler, "
+        f"{optional})"
+    )
 
 
 def images_sql(
     job: Job,
-    rules: tuple[RejectionRule, ...],
-    model_key: str,
     size: tuple[int, int],
-    carried: tuple[str, ...],
+    model_key: str,
+    violation_sql: str,
+    passthrough: tuple[str, ...],
 ) -> str:
-    """The images of the rows of `input`, in their order, and each refused row once, with the `rule` it breaks.
+    """The images of the rows of `input`, in their order, and each rejected row once.
 
-    `number` counts images over the whole input, with room for the most that a row may have.
+    `rule` is what `violation_sql` gives for the row. `number` counts images over the whole input,
+    with room for the most that a row may have. `content` is equal for rows that ask for the same.
     """
-    given, kept = job.defaults, "".join(f", {name}" for name in carried)
-    shape, pictures, taken = (
-        ", ".join(SHAPE_COLUMNS),
-        ", ".join(INPUT_IMAGE_COLUMNS),
-        shortcuts_label(job.speed),
-    )
-    named_shortcuts = "NULL" if taken is None else quote_literal(taken)
+    carried = "".join(f", {name}" for name in passthrough)
+    images = ", ".join(INPUT_IMAGE_COLUMNS)
+    shape = ", ".join(SHAPE_COLUMNS)
     # In ids LoRAs are their files, whatever they are called; in the plan they are their names.
-    named = ", ".join("lora_names AS loras" if name == "loras" else name for name in SHAPE_COLUMNS)
+    named_shape = ", ".join(
+        "lora_names AS loras" if name == "loras" else name for name in SHAPE_COLUMNS
+    )
+    shortcuts = shortcuts_label(job.speed)
     return f"""
-        WITH filled AS (
-            SELECT row, wrong, truncated, id, prompt,
-                   CASE WHEN seed > {MAX_SEED} THEN {MAX_SEED + 1} ELSE seed END AS row_seed,
-                   coalesce(negative_prompt, {quote_literal(given.negative_prompt)}) AS negative_prompt,
-                   coalesce(width, {size[0]}) AS width, coalesce(height, {size[1]}) AS height,
-                   coalesce(steps, {given.steps}) AS steps,
-                   coalesce(guidance, CAST({given.guidance} AS DOUBLE)) + 0.0::DOUBLE AS guidance, -- never -0.0
-                   coalesce(sampler, {quote_literal(given.sampler)}) AS sampler,
-                   lora_key AS loras, lora_names, lora_fault, {INPUT_IMAGES_SQL} AS input_images, {pictures},
-                   coalesce(strength, CASE WHEN source_image IS NOT NULL THEN CAST({given.strength} AS DOUBLE) END)
-                       + 0.0::DOUBLE AS strength,
-                   coalesce(images, {given.images_per_prompt}) AS images {kept}
-            FROM input),
-        judged AS (SELECT *, {first_violation_sql(rules)} AS rule FROM filled),
-        spread AS (
-            SELECT *, unnest(range(CASE WHEN rule IS NULL THEN images ELSE 1 END)) AS image_index,
-                   CASE WHEN id IS NOT NULL
-                        THEN hash(prompt, negative_prompt, row_seed, {shape}, {pictures}, images) END AS content
+        WITH filled AS ({_filled_sql(job, size, carried)}),
+        judged AS (SELECT *, {violation_sql} AS rule FROM filled),
+        expanded AS (
+            SELECT *,
+                   unnest(range(CASE WHEN rule IS NULL THEN images ELSE 1 END)) AS image_index,
+                   CASE WHEN id IS NOT NULL THEN
+                       hash(prompt, negative_prompt, row_seed, {shape}, {images}, images)
+                   END AS content
             FROM judged),
-        seeded AS (SELECT *, {seed_sql(given.seed)} AS seed FROM spread)
-        SELECT {image_id_sql(model_key)} AS image_id, id, image_index, row, prompt, negative_prompt, seed,
-               {named}, {pictures}, truncated, {named_shortcuts}::VARCHAR AS shortcuts {kept},
+        seeded AS (SELECT *, {seed_sql(job.defaults.seed)} AS seed FROM expanded)
+        SELECT {image_id_sql(model_key)} AS image_id, id, image_index, row,
+               prompt, negative_prompt, seed, {named_shape}, {images}, truncated,
+               {"NULL" if shortcuts is None else quote_literal(shortcuts)}::VARCHAR AS shortcuts
+               {carried},
                row * {MAX_IMAGES_PER_ROW} + image_index AS number, rule, content
         FROM seeded"""
 
 
+def _filled_sql(job: Job, size: tuple[int, int], carried: str) -> str:
+    """The rows with the job's defaults where they have nulls."""
+    defaults = job.defaults
+    image_set = ", ".join(
+        f"CASE WHEN {name} IS NOT NULL THEN '{name}' END" for name in INPUT_IMAGE_COLUMNS
+    )
+    return f"""
+            SELECT row, wrong, truncated, id, prompt,
+                   CASE WHEN seed > {SEED.highest} THEN {SEED.highest + 1} ELSE seed END
+                       AS row_seed,
+                   coalesce(negative_prompt, {quote_literal(defaults.negative_prompt)})
+                       AS negative_prompt,
+                   coalesce(width, {size[0]}) AS width,
+                   coalesce(height, {size[1]}) AS height,
+                   coalesce(steps, {defaults.steps}) AS steps,
+                   coalesce(guidance, CAST({defaults.guidance} AS DOUBLE))
+                       + 0.0::DOUBLE AS guidance, -- never -0.0
+                   coalesce(sampler, {quote_literal(defaults.sampler)}) AS sampler,
+                   lora_key AS loras, lora_names, lora_fault,
+                   nullif(concat_ws(',', {image_set}), '') AS {INPUT_IMAGE_SET_COLUMN},
+                   {", ".join(INPUT_IMAGE_COLUMNS)},
+                   coalesce(strength, CASE WHEN source_image IS NOT NULL
+                                           THEN CAST({defaults.strength} AS DOUBLE) END)
+                       + 0.0::DOUBLE AS strength,
+                   coalesce(images, {defaults.images_per_prompt}) AS images {carried}
+            FROM input"""
+
+
 def quote_literal(text: str) -> str:
-    """The text as a literal of SQL."""
+    """The text as an SQL literal."""
     return "'" + text.replace("'", "''") + "'"

@@ -1,20 +1,36 @@
-"""The input files: found, brought onto this disk where they are elsewhere, and fingerprinted."""
+"""The input files: found, downloaded where they are remote, hashed, and read row by row.
+
+Strangers' Parquet becomes batches of one known schema.
+"""
 
 import glob
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing
-from imagekiln.steps.job.job import ColumnNames
-from imagekiln.steps.plan.columns import COLUMN_READERS, PROMPT_COLUMNS, passthrough_schema
-from imagekiln.steps.plan.input_images import require_image_type
-from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS
+from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS, PROMPT_COLUMNS
+from imagekiln.steps.job.job import ColumnNames, Job
+from imagekiln.steps.plan.columns import (
+    COLUMN_READERS,
+    PASSTHROUGH_MARK,
+    Cells,
+    passthrough_schema,
+    read_passthrough,
+)
+from imagekiln.steps.plan.input_images import (
+    ImageDigests,
+    InputImages,
+    holds_image_bytes,
+    require_image_type,
+)
+from imagekiln.steps.runs.tables import COLUMN_TYPES, REJECTED_SCHEMA
 from imagekiln.steps.storage.failures import (
     error_reason,
     explain_storage_error,
@@ -25,44 +41,72 @@ from imagekiln.steps.storage.object_store import open_filesystem
 from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 
 CHUNK_BYTES = 8 * 2**20
+# A row group is decoded whole: one that claims more could end the process instead of failing.
+MAX_ROW_GROUP_BYTES = 4 * 2**30
+MAX_LISTED_COLUMNS = 12
+UNREADABLE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, MemoryError)
 
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """One input file: the name the user knows, where it lies on this disk, and its content's hash."""
+    """One input file: the name that the user knows, its path on this disk, its content's hash."""
 
     uri: str
     path: Path
     sha256: str
 
 
-def gather_sources(patterns: tuple[str, ...], spool: Path) -> tuple[SourceFile, ...]:
-    """Every file that the patterns name, in the order of pattern and name.
+@dataclass(frozen=True, slots=True)
+class InputFile:
+    """A source whose footer was read.
 
-    Files from elsewhere are copied to `spool`, so that what is hashed is what is read.
-    Raises Missing where a pattern names nothing, TryAgain where storage fails.
+    `column_names` are the file's names of our columns, `passthrough` the columns that are carried.
+    """
+
+    source: SourceFile
+    rows: int
+    column_names: dict[str, str]
+    passthrough: pa.Schema
+
+
+def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
+    """Find the job's prompt files, hash them and read their footers, once for a command.
+
+    Remote files are downloaded to `folder`. Raises BadInput, Missing, TryAgain.
+    """
+    sources = gather_sources(job.prompt_patterns, folder)
+    return read_footers(sources, job.columns, job.carry)
+
+
+def input_fingerprint(files: Iterable[InputFile]) -> str:
+    """One hash for the whole input: its files' contents in order, whatever the files are called."""
+    digests = "".join(file.source.sha256 for file in files)
+    return hashlib.sha256(digests.encode()).hexdigest()
+
+
+def gather_sources(patterns: tuple[str, ...], folder: Path) -> tuple[SourceFile, ...]:
+    """Every file that the patterns match, in the order of pattern and name.
+
+    Remote files are downloaded to `folder`, so that what is hashed is what is read.
+    Raises Missing where a pattern matches nothing, TryAgain where storage fails.
     """
     sources: list[SourceFile] = []
     for pattern in patterns:
-        remote, found = is_remote_uri(pattern), expand_pattern(pattern)
-        if not found:
+        uris = expand_pattern(pattern)
+        if not uris:
             raise Missing(f"{pattern}: no such file or bucket. Check `prompts`.")
-        for uri in found:
-            number = len(sources)
-            sources.append(
-                _download(uri, spool / f"{number:05d}.parquet") if remote else _hash_file(uri)
-            )
+        for uri in uris:
+            if is_remote_uri(pattern):
+                source = _download(uri, folder / f"{len(sources):05d}.parquet")
+            else:
+                source = _hash_file(uri)
+            sources.append(source)
     return tuple(sources)
 
 
 def expand_pattern(pattern: str) -> list[str]:
-    """The names that a pattern stands for, sorted. One that is elsewhere and has no `*` is not looked up."""
+    """The names that a pattern matches, sorted. A remote one without a `*` is not looked up."""
     return _expand_remote(pattern) if is_remote_uri(pattern) else _expand_local(pattern)
-
-
-def input_fingerprint(sources: tuple[SourceFile, ...]) -> str:
-    """One hash for the whole input: its files' contents in order, whatever the files are called."""
-    return hashlib.sha256("".join(source.sha256 for source in sources).encode()).hexdigest()
 
 
 def _expand_local(pattern: str) -> list[str]:
@@ -70,22 +114,22 @@ def _expand_local(pattern: str) -> list[str]:
     with translate_errors(pattern):
         if Path(path).is_dir():
             raise BadInput(f"{pattern}: is a folder. Write {path.rstrip('/')}/*.parquet.")
-        found = [path] if Path(path).exists() else sorted(glob.glob(path, recursive=True))
-    for name in found:
+        names = [path] if Path(path).exists() else sorted(glob.glob(path, recursive=True))
+    for name in names:
         if not name.isprintable():
             raise BadInput(
                 f"{pattern}: finds a file with an unprintable name, {name!a}. Rename it."
             )
-    return found
+    return names
 
 
 def _expand_remote(pattern: str) -> list[str]:
-    files, path = open_filesystem(pattern)
+    filesystem, path = open_filesystem(pattern)
     protocol = pattern.partition("://")[0]
     with translate_errors(pattern):
-        if not any(sign in path for sign in "*?["):
+        if not any(character in path for character in "*?["):
             return [pattern]
-        return [f"{protocol}://{name}" for name in sorted(files.glob(path))]
+        return [f"{protocol}://{name}" for name in sorted(filesystem.glob(path))]
 
 
 def _hash_file(path: str) -> SourceFile:
@@ -96,18 +140,18 @@ def _hash_file(path: str) -> SourceFile:
     return SourceFile(path, Path(path), digest.hexdigest())
 
 
-def _download(uri: str, copy: Path) -> SourceFile:
-    files, path = open_filesystem(uri)
+def _download(uri: str, path: Path) -> SourceFile:
+    filesystem, remote_path = open_filesystem(uri)
     digest = hashlib.sha256()
     with (
         translate_errors(uri),
-        files.open(path, "rb", block_size=CHUNK_BYTES) as file,
-        copy.open("wb") as out,
+        filesystem.open(remote_path, "rb", block_size=CHUNK_BYTES) as source,
+        path.open("wb") as copy,
     ):
-        for chunk in _read_chunks(file):
+        for chunk in _read_chunks(source):
             digest.update(chunk)
-            out.write(chunk)
-    return SourceFile(uri, copy, digest.hexdigest())
+            copy.write(chunk)
+    return SourceFile(uri, path, digest.hexdigest())
 
 
 def _read_chunks(file: BinaryIO) -> Iterator[bytes]:
@@ -115,33 +159,21 @@ def _read_chunks(file: BinaryIO) -> Iterator[bytes]:
         yield chunk
 
 
-# A row group is decoded whole, so one that claims more than this could end the process instead of failing.
-MAX_ROW_GROUP_BYTES = 4 * 2**30
-UNREADABLE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, MemoryError)
-
-
-@dataclass(frozen=True, slots=True)
-class InputFile:
-    """A source whose footer was read: how many rows it has, and the columns that we take from it."""
-
-    source: SourceFile
-    rows: int
-    column_names: dict[str, str]
-    passthrough: pa.Schema
-
-
 def read_footers(
     sources: tuple[SourceFile, ...], columns: ColumnNames, carry: tuple[str, ...]
 ) -> tuple[InputFile, ...]:
-    """Read every footer before any row, so that a wrong file fails early. Raises BadInput, TryAgain."""
+    """Read every footer, so that a bad file fails before any row is read.
+
+    Raises BadInput, TryAgain.
+    """
     files = tuple(_read_footer(source, columns, carry) for source in sources)
     if not any(file.rows for file in files):
         raise BadInput(f"{sources[0].uri}: has no rows. Check `prompts`.")
     for file in files:
         if file.passthrough != files[0].passthrough:
             raise BadInput(
-                f"{file.source.uri}: the columns to carry have other types than in {files[0].source.uri}. "
-                "Give them one type in all files."
+                f"{file.source.uri}: the columns to carry have other types than in "
+                f"{files[0].source.uri}. Give them one type in all files."
             )
     return files
 
@@ -149,33 +181,42 @@ def read_footers(
 def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...]) -> InputFile:
     try:
         metadata = pq.read_metadata(source.path)
-        there = metadata.schema.to_arrow_schema()
+        schema = metadata.schema.to_arrow_schema()
     except UNREADABLE_ERRORS as error:
         raise unreadable_error(source, error) from error
-    names = _match_columns(source, there, columns, carry)
+    names = _match_columns(source, schema, columns, carry)
     _refuse_large_row_groups(source, metadata)
-    return InputFile(source, metadata.num_rows, names, passthrough_schema(there, carry, source.uri))
+    return InputFile(
+        source=source,
+        rows=metadata.num_rows,
+        column_names=names,
+        passthrough=passthrough_schema(schema, carry, source.uri),
+    )
 
 
 def _match_columns(
-    source: SourceFile, there: pa.Schema, columns: ColumnNames, carry: tuple[str, ...]
+    source: SourceFile, schema: pa.Schema, columns: ColumnNames, carry: tuple[str, ...]
 ) -> dict[str, str]:
-    """What our columns are called in the file, of a type that we take."""
-    if columns.prompt not in there.names:
-        has = ", ".join(there.names[:12]) or "none"
+    """The file's names of our columns. Raises BadInput where one has a type that we do not take."""
+    if columns.prompt not in schema.names:
+        listed = ", ".join(schema.names[:MAX_LISTED_COLUMNS]) or "none"
         raise BadInput(
-            f"{source.uri}: has no column {columns.prompt!r} (it has {has}). Set columns.prompt."
+            f"{source.uri}: has no column {columns.prompt!r} (it has {listed}). Set columns.prompt."
         )
-    names = {ours: theirs for ours, theirs in columns if theirs in there.names}
+    names = {ours: theirs for ours, theirs in columns if theirs in schema.names}
     for name in (*names.values(), *carry):
-        if there.names.count(name) > 1:
+        if schema.names.count(name) > 1:
             raise BadInput(f"{source.uri}: has more than one column {name!r}. Rename one.")
-    for ours, theirs in names.items():
-        kind, where = there.field(theirs).type, f"{source.uri}: column {theirs!r}"
-        if ours in INPUT_IMAGE_COLUMNS:
+    for column in PROMPT_COLUMNS:
+        if column.name not in names:
+            continue
+        name = names[column.name]
+        kind = schema.field(name).type
+        where = f"{source.uri}: column {name!r}"
+        if column.kind == "image":
             require_image_type(kind, where)
         else:
-            COLUMN_READERS[PROMPT_COLUMNS[ours]](pa.array([], kind), where)
+            COLUMN_READERS[column.kind](pa.array([], kind), where)
     return names
 
 
@@ -189,13 +230,150 @@ def _refuse_large_row_groups(source: SourceFile, metadata: pq.FileMetaData) -> N
 
 
 def unreadable_error(source: SourceFile, error: Exception) -> KilnError:
-    """What to say of an input file that does not read: storage failed, or the file is damaged."""
-    if is_storage_error(error) and (failure := explain_storage_error(source.uri, error)):
+    """Explain an input file that cannot be read: storage failed, or the file is damaged."""
+    uri = source.uri
+    if is_storage_error(error) and (failure := explain_storage_error(uri, error)):
         return failure
+    reason = error_reason(error)
     if isinstance(error, MemoryError):
         return BadInput(
-            f"{source.uri}: needs more memory than there is ({error_reason(error)}). Write it in smaller row groups."
+            f"{uri}: needs more memory than there is ({reason}). Write it in smaller row groups."
         )
-    return BadInput(
-        f"{source.uri}: is no whole Parquet file ({error_reason(error)}). Write it again."
+    return BadInput(f"{uri}: is no whole Parquet file ({reason}). Write it again.")
+
+
+# Pages are read as they are needed: by default, pyarrow keeps every column chunk that it has read.
+PARQUET_OPTIONS = {
+    "page_checksum_verification": True,
+    "pre_buffer": False,
+    "buffer_size": 2**20,
+}
+BATCH_ROWS = 65_536
+MIN_BATCH_ROWS = 256
+BATCH_BYTES = 16 * 2**20
+
+
+def prompt_schema(files: tuple[InputFile, ...]) -> pa.Schema:
+    """The schema of every batch of rows.
+
+    `row`, PROMPT_COLUMNS, `wrong` (the column whose value is invalid, of an image with its fault),
+    and the columns of `passthrough_names`.
+    """
+    passthrough = files[0].passthrough
+    return pa.schema(
+        [
+            pa.field("row", pa.int64()),
+            *(pa.field(column.name, COLUMN_TYPES[column.kind]) for column in PROMPT_COLUMNS),
+            pa.field("wrong", pa.string()),
+            *map(pa.field, passthrough_names(len(passthrough)), passthrough.types),
+        ]
     )
+
+
+def passthrough_names(count: int) -> tuple[str, ...]:
+    """What the columns to carry are called within planning: theirs may be any text."""
+    return tuple(f"carry_{index}" for index in range(count))
+
+
+def iter_prompt_batches(
+    files: tuple[InputFile, ...], images: InputImages
+) -> Iterator[pa.RecordBatch]:
+    """Every row of every file, in order, numbered from 0 over all files.
+
+    Raises BadInput where a file is damaged, TryAgain where storage fails.
+    """
+    schema = prompt_schema(files)
+    first_row = 0
+    for file in files:
+        rows = 0
+        for batch in _read_file(file, first_row, schema, images):
+            yield batch
+            rows += batch.num_rows
+        if rows != file.rows:
+            reason = f"its footer says {file.rows} rows, its pages hold {rows}"
+            raise unreadable_error(file.source, ValueError(reason))
+        first_row += rows
+
+
+def _read_file(
+    file: InputFile, first_row: int, schema: pa.Schema, images: InputImages
+) -> Iterator[pa.RecordBatch]:
+    columns = [*dict.fromkeys([*file.column_names.values(), *file.passthrough.names])]
+    try:
+        with pq.ParquetFile(file.source.path, **PARQUET_OPTIONS) as parquet:
+            row = first_row
+            for batch in parquet.iter_batches(_batch_rows(file, parquet, columns), columns=columns):
+                yield _convert_batch(file, batch, row, schema, images)
+                row += batch.num_rows
+    except UNREADABLE_ERRORS as error:
+        raise unreadable_error(file.source, error) from error
+
+
+def _batch_rows(file: InputFile, parquet: pq.ParquetFile, columns: list[str]) -> int:
+    """Rows to read at a time: fewer where texts are long or images large, to bound memory."""
+    metadata = parquet.metadata
+    size = max(1, _uncompressed_bytes(metadata, {*columns}))
+    image_types = (
+        parquet.schema_arrow.field(file.column_names[name]).type
+        for name in INPUT_IMAGE_COLUMNS
+        if name in file.column_names
+    )
+    lowest = 1 if any(map(holds_image_bytes, image_types)) else MIN_BATCH_ROWS
+    return max(lowest, min(BATCH_ROWS, BATCH_BYTES * int(metadata.num_rows) // size))
+
+
+def _uncompressed_bytes(metadata: pq.FileMetaData, columns: set[str]) -> int:
+    size = 0
+    for group in range(metadata.num_row_groups):
+        for index in range(metadata.num_columns):
+            chunk = metadata.row_group(group).column(index)
+            path = chunk.path_in_schema
+            if path in columns or path.partition(".")[0] in columns:
+                size += int(chunk.total_uncompressed_size)
+    return size
+
+
+def _convert_batch(
+    file: InputFile, batch: pa.RecordBatch, first_row: int, schema: pa.Schema, images: InputImages
+) -> pa.RecordBatch:
+    rows = pa.array(np.arange(first_row, first_row + batch.num_rows, dtype=np.int64))
+    wrong = pa.nulls(batch.num_rows, pa.string())
+    arrays: list[pa.Array] = []
+    for column in PROMPT_COLUMNS:
+        name = file.column_names.get(column.name)
+        if name is None:
+            arrays.append(pa.nulls(batch.num_rows, COLUMN_TYPES[column.kind]))
+            continue
+        cells: Cells | ImageDigests
+        if column.kind == "image":
+            cells = images.digest_column(batch.column(name), file.source.uri)
+        else:
+            where = f"{file.source.uri}: column {name!r}"
+            cells = COLUMN_READERS[column.kind](batch.column(name), where)
+        arrays.append(cells.values)
+        wrong = cells.mark_invalid(wrong, column.name)
+    carried: list[pa.Array] = []
+    for name in file.passthrough.names:
+        where = f"{file.source.uri}: column {name!r}"
+        passthrough = read_passthrough(batch.column(name), where)
+        carried.append(passthrough.values)
+        wrong = passthrough.mark_invalid(wrong, PASSTHROUGH_MARK)
+    return pa.RecordBatch.from_arrays([rows, *arrays, wrong, *carried], schema=schema)
+
+
+def locate_rejected_rows(files: tuple[InputFile, ...], rejected: pa.RecordBatch) -> pa.RecordBatch:
+    """Rejected rows as REJECTED_SCHEMA: with their file, and their row in it, counted from 0."""
+    starts = np.cumsum([0, *(file.rows for file in files)])
+    rows = rejected["row"].to_numpy()
+    file_numbers = np.searchsorted(starts, rows, side="right") - 1
+    uris = pa.DictionaryArray.from_arrays(
+        pa.array(file_numbers, pa.int32()), [file.source.uri for file in files]
+    )
+    columns = [
+        rejected["row"],
+        uris.cast(pa.string()),
+        pa.array(rows - starts[file_numbers]),
+        rejected["column"],
+        rejected["reason"],
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=REJECTED_SCHEMA)

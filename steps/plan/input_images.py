@@ -1,4 +1,4 @@
-"""The pictures of the input, as the hash of each: every distinct one is read once, judged, and kept for the run."""
+"""The input images of prompt rows, as their hashes: each distinct one is read and checked once."""
 
 import hashlib
 import json
@@ -19,31 +19,38 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.uri import is_remote_uri
 
 ALLOWED_SCHEMES = {"s3", "s3a", "gs", "gcs"}
-MAX_KEY_BYTES = 1024  # bytes of a key, as S3 has it
+MAX_KEY_BYTES = 1024  # S3's limit
+READERS = 16
+DIGEST_CHARS = 64
+
+ImageSink = Callable[[str, bytes], None]
+ImageReader = Callable[[str, str, int], bytes]
+DigestsOrFaults = list[str | None]
 
 
-def read_input_image(name: str, table: str, most: int) -> bytes:
-    """The first bytes, at most so many, of the picture that the table at a path or URI names.
+def read_input_image(name: str, table: str, limit: int) -> bytes:
+    """At most `limit` bytes of the image that the table at a path or URI names.
 
-    Relative paths are relative to the working directory, as those of prompts are. Raises Unfit, or TryAgain where
-    storage fails, or NotInstalled where nothing here reads from such a store.
+    Relative paths are relative to the working directory, as those of prompt files are.
+    Raises RejectedImage, TryAgain where storage fails, NotInstalled where this installation cannot
+    read from such a store.
     """
     folder, key = _resolve_location(name, is_remote_uri(table))
     try:
-        return open_store(folder).read_prefix(key, most)
-    except NotInstalled:  # true of every row's, and no fault of this one
+        return open_store(folder).read_prefix(key, limit)
+    except NotInstalled:  # true of every row, and no fault of this one
         raise
-    except BadInput as error:  # it is missing, or may not be read
+    except BadInput as error:  # it does not exist, or may not be read
         raise RejectedImage("missing") from error
 
 
-def _resolve_location(name: str, elsewhere: bool) -> tuple[str, str]:
-    """The folder that the name leads to, and the name in it. Raises Unfit."""
+def _resolve_location(name: str, is_remote_table: bool) -> tuple[str, str]:
+    """The folder that the name leads to, and the name within it. Raises RejectedImage."""
     if len(name.encode()) > MAX_KEY_BYTES:
         raise RejectedImage("place")
     if is_remote_uri(name):
         return _resolve_object(name)
-    if elsewhere:
+    if is_remote_table:  # it must not reach for files of this machine
         raise RejectedImage("place")
     path = Path(name.removeprefix("file://"))
     with suppress(OSError):  # a name that is too long
@@ -64,44 +71,40 @@ def _resolve_object(name: str) -> tuple[str, str]:
 
 
 class DiskCache:
-    """Texts by key. One thread at a time."""
+    """Texts by key, in a database on disk. For one thread at a time."""
 
-    def __init__(self, path: Path) -> None:
-        """Begin with none, in a new file."""
+    def __init__(self, path: Path, max_pages: int | None = None) -> None:
+        """Create it empty at `path`, of at most `max_pages` pages of SQLite's."""
         # DuckDB asks for rows from threads of its own, one after the other.
-        self._base = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-        for sql in (
-            "PRAGMA journal_mode = OFF",
-            "PRAGMA synchronous = OFF",
-            "CREATE TABLE known (key TEXT PRIMARY KEY, text TEXT) WITHOUT ROWID",
-        ):
-            self._base.execute(sql)
+        self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+        self._connection.execute("PRAGMA journal_mode = OFF")
+        self._connection.execute("PRAGMA synchronous = OFF")
+        self._connection.execute(
+            "CREATE TABLE known (key TEXT PRIMARY KEY, text TEXT) WITHOUT ROWID"
+        )
+        if max_pages is not None:
+            self._connection.execute(f"PRAGMA max_page_count = {max_pages}")
 
     def get_many(self, keys: Iterable[str]) -> dict[str, str]:
         """The texts of those keys that have one. Raises TryAgain."""
-        asked = json.dumps(list(keys))
-        with _translate_errors():
-            return dict(
-                self._base.execute(
-                    "SELECT key, text FROM known WHERE key IN (SELECT value FROM json_each(?))",
-                    [asked],
-                )
-            )
+        sql = "SELECT key, text FROM known WHERE key IN (SELECT value FROM json_each(?))"
+        with _translate_sqlite_errors():
+            return dict(self._connection.execute(sql, [json.dumps(list(keys))]))
 
     def add_many(self, texts: Mapping[str, str]) -> None:
-        """Remember texts by new keys. Raises TryAgain where the disk is full."""
-        with _translate_errors():
-            self._base.execute("BEGIN")
-            self._base.executemany("INSERT INTO known VALUES (?, ?)", texts.items())
-            self._base.execute("COMMIT")
+        """Store texts under new keys. Raises TryAgain where the disk is full."""
+        with _translate_sqlite_errors():
+            self._connection.execute("BEGIN")
+            self._connection.executemany("INSERT INTO known VALUES (?, ?)", texts.items())
+            self._connection.execute("COMMIT")
 
     def close(self) -> None:
-        """Let go of the file."""
-        self._base.close()
+        """Close the database."""
+        self._connection.close()
 
 
 @contextmanager
-def _translate_errors() -> Iterator[None]:
+def _translate_sqlite_errors() -> Iterator[None]:
     try:
         yield
     except sqlite3.OperationalError as error:
@@ -110,100 +113,109 @@ def _translate_errors() -> Iterator[None]:
         ) from error
 
 
-READERS = 16
-DIGEST_CHARS = 64
-ImageSink = Callable[[str, bytes], None]
-DigestsOrFaults = list[str | None]
-
-
 @dataclass(frozen=True, slots=True)
 class ImageDigests:
-    """The SHA-256 of each cell's picture, null where there is none; and where one cannot be taken, its fault."""
+    """The SHA-256 of each cell's image, null where there is none; of a rejected one, its fault."""
 
     values: pa.Array
     faults: pa.Array
 
     def mark_invalid(self, wrong: pa.Array, column: str) -> pa.Array:
-        """`wrong` with column and fault written wherever a picture cannot be taken and nothing stood yet."""
+        """`wrong`, with column and fault written where an image is rejected and `wrong` is null."""
         return pc.coalesce(wrong, pc.binary_join_element_wise(column, self.faults, " "))
 
 
 class InputImages:
-    """Reads the pictures of one input. Close it after use."""
+    """Reads the images of one input. Close it after use."""
 
-    def __init__(self, limits: JobLimits, spool: Path, keep: ImageSink | None = None) -> None:
-        """Take what is told the hash and the bytes of each picture that is good, once or a few times."""
-        self._most = limits.picture_bytes
+    def __init__(
+        self,
+        limits: JobLimits,
+        folder: Path,
+        sink: ImageSink | None = None,
+        read: ImageReader = read_input_image,
+    ) -> None:
+        """Take what receives the hash and the bytes of each accepted image, once or a few times.
+
+        `folder` is for a working file.
+        """
+        self._max_bytes = limits.picture_bytes
         self._inspector = ImageInspector(limits)
-        self._known = DiskCache(spool / "pictures.sqlite")
-        self._keep = keep
+        self._cache = DiskCache(folder / "pictures.sqlite")
+        self._sink = sink
+        self._read = read
 
     def close(self) -> None:
-        """Let go of what was found out."""
-        self._known.close()
+        """Close the working file."""
+        self._cache.close()
 
     def digest_column(self, array: pa.Array, table: str) -> ImageDigests:
-        """The pictures of a column of the table at a path or URI. Raises TryAgain where storage fails."""
-        said = pa.array(self._digests_or_faults(array, table), pa.string())
-        good = pc.equal(pc.binary_length(said), DIGEST_CHARS)
-        nothing = pa.scalar(None, pa.string())
-        return ImageDigests(pc.if_else(good, said, nothing), pc.if_else(good, nothing, said))
+        """The images of a column of the table at a path or URI. Raises TryAgain."""
+        results = pa.array(self._digests_or_faults(array, table), pa.string())
+        is_digest = pc.equal(pc.binary_length(results), DIGEST_CHARS)
+        null = pa.scalar(None, pa.string())
+        return ImageDigests(
+            values=pc.if_else(is_digest, results, null),
+            faults=pc.if_else(is_digest, null, results),
+        )
 
     def _digests_or_faults(self, array: pa.Array, table: str) -> DigestsOrFaults:
-        """The hash of each cell's picture, or its fault."""
+        """The hash of each cell's image, or its fault."""
         kind = array.type
         if pa.types.is_dictionary(kind):
-            found = self._digests_or_faults(array.dictionary, table)
-            return [None if place is None else found[place] for place in array.indices.to_pylist()]
+            results = self._digests_or_faults(array.dictionary, table)
+            indices = array.indices.to_pylist()
+            return [None if index is None else results[index] for index in indices]
         if pa.types.is_struct(kind):
-            held = self._digests_or_faults(pc.struct_field(array, "bytes"), table)
-            named = self._digests_or_faults(
-                pc.if_else([each is None for each in held], pc.struct_field(array, "path"), None),
-                table,
-            )
-            return [one or other for one, other in zip(held, named, strict=True)]
+            return self._read_structs(array, table)
         cells = array.to_pylist()
         if is_bytes_type(kind):
-            return self._look_up(
-                [_cache_key("bytes", cell) for cell in cells],
-                lambda place: self._validate(cells[place]),
-            )
-        named = [_cache_key("name", None if cell is None else cell.encode()) for cell in cells]
-        return self._look_up(named, lambda place: self._fetch(cells[place], table))
+            keys = [_cache_key("bytes", cell) for cell in cells]
+            return self._look_up(keys, lambda index: self._inspect(cells[index]))
+        keys = [_cache_key("name", None if cell is None else cell.encode()) for cell in cells]
+        return self._look_up(keys, lambda index: self._fetch(cells[index], table))
 
-    def _look_up(self, keys: Sequence[str | None], look: Callable[[int], str]) -> DigestsOrFaults:
-        """What is known of each key; for those that are new, what `look` says of the first place of each."""
-        first: dict[str, int] = {}
-        for place, key in enumerate(keys):
+    def _read_structs(self, array: pa.Array, table: str) -> DigestsOrFaults:
+        """Cells of bytes and a path, of which the path counts only where there are no bytes."""
+        by_bytes = self._digests_or_faults(pc.struct_field(array, "bytes"), table)
+        without_bytes = [result is None for result in by_bytes]
+        paths = pc.if_else(without_bytes, pc.struct_field(array, "path"), None)
+        by_path = self._digests_or_faults(paths, table)
+        return [first or second for first, second in zip(by_bytes, by_path, strict=True)]
+
+    def _look_up(
+        self, keys: Sequence[str | None], compute: Callable[[int], str]
+    ) -> DigestsOrFaults:
+        """What is cached for each key; for new ones, what `compute` gives for their first index."""
+        first_index: dict[str, int] = {}
+        for index, key in enumerate(keys):
             if key is not None:
-                first.setdefault(key, place)
-        known = self._known.get_many(first)
-        new = [key for key in first if key not in known]
-        found = dict(
-            zip(
-                new,
-                map_ordered(lambda number: look(first[new[number]]), len(new), READERS),
-                strict=True,
-            )
+                first_index.setdefault(key, index)
+        results = self._cache.get_many(first_index)
+        new_keys = [key for key in first_index if key not in results]
+        computed = map_ordered(
+            lambda number: compute(first_index[new_keys[number]]), len(new_keys), READERS
         )
-        self._known.add_many(found)
-        known |= found
-        return [None if key is None else known[key] for key in keys]
+        new = dict(zip(new_keys, computed, strict=True))
+        self._cache.add_many(new)
+        results |= new
+        return [None if key is None else results[key] for key in keys]
 
     def _fetch(self, name: str, table: str) -> str:
         try:
-            return self._validate(read_input_image(name, table, self._most + 1))
+            content = self._read(name, table, self._max_bytes + 1)
         except RejectedImage as error:
             return error.reason
+        return self._inspect(content)
 
-    def _validate(self, content: bytes) -> str:
+    def _inspect(self, content: bytes) -> str:
         try:
             self._inspector.inspect(content)
         except RejectedImage as error:
             return error.reason
         digest = hashlib.sha256(content).hexdigest()
-        if self._keep is not None:
-            self._keep(digest, content)
+        if self._sink is not None:
+            self._sink(digest, content)
         return digest
 
 
@@ -213,28 +225,26 @@ def _cache_key(kind: str, content: bytes | None) -> str | None:
 
 def is_bytes_type(kind: pa.DataType) -> bool:
     """Whether a column of this type holds bytes."""
-    return bool(
-        pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind)
-    )
+    types = pa.types
+    return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
 
 
 def holds_image_bytes(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds pictures themselves, and not just where they are."""
+    """Whether a column of this type holds images themselves, and not just their locations."""
     if pa.types.is_dictionary(kind):
         return holds_image_bytes(kind.value_type)
     return is_bytes_type(kind) or pa.types.is_struct(kind)
 
 
 def require_image_type(kind: pa.DataType, where: str) -> None:
-    """Raise BadInput where a column of this type is no column of pictures."""
+    """Raise BadInput where a column of this type cannot be one of images."""
     if pa.types.is_dictionary(kind):
         require_image_type(kind.value_type, where)
     elif pa.types.is_struct(kind):
-        fields = {each.name: each.type for each in kind}
-        if not (
-            is_bytes_type(fields.get("bytes", pa.null()))
-            and _is_text_type(fields.get("path", pa.null()))
-        ):
+        fields = {field.name: field.type for field in kind}
+        has_bytes = is_bytes_type(fields.get("bytes", pa.null()))
+        has_path = _is_text_type(fields.get("path", pa.null()))
+        if not (has_bytes and has_path):
             raise BadInput(
                 f"{where} is {kind}, no picture. Write its bytes, or a struct of bytes and path."
             )
@@ -245,9 +255,10 @@ def require_image_type(kind: pa.DataType, where: str) -> None:
 
 
 def _is_text_type(kind: pa.DataType) -> bool:
+    types = pa.types
     return bool(
-        pa.types.is_null(kind)
-        or pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
-        or pa.types.is_string_view(kind)
+        types.is_null(kind)
+        or types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_string_view(kind)
     )

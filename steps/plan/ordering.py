@@ -1,7 +1,8 @@
-"""Rows brought together by group: distributed over buckets on this disk, each of one group or small enough to sort.
+"""Image rows ordered by group, and streams of sorted numbers.
 
-The memory is that of one bucket, whatever the number of rows and groups; a sort in DuckDB, which keeps to its limit
-by giving up, does not get through long texts.
+Rows are distributed over buckets on this disk, each of one group or small enough to sort in memory.
+The memory is that of one bucket, whatever the number of rows and groups; DuckDB's sort, which keeps
+to its limit by giving up, cannot sort long texts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from imagekiln.steps.storage.scratch import open_arrow_file, write_arrow_file
 ROWS_PER_BUCKET = 32_768
 WINDOW_BYTES = 16 * 2**20
 PREFETCH_BATCHES = 4
+GROUP_COLUMN = "group"
 Int64Array = npt.NDArray[np.int64]
 GroupKey = tuple[object, ...]
 
@@ -28,66 +30,83 @@ def order_by_group(
     groups: Mapping[GroupKey, int],
     folder: Path,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of one group after the other, each group's in the order they come in.
+    """The rows of one group after the other, each group's in the order of `batches`.
 
-    A group is what its rows have in `columns`. `groups` tells the number of rows of each, in the order wanted.
-    `folder` needs room for all rows.
+    Rows are in one group where they have equal values in `columns`. `groups` gives the number of
+    rows of each, in the order in which groups are to come. `folder` needs room for all rows.
     """
     path = folder / "by-group.arrow"
-    bucket_of = _assign_buckets([*groups.values()])
+    buckets = _assign_buckets([*groups.values()])
     numbers = {key: number for number, key in enumerate(groups)}
-    runs: list[list[int]] = [[] for _ in range(bucket_of[-1] + 1)]
-    numbered = (_with_group_numbers(window, columns, numbers) for window in _merge_batches(batches))
-    with closing(
-        prefetch(_distribute(numbered, bucket_of, runs), PREFETCH_BATCHES, QueueWaits())
-    ) as pieces:
-        write_arrow_file(path, pieces)
+    batches_of: list[list[int]] = [[] for _ in range(buckets[-1] + 1)]
+    windows = (_with_group_numbers(window, columns, numbers) for window in _merge(batches))
+    pieces = _distribute(windows, buckets, batches_of)
+    with closing(prefetch(pieces, PREFETCH_BATCHES, QueueWaits())) as ahead:
+        write_arrow_file(path, ahead)
+    group_counts = np.bincount(buckets)
     with open_arrow_file(path) as file:
-        for run, groups_in_it in zip(runs, np.bincount(bucket_of), strict=True):
-            there = (file.get_batch(number) for number in run)
-            for piece in (
-                there if groups_in_it == 1 else [_sort_by_group(_concat_batches([*there]))]
-            ):
-                yield piece.drop_columns(["group"])
+        for batch_numbers, group_count in zip(batches_of, group_counts, strict=True):
+            bucket = (file.get_batch(number) for number in batch_numbers)
+            yield from _order_bucket(bucket, is_one_group=group_count == 1)
+
+
+def _order_bucket(
+    bucket: Iterator[pa.RecordBatch], *, is_one_group: bool
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a bucket, sorted where they are of several groups, without their numbers."""
+    ordered = bucket
+    if not is_one_group:
+        rows = _concat([*bucket])
+        order = np.argsort(rows[GROUP_COLUMN].to_numpy(), kind="stable")
+        ordered = iter([rows.take(pa.array(order))])
+    for batch in ordered:
+        yield batch.drop_columns([GROUP_COLUMN])
 
 
 def _assign_buckets(sizes: list[int]) -> Int64Array:
-    """The bucket of each group: neighbours share one while they fit."""
-    buckets, bucket, filled = [], 0, 0
+    """The bucket of each group: neighbors share one while they fit."""
+    buckets = []
+    bucket = 0
+    rows = 0
     for size in sizes:
-        if filled and filled + size > ROWS_PER_BUCKET:
-            bucket, filled = bucket + 1, 0
+        if rows and rows + size > ROWS_PER_BUCKET:
+            bucket += 1
+            rows = 0
         buckets.append(bucket)
-        filled += size
+        rows += size
     return np.array(buckets)
 
 
 def _distribute(
-    windows: Iterator[pa.RecordBatch], bucket_of: Int64Array, runs: list[list[int]]
+    windows: Iterator[pa.RecordBatch], bucket_of: Int64Array, batches_of: list[list[int]]
 ) -> Iterator[pa.RecordBatch]:
-    """Each window cut up by bucket. `runs` is told which of the pieces are whose."""
-    made = 0
+    """Cut each window by bucket. The number of each piece is added to its bucket's `batches_of`."""
+    count = 0
     for window in windows:
-        buckets = bucket_of[window["group"].to_numpy()]
+        buckets = bucket_of[window[GROUP_COLUMN].to_numpy()]
         order = np.argsort(buckets, kind="stable")
-        there, starts = np.unique(buckets[order], return_index=True)
+        present, starts = np.unique(buckets[order], return_index=True)
+        ends = [*starts[1:], len(order)]
         ordered = window.take(pa.array(order))
-        for bucket, start, end in zip(there, starts, [*starts[1:], len(order)], strict=True):
-            runs[bucket].append(made)
-            made += 1
+        for bucket, start, end in zip(present, starts, ends, strict=True):
+            batches_of[bucket].append(count)
+            count += 1
             yield ordered.slice(start, end - start)
 
 
-def _merge_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _merge(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The same rows in larger batches."""
-    held: list[pa.RecordBatch] = []
+    waiting: list[pa.RecordBatch] = []
+    size = 0
     for batch in batches:
-        held.append(batch)
-        if sum(each.nbytes for each in held) > WINDOW_BYTES:
-            yield _concat_batches(held)
-            held = []
-    if held:
-        yield _concat_batches(held)
+        waiting.append(batch)
+        size += batch.nbytes
+        if size > WINDOW_BYTES:
+            yield _concat(waiting)
+            waiting = []
+            size = 0
+    if waiting:
+        yield _concat(waiting)
 
 
 def _with_group_numbers(
@@ -96,46 +115,49 @@ def _with_group_numbers(
     """The window with the number of each row's group."""
     codes = np.zeros(len(window), np.int64)
     for name in columns:
-        if window[name].null_count == len(window):
+        column = window[name]
+        if column.null_count == len(window):
             continue
-        values = window[name].dictionary_encode(null_encoding="encode")
-        both = pa.array(codes * len(values.dictionary) + values.indices.to_numpy())
-        codes = both.dictionary_encode().indices.to_numpy()
-    # Codes are given in the order in which their groups appear.
-    first = np.flatnonzero(np.diff(np.maximum.accumulate(codes), prepend=-1))
-    keys = window.select([*columns]).take(pa.array(first)).to_pylist()
-    known = np.array([numbers[tuple(key.values())] for key in keys], dtype=np.int64)
-    return window.append_column("group", pa.array(known[codes]))
+        values = column.dictionary_encode(null_encoding="encode")
+        combined = codes * len(values.dictionary) + values.indices.to_numpy()
+        codes = pa.array(combined).dictionary_encode().indices.to_numpy()
+    # Codes are numbered in the order in which they first appear.
+    highest = np.maximum.accumulate(codes)
+    first_rows = np.flatnonzero(np.diff(highest, prepend=-1))
+    keys = window.select([*columns]).take(pa.array(first_rows))
+    number_of_code = [numbers[tuple(key.values())] for key in keys.to_pylist()]
+    group = np.array(number_of_code, dtype=np.int64)[codes]
+    return window.append_column(GROUP_COLUMN, pa.array(group))
 
 
-def _sort_by_group(rows: pa.RecordBatch) -> pa.RecordBatch:
-    return rows.take(pa.array(np.argsort(rows["group"].to_numpy(), kind="stable")))
-
-
-def _concat_batches(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return pa.RecordBatch.from_struct_array(
-        pa.Table.from_batches(batches).to_struct_array().combine_chunks()
-    )
+def _concat(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    rows = pa.Table.from_batches(batches).to_struct_array().combine_chunks()
+    return pa.RecordBatch.from_struct_array(rows)
 
 
 class SortedStream:
-    """A stream of numbers that rise."""
+    """A stream of rising numbers."""
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
         """Take the stream, whose only column is `number`."""
         self._batches = batches
-        self._ahead = np.empty(0, np.int64)
+        self._unread = np.empty(0, np.int64)
 
     def contains(self, numbers: Int64Array) -> npt.NDArray[np.bool_]:
-        """Whether each of these numbers, which rise and are larger than all asked for before, is in the stream."""
+        """Whether each of these numbers is in the stream.
+
+        They must rise, and be larger than all of the calls before.
+        """
         if not len(numbers):
             return np.empty(0, np.bool_)
-        read = [self._ahead]
-        while not (len(read[-1]) and read[-1][-1] > numbers[-1]) and (
-            batch := next(self._batches, None)
-        ):
+        last = numbers[-1]
+        read = [self._unread]
+        while not (len(read[-1]) and read[-1][-1] > last):
+            batch = next(self._batches, None)
+            if batch is None:
+                break
             read.append(batch["number"].to_numpy())
-        there = np.concatenate(read)
-        passed = np.searchsorted(there, numbers[-1], side="right")
-        self._ahead = there[passed:]
-        return np.isin(numbers, there[:passed], assume_unique=True)
+        stream = np.concatenate(read)
+        end = np.searchsorted(stream, last, side="right")
+        self._unread = stream[end:]
+        return np.isin(numbers, stream[:end], assume_unique=True)

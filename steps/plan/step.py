@@ -1,11 +1,10 @@
-"""The plan step: prompt rows become image rows, image rows become shards, and plan.json freezes them."""
+"""The plan step: prompt rows become image rows, these become shards, and plan.json freezes them."""
 
 import hashlib
 import tempfile
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,13 +13,11 @@ import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.models.adapters import adapter_keys, digest_with_adapters
-from imagekiln.steps.models.facts import weights_digest
-from imagekiln.steps.models.lora_files import LoraFacts, digest_with_loras, load_lora_facts
+from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.plan.batch_sizes import load_tuning, tuning_key
-from imagekiln.steps.plan.draft import PlanDraft
+from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import choose_existing_runs, freeze_existing_runs
-from imagekiln.steps.plan.input_files import gather_sources, input_fingerprint
+from imagekiln.steps.plan.input_files import input_fingerprint, read_input_files
 from imagekiln.steps.runs.keys import (
     DUPLICATES_KEY,
     PLAN_KEY,
@@ -38,7 +35,7 @@ WRITERS = 4
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """A plan, where it lies, and whether it was there before."""
+    """A plan, where it lies, and whether it existed before."""
 
     plan: Plan
     uri: str
@@ -46,126 +43,140 @@ class PlanResult:
 
 
 def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
-    """Plan the job under its output, or adopt the plan that is there already with equal settings.
+    """Plan the job under its output, or adopt the plan that exists there with equal settings.
 
     With `must_exist`, nothing is planned anew: Missing says that there is no such run.
-    Raises BadInput where the input, the model or the output is not as it must be, TryAgain where storage fails.
+    Raises BadInput where the input, the model or the output is not as it must be, TryAgain where
+    storage fails.
     """
     job = job.without_cluster()
-    files = weights_digest(job.model)
-    digest = _combine_digests(files, adapter_keys(job.model), load_lora_facts(job.model))
-    if job.run_id is not None and (there := _adopt_existing(job, job.run_id, digest)):
-        return there
+    model = resolve_model(job)
+    if job.run_id is not None:
+        adopted = _adopt_plan(_open_run_store(job, job.run_id), job, model)
+        if adopted is not None:
+            return adopted
     with tempfile.TemporaryDirectory(prefix="imagekiln-plan-") as folder:
-        spool = Path(folder)
-        found = gather_sources(job.prompt_patterns, spool)
-        tuned = load_tuning(job, lambda: files)
-        decides = digest, tuning_key(job, tuned, found)
-        run_id = job.run_id or derive_run_id(job, input_fingerprint(found), *decides)
-        if there := _adopt_existing(job, run_id, digest):
-            return there
+        scratch = Path(folder)
+        files = read_input_files(job, scratch)
+        tuning = load_tuning(job, model.facts)
+        keys = (input_fingerprint(files), model.digest, tuning_key(job, model.facts, tuning, files))
+        run_id = job.run_id or derive_run_id(job, *keys)
+        store = _open_run_store(job, run_id)
+        adopted = _adopt_plan(store, job, model)
+        if adopted is not None:
+            return adopted
         if must_exist:
             raise Missing(
-                f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. Run the job first."
+                f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. "
+                "Run the job first."
             )
-        store = _open_run_store(job, run_id)
-        looked_at = choose_existing_runs(store, job, run_id)
-        with closing(
-            PlanDraft(job, found, spool, looked_at, tuned, partial(_store_input_image, store))
-        ) as draft:
-            return _write_plan(draft, run_id, spool)
+        existing_runs = choose_existing_runs(store, job, run_id)
+        inputs = PlanInputs(job, model, files, tuning, existing_runs)
+        with make_draft(inputs, scratch, partial(_store_input_image, store)) as draft:
+            return _write_plan(store, run_id, inputs, draft, scratch)
 
 
-def derive_run_id(job: Job, fingerprint: str, *more: str) -> str:
-    """The name of a run that was given none: the job's, and a hash of settings, input and what else decides."""
+def derive_run_id(job: Job, *keys: str) -> str:
+    """The name of a run that has none: the job's, and a hash of all that decides the plan.
+
+    That is its settings, and the keys of its input, model and tuning.
+    """
     settings = job.model_dump_json(exclude={"output", "cluster", "price_per_hour"})
-    decides = "".join([settings, fingerprint, *more])
-    return f"{job.name}-{hashlib.sha256(decides.encode()).hexdigest()[:12]}"
+    content = "".join([settings, *keys])
+    return f"{job.name}-{hashlib.sha256(content.encode()).hexdigest()[:12]}"
 
 
 def _open_run_store(job: Job, run_id: str) -> Store:
     return open_store(f"{job.output.rstrip('/')}/{run_id}")
 
 
-def _combine_digests(
-    files: str, adapters: Mapping[str, str], loras: Mapping[str, LoraFacts]
-) -> str:
-    """What identifies all files that a run is drawn with."""
-    return digest_with_loras(digest_with_adapters(files, adapters), loras)
+def _store_input_image(store: Store, digest: str, content: bytes) -> None:
+    create_once(store, input_image_key(digest), content)
 
 
-def _store_input_image(store: Store, digest: str, picture: bytes) -> None:
-    create_once(store, input_image_key(digest), picture)
+def _adopt_plan(store: Store, job: Job, model: ResolvedModel) -> PlanResult | None:
+    """The plan in `store`; None where there is none.
 
-
-def _adopt_existing(job: Job, run_id: str, digest: str) -> PlanResult | None:
-    store = _open_run_store(job, run_id)
+    Raises BadInput where it is one of other settings or files.
+    """
     try:
         content = store.read(PLAN_KEY)
     except Missing:
         return None
-    there = parse_plan(content, store.uri_of(PLAN_KEY))
-    if _comparable_settings(there.job) != _comparable_settings(job):
+    plan = parse_plan(content, store.uri_of(PLAN_KEY))
+    if difference := _first_difference(plan.job, job):
         raise BadInput(
-            f"{store.uri}: holds a plan with {_describe_difference(there.job, job)}. Choose another run_id or output."
+            f"{store.uri}: holds a plan with another `{difference}`. "
+            "Choose another run_id or output."
         )
-    if _combine_digests(there.model.digest, there.adapters, there.loras) != digest:
+    planned_files = plan.model.digest, plan.adapters, plan.loras
+    if planned_files != (model.facts.digest, model.adapters, model.loras):
         raise BadInput(
-            f"{store.uri}: was planned with other files of {job.model.id} or adapters. Choose another run_id or output."
+            f"{store.uri}: was planned with other files of {job.model.id} or adapters. "
+            "Choose another run_id or output."
         )
-    return PlanResult(there, store.uri, adopted=True)
+    return PlanResult(plan, store.uri, adopted=True)
 
 
-def _comparable_settings(job: Job) -> dict[str, object]:
-    """What must be equal for a plan to be adopted: all but prices, and the folder, which has several names."""
-    return job.model_dump(mode="json", exclude={"output", "price_per_hour"})
-
-
-def _describe_difference(there: Job, wanted: Job) -> str:
-    old, new = _comparable_settings(there), _comparable_settings(wanted)
-    key = next(key for key in new if old[key] != new[key])
-    return f"another `{key}`"
-
-
-def _write_plan(draft: PlanDraft, run_id: str, spool: Path) -> PlanResult:
-    store = _open_run_store(draft.job, run_id)
-    freeze_existing_runs(store, draft.job, draft.existing_runs)
-    with ThreadPoolExecutor(WRITERS) as pool:
-        shards = tuple(_write_shards(store, draft, pool))
-    for key, schema, rows in (
-        (REJECTED_KEY, REJECTED_SCHEMA, draft.iter_rejected()),
-        (DUPLICATES_KEY, DUPLICATE_SCHEMA, draft.iter_duplicates()),
-    ):
-        # There may be as many of them as input rows: by way of the disk, memory holds them in small groups, and packed.
-        write_parquet(spool / key, schema, rows)
-        create_once(store, key, (spool / key).read_bytes())
-    made = Plan(
-        PLAN_SCHEMA_VERSION,
-        run_id,
-        draft.job,
-        *draft.default_size,
-        draft.model,
-        draft.input,
-        draft.counts,
-        draft.sharding.part_images,
-        shards,
-        draft.existing_runs,
-        batch_sizes=draft.batch_sizes,
-        adapters=draft.adapters,
-        loras=draft.loras,
+def _first_difference(planned: Job, job: Job) -> str | None:
+    """The first setting by which two jobs differ; not prices, nor how the folder is written."""
+    old, new = (
+        settings.model_dump(mode="json", exclude={"output", "price_per_hour"})
+        for settings in (planned, job)
     )
-    create_once(store, PLAN_KEY, plan_to_json(made))
-    return PlanResult(made, store.uri, adopted=False)
+    return next((key for key in new if old[key] != new[key]), None)
 
 
-def _write_shards(store: Store, draft: PlanDraft, pool: ThreadPoolExecutor) -> Iterator[Shard]:
+def _write_plan(
+    store: Store, run_id: str, inputs: PlanInputs, draft: PlanDraft, scratch: Path
+) -> PlanResult:
+    """Write the draft's objects, plan.json as the last."""
+    job = inputs.job
+    freeze_existing_runs(store, job, inputs.existing_runs)
+    with ThreadPoolExecutor(WRITERS) as pool:
+        shards = tuple(_write_shards(store, job, draft, pool))
+    _write_rows(store, REJECTED_KEY, REJECTED_SCHEMA, draft.iter_rejected(), scratch)
+    _write_rows(store, DUPLICATES_KEY, DUPLICATE_SCHEMA, draft.catalog.iter_duplicates(), scratch)
+    width, height = draft.default_size
+    plan = Plan(
+        schema_version=PLAN_SCHEMA_VERSION,
+        run_id=run_id,
+        job=job,
+        width=width,
+        height=height,
+        model=inputs.model.facts,
+        input=draft.input,
+        counts=draft.counts,
+        part_images=draft.sharding.part_images,
+        shards=shards,
+        existing_runs=inputs.existing_runs,
+        batch_sizes=draft.batch_sizes,
+        adapters=inputs.model.adapters,
+        loras=inputs.model.loras,
+    )
+    create_once(store, PLAN_KEY, plan_to_json(plan))
+    return PlanResult(plan, store.uri, adopted=False)
+
+
+def _write_rows(
+    store: Store, key: str, schema: pa.Schema, rows: Iterator[pa.RecordBatch], scratch: Path
+) -> None:
+    # There may be as many as input rows: by way of the disk, memory holds them compressed.
+    write_parquet(scratch / key, schema, rows)
+    create_once(store, key, (scratch / key).read_bytes())
+
+
+def _write_shards(
+    store: Store, job: Job, draft: PlanDraft, pool: ThreadPoolExecutor
+) -> Iterator[Shard]:
     """Write the shards, a few at a time, in the order of their numbers."""
-    careful = draft.job.unconditional_writes == "refuse"
     pending: deque[Future[Shard]] = deque()
     for number, rows in enumerate(draft.iter_shards()):
-        pending.append(pool.submit(_write_shard, store, number, rows, careful and number == 0))
-        # The first shard shows what the store honours, so nothing else is written before it is.
-        if number == 0 or len(pending) > WRITERS:
+        is_first = number == 0
+        check_store = is_first and job.unconditional_writes == "refuse"
+        pending.append(pool.submit(_write_shard, store, number, rows, check_store))
+        # The first shard shows what the store honors: nothing else is written before it is.
+        if is_first or len(pending) > WRITERS:
             yield pending.popleft().result()
     while pending:
         yield pending.popleft().result()

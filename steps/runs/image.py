@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.imaging.measures import ImageMeasures
+from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS as INPUT_IMAGE_COLUMNS
 
 ID_COLUMNS = ("image_id", "id", "image_index")
 
@@ -27,8 +28,6 @@ class BatchShape:
     input_images: tuple[str, ...] = ()
 
 
-# Columns of pictures that condition an image: what it starts from, where it is drawn anew, what guides it.
-INPUT_IMAGE_COLUMNS = ("source_image", "mask_image", "control_image", "reference_image")
 ImageStatus = Literal["ok", "blank", "filtered", "failed"]
 
 
@@ -40,18 +39,6 @@ class DrawnImage:
     rgb: RGB | None
     status: ImageStatus = "ok"
     error: str | None = None
-
-
-# What an image may do without. Text joined to a null is null, and `concat` passes over nulls: without any of these, an
-# image has the id that it had before there were such columns.
-OPTIONAL_FIELDS = (
-    "loras",
-    "strength",
-    "source_image",
-    "mask_image",
-    "control_image",
-    "reference_image",
-)
 
 
 @dataclass(frozen=True, slots=True)

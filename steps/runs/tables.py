@@ -1,36 +1,30 @@
 """Parquet that we own: the schema of each kind of object, and reading and writing it whole."""
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job.columns import IDENTITY_COLUMNS, ColumnKind
 from imagekiln.steps.storage.failures import error_reason, is_storage_error, translate_errors
 from imagekiln.steps.storage.store import Store
 
+COLUMN_TYPES: Mapping[ColumnKind, pa.DataType] = {
+    "text": pa.string(),
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "image": pa.string(),  # the SHA-256 of its file
+}
 IMAGE_ROW_SCHEMA = pa.schema(
     [
         pa.field("image_id", pa.string()),
         pa.field("id", pa.string()),
         pa.field("image_index", pa.int64()),
         pa.field("row", pa.int64()),
-        pa.field("prompt", pa.string()),
-        pa.field("negative_prompt", pa.string()),
-        pa.field("seed", pa.int64()),
-        pa.field("width", pa.int64()),
-        pa.field("height", pa.int64()),
-        pa.field("steps", pa.int64()),
-        pa.field("guidance", pa.float64()),
-        pa.field("sampler", pa.string()),
-        pa.field("loras", pa.string()),
-        pa.field("strength", pa.float64()),
-        pa.field("source_image", pa.string()),
-        pa.field("mask_image", pa.string()),
-        pa.field("control_image", pa.string()),
-        pa.field("reference_image", pa.string()),
+        *(pa.field(column.name, COLUMN_TYPES[column.kind]) for column in IDENTITY_COLUMNS),
         pa.field("truncated", pa.bool_()),
         pa.field("shortcuts", pa.string()),
     ]

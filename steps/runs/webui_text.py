@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import PurePath
 
 from imagekiln.steps.imaging.metadata import program_version
-from imagekiln.steps.job.samplers import WEBUI_SAMPLERS, WEBUI_SCHEDULES
+from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.compatibility import shortcuts_label
 from imagekiln.steps.models.lora_files import LoraFacts
 from imagekiln.steps.models.loras import format_weight, lora_weights
@@ -94,10 +94,11 @@ def _lora_hashes(pixels: ImageParameters, model: ModelLabel) -> str | None:
 
 
 def _format_settings(pixels: ImageParameters, model: ModelLabel) -> str:
+    scheduler = SCHEDULERS.get(pixels.sampler)
     values = {
         "Steps": str(pixels.steps),
-        "Sampler": WEBUI_SAMPLERS.get(pixels.sampler),
-        "Schedule type": WEBUI_SCHEDULES.get(pixels.sampler),
+        "Sampler": scheduler.webui_sampler if scheduler else None,
+        "Schedule type": scheduler.webui_schedule if scheduler else None,
         "CFG scale": str(pixels.guidance),
         "Seed": str(pixels.seed),
         "Size": f"{pixels.width}x{pixels.height}",

@@ -1,4 +1,4 @@
-"""Answers that neighbours ask for too: the last few are kept, and each is worked out once, whoever asks first."""
+"""Work shared by threads: an ordered map, a cache without double work, and a budget of memory."""
 
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -9,12 +9,17 @@ from typing import Generic, TypeVar
 
 DEFAULT_WORKERS = 8
 T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
 def map_ordered(
     work: Callable[[int], T], count: int, workers: int = DEFAULT_WORKERS
 ) -> Iterator[T]:
-    """What `work` gives for each number, in order, some of them at a time and no more in memory than that."""
+    """The results of `work` for the numbers below `count`, in order.
+
+    At most `workers` calls run at a time, and as many results wait in memory.
+    """
     with ThreadPoolExecutor(workers) as pool:
         pending: deque[Future[T]] = deque()
         for number in range(count):
@@ -25,55 +30,59 @@ def map_ordered(
             yield pending.popleft().result()
 
 
-K = TypeVar("K")
-V = TypeVar("V")
-
-
 class SingleFlightCache(Generic[K, V]):
-    """A slow function whose last `most` answers are at hand. For any number of threads."""
+    """A slow function with its latest `most` results. Concurrent calls with one key run it once."""
 
     def __init__(self, work: Callable[[K], V], most: int) -> None:
-        """Begin with none."""
-        self._work, self._most = work, most
-        self._held: dict[K, Future[V]] = {}
+        """Begin without results."""
+        self._work = work
+        self._most = most
+        self._results: dict[K, Future[V]] = {}  # least recently used first
         self._lock = Lock()
 
     def __call__(self, key: K) -> V:
-        """What `work` gives for `key`. Raises what it raises, to all who asked."""
-        with self._lock:
-            answer = self._held.get(key)
-            if waits := answer is not None:
-                self._held[key] = self._held.pop(key)
-            else:
-                answer = self._held[key] = Future()
-                for oldest in list(self._held)[: -self._most]:
-                    del self._held[oldest]
-        if not waits:
+        """The result of `work` for `key`. Whatever it raises reaches all callers that wait."""
+        result, is_first = self._reserve(key)
+        if is_first:
             try:
-                answer.set_result(self._work(key))
-            except BaseException as error:  # noqa: BLE001  # it comes out below, here and for whoever waits
-                answer.set_exception(error)
-        return answer.result()
+                result.set_result(self._work(key))
+            except BaseException as error:  # noqa: BLE001  # raised below, here and for who waits
+                result.set_exception(error)
+        return result.result()
+
+    def _reserve(self, key: K) -> tuple[Future[V], bool]:
+        """The result for `key`, and whether the caller must compute it."""
+        with self._lock:
+            result = self._results.pop(key, None)
+            is_first = result is None
+            if result is None:
+                result = Future()
+            self._results[key] = result
+
+            for oldest in list(self._results)[: -self._most]:
+                del self._results[oldest]
+            return result, is_first
 
 
 class ByteBudget:
-    """A number of bytes that threads share. Who needs more than there is in all has it alone."""
+    """A number of bytes that threads share. A request for more than all of it gets all of it."""
 
     def __init__(self, size: int) -> None:
-        """Begin with all of it free."""
-        self._size = self._free = size
+        """Begin with all bytes free."""
+        self._size = size
+        self._free = size
         self._changed = Condition()
 
     @contextmanager
     def reserve(self, size: int) -> Iterator[None]:
-        """Hold so many bytes inside the block; waits until they are free."""
-        held = min(size, self._size)
+        """Reserve so many bytes for the block, after waiting until they are free."""
+        reserved = min(size, self._size)
         with self._changed:
-            self._changed.wait_for(lambda: held <= self._free)
-            self._free -= held
+            self._changed.wait_for(lambda: reserved <= self._free)
+            self._free -= reserved
         try:
             yield
         finally:
             with self._changed:
-                self._free += held
+                self._free += reserved
                 self._changed.notify_all()

@@ -10,12 +10,14 @@ def format_count(number: int) -> str:
 
 
 def format_number(number: float) -> str:
-    """A number with three digits that count, such as 0.0412, 3.14 or 1,520."""
+    """A number with three significant digits, such as 0.0412, 3.14 or 1,520."""
     if number == 0:
         return "0"
     if abs(number) >= 100:
         return f"{number:,.0f}"
-    return f"{number:.3g}" if abs(number) >= 0.001 else f"{number:.1e}"
+    if abs(number) >= 0.001:
+        return f"{number:.3g}"
+    return f"{number:.1e}"
 
 
 def format_bytes(number: float) -> str:
@@ -28,17 +30,17 @@ def format_bytes(number: float) -> str:
 
 
 def format_percent(share: float) -> str:
-    """A share of 0 to 1, such as 12.5 %. What is neither nothing nor all is never told as that."""
-    shown = f"{100 * share:.1f}"
-    if shown == "0.0" and share > 0:
+    """A share of 0 to 1, such as 12.5 %. Only 0 and 1 themselves read as 0 % and 100 %."""
+    percent = f"{100 * share:.1f}"
+    if percent == "0.0" and share > 0:
         return "under 0.1 %"
-    if shown == "100.0" and share < 1:
+    if percent == "100.0" and share < 1:
         return "over 99.9 %"
-    return f"{shown.removesuffix('.0')} %"
+    return f"{percent.removesuffix('.0')} %"
 
 
 def format_duration(number: float) -> str:
-    """A time, such as 41.5 s, 12 min or 3 h 20 min."""
+    """Seconds as a time, such as 41.5 s, 12 min or 3 h 20 min."""
     if number < 100:
         return f"{format_number(number)} s"
     minutes = round(number / 60)
@@ -49,4 +51,5 @@ def format_duration(number: float) -> str:
 
 def pluralize(number: int, one: str, many: str | None = None) -> str:
     """A number of things, such as 1 image or 2,000 images."""
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+    noun = one if number == 1 else many or f"{one}s"
+    return f"{number:,} {noun}"

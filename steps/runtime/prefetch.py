@@ -1,9 +1,9 @@
-"""A stage of the pod's pipeline: an iterator that runs ahead of its consumer, in a thread, by a bounded distance."""
+"""Stages of a pipeline in threads of their own, a bounded distance ahead of what follows them."""
 
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from queue import Empty, Full, Queue
 from typing import Generic, TypeVar
 
@@ -13,13 +13,54 @@ POLL_SECONDS = 0.1
 
 @dataclass(slots=True)
 class QueueWaits:
-    """Seconds that a stage's output queue made others wait.
+    """The seconds that a stage's output queue made others wait.
 
-    `full` is high where what follows is slow, `empty` where the stage itself is.
+    `full_seconds` is high where what follows is slow, `empty_seconds` where the stage itself is.
     """
 
     full_seconds: float = 0.0
     empty_seconds: float = 0.0
+
+
+def prefetch(items: Iterator[T], depth: int, waits: QueueWaits) -> Generator[T]:
+    """Yield what `items` yields, produced in a thread that is at most `depth` items ahead.
+
+    An error of `items` is raised here, after all items before it. Closing stops the thread at its
+    next item and waits for it; a consumer that may stop early must close.
+    """
+    channel: _Channel[T] = _Channel(depth, waits)
+    thread = threading.Thread(target=_produce, args=(items, channel), daemon=True)
+    thread.start()
+    try:
+        yield from channel.items()
+    finally:
+        channel.close()
+        thread.join()
+
+
+def consume_in_thread(
+    items: Iterator[T], consume: Callable[[Iterator[T]], None], depth: int, waits: QueueWaits
+) -> None:
+    """Produce `items` in this thread while `consume` runs in another, at most `depth` behind.
+
+    For what must stay in the main thread: in any other, PyTorch on a CPU has two thirds of its
+    speed. Before an error of `items` is raised, all items are consumed; an error of `consume` ends
+    the production.
+    """
+    channel: _Channel[T] = _Channel(depth, waits)
+    errors: list[BaseException] = []
+    thread = threading.Thread(target=_consume, args=(consume, channel, errors), daemon=True)
+    thread.start()
+    try:
+        for item in items:
+            if not channel.put(item):
+                break
+    finally:
+        channel.put_end()
+        thread.join()
+        _close(items)
+    if errors:
+        raise errors[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,113 +68,80 @@ class _EndOfStream:
     error: BaseException | None = None
 
 
-@dataclass(slots=True)
 class _Channel(Generic[T]):
-    queue: "Queue[T | _EndOfStream]"
-    closed: threading.Event = field(default_factory=threading.Event)
+    """A bounded queue between two threads that either of them may close."""
 
+    def __init__(self, depth: int, waits: QueueWaits) -> None:
+        self._queue: Queue[T | _EndOfStream] = Queue(depth)
+        self._waits = waits
+        self._closed = threading.Event()
 
-def prefetch(items: Iterator[T], depth: int, waits: QueueWaits) -> Generator[T]:
-    """Yield what `items` yields, made in a thread that is at most `depth` items ahead.
+    def close(self) -> None:
+        """Accept no more items."""
+        self._closed.set()
 
-    What `items` raises is raised here, after everything that came before it. Closing stops the thread at its
-    next item and waits for it; a consumer that may leave early must close.
-    """
-    line: _Channel[T] = _Channel(Queue(depth))
-    thread = threading.Thread(target=_run_producer, args=(items, line, waits), daemon=True)
-    thread.start()
-    try:
-        while not isinstance(item := _get(line, waits), _EndOfStream):
+    def put(self, item: T | _EndOfStream) -> bool:
+        """Hand over an item; False where the channel is closed."""
+        started = time.perf_counter()
+        try:
+            while not self._closed.is_set():
+                try:
+                    self._queue.put(item, timeout=POLL_SECONDS)
+                except Full:
+                    continue
+                return True
+            return False
+        finally:
+            self._waits.full_seconds += time.perf_counter() - started
+
+    def put_end(self, error: BaseException | None = None) -> None:
+        """End the items, with an error that the reader is to raise."""
+        self.put(_EndOfStream(error))
+
+    def items(self) -> Iterator[T]:
+        """The items up to the end; raises its error."""
+        while not isinstance(item := self._get(), _EndOfStream):
             yield item
         if item.error is not None:
             raise item.error
-    finally:
-        line.closed.set()
-        thread.join()
+
+    def _get(self) -> T | _EndOfStream:
+        started = time.perf_counter()
+        try:
+            while True:
+                try:
+                    # Short waits, so that signals reach the main thread between them.
+                    return self._queue.get(timeout=POLL_SECONDS)
+                except Empty:
+                    continue
+        finally:
+            self._waits.empty_seconds += time.perf_counter() - started
 
 
-def consume_in_thread(
-    items: Iterator[T], consume: Callable[[Iterator[T]], None], depth: int, waits: QueueWaits
-) -> None:
-    """Make `items` in this thread while `consume` takes them in another, at most `depth` behind.
-
-    For what must not leave the main thread: in any other, PyTorch on a CPU runs at two thirds of its speed.
-    What was made is consumed before what `items` raises is raised; what `consume` raises ends the making.
-    """
-    line: _Channel[T] = _Channel(Queue(depth))
-    failed: list[BaseException] = []
-    thread = threading.Thread(
-        target=_run_consumer, args=(consume, line, waits, failed), daemon=True
-    )
-    thread.start()
+def _produce(items: Iterator[T], channel: _Channel[T]) -> None:
     try:
         for item in items:
-            if not _put(item, line, waits):
-                break
-    finally:
-        _put(_EndOfStream(), line, waits)
-        thread.join()
-        if isinstance(items, Generator):
-            items.close()
-    if failed:
-        raise failed[0]
-
-
-def _run_consumer(
-    consume: Callable[[Iterator[T]], None],
-    line: _Channel[T],
-    waits: QueueWaits,
-    failed: list[BaseException],
-) -> None:
-    try:
-        consume(_iter_channel(line, waits))
-    except BaseException as error:  # noqa: BLE001  # raised again where it can be handled: in the main thread
-        failed.append(error)
-    finally:
-        line.closed.set()
-
-
-def _iter_channel(line: _Channel[T], waits: QueueWaits) -> Iterator[T]:
-    while not isinstance(item := _get(line, waits), _EndOfStream):
-        yield item
-
-
-def _run_producer(items: Iterator[T], line: _Channel[T], waits: QueueWaits) -> None:
-    try:
-        for item in items:
-            if not _put(item, line, waits):
+            if not channel.put(item):
                 return
-        _put(_EndOfStream(), line, waits)
-    except BaseException as error:  # noqa: BLE001  # raised again where it can be handled: in the consumer
-        _put(_EndOfStream(error), line, waits)
+        channel.put_end()
+    except BaseException as error:  # noqa: BLE001  # raised again in the consumer
+        channel.put_end(error)
     finally:
-        if isinstance(items, Generator):
-            items.close()
+        _close(items)
 
 
-def _put(item: T | _EndOfStream, line: _Channel[T], waits: QueueWaits) -> bool:
-    """Hand over an item; False where nobody wants it any more."""
-    started = time.perf_counter()
+def _consume(
+    consume: Callable[[Iterator[T]], None], channel: _Channel[T], errors: list[BaseException]
+) -> None:
     try:
-        while not line.closed.is_set():
-            try:
-                line.queue.put(item, timeout=POLL_SECONDS)
-            except Full:
-                continue
-            return True
-        return False
+        consume(channel.items())
+    except BaseException as error:  # noqa: BLE001  # raised again in the main thread
+        errors.append(error)
     finally:
-        waits.full_seconds += time.perf_counter() - started
+        channel.close()
 
 
-def _get(line: _Channel[T], waits: QueueWaits) -> T | _EndOfStream:
-    started = time.perf_counter()
-    try:
-        while True:
-            try:
-                # A short wait, so that signals reach the main thread between two of them.
-                return line.queue.get(timeout=POLL_SECONDS)
-            except Empty:
-                continue
-    finally:
-        waits.empty_seconds += time.perf_counter() - started
+def _close(items: Iterator[T]) -> None:
+    """Run the `finally` blocks of a generator now, in this thread."""
+    if isinstance(items, Generator):
+        items.close()

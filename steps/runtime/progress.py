@@ -1,10 +1,10 @@
-"""How far the work is: a bar on a terminal, JSON lines in a pod, N/M in the file that Argo watches."""
+"""Progress: a bar on a terminal, JSON lines in a pod, N/M in the file that Argo reads."""
 
 import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Never, Protocol, TextIO
@@ -15,139 +15,155 @@ LINE_INTERVAL_SECONDS = 10.0
 
 
 class Progress(Protocol):
-    """Is told how many images are made, and how many of them are there for good."""
+    """Learns how many images are drawn, and how many of them are committed."""
 
     def start(self, total: int) -> None:
         """So many images are planned."""
 
     def add_existing(self, images: int) -> None:
-        """So many of them were there already."""
+        """So many of them were committed before this process started."""
 
     def add_drawn(self, images: int) -> None:
-        """So many more are made. A kill would still lose them."""
+        """So many more are drawn. A kill would still lose them."""
 
     def add_committed(self, images: int) -> None:
-        """So many of them are committed."""
+        """So many more are committed."""
 
     def close(self) -> None:
-        """No more will be made."""
-
-
-class TerminalProgress:
-    """A bar on a terminal."""
-
-    def __init__(self) -> None:
-        """Show nothing until the start."""
-        self._bar: tqdm[Never] | None = None
-
-    def start(self, total: int) -> None:
-        """So many images are planned."""
-        self._bar = tqdm(total=total, unit=" images", dynamic_ncols=True)
-
-    def add_existing(self, images: int) -> None:
-        """Begin that much further on, so that the rate is that of images made."""
-        if self._bar is not None and images:
-            self._bar.initial += images
-            self._bar.update(images)
-
-    def add_drawn(self, images: int) -> None:
-        """So many more are made."""
-        if self._bar is not None:
-            self._bar.update(images)
-
-    def add_committed(self, images: int) -> None:
-        """Nothing new to the eye."""
-
-    def close(self) -> None:
-        """Leave the bar as it stands."""
-        if self._bar is not None:
-            self._bar.close()
-
-
-class JsonLinesProgress:
-    """A JSON line now and then, and N/M in Argo's file."""
-
-    def __init__(self, out: TextIO, argo_file: Path | None) -> None:
-        """Write lines to `out`, and the progress to `argo_file` where there is one."""
-        self._out = out
-        self._argo_file = argo_file
-        self._total = self._done = self._timed = 0
-        self._told = time.monotonic()
-        self._started: float | None = None
-
-    def start(self, total: int) -> None:
-        """So many images are planned."""
-        self._total = total
-        self._write_line()
-
-    def add_existing(self, images: int) -> None:
-        """So many of them were there already."""
-        self._done += images
-        self._write_line()
-
-    def add_drawn(self, images: int) -> None:
-        """So many more are made: they count for the rate."""
-        if self._started is None:  # before this, the model was loaded
-            self._started = time.monotonic()
-        else:
-            self._timed += images
-
-    def add_committed(self, images: int) -> None:
-        """So many of them are committed: what is told as done stays done, whoever is killed."""
-        self._done += images
-        if self._done == self._total or time.monotonic() - self._told > LINE_INTERVAL_SECONDS:
-            self._write_line()
-
-    def close(self) -> None:
-        """Say where the work stands."""
-        if self._done < self._total:
-            self._write_line()
-
-    def _write_line(self) -> None:
-        self._told = time.monotonic()
-        elapsed = self._told - (self._started or self._told)
-        rate = round(self._timed / elapsed, 3) if self._timed and elapsed else None
-        line = {
-            "event": "progress",
-            "done": self._done,
-            "total": self._total,
-            "images_per_second": rate,
-        }
-        print(json.dumps(line), file=self._out, flush=True)
-        if self._argo_file is not None:
-            with suppress(OSError):  # progress is for the eye; work goes on without it
-                self._argo_file.write_text(f"{self._done}/{self._total}\n")
+        """The work is over, finished or not."""
 
 
 class NoProgress:
     """Shows nothing."""
 
     def start(self, total: int) -> None:
-        """So many images are planned."""
+        """Ignore the total."""
 
     def add_existing(self, images: int) -> None:
-        """So many of them were there already."""
+        """Ignore the images."""
 
     def add_drawn(self, images: int) -> None:
-        """So many more are made. A kill would still lose them."""
+        """Ignore the images."""
 
     def add_committed(self, images: int) -> None:
-        """So many of them are committed."""
+        """Ignore the images."""
 
     def close(self) -> None:
-        """No more will be made."""
+        """Do nothing."""
+
+
+class TerminalProgress:
+    """A bar on a terminal, which counts images as they are drawn."""
+
+    def __init__(self) -> None:
+        """Show nothing until the start."""
+        self._bar: tqdm[Never] | None = None
+
+    def start(self, total: int) -> None:
+        """Show the bar."""
+        self._bar = tqdm(total=total, unit=" images", dynamic_ncols=True)
+
+    def add_existing(self, images: int) -> None:
+        """Begin that much further along, so that the rate is that of images drawn."""
+        if self._bar is not None and images:
+            self._bar.initial += images
+            self._bar.update(images)
+
+    def add_drawn(self, images: int) -> None:
+        """Move the bar."""
+        if self._bar is not None:
+            self._bar.update(images)
+
+    def add_committed(self, images: int) -> None:
+        """Leave the bar: it moved when the images were drawn."""
+
+    def close(self) -> None:
+        """Leave the bar where it is."""
+        if self._bar is not None:
+            self._bar.close()
+
+
+class JsonLinesProgress:
+    """A JSON line every few seconds, and N/M in Argo's file. Only committed images are done."""
+
+    def __init__(
+        self,
+        out: TextIO,
+        argo_file: Path | None,
+        interval_seconds: float = LINE_INTERVAL_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Write lines to `out`, and N/M to `argo_file` if there is one."""
+        self._out = out
+        self._argo_file = argo_file
+        self._interval_seconds = interval_seconds
+        self._clock = clock
+
+        self._total = 0
+        self._done = 0
+        self._last_line_at = clock()
+        # The rate leaves out the first batch, which waits for the model to load.
+        self._first_drawn_at: float | None = None
+        self._drawn_since = 0
+
+    def start(self, total: int) -> None:
+        """Write the first line."""
+        self._total = total
+        self._write_line()
+
+    def add_existing(self, images: int) -> None:
+        """Count images that are done, but say nothing of the rate."""
+        self._done += images
+        self._write_line()
+
+    def add_drawn(self, images: int) -> None:
+        """Count images for the rate."""
+        if self._first_drawn_at is None:
+            self._first_drawn_at = self._clock()
+        else:
+            self._drawn_since += images
+
+    def add_committed(self, images: int) -> None:
+        """Count images that stay done, whatever happens to the process."""
+        self._done += images
+        is_due = self._clock() - self._last_line_at > self._interval_seconds
+        if self._done == self._total or is_due:
+            self._write_line()
+
+    def close(self) -> None:
+        """Write how far the work is, unless the last line did."""
+        if self._done < self._total:
+            self._write_line()
+
+    def _write_line(self) -> None:
+        self._last_line_at = self._clock()
+        line = {
+            "event": "progress",
+            "done": self._done,
+            "total": self._total,
+            "images_per_second": self._rate(),
+        }
+        print(json.dumps(line), file=self._out, flush=True)
+        if self._argo_file is not None:
+            with suppress(OSError):  # progress is only shown; the work continues without it
+                self._argo_file.write_text(f"{self._done}/{self._total}\n")
+
+    def _rate(self) -> float | None:
+        if self._first_drawn_at is None or not self._drawn_since:
+            return None
+        elapsed = self._last_line_at - self._first_drawn_at
+        return round(self._drawn_since / elapsed, 3) if elapsed else None
 
 
 @contextmanager
 def open_progress() -> Iterator[Progress]:
-    """The progress that fits where we run."""
-    argo = os.environ.get("ARGO_PROGRESS_FILE")  # a pod may have a terminal too
-    person = sys.stderr.isatty() and not argo
-    progress: Progress = (
-        TerminalProgress()
-        if person
-        else JsonLinesProgress(sys.stderr, Path(argo) if argo else None)
-    )
+    """A bar where a person watches stderr, else lines."""
+    argo_file = os.environ.get("ARGO_PROGRESS_FILE")
+    progress: Progress
+    if sys.stderr.isatty() and not argo_file:  # a pod may have a terminal too
+        progress = TerminalProgress()
+    else:
+        progress = JsonLinesProgress(sys.stderr, Path(argo_file) if argo_file else None)
     try:
         yield progress
     finally:

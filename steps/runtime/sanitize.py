@@ -1,12 +1,13 @@
-"""Untrusted text where people read it: nothing in it can move a cursor, forge a line, or turn a line around."""
+"""Untrusted text made safe to show: it cannot move a cursor, forge a line, or reorder one."""
 
 import re
 from shlex import quote
 
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-# C0 and C1, such as those of ANSI codes, and lone surrogates, which no encoding has.
+# C0 and C1, such as those of ANSI escapes, and lone surrogates, which cannot be encoded.
 CONTROL_CHARS = "\x00-\x1f\x7f-\x9f\ud800-\udfff"
-# Line and paragraph separators, and what makes a terminal show text in another order than it has. A page isolates it.
+# Line and paragraph separators, and the controls that reorder text on a terminal. A page isolates
+# its texts, so that these are harmless there.
 SEPARATOR_AND_BIDI_CHARS = "\u2028\u2029\u202a-\u202e\u2066-\u2069"
 UNSAFE_IN_PAGE = re.compile(f"[{CONTROL_CHARS}]")
 UNSAFE_IN_LINE = re.compile(f"[{CONTROL_CHARS}{SEPARATOR_AND_BIDI_CHARS}]")
@@ -15,7 +16,7 @@ UNSAFE_IN_JSON = re.compile(f"(?!\n)[\x7f-\x9f\ud800-\udfff{SEPARATOR_AND_BIDI_C
 
 
 def sanitize_page_text(text: str) -> str:
-    """The text for a page, which escapes and isolates it: without the control characters that no page may hold."""
+    """The text without control characters, for a page that escapes and isolates it."""
     return UNSAFE_IN_PAGE.sub(REPLACEMENT, text)
 
 
@@ -25,34 +26,46 @@ def sanitize_line(text: str) -> str:
 
 
 def sanitize_lines(text: str) -> str:
-    """The text of several lines, whose line feeds are ours."""
+    """The text as lines of a terminal or a log, where its line feeds can be trusted."""
     return UNSAFE_IN_LINES.sub(REPLACEMENT, text)
 
 
 def sanitize_json(text: str) -> str:
-    """The same JSON, its texts written so that a terminal may show it."""
-    return UNSAFE_IN_JSON.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    """Equal JSON that is safe on a terminal: unsafe characters in its strings are escaped."""
+
+    def escape(match: re.Match[str]) -> str:
+        return f"\\u{ord(match[0]):04x}"
+
+    return UNSAFE_IN_JSON.sub(escape, text)
 
 
 def truncate_text(text: str, most: int) -> str:
-    """The text, or its first `most` characters and how many more there are."""
-    return text if len(text) <= most else f"{text[:most]}… and {len(text) - most:,} more characters"
+    """The text, or its first `most` characters and how many more it has."""
+    rest = len(text) - most
+    if rest <= 0:
+        return text
+    return f"{text[:most]}… and {rest:,} more characters"
 
 
 def quote_shell_word(text: str) -> str:
-    """The text as one word of a shell that is not taken for an option; signs that nobody sees are spelt out."""
-    text = f"./{text}" if text.startswith("-") else text
+    """The text as one word of bash that is not an option, with invisible characters escaped."""
+    if text.startswith("-"):
+        text = f"./{text}"
     if not UNSAFE_IN_LINE.search(text):
         return quote(text)
-    spelt = text.replace("\\", "\\\\").replace("'", "\\'")
-    return f"$'{UNSAFE_IN_LINE.sub(lambda found: _escape_bytes(found[0]), spelt)}'"
+    text = text.replace("\\", "\\\\")
+    text = text.replace("'", "\\'")
+    text = UNSAFE_IN_LINE.sub(_escape_bytes, text)
+    return f"$'{text}'"
 
 
 def format_command(verb: str, run: str, *options: str) -> str:
-    """The command that does this with the run."""
-    return " ".join(("imagekiln", verb, quote_shell_word(run), *options))
+    """The command line that applies a verb to a run."""
+    words = ["imagekiln", verb, quote_shell_word(run), *options]
+    return " ".join(words)
 
 
-def _escape_bytes(sign: str) -> str:
-    # A byte of a file's name that is no UTF-8 is a lone surrogate in ours.
-    return "".join(f"\\x{byte:02x}" for byte in sign.encode(errors="surrogateescape"))
+def _escape_bytes(match: re.Match[str]) -> str:
+    # Python reads a byte of a file name that is not UTF-8 as a lone surrogate.
+    encoded = match[0].encode(errors="surrogateescape")
+    return "".join(f"\\x{byte:02x}" for byte in encoded)

@@ -1,4 +1,4 @@
-"""Being asked to stop: a pod gets SIGTERM, then half a minute at most."""
+"""Requests to stop: a pod gets SIGTERM, and then half a minute at most."""
 
 import os
 import signal
@@ -9,57 +9,60 @@ from dataclasses import dataclass
 from types import FrameType
 
 GRACE_SECONDS = 15.0
-INTERRUPT_MESSAGE = b"Stopping after the part at hand. Ctrl-C again stops at once.\n"
-COMMIT_RESERVE_SECONDS = 2.0  # kept back for encoding and writing the part
+COMMIT_RESERVE_SECONDS = 2.0  # set aside to encode and write the part
+INTERRUPT_MESSAGE = b"Stopping after the current part. Ctrl-C again stops at once.\n"
 
 
 class Stopped(BaseException):
-    """Work was given up because the process was asked to stop. No `except Exception` takes it for a failure."""
+    """Work was given up on request. As a BaseException, it passes every `except Exception`."""
 
 
 @dataclass(slots=True)
 class Stop:
-    """Whether and when the process was asked to stop. `at_once`: nothing at hand is worth finishing."""
+    """Whether and when the process was asked to stop.
+
+    `immediate`: the signal itself raises Stopped, since no current work is worth finishing.
+    """
 
     requested_at: float | None = None
     immediate: bool = False
 
     def request(self) -> None:
-        """Stop as soon as the part at hand is done, or dropped."""
+        """Stop as soon as the current part is finished or dropped."""
         if self.requested_at is None:
             self.requested_at = time.monotonic()
 
     @contextmanager
     def deferred(self) -> Iterator[None]:
-        """While the block runs, what is at hand is worth finishing."""
-        before, self.immediate = self.immediate, False
+        """Finish the block before stopping, even where the stop is immediate."""
+        before = self.immediate
+        self.immediate = False
         try:
             yield
         finally:
             self.immediate = before
 
     def raise_if_due(self, seconds_needed: float = 0.0) -> None:
-        """Raise Stopped where a stop was asked for and the time left is under `seconds_needed`."""
-        if (
-            self.requested_at is not None
-            and time.monotonic() + seconds_needed > self.requested_at + GRACE_SECONDS
-        ):
+        """Raise Stopped after a request whose grace period ends within `seconds_needed`."""
+        if self.requested_at is None:
+            return
+        if time.monotonic() + seconds_needed > self.requested_at + GRACE_SECONDS:
             raise Stopped
 
 
 @contextmanager
 def stop_on_signals(at_once: bool = False) -> Iterator[Stop]:
-    """A Stop that SIGTERM and Ctrl-C ask for, while the block runs. A second Ctrl-C acts as it would have.
+    """A Stop that SIGTERM and Ctrl-C request during the block. A second Ctrl-C acts as usual.
 
-    With `at_once`, the signal itself raises Stopped, but for where a block is `finishing`. A second SIGTERM changes
-    nothing: in a pod, the kubelet and Argo's executor may each send one. It does not even after the block, where it
-    would spoil the exit code of a process that is about to end.
+    With `at_once`, the signal itself raises Stopped, unless a block is `deferred`. A second SIGTERM
+    has no effect, since the kubelet and Argo's executor may each send one; it has none after the
+    block either, where it would spoil the exit code of a process about to end.
     """
     stop = Stop(immediate=at_once)
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     after = dict(before)
 
-    def asked(number: int, _frame: FrameType | None) -> None:
+    def handle(number: int, _frame: FrameType | None) -> None:
         stop.request()
         if number == signal.SIGTERM:
             after[signal.SIGTERM] = signal.SIG_IGN
@@ -68,10 +71,10 @@ def stop_on_signals(at_once: bool = False) -> Iterator[Stop]:
         if stop.immediate:
             raise Stopped
         if number == signal.SIGINT:
-            os.write(2, INTERRUPT_MESSAGE)  # print is not for signal handlers
+            os.write(2, INTERRUPT_MESSAGE)  # print is unsafe in a signal handler
 
     for number in before:
-        signal.signal(number, asked)
+        signal.signal(number, handle)
     try:
         yield stop
     finally:

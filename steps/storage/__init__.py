@@ -1,4 +1,4 @@
-"""Objects under a URI, created once: local disk, and whatever fsspec reaches; scratch files and databases.
+"""Objects under a URI, created once: on local disks, and wherever fsspec reaches; scratch data.
 
 Alone imports fsspec and duckdb. Imports `errors` and `runtime`.
 """
@@ -11,8 +11,9 @@ from imagekiln.steps.storage.store import Store
 
 
 def open_store(uri: str) -> Store:
-    """The folder at a local path or any URI that fsspec knows. Nothing is asked of it yet."""
+    """The folder at a local path, or at any URI that fsspec knows, without any request to it."""
     if "://" not in uri or uri.startswith("file://"):
-        return LocalStore(Path(uri.removeprefix("file://")).expanduser())
+        folder = Path(uri.removeprefix("file://"))
+        return LocalStore(folder.expanduser())
     files, path = open_filesystem(uri)
     return ObjectStore(uri.rstrip("/"), path.rstrip("/"), files)

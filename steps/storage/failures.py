@@ -1,4 +1,4 @@
-"""What a failure of a disk or an object store means to the user."""
+"""What failures of disks and object stores mean to the user: the one translator of their errors."""
 
 import errno
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first_line
 
 DISK_FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT}
-# EEXIST: a file stands where a folder should be made.
+# EEXIST: a file has the name of a folder that is to be created.
 UNUSABLE_PATH_ERRNOS = {
     errno.EROFS,
     errno.ENOTDIR,
@@ -16,7 +16,7 @@ UNUSABLE_PATH_ERRNOS = {
     errno.ENAMETOOLONG,
     errno.ELOOP,
 }
-# Answers of a store that was asked for something it will never give.
+# Error codes of object stores for requests that can never succeed.
 REJECTED_REQUEST_CODES = {
     "AuthorizationHeaderMalformed",
     "InvalidBucketName",
@@ -30,47 +30,46 @@ EXPIRED_CREDENTIALS_CODES = {
     "RequestExpired",
     "TokenRefreshRequired",
 }
-# botocore raises these before it asks the store; no import, so that a local run needs no botocore.
+# botocore raises these before it sends a request. By name, since a local run needs no botocore.
 CLIENT_SETTING_ERRORS = {
-    "NoCredentialsError": "no credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
+    "NoCredentialsError": (
+        "no credentials were found; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    ),
     "PartialCredentialsError": "the credentials are incomplete; set both key and secret",
     "ProfileNotFound": "the AWS profile does not exist; correct AWS_PROFILE",
-    "ParamValidationError": "the name is not a valid bucket or key; correct the URI",
+    "ParamValidationError": "the bucket or key is not a valid name; correct the URI",
     "InvalidRegionError": "the AWS region is not valid; correct AWS_DEFAULT_REGION",
 }
+CLIENT_LIBRARIES = ("botocore", "aiobotocore", "aiohttp")
 
 
 @contextmanager
 def translate_errors(where: str) -> Iterator[None]:
-    """Turn what storage raises inside into a KilnError that names `where`."""
+    """Turn storage errors inside the block into a KilnError that names `where`."""
     try:
         yield
     except KilnError:
         raise
     except Exception as error:
-        told_as = explain_storage_error(where, error)
-        if told_as is None:
+        explanation = explain_storage_error(where, error)
+        if explanation is None:
             raise
-        raise told_as from error
+        raise explanation from error
 
 
 def explain_storage_error(where: str, error: Exception) -> KilnError | None:
-    """What to tell the user of `error`; None where it is no failure of storage."""
-    if isinstance(error, PermissionError):
-        return _explain_permission_error(where, error)
-    if isinstance(error, FileNotFoundError):
-        return _explain_not_found(where, error)
-    if isinstance(error, TimeoutError):
-        return TryAgain(f"{where}: storage did not answer in time. Run the command again.")
+    """The error as a sentence for the user; None where it is not a failure of storage."""
     if isinstance(error, OSError):
         return _explain_os_error(where, error)
-    if type(error).__name__ in CLIENT_SETTING_ERRORS:
-        return BadInput(f"{where}: {CLIENT_SETTING_ERRORS[type(error).__name__]}.")
+
+    name = type(error).__name__
+    if name in CLIENT_SETTING_ERRORS:
+        return BadInput(f"{where}: {CLIENT_SETTING_ERRORS[name]}.")
     if isinstance(error, ValueError) and str(error).startswith("Invalid endpoint"):
         return BadInput(
             f"{where}: the endpoint is not a URL ({error_reason(error)}). Correct AWS_ENDPOINT_URL."
         )
-    if type(error).__module__.partition(".")[0] in ("botocore", "aiobotocore", "aiohttp"):
+    if type(error).__module__.partition(".")[0] in CLIENT_LIBRARIES:
         return TryAgain(
             f"{where}: storage did not answer ({error_reason(error)}). Run the command again."
         )
@@ -78,8 +77,50 @@ def explain_storage_error(where: str, error: Exception) -> KilnError | None:
 
 
 def is_storage_error(error: Exception) -> bool:
-    """Whether reading failed because storage did. Arrow's complaint of what it read is a plain OSError, unnumbered."""
-    return isinstance(error, OSError) and (type(error) is not OSError or error.errno is not None)
+    """Whether reading failed because of storage, not because of the content.
+
+    Arrow raises a plain OSError without a number for content that it cannot read.
+    """
+    if not isinstance(error, OSError):
+        return False
+    return type(error) is not OSError or error.errno is not None
+
+
+def error_code(error: BaseException) -> str:
+    """The object store's error code, such as NoSuchBucket; empty where it sent none."""
+    response = getattr(error.__cause__ or error, "response", None)
+    if not isinstance(response, dict) or "Error" not in response:
+        return ""
+    return str(response["Error"].get("Code", ""))
+
+
+def error_reason(error: Exception) -> str:
+    """The first line of the error's own message, or its type where it has none."""
+    message = str(error)
+    if isinstance(error, OSError) and error.strerror:
+        message = error.strerror
+    return first_line(message) or type(error).__name__
+
+
+def _explain_os_error(where: str, error: OSError) -> KilnError:
+    if isinstance(error, PermissionError):
+        return _explain_permission_error(where, error)
+    if isinstance(error, FileNotFoundError):
+        return _explain_not_found(where, error)
+    if isinstance(error, TimeoutError):
+        return TryAgain(f"{where}: storage did not answer in time. Run the command again.")
+
+    reason = error_reason(error)
+    if error.errno in DISK_FULL_ERRNOS:
+        return TryAgain(f"{where}: the disk is full. Free some space and run the command again.")
+    if error.errno in UNUSABLE_PATH_ERRNOS:
+        return BadInput(f"{where}: cannot be used ({reason}). Choose another path.")
+    if error_code(error) in REJECTED_REQUEST_CODES:
+        return BadInput(
+            f"{where}: the store rejected the request ({reason}). "
+            "Check the URI, the region and the credentials."
+        )
+    return TryAgain(f"{where}: storage failed ({reason}). Run the command again.")
 
 
 def _explain_permission_error(where: str, error: PermissionError) -> KilnError:
@@ -94,35 +135,7 @@ def _explain_permission_error(where: str, error: PermissionError) -> KilnError:
 
 def _explain_not_found(where: str, error: FileNotFoundError) -> KilnError:
     if error_code(error) == "NoSuchBucket":
-        return BadInput(f"{where}: no such bucket. Make it, or correct the name.")
+        return BadInput(f"{where}: no such bucket. Create it, or correct the name.")
     if error_code(error) == "NoSuchUpload":
-        return TryAgain(f"{where}: the store lost an upload in pieces. Run the command again.")
+        return TryAgain(f"{where}: the store lost a multipart upload. Run the command again.")
     return Missing(f"{where}: no such file. Check the name.")
-
-
-def _explain_os_error(where: str, error: OSError) -> KilnError:
-    if error.errno in DISK_FULL_ERRNOS:
-        return TryAgain(f"{where}: the disk is full. Free some space and run the command again.")
-    if error.errno in UNUSABLE_PATH_ERRNOS:
-        return BadInput(f"{where}: {error_reason(error)}. Name another place.")
-    if error_code(error) in REJECTED_REQUEST_CODES:
-        return BadInput(
-            f"{where}: the store refused the request ({error_reason(error)}). Check URI, region and credentials."
-        )
-    return TryAgain(f"{where}: storage failed ({error_reason(error)}). Run the command again.")
-
-
-def error_code(error: BaseException) -> str:
-    """The object store's own name for the failure, such as NoSuchBucket; empty where it gave none."""
-    response = getattr(error.__cause__ or error, "response", None)
-    return (
-        str(response["Error"].get("Code", ""))
-        if isinstance(response, dict) and "Error" in response
-        else ""
-    )
-
-
-def error_reason(error: Exception) -> str:
-    """The first line of the failure's own words."""
-    words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return first_line(words) or type(error).__name__

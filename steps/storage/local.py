@@ -1,4 +1,4 @@
-"""A run's folder on a local disk: temporary file, fsync, and a link that fails if the name is taken."""
+"""A folder of objects on a local disk: a temporary file, fsync, a link that never overwrites."""
 
 import errno
 import os
@@ -13,19 +13,21 @@ from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.store import ObjectInfo, is_plain_name
 
 NO_HARD_LINK_ERRNOS = {errno.EPERM, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
+# mkstemp's 0600 would hide the dataset from its readers.
+FILE_MODE = 0o644
 
 
 class LocalStore:
-    """A folder of objects on this machine. Folders are made when something is written."""
+    """A folder of objects on this machine. Folders are created with their first object."""
 
     def __init__(self, folder: Path) -> None:
-        """Take the folder, which need not be there yet."""
+        """Take the folder, which need not exist yet."""
         self._folder = folder
         self.uri = str(folder)
 
     def uri_of(self, key: str) -> str:
         """The object's path."""
-        return f"{self.uri}/{key}"  # asked for with every object, and pathlib is slow
+        return f"{self.uri}/{key}"  # needed for every object, and pathlib is slow
 
     def read(self, key: str) -> bytes:
         """The whole object. Raises Missing."""
@@ -39,19 +41,19 @@ class LocalStore:
             yield file
 
     def read_prefix(self, key: str, most: int) -> bytes:
-        """The object's first bytes, at most so many. Raises Missing."""
+        """The object's first `most` bytes, or fewer where it has fewer. Raises Missing."""
         with self.open(key) as file:
             return file.read(most)
 
     def exists(self, key: str) -> bool:
-        """Whether the object is there."""
+        """Whether the object exists."""
         with translate_errors(self.uri_of(key)):
             return (self._folder / key).exists()
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write the object on condition that its name is free; False where it was taken."""
+        """Write the object on condition that it does not exist; False where it does."""
         path = self._folder / key
-        with translate_errors(str(path)), self._temporary_file(path, data) as temporary:
+        with translate_errors(str(path)), _temporary_file(path, data) as temporary:
             try:
                 os.link(temporary, path)
             except FileExistsError:
@@ -60,16 +62,16 @@ class LocalStore:
                 if error.errno not in NO_HARD_LINK_ERRNOS:
                     raise
                 raise BadInput(
-                    f"{path}: this file system has no hard links, without which two writers could overwrite each "
-                    "other. Name another folder, or s3://."
+                    f"{path}: this file system has no hard links, without which two writers "
+                    "could overwrite each other. Use another folder, or an s3:// URI."
                 ) from error
             sync_folder(path.parent)
             return True
 
     def replace(self, key: str, data: bytes) -> None:
-        """Write the object whole, over what was there."""
+        """Write the object whole, in place of an earlier one."""
         path = self._folder / key
-        with translate_errors(str(path)), self._temporary_file(path, data) as temporary:
+        with translate_errors(str(path)), _temporary_file(path, data) as temporary:
             temporary.replace(path)
             sync_folder(path.parent)
 
@@ -79,41 +81,49 @@ class LocalStore:
             (self._folder / key).unlink()
 
     def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
-        """What lies in a folder. Links are left out: they may lead elsewhere."""
+        """The objects and folders in a folder, without links: those may lead elsewhere."""
         path = self._folder / folder
-        with translate_errors(str(path)), suppress(FileNotFoundError), os.scandir(path) as found:
-            for each in found:
-                with suppress(FileNotFoundError):  # gone meanwhile
-                    about = each.stat(follow_symlinks=False)
-                    if not each.is_symlink() and is_plain_name(each.name):
-                        key = f"{folder}/{each.name}" if folder else each.name
-                        yield ObjectInfo(
-                            key, each.is_dir(follow_symlinks=False), about.st_size, about.st_mtime
-                        )
+        with translate_errors(str(path)), suppress(FileNotFoundError), os.scandir(path) as entries:
+            for entry in entries:
+                if entry.is_symlink() or not is_plain_name(entry.name):
+                    continue
+                with suppress(FileNotFoundError):  # deleted in the meantime
+                    key = f"{folder}/{entry.name}" if folder else entry.name
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    status = entry.stat(follow_symlinks=False)
+                    yield ObjectInfo(key, is_folder, status.st_size, status.st_mtime)
 
     def remove_folder(self, folder: str) -> None:
-        """Delete an empty folder; one that is not empty stays."""
+        """Delete an empty folder; any other stays."""
         with suppress(OSError):
             (self._folder / folder).rmdir()
 
-    @contextmanager
-    def _temporary_file(self, path: Path, data: bytes) -> Iterator[Path]:
-        """A synced temporary file beside `path` with `data` in it, gone afterwards."""
-        _make_folder(path.parent)
-        handle, name = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
-        temporary = Path(name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                os.fchmod(
-                    file.fileno(), 0o644
-                )  # mkstemp's 0600 would hide the dataset from its readers
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            yield temporary
-        finally:
-            with suppress(FileNotFoundError):
-                temporary.unlink()
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in `folder` survive a power cut."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def _temporary_file(path: Path, data: bytes) -> Iterator[Path]:
+    """A synced file with `data` beside `path`, deleted at the end of the block."""
+    _make_folder(path.parent)
+    handle, name = tempfile.mkstemp(prefix=".writing-", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            os.fchmod(file.fileno(), FILE_MODE)
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        yield temporary
+    finally:
+        with suppress(FileNotFoundError):
+            temporary.unlink()
 
 
 def _make_folder(folder: Path) -> None:
@@ -121,17 +131,7 @@ def _make_folder(folder: Path) -> None:
     if folder.is_dir():
         return
     _make_folder(folder.parent)
-    with suppress(
-        FileExistsError
-    ):  # another writer was faster, or a file is there: then the next one fails
+    # Another writer was faster; or a file has this name, and the write into the folder will fail.
+    with suppress(FileExistsError):
         folder.mkdir()
     sync_folder(folder.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make a new name in `folder` survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

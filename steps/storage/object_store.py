@@ -1,7 +1,6 @@
-"""Where a run lives: whole objects under one folder, created at most once.
+"""A folder of objects in a bucket, or wherever else fsspec reaches: the only module that knows it.
 
-The only module that knows fsspec. Nothing is renamed and nothing is listed to find out what is done: `list` is for
-finding out what may go.
+No object is renamed, and none are listed to learn what is done: listing is for what may be deleted.
 """
 
 import time
@@ -23,42 +22,43 @@ S3_OPTIONS = {
     "config_kwargs": {
         "connect_timeout": 5,
         "read_timeout": 10,  # between two bytes, not for the whole answer
-        "retries": {
-            "mode": "standard",
-            "total_max_attempts": 6,
-        },  # waits 1, 2, 4, 8, 16 s at most, half on average
+        # The waits are 1, 2, 4, 8, 16 s at most, half of that on average.
+        "retries": {"mode": "standard", "total_max_attempts": 6},
     },
 }
-S3FS_ATTEMPTS = 2  # s3fs tries again on its own after botocore gave up: five times, and for reading five times five
-# What a call may take in all, retries included. Without it, a write to a peer that says nothing would wait for ever.
+# s3fs tries again after botocore gave up: by default five times, and to read five times five.
+S3FS_ATTEMPTS = 2
+# Limits of one call, retries included: a peer that says nothing must not block a write for ever.
 CALL_TIMEOUT_SECONDS = 60.0
 READ_TIMEOUT_SECONDS = 180.0
-WRITE_SECONDS_PER_BYTE = 1 / 2**20  # seconds a byte
-# Up to 5 GiB, S3's own limit, go in one conditional PUT. Of two uploads in pieces that end together, not every store
-# makes one fail.
+WRITE_SECONDS_PER_BYTE = 1 / 2**20
+# One conditional PUT up to S3's limit of 5 GiB: when two multipart uploads end at the same time,
+# not every store lets one of them fail.
 S3_SINGLE_PUT_OPTIONS = {"chunksize": 5 * 2**30}
 CONFLICT_ATTEMPTS = 5
+CONFLICT_SECONDS = 0.2  # before the second attempt, doubled before each further one
+CONFLICT = "ConditionalRequestConflict"
 PRECONDITION_FAILED = {"PreconditionFailed", "412"}
-INVALID_RANGE = {
-    "InvalidRange",
-    "416",
-}  # what is said of the first bytes of an object that has none
+# The answer to a request for the first bytes of an empty object.
+INVALID_RANGE = {"InvalidRange", "416"}
 
 
 def open_filesystem(uri: str) -> tuple[Any, str]:
-    """The fsspec file system of a URI, and the path in it. (fsspec has no types.)"""
-    options = S3_OPTIONS if uri.startswith(("s3://", "s3a://")) else {}
-    if options and uri.partition("://")[2][:1] in ("", "/"):
+    """The fsspec file system of a URI, which has no types, and the path in it."""
+    is_s3 = uri.startswith(("s3://", "s3a://"))
+    if is_s3 and uri.partition("://")[2][:1] in ("", "/"):
         raise BadInput(f"{uri}: names no bucket. Write s3://bucket/folder.")
+
+    remedy = "Use a path or s3://, or install what this URI needs."
     try:
         with translate_errors(uri):
-            files, path = cast("tuple[Any, str]", url_to_fs(uri, **options))
-    except (ImportError, ValueError) as error:
-        kind = NotInstalled if isinstance(error, ImportError) else BadInput
-        raise kind(
-            f"{uri}: {error}. Use a path or s3://, or install what this URI needs."
-        ) from error
-    if options:
+            files, path = cast("tuple[Any, str]", url_to_fs(uri, **(S3_OPTIONS if is_s3 else {})))
+    except ImportError as error:
+        raise NotInstalled(f"{uri}: {error}. {remedy}") from error
+    except ValueError as error:
+        raise BadInput(f"{uri}: {error}. {remedy}") from error
+
+    if is_s3:
         files.retries = S3FS_ATTEMPTS
     return files, path
 
@@ -79,46 +79,32 @@ class ObjectStore:
     def read(self, key: str) -> bytes:
         """The whole object. Raises Missing."""
         with translate_errors(self.uri_of(key)):
-            # From byte 0 on: without a start, s3fs asks for the size first, and cannot tell a missing bucket then.
-            return cast(
-                "bytes",
-                self._files.cat_file(
-                    f"{self._path}/{key}", start=0, **self._timeout_argument(READ_TIMEOUT_SECONDS)
-                ),
-            )
+            return self._read_range(key, None, READ_TIMEOUT_SECONDS)
 
     @contextmanager
     def open(self, key: str) -> Iterator[BinaryIO]:
         """The object for reading in pieces. Raises Missing."""
         with (
             translate_errors(self.uri_of(key)),
-            self._files.open(f"{self._path}/{key}", "rb", cache_type="none") as file,
+            self._files.open(self._path_of(key), "rb", cache_type="none") as file,
         ):
             yield file
 
     def read_prefix(self, key: str, most: int) -> bytes:
-        """The object's first bytes, at most so many. Raises Missing."""
+        """The object's first `most` bytes, or fewer where it has fewer. Raises Missing."""
         with translate_errors(self.uri_of(key)):
-            limit = self._timeout_argument(READ_TIMEOUT_SECONDS)
             try:
-                return cast(
-                    "bytes", self._files.cat_file(f"{self._path}/{key}", start=0, end=most, **limit)
-                )
+                return self._read_range(key, most, READ_TIMEOUT_SECONDS)
             except OSError as error:
                 if error_code(error) not in INVALID_RANGE:
                     raise
                 return b""
 
     def exists(self, key: str) -> bool:
-        """Whether the object is there: reads its first byte, since asking for its details may list."""
+        """Whether the object exists: reads its first byte, since asking for its size may list."""
         with translate_errors(self.uri_of(key)):
             try:
-                self._files.cat_file(
-                    f"{self._path}/{key}",
-                    start=0,
-                    end=1,
-                    **self._timeout_argument(CALL_TIMEOUT_SECONDS),
-                )
+                self._read_range(key, 1, CALL_TIMEOUT_SECONDS)
             except FileNotFoundError as error:
                 if error_code(error) == "NoSuchBucket":
                     raise
@@ -126,84 +112,96 @@ class ObjectStore:
             return True
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write the object on condition that its name is free; False where it was taken."""
+        """Write the object on condition that it does not exist; False where it does."""
         with translate_errors(self.uri_of(key)):
-            for attempt in range(CONFLICT_ATTEMPTS):
+            for attempt in range(CONFLICT_ATTEMPTS - 1):
                 try:
-                    self._write(key, data, mode="create")
-                except FileExistsError:
-                    return False
+                    return self._try_create(key, data)
                 except OSError as error:
-                    if error_code(error) in PRECONDITION_FAILED:
-                        return False
-                    if (
-                        error_code(error) != "ConditionalRequestConflict"
-                        or attempt == CONFLICT_ATTEMPTS - 1
-                    ):
+                    if error_code(error) != CONFLICT:
                         raise
-                    time.sleep(0.2 * 2**attempt)
-                else:
-                    return True
-        return False
+                time.sleep(CONFLICT_SECONDS * 2**attempt)
+            return self._try_create(key, data)
 
     def replace(self, key: str, data: bytes) -> None:
-        """Write the object whole, over what was there."""
+        """Write the object whole, in place of an earlier one."""
         with translate_errors(self.uri_of(key)):
             self._write(key, data, mode="overwrite")
 
     def remove(self, key: str) -> None:
         """Delete the object."""
         with translate_errors(self.uri_of(key)):
-            self._files.rm_file(
-                f"{self._path}/{key}", **self._timeout_argument(CALL_TIMEOUT_SECONDS)
-            )
+            self._files.rm_file(self._path_of(key), **self._timeout(CALL_TIMEOUT_SECONDS))
 
     def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
-        """What lies in a folder. Keys that only look like being in it, by way of dots or slashes, are left out."""
+        """The objects and folders in a folder, without keys that dots or slashes lead elsewhere."""
         path = f"{self._path}/{folder}".rstrip("/")
         with translate_errors(self.uri_of(folder)):
             try:
-                found = self._files.ls(
-                    path, detail=True, refresh=True, **self._timeout_argument(READ_TIMEOUT_SECONDS)
-                )
+                timeout = self._timeout(READ_TIMEOUT_SECONDS)
+                entries = self._files.ls(path, detail=True, refresh=True, **timeout)
             except FileNotFoundError as error:
                 if error_code(error) == "NoSuchBucket":
                     raise
                 return
-        for each in found:
-            above, _, name = str(each["name"]).rstrip("/").rpartition("/")
-            if above == path.lstrip("/") and is_plain_name(name):
+
+        for entry in entries:
+            parent, _, name = str(entry["name"]).rstrip("/").rpartition("/")
+            if parent == path.lstrip("/") and is_plain_name(name):
                 key = f"{folder}/{name}" if folder else name
-                yield ObjectInfo(
-                    key,
-                    each["type"] == "directory",
-                    int(each.get("size") or 0),
-                    _modification_time(each),
-                )
+                is_folder = entry["type"] == "directory"
+                size = int(entry.get("size") or 0)
+                yield ObjectInfo(key, is_folder, size, _modification_time(entry))
 
     def remove_folder(self, folder: str) -> None:
-        """Do nothing: folders are parts of names."""
+        """Do nothing: a folder is only part of the names of its objects."""
+
+    def _path_of(self, key: str) -> str:
+        return f"{self._path}/{key}"
+
+    def _read_range(self, key: str, end: int | None, timeout: float) -> bytes:
+        # Without a start, s3fs asks for the size first, which hides that a bucket does not exist.
+        content = self._files.cat_file(
+            self._path_of(key), start=0, end=end, **self._timeout(timeout)
+        )
+        return cast("bytes", content)
+
+    def _try_create(self, key: str, data: bytes) -> bool:
+        try:
+            self._write(key, data, mode="create")
+        except FileExistsError:
+            return False
+        except OSError as error:
+            if error_code(error) in PRECONDITION_FAILED:
+                return False
+            raise
+        return True
 
     def _write(self, key: str, data: bytes, mode: str) -> None:
-        if (
-            not self._files.async_impl
-            and type(self._files).pipe_file is AbstractFileSystem.pipe_file
-        ):
-            # Its way to create is to look first and write then. That is no condition and must not pass for one.
+        if not self._creates_conditionally():
             mode = "overwrite"
-        whole = S3_SINGLE_PUT_OPTIONS if "s3" in self._files.protocol else {}
-        limit = self._timeout_argument(CALL_TIMEOUT_SECONDS + len(data) * WRITE_SECONDS_PER_BYTE)
-        self._files.pipe_file(f"{self._path}/{key}", data, mode=mode, **whole, **limit)
+        timeout = self._timeout(CALL_TIMEOUT_SECONDS + len(data) * WRITE_SECONDS_PER_BYTE)
+        options = S3_SINGLE_PUT_OPTIONS if "s3" in self._files.protocol else {}
+        self._files.pipe_file(self._path_of(key), data, mode=mode, **options, **timeout)
 
-    def _timeout_argument(self, seconds: float) -> dict[str, float]:
-        """The argument that limits a call's time; only fsspec's asynchronous file systems know it."""
+    def _creates_conditionally(self) -> bool:
+        """Whether the file system has its own way to create.
+
+        fsspec's default looks first and then writes: that is not a condition, and must not pass for
+        one.
+        """
+        has_default = type(self._files).pipe_file is AbstractFileSystem.pipe_file
+        return self._files.async_impl or not has_default
+
+    def _timeout(self, seconds: float) -> dict[str, float]:
+        """The argument that limits a call; only asynchronous file systems of fsspec have it."""
         return {"timeout": seconds} if self._files.async_impl else {}
 
 
-def _modification_time(found: dict[str, Any]) -> float | None:
-    """When an object was written, in seconds since 1970, by whatever name its file system has for it."""
+def _modification_time(entry: dict[str, Any]) -> float | None:
+    """When an object was written, in seconds since 1970. Each file system has its own key."""
     for name in ("LastModified", "last_modified", "mtime", "updated", "created"):
-        value = found.get(name)
+        value = entry.get(name)
         if isinstance(value, datetime):
             return value.timestamp()
         if isinstance(value, int | float):

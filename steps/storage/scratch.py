@@ -1,4 +1,4 @@
-"""SQL over files on this disk, by a DuckDB that keeps to a bounded share of memory and spills the rest."""
+"""Scratch data of one step: SQL tables in a DuckDB of bounded memory, and Arrow files."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -13,10 +13,12 @@ from imagekiln.steps.errors import TryAgain, first_line
 from imagekiln.steps.storage.failures import translate_errors
 
 MEMORY_LIMIT = "192MiB"
-STREAM_BUFFER_SIZE = "64MiB"  # less, and threads wait for one another where rows must stay in order
+STREAM_BUFFER_SIZE = "64MiB"  # with less, threads wait for one another where order is kept
 STREAM_ROWS = 16_384
-MAX_THREADS = 4  # each holds blocks of its own, and many of them would hold all that there is
+MAX_THREADS = 4  # each has blocks of its own; many threads would fill the memory with them
 RESOURCE_ERRORS = ("Out of Memory Error", "IO Error")
+# Columns of repeated settings shrink to almost nothing; the others take next to no time.
+ARROW_WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class Database:
@@ -36,25 +38,25 @@ class Database:
         self.execute(f"SET streaming_buffer_size = '{STREAM_BUFFER_SIZE}'")
 
     def close(self) -> None:
-        """Let go of memory and disk."""
+        """Release memory and disk."""
         self._connection.close()
 
     def register(self, name: str, rows: pa.RecordBatchReader) -> None:
-        """Let SQL read a stream, once, by this name."""
+        """Make a stream readable by SQL, once, under this name."""
         self._connection.register(name, rows)
 
     def execute(self, sql: str) -> None:
-        """Do what gives no rows."""
+        """Run a statement that returns no rows."""
         with _translate_duckdb_errors():
             self._connection.execute(sql).fetchall()
 
     def fetch_table(self, sql: str) -> pa.Table:
-        """Rows that fit in memory."""
+        """The rows of a query, which must fit in memory."""
         with _translate_duckdb_errors():
             return self._connection.sql(sql).to_arrow_table()
 
     def fetch_batches(self, sql: str) -> Iterator[pa.RecordBatch]:
-        """Any number of rows."""
+        """The rows of a query, of any number."""
         with _translate_duckdb_errors():
             yield from self._connection.sql(sql).to_arrow_reader(STREAM_ROWS)
 
@@ -63,15 +65,14 @@ class Database:
 def _translate_duckdb_errors() -> Iterator[None]:
     try:
         yield
-    except (duckdb.Error, OSError) as error:  # OSError: by way of Arrow
-        said = first_line(str(error))
-        if said.startswith(RESOURCE_ERRORS):
-            raise TryAgain(f"planning ran out of disk or memory ({said}). Free some.") from error
-        raise RuntimeError(said) from error
-
-
-# Settings, which repeat, shrink to nothing, and what does not shrink costs next to no time.
-ARROW_WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
+    except (duckdb.Error, OSError) as error:  # OSError when the error passed through Arrow
+        message = first_line(str(error))
+        if message.startswith(RESOURCE_ERRORS):
+            raise TryAgain(
+                f"planning ran out of disk or memory ({message}). "
+                "Free some and run the command again."
+            ) from error
+        raise RuntimeError(message) from error
 
 
 def write_arrow_file(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
@@ -90,7 +91,7 @@ def write_arrow_file(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
 def open_arrow_file(
     path: Path, columns: Sequence[int] = ()
 ) -> Iterator[pa.ipc.RecordBatchFileReader]:
-    """The file for reading batches by their number: of all columns, or of those at some places."""
+    """The file for reading batches by number, with the columns at these indices or all of them."""
     options = pa.ipc.IpcReadOptions(included_fields=[*columns])
     with (
         translate_errors(str(path)),
@@ -101,15 +102,15 @@ def open_arrow_file(
 
 
 def read_arrow_batches(path: Path, columns: Sequence[int] = ()) -> Iterator[pa.RecordBatch]:
-    """Every batch, in the order in which they were written."""
+    """Every batch, in the order of writing."""
     with open_arrow_file(path, columns) as reader:
         for number in range(reader.num_record_batches):
             yield reader.get_batch(number)
 
 
 def arrow_stream_reader(path: Path, columns: Sequence[str]) -> pa.RecordBatchReader:
-    """The columns of these names, for whoever takes a stream of Arrow's. They are in the order of the file."""
+    """A stream of the columns with these names, in the order of the file."""
     with open_arrow_file(path) as file:
-        places = sorted(file.schema.get_field_index(name) for name in columns)
-        schema = pa.schema([file.schema.field(place) for place in places])
-    return pa.RecordBatchReader.from_batches(schema, read_arrow_batches(path, places))
+        indices = sorted(file.schema.get_field_index(name) for name in columns)
+        schema = pa.schema([file.schema.field(index) for index in indices])
+    return pa.RecordBatchReader.from_batches(schema, read_arrow_batches(path, indices))

@@ -1,4 +1,4 @@
-"""Committing: what the plan names is written once, and the first writer wins."""
+"""What a store of objects promises, and how objects are committed: the first writer wins."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -10,7 +10,10 @@ from imagekiln.steps.errors import BadInput
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object or a folder. `size` is in bytes, `modified` in seconds since 1970, None where nobody says."""
+    """An object or a folder: its size in bytes, and when it was modified, in seconds since 1970.
+
+    `modified` is None where the store does not report it.
+    """
 
     key: str
     is_folder: bool
@@ -18,17 +21,12 @@ class ObjectInfo:
     modified: float | None
 
 
-def is_plain_name(name: str) -> bool:
-    """Whether a name is one that stays in its folder: others may lie in a bucket, but we never make them."""
-    return name not in ("", ".", "..") and "/" not in name and "\0" not in name
-
-
 class Store(Protocol):
-    """One folder of objects. Every method raises a KilnError with a sentence when storage fails."""
+    """One folder of objects. Where storage fails, every method raises a KilnError."""
 
     @property
     def uri(self) -> str:
-        """The folder, as the user may name it again."""
+        """The folder, as the user may write it in a command."""
 
     def uri_of(self, key: str) -> str:
         """The full name of an object, for messages."""
@@ -40,44 +38,51 @@ class Store(Protocol):
         """The object for reading in pieces. Raises Missing."""
 
     def read_prefix(self, key: str, most: int) -> bytes:
-        """The object's first bytes, at most so many. Raises Missing."""
+        """The object's first `most` bytes, or fewer where it has fewer. Raises Missing."""
 
     def exists(self, key: str) -> bool:
-        """Whether the object, which is never empty, is there now."""
+        """Whether the object, which is never empty, exists now."""
 
     def create(self, key: str, data: bytes) -> bool:
-        """Write the object whole, or not at all where the name is taken: then False."""
+        """Write the object whole on condition that it does not exist; False where it does."""
 
     def replace(self, key: str, data: bytes) -> None:
-        """Write the object whole, over what was there."""
+        """Write the object whole, in place of an earlier one."""
 
     def remove(self, key: str) -> None:
         """Delete the object."""
 
     def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
-        """What lies in a folder, "" being the store's own; nothing where there is none. No name leads elsewhere."""
+        """The objects and folders in a folder, "" being the store's own; none where it is absent.
+
+        Every name is plain: none leads out of the folder.
+        """
 
     def remove_folder(self, folder: str) -> None:
-        """Delete an empty folder, where there are such things."""
+        """Delete an empty folder, if the store has folders."""
+
+
+def is_plain_name(name: str) -> bool:
+    """Whether a name stays in its folder. We write no others, but a bucket may contain them."""
+    return name not in ("", ".", "..") and "/" not in name and "\0" not in name
 
 
 def create_once(store: Store, key: str, data: bytes) -> None:
-    """Create an object whose bytes follow from the plan, or find that it is there already.
+    """Create an object whose bytes follow from the plan, or find it created already.
 
-    A lost answer makes us meet our own write, so a taken name is an error only where the bytes differ:
-    BadInput.
+    When an answer is lost, a retry meets its own write, so equal bytes are fine. Raises BadInput.
     """
     if not store.create(key, data) and store.read(key) != data:
         raise BadInput(
-            f"{store.uri_of(key)}: is there with other content. Choose another run_id or output."
+            f"{store.uri_of(key)}: exists with other content. Choose another run_id or output."
         )
 
 
 def require_conditional_writes(store: Store, key: str, data: bytes) -> None:
-    """Write `key` again, as it is: a store that takes it would let two writers collide. Raises BadInput."""
+    """Create an existing object again, which must fail. Raises BadInput where it succeeds."""
     if store.create(key, data):
         store.remove(key)
         raise BadInput(
-            f"{store.uri}: this store ignores conditional writes, so two pods could overwrite each other. "
-            "Use one that honours If-None-Match, or set unconditional_writes: accept."
+            f"{store.uri}: this store ignores conditional writes, so two pods could overwrite "
+            "each other. Use one that honors If-None-Match, or set unconditional_writes: accept."
         )

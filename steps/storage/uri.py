@@ -1,38 +1,49 @@
-"""A small text that lies elsewhere: a job file in a bucket."""
+"""Names of files: paths, URIs and `bundled:` names, and the small texts behind them."""
 
 from pathlib import Path
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 
 BUNDLED_PREFIX = "bundled:"
 BUNDLED_FOLDER = Path(__file__).parents[2] / "datasets"
+MAX_TEXT_BYTES = 2**20
 
 
 def resolve_path(name: str) -> str:
     """The path behind a `bundled:` name; any other name as it is, but for a leading `~`."""
     if name.startswith(BUNDLED_PREFIX):
         return str(BUNDLED_FOLDER / name.removeprefix(BUNDLED_PREFIX))
-    return str(Path(name).expanduser()) if name.startswith("~") else name
-
-
-MAX_TEXT_BYTES = 2**20
+    if name.startswith("~"):
+        return str(Path(name).expanduser())
+    return name
 
 
 def is_remote_uri(name: str) -> bool:
-    """Whether the name is a URI of another place than this disk."""
+    """Whether the name is a URI of anything but this machine's disks."""
     return "://" in name and not name.startswith("file://")
 
 
+def locate_object(name: str) -> tuple[Store, str]:
+    """The store of the folder around an object at a path or URI, and the object's key in it."""
+    if is_remote_uri(name):
+        folder, _, key = name.rpartition("/")
+        return open_store(folder), key
+    path = Path(name.removeprefix("file://")).expanduser()
+    return open_store(str(path.parent)), path.name
+
+
 def read_text(uri: str) -> str:
-    """The text at a URI. Raises Missing, BadInput where it is no text, TryAgain where storage fails."""
-    folder, _, name = uri.rpartition("/")
-    content = open_store(folder).read(name)
+    """The text of a job file at a URI. Raises Missing, BadInput where it is not text, TryAgain."""
+    store, key = locate_object(uri)
+    content = store.read(key)
     if len(content) > MAX_TEXT_BYTES:
         raise BadInput(
-            f"{uri}: has {len(content)} bytes; at most {MAX_TEXT_BYTES} are read. Name a job file."
+            f"{uri}: has {len(content)} bytes, more than the {MAX_TEXT_BYTES} of any job file. "
+            "Name a job file."
         )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadInput(f"{uri}: is no UTF-8 text. Name a job file.") from error
+        raise BadInput(f"{uri}: is not UTF-8 text. Name a job file.") from error

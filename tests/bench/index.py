@@ -27,8 +27,8 @@ from tests.bench.measure import Measured, beside, machine, measured, table
 
 RUNS = 5
 CHUNK = 250_000  # ids that are drawn at a time
-ONCE = "CREATE TABLE once AS FROM read_parquet('{}')"
-LEFT = "SELECT count(*) AS images FROM planned"
+UNIQUE = "CREATE TABLE unique_images AS FROM read_parquet('{}')"
+LEFT = "SELECT count(*) AS images FROM planned_images"
 HEADER = (
     "held",
     "new",
@@ -80,7 +80,7 @@ def leave_out(folder: Path) -> None:
     scratch = folder / "scratch"
     scratch.mkdir()
     database = Database(scratch)
-    database.execute(ONCE.format(folder / "new.parquet"))
+    database.execute(UNIQUE.format(folder / "new.parquet"))
     create_existing_table(database, scratch, [str(folder / f"run-{run}") for run in range(RUNS)])
     _tell(folder, "kiln", database.fetch_table(LEFT))
     database.close()
@@ -92,9 +92,9 @@ def anti_join(folder: Path, memory: str | None) -> None:
         connection.execute("SET enable_progress_bar = false")
         if memory:
             connection.execute(f"SET memory_limit = '{memory}'")
-        connection.execute(ONCE.format(folder / "new.parquet"))
-        connection.execute(f"""CREATE VIEW planned AS SELECT * FROM once ANTI JOIN
-            read_parquet('{folder}/run-*/image-ids/*.parquet') held ON unhex(once.image_id) = held.image_id""")
+        connection.execute(UNIQUE.format(folder / "new.parquet"))
+        connection.execute(f"""CREATE VIEW planned_images AS SELECT * FROM unique_images ANTI JOIN
+            read_parquet('{folder}/run-*/image-ids/*.parquet') held ON unhex(unique_images.image_id) = held.image_id""")
         _tell(folder, "duckdb", connection.sql(LEFT).to_arrow_table())
 
 

@@ -32,7 +32,7 @@ class Watch(NoProgress):
         self.samples: list[Sample] = []
         self._every, self._made = max(1, total // SAMPLES), 0
 
-    def made(self, images: int) -> None:
+    def add_drawn(self, images: int) -> None:
         """So many more are made."""
         before, self._made = self._made, self._made + images
         if before // self._every < self._made // self._every:

@@ -12,8 +12,7 @@ def shell(
 ) -> "subprocess.CompletedProcess[str]":
     """Our command, by the Kubernetes API unless the environment says otherwise."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("ARGO_")}
-    code = "from imagekiln.workflows.cli import main; main()"
-    command = [sys.executable, "-c", code, *arguments]
+    command = [sys.executable, "-m", "imagekiln", *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, check=False, env={**kept, **environment}
     )

@@ -4,6 +4,8 @@ import ast
 import re
 import shlex
 from collections.abc import Iterator
+from importlib import import_module
+from itertools import takewhile
 from pathlib import Path
 
 import click
@@ -27,9 +29,10 @@ def blocks(language: str) -> Iterator[str]:
 
 
 def commands() -> list[list[str]]:
-    """Every `imagekiln ...` in the pages' shell blocks, as words."""
-    joined = (text.replace("\\\n", "") for text in blocks("sh"))
-    lines = (shlex.split(line, comments=True) for text in joined for line in text.splitlines())
+    """Every `imagekiln ...` in the pages' shell blocks and in the commands' help, as words."""
+    help_texts = [command.epilog or "" for command in main.commands.values()]
+    texts = [text.replace("\\\n", "") for text in [*blocks("sh"), *help_texts]]
+    lines = [shlex.split(line, comments=True) for text in texts for line in text.splitlines()]
     return [words[1:] for words in lines if words[:1] == ["imagekiln"]]
 
 
@@ -40,12 +43,10 @@ def make_targets() -> set[str]:
 @pytest.mark.parametrize("words", commands(), ids=" ".join)
 def test_shown_command_is_one(words: list[str]) -> None:
     command = main.commands[words[0]]
-    context = command.make_context(
-        words[0], [word for word in words[1:] if word != ">"], resilient_parsing=True
-    )
-    known = {option for parameter in command.params for option in parameter.opts}
-    assert {word for word in words if word.startswith("--")} <= known
-    assert isinstance(context, click.Context)
+    arguments = list(takewhile(lambda word: word not in (">", "|"), words[1:]))
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert {word for word in arguments if word.startswith("-")} <= options
+    assert isinstance(command.make_context(words[0], arguments.copy()), click.Context)
 
 
 def test_shown_make_targets_are_there() -> None:
@@ -65,8 +66,20 @@ def test_shown_job_or_profile_is_one(text: str, tmp_path: Path) -> None:
         assert load_profile(str(tmp_path / "own.yaml")).name == "own"
 
 
-def test_shown_python_parses() -> None:
-    assert all(ast.parse(text).body for text in blocks("python"))
+def imports(source: str) -> Iterator[tuple[str, str]]:
+    """What a Python block takes from this package: modules, and names in them."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("imagekiln"):
+            yield from ((str(node.module), alias.name) for alias in node.names)
+        elif isinstance(node, ast.Attribute) and ast.unparse(node.value) == "imagekiln":
+            yield "imagekiln", node.attr
+
+
+@pytest.mark.parametrize("text", list(blocks("python")))
+def test_shown_python_parses_and_uses_names_that_exist(text: str) -> None:
+    assert ast.parse(text).body
+    for module, name in imports(text):
+        assert hasattr(import_module(module), name), f"{module}.{name}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

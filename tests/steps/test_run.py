@@ -33,10 +33,10 @@ class Told(NoProgress):
     def start(self, total: int) -> None:
         self.total = total
 
-    def found(self, images: int) -> None:
+    def add_existing(self, images: int) -> None:
         self.found_images += images
 
-    def made(self, images: int) -> None:
+    def add_drawn(self, images: int) -> None:
         self.made_images += images
         self._then()
 

@@ -1,4 +1,4 @@
-"""A cluster that is a dictionary: keeps what it is given, and refuses a name that is taken."""
+"""A cluster that is a dictionary: it stores objects, and rejects a name that is in use."""
 
 from collections.abc import Iterator
 from copy import deepcopy
@@ -10,75 +10,84 @@ from imagekiln.workflows.objects import Json, object_identity, object_metadata
 
 
 class Memory:
-    """The verbs of `Argo`, without a cluster."""
+    """The verbs of `ArgoApi`, without a cluster."""
 
     url = "memory"
 
     def __init__(self) -> None:
-        """Begin empty."""
+        """Start without objects."""
         self.objects: dict[tuple[str, str, str], Json] = {}
         self.logged: dict[str, list[str]] = {}
 
-    def create(self, made: Json) -> Json:
-        """Keep an object."""
-        if object_identity(made) in self.objects:
-            raise AlreadyExists(f"{object_identity(made)[2]}: already exists.")
-        return self.apply(made)
+    def create(self, manifest: Json) -> Json:
+        """Store an object."""
+        if object_identity(manifest) in self.objects:
+            raise AlreadyExists(f"{object_identity(manifest)[2]}: already exists.")
+        return self.apply(manifest)
 
-    def apply(self, made: Json) -> Json:
-        """Keep an object, whatever was there."""
-        self.objects[object_identity(made)] = deepcopy(made)
-        return self.objects[object_identity(made)]
+    def apply(self, manifest: Json) -> Json:
+        """Store an object, in place of the one of its name."""
+        self.objects[object_identity(manifest)] = deepcopy(manifest)
+        return self.objects[object_identity(manifest)]
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
-        """What was kept, without saying of what kind it is: Argo's server says as little."""
-        try:
-            found = self.objects[kind, namespace, name]
-            return {key: value for key, value in found.items() if key not in ("apiVersion", "kind")}
-        except KeyError as error:
-            raise Missing(f"{name}: not found.") from error
+        """An object without apiVersion and kind, as Argo's server answers."""
+        if (kind, namespace, name) not in self.objects:
+            raise Missing(f"{name}: not found.")
+        stored = self.objects[kind, namespace, name]
+        return {key: value for key, value in stored.items() if key not in ("apiVersion", "kind")}
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
-        """What has the labels, or has them not."""
-        found = [
-            each
-            for (of, where, _), each in self.objects.items()
-            if (of, where) == (kind, namespace)
+        """The objects that a selector of `key=value` and `!key` matches."""
+        selectors = labels.split(",")
+        return [
+            stored
+            for (stored_kind, stored_namespace, _), stored in self.objects.items()
+            if (stored_kind, stored_namespace) == (kind, namespace)
+            and all(_matches(stored, selector) for selector in selectors)
         ]
-        return [each for each in found if all(_has(each, label) for label in labels.split(","))]
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Forget an object."""
+        """Delete an object."""
         del self.objects[kind, namespace, name]
 
     def stop(self, namespace: str, name: str) -> None:
-        """Say so in the workflow."""
-        self._spec("Workflow", namespace, name)["shutdown"] = "Stop"
+        """Set the workflow's `shutdown`, as Argo's server does."""
+        self.spec(name, namespace)["shutdown"] = "Stop"
 
     def set_suspended(self, namespace: str, name: str, *, suspended: bool) -> None:
-        """Say so in the schedule."""
-        self._spec("CronWorkflow", namespace, name)["suspend"] = suspended
+        """Set the schedule's `suspend`."""
+        self.spec(name, namespace, "CronWorkflow")["suspend"] = suspended
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:  # noqa: ARG002
-        """What a test wrote."""
+        """The lines that a test put into `logged`."""
         if pod not in self.logged:
             raise Missing(f"{pod}: not found.")
         yield from self.logged[pod]
 
     def end(self, name: str, phase: str, **status: object) -> None:
-        """Let a workflow end, as the controller would."""
-        found = next(
-            each
-            for (kind, _, called), each in self.objects.items()
-            if (kind, called) == ("Workflow", name)
-        )
-        found["status"] = {"phase": phase, **status}
+        """Give a workflow a phase, as the controller would."""
+        for (kind, _, stored_name), stored in self.objects.items():
+            if (kind, stored_name) == ("Workflow", name):
+                stored["status"] = {"phase": phase, **status}
 
-    def _spec(self, kind: str, namespace: str, name: str) -> Json:
+    def workflows(self) -> list[str]:
+        """The names of all workflows, in the order of their creation."""
+        return [name for kind, _, name in self.objects if kind == "Workflow"]
+
+    def spec(self, name: str, namespace: str = "images", kind: str = "Workflow") -> Json:
+        """The spec of an object."""
         return cast("Json", self.get(kind, namespace, name)["spec"])
 
+    def arguments(self, name: str, namespace: str = "images") -> dict[str, str]:
+        """The arguments of a workflow, by the names of their parameters."""
+        arguments = cast("dict[str, list[dict[str, str]]]", self.spec(name, namespace)["arguments"])
+        return {item["name"]: item["value"] for item in arguments["parameters"]}
 
-def _has(found: Json, label: str) -> bool:
-    there = cast("dict[str, str]", object_metadata(found).get("labels") or {})
-    key, is_given, value = label.partition("=")
-    return there.get(key) == value if is_given else key.removeprefix("!") not in there
+
+def _matches(stored: Json, selector: str) -> bool:
+    labels = cast("dict[str, str]", object_metadata(stored).get("labels") or {})
+    if selector.startswith("!"):
+        return selector.removeprefix("!") not in labels
+    key, _, value = selector.partition("=")
+    return labels.get(key) == value

@@ -1,83 +1,44 @@
-"""The command that looks at a cluster before a job is sent there."""
+"""Commands for a job on a cluster: check the cluster, submit the job, follow its workflow."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import click
+import cloup
 
-from imagekiln.workflows.cli.options import connection_options, job_options, output_option
+from imagekiln.workflows.cli.options import (
+    connection_options,
+    date_options,
+    examples,
+    job_options,
+    namespace_options,
+    output_option,
+    workflow_options,
+)
 
 if TYPE_CHECKING:
     from imagekiln.workflows.doctor.check import DoctorCheck
 
+UNHEALTHY_EXIT_CODE = 2
+VERDICTS: Final = ("ok", "wrong", "unknown")
+VERDICT_WIDTH = 9
 
-@click.command()
-@job_options
-@click.option(
-    "--cron",
-    "schedules",
-    multiple=True,
-    metavar="CRON",
-    help='Run it on a schedule, such as "30 1 * * *".',
+
+@cloup.command(
+    epilog=examples("imagekiln doctor job.yaml", "imagekiln doctor job.yaml --context staging")
 )
-@click.option(
-    "--timezone",
-    default="UTC",
-    show_default=True,
-    help="The time zone of the schedule and of {date}.",
-)
-@click.option("--event", is_flag=True, help="Run what is posted to Argo's server.")
-def render(
-    job: str, settings: tuple[str, ...], schedules: tuple[str, ...], timezone: str, event: bool
-) -> None:
-    """Print what runs the job on a cluster, as YAML for kubectl apply."""
-    from imagekiln.steps.job.dates import parse_time_zone
-    from imagekiln.steps.job.reader import read_job
-    from imagekiln.workflows.cli.terminal import print_text
-    from imagekiln.workflows.templates.render import render_manifests as rendered
-
-    parse_time_zone(timezone)
-    print_text(rendered(read_job(job, settings), schedules, timezone, event=event), nl=False)
-
-
-@click.command()
-@click.argument("run", metavar="RUN")
-def fetch(run: str) -> None:
-    """Bring the files of a planned run's model into this machine's cache."""
-    from imagekiln.steps.generate.diffusion.pipeline import fetch_run_models as fetch_model
-    from imagekiln.workflows.cli.terminal import print_text
-
-    print_text(fetch_model(run))
-
-
-@click.command()
-def outcome() -> None:
-    """Say how a workflow ended: its exit handler."""
-    import os
-
-    from imagekiln.workflows.cli.terminal import print_text
-    from imagekiln.workflows.pod import outcome as outcomes
-
-    ended = outcomes.outcome_from_environment(os.environ)
-    print_text(outcomes.describe_outcome(ended))
-    if webhook := os.environ.get("IMAGEKILN_WEBHOOK"):
-        outcomes.post_outcome(ended, webhook.strip())
-
-
-WRONG_EXIT_CODE = 2
-STATUS_WIDTH = 9
-
-
-@click.command()
 @job_options
-@connection_options
 @output_option
+@connection_options
 def doctor(
-    job: str, settings: tuple[str, ...], server: str | None, context: str | None, output: str
+    job: str, settings: tuple[str, ...], output: str, server: str | None, context: str | None
 ) -> None:
-    """Say of each prerequisite of a cluster whether this job has it, and what to do where it has not.
+    """Check that the cluster has everything the job needs.
 
-    Goes by kubeconfig; changes nothing but for a probe that it writes to the job's output, and removes.
+    Prints each prerequisite as ok, wrong or unknown, with the remedy. Uses kubeconfig, and changes
+    nothing but a probe object that it writes to the job's output and removes. Exits with 2 where
+    anything is wrong.
     """
     from imagekiln.steps.job.reader import read_job
     from imagekiln.workflows.cli.text import print_result
@@ -85,33 +46,240 @@ def doctor(
     from imagekiln.workflows.client.http import ApiConnection
     from imagekiln.workflows.doctor import diagnosis
 
-    wanted = read_job(job, settings)
-    named = server or (None if context else access.server_from_environment())
-    argo = ApiConnection(access.argo_server_access(named)) if named else None
-    checks = diagnosis.diagnose(wanted, ApiConnection(access.kubernetes_access(context)), argo)
-    found = diagnosis.collect_diagnosis(
-        wanted, _print_checks(checks) if output == "text" else checks
-    )
-    print_result(found, output, lambda _: _count_statuses(found.checks))
-    if not found.healthy:
-        click.get_current_context().exit(WRONG_EXIT_CODE)
+    submitted_job = read_job(job, settings)
+    url = server or (None if context else access.server_from_environment())
+    argo = ApiConnection(access.argo_server_access(url)) if url else None
+    kubernetes = ApiConnection(access.kubernetes_access(context))
+
+    checks = diagnosis.diagnose(submitted_job, kubernetes, argo)
+    if output == "text":
+        checks = _print_checks(checks)
+    result = diagnosis.collect_diagnosis(submitted_job, checks)
+    print_result(result, output, lambda result: _count_verdicts(result.checks))
+    if not result.healthy:
+        click.get_current_context().exit(UNHEALTHY_EXIT_CODE)
 
 
 def _print_checks(checks: Iterable["DoctorCheck"]) -> Iterator["DoctorCheck"]:
-    """Print each check as it is made: some take a while."""
+    """Print each check as soon as it is made: some take a while."""
     from imagekiln.steps.runtime.sanitize import sanitize_line
     from imagekiln.workflows.cli.terminal import print_text
 
-    for each in checks:
-        print_text(f"{each.verdict:<{STATUS_WIDTH}}{each.name}: {sanitize_line(each.says)}")
-        if each.remedy:
-            print_text(f"{'':<{STATUS_WIDTH}}-> {sanitize_line(each.remedy)}")
-        yield each
+    for check in checks:
+        print_text(f"{check.verdict:<{VERDICT_WIDTH}}{check.name}: {sanitize_line(check.says)}")
+        if check.remedy:
+            print_text(f"{'':<{VERDICT_WIDTH}}-> {sanitize_line(check.remedy)}")
+        yield check
 
 
-def _count_statuses(checks: Iterable["DoctorCheck"]) -> str:
-    verdicts = [each.verdict for each in checks]
-    return ", ".join(f"{verdicts.count(each)} {each}" for each in ("ok", "wrong", "unknown")) + "."
+def _count_verdicts(checks: Iterable["DoctorCheck"]) -> str:
+    verdicts = Counter(check.verdict for check in checks)
+    counts = [f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS]
+    return ", ".join(counts) + "."
 
 
-CLUSTER_COMMANDS = (render, fetch, outcome, doctor)
+@cloup.command(
+    epilog=examples(
+        "imagekiln submit job.yaml",
+        "imagekiln submit job.yaml --watch",
+        "imagekiln submit nightly.yaml --date 2026-11-21 --retry",
+    )
+)
+@job_options
+@date_options
+@cloup.option(
+    "--retry",
+    is_flag=True,
+    help="Generate only the failed, blank and missing images of the job's run again.",
+)
+@cloup.option(
+    "--watch", "watched", is_flag=True, help="Follow the workflow until it ends, as `watch` does."
+)
+@output_option
+@connection_options
+def submit(
+    job: str,
+    settings: tuple[str, ...],
+    date: str,
+    timezone: str,
+    retry: bool,
+    watched: bool,
+    output: str,
+    server: str | None,
+    context: str | None,
+) -> None:
+    """Submit a job as a workflow; submitted twice, it runs once."""
+    from imagekiln.steps.job.reader import read_job
+    from imagekiln.workflows.cli.status import print_status, print_until_ended
+    from imagekiln.workflows.client import client
+    from imagekiln.workflows.client.connect import connect
+
+    argo = connect(server, context)
+    status = client.submit(read_job(job, settings), date, timezone, argo, retry=retry)
+    print_status(status, output)
+    if watched:
+        print_until_ended(client.watch(status.name, status.namespace, argo), output)
+
+
+@cloup.command(epilog=examples("imagekiln watch shapes-1a2b3c4d5e6f -n imagekiln"))
+@workflow_options
+@output_option
+def watch(name: str, namespace: str, server: str | None, context: str | None, output: str) -> None:
+    """Follow a workflow's progress until it ends.
+
+    Shows pods, images, rate and remaining time. The exit code is that of the workflow: 0, 2 where
+    its input was rejected, else 3.
+    """
+    from imagekiln.workflows.cli.status import print_until_ended
+    from imagekiln.workflows.client import client
+    from imagekiln.workflows.client.connect import connect
+
+    print_until_ended(client.watch(name, namespace, connect(server, context)), output)
+
+
+@cloup.command(epilog=examples("imagekiln wait shapes-1a2b3c4d5e6f --seconds 28800"))
+@workflow_options
+@cloup.option(
+    "--seconds", type=click.FloatRange(0), help="Give up after this long, with exit code 75."
+)
+@output_option
+def wait(
+    name: str,
+    namespace: str,
+    server: str | None,
+    context: str | None,
+    seconds: float | None,
+    output: str,
+) -> None:
+    """Wait without output until a workflow ends, with its exit code."""
+    from imagekiln.workflows.cli.status import exit_with_status, print_status
+    from imagekiln.workflows.client import client
+    from imagekiln.workflows.client.connect import connect
+
+    status = client.wait(name, namespace, seconds, connect(server, context))
+    print_status(status, output)
+    exit_with_status(status)
+
+
+@cloup.command(epilog=examples("imagekiln result shapes-1a2b3c4d5e6f --output json"))
+@workflow_options
+@output_option
+def result(name: str, namespace: str, server: str | None, context: str | None, output: str) -> None:
+    """Print how a workflow ended, with its exit code; 75: still running."""
+    from imagekiln.workflows.cli.status import exit_with_status, print_status
+    from imagekiln.workflows.client import client
+    from imagekiln.workflows.client.connect import connect
+
+    status = client.result(name, namespace, connect(server, context))
+    print_status(status, output)
+    exit_with_status(status)
+
+
+@cloup.command("list", epilog=examples("imagekiln list", "imagekiln list -n images --output json"))
+@namespace_options
+@output_option
+def list_(namespace: str, server: str | None, context: str | None, output: str) -> None:
+    """List the workflows of a namespace, newest first."""
+    from imagekiln.workflows.cli.status import status_table
+    from imagekiln.workflows.cli.text import print_result
+    from imagekiln.workflows.client import client
+    from imagekiln.workflows.client.connect import connect
+
+    print_result(client.list_workflows(namespace, connect(server, context)), output, status_table)
+
+
+@cloup.command(epilog=examples("imagekiln logs shapes-1a2b3c4d5e6f --shard 3 --follow"))
+@workflow_options
+@cloup.option("--shard", type=click.IntRange(0), help="Only the pods of this shard.")
+@cloup.option("-f", "--follow", is_flag=True, help="Keep printing new lines until the end.")
+def logs(
+    name: str,
+    namespace: str,
+    server: str | None,
+    context: str | None,
+    shard: int | None,
+    follow: bool,
+) -> None:
+    """Print the logs of a workflow's pods."""
+    from imagekiln.steps.runtime.sanitize import sanitize_line
+    from imagekiln.workflows.cli.terminal import print_text
+    from imagekiln.workflows.client import logs as pod_logs
+    from imagekiln.workflows.client.connect import connect
+
+    for line in pod_logs.logs(name, namespace, shard, connect(server, context), follow=follow):
+        print_text(sanitize_line(line))
+
+
+@cloup.command(epilog=examples("imagekiln stop shapes-1a2b3c4d5e6f"))
+@workflow_options
+def stop(name: str, namespace: str, server: str | None, context: str | None) -> None:
+    """Stop a workflow early; the images it has committed are kept."""
+    from imagekiln.workflows.cli.terminal import print_text
+    from imagekiln.workflows.client import client
+    from imagekiln.workflows.client.connect import connect
+
+    client.stop(name, namespace, connect(server, context))
+    print_text(f"{name} is stopping. `imagekiln resubmit {name}` resumes it.")
+
+
+@cloup.command(epilog=examples("imagekiln resubmit shapes-1a2b3c4d5e6f"))
+@workflow_options
+@output_option
+def resubmit(
+    name: str, namespace: str, server: str | None, context: str | None, output: str
+) -> None:
+    """Run an ended workflow again, to generate what is missing."""
+    from imagekiln.workflows.cli.status import print_status
+    from imagekiln.workflows.client import client
+    from imagekiln.workflows.client.connect import connect
+
+    print_status(client.resubmit(name, namespace, connect(server, context)), output)
+
+
+@cloup.command(epilog=examples("imagekiln apply job.yaml"))
+@job_options
+@connection_options
+def apply(job: str, settings: tuple[str, ...], server: str | None, context: str | None) -> None:
+    """Create or update the WorkflowTemplate of the job's profile."""
+    from imagekiln.steps.job.reader import read_job
+    from imagekiln.workflows.cli.terminal import print_text
+    from imagekiln.workflows.client import client
+    from imagekiln.workflows.client.connect import connect
+
+    name = client.apply(read_job(job, settings), connect(server, context))
+    print_text(f"Applied WorkflowTemplate {name}.")
+
+
+@cloup.command(
+    epilog=examples(
+        "imagekiln render job.yaml > workflow.yaml",
+        'imagekiln render job.yaml --cron "30 1 * * *" --timezone Europe/Berlin',
+    )
+)
+@job_options
+@cloup.option(
+    "--cron",
+    "schedules",
+    multiple=True,
+    metavar="CRON",
+    help='Run it on a schedule, such as "30 1 * * *"; repeatable.',
+)
+@cloup.option(
+    "--timezone",
+    default="UTC",
+    show_default=True,
+    help="The time zone of the schedule and of {date}.",
+)
+@cloup.option("--event", is_flag=True, help="Run it for events that are posted to Argo's server.")
+def render(
+    job: str, settings: tuple[str, ...], schedules: tuple[str, ...], timezone: str, event: bool
+) -> None:
+    """Print the job's Kubernetes objects as YAML for kubectl apply."""
+    from imagekiln.steps.job.dates import parse_time_zone
+    from imagekiln.steps.job.reader import read_job
+    from imagekiln.workflows.cli.terminal import print_text
+    from imagekiln.workflows.templates.render import render_manifests
+
+    parse_time_zone(timezone)
+    manifests = render_manifests(read_job(job, settings), schedules, timezone, event=event)
+    print_text(manifests, nl=False)

@@ -1,87 +1,112 @@
-"""The commands that look at a run once more: what to make again, how it compares, what may go."""
+"""Commands for a run after its end: verify, retry, reproduce, compare, clean up."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
+import cloup
 
-from imagekiln.workflows.cli.options import output_option
+from imagekiln.workflows.cli.options import PATH_OR_URI, examples, output_option, run_argument
+
+if TYPE_CHECKING:
+    from imagekiln.steps.runtime.signals import Stop
 
 
-@click.command()
-@click.argument("run", metavar="RUN")
+@cloup.command(epilog=examples("imagekiln verify images/shapes-1a2b3c4d5e6f"))
+@run_argument
 @output_option
-def retry(run: str, output: str) -> None:
-    """Make again what ended failed, blank or missing. Everything else stays as it is."""
+def verify(run: str, output: str) -> None:
+    """Read a run back and check every image against the plan.
+
+    Exits with 3 where anything is missing, damaged or different.
+    """
+    from imagekiln.steps.maintain.verify import verify as verify_run
+    from imagekiln.workflows.cli.text import format_verification, print_result
+
+    print_result(verify_run(run), output, format_verification)
+
+
+@cloup.command(epilog=examples("imagekiln retry images/shapes-1a2b3c4d5e6f"))
+@run_argument
+@output_option
+@click.pass_obj
+def retry(stop: "Stop", run: str, output: str) -> None:
+    """Generate failed, blank and missing images of a run again.
+
+    They are generated in a round of their own; images that are ok stay as they are.
+    """
     from imagekiln.steps.maintain.retry import retry as retry_run
     from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.terminal import print_text
-    from imagekiln.workflows.cli.text import format_plan, format_retry, print_result
+    from imagekiln.workflows.cli.text import format_retry, print_plan, print_result
 
-    stop = click.get_current_context().obj
     with open_progress() as progress:
-        done = retry_run(
-            run, progress, stop, lambda there: print_text(format_plan(there), err=True)
-        )
-    print_result(done, output, format_retry)
+        result = retry_run(run, progress, stop, print_plan)
+    print_result(result, output, format_retry)
 
 
-@click.command()
-@click.argument("run", metavar="RUN")
-@click.argument("image_id", metavar="IMAGE_ID")
-@click.option(
+@cloup.command(
+    epilog=examples(
+        "imagekiln reproduce images/shapes-1a2b3c4d5e6f 0123456789abcdef0123456789abcdef"
+    )
+)
+@run_argument
+@cloup.argument("image_id", metavar="IMAGE_ID", help="The image's id, as in the manifest.")
+@cloup.option(
     "--to",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The file to write; else IMAGE_ID.png here.",
+    help="The file to write. Default: IMAGE_ID.png in the current folder.",
 )
 @output_option
 def reproduce(run: str, image_id: str, to: Path | None, output: str) -> None:
-    """Draw one image again, and say how it compares; the exit code is 3 where its pixels differ."""
+    """Generate one image again and compare it with the run's.
+
+    Exits with 3 where the pixels differ.
+    """
     from imagekiln.steps.errors import Incomplete
     from imagekiln.steps.maintain.reproduce import reproduce as reproduce_image
     from imagekiln.workflows.cli.text import format_reproduction, print_result
 
-    done = reproduce_image(run, image_id, to)
-    print_result(done, output, format_reproduction)
-    if not done.has_same_pixels:
+    result = reproduce_image(run, image_id, to)
+    print_result(result, output, format_reproduction)
+    if not result.has_same_pixels:
         click.get_current_context().exit(Incomplete.exit_code)
 
 
-@click.command()
-@click.argument("first", metavar="RUN")
-@click.argument("second", metavar="RUN")
-@click.option(
+@cloup.command(epilog=examples("imagekiln diff images/before images/after --to comparison"))
+@cloup.argument("first", metavar="RUN", type=PATH_OR_URI, help="The first run: a path or URI.")
+@cloup.argument("second", metavar="RUN", type=PATH_OR_URI, help="The second run: a path or URI.")
+@cloup.option(
     "--to",
     required=True,
     metavar="FOLDER",
-    help="Where the page and its pictures go: a folder or URI.",
+    help="The folder or URI to write the page and its images to.",
 )
 @output_option
 def diff(first: str, second: str, to: str, output: str) -> None:
-    """Compare two runs of the same prompts: numbers, and a page with the pictures side by side."""
+    """Compare two runs of the same prompts, with a page of image pairs."""
     from imagekiln.steps.maintain.diff import diff as diff_runs
     from imagekiln.workflows.cli.text import format_diff, print_result
 
     print_result(diff_runs(first, second, to), output, format_diff)
 
 
-@click.command()
-@click.argument("folder", metavar="OUTPUT")
-@click.option(
+@cloup.command(epilog=examples("imagekiln gc images", "imagekiln gc s3://bucket/images --remove"))
+@cloup.argument(
+    "folder", metavar="OUTPUT", type=PATH_OR_URI, help="The job's output: a path or URI."
+)
+@cloup.option(
     "--older-than",
     type=click.FloatRange(min=0),
     default=7.0,
     show_default=True,
     metavar="DAYS",
-    help="Only where nothing was written for so many days.",
+    help="Only where nothing was written for this many days.",
 )
-@click.option("--remove", is_flag=True, help="Remove what is listed.")
+@cloup.option("--remove", is_flag=True, help="Remove what is listed.")
 @output_option
 def gc(folder: str, older_than: float, remove: bool, output: str) -> None:
-    """List what unfinished runs and killed writers left under an output. Nothing is removed unless told."""
-    from imagekiln.steps.maintain.gc import gc as collect
+    """List, or remove, what unfinished runs left under an output."""
+    from imagekiln.steps.maintain.gc import gc as collect_garbage
     from imagekiln.workflows.cli.text import format_garbage, print_result
 
-    print_result(collect(folder, older_than, remove=remove), output, format_garbage)
-
-
-MAINTAIN_COMMANDS = (retry, reproduce, diff, gc)
+    print_result(collect_garbage(folder, older_than, remove=remove), output, format_garbage)

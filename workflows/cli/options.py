@@ -1,63 +1,115 @@
-"""Options that several commands take."""
+"""Arguments and options that several commands share."""
 
 from collections.abc import Callable
 from typing import ParamSpec
 
 import click
+import cloup
 
 P = ParamSpec("P")
 
+# Not checked here: a URI is no path on this machine. The type lets shells complete file names.
+PATH_OR_URI = click.Path(readable=False)
+
+
+def examples(*commands: str) -> str:
+    """The end of a command's help: ways to call it, a line each."""
+    lines = [f"  {command}" for command in commands]
+    return "\n".join(["\b", "Examples:", *lines])  # \b: click does not wrap these lines
+
 
 def output_option(command: Callable[P, None]) -> Callable[P, None]:
-    """Let the user choose text or JSON."""
-    kinds = click.Choice(["text", "json"])
-    return click.option(
-        "--output", type=kinds, default="text", show_default=True, help="How to print."
-    )(command)
+    """Let the user choose between text and JSON."""
+    option = cloup.option(
+        "--output",
+        type=click.Choice(["text", "json"]),
+        default="text",
+        show_default=True,
+        help="Output format.",
+    )
+    return option(command)
+
+
+def settings_option(command: Callable[P, None]) -> Callable[P, None]:
+    """Take settings that override those of the job file."""
+    option = cloup.option(
+        "--set",
+        "settings",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Override a setting of the job; repeatable.",
+    )
+    return option(command)
 
 
 def job_options(command: Callable[P, None]) -> Callable[P, None]:
-    """Take a JOB and settings on top of it."""
-    setting = click.option(
-        "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Change a setting of the job."
+    """Take a job file, and settings that override its own."""
+    argument = cloup.argument(
+        "job", metavar="JOB", type=PATH_OR_URI, help="The job file: a path or URI."
     )
-    return click.argument("job", metavar="JOB")(setting(command))
+    return argument(settings_option(command))
+
+
+def run_argument(command: Callable[P, None]) -> Callable[P, None]:
+    """Take the run to work on."""
+    argument = cloup.argument(
+        "run", metavar="RUN", type=PATH_OR_URI, help="The run's folder: a path or URI."
+    )
+    return argument(command)
 
 
 def date_options(command: Callable[P, None]) -> Callable[P, None]:
-    """Let the user say whose date's batch it is."""
-    zone = click.option(
+    """Let the user say which date the run is for."""
+    date = cloup.option(
+        "--date",
+        default="",
+        help="The date of the run: fills {date} in `prompts` and names the run.",
+    )
+    timezone = cloup.option(
         "--timezone", default="UTC", show_default=True, help="The time zone of {date}."
     )
-    date = click.option(
-        "--date", default="", help="Whose batch it is: fills {date} in prompts, and names the run."
-    )
-    return date(zone(command))
+    return date(timezone(command))
 
 
 def connection_options(command: Callable[P, None]) -> Callable[P, None]:
-    """Let the user say by which API a cluster is reached."""
-    server = click.option(
-        "--server", metavar="URL", help="Argo's server; ARGO_SERVER and ARGO_TOKEN say so too."
+    """Let the user say how to reach the cluster."""
+    group = cloup.option_group(
+        "Connection",
+        cloup.option(
+            "--server",
+            metavar="URL",
+            help="Argo's server; default: ARGO_SERVER, with ARGO_TOKEN.",
+        ),
+        cloup.option(
+            "--context",
+            metavar="NAME",
+            help="A context of kubeconfig, to use the Kubernetes API instead.",
+        ),
     )
-    context = click.option("--context", metavar="NAME", help="A context of kubeconfig.")
-    return server(context(command))
+    return group(command)
 
 
 def namespace_options(command: Callable[P, None]) -> Callable[P, None]:
-    """Let the user say in which namespace of a cluster."""
-    variable = "IMAGEKILN_NAMESPACE"
-    option = click.option(
+    """Let the user say which namespace of which cluster."""
+    option = cloup.option(
         "-n",
         "--namespace",
         default="imagekiln",
         show_default=True,
-        envvar=variable,
-        help="Where on the cluster.",
+        envvar="IMAGEKILN_NAMESPACE",
+        show_envvar=True,
+        help="The namespace on the cluster.",
     )
     return option(connection_options(command))
 
 
 def workflow_options(command: Callable[P, None]) -> Callable[P, None]:
-    """Take the name of a workflow, or of a schedule, on a cluster."""
-    return click.argument("name", metavar="NAME")(namespace_options(command))
+    """Take the name of a workflow on a cluster."""
+    argument = cloup.argument("name", metavar="NAME", help="The workflow's name.")
+    return argument(namespace_options(command))
+
+
+def schedule_options(command: Callable[P, None]) -> Callable[P, None]:
+    """Take the name of a schedule on a cluster."""
+    argument = cloup.argument("name", metavar="NAME", help="The schedule's name.")
+    return argument(namespace_options(command))

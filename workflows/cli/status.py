@@ -1,4 +1,4 @@
-"""How a workflow's status is printed, and what exit code it stands for."""
+"""How a workflow's status is printed, and which exit code it stands for."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -10,7 +10,7 @@ from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.runtime.sanitize import sanitize_line
 from imagekiln.workflows.cli.terminal import print_text
 from imagekiln.workflows.cli.text import print_result
-from imagekiln.workflows.client.status import StepFailure, WorkflowStatus
+from imagekiln.workflows.client.status import PodCounts, StepFailure, WorkflowStatus
 
 MAX_FAILURES = 10
 MAX_REASON_CHARS = 300  # of what a pod waits for
@@ -21,73 +21,90 @@ def print_status(status: WorkflowStatus, output: str) -> None:
     print_result(status, output, status_text)
 
 
-def print_until_ended(stream: Iterable[WorkflowStatus], output: str) -> None:
-    """Print what changes, on a terminal in one line; in the end how it ended. Leave with its exit code."""
-    before = ""
-    for now in stream:
-        line = status_line(now)
-        if now.ended:
-            _clear_line(before, output)
-            print_status(now, output)
-            exit_with_status(now)
-        elif line != before:
-            _clear_line(before, output)
+def print_until_ended(statuses: Iterable[WorkflowStatus], output: str) -> None:
+    """Print each change, on a terminal in one line, then the result. Exit with its code."""
+    previous = ""
+    for status in statuses:
+        line = status_line(status)
+        if status.ended:
+            _clear_line(previous, output)
+            print_status(status, output)
+            exit_with_status(status)
+        elif line != previous:
+            _clear_line(previous, output)
             print_text(line, err=output == "json", nl=not sys.stdout.isatty())
-            before = line
+            previous = line
 
 
 def exit_with_status(status: WorkflowStatus) -> None:
-    """End the command as the workflow has ended: 0, or 2 where its input was refused, else 3."""
-    if status.phase != "Succeeded":
-        refused = any(failure.exit_code == BadInput.exit_code for failure in status.failures)
-        click.get_current_context().exit(BadInput.exit_code if refused else Incomplete.exit_code)
+    """End the command as the workflow ended: 0, or 2 where its input was rejected, else 3."""
+    if status.phase == "Succeeded":
+        return
+    is_rejected = any(failure.exit_code == BadInput.exit_code for failure in status.failures)
+    exit_code = BadInput.exit_code if is_rejected else Incomplete.exit_code
+    click.get_current_context().exit(exit_code)
 
 
 def status_text(status: WorkflowStatus) -> str:
-    """A status in full: where it stands, where the dataset is, and what failed."""
+    """A status in full: its line, where the dataset is, and what failed."""
     lines = [status_line(status)]
     if status.run:
         lines.append(f"Dataset: {sanitize_line(status.run)}")
     if status.message and not status.failures:
         lines.append(sanitize_line(status.message))
-    lines += [_failure_line(each) for each in status.failures[:MAX_FAILURES]]
-    if (more := len(status.failures) - MAX_FAILURES) > 0:
-        lines.append(f"... and {more} more")
+    lines += map(_failure_line, status.failures[:MAX_FAILURES])
+    omitted = len(status.failures) - MAX_FAILURES
+    if omitted > 0:
+        lines.append(f"... and {omitted} more")
     return "\n".join(lines)
 
 
 def status_line(status: WorkflowStatus) -> str:
     """A status in a line."""
-    pods, parts = status.pods, [f"{status.namespace}/{status.name}: {status.phase}"]
+    parts = [f"{status.namespace}/{status.name}: {status.phase}"]
     if status.images is not None:
-        counts = {
-            "running": pods.running,
-            "waiting": pods.waiting,
-            "done": pods.done,
-            "failed": pods.failed,
-        }
-        parts.append(
-            "pods " + ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-        )
+        pods = _pods_text(status.pods)
+        if pods:
+            parts.append(f"pods {pods}")
         parts.append(f"{status.made:,} of {status.images:,} images")
-    if status.rate is not None and not status.ended:
-        parts.append(f"{status.rate:.2f} a second")
-    if status.seconds_left and not status.ended:
+    if not status.ended:
+        parts += _progress_parts(status)
+    return "; ".join(parts)
+
+
+def _pods_text(pods: PodCounts) -> str:
+    counts = {
+        "running": pods.running,
+        "waiting": pods.waiting,
+        "done": pods.done,
+        "failed": pods.failed,
+    }
+    return ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+
+
+def _progress_parts(status: WorkflowStatus) -> list[str]:
+    """How fast a workflow is, when it will end, and what it waits for."""
+    parts = []
+    if status.rate is not None:
+        parts.append(f"{status.rate:.2f} images/s")
+    if status.seconds_left:
         parts.append(f"{timedelta(seconds=round(status.seconds_left))} left")
-    if status.waits and not status.ended:
+    if status.waits:
         parts.append(f"waiting, {sanitize_line(status.waits)[:MAX_REASON_CHARS]}")
-    return "; ".join(part for part in parts if part != "pods ")
+    return parts
 
 
-def status_table(found: Sequence[WorkflowStatus]) -> str:
+def status_table(statuses: Sequence[WorkflowStatus]) -> str:
     """Workflows, a line each."""
-    return "\n".join(map(status_line, found)) or "No workflows."
+    return "\n".join(map(status_line, statuses)) or "No workflows."
 
 
 def _failure_line(failure: StepFailure) -> str:
-    where = failure.step if failure.shard is None else f"{failure.step} of shard {failure.shard}"
-    tries = f" after {failure.attempts} attempts" if failure.attempts > 1 else ""
-    return f"{where} failed{tries}: {sanitize_line(failure.message)}"
+    step = failure.step
+    if failure.shard is not None:
+        step = f"{step} of shard {failure.shard}"
+    attempts = f" after {failure.attempts} attempts" if failure.attempts > 1 else ""
+    return f"{step} failed{attempts}: {sanitize_line(failure.message)}"
 
 
 def _clear_line(line: str, output: str) -> None:

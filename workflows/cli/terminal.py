@@ -1,4 +1,4 @@
-"""Keeping a pod's log for what the job does."""
+"""Printing, in one way that no control character passes, and keeping libraries quiet."""
 
 import logging
 import os
@@ -12,10 +12,10 @@ VERBOSITY_VARIABLES = ("TRANSFORMERS_VERBOSITY", "DIFFUSERS_VERBOSITY")
 
 
 def silence_libraries() -> None:
-    """Leave out what libraries say of each other as they are imported, unless the environment asks for it."""
+    """Suppress what libraries say of each other on import, unless the environment asks for it."""
     for name in VERBOSITY_VARIABLES:
         os.environ.setdefault(name, "error")
-    # Of what diffusers itself calls: Kolors the one, FLUX's ControlNets the other.
+    # Deprecations inside diffusers: of Kolors, and of FLUX's ControlNets.
     warnings.filterwarnings(
         "ignore", "`(torch.jit.script|FluxPosEmbed)` is deprecated", FutureWarning
     )
@@ -23,8 +23,16 @@ def silence_libraries() -> None:
 
 
 def print_text(text: str, *, err: bool = False, nl: bool = True) -> None:
-    """Print sentences, whose line feeds are ours; texts of the user's go through `in_line` before they are put in."""
+    """Print sentences of ours, line feeds included.
+
+    Text of the user's goes through `sanitize_line` before it is put into them.
+    """
     click.echo(sanitize_lines(text), err=err, nl=nl)
+
+
+def print_note(text: str) -> None:
+    """Print a sentence about the work in progress, next to the result and not in it."""
+    print_text(text, err=True)
 
 
 def print_json(text: str) -> None:

@@ -1,6 +1,6 @@
 """What the commands print: a result as sentences for people, or as JSON for programs."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 from pydantic import TypeAdapter
@@ -18,135 +18,182 @@ from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import REPORT_KEY
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.stats import ShardStats
-from imagekiln.steps.runtime.figures import format_bytes, format_percent
+from imagekiln.steps.runtime.figures import format_bytes, format_percent, pluralize
 from imagekiln.steps.runtime.sanitize import sanitize_line
 from imagekiln.steps.storage import open_store
-from imagekiln.workflows.cli.terminal import print_json, print_text
+from imagekiln.workflows.cli.terminal import print_json, print_note, print_text
 
 T = TypeVar("T")
 MAX_SIZES = 5
 
 
-def print_result(result: T, output: str, text: Callable[[T], str]) -> None:
-    """Print a result, as `text` has it or as JSON."""
+def print_result(result: T, output: str, format_text: Callable[[T], str]) -> None:
+    """Print a result as text or as JSON."""
     if output == "json":
         print_json(TypeAdapter(type(result)).dump_json(result, indent=2).decode())
     else:
-        print_text(text(result))
+        print_text(format_text(result))
+
+
+def print_plan(result: PlanResult) -> None:
+    """Print a plan that is about to be carried out, next to the command's result."""
+    print_note(format_plan(result))
+
+
+# Planning.
 
 
 def format_plan(result: PlanResult) -> str:
     """A plan, in a line or two."""
-    plan, counts = result.plan, result.plan.counts
-    found = "Found the plan of" if result.adopted else "Planned"
-    rest = [
-        (counts.rejected_rows, "rows refused"),
-        (counts.duplicate_images, "duplicates, made once"),
-        (counts.existing_images, "made by earlier runs"),
-        (counts.truncated_prompts, "prompts that the model cuts"),
+    plan = result.plan
+    counts = plan.counts
+    verb = "Reused the plan of" if result.adopted else "Planned"
+    extras = [
+        (counts.rejected_rows, "rows rejected"),
+        (counts.duplicate_images, "duplicates omitted"),
+        (counts.existing_images, "already in earlier runs"),
+        (counts.truncated_prompts, "prompts truncated by the model"),
     ]
-    extra = "".join(f", {count:,} {what}" for count, what in rest if count)
-    shards = f"{len(plan.shards):,} shard{'' if len(plan.shards) == 1 else 's'}"
-    return f"{found} {counts.images:,} images in {shards}{extra}: {sanitize_line(result.uri)}{_format_batches(plan)}"
-
-
-def _format_batches(plan: Plan) -> str:
-    """How large batches are, where the job asks for what was tuned."""
-    asked = plan.job.batch
-    if asked.images is not None or (asked.tuning is None and asked.gpu is None):
-        return ""
-    if not plan.batch_sizes:
-        unknown = "nothing is known of this model, dtype and speed on this GPU. `imagekiln tune` measures it."
-        return f"\nBatches of {plan.max_batch_size} images: {unknown}"
-    shown = [
-        f"{each.images} of {each.width} x {each.height}" for each in plan.batch_sizes[:MAX_SIZES]
-    ]
-    more = (
-        [f"{len(plan.batch_sizes) - MAX_SIZES} more sizes"]
-        if len(plan.batch_sizes) > MAX_SIZES
-        else []
-    )
-    return f"\nBatches: {', '.join(shown + more)}."
+    extra = "".join(f", {count:,} {label}" for count, label in extras if count)
+    images = f"{counts.images:,} images in {pluralize(len(plan.shards), 'shard')}"
+    return f"{verb} {images}{extra}: {sanitize_line(result.uri)}{_format_batches(plan)}"
 
 
 def format_round_plan(result: PlanResult) -> str:
-    """The plan of a round, in a line."""
-    return (
-        format_plan(result)
-        if result.plan.shards
-        else f"Nothing is left to retry: {sanitize_line(result.uri)}"
-    )
+    """The plan of a retry round, in a line."""
+    if not result.plan.shards:
+        return f"Nothing left to retry: {sanitize_line(result.uri)}"
+    return format_plan(result)
+
+
+def _format_batches(plan: Plan) -> str:
+    """The batch sizes, where the job asks for tuned ones."""
+    batch = plan.job.batch
+    is_tuned = batch.tuning is not None or batch.gpu is not None
+    if batch.images is not None or not is_tuned:
+        return ""
+    if not plan.batch_sizes:
+        return (
+            f"\nBatches of {plan.max_batch_size} images: no tuning entry fits this model, dtype, "
+            "speed and GPU. `imagekiln tune` measures one."
+        )
+    sizes = [f"{size.images} of {size.width} x {size.height}" for size in plan.batch_sizes]
+    omitted = len(sizes) - MAX_SIZES
+    if omitted > 0:
+        sizes[MAX_SIZES:] = [f"{omitted} more sizes"]
+    return f"\nBatches: {', '.join(sizes)}."
+
+
+def format_estimate(result: Estimate) -> str:
+    """What a job would generate, and what that takes."""
+    omitted = f"{result.duplicate_images:,} duplicates"
+    if result.existing_images:
+        omitted += f" and {result.existing_images:,} already in earlier runs"
+    if result.gpu_hours is None:
+        gpu_hours = "unknown; set shard.seconds_per_image"
+    else:
+        gpu_hours = f"{result.gpu_hours:,.2f}"
+
+    lines = {
+        "rows": f"{result.rows:,} ({result.rejected_rows:,} rejected)",
+        "images": f"{result.images:,} ({omitted} omitted)",
+        "truncated": f"{result.truncated_prompts:,} prompts",
+        "shards": f"{result.shards:,} ({result.parts:,} parts in all)",
+        "gigabytes": f"about {result.gigabytes:,.2f}, as PNG",
+        "GPU-hours": gpu_hours,
+    }
+    if result.cost is not None:
+        lines["cost"] = f"{result.cost:,.2f}"
+    return _format_table(lines, width=11)
+
+
+STOP_REASONS = {
+    "saturated": "larger batches are no faster",
+    "memory": "larger batches do not fit in memory",
+    "largest": "the largest batch that is tried",
+    "time": "the time limit was reached",
+}
+
+
+def format_tuning(result: TuningResult) -> str:
+    """The batch for each size, with what was measured, and the file that holds it."""
+    lines = []
+    if not result.measured:
+        lines.append("Measured before; --again measures it anew.")
+    lines += map(_format_tuning_entry, result.entries)
+    lines.append(f"Tuning file: {sanitize_line(result.file)}")
+    lines.append("Name it in the job as batch.tuning.")
+    return "\n".join(lines)
+
+
+def _format_tuning_entry(entry: TuningEntry) -> str:
+    size = f"{entry.width} x {entry.height} on {sanitize_line(entry.gpu)}"
+    batch = f"batches of {pluralize(entry.batch, 'image')}"
+    reason = STOP_REASONS[entry.stopped]
+    lines = [f"{size}: {batch}, {entry.seconds_per_image:.3g} s per image ({reason})."]
+    for rate in entry.measured:
+        memory = "" if rate.peak_gib is None else f"{rate.peak_gib:9.1f} GiB"
+        lines.append(f"  batch {rate.batch:3} {rate.images_per_second:10.3g} images/s{memory}")
+    return "\n".join(lines)
+
+
+# Generating and aggregating.
 
 
 def format_shard(result: ShardStats | None) -> str:
-    """A shard's work, in a line."""
+    """What was generated of a shard, in a line."""
     if result is None:
         return "Nothing is missing."
-    busy = (
-        ""
-        if result.busy_share is None
-        else f", which computed {format_percent(result.busy_share)} of the time"
-    )
-    made = f"{result.images:,} images, {result.images_per_second:.2f} a second on {result.device}{busy}."
-    return f"Shard {result.shard}: {made}"
+    busy = ""
+    if result.busy_share is not None:
+        busy = f", busy {format_percent(result.busy_share)} of the time"
+    speed = f"{result.images_per_second:.2f} images/s on {result.device}"
+    return f"Shard {result.shard}: {result.images:,} images, {speed}{busy}."
 
 
 def format_summary(result: Summary) -> str:
     """A run's sums, in a line."""
-    others = "".join(
-        f", {count:,} {status}" for status, count in result.statuses.items() if status != "ok"
-    )
-    marked = "".join(f", {count:,} marked {gate}" for gate, count in result.marks.items() if count)
-    return f"{sanitize_line(result.run_id)}: {result.ok:,} of {result.images:,} images are ok{others}{marked}."
+    ok = f"{result.ok:,} of {result.images:,} images are ok"
+    other_statuses = [
+        f"{count:,} {status}" for status, count in result.statuses.items() if status != "ok"
+    ]
+    marks = [f"{count:,} marked {gate}" for gate, count in result.marks.items() if count]
+    return f"{sanitize_line(result.run_id)}: {', '.join([ok, *other_statuses, *marks])}."
 
 
 def format_run(result: RunResult) -> str:
     """A finished run, and where to look."""
-    before = "Finished before; nothing to do.\n" if result.before else ""
     report = open_store(result.uri).uri_of(REPORT_KEY)
-    return f"{before}{format_summary(result.summary)}\nDataset: {sanitize_line(result.uri)}\nReport:  {sanitize_line(report)}"
+    lines = [
+        format_summary(result.summary),
+        f"Dataset: {sanitize_line(result.uri)}",
+        f"Report:  {sanitize_line(report)}",
+    ]
+    if result.before:
+        lines.insert(0, "Already finished; nothing to do.")
+    return "\n".join(lines)
+
+
+# After a run.
 
 
 def format_verification(result: VerifyResult) -> str:
     """What was read back, in a line."""
     images = f"{result.ok:,} of {result.images:,} images"
-    return f"{sanitize_line(result.run)}: {images} read back as planned, {result.bytes:,} bytes."
-
-
-def format_estimate(result: Estimate) -> str:
-    """What a job would make and take."""
-    hours = (
-        "unknown; set shard.seconds_per_image"
-        if result.gpu_hours is None
-        else f"{result.gpu_hours:,.2f}"
-    )
-    existing = (
-        f" and {result.existing_images:,} made by earlier runs" if result.existing_images else ""
-    )
-    left_out = f"{result.duplicate_images:,} duplicates{existing}"
-    lines = {
-        "rows": f"{result.rows:,} ({result.rejected_rows:,} refused)",
-        "images": f"{result.images:,} ({left_out} left out)",
-        "prompts cut": f"{result.truncated_prompts:,}",
-        "shards": f"{result.shards:,} ({result.parts:,} parts in all)",
-        "gigabytes": f"{result.gigabytes:,.2f} or so, as PNG",
-        "GPU-hours": hours,
-    } | ({} if result.cost is None else {"cost": f"{result.cost:,.2f}"})
-    return "\n".join(f"{name + ':':<13}{value}" for name, value in lines.items())
+    return f"{sanitize_line(result.run)}: {images} verified, {result.bytes:,} bytes."
 
 
 def format_retry(result: RetryResult) -> str:
-    """A run after a round, in a line."""
-    done = (
-        f"Round {result.round}: {result.images:,} images"
-        if result.round
-        else "Nothing is left to retry"
-    )
+    """A run after a retry round, in a line."""
+    if result.round:
+        done = f"Round {result.round}: {result.images:,} images"
+    else:
+        done = "Nothing left to retry"
     return f"{done}. {format_summary(result.summary)}"
 
 
 def format_reproduction(result: ReproduceResult) -> str:
-    """An image drawn again: how it compares, and where it does not, what may be why."""
+    """An image that was generated again: how it compares, and what may explain a difference."""
     lines = [_format_equality(result)]
     if not result.has_same_pixels:
         lines += _format_differences(result.then, result.now)
@@ -156,29 +203,33 @@ def format_reproduction(result: ReproduceResult) -> str:
 
 
 def _format_equality(result: ReproduceResult) -> str:
+    image = result.image_id
     if result.equal == "bytes":
-        return f"{result.image_id}: the bytes are equal."
+        return f"{image}: the bytes are equal."
     if result.equal == "pixels":
-        return f"{result.image_id}: the pixels are equal, the bytes are not."
-    if apart := result.likeness:
-        alike = "" if apart.psnr is None else f", PSNR {apart.psnr:.1f} dB"
-        return f"{result.image_id}: pixels differ by {apart.mean:.2f} of 255, at most {apart.largest}{alike}."
+        return f"{image}: the pixels are equal, the bytes are not."
+    if distance := result.likeness:
+        psnr = "" if distance.psnr is None else f", PSNR {distance.psnr:.1f} dB"
+        mean = f"{distance.mean:.2f} of 255 on average"
+        return f"{image}: pixels differ by {mean}, at most {distance.largest}{psnr}."
     error = f" ({sanitize_line(result.error)})" if result.error else ""
-    return f"{result.image_id}: was {result.status_then}, and is {result.status_now}{error} now."
+    return f"{image}: was {result.status_then}, is now {result.status_now}{error}."
 
 
 def _format_differences(then: Provenance | None, now: Provenance) -> Iterator[str]:
     if then is None:
-        yield "Nobody noted what it was made with."
+        yield "How the run made it was not recorded."
         return
-    pairs = {"device": (then.device, now.device), "batch": (str(then.batch), str(now.batch))}
-    pairs |= {
-        name: (then.versions.get(name, "unknown"), version)
-        for name, version in now.versions.items()
-    }
-    for name, (before, after) in pairs.items():
-        if before != after:
-            yield sanitize_line(f"{name}: {before} then, {after} now")
+    before = _provenance_values(then)
+    for name, value in _provenance_values(now).items():
+        earlier = before.get(name, "unknown")
+        if earlier != value:
+            yield sanitize_line(f"{name}: {earlier} then, {value} now")
+
+
+def _provenance_values(provenance: Provenance) -> dict[str, str]:
+    values = {"device": provenance.device, "batch": str(provenance.batch)}
+    return values | provenance.versions
 
 
 def format_diff(result: Diff) -> str:
@@ -186,58 +237,32 @@ def format_diff(result: Diff) -> str:
     lines = {
         "in both": f"{result.both:,} images",
         "only in one": f"{result.only_first:,} in the first, {result.only_second:,} in the second",
-        "pixels equal": f"{result.pixels_equal:,}",
+        "equal pixels": f"{result.pixels_equal:,}",
     }
     if result.rms is not None:
-        lines["pixels apart"] = f"{result.rms:.1f} of 255, over {result.sampled} pairs"
+        lines["pixel RMS"] = f"{result.rms:.1f} of 255, over {result.sampled} pairs"
     if result.indistinct:
-        lines["in no pair"] = (
-            f"{result.indistinct:,}, since only their seed tells them from another"
-        )
-    lines |= {f"{each.before} to {each.after}": f"{each.images:,}" for each in result.changes}
-    return "\n".join(
-        [f"{name + ':':<14}{value}" for name, value in lines.items()]
-        + [f"Page: {sanitize_line(result.page)}"]
-    )
+        lines["unpaired"] = f"{result.indistinct:,}, which only their seed tells apart"
+    for change in result.changes:
+        lines[f"{change.before} to {change.after}"] = f"{change.images:,}"
+    return f"{_format_table(lines, width=12)}\nPage: {sanitize_line(result.page)}"
 
 
 def format_garbage(result: GcResult) -> str:
-    """What may go or is gone, a line each, and the sum."""
+    """What can be or was removed, a line each, and the sum."""
     if not result.found:
-        return "Nothing may go."
-    done = "Removed" if result.removed else "May go; --remove removes it"
-    return "\n".join(
-        [*map(_format_run_garbage, result.found), f"{done}: {format_bytes(result.bytes)}"]
-    )
+        return "Nothing to remove."
+    verb = "Removed" if result.removed else "To remove with --remove"
+    lines = [_format_run_garbage(garbage) for garbage in result.found]
+    return "\n".join([*lines, f"{verb}: {format_bytes(result.bytes)}"])
 
 
-def _format_run_garbage(each: Garbage) -> str:
-    return (
-        f"{sanitize_line(each.run)}: {each.reason}, {each.objects:,} objects, {format_bytes(each.bytes)}, "
-        f"untouched for {each.days:.0f} days"
-    )
+def _format_run_garbage(garbage: Garbage) -> str:
+    objects = f"{garbage.objects:,} objects, {format_bytes(garbage.bytes)}"
+    age = f"untouched for {garbage.days:.0f} days"
+    return f"{sanitize_line(garbage.run)}: {garbage.reason}, {objects}, {age}"
 
 
-STOP_REASONS = {
-    "saturated": "larger batches gain nothing",
-    "memory": "larger batches do not fit in memory",
-    "largest": "no larger batch is tried",
-    "time": "the time was over",
-}
-
-
-def format_tuning(result: TuningResult) -> str:
-    """Each shape's batch with what was measured, and where it is kept."""
-    found = "" if result.measured else "Found, and not measured again: --again does.\n"
-    kept = f"Kept in: {sanitize_line(result.file)}\nName it in the job, as batch.tuning."
-    return found + "\n".join([*map(_format_entry, result.entries), kept])
-
-
-def _format_entry(entry: TuningEntry) -> str:
-    images = f"{entry.batch} image{'' if entry.batch == 1 else 's'} at once"
-    head = f"{entry.width} x {entry.height} on {sanitize_line(entry.gpu)}: {images}"
-    lines = [f"{head}, {entry.seconds_per_image:.3g} s each ({STOP_REASONS[entry.stopped]})."]
-    for rate in entry.measured:
-        memory = "" if rate.peak_gib is None else f"{rate.peak_gib:9.1f} GiB"
-        lines.append(f"{rate.batch:6} at once {rate.images_per_second:10.3g} images/s{memory}")
-    return "\n".join(lines)
+def _format_table(lines: Mapping[str, str], width: int) -> str:
+    """A name and a value a line, the values one under the other."""
+    return "\n".join(f"{name + ':':<{width + 2}}{value}" for name, value in lines.items())

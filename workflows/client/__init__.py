@@ -1,4 +1,8 @@
-"""A cluster from Python: HTTP, access, status, logs, submission and schedules.
+"""A cluster from Python: connections, submission, status, logs and schedules.
 
-Alone imports requests. Imports `templates` and what is below it.
+`connect` picks the API, `client` and `schedules` hold the verbs, `status` and `logs` read what
+became of a workflow. How often a *pod* is retried, and on which failures, is no business of the
+client: that is `templates/retry.py` and a profile's `retries`.
+
+The only package that imports requests for talking to a cluster. Imports `templates` and below.
 """

@@ -1,78 +1,116 @@
-"""How this machine reaches the cluster: through Argo's server where one is named, else by kubeconfig or as a pod."""
+"""Where the cluster's API is, and the credentials for it: from the environment or kubeconfig."""
 
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.client.http import ApiAccess
 
-SERVER_VARIABLE = "ARGO_SERVER"  # Argo's own command line reads the same variables
+if TYPE_CHECKING:
+    from kubernetes.client import Configuration
+
+SERVER_VARIABLE = "ARGO_SERVER"  # the variables are those that the argo CLI reads
 
 
 def server_from_environment() -> str | None:
-    """The server that the environment names."""
+    """The Argo server that the environment names, if any."""
     return os.environ.get("ARGO_BASE_URL") or os.environ.get(SERVER_VARIABLE) or None
 
 
 def argo_server_access(url: str, environment: Mapping[str, str] = os.environ) -> ApiAccess:
-    """Argo's server at a URL, or as its command line takes it from the environment: host:port. Raises BadInput."""
+    """Access to an Argo server by its URL, or by host:port as the argo CLI writes it.
+
+    Raises BadInput.
+    """
     if "://" not in url:
-        secure = environment.get("ARGO_SECURE", "true").lower() not in ("false", "0")
-        url = f"{'https' if secure else 'http'}://{url}/{environment.get('ARGO_BASE_HREF', '').strip('/')}"
+        url = _server_url(url, environment)
     if not url.startswith(("https://", "http://")):
-        raise BadInput(f"{url}: is no address of Argo's server. Write https://host:port.")
+        raise BadInput(f"{url}: is not the URL of an Argo server. Write https://host:port.")
+
     token = environment.get("ARGO_TOKEN", "").strip()
     if token and " " not in token:
         token = f"Bearer {token}"
-    trusting = environment.get("ARGO_INSECURE_SKIP_VERIFY", "").lower() in ("true", "1")
-    authorities = environment.get("REQUESTS_CA_BUNDLE") or environment.get("SSL_CERT_FILE") or True
+
     return ApiAccess(
-        url, lambda: token or None, verify=False if trusting else authorities, proxy=_proxy(url)
+        url,
+        token=lambda: token or None,
+        verify=_server_verification(environment),
+        proxy=_environment_proxy(url),
     )
 
 
 def kubernetes_access(context: str | None = None) -> ApiAccess:
-    """The Kubernetes API of kubeconfig's current context, or of another one; in a pod, its own. Raises BadInput."""
+    """Access to the Kubernetes API by a context of kubeconfig; in a pod, by its service account.
+
+    Without a name, kubeconfig's current context is used. Raises BadInput.
+    """
+    configuration = _load_configuration(context)
+    certificate = None
+    if configuration.cert_file and configuration.key_file:
+        certificate = (configuration.cert_file, configuration.key_file)
+
+    def token() -> str | None:
+        # Called for each request: the Kubernetes client renews a token that is about to expire.
+        bearer = configuration.auth_settings().get("BearerToken")
+        return None if bearer is None else bearer["value"]
+
+    return ApiAccess(
+        configuration.host,
+        token,
+        verify=_kubernetes_verification(configuration),
+        certificate=certificate,
+        proxy=configuration.proxy or _environment_proxy(configuration.host),
+        server_name=configuration.tls_server_name,
+    )
+
+
+def _server_url(address: str, environment: Mapping[str, str]) -> str:
+    """The URL of host:port: HTTPS unless the environment turns it off."""
+    secure = environment.get("ARGO_SECURE", "true").lower() not in ("false", "0")
+    scheme = "https" if secure else "http"
+    path = environment.get("ARGO_BASE_HREF", "").strip("/")
+    return f"{scheme}://{address}/{path}"
+
+
+def _server_verification(environment: Mapping[str, str]) -> bool | str:
+    """Whether to verify the server's certificate; a path is a file of authorities."""
+    if environment.get("ARGO_INSECURE_SKIP_VERIFY", "").lower() in ("true", "1"):
+        return False
+    return environment.get("REQUESTS_CA_BUNDLE") or environment.get("SSL_CERT_FILE") or True
+
+
+def _load_configuration(context: str | None) -> "Configuration":
     from kubernetes import config
     from kubernetes.client import Configuration
 
-    found = Configuration()
-    found.proxy = None  # kubeconfig may name one; of the environment's, it would not know which hosts go without
+    configuration = Configuration()
+    # Configuration takes HTTPS_PROXY without NO_PROXY. Kubeconfig may still name a proxy.
+    configuration.proxy = None
+    in_pod = "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ
     try:
-        if "KUBERNETES_SERVICE_HOST" in os.environ and "KUBECONFIG" not in os.environ:
-            config.load_incluster_config(client_configuration=found)
+        if in_pod:
+            config.load_incluster_config(client_configuration=configuration)
         else:
-            config.load_kube_config(context=context, client_configuration=found)
+            config.load_kube_config(context=context, client_configuration=configuration)
     except (config.ConfigException, OSError, TypeError, ValueError) as error:
-        said = str(error).strip().rstrip(".") or "it is no kubeconfig"
-        raise BadInput(
-            f"kubeconfig: names no cluster ({said}). Set KUBECONFIG{'' if server_from_environment() else f', or {SERVER_VARIABLE}'}."
-        ) from error
-    certificate = (found.cert_file, found.key_file) if found.cert_file and found.key_file else None
-    verify = (
-        (found.ssl_ca_cert or os.environ.get("REQUESTS_CA_BUNDLE") or True)
-        if found.verify_ssl
-        else False
-    )
-
-    def token() -> str | None:
-        # Asked for each time: a login that is about to expire is renewed there.
-        wanted = found.auth_settings().get("BearerToken")
-        return None if wanted is None else wanted["value"]
-
-    return ApiAccess(
-        found.host,
-        token,
-        verify,
-        certificate,
-        found.proxy or _proxy(found.host),
-        found.tls_server_name,
-    )
+        reason = str(error).strip().rstrip(".") or "the file is not a kubeconfig"
+        remedy = "Set KUBECONFIG"
+        if not server_from_environment():
+            remedy = f"{remedy}, or {SERVER_VARIABLE}"
+        raise BadInput(f"kubeconfig: names no cluster ({reason}). {remedy}.") from error
+    return configuration
 
 
-def _proxy(url: str) -> str | None:
-    """The environment's proxy for a URL, as kubectl takes it: none for this machine itself, or by NO_PROXY."""
+def _kubernetes_verification(configuration: "Configuration") -> bool | str:
+    if not configuration.verify_ssl:
+        return False
+    return configuration.ssl_ca_cert or os.environ.get("REQUESTS_CA_BUNDLE") or True
+
+
+def _environment_proxy(url: str) -> str | None:
+    """The environment's proxy for a URL, as kubectl chooses it: none for loopback and NO_PROXY."""
     from requests.utils import get_environ_proxies, select_proxy
 
     host = urlsplit(url).hostname or ""

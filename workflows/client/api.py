@@ -1,4 +1,4 @@
-"""Argo's objects on a cluster: one set of verbs, whichever API they go by."""
+"""The verbs on Argo's objects that the client needs, whichever API serves them."""
 
 import re
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ NAME_PATTERN = re.compile(OBJECT_NAME_PATTERN)
 
 @dataclass(frozen=True, slots=True)
 class ArgoKind:
-    """A kind of object: its plural at the Kubernetes API; at Argo's server its path, and its name in a body."""
+    """A kind of object: its plural in the Kubernetes API, and its path and body key in Argo's."""
 
     plural: str
     path: str
@@ -25,45 +25,47 @@ ARGO_KINDS = {
     "Workflow": ArgoKind("workflows", "workflows", "workflow"),
     "WorkflowTemplate": ArgoKind("workflowtemplates", "workflow-templates", "template"),
     "CronWorkflow": ArgoKind("cronworkflows", "cron-workflows", "cronWorkflow"),
-    "WorkflowEventBinding": ArgoKind("workfloweventbindings", "", ""),  # the server takes none
+    # Argo's server has no endpoint for these.
+    "WorkflowEventBinding": ArgoKind("workfloweventbindings", "", ""),
 }
 
 
 class ArgoApi(Protocol):
-    """What is asked of a cluster. Every verb raises Missing, BadInput and TryAgain."""
+    """Argo's objects on a cluster. Every verb raises Missing, BadInput and TryAgain."""
 
     url: str
 
-    def create(self, made: Json) -> Json:
-        """Make an object. Raises Taken where one has its name."""
+    def create(self, manifest: Json) -> Json:
+        """Create an object. Raises AlreadyExists if its name is in use."""
 
-    def apply(self, made: Json) -> Json:
-        """Make an object, or bring the one of its name up to date."""
+    def apply(self, manifest: Json) -> Json:
+        """Create an object, or update the one of its name."""
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
         """An object by its name."""
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
-        """The objects that a label selector finds."""
+        """The objects that a label selector matches."""
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Remove an object."""
+        """Delete an object."""
 
     def stop(self, namespace: str, name: str) -> None:
-        """End a workflow early; its exit handler still runs."""
+        """Stop a workflow; its exit handler still runs."""
 
     def set_suspended(self, namespace: str, name: str, *, suspended: bool) -> None:
-        """Suspend a schedule, or let it go on."""
+        """Suspend or resume a schedule."""
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:
-        """The lines that a pod of a workflow has logged."""
+        """The log lines of a pod of a workflow."""
 
 
 def object_path(*segments: str) -> str:
-    """A path of names, which may have been typed: none of them is empty, or leads elsewhere. Raises BadInput."""
-    for each in segments:
-        if not NAME_PATTERN.fullmatch(each):
+    """A URL path of object names. Raises BadInput on a name that would lead elsewhere."""
+    for segment in segments:
+        if not NAME_PATTERN.fullmatch(segment):
             raise BadInput(
-                f"{each!r}: is no name of an object on a cluster. `imagekiln list` shows what there is."
+                f"{segment!r}: is not a valid object name. "
+                "List the workflows with `imagekiln list`."
             )
     return "/".join(segments)

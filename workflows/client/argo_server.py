@@ -1,4 +1,4 @@
-"""Argo's objects by way of its server: needs no rights on Kubernetes, and knows logs that were archived."""
+"""Argo's objects through its server: needs no Kubernetes rights, and serves archived logs."""
 
 import json
 from collections.abc import Iterator
@@ -13,92 +13,101 @@ NOT_FOUND = 404
 
 
 class ArgoServer:
-    """The verbs of `Argo`, each a request to Argo's server."""
+    """The verbs of `ArgoApi`, each a request to Argo's server."""
 
     def __init__(self, connection: ApiConnection) -> None:
-        """Take the connection that is to be used."""
+        """Use a connection; nothing is sent yet."""
         self.connection = connection
         self.url = connection.url
 
-    def create(self, made: Json) -> Json:
-        """Make an object."""
-        kind, namespace, _ = object_identity(made)
-        return self.connection.request(
-            "POST", _server_path(kind, namespace), body={ARGO_KINDS[kind].body: made}
-        )
+    def create(self, manifest: Json) -> Json:
+        """Create an object."""
+        kind, namespace, _ = object_identity(manifest)
+        body: Json = {ARGO_KINDS[kind].body: manifest}
+        return self.connection.request("POST", _server_path(kind, namespace), body=body)
 
-    def apply(self, made: Json) -> Json:
-        """Make an object, or put it in the place of the one that is there."""
-        kind, namespace, name = object_identity(made)
-        place = _server_path(kind, namespace, name)
+    def apply(self, manifest: Json) -> Json:
+        """Create an object, or replace the one of its name."""
+        kind, namespace, name = object_identity(manifest)
+        path = _server_path(kind, namespace, name)
         try:
-            there = self.connection.request("GET", place)
+            current = self.connection.request("GET", path)
         except Missing:
-            return self.create(made)
-        version = {"resourceVersion": object_metadata(there)["resourceVersion"]}
-        body: Json = {
-            ARGO_KINDS[kind].body: made
-            | _suspended_spec(there, made)
-            | {"metadata": object_metadata(made) | version}
-        }
-        return self.connection.request("PUT", place, body=body)
+            return self.create(manifest)
+
+        version = object_metadata(current)["resourceVersion"]
+        metadata = object_metadata(manifest) | {"resourceVersion": version}
+        replacement = manifest | {"metadata": metadata}
+        if _is_suspended(current):
+            # Whether a schedule is suspended is the operator's decision, not the manifest's.
+            spec = cast("Json", manifest["spec"])
+            replacement["spec"] = spec | {"suspend": True}
+        body: Json = {ARGO_KINDS[kind].body: replacement}
+        return self.connection.request("PUT", path, body=body)
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
         """An object by its name."""
-        return self.connection.request("GET", _server_path(kind, namespace, name))
+        path = _server_path(kind, namespace, name)
+        return self.connection.request("GET", path)
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
-        """Every object that has the labels."""
-        answer = self.connection.request(
-            "GET", _server_path(kind, namespace), {"listOptions.labelSelector": labels}
-        )
+        """The objects that a label selector matches."""
+        path = _server_path(kind, namespace)
+        answer = self.connection.request("GET", path, {"listOptions.labelSelector": labels})
         return cast("list[Json]", answer.get("items") or [])
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Remove an object."""
-        self.connection.request("DELETE", _server_path(kind, namespace, name))
+        """Delete an object."""
+        path = _server_path(kind, namespace, name)
+        self.connection.request("DELETE", path)
 
     def stop(self, namespace: str, name: str) -> None:
-        """End a workflow early."""
-        self.connection.request("PUT", f"{_server_path('Workflow', namespace, name)}/stop", body={})
+        """Stop a workflow. Argo's server refuses to stop one that has ended."""
+        path = _server_path("Workflow", namespace, name)
+        self.connection.request("PUT", f"{path}/stop", body={})
 
     def set_suspended(self, namespace: str, name: str, *, suspended: bool) -> None:
-        """Suspend a schedule, or let it go on."""
+        """Suspend or resume a schedule."""
+        path = _server_path("CronWorkflow", namespace, name)
         verb = "suspend" if suspended else "resume"
-        self.connection.request(
-            "PUT", f"{_server_path('CronWorkflow', namespace, name)}/{verb}", body={}
-        )
+        self.connection.request("PUT", f"{path}/{verb}", body={})
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:
-        """The pod's log, one JSON object for each line; from the archive where the pod is gone."""
+        """The pod's log lines; from the log archive once the pod is gone."""
+        path = f"{_server_path('Workflow', namespace, workflow)}/log"
         query = {
             "podName": pod,
             "logOptions.container": "main",
             "logOptions.follow": str(follow).lower(),
         }
-        for line in self.connection.stream_lines(
-            f"{_server_path('Workflow', namespace, workflow)}/log", query
-        ):
+        for line in self.connection.stream_lines(path, query):
             if line.strip():
                 yield _log_line(json.loads(line))
 
 
-def _log_line(said: Json) -> str:
-    """A line of a log. Raises Missing, or BadInput, where the stream says why there is none."""
-    if "error" not in said:
-        return str(cast("Json", said.get("result") or {}).get("content", ""))
-    error = cast("Json", said["error"])
-    kind = Missing if error.get("http_code") == NOT_FOUND else BadInput
-    raise kind(f"{error.get('message') or 'the server says no more'}.")
-
-
-def _suspended_spec(there: Json, made: Json) -> Json:
-    """The spec of a schedule that stays suspended, which is not for who renders it to say; else nothing."""
-    suspended = cast("Json", there.get("spec") or {}).get("suspend")
-    return {"spec": cast("Json", made["spec"]) | {"suspend": True}} if suspended else {}
-
-
 def _server_path(kind: str, namespace: str, *name: str) -> str:
-    if not ARGO_KINDS[kind].path:
-        raise BadInput(f"Argo's server takes no {kind}. Go by kubeconfig: unset ARGO_SERVER.")
-    return f"api/v1/{object_path(ARGO_KINDS[kind].path, namespace, *name)}"
+    path = ARGO_KINDS[kind].path
+    if not path:
+        raise BadInput(
+            f"Argo's server has no endpoint for a {kind}. "
+            "Use the Kubernetes API instead: unset ARGO_SERVER."
+        )
+    return f"api/v1/{object_path(path, namespace, *name)}"
+
+
+def _is_suspended(schedule: Json) -> bool:
+    spec = cast("Json", schedule.get("spec") or {})
+    return bool(spec.get("suspend"))
+
+
+def _log_line(record: Json) -> str:
+    """The text of one record of a log stream. Raises Missing or BadInput on an error record."""
+    if "error" not in record:
+        entry = cast("Json", record.get("result") or {})
+        return str(entry.get("content", ""))
+
+    error = cast("Json", record["error"])
+    message = error.get("message") or "Argo's server gave no reason"
+    if error.get("http_code") == NOT_FOUND:
+        raise Missing(f"{message}.")
+    raise BadInput(f"{message}.")

@@ -1,4 +1,7 @@
-"""The job on a cluster, from Python: submit it, wait for it, stop it, resubmit it."""
+"""A job on a cluster, from Python, in the order of its life.
+
+Register its template, submit it, retry it, watch it or wait for it, stop it, resubmit it.
+"""
 
 import math
 import time
@@ -12,7 +15,7 @@ from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect
 from imagekiln.workflows.client.failures import AlreadyExists
 from imagekiln.workflows.client.resubmission import (
-    require_not_running,
+    require_no_running_twin,
     resubmit_workflow,
     running_children,
     start_retry,
@@ -31,13 +34,16 @@ from imagekiln.workflows.templates.workflow import build_workflow
 from imagekiln.workflows.templates.workflow_template import build_workflow_template, template_digest
 
 POLL_SECONDS = 5.0
+OWN_LABEL = "app.kubernetes.io/part-of=imagekiln"
 
 
 def apply(job: Job, argo: ArgoApi | None = None) -> str:
-    """Register the template of the job's profile, or bring it up to date; give its name."""
-    made = _job_template(job)
-    (argo or connect()).apply(made)
-    return object_identity(made)[2]
+    """Register the WorkflowTemplate of the job's profile, or update it; give its name."""
+    argo = argo or connect()
+    template = _job_template(job)
+    argo.apply(template)
+    _, _, name = object_identity(template)
+    return name
 
 
 def submit(
@@ -48,31 +54,48 @@ def submit(
     *,
     retry: bool = False,
 ) -> WorkflowStatus:
-    """Start the job, registering its template if need be.
+    """Start the job, after registering its template if there is none.
 
-    A job that is submitted twice runs once: where its workflow runs or has succeeded, that one is given back; where
-    it has failed, a new one goes on with what is missing. A template that is another profile's, or another version's,
-    is not used: BadInput says so. Raises Missing and TryAgain too.
+    A job that is submitted twice runs once: while its workflow runs or once it has succeeded, the
+    second call gives its status; if it has failed, the second call resubmits it. With `retry`, a
+    new workflow makes again what ended failed, blank or missing in the job's run, one at a time.
 
-    With `retry`, what ended failed, blank or missing in the job's run is made again, in a round of its own; while one
-    round is under way, no other is begun.
+    Raises BadInput, also where the registered template is of another profile or version, and
+    TryAgain.
     """
-    require_date(job) if not date else parse_moment(date, parse_time_zone(timezone))
+    _require_readable_date(job, date, timezone)
     argo = argo or connect()
     profile = load_profile(job.cluster.profile)
-    made = build_workflow(job, profile, date, timezone)
+    workflow = build_workflow(job, profile, date, timezone)
+
     register_template(job, argo)
-    if retry:
-        require_not_running(made, argo)
-        return start_retry(
-            lambda number: build_workflow(job, profile, date, timezone, retry=number), argo
-        )
+    if not retry:
+        return _start(workflow, argo)
+
+    def build_retry(number: int) -> Json:
+        return build_workflow(job, profile, date, timezone, retry=number)
+
+    require_no_running_twin(workflow, argo)
+    return start_retry(build_retry, argo)
+
+
+def register_template(job: Job, argo: ArgoApi) -> None:
+    """Register the WorkflowTemplate of the job's profile, if there is none of its name.
+
+    Raises BadInput where one of that name was made from another profile or version.
+    """
+    template = _job_template(job)
+    identity = object_identity(template)
     try:
-        return read_status(argo.create(made))
-    except AlreadyExists:
-        there = argo.get(*object_identity(made))
-        found = read_available_status(there)
-        return resubmit_workflow(there, argo) if found.phase in FAILED_PHASES else found
+        registered = argo.get(*identity)
+    except Missing:
+        argo.apply(template)
+        return
+    if template_digest(registered) != template_digest(template):
+        raise BadInput(
+            f"WorkflowTemplate {identity[2]}: was made from another profile, or by another version "
+            "of Imagekiln. Update it with `imagekiln apply JOB`, or rename your profile."
+        )
 
 
 def retry(
@@ -83,22 +106,26 @@ def retry(
 
 
 def get_status(name: str, namespace: str, argo: ArgoApi | None = None) -> WorkflowStatus:
-    """Where a workflow stands, with the further ones that it has made. Raises Missing."""
+    """The status of a workflow, its child workflows counted in. Raises Missing."""
     argo = argo or connect()
-    there = argo.get("Workflow", namespace, name)
-    return read_status(there, argo.list_objects("Workflow", namespace, f"{PARENT_LABEL}={name}"))
+    workflow = argo.get("Workflow", namespace, name)
+    children = argo.list_objects("Workflow", namespace, f"{PARENT_LABEL}={name}")
+    return read_status(workflow, children)
 
 
 def watch(
     name: str, namespace: str, argo: ArgoApi | None = None, every: float = POLL_SECONDS
 ) -> Iterator[WorkflowStatus]:
-    """Where a workflow stands, again and again, until it has ended. An API that is away is asked again."""
+    """A workflow's status, every few seconds until it has ended.
+
+    While the API does not answer, the next status is just later.
+    """
     argo = argo or connect()
     while True:
         with suppress(TryAgain):
-            now = get_status(name, namespace, argo)
-            yield now
-            if now.ended:
+            status = get_status(name, namespace, argo)
+            yield status
+            if status.ended:
                 return
         time.sleep(every)
 
@@ -110,76 +137,81 @@ def wait(
     argo: ArgoApi | None = None,
     every: float = POLL_SECONDS,
 ) -> WorkflowStatus:
-    """The status of a workflow once it has ended. Raises TryAgain where that takes longer than `seconds`."""
+    """The status of a workflow once it has ended. Raises TryAgain after `seconds`."""
     argo = argo or connect()
-    until = math.inf if seconds is None else time.monotonic() + seconds
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
     while True:
         try:
-            now = get_status(name, namespace, argo)
-            if now.ended:
-                return now
-            late = TryAgain(
-                f"{name}: is still {now.phase} after {seconds or 0:.0f} s. Wait longer."
+            status = get_status(name, namespace, argo)
+            if status.ended:
+                return status
+            reason = TryAgain(
+                f"{name}: is still {status.phase} after {seconds or 0:.0f} s. Wait longer."
             )
         except TryAgain as error:
-            late = error
-        if time.monotonic() >= until:
-            raise late
-        time.sleep(min(every, max(0.0, until - time.monotonic())))
+            reason = error
 
-
-def list_workflows(namespace: str, argo: ArgoApi | None = None) -> list[WorkflowStatus]:
-    """Every workflow of ours in a namespace, the newest first."""
-    found = (argo or connect()).list_objects(
-        "Workflow", namespace, f"app.kubernetes.io/part-of=imagekiln,!{PARENT_LABEL}"
-    )
-    return sorted(
-        map(read_available_status, found), key=lambda each: each.started or "~", reverse=True
-    )
-
-
-def stop(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
-    """End a workflow early: its pods finish the part in hand. Resubmitted, the job goes on from there.
-
-    The further workflows that it has made are ended too; first the one that would make more.
-    """
-    argo = argo or connect()
-    if not has_ended(
-        argo.get("Workflow", namespace, name)
-    ):  # Argo's server refuses to stop what has
-        argo.stop(namespace, name)
-    for each in running_children(name, namespace, argo):
-        argo.stop(namespace, each)
-
-
-def resubmit(name: str, namespace: str, argo: ArgoApi | None = None) -> WorkflowStatus:
-    """Run a workflow that has ended again, under a new name: what is there stays, what is missing is made."""
-    argo = argo or connect()
-    there = argo.get("Workflow", namespace, name)
-    if not read_available_status(there).ended:
-        raise BadInput(f"{name}: is still running. Wait for it, or stop it first.")
-    return resubmit_workflow(there, argo)
+        if time.monotonic() >= deadline:
+            raise reason
+        time.sleep(min(every, max(0.0, deadline - time.monotonic())))
 
 
 def result(name: str, namespace: str, argo: ArgoApi | None = None) -> WorkflowStatus:
-    """How a workflow ended. Raises TryAgain where it has not."""
+    """How a workflow ended. Raises TryAgain while it runs."""
     return wait(name, namespace, 0, argo)
 
 
-def register_template(job: Job, argo: ArgoApi) -> None:
-    """Register the template of the job's profile where there is none. Raises BadInput where there is another one."""
-    made = _job_template(job)
-    try:
-        there = argo.get(*object_identity(made))
-    except Missing:
-        argo.apply(made)
-        return
-    if template_digest(there) != template_digest(made):
+def list_workflows(namespace: str, argo: ArgoApi | None = None) -> list[WorkflowStatus]:
+    """Imagekiln's workflows in a namespace, the newest first, without child workflows."""
+    argo = argo or connect()
+    workflows = argo.list_objects("Workflow", namespace, f"{OWN_LABEL},!{PARENT_LABEL}")
+    statuses = [read_available_status(workflow) for workflow in workflows]
+    return sorted(statuses, key=lambda status: status.started or "~", reverse=True)
+
+
+def stop(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
+    """Stop a workflow and its child workflows: pods finish their part; a resubmission resumes.
+
+    The parent is stopped first, since it would create more children.
+    """
+    argo = argo or connect()
+    workflow = argo.get("Workflow", namespace, name)
+    if not has_ended(workflow):  # Argo's server refuses to stop one that has
+        argo.stop(namespace, name)
+    for child in running_children(name, namespace, argo):
+        argo.stop(namespace, child)
+
+
+def resubmit(name: str, namespace: str, argo: ArgoApi | None = None) -> WorkflowStatus:
+    """Run a workflow that has ended again, under a new name: finished parts stay as they are."""
+    argo = argo or connect()
+    workflow = argo.get("Workflow", namespace, name)
+    if not has_ended(workflow):
         raise BadInput(
-            f"WorkflowTemplate {object_identity(made)[2]}: is that of another profile, or of another version of Imagekiln. "
-            "Bring it up to date with `imagekiln apply JOB`, or give your profile another name."
+            f"{name}: is still running. Wait for it, or stop it first: `imagekiln stop {name}`."
         )
+    return resubmit_workflow(workflow, argo)
+
+
+def _require_readable_date(job: Job, date: str, timezone: str) -> None:
+    """Raise BadInput where the pods could not read the date, or the job needs one."""
+    if date:
+        parse_moment(date, parse_time_zone(timezone))
+    else:
+        require_date(job)
 
 
 def _job_template(job: Job) -> Json:
     return build_workflow_template(load_profile(job.cluster.profile), job.cluster.namespace)
+
+
+def _start(workflow: Json, argo: ArgoApi) -> WorkflowStatus:
+    """Create the job's workflow; resubmit it where it exists and has failed."""
+    try:
+        return read_status(argo.create(workflow))
+    except AlreadyExists:
+        existing = argo.get(*object_identity(workflow))
+        status = read_available_status(existing)
+        if status.phase in FAILED_PHASES:
+            return resubmit_workflow(existing, argo)
+        return status

@@ -1,16 +1,24 @@
-"""TODO."""
+"""The API that commands and functions go through: Argo's server if one is named, or Kubernetes."""
 
 from imagekiln.workflows.client.api import ArgoApi
 
 
 def connect(server: str | None = None, context: str | None = None) -> ArgoApi:
-    """Argo's server where one is named, here or by ARGO_SERVER, else the Kubernetes API. Raises BadInput."""
-    from imagekiln.workflows.client import access
+    """The Argo server that the caller or ARGO_SERVER names, or else the Kubernetes API.
+
+    A context of kubeconfig means the Kubernetes API, whatever ARGO_SERVER says. Raises BadInput.
+    """
+    from imagekiln.workflows.client.access import (
+        argo_server_access,
+        kubernetes_access,
+        server_from_environment,
+    )
     from imagekiln.workflows.client.argo_server import ArgoServer
     from imagekiln.workflows.client.http import ApiConnection
     from imagekiln.workflows.client.kubernetes import KubernetesApi
 
-    named = server or (None if context else access.server_from_environment())
-    if named:
-        return ArgoServer(ApiConnection(access.argo_server_access(named)))
-    return KubernetesApi(ApiConnection(access.kubernetes_access(context)))
+    if not server and not context:
+        server = server_from_environment()
+    if server:
+        return ArgoServer(ApiConnection(argo_server_access(server)))
+    return KubernetesApi(ApiConnection(kubernetes_access(context)))

@@ -1,69 +1,98 @@
-"""What an API of the cluster's refuses, or a connection to it, as a sentence and an exit code."""
+"""What a refusal by a cluster's API means: an error with a sentence and an exit code."""
 
 import requests
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain, first_line
 
 TRANSIENT_STATUSES = (429, 500, 502, 503, 504)
-PLAINTEXT_ERROR = "WRONG_VERSION_NUMBER"  # what OpenSSL says of an answer that is not encrypted
-TRUST_ADVICE = "Name its authority's file in REQUESTS_CA_BUNDLE; for Argo's server, ARGO_INSECURE_SKIP_VERIFY=true asks no more."
-UNKNOWN_KIND_MESSAGE = "the server could not find the requested resource"  # what Kubernetes says of a kind that it does not know
+PLAINTEXT_ERROR = "WRONG_VERSION_NUMBER"  # OpenSSL's name for an answer that is not TLS
+TRUST_ADVICE = (
+    "Set REQUESTS_CA_BUNDLE to the file of its certificate authority; "
+    "for an Argo server, ARGO_INSECURE_SKIP_VERIFY=true turns the check off."
+)
+# What Kubernetes answers for a kind that no CustomResourceDefinition defines.
+UNKNOWN_KIND_MESSAGE = "the server could not find the requested resource"
+ANONYMOUS_USER = '"system:anonymous"'
+TOKEN_ERRORS = (requests.exceptions.InvalidHeader, UnicodeError)
+ADDRESS_ERRORS = (
+    requests.exceptions.InvalidURL,  # also of a proxy
+    requests.exceptions.InvalidSchema,
+    requests.exceptions.MissingSchema,
+)
 
 
 class AlreadyExists(BadInput):
-    """An object of this name is there already."""
+    """An object of this name exists."""
 
 
 class Forbidden(BadInput):
-    """Who asks is known, and may not."""
+    """The user is authenticated and lacks the right."""
 
 
-def response_error(answer: requests.Response, url: str) -> KilnError:
-    """What an answer that is no success means."""
-    said = _response_message(answer)
-    if answer.status_code == 401 or (answer.status_code == 403 and '"system:anonymous"' in said):
-        return BadInput(f"{url}: does not know you ({said}). Log in again, or renew the token.")
-    if answer.status_code == 403:
-        return Forbidden(
-            f"{url}: you may not do this ({said}). Ask for the role imagekiln-submitter."
-        )
-    if answer.status_code == 404 and said == UNKNOWN_KIND_MESSAGE:
+def response_error(response: requests.Response, url: str) -> KilnError:
+    """The error that a response with a failure status stands for."""
+    status = response.status_code
+    message = _response_message(response)
+
+    if status == 401 or (status == 403 and ANONYMOUS_USER in message):
+        return BadInput(f"{url}: did not accept the login ({message}). Log in again.")
+    if status == 403:
+        return Forbidden(f"{url}: access denied ({message}). Ask for the Role imagekiln-submitter.")
+    if status == 404 and message == UNKNOWN_KIND_MESSAGE:
         return Missing(
-            f"{url}: does not know this kind of object. Is Argo installed there? `imagekiln doctor JOB` says."
+            f"{url}: does not serve this kind of object. "
+            "Check that Argo is installed: `imagekiln doctor JOB`."
         )
-    if answer.status_code == 404:
-        return Missing(f"{url}: {said}.")
-    if answer.status_code == 409:
-        return AlreadyExists(f"{url}: {said}.")
-    if answer.status_code in TRANSIENT_STATUSES:
-        return TryAgain(f"{url}: is in trouble ({answer.status_code}: {said}). Run again.")
-    return BadInput(f"{url}: refuses this ({said}).")
+    if status == 404:
+        return Missing(f"{url}: {message}.")
+    if status == 409:
+        return AlreadyExists(f"{url}: {message}.")
+    if status in TRANSIENT_STATUSES:
+        return TryAgain(f"{url}: failed ({status}: {message}). Run again.")
+    return BadInput(f"{url}: rejected the request ({message}).")
 
 
-def tls_error(error: requests.exceptions.SSLError, url: str) -> BadInput:
-    """What it means that no encrypted connection came about."""
-    said = root_cause_message(error)
-    if PLAINTEXT_ERROR in said:
-        return BadInput(f"{url}: speaks no TLS. Write http://, or set ARGO_SECURE=false.")
-    return BadInput(f"{url}: its certificate is not trusted ({said}). {TRUST_ADVICE}")
-
-
-def _response_message(answer: requests.Response) -> str:
-    """What an error's body says: Kubernetes and Argo both call it `message`."""
-    try:
-        message = answer.json()["message"]
-    except (ValueError, KeyError, TypeError):
-        page = "html" in answer.headers.get("Content-Type", "")
-        message = "" if page else answer.text[:500].strip()
-    message = message or answer.reason or f"status {answer.status_code}"
-    return " ".join(str(message).split()).rstrip(".")
+def connection_error(error: Exception, url: str) -> KilnError:
+    """The error that a request without a response stands for."""
+    if isinstance(error, requests.exceptions.SSLError):
+        return _tls_error(error, url)
+    if isinstance(error, TOKEN_ERRORS):
+        return BadInput(
+            f"{url}: the token contains characters that no HTTP header may have. Set it again."
+        )
+    cause = root_cause_message(error)
+    if isinstance(error, ADDRESS_ERRORS):
+        return BadInput(f"{url}: is not a valid address ({cause}). Write https://host:port.")
+    return TryAgain(f"{url}: did not answer ({cause}). Check the network, then run again.")
 
 
 def root_cause_message(error: Exception) -> str:
-    """The last cause, which is the one that tells."""
-    reason: object = error
-    while inner := getattr(reason, "reason", None) or next(iter(getattr(reason, "args", ())), None):
+    """The message of the innermost cause, which is the one that explains a connection error."""
+    cause: object = error
+    while True:
+        arguments = getattr(cause, "args", ())
+        inner = getattr(cause, "reason", None) or next(iter(arguments), None)
         if not isinstance(inner, Exception):
             break
-        reason = inner
-    return first_line(str(reason).rpartition(">: ")[2]) or type(reason).__name__
+        cause = inner
+    # urllib3 puts the repr of its connection before the message.
+    message = str(cause).rpartition(">: ")[2]
+    return first_line(message) or type(cause).__name__
+
+
+def _tls_error(error: requests.exceptions.SSLError, url: str) -> BadInput:
+    cause = root_cause_message(error)
+    if PLAINTEXT_ERROR in cause:
+        return BadInput(f"{url}: does not use TLS. Write http://, or set ARGO_SECURE=false.")
+    return BadInput(f"{url}: the server's certificate is not trusted ({cause}). {TRUST_ADVICE}")
+
+
+def _response_message(response: requests.Response) -> str:
+    """The `message` of an error's body, as Kubernetes and Argo write it; else the status line."""
+    try:
+        message = response.json()["message"]
+    except (ValueError, KeyError, TypeError):
+        is_html = "html" in response.headers.get("Content-Type", "")
+        message = "" if is_html else response.text[:500].strip()
+    message = message or response.reason or f"status {response.status_code}"
+    return " ".join(str(message).split()).rstrip(".")

@@ -1,4 +1,4 @@
-"""HTTP to an API of the cluster's: with timeouts, a few tries, and failures as sentences."""
+"""HTTP to a cluster's API: with timeouts, retries, and failures as sentences."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -13,31 +13,28 @@ from urllib3.util.retry import Retry
 
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.workflows.client.failures import (
+    TOKEN_ERRORS,
     TRANSIENT_STATUSES,
+    connection_error,
     response_error,
     root_cause_message,
-    tls_error,
 )
 from imagekiln.workflows.objects import Json
 
 CONNECT_TIMEOUT = 5
 READ_TIMEOUT = 30
-STREAM_TIMEOUT = 3600  # how long a log that is followed may say nothing
-MAX_RETRIES = 4
-ADDRESS_ERRORS = (
-    requests.exceptions.InvalidURL,  # a proxy's too
-    requests.exceptions.InvalidSchema,
-    requests.exceptions.MissingSchema,
-)
-URL_CREDENTIALS = re.compile(r"//[^/@]*@")  # in a URL: no message shows it
+STREAM_TIMEOUT = 3600  # a log that is followed may stay silent for so long
+MAX_RETRIES = 4  # of one HTTP request; pods are retried by templates/retry.py
+URL_CREDENTIALS = re.compile(r"//[^/@]*@")  # stripped from URLs in messages
+JSON_TYPE = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
 class ApiAccess:
-    """Where an API is, and how it knows who asks. `token` is called for each request, since tokens expire.
+    """Where an API is and how to log in.
 
-    `verify` may be a file of authorities; `proxy` stands between, and `server_name` is what the certificate names where
-    that is not the URL's host.
+    `token` is called for each request, since tokens expire. `verify` may be a file of certificate
+    authorities. `server_name` is the name in the certificate where it is not the URL's host.
     """
 
     url: str
@@ -48,52 +45,18 @@ class ApiAccess:
     server_name: str | None = None
 
 
-class _RetryAdapter(HTTPAdapter):
-    """Tries again; holds a certificate to the name that it is expected to have."""
-
-    def __init__(self, server_name: str | None, retry: Retry) -> None:
-        self._names = (
-            {"server_hostname": server_name, "assert_hostname": server_name} if server_name else {}
-        )
-        super().__init__(max_retries=retry)
-
-    def init_poolmanager(
-        self, connections: int, maxsize: int, block: bool = False, **more: object
-    ) -> None:
-        super().init_poolmanager(connections, maxsize, block, **more, **self._names)
-
-    def proxy_manager_for(self, proxy: str, **more: object) -> object:
-        return super().proxy_manager_for(proxy, **more, **self._names)
-
-
 class ApiConnection:
-    """A session with one API. Raises Missing, Taken, Denied, BadInput and TryAgain."""
+    """An HTTP session with one API.
+
+    Requests raise Missing, AlreadyExists, Forbidden, BadInput and TryAgain.
+    """
 
     def __init__(self, access: ApiAccess) -> None:
-        """Take note of the access; nothing is asked yet."""
-        self._access, self._base = access, access.url.rstrip("/")
+        """Prepare a session; nothing is sent yet."""
+        self._access = access
+        self._base = access.url.rstrip("/")
+        self._session = _open_session(access)
         self.url = URL_CREDENTIALS.sub("//", self._base)
-        self._session = requests.Session()
-        # A netrc would take the token's place, and REQUESTS_CA_BUNDLE that of `verify`: access has read what counts.
-        self._session.trust_env = False
-        self._session.proxies = (
-            {"http": access.proxy, "https": access.proxy} if access.proxy else {}
-        )
-        self._session.verify = access.verify
-        if access.verify is False:
-            disable_warnings(InsecureRequestWarning)  # it was asked for
-        self._session.cert = access.certificate
-        # Names are ours, so that a second POST of the same object is found out: it may be tried again like any other.
-        retry = Retry(
-            MAX_RETRIES,
-            backoff_factor=0.5,
-            status_forcelist=TRANSIENT_STATUSES,
-            allowed_methods=None,
-            raise_on_status=False,
-            respect_retry_after_header=False,  # which may ask for an hour
-        )
-        for scheme in ("https://", "http://"):
-            self._session.mount(scheme, _RetryAdapter(access.server_name, retry))
 
     def request(
         self,
@@ -101,44 +64,44 @@ class ApiConnection:
         path: str,
         query: Mapping[str, str] | None = None,
         body: Json | None = None,
-        kind: str = "application/json",
-        accept: str = "application/json",
+        *,
+        content_type: str = JSON_TYPE,
+        accept: str = JSON_TYPE,
     ) -> Json:
-        """The answer to one request."""
-        answer = self._send(
-            method, path, query, body, {"Content-Type": kind, "Accept": accept}, stream=False
-        )
+        """The JSON answer to one request."""
+        headers = {"Content-Type": content_type, "Accept": accept}
+        response = self._send(method, path, query, body, headers)
         try:
-            return cast("Json", answer.json())
+            return cast("Json", response.json())
         except ValueError as error:
             raise BadInput(
-                f"{self.url}: answers with something that is not JSON. Is it the right address?"
+                f"{self.url}: the answer is not JSON. Check that this is the address of the API."
             ) from error
 
     def list_items(
-        self, path: str, query: Mapping[str, str], accept: str = "application/json"
+        self, path: str, query: Mapping[str, str], accept: str = JSON_TYPE
     ) -> Iterator[Json]:
-        """The items of a list of Kubernetes', asked for in pages of `query`'s limit."""
-        asked = dict(query)
+        """The items of a Kubernetes list, requested in pages of the query's `limit`."""
+        page_query = dict(query)
         while True:
-            page = self.request("GET", path, asked, accept=accept)
-            yield from (
-                cast("list[Json] | None", page["items"]) or ()
-            )  # null where custom resources are none
-            following = cast("Mapping[str, str]", page["metadata"]).get("continue")
-            if not following:
+            page = self.request("GET", path, page_query, accept=accept)
+            # An empty list of custom resources is null.
+            yield from cast("list[Json] | None", page["items"]) or ()
+
+            continuation = cast("Mapping[str, str]", page["metadata"]).get("continue")
+            if not continuation:
                 return
-            asked["continue"] = following
+            page_query["continue"] = continuation
 
     def stream_lines(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[str]:
-        """The lines of an answer, as they come."""
-        with self._send("GET", path, query, None, {}, stream=True) as answer:
+        """The lines of an answer, as they arrive."""
+        with self._send("GET", path, query, None, {}, stream=True) as response:
             try:
-                for line in answer.iter_lines(chunk_size=1):
+                for line in response.iter_lines(chunk_size=1):
                     yield line.decode(errors="replace")
             except requests.RequestException as error:
                 raise TryAgain(
-                    f"{self.url}: broke off ({root_cause_message(error)}). Run again."
+                    f"{self.url}: the connection broke ({root_cause_message(error)}). Run again."
                 ) from error
 
     def _send(
@@ -147,34 +110,71 @@ class ApiConnection:
         path: str,
         query: Mapping[str, str] | None,
         body: Json | None,
-        headers: dict[str, str],
+        headers: Mapping[str, str],
         *,
-        stream: bool,
+        stream: bool = False,
     ) -> requests.Response:
         token = self._access.token()
-        headers |= {"Authorization": token} if token else {}
-        times = (CONNECT_TIMEOUT, STREAM_TIMEOUT if stream else READ_TIMEOUT)
-        url = f"{self._base}/{path}"
+        authorization = {"Authorization": token} if token else {}
         try:
-            answer = self._session.request(
-                method, url, params=query, json=body, headers=headers, timeout=times, stream=stream
+            response = self._session.request(
+                method,
+                f"{self._base}/{path}",
+                params=query,
+                json=body,
+                headers={**headers, **authorization},
+                timeout=(CONNECT_TIMEOUT, STREAM_TIMEOUT if stream else READ_TIMEOUT),
+                stream=stream,
             )
-        except requests.exceptions.SSLError as error:
-            raise tls_error(error, self.url) from error
-        except (requests.exceptions.InvalidHeader, UnicodeError):
-            # What was raised quotes the token.
-            raise BadInput(
-                f"{self.url}: the token has signs that no token has. Set it anew."
-            ) from None
-        except ADDRESS_ERRORS as error:
-            raise BadInput(
-                f"{self.url}: is no address ({root_cause_message(error)}). Write https://host:port."
-            ) from error
-        except requests.RequestException as error:
-            raise TryAgain(
-                f"{self.url}: does not answer ({root_cause_message(error)}). Check the network."
-            ) from error
-        if answer.ok:
-            return answer
-        with answer:
-            raise response_error(answer, self.url)
+        except (requests.RequestException, UnicodeError) as error:
+            # The cause of a token's error quotes the token.
+            cause = None if isinstance(error, TOKEN_ERRORS) else error
+            raise connection_error(error, self.url) from cause
+
+        if response.ok:
+            return response
+        with response:
+            raise response_error(response, self.url)
+
+
+class _RetryAdapter(HTTPAdapter):
+    """Retries requests, and checks certificates against the name that access gives."""
+
+    def __init__(self, server_name: str | None, retry: Retry) -> None:
+        self._tls_names: dict[str, object] = {}
+        if server_name:
+            self._tls_names = {"server_hostname": server_name, "assert_hostname": server_name}
+        super().__init__(max_retries=retry)
+
+    def init_poolmanager(
+        self, connections: int, maxsize: int, block: bool = False, **options: object
+    ) -> None:
+        super().init_poolmanager(connections, maxsize, block, **options, **self._tls_names)
+
+    def proxy_manager_for(self, proxy: str, **options: object) -> object:
+        return super().proxy_manager_for(proxy, **options, **self._tls_names)
+
+
+def _open_session(access: ApiAccess) -> requests.Session:
+    session = requests.Session()
+    # Otherwise a netrc would replace the token, and REQUESTS_CA_BUNDLE would replace `verify`.
+    session.trust_env = False
+    session.verify = access.verify
+    session.cert = access.certificate
+    if access.proxy:
+        session.proxies = {"http": access.proxy, "https": access.proxy}
+    if access.verify is False:
+        disable_warnings(InsecureRequestWarning)  # the user turned verification off
+
+    # POST is retried too: objects have names of ours, so a second POST of one is a conflict.
+    retry = Retry(
+        MAX_RETRIES,
+        backoff_factor=0.5,
+        status_forcelist=TRANSIENT_STATUSES,
+        allowed_methods=None,
+        raise_on_status=False,
+        respect_retry_after_header=False,  # which may demand an hour
+    )
+    for scheme in ("https://", "http://"):
+        session.mount(scheme, _RetryAdapter(access.server_name, retry))
+    return session

@@ -1,4 +1,4 @@
-"""Argo's objects by way of the Kubernetes API, as kubectl goes."""
+"""Argo's objects through the Kubernetes API, with the rights that kubectl would have."""
 
 from collections.abc import Iterator
 
@@ -8,72 +8,75 @@ from imagekiln.workflows.objects import Json, object_identity
 
 ARGO_API_PATH = "apis/argoproj.io/v1alpha1"
 FIELD_MANAGER = "imagekiln"
-PAGE_LIMIT = "200"  # objects of an answer: a workflow can have a megabyte
+PAGE_LIMIT = "200"  # objects of one answer: a workflow can have a megabyte
 
 
 class KubernetesApi:
-    """The verbs of `Argo`, each a request to the Kubernetes API."""
+    """The verbs of `ArgoApi`, each a request to the Kubernetes API."""
 
     def __init__(self, connection: ApiConnection) -> None:
-        """Take the connection that is to be used."""
+        """Use a connection; nothing is sent yet."""
         self.connection = connection
         self.url = connection.url
 
-    def create(self, made: Json) -> Json:
-        """Make an object."""
-        kind, namespace, _ = object_identity(made)
-        return self.connection.request("POST", kubernetes_path(kind, namespace), body=made)
+    def create(self, manifest: Json) -> Json:
+        """Create an object."""
+        kind, namespace, _ = object_identity(manifest)
+        path = kubernetes_path(kind, namespace)
+        return self.connection.request("POST", path, body=manifest)
 
-    def apply(self, made: Json, *, dry_run: bool = False) -> Json:
-        """Apply an object on the server's side, which leaves alone what others have set. A dry run writes nothing."""
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"} | (
-            {"dryRun": "All"} if dry_run else {}
-        )
+    def apply(self, manifest: Json, *, dry_run: bool = False) -> Json:
+        """Server-side apply: fields that others own stay as they are. A dry run writes nothing."""
+        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        if dry_run:
+            query["dryRun"] = "All"
         return self.connection.request(
             "PATCH",
-            kubernetes_path(*object_identity(made)),
+            kubernetes_path(*object_identity(manifest)),
             query,
-            made,
-            "application/apply-patch+yaml",
+            manifest,
+            content_type="application/apply-patch+yaml",
         )
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
         """An object by its name."""
-        return self.connection.request("GET", kubernetes_path(kind, namespace, name))
+        path = kubernetes_path(kind, namespace, name)
+        return self.connection.request("GET", path)
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
-        """Every object that has the labels, page by page."""
-        return list(
-            self.connection.list_items(
-                kubernetes_path(kind, namespace), {"labelSelector": labels, "limit": PAGE_LIMIT}
-            )
-        )
+        """The objects that a label selector matches, of all pages."""
+        query = {"labelSelector": labels, "limit": PAGE_LIMIT}
+        path = kubernetes_path(kind, namespace)
+        return list(self.connection.list_items(path, query))
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Remove an object."""
-        self.connection.request("DELETE", kubernetes_path(kind, namespace, name))
+        """Delete an object."""
+        path = kubernetes_path(kind, namespace, name)
+        self.connection.request("DELETE", path)
 
     def stop(self, namespace: str, name: str) -> None:
-        """Say so in the workflow, as Argo's server would."""
-        self._merge_patch(kubernetes_path("Workflow", namespace, name), {"shutdown": "Stop"})
+        """Stop a workflow, as Argo's server does it: by its `shutdown` field."""
+        path = kubernetes_path("Workflow", namespace, name)
+        self._merge_spec(path, {"shutdown": "Stop"})
 
     def set_suspended(self, namespace: str, name: str, *, suspended: bool) -> None:
-        """Say so in the schedule."""
-        self._merge_patch(kubernetes_path("CronWorkflow", namespace, name), {"suspend": suspended})
+        """Suspend or resume a schedule by its `suspend` field."""
+        path = kubernetes_path("CronWorkflow", namespace, name)
+        self._merge_spec(path, {"suspend": suspended})
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:  # noqa: ARG002
-        """The pod's own log, while there is a pod."""
+        """The pod's log lines, while the pod exists."""
+        pod_path = object_path("namespaces", namespace, "pods", pod)
+        path = f"api/v1/{pod_path}/log"
         query = {"container": "main", "follow": str(follow).lower()}
-        return self.connection.stream_lines(
-            f"api/v1/{object_path('namespaces', namespace, 'pods', pod)}/log", query
-        )
+        return self.connection.stream_lines(path, query)
 
-    def _merge_patch(self, path: str, spec: Json) -> None:
-        self.connection.request(
-            "PATCH", path, body={"spec": spec}, kind="application/merge-patch+json"
-        )
+    def _merge_spec(self, path: str, spec: Json) -> None:
+        content_type = "application/merge-patch+json"
+        self.connection.request("PATCH", path, body={"spec": spec}, content_type=content_type)
 
 
 def kubernetes_path(kind: str, namespace: str, *name: str) -> str:
-    """Where objects of a kind of Argo's are, or one of them."""
-    return f"{ARGO_API_PATH}/{object_path('namespaces', namespace, ARGO_KINDS[kind].plural, *name)}"
+    """The path of a kind of Argo's objects, or of one of them by its name."""
+    objects = object_path("namespaces", namespace, ARGO_KINDS[kind].plural, *name)
+    return f"{ARGO_API_PATH}/{objects}"

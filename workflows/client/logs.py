@@ -1,4 +1,4 @@
-"""What a workflow's pods have logged, and what they log while somebody listens."""
+"""The logs of a workflow's pods, once or followed until the workflow ends."""
 
 import time
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ from imagekiln.workflows.client.status import read_available_status
 from imagekiln.workflows.objects import Json
 
 POLL_SECONDS = 5.0
-EXECUTOR_MARKER = " argo=true"  # what its executor says of itself in our container's log
+EXECUTOR_MARKER = " argo=true"  # ends the lines that Argo's executor adds to our container's log
 
 
 def logs(
@@ -23,47 +23,57 @@ def logs(
     follow: bool = False,
     every: float = POLL_SECONDS,
 ) -> Iterator[str]:
-    """The lines that a workflow's pods have logged: of all, each with its pod's step, or of one shard.
+    """The log lines of one shard's pods, or of all pods, each line with its pod's step.
 
-    With `follow`, until the workflow has ended: of one pod to its end, then of the next. Raises Missing where there is
-    no pod.
+    With `follow`, until the workflow has ended: each pod's log to its end, then the next pod's.
+    Raises Missing where there is no pod.
     """
-    argo, told = argo or connect(), set[str]()
+    argo = argo or connect()
+    printed: set[str] = set()
     while True:
-        there = argo.get("Workflow", namespace, name)
-        ended = read_available_status(there).ended
-        for each in _select_pods(there, shard):
-            if each.pod not in told and (ended or not follow or each.phase != "Pending"):
-                told.add(each.pod)
-                yield from _pod_lines(
-                    namespace, name, each, argo, follow=follow, labelled=shard is None
-                )
+        workflow = argo.get("Workflow", namespace, name)
+        ended = read_available_status(workflow).ended
+        for pod in _select_pods(workflow, shard):
+            is_waiting = pod.phase == "Pending" and follow and not ended
+            if is_waiting or pod.pod in printed:
+                continue
+            printed.add(pod.pod)
+            label = _pod_label(pod) if shard is None else ""
+            for line in _pod_lines(pod, name, namespace, argo, follow=follow):
+                yield label + line
         if ended or not follow:
             break
         time.sleep(every)
-    if not told:
-        raise Missing(
-            f"{name}: has no pod{'' if shard is None else f' of shard {shard}'} yet. Wait, or see `watch`."
-        )
+
+    if not printed:
+        pods = "pod" if shard is None else f"pod of shard {shard}"
+        raise Missing(f"{name}: has no {pods} yet. Wait, or see `imagekiln watch {name}`.")
 
 
 def _select_pods(workflow: Json, shard: int | None) -> list[PodAttempt]:
-    found = [
-        each
-        for tried in pod_attempts(workflow)
-        for each in tried
-        if shard is None or each.shard == shard
-    ]
-    return sorted(found, key=lambda each: each.started or "~")
+    """Every attempt at every pod, or at those of one shard, in the order in which they started."""
+    pods: list[PodAttempt] = []
+    for attempts in pod_attempts(workflow):
+        pods += attempts
+    if shard is not None:
+        pods = [pod for pod in pods if pod.shard == shard]
+    return sorted(pods, key=lambda pod: pod.started or "~")
 
 
 def _pod_lines(
-    namespace: str, name: str, pod: PodAttempt, argo: ArgoApi, *, follow: bool, labelled: bool
+    pod: PodAttempt, workflow: str, namespace: str, argo: ArgoApi, *, follow: bool
 ) -> Iterator[str]:
-    label = pod.step if pod.shard is None else f"{pod.step} {pod.shard}"
+    """The lines of one pod's log; where there is none, one line that says why."""
     try:
-        for line in argo.logs(namespace, name, pod.pod, follow=follow):
+        for line in argo.logs(namespace, workflow, pod.pod, follow=follow):
             if EXECUTOR_MARKER not in line:
-                yield f"{label}: {line}" if labelled else line
+                yield line
     except (Missing, BadInput) as error:
-        yield f"{label}: no log: {error}"
+        yield f"pod {pod.pod} has no log: {error}"
+
+
+def _pod_label(pod: PodAttempt) -> str:
+    """What precedes each line of a pod where the lines are those of several."""
+    if pod.shard is None:
+        return f"{pod.step}: "
+    return f"{pod.step} {pod.shard}: "

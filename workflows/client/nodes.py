@@ -1,4 +1,4 @@
-"""A workflow's nodes, as the controller keeps them in its status."""
+"""A workflow's pods and step outputs, from the nodes that the controller keeps in its status."""
 
 import base64
 import json
@@ -10,10 +10,12 @@ from typing import cast
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.objects import Json, object_metadata
 
+GZIP_WINDOW_BITS = 31  # zlib's number for gzip data
+
 
 @dataclass(frozen=True, slots=True)
 class PodAttempt:
-    """One pod of a step. `shard` is None in steps that make none; `done` of `planned` images are made."""
+    """One pod of a step. `shard` is None unless the step is generate."""
 
     step: str
     pod: str
@@ -21,85 +23,96 @@ class PodAttempt:
     phase: str
     message: str
     started: str | None
-    finished: str | None
     images_done: int = 0
-    images_planned: int = 0
 
 
 def pod_attempts(workflow: Json) -> Iterator[tuple[PodAttempt, ...]]:
-    """For each pod that the workflow wants, the pods that were made for it, the last one last."""
+    """For each pod that the workflow needs, the attempts at it so far, the latest one last."""
     nodes = _read_nodes(workflow)
-    name = str(object_metadata(workflow)["name"])
-    tried = {
-        child
-        for node in nodes.values()
-        if node["type"] == "Retry"
-        for child in _text_list(node, "children")
-    }
+    workflow_name = str(object_metadata(workflow)["name"])
+    retried_ids: set[str] = set()
     for node in nodes.values():
         if node["type"] == "Retry":
-            made = [nodes[child] for child in _text_list(node, "children") if child in nodes]
-            yield tuple(_to_attempt(name, each) for each in made if each["type"] == "Pod") or (
-                _to_attempt(name, node),
-            )
-        elif node["type"] == "Pod" and node["id"] not in tried:
-            yield (_to_attempt(name, node),)
+            retried_ids.update(_child_ids(node))
+
+    for node in nodes.values():
+        if node["type"] == "Retry":
+            yield _retry_attempts(node, nodes, workflow_name)
+        elif node["type"] == "Pod" and node["id"] not in retried_ids:
+            yield (_to_attempt(node, workflow_name),)
 
 
 def plan_outputs(workflow: Json) -> dict[str, str]:
-    """What the plan step gave: run, counts. Empty until it has."""
+    """The output parameters of the plan step, such as run and images; empty until it succeeds."""
     for node in _read_nodes(workflow).values():
-        if (
-            node.get("templateName") == "plan"
-            and node["type"] == "Pod"
-            and node.get("phase") == "Succeeded"
-        ):
-            given = cast("Json", node.get("outputs") or {}).get("parameters") or []
-            return {
-                each["name"]: each["value"]
-                for each in cast("list[dict[str, str]]", given)
-                if "value" in each
-            }
+        is_plan = node["type"] == "Pod" and node.get("templateName") == "plan"
+        if is_plan and node.get("phase") == "Succeeded":
+            return _parameters(node, "outputs")
     return {}
 
 
 def _read_nodes(workflow: Json) -> dict[str, Json]:
+    """The nodes by id. Raises BadInput where Argo keeps them in its database."""
     status = cast("Json", workflow.get("status") or {})
-    if packed := status.get("compressedNodes"):
-        return cast(
-            "dict[str, Json]", json.loads(zlib.decompress(base64.b64decode(str(packed)), 31))
-        )
+    compressed = status.get("compressedNodes")
+    if compressed:
+        data = base64.b64decode(str(compressed))
+        text = zlib.decompress(data, GZIP_WINDOW_BITS)
+        return cast("dict[str, Json]", json.loads(text))
     if status.get("offloadNodeStatusVersion"):
+        name = object_metadata(workflow)["name"]
         raise BadInput(
-            f"{object_metadata(workflow)['name']}: its nodes are in Argo's database. Go by Argo's server: set ARGO_SERVER."
+            f"{name}: Argo keeps its nodes in a database, which only "
+            "Argo's server can read. Set ARGO_SERVER."
         )
     return cast("dict[str, Json]", status.get("nodes") or {})
 
 
-def _to_attempt(workflow: str, node: Json) -> PodAttempt:
+def _retry_attempts(
+    retry_node: Json, nodes: Mapping[str, Json], workflow_name: str
+) -> tuple[PodAttempt, ...]:
+    """The pods under a Retry node; before the first of them, the Retry node itself."""
+    pods: list[Json] = []
+    for child_id in _child_ids(retry_node):
+        child = nodes.get(child_id)
+        if child is not None and child["type"] == "Pod":
+            pods.append(child)
+    if not pods:
+        pods.append(retry_node)
+    return tuple(_to_attempt(pod, workflow_name) for pod in pods)
+
+
+def _to_attempt(node: Json, workflow_name: str) -> PodAttempt:
     step = str(node.get("templateName", ""))
-    done, _, planned = str(node.get("progress", "0/0")).partition("/")
-    counts = (int(done), int(planned)) if step == "generate" and node["type"] == "Pod" else (0, 0)
+    images_done = 0
+    if step == "generate" and node["type"] == "Pod":
+        done, _, _ = str(node.get("progress", "0/0")).partition("/")
+        images_done = int(done)
+    shard = _parameters(node, "inputs").get("shard")
+
+    # Argo names a pod by its workflow, its template and the hash that ends its node's id.
+    digest = str(node["id"]).rpartition("-")[2]
     return PodAttempt(
-        step,
-        # A pod is called by its workflow, its template and the hash that ends its node's id.
-        f"{workflow}-{step}-{str(node['id']).rpartition('-')[2]}",
-        _shard_parameter(node),
-        str(node.get("phase", "Pending")),
-        str(node.get("message", "")),
-        cast("str | None", node.get("startedAt")),
-        cast("str | None", node.get("finishedAt")),
-        *counts,
+        step=step,
+        pod=f"{workflow_name}-{step}-{digest}",
+        shard=None if shard is None else int(shard),
+        phase=str(node.get("phase", "Pending")),
+        message=str(node.get("message", "")),
+        started=cast("str | None", node.get("startedAt")),
+        images_done=images_done,
     )
 
 
-def _shard_parameter(node: Json) -> int | None:
-    given = cast("Mapping[str, object]", node.get("inputs") or {}).get("parameters") or []
-    found = [
-        each["value"] for each in cast("list[dict[str, str]]", given) if each["name"] == "shard"
-    ]
-    return int(found[0]) if found else None
+def _parameters(node: Json, side: str) -> dict[str, str]:
+    """A node's input or output parameters that have a value."""
+    section = cast("Mapping[str, object]", node.get(side) or {})
+    parameters = cast("list[dict[str, str]]", section.get("parameters") or [])
+    values: dict[str, str] = {}
+    for parameter in parameters:
+        if "value" in parameter:
+            values[parameter["name"]] = parameter["value"]
+    return values
 
 
-def _text_list(node: Json, key: str) -> list[str]:
-    return cast("list[str]", node.get(key) or [])
+def _child_ids(node: Json) -> list[str]:
+    return cast("list[str]", node.get("children") or [])

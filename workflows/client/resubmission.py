@@ -1,7 +1,12 @@
-"""A workflow's work once more, after it has ended: under a name of its own, with what the first was given."""
+"""A job's work once more, as a workflow of its own name: resubmitted, or as a retry.
+
+A resubmission repeats a failed workflow with the same parameters: finished parts stay, missing
+ones are made. A retry is a new workflow of the job that makes again what ended failed, blank or
+missing. Retries of a single pod are Argo's, by `templates/retry.py`.
+"""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import UTC
 from typing import cast
@@ -21,117 +26,146 @@ from imagekiln.workflows.objects import Json, object_identity, object_metadata
 from imagekiln.workflows.templates.child_workflows import PARENT_LABEL
 from imagekiln.workflows.templates.workflow import API_VERSION, JOB_LABEL
 
-MAX_RESUBMISSIONS = 100  # of one job, after failures
+MAX_RESUBMISSIONS = 100  # of one workflow
+MAX_JOB_RETRIES = 100
 RESUBMIT_INFIX = "-again-"
-MAX_NAME_CHARS = 60  # Argo takes names of 63 signs, and further workflows add up to three
-SCHEDULED_TIME_ANNOTATION = (
-    "workflows.argoproj.io/scheduled-time"  # by it, a workflow of a schedule knows its date
-)
+LONGEST_SUFFIX = f"{RESUBMIT_INFIX}{MAX_RESUBMISSIONS}"
+MAX_NAME_CHARS = 60  # Argo takes 63, and child workflows add up to three
+ARGO_PREFIX = "workflows.argoproj.io/"
+# A workflow that a CronWorkflow made has its date in this annotation.
+SCHEDULED_TIME_ANNOTATION = f"{ARGO_PREFIX}scheduled-time"
+# The other labels and annotations of Argo's hold the state of the workflow that has ended.
+COPIED_ARGO_KEYS = {f"{ARGO_PREFIX}title", f"{ARGO_PREFIX}description", SCHEDULED_TIME_ANNOTATION}
 
 
-def resubmit_workflow(there: Json, argo: ArgoApi) -> WorkflowStatus:
-    """Go on with a workflow's work: under the first name that is free, unless the one that has it still may succeed."""
-    about = object_metadata(there)
-    if parts := running_children(str(about["name"]), str(about["namespace"]), argo):
+def resubmit_workflow(workflow: Json, argo: ArgoApi) -> WorkflowStatus:
+    """Run a workflow that has ended again, under the first free name.
+
+    If an earlier resubmission runs or has succeeded, give that one instead. Raises BadInput while
+    a child workflow still runs.
+    """
+    metadata = object_metadata(workflow)
+    name = str(metadata["name"])
+    running = running_children(name, str(metadata["namespace"]), argo)
+    if running:
         raise BadInput(
-            f"{parts[0]}: is still running, as part of {about['name']}. Wait for it, or stop {about['name']}."
+            f"{running[0]}: is still running, as a child of {name}. "
+            f"Wait for it, or stop both: `imagekiln stop {name}`."
         )
-    first = _shorten_name(str(about["name"]).partition(RESUBMIT_INFIX)[0])
-    spec = {key: value for key, value in cast("Json", there["spec"]).items() if key != "shutdown"}
-    kept = {"namespace": about["namespace"]} | {
-        key: _without_argo_state(about.get(key)) for key in ("labels", "annotations")
-    }
-    for number in range(2, MAX_RESUBMISSIONS):
-        name = f"{first}{RESUBMIT_INFIX}{number}"
-        # Argo's server does not say of what kind its answer is.
-        made: Json = {
-            "apiVersion": API_VERSION,
-            "kind": "Workflow",
-            "metadata": kept | {"name": name},
-            "spec": spec,
-        }
-        try:
-            return read_status(argo.create(made))
-        except AlreadyExists:
-            found = read_available_status(argo.get(*object_identity(made)))
-            if found.phase not in FAILED_PHASES:
-                return found
-    raise BadInput(
-        f"{first}: failed {MAX_RESUBMISSIONS} times. See why, then delete these workflows."
-    )
+
+    base_name = _shorten_name(name.partition(RESUBMIT_INFIX)[0])
+    names = [f"{base_name}{RESUBMIT_INFIX}{number}" for number in range(2, MAX_RESUBMISSIONS)]
+    copies = (_copy_workflow(workflow, copy_name) for copy_name in names)
+    status = _create_first_free(copies, argo, lambda existing: existing.phase not in FAILED_PHASES)
+    if status is None:
+        raise BadInput(
+            f"{base_name}: has failed {MAX_RESUBMISSIONS} times. "
+            "Fix the cause, then delete these workflows with kubectl."
+        )
+    return status
 
 
 def running_children(name: str, namespace: str, argo: ArgoApi) -> list[str]:
-    """The further workflows of one that have not ended: Argo lets them go on when that one is stopped or fails."""
-    found = argo.list_objects("Workflow", namespace, f"{PARENT_LABEL}={name}")
-    return [str(object_metadata(each)["name"]) for each in found if not has_ended(each)]
+    """The child workflows that have not ended: Argo does not stop them with their parent."""
+    children = argo.list_objects("Workflow", namespace, f"{PARENT_LABEL}={name}")
+    return [str(object_metadata(child)["name"]) for child in children if not has_ended(child)]
 
 
-def _shorten_name(name: str) -> str:
-    """A workflow's name, with room for what numbers its tries; one that is cut short stays apart from its like."""
-    if len(name) + len(f"{RESUBMIT_INFIX}{MAX_RESUBMISSIONS}") <= MAX_NAME_CHARS:
-        return name
-    digest = hashlib.sha256(name.encode()).hexdigest()[:10]
-    return (
-        f"{name[: MAX_NAME_CHARS - len(f'-{digest}{RESUBMIT_INFIX}{MAX_RESUBMISSIONS}')]}-{digest}"
-    )
+def require_no_running_twin(workflow: Json, argo: ArgoApi) -> None:
+    """Raise BadInput while another workflow does the same work.
 
-
-def _without_argo_state(given: object) -> dict[str, str]:
-    """Labels or annotations without those that Argo keeps its own state in."""
-    kept = {
-        "workflows.argoproj.io/title",
-        "workflows.argoproj.io/description",
-        SCHEDULED_TIME_ANNOTATION,
-    }
-    pairs = cast("dict[str, str]", given or {}).items()
-    return {
-        key: value
-        for key, value in pairs
-        if key in kept or not key.startswith("workflows.argoproj.io/")
-    }
-
-
-MAX_RETRIES_OF_JOB = 100  # of one job
-
-
-def require_not_running(made: Json, argo: ArgoApi) -> None:
-    """Raise BadInput while the workflow, one that goes on with it, or the same firing of a schedule, is under way."""
-    job = cast("dict[str, str]", object_metadata(made)["labels"])[JOB_LABEL]
-    for each in argo.list_objects("Workflow", object_identity(made)[1], f"{JOB_LABEL}={job}"):
-        if not has_ended(each) and _requested_parameters(each) == _requested_parameters(made):
+    That is the job's own workflow, a resubmission of it, or the same date fired by a schedule.
+    """
+    _, namespace, _ = object_identity(workflow)
+    labels = cast("dict[str, str]", object_metadata(workflow)["labels"])
+    parameters = _normalized_parameters(workflow)
+    for other in argo.list_objects("Workflow", namespace, f"{JOB_LABEL}={labels[JOB_LABEL]}"):
+        if not has_ended(other) and _normalized_parameters(other) == parameters:
+            name = object_metadata(other)["name"]
             raise BadInput(
-                f"{object_metadata(each)['name']}: is still running. Wait for it, or stop it, before a retry."
+                f"{name}: is still running. Wait for it, or stop it, before you retry: "
+                f"`imagekiln stop {name}`."
             )
 
 
-def start_retry(workflow: Callable[[int], Json], argo: ArgoApi) -> WorkflowStatus:
-    """Start a retry under the first name that is free, unless one that has such a name is still under way."""
-    for made in map(workflow, range(1, MAX_RETRIES_OF_JOB + 1)):
+def start_retry(build_retry: Callable[[int], Json], argo: ArgoApi) -> WorkflowStatus:
+    """Start the job's next retry; give the latest one instead while that one still runs."""
+    retries = map(build_retry, range(1, MAX_JOB_RETRIES + 1))
+    status = _create_first_free(retries, argo, lambda existing: not existing.ended)
+    if status is None:
+        raise BadInput(
+            f"the job has {MAX_JOB_RETRIES} retries already. "
+            "Fix the cause, then delete their workflows with kubectl."
+        )
+    return status
+
+
+def _create_first_free(
+    workflows: Iterable[Json], argo: ArgoApi, is_acceptable: Callable[[WorkflowStatus], bool]
+) -> WorkflowStatus | None:
+    """Create the first workflow whose name is free, or give the first existing one that will do.
+
+    Names are taken in order, so two clients at once end up with the same workflow.
+    """
+    for workflow in workflows:
         try:
-            return read_status(argo.create(made))
+            return read_status(argo.create(workflow))
         except AlreadyExists:
-            found = read_available_status(argo.get(*object_identity(made)))
-            if not found.ended:
-                return found
-    raise BadInput(
-        f"there are {MAX_RETRIES_OF_JOB} retries of this job. See why, then delete their workflows."
-    )
+            existing = read_available_status(argo.get(*object_identity(workflow)))
+            if is_acceptable(existing):
+                return existing
+    return None
 
 
-def _requested_parameters(workflow: Json) -> dict[str, str]:
-    """What a workflow's parameters ask for, with its date as a moment in UTC."""
-    parameters = (
-        cast("Json", cast("Json", workflow["spec"]).get("arguments") or {}).get("parameters") or []
-    )
-    given = {
-        each["name"]: each.get("value", "") for each in cast("list[dict[str, str]]", parameters)
+def _copy_workflow(workflow: Json, name: str) -> Json:
+    """The same work under another name, without the state of the workflow that has ended."""
+    metadata = object_metadata(workflow)
+    spec = dict(cast("Json", workflow["spec"]))
+    spec.pop("shutdown", None)
+    # Argo's server answers without apiVersion and kind.
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "Workflow",
+        "metadata": {
+            "namespace": metadata["namespace"],
+            "labels": _without_argo_state(metadata.get("labels")),
+            "annotations": _without_argo_state(metadata.get("annotations")),
+            "name": name,
+        },
+        "spec": spec,
     }
-    fired = cast("dict[str, str]", object_metadata(workflow).get("annotations") or {}).get(
-        SCHEDULED_TIME_ANNOTATION
-    )
-    if date := fired or given.get("logical-date"):
-        with suppress(BadInput):  # the workflow itself says what is wrong with its date
-            at = parse_moment(date, parse_time_zone(given.get("timezone", "")))
-            given["logical-date"] = at.astimezone(UTC).isoformat()
-    return given
+
+
+def _without_argo_state(values: object) -> dict[str, str]:
+    """Labels or annotations without those in which Argo keeps a workflow's state."""
+    pairs = cast("dict[str, str]", values or {})
+    return {
+        key: value
+        for key, value in pairs.items()
+        if key in COPIED_ARGO_KEYS or not key.startswith(ARGO_PREFIX)
+    }
+
+
+def _shorten_name(name: str) -> str:
+    """A name with room for a resubmission's suffix; a digest keeps names of one prefix apart."""
+    if len(name) + len(LONGEST_SUFFIX) <= MAX_NAME_CHARS:
+        return name
+    digest = hashlib.sha256(name.encode()).hexdigest()[:10]
+    prefix_chars = MAX_NAME_CHARS - len(f"-{digest}{LONGEST_SUFFIX}")
+    return f"{name[:prefix_chars]}-{digest}"
+
+
+def _normalized_parameters(workflow: Json) -> dict[str, str]:
+    """A workflow's parameters, with its date in UTC, so that equal work compares equal."""
+    spec = cast("Json", workflow["spec"])
+    arguments = cast("Json", spec.get("arguments") or {})
+    parameters = cast("list[dict[str, str]]", arguments.get("parameters") or [])
+    values = {parameter["name"]: parameter.get("value", "") for parameter in parameters}
+
+    annotations = cast("dict[str, str]", object_metadata(workflow).get("annotations") or {})
+    date = annotations.get(SCHEDULED_TIME_ANNOTATION) or values.get("logical-date")
+    if date:
+        with suppress(BadInput):  # a date that cannot be read fails in the workflow itself
+            moment = parse_moment(date, parse_time_zone(values.get("timezone", "")))
+            values["logical-date"] = moment.astimezone(UTC).isoformat()
+    return values

@@ -1,4 +1,4 @@
-"""A job on a schedule: registered, suspended, resumed, and filled in for days that have passed."""
+"""A job on a schedule: register it, suspend and resume it, backfill days that have passed."""
 
 from contextlib import suppress
 from datetime import UTC, date, datetime
@@ -13,7 +13,7 @@ from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.client import register_template, submit
 from imagekiln.workflows.client.connect import connect
 from imagekiln.workflows.client.status import FAILED_PHASES, WorkflowStatus, read_available_status
-from imagekiln.workflows.objects import Json, object_identity
+from imagekiln.workflows.objects import object_identity
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.cron import fire_times
 from imagekiln.workflows.templates.workflow import build_cron_workflow, cron_workflow_name
@@ -22,68 +22,97 @@ MAX_FIRE_TIMES = 400  # of one backfill: a year of nights
 
 
 def schedule(job: Job, cron: str, timezone: str = "UTC", argo: ArgoApi | None = None) -> str:
-    """Run the job on a schedule, such as `30 1 * * *`; give its name. Done again, it changes the schedule."""
+    """Run the job on a schedule, such as `30 1 * * *`; give the schedule's name.
+
+    A second call changes the schedule.
+    """
     argo = argo or connect()
     parse_time_zone(timezone)
-    made = build_cron_workflow(job, load_profile(job.cluster.profile), (cron,), timezone)
+    profile = load_profile(job.cluster.profile)
+    cron_workflow = build_cron_workflow(job, profile, (cron,), timezone)
+
     register_template(job, argo)
-    argo.apply(made)
-    return object_identity(made)[2]
+    argo.apply(cron_workflow)
+    _, _, name = object_identity(cron_workflow)
+    return name
 
 
 def suspend(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
-    """Let a schedule rest: nothing is fired."""
-    (argo or connect()).set_suspended(namespace, name, suspended=True)
+    """Suspend a schedule: it does not fire until it is resumed."""
+    argo = argo or connect()
+    argo.set_suspended(namespace, name, suspended=True)
 
 
 def resume(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
-    """Let a schedule go on. What it would have fired last, up to six hours ago, is caught up with."""
-    (argo or connect()).set_suspended(namespace, name, suspended=False)
+    """Resume a schedule. Argo makes up for the last fire time if that is under six hours ago."""
+    argo = argo or connect()
+    argo.set_suspended(namespace, name, suspended=False)
 
 
 def backfill(
     job: Job, first: date, last: date, argo: ArgoApi | None = None, *, retry: bool = False
 ) -> list[WorkflowStatus]:
-    """Start what the job's schedule would have fired from the first day to the last, as far as that has passed.
+    """Start the job for each fire time of its schedule from the first day to the last.
 
-    A firing that has been is the same run, so that nothing is made twice. Raises Missing where there is no schedule,
-    BadInput where it has not fired, or too often. With `retry`, what ended failed, blank or missing is made again.
+    Only fire times that have passed. One that the schedule has fired is the same run, so nothing
+    is made twice. With `retry`, what ended failed, blank or missing in these runs is made again.
+
+    Raises Missing where there is no schedule, BadInput for no fire times or too many.
     """
     argo = argo or connect()
-    crons, zone = _read_schedule(job, argo)
-    now, days = datetime.now(UTC), f"from {first} to {last}"
-    # Planned before its time, a run would freeze prompts that are still being written.
-    due = takewhile(
-        lambda at: at <= now, merge(*(fire_times(cron, zone, first, last) for cron in crons))
-    )
-    found = list(
-        islice(dict.fromkeys(islice(due, MAX_FIRE_TIMES * len(crons) + 1)), MAX_FIRE_TIMES + 1)
-    )
-    if not found:
-        raise BadInput(
-            f"{cron_workflow_name(job)}: has not fired {days}. Name days that have passed."
-        )
-    if len(found) > MAX_FIRE_TIMES:
-        raise BadInput(
-            f"{cron_workflow_name(job)}: fired more than {MAX_FIRE_TIMES} times {days}. Name fewer days."
-        )
-    return [
-        (None if retry else _scheduled_workflow(job, at, argo))
-        or submit(job, at.isoformat(), zone, argo, retry=retry)
-        for at in found
-    ]
+    crons, timezone = _read_schedule(job, argo)
+    times = _past_fire_times(crons, timezone, first, last)
+    _require_reasonable_number(times, f"{cron_workflow_name(job)}: from {first} to {last}")
 
-
-def _scheduled_workflow(job: Job, at: datetime, argo: ArgoApi) -> WorkflowStatus | None:
-    """The workflow that Argo made of a firing, by the name that it gives it, unless it is gone or has failed."""
-    with suppress(Missing):
-        name = f"{cron_workflow_name(job)}-{at.timestamp():.0f}"
-        found = read_available_status(argo.get("Workflow", job.cluster.namespace, name))
-        return None if found.phase in FAILED_PHASES else found
-    return None
+    statuses = []
+    for fire_time in times:
+        status = None if retry else _fired_workflow(job, fire_time, argo)
+        if status is None:
+            status = submit(job, fire_time.isoformat(), timezone, argo, retry=retry)
+        statuses.append(status)
+    return statuses
 
 
 def _read_schedule(job: Job, argo: ArgoApi) -> tuple[list[str], str]:
-    there = argo.get("CronWorkflow", job.cluster.namespace, cron_workflow_name(job))
-    spec = cast("Json", there["spec"])
-    return cast("list[str]", spec["schedules"]), str(spec.get("timezone") or "UTC")
+    """The cron lines and the time zone of the job's schedule. Raises Missing."""
+    name = cron_workflow_name(job)
+    cron_workflow = argo.get("CronWorkflow", job.cluster.namespace, name)
+    spec = cast("dict[str, object]", cron_workflow["spec"])
+    crons = cast("list[str]", spec["schedules"])
+    timezone = str(spec.get("timezone") or "UTC")
+    return crons, timezone
+
+
+def _past_fire_times(crons: list[str], timezone: str, first: date, last: date) -> list[datetime]:
+    """The fire times of all cron lines, in order and each once; one too many where there are more.
+
+    None that is still to come: planned early, a run would freeze prompts not yet written.
+    """
+    now = datetime.now(UTC)
+    times_by_cron = [fire_times(cron, timezone, first, last) for cron in crons]
+    all_times = merge(*times_by_cron)
+    past = takewhile(lambda fire_time: fire_time <= now, all_times)
+    bounded = islice(past, MAX_FIRE_TIMES * len(crons) + 1)  # the lines may share fire times
+    unique = dict.fromkeys(bounded)
+    return list(islice(unique, MAX_FIRE_TIMES + 1))
+
+
+def _require_reasonable_number(times: list[datetime], where: str) -> None:
+    if not times:
+        raise BadInput(f"{where}, the schedule has not fired. Name days in the past.")
+    if len(times) > MAX_FIRE_TIMES:
+        raise BadInput(
+            f"{where}, the schedule fires more than {MAX_FIRE_TIMES} times. Name fewer days."
+        )
+
+
+def _fired_workflow(job: Job, fire_time: datetime, argo: ArgoApi) -> WorkflowStatus | None:
+    """The workflow that the schedule made at this time, unless it is gone or has failed."""
+    # Argo names it by the schedule and the time in seconds.
+    name = f"{cron_workflow_name(job)}-{fire_time.timestamp():.0f}"
+    with suppress(Missing):
+        workflow = argo.get("Workflow", job.cluster.namespace, name)
+        status = read_available_status(workflow)
+        if status.phase not in FAILED_PHASES:
+            return status
+    return None

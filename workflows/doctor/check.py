@@ -1,4 +1,4 @@
-"""One prerequisite of a cluster: whether it is met, and what to do where it is not."""
+"""The result of a check, and the decorator that makes a function a check."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,39 +8,40 @@ from typing import Literal, ParamSpec
 from imagekiln.steps.errors import BadInput
 
 P = ParamSpec("P")
-CheckStatus = Literal["ok", "wrong", "unknown"]
+CheckVerdict = Literal["ok", "wrong", "unknown"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What looking at something gave. `remedy` is absent where there is nothing to do."""
+    """What a check function found. `remedy` is None where there is nothing to do."""
 
-    verdict: CheckStatus
+    verdict: CheckVerdict
     says: str
     remedy: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DoctorCheck:
-    """A finding, by the name of the prerequisite."""
+    """A finding under the name of its check, as doctor prints it."""
 
     name: str
-    verdict: CheckStatus
+    verdict: CheckVerdict
     says: str
     remedy: str | None = None
 
 
 class Unreadable(BadInput):
-    """Something that may not be read, and what to ask for."""
+    """The user has no right to read something. `remedy` says which right to ask for."""
 
     def __init__(self, says: str, remedy: str) -> None:
         """Take both as sentences."""
         super().__init__(f"{says} {remedy}")
-        self.message, self.remedy = says, remedy
+        self.says = says
+        self.remedy = remedy
 
 
 def ok(says: str, remedy: str | None = None) -> Finding:
-    """Nothing is in the way; `remedy` says what might still be better."""
+    """The prerequisite is met."""
     return Finding("ok", says, remedy)
 
 
@@ -50,22 +51,22 @@ def wrong(says: str, remedy: str) -> Finding:
 
 
 def unknown(says: str, remedy: str) -> Finding:
-    """Something could not be looked at from here."""
+    """Neither this machine nor this user can tell."""
     return Finding("unknown", says, remedy)
 
 
 def doctor_check(name: str) -> Callable[[Callable[P, Finding]], Callable[P, DoctorCheck]]:
-    """Give findings their name. What may not be read is unknown, and never wrong."""
+    """Name a check function's findings. What the user may not read is unknown, never wrong."""
 
-    def named(look: Callable[P, Finding]) -> Callable[P, DoctorCheck]:
-        @wraps(look)
-        def checked(*given: P.args, **named: P.kwargs) -> DoctorCheck:
+    def decorate(find: Callable[P, Finding]) -> Callable[P, DoctorCheck]:
+        @wraps(find)
+        def check(*args: P.args, **kwargs: P.kwargs) -> DoctorCheck:
             try:
-                found = look(*given, **named)
+                finding = find(*args, **kwargs)
             except Unreadable as error:
-                found = unknown(error.message, error.remedy)
-            return DoctorCheck(name, found.verdict, found.says, found.remedy)
+                finding = unknown(error.says, error.remedy)
+            return DoctorCheck(name, finding.verdict, finding.says, finding.remedy)
 
-        return checked
+        return check
 
-    return named
+    return decorate

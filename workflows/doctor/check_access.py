@@ -1,12 +1,7 @@
-"""Whether the namespace is there, and people and pods may do there what they must."""
+"""The namespace, and what the user and the pods may do in it."""
 
 from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
-from imagekiln.workflows.doctor.cluster_view import (
-    SUBMITTER_ADVICE,
-    AccessRight,
-    ClusterView,
-    ResourceKind,
-)
+from imagekiln.workflows.doctor.cluster_view import AccessRight, ClusterView, ResourceKind
 from imagekiln.workflows.doctor.kube_fields import get_mapping, get_texts
 from imagekiln.workflows.doctor.node_fit import NODES
 from imagekiln.workflows.profiles.profile import Profile
@@ -26,11 +21,12 @@ CHILD_WORKFLOW_RIGHTS = tuple(
     AccessRight(verb, "workflows", ARGO_GROUP)
     for verb in ("create", "get", "list", "patch", "watch")
 )
+POD_ACCOUNT = "imagekiln"
 ACCOUNT_RIGHTS = {
-    "imagekiln": RESULT_RIGHTS,
+    POD_ACCOUNT: RESULT_RIGHTS,
     "imagekiln-further": RESULT_RIGHTS + CHILD_WORKFLOW_RIGHTS,
 }
-# By them, clouds give a service account's pods rights without a key.
+# With one of these, a cloud gives the pods of a ServiceAccount rights without a key.
 IDENTITY_ANNOTATIONS = (
     "eks.amazonaws.com/role-arn",
     "iam.gke.io/gcp-service-account",
@@ -39,108 +35,146 @@ IDENTITY_ANNOTATIONS = (
 NAMESPACES = ResourceKind("api/v1", "namespaces")
 SERVICE_ACCOUNTS = ResourceKind("api/v1", "serviceaccounts", namespaced=True)
 SECRETS = ResourceKind("api/v1", "secrets", namespaced=True)
+READ_SECRETS = AccessRight("get", "secrets")
 POD_SECURITY_LABEL = "pod-security.kubernetes.io/enforce"
-APPLY_MANIFESTS = "Apply the manifests: kubectl apply -k workflows/cluster/overlays/whole-cluster (or own-namespace)."
+APPLY_MANIFESTS = (
+    "Apply the manifests: `kubectl apply -k workflows/cluster/overlays/whole-cluster` "
+    "(or own-namespace)."
+)
 
 
 @doctor_check("namespace")
 def check_namespace_exists(view: ClusterView, profile: Profile) -> Finding:
-    """The namespace is there, and its Pod Security lets the profile's pods in."""
-    found = view.get(NAMESPACES, view.namespace)
-    if found is None:
+    """The namespace exists, and its Pod Security admits the profile's pods."""
+    namespace = view.get(NAMESPACES, view.namespace)
+    if namespace is None:
         return wrong(
-            f"There is no namespace {view.namespace}.",
+            f"Namespace {view.namespace} does not exist.",
             f"{APPLY_MANIFESTS} Or set cluster.namespace.",
         )
-    level = get_texts(found, "metadata", "labels").get(POD_SECURITY_LABEL)
-    if level in ("restricted", "baseline") and profile.cache and profile.cache.host_path:
-        says = f"{view.namespace} enforces Pod Security {level!r}, which refuses the profile's cache.host_path."
+    level = get_texts(namespace, "metadata", "labels").get(POD_SECURITY_LABEL)
+    mounts_host_path = profile.cache is not None and profile.cache.host_path
+    if level in ("restricted", "baseline") and mounts_host_path:
         return wrong(
-            says,
-            f"Keep models in cache.claim or cache.image, or label the namespace {POD_SECURITY_LABEL}=privileged.",
+            f"Namespace {view.namespace} enforces Pod Security {level!r}, which rejects the "
+            "profile's cache.host_path.",
+            "Keep models in cache.claim or cache.image, or run `kubectl label --overwrite "
+            f"namespace {view.namespace} {POD_SECURITY_LABEL}=privileged`.",
         )
-    return ok(
-        f"{view.namespace} is there; Pod Security {f'{level!r} lets our pods in' if level else 'is not set'}."
-    )
+    admission = f"Pod Security {level!r} admits the pods" if level else "Pod Security is not set"
+    return ok(f"Namespace {view.namespace} exists; {admission}.")
 
 
 @doctor_check("your-rights")
 def check_user_rights(view: ClusterView, *, by_server: bool = False) -> Finding:
-    """Who asks may submit, watch, stop, schedule and read logs; Argo's server asks what its own token may."""
+    """The user may submit, watch, stop, schedule and read logs.
+
+    With an Argo server, the rights that count are those of its token, which nobody here can ask.
+    """
     missing = [str(right) for right in SUBMITTER_RIGHTS if not view.is_allowed(right)]
     if not missing:
-        return ok(f"You may submit, watch, stop and schedule in {view.namespace}, and read logs.")
-    says = f"You may not {', '.join(missing)} in {view.namespace}"
+        return ok(f"You can submit, watch, stop, schedule and read logs in {view.namespace}.")
+    says = f"You cannot {', '.join(missing)} in namespace {view.namespace}"
     if by_server:
         return unknown(
-            f"{says}, by kubeconfig; Argo's server goes by ARGO_TOKEN.", SUBMITTER_ADVICE
+            f"{says} by kubeconfig. Jobs go to the Argo server, which uses the rights of "
+            "ARGO_TOKEN.",
+            view.submitter_advice,
         )
-    return wrong(f"{says}.", SUBMITTER_ADVICE)
+    return wrong(f"{says}.", view.submitter_advice)
 
 
 @doctor_check("service-accounts")
 def check_service_accounts(view: ClusterView) -> Finding:
-    """The pods' accounts are there."""
+    """The ServiceAccounts of the pods exist."""
     missing = [account for account in ACCOUNT_RIGHTS if view.get(SERVICE_ACCOUNTS, account) is None]
     if missing:
-        return wrong(f"There is no service account {' and no '.join(missing)}.", APPLY_MANIFESTS)
-    return ok(f"{' and '.join(ACCOUNT_RIGHTS)} are there.")
+        verb = "does" if len(missing) == 1 else "do"
+        return wrong(
+            f"ServiceAccount {' and '.join(missing)} {verb} not exist in namespace "
+            f"{view.namespace}.",
+            APPLY_MANIFESTS,
+        )
+    return ok(f"ServiceAccounts {' and '.join(ACCOUNT_RIGHTS)} exist.")
 
 
 @doctor_check("pod-rights")
 def check_pod_rights(view: ClusterView) -> Finding:
-    """Pods may hand their outputs to Argo's controller, and those of large runs start further workflows."""
-    for account, wanted in ACCOUNT_RIGHTS.items():
-        missing = [str(right) for right in wanted if not view.is_account_allowed(account, right)]
+    """Pods may report results to Argo's controller; those of large runs may create workflows."""
+    for account, rights in ACCOUNT_RIGHTS.items():
+        missing = [str(right) for right in rights if not view.is_account_allowed(account, right)]
         if missing:
             return wrong(
-                f"Service account {account} may not {', '.join(missing)}.", APPLY_MANIFESTS
+                f"ServiceAccount {account} cannot {', '.join(missing)} in namespace "
+                f"{view.namespace}.",
+                APPLY_MANIFESTS,
             )
-    return ok("Pods may hand in their results.")
+    return ok("The pods' ServiceAccounts can report results to Argo.")
 
 
 @doctor_check("store-credentials")
 def check_store_credentials(view: ClusterView, output: str) -> Finding:
-    """Pods have a key to the object store, or an identity that stands for one. No value is looked at."""
-    if found := account_identity(view):
-        return ok(f"Service account imagekiln has an identity: {found}.")
+    """Pods have a key to the object store, or a cloud identity. No value of a key is read."""
+    identity = account_identity(view)
+    if identity is not None:
+        return ok(f"ServiceAccount {POD_ACCOUNT} has a cloud identity: {identity}.")
     if not output.startswith(("s3://", "s3a://")):
-        remedy = (
-            "Annotate it as your cloud says, or bind its identity to the account in another way."
-        )
-        return unknown(f"Service account imagekiln shows no identity for {output}.", remedy)
-    secret, keys = (
-        next(iter(STORAGE_SECRETS.values()))[0],
-        [key for _, key in STORAGE_SECRETS.values()],
-    )
-    if not view.is_allowed(AccessRight("get", "secrets")):
-        remedy = f"Ask who may: Secret {secret} needs {' and '.join(keys)}, or the account imagekiln an identity."
-        return unknown("You may not read Secrets, which is as it should be.", remedy)
-    found_secret = view.get(SECRETS, secret)
-    if found_secret is None and _runs_on_aws(view):
-        remedy = f"EKS Pod Identity and a node's role are not to be seen from here; without one, make Secret {secret}."
         return unknown(
-            f"There is no Secret {secret}, and service account imagekiln shows no identity.", remedy
+            f"ServiceAccount {POD_ACCOUNT} has no annotation of a cloud identity for {output}.",
+            f"`kubectl annotate serviceaccount {POD_ACCOUNT} -n {view.namespace} KEY=VALUE` as "
+            "your cloud's documentation says, unless the identity is bound in another way.",
         )
-    there = get_mapping(found_secret, "data")
-    if missing := [key for key in keys if not there.get(key)]:
-        remedy = "Fill in workflows/cluster/base/secrets.example.yaml, or annotate the account with an identity."
-        return wrong(f"Secret {secret} does not have {' and '.join(missing)}.", remedy)
-    return ok(f"Secret {secret} has {' and '.join(keys)}.")
+    return _find_s3_keys(view)
 
 
 def account_identity(view: ClusterView) -> str | None:
-    """The annotation by which the pods' account has an identity that stands for a key, if it has one."""
-    account = get_texts(view.get(SERVICE_ACCOUNTS, "imagekiln"), "metadata", "annotations")
-    return next((key for key in IDENTITY_ANNOTATIONS if account.get(key)), None)
+    """The annotation that gives the pods' ServiceAccount a cloud identity, if it has one."""
+    account = view.get(SERVICE_ACCOUNTS, POD_ACCOUNT)
+    annotations = get_texts(account, "metadata", "annotations")
+    return next((key for key in IDENTITY_ANNOTATIONS if annotations.get(key)), None)
+
+
+def _find_s3_keys(view: ClusterView) -> Finding:
+    """Whether the Secret that pods read their S3 keys from exists and has them."""
+    secret_name = next(iter(STORAGE_SECRETS.values()))[0]
+    keys = [key for _, key in STORAGE_SECRETS.values()]
+    key_names = " and ".join(keys)
+    if not view.is_allowed(READ_SECRETS):
+        return unknown(
+            "You cannot read Secrets, which is as it should be.",
+            f"Ask somebody who can: Secret {secret_name} needs {key_names}, unless ServiceAccount "
+            f"{POD_ACCOUNT} has a cloud identity. "
+            f"`kubectl describe secret {secret_name} -n {view.namespace}` shows no values.",
+        )
+    secret = view.get(SECRETS, secret_name)
+    if secret is None and _runs_on_aws(view):
+        return unknown(
+            f"Secret {secret_name} does not exist, and ServiceAccount {POD_ACCOUNT} has no "
+            "annotation of a cloud identity.",
+            "EKS Pod Identity and a node's IAM role do not show here. Without either: "
+            + _create_secret_command(view, secret_name, keys),
+        )
+    data = get_mapping(secret, "data")
+    missing = [key for key in keys if not data.get(key)]
+    if missing:
+        return wrong(
+            f"Secret {secret_name} does not have {' and '.join(missing)}.",
+            f"{_create_secret_command(view, secret_name, keys)} Or give ServiceAccount "
+            f"{POD_ACCOUNT} a cloud identity.",
+        )
+    return ok(f"Secret {secret_name} has {key_names}.")
+
+
+def _create_secret_command(view: ClusterView, name: str, keys: list[str]) -> str:
+    literals = " ".join(f"--from-literal={key}=..." for key in keys)
+    return f"`kubectl create secret generic {name} -n {view.namespace} {literals}`."
 
 
 def _runs_on_aws(view: ClusterView) -> bool:
-    """Whether the nodes are AWS's, which may give pods rights that no object of the namespace shows."""
+    """Whether nodes are AWS's, which may give pods rights that no object of the namespace shows."""
     try:
-        return any(
-            str(get_mapping(node, "spec").get("providerID", "")).startswith("aws:")
-            for node in view.list_objects(NODES)
-        )
+        nodes = view.list_objects(NODES)
     except Unreadable:
         return False
+    provider_ids = [str(get_mapping(node, "spec").get("providerID", "")) for node in nodes]
+    return any(provider_id.startswith("aws:") for provider_id in provider_ids)

@@ -1,18 +1,23 @@
-"""Whether GPUs can be claimed, their driver is new enough, and somebody measures them."""
+"""The GPUs themselves: their claims, their driver and their metrics."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
-from imagekiln.workflows.doctor.check_gpus import fit_generate
+from imagekiln.workflows.doctor.check_nodes import fit_generate
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
-from imagekiln.workflows.doctor.kube_fields import count_noun, get_mapping, get_mappings
-from imagekiln.workflows.doctor.node_fit import MAX_SHOWN, Node, list_nodes
+from imagekiln.workflows.doctor.kube_fields import (
+    count_noun,
+    get_mapping,
+    get_mappings,
+    object_namespace,
+)
+from imagekiln.workflows.doctor.node_fit import MAX_LISTED, Node, list_nodes
 from imagekiln.workflows.objects import Json
 from imagekiln.workflows.profiles.profile import Profile
 
-MIN_DRIVER_CUDA_13 = 580  # what CUDA 13 needs, which PyPI's wheels of torch 2.15 are built for
-MIN_DRIVER_CUDA_12 = 525  # what CUDA 12 needs
+MIN_DRIVER_CUDA_13 = 580  # CUDA 13 needs it, which PyPI's wheels of torch 2.15 are built for
+MIN_DRIVER_CUDA_12 = 525
 GPU_IMAGE_NAME = "imagekiln-gpu"
 DRIVER_LABELS = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.major")
 CLAIM_TEMPLATES = ResourceKind("apis/resource.k8s.io/v1", "resourceclaimtemplates", namespaced=True)
@@ -23,112 +28,121 @@ EXPORTER_LABELS = (
     "app.kubernetes.io/name=dcgm-exporter",
     "app=nvidia-dcgm-exporter",  # the GPU Operator's
     "app.kubernetes.io/name=gke-managed-dcgm-exporter",
-    "app.kubernetes.io/component=dcgm-exporter",  # CloudWatch's operator, on EKS
+    "app.kubernetes.io/component=dcgm-exporter",  # the CloudWatch operator's, on EKS
 )
 INSTALL_DRA_DRIVER = "Install the DRA driver of your GPUs; Kubernetes must be 1.34 or later."
+INSTALL_EXPORTER = (
+    "Dashboards show no GPUs without DCGM exporter; jobs run all the same. Install it, or the "
+    "NVIDIA GPU Operator: https://github.com/NVIDIA/dcgm-exporter"
+)
 
 
 @doctor_check("gpu-claim")
 def check_gpu_claim(view: ClusterView, name: str) -> Finding:
-    """The claim template is there, its device classes too, and a driver publishes devices."""
-    there = view.get(CLAIM_TEMPLATES, name)
-    if there is None:
-        remedy = "Make it: workflows/cluster/gpus/resource-claim-template.yaml is one."
-        return wrong(f"There is no ResourceClaimTemplate {name}.", remedy)
-    requests = get_mappings(there, "spec", "spec", "devices", "requests")
-    classes = sorted({found for each in requests for found in _device_classes(each)})
+    """The claim template and its device classes exist, and a driver publishes devices."""
+    template = view.get(CLAIM_TEMPLATES, name)
+    if template is None:
+        return wrong(
+            f"ResourceClaimTemplate {name} does not exist in namespace {view.namespace}.",
+            f"Create one: `kubectl apply -n {view.namespace} -f "
+            "workflows/cluster/gpus/resource-claim-template.yaml`.",
+        )
+    classes = _device_classes(template)
     missing = [each for each in classes if view.get(DEVICE_CLASSES, each) is None]
     if missing:
         return wrong(
-            f"{name} asks for device class {', '.join(missing)}, which is not there.",
+            f"ResourceClaimTemplate {name} asks for DeviceClass {', '.join(missing)}, which does "
+            "not exist.",
             INSTALL_DRA_DRIVER,
         )
-    devices = Counter(
-        {
-            str(get_mapping(each, "spec").get("driver")): 0
-            for each in view.list_objects(RESOURCE_SLICES)
-        }
-    )
-    for each in view.list_objects(RESOURCE_SLICES):
-        devices[str(get_mapping(each, "spec").get("driver"))] += len(
-            get_mappings(each, "spec", "devices")
-        )
+    devices = _devices_by_driver(view)
     if not devices.total():
-        return wrong(
-            "No driver publishes a device (there is none in any ResourceSlice).", INSTALL_DRA_DRIVER
-        )
-    said = ", ".join(
-        f"{count_noun(number, 'device')} of {driver}" for driver, number in sorted(devices.items())
-    )
-    return ok(f"{name} asks for {', '.join(classes)}; the cluster has {said}.")
-
-
-def _device_classes(request: Json) -> list[str]:
-    """A request names its class, or a list of requests of which the first that fits is taken."""
-    either = [get_mapping(request, "exactly"), *get_mappings(request, "firstAvailable")]
-    return [str(each["deviceClassName"]) for each in either if each.get("deviceClassName")]
+        return wrong("No driver publishes a device: no ResourceSlice has one.", INSTALL_DRA_DRIVER)
+    counts = [f"{count_noun(devices[driver], 'device')} of {driver}" for driver in sorted(devices)]
+    return ok(f"{name} asks for {', '.join(classes)}; the cluster has {', '.join(counts)}.")
 
 
 @doctor_check("driver")
 def check_driver(view: ClusterView, profile: Profile, image: str) -> Finding:
-    """The GPUs' driver runs the CUDA that our image brings; what another image brings, nobody here knows."""
+    """The GPUs' driver runs the CUDA of our image; what another image needs is not known here."""
     nodes = fit_generate(list_nodes(view), profile, sized=False).nodes
     if not nodes:
-        return unknown("There is no node to look at.", "See gpu-nodes.")
-    versions = {node.name: version for node in nodes if (version := _driver_version(node))}
-    old = {
-        name: version
-        for name, version in versions.items()
-        if int(version.partition(".")[0]) < MIN_DRIVER_CUDA_13
-    }
-    if old:
-        names = ", ".join(
-            f"{name} has {version}" for name, version in list(old.items())[:MAX_SHOWN]
-        )
-        if image.rpartition("/")[2].partition("@")[0].partition(":")[0] != GPU_IMAGE_NAME:
-            remedy = f"CUDA 13 needs {MIN_DRIVER_CUDA_13} or later, CUDA 12 runs on {MIN_DRIVER_CUDA_12}: see which one your image has."
-            return unknown(f"{image} is no image of ours, and {names}.", remedy)
-        says = f"The image's CUDA 13 needs driver {MIN_DRIVER_CUDA_13} or later; {names}."
-        return wrong(
-            says,
-            "Update the driver, or keep the job off these nodes by a label in a profile of your own.",
-        )
+        return unknown("There is no node to check.", "See gpu-nodes.")
+    versions = _driver_versions(nodes)
     if not versions:
-        remedy = f"Install GPU feature discovery, or see nvidia-smi on a node: {MIN_DRIVER_CUDA_13} or later is needed."
-        return unknown("No node with GPUs says its driver's version.", remedy)
-    return ok(
-        f"{', '.join(sorted(set(versions.values())))}{_note_unlabeled(nodes, versions)}; CUDA 13 needs {MIN_DRIVER_CUDA_13}."
-    )
+        return unknown(
+            "No node with GPUs has a label with its driver's version.",
+            "Install GPU feature discovery, or run nvidia-smi on a node: "
+            f"{MIN_DRIVER_CUDA_13} or later is needed.",
+        )
+    old = [name for name, version in versions.items() if _is_too_old(version)]
+    if old:
+        listed = ", ".join(f"{name} has {versions[name]}" for name in old[:MAX_LISTED])
+        return _old_driver(image, listed)
 
-
-def _driver_version(node: Node) -> str | None:
-    found = [
-        node.labels[key]
-        for key in DRIVER_LABELS
-        if node.labels.get(key, "").partition(".")[0].isdecimal()
-    ]
-    return found[0] if found else None
-
-
-def _note_unlabeled(nodes: Sequence[Node], versions: dict[str, str]) -> str:
-    silent = len(nodes) - len(versions)
-    return f" ({count_noun(silent, 'node')} without that label)" if silent else ""
+    unlabeled = len(nodes) - len(versions)
+    note = f" ({count_noun(unlabeled, 'node')} without that label)" if unlabeled else ""
+    distinct = ", ".join(sorted(set(versions.values())))
+    return ok(f"Driver {distinct}{note}; CUDA 13 needs {MIN_DRIVER_CUDA_13} or later.")
 
 
 @doctor_check("gpu-metrics")
 def check_gpu_metrics(view: ClusterView) -> Finding:
-    """Somebody measures the GPUs. The job does not need it."""
-    remedy = (
-        "Without DCGM exporter, the dashboards show no GPU: install it, or NVIDIA's GPU Operator."
+    """DCGM exporter measures the GPUs. Jobs do not need it."""
+    exporters: list[Json] = []
+    for label in EXPORTER_LABELS:
+        query = f"labelSelector={label}"
+        exporters += view.list_objects(DAEMON_SETS, query, everywhere=True)
+    if not exporters:
+        return unknown("No DaemonSet of DCGM exporter exists.", INSTALL_EXPORTER)
+    namespaces = sorted({object_namespace(exporter) for exporter in exporters})
+    return ok(f"DCGM exporter runs in namespace {', '.join(namespaces)}.")
+
+
+def _device_classes(template: Json) -> list[str]:
+    """The device classes that a claim template names: a request names one, or alternatives."""
+    classes: set[str] = set()
+    for request in get_mappings(template, "spec", "spec", "devices", "requests"):
+        exact = get_mapping(request, "exactly")
+        for choice in (exact, *get_mappings(request, "firstAvailable")):
+            if choice.get("deviceClassName"):
+                classes.add(str(choice["deviceClassName"]))
+    return sorted(classes)
+
+
+def _devices_by_driver(view: ClusterView) -> Counter[str]:
+    devices: Counter[str] = Counter()
+    for resource_slice in view.list_objects(RESOURCE_SLICES):
+        driver = str(get_mapping(resource_slice, "spec").get("driver"))
+        devices[driver] += len(get_mappings(resource_slice, "spec", "devices"))
+    return devices
+
+
+def _driver_versions(nodes: Sequence[Node]) -> Mapping[str, str]:
+    """The driver's version by node, of those nodes that have a label with it."""
+    versions: dict[str, str] = {}
+    for node in nodes:
+        for label in reversed(DRIVER_LABELS):  # the full version wins
+            version = node.labels.get(label, "")
+            if version.partition(".")[0].isdecimal():
+                versions[node.name] = version
+    return versions
+
+
+def _is_too_old(version: str) -> bool:
+    return int(version.partition(".")[0]) < MIN_DRIVER_CUDA_13
+
+
+def _old_driver(image: str, nodes: str) -> Finding:
+    """Old drivers are wrong for our image; another image may bring an older CUDA."""
+    image_name = image.rpartition("/")[2].partition("@")[0].partition(":")[0]
+    if image_name != GPU_IMAGE_NAME:
+        return unknown(
+            f"{image} is not Imagekiln's own image, and {nodes}.",
+            f"Check which CUDA it has: CUDA 13 needs driver {MIN_DRIVER_CUDA_13} or later, "
+            f"CUDA 12 needs {MIN_DRIVER_CUDA_12}.",
+        )
+    return wrong(
+        f"CUDA 13 of the image needs driver {MIN_DRIVER_CUDA_13} or later; {nodes}.",
+        "Update the driver, or exclude these nodes by a label in a profile of your own.",
     )
-    found = [
-        each
-        for labels in EXPORTER_LABELS
-        for each in view.list_objects(DAEMON_SETS, f"labelSelector={labels}", everywhere=True)
-    ]
-    if not found:
-        return unknown("No DCGM exporter is to be seen.", remedy)
-    where = ", ".join(
-        sorted({str(get_mapping(each, "metadata").get("namespace")) for each in found})
-    )
-    return ok(f"DCGM exporter is in namespace {where}.")

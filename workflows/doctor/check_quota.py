@@ -1,4 +1,4 @@
-"""Whether the namespace's quotas and limits let our pods in, and how many at once."""
+"""The namespace's quotas and limits: whether they admit our pods, and how many at once."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -8,6 +8,7 @@ from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
 from imagekiln.workflows.doctor.kube_fields import (
     count_noun,
     format_amount,
+    get_list,
     get_mapping,
     get_mappings,
     get_quantities,
@@ -25,7 +26,7 @@ from imagekiln.workflows.profiles.profile import Profile
 QUOTAS = ResourceKind("api/v1", "resourcequotas", namespaced=True)
 LIMIT_RANGES = ResourceKind("api/v1", "limitranges", namespaced=True)
 COMPUTE_RESOURCES = ("cpu", "memory")
-# Our pods have a deadline and requests, so of quotas for some pods only these count them.
+# Of the scopes that a quota may be restricted to, those of pods with a deadline and requests.
 POD_SCOPES = ("Terminating", "NotBestEffort")
 
 
@@ -33,134 +34,165 @@ POD_SCOPES = ("Terminating", "NotBestEffort")
 def check_resource_quota(
     view: ClusterView, profile: Profile, parallelism: int, priorities: Sequence[str]
 ) -> Finding:
-    """Each pod fits into every quota; fewer than `parallelism` at once is no fault."""
+    """Every quota has room for each pod. Room for fewer than `parallelism` at once is enough."""
     quotas = [each for each in view.list_objects(QUOTAS) if _applies_to_pods(each, priorities)]
-    if never := [said for each in quotas for said in _impossible_pods(each, profile)]:
+    if not quotas:
+        return ok("The namespace has no quota for these pods.")
+
+    impossible = [message for quota in quotas for message in _impossible_pods(quota, profile)]
+    if impossible:
         return wrong(
-            f"{' '.join(never)}", "Raise the quota, or ask for less in a profile of your own."
+            " ".join(impossible),
+            f"Raise it: `kubectl edit resourcequota -n {view.namespace}`. "
+            "Or ask for less in a profile of your own.",
         )
-    if "limits.cpu" in {
-        key for each in quotas for key in _hard_limits(each)
-    } and not _has_default_cpu_limit(view):
-        says = "A quota counts limits.cpu, and pods without a CPU limit, as ours are, are refused by it."
+    counts_cpu_limits = any("limits.cpu" in _hard_limits(quota) for quota in quotas)
+    if counts_cpu_limits and not _has_default_cpu_limit(view):
         return wrong(
-            says,
-            "Take limits.cpu out of the quota, or give containers one by a LimitRange's default.",
+            "A quota counts limits.cpu, so it rejects pods without a CPU limit, as ours are.",
+            "Remove limits.cpu from the quota, or give containers a default limit by a "
+            f"LimitRange: `kubectl edit resourcequota -n {view.namespace}`.",
         )
-    rooms = {
-        key: room
-        for each in quotas
-        for key, room in _pods_that_fit(_hard_limits(each), _usage_by_step(profile)["generate"])
-    }
-    if rooms and min(rooms.values()) < parallelism:
-        tight = min(rooms, key=lambda key: rooms[key])
-        return ok(
-            f"Room for {count_noun(rooms[tight], 'GPU pod')} at once, by {tight}; the job's parallelism is {parallelism}."
-        )
-    return ok(
-        f"Room for {count_noun(parallelism, 'GPU pod')} at once." if quotas else "No quota is set."
-    )
+    return _room_for_pods(quotas, profile, parallelism)
 
 
 @doctor_check("limit-range")
 def check_limit_range(view: ClusterView, profile: Profile) -> Finding:
-    """No container, and no pod, is larger or smaller than a LimitRange allows."""
-    items = [
-        item
-        for each in view.list_objects(LIMIT_RANGES)
-        for item in get_mappings(each, "spec", "limits")
-    ]
-    if faults := [said for item in items for said in _limit_range_faults(item, profile)]:
-        return wrong(" ".join(dict.fromkeys(faults)), "Change the LimitRange, or the profile.")
-    return ok("Our containers are within it." if items else "None is set.")
+    """Every container, and every pod, is within the LimitRanges."""
+    items = _limit_range_items(view)
+    if not items:
+        return ok("The namespace has no LimitRange.")
+    violations = [message for item in items for message in _limit_range_violations(item, profile)]
+    if violations:
+        return wrong(
+            " ".join(dict.fromkeys(violations)),
+            f"Change the LimitRange: `kubectl edit limitrange -n {view.namespace}`. "
+            "Or change the profile.",
+        )
+    return ok("The pods and their containers are within the LimitRange.")
 
 
-def _usage_by_step(profile: Profile) -> dict[str, dict[str, Decimal]]:
-    """By step: what one pod counts for, by a quota's names."""
-    return {step: _pod_usage(pod) for step, pod in resources_by_step(profile).items()}
-
-
-def _pod_usage(pod: PodResources) -> dict[str, Decimal]:
-    one = {"pods": Decimal(1), "count/pods": Decimal(1)}
-    requests = {f"requests.{key}": value for key, value in pod.requests.items()}
-    short = {
-        key: pod.requests[key] for key in COMPUTE_RESOURCES
-    }  # cpu is another name for requests.cpu
-    return one | requests | short | {f"limits.{key}": value for key, value in pod.limits.items()}
-
-
-def _hard_limits(made: Json) -> dict[str, Decimal]:
-    return get_quantities(made, "spec", "hard")
-
-
-def _impossible_pods(made: Json, profile: Profile) -> Iterator[str]:
-    for step, asked in _usage_by_step(profile).items():
-        for key, most in _hard_limits(made).items():
-            if asked.get(key, Decimal(0)) > most:
-                said = f"asks for {format_amount(key, asked[key])} of {key}, of which there are {format_amount(key, most)} in all"
-                yield f"Quota {object_name(made)} never lets a pod of {step} in: it {said}."
-
-
-def _pods_that_fit(
-    hard: Mapping[str, Decimal], asked: Mapping[str, Decimal]
-) -> Iterator[tuple[str, int]]:
-    yield from ((key, int(most // asked[key])) for key, most in hard.items() if asked.get(key))
-
-
-def _applies_to_pods(made: Json, priorities: Sequence[str]) -> bool:
-    """Whether a quota is for our pods: one may be for pods of some scope, or of some priority class."""
-    scopes = get_mapping(made, "spec").get("scopes")
-    if any(scope not in POD_SCOPES for scope in (scopes if isinstance(scopes, list) else ())):
+def _applies_to_pods(quota: Json, priorities: Sequence[str]) -> bool:
+    """Whether a quota counts our pods: it may be restricted to scopes or priority classes."""
+    if any(scope not in POD_SCOPES for scope in get_list(quota, "spec", "scopes")):
         return False
-    return all(
-        _matches_scope(each, priorities)
-        for each in get_mappings(made, "spec", "scopeSelector", "matchExpressions")
-    )
+    expressions = get_mappings(quota, "spec", "scopeSelector", "matchExpressions")
+    return all(_matches_scope(expression, priorities) for expression in expressions)
 
 
 def _matches_scope(expression: Json, priorities: Sequence[str]) -> bool:
     if expression.get("scopeName") != "PriorityClass":
         return expression.get("scopeName") in POD_SCOPES
-    values = expression.get("values")
-    named = bool(set(priorities) & set(values if isinstance(values, list) else ()))
-    return {
-        "In": named,
-        "NotIn": not named,
+    values = get_list(expression, "values")
+    is_listed = any(priority in values for priority in priorities)
+    matches_by_operator = {
+        "In": is_listed,
+        "NotIn": not is_listed,
         "Exists": bool(priorities),
         "DoesNotExist": not priorities,
-    }[str(expression.get("operator"))]
+    }
+    return matches_by_operator[str(expression.get("operator"))]
 
 
-def _has_default_cpu_limit(view: ClusterView) -> bool:
-    items = [
-        item
-        for each in view.list_objects(LIMIT_RANGES)
-        for item in get_mappings(each, "spec", "limits")
-    ]
-    return any(
-        "cpu" in get_mapping(item, "default") or "cpu" in get_mapping(item, "max") for item in items
+def _impossible_pods(quota: Json, profile: Profile) -> Iterator[str]:
+    """The steps whose pods the quota never admits, as sentences."""
+    for step, usage in _usage_by_step(profile).items():
+        for resource, limit in _hard_limits(quota).items():
+            amount = usage.get(resource, Decimal(0))
+            if amount > limit:
+                yield (
+                    f"Quota {object_name(quota)} never admits a pod of {step}: it asks for "
+                    f"{format_amount(resource, amount)} of {resource}, and the quota is "
+                    f"{format_amount(resource, limit)}."
+                )
+
+
+def _room_for_pods(quotas: Sequence[Json], profile: Profile, parallelism: int) -> Finding:
+    """How many pods of generate the quotas admit at once."""
+    usage = _usage_by_step(profile)["generate"]
+    room: dict[str, int] = {}
+    for quota in quotas:
+        for resource, limit in _hard_limits(quota).items():
+            if usage.get(resource):
+                pods = int(limit // usage[resource])
+                room[resource] = min(pods, room.get(resource, pods))
+
+    tightest = min(room, key=room.__getitem__, default=None)
+    if tightest is None or room[tightest] >= parallelism:
+        return ok(f"Room for {count_noun(parallelism, 'GPU pod')} at once.")
+    return ok(
+        f"Room for {count_noun(room[tightest], 'GPU pod')} at once, by {tightest}; "
+        f"the job's parallelism is {parallelism}."
     )
 
 
-def _limit_range_faults(item: Json, profile: Profile) -> Iterator[str]:
-    """What is wrong by one item of a LimitRange, in sentences."""
-    most, least = get_quantities(item, "max"), get_quantities(item, "min")
+def _usage_by_step(profile: Profile) -> dict[str, dict[str, Decimal]]:
+    """What one pod of each step counts for, by the names that quotas use."""
+    return {step: _pod_usage(pod) for step, pod in resources_by_step(profile).items()}
+
+
+def _pod_usage(pod: PodResources) -> dict[str, Decimal]:
+    usage = {"pods": Decimal(1), "count/pods": Decimal(1)}
+    for resource, amount in pod.requests.items():
+        usage[f"requests.{resource}"] = amount
+    for resource in COMPUTE_RESOURCES:  # a quota on cpu is one on requests.cpu
+        usage[resource] = pod.requests[resource]
+    for resource, amount in pod.limits.items():
+        usage[f"limits.{resource}"] = amount
+    return usage
+
+
+def _hard_limits(quota: Json) -> dict[str, Decimal]:
+    return get_quantities(quota, "spec", "hard")
+
+
+def _limit_range_items(view: ClusterView) -> list[Json]:
+    ranges = view.list_objects(LIMIT_RANGES)
+    return [item for each in ranges for item in get_mappings(each, "spec", "limits")]
+
+
+def _has_default_cpu_limit(view: ClusterView) -> bool:
+    """Whether a LimitRange gives containers a CPU limit; `max` is a default limit too."""
+    return any(
+        "cpu" in get_mapping(item, field)
+        for item in _limit_range_items(view)
+        for field in ("default", "max")
+    )
+
+
+def _limit_range_violations(item: Json, profile: Profile) -> Iterator[str]:
+    """What is out of bounds by one item of a LimitRange, as sentences."""
+    lowest = get_quantities(item, "min")
+    highest = _upper_bounds(item)
+    for subject, resources in _limited_subjects(item, profile).items():
+        for resource, amount in resources.requests.items():
+            bound = None
+            if amount > highest.get(resource, amount):
+                bound = highest[resource]
+            elif amount < lowest.get(resource, amount):
+                bound = lowest[resource]
+            if bound is not None:
+                yield (
+                    f"{subject} asks for {format_amount(resource, amount)} of {resource}; "
+                    f"the LimitRange's bound is {format_amount(resource, bound)}."
+                )
+
+
+def _upper_bounds(item: Json) -> Mapping[str, Decimal]:
+    """The most that a request may be: `max`, or the limit that a container gets by default."""
+    highest = get_quantities(item, "max")
+    has_default = item.get("type") == "Container" and "cpu" in get_mapping(item, "default")
+    return get_quantities(item, "default") | highest if has_default else highest
+
+
+def _limited_subjects(item: Json, profile: Profile) -> Mapping[str, PodResources]:
+    """The containers or pods that an item of a LimitRange is about."""
     if item.get("type") == "Container":
-        # Where a container has no limit, it gets this one, and may not request more.
-        most = (
-            get_quantities(item, "default") | most
-            if "cpu" in get_mapping(item, "default")
-            else most
-        )
-        sizes = {
+        return {
             "generate": main_container_resources(profile.generate, profile.gpu),
             "plan": main_container_resources(profile.steps),
+            "Argo's own container": argo_container_resources(),
         }
-        sizes["Argo's own container"] = argo_container_resources()
-    else:
-        sizes = resources_by_step(profile) if item.get("type") == "Pod" else {}
-    for who, size in sizes.items():
-        for key, value in size.requests.items():
-            if value > most.get(key, value) or value < least.get(key, value):
-                bound = most[key] if value > most.get(key, value) else least[key]
-                yield f"{who} asks for {format_amount(key, value)} of {key}; the LimitRange's bound is {format_amount(key, bound)}."
+    if item.get("type") == "Pod":
+        return resources_by_step(profile)
+    return {}

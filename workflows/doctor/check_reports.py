@@ -1,13 +1,13 @@
-"""Whether Argo can keep the report that its page shows."""
+"""Argo's artifact repository: whether Argo can store the report that its page shows."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import yaml
 
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
-from imagekiln.workflows.doctor.check_access import SECRETS, account_identity
-from imagekiln.workflows.doctor.check_namespace import CONFIG_MAPS
-from imagekiln.workflows.doctor.cluster_view import AccessRight, ClusterView
+from imagekiln.workflows.doctor.check_access import READ_SECRETS, SECRETS, account_identity
+from imagekiln.workflows.doctor.check_profile import CONFIG_MAPS
+from imagekiln.workflows.doctor.cluster_view import ClusterView
 from imagekiln.workflows.doctor.kube_fields import get_mapping, get_texts
 from imagekiln.workflows.objects import Json
 from imagekiln.workflows.templates.pod import STORAGE_SECRETS
@@ -15,34 +15,81 @@ from imagekiln.workflows.templates.pod import STORAGE_SECRETS
 REPOSITORIES_CONFIG_MAP = "artifact-repositories"
 DEFAULT_REPOSITORY_ANNOTATION = "workflows.argoproj.io/default-artifact-repository"
 STORAGE_SECRET = STORAGE_SECRETS["AWS_ACCESS_KEY_ID"][0]
-KEYLESS_ADVICE = "Make it, or write useSDKCreds: true in place of the Secrets, as workflows/cluster/base/artifacts.yaml says."
-APPLY_ARTIFACTS = "Apply workflows/cluster/base/artifacts.yaml with your bucket, or set report_artifact: false in a profile."
+SECRET_FIELDS = ("accessKeySecret", "secretKeySecret", "sessionTokenSecret")
+APPLY_ARTIFACTS = (
+    "Put your bucket into workflows/cluster/base/artifacts.yaml and run `kubectl apply -f` on it, "
+    "or set report_artifact: false in a profile of your own."
+)
 
 
 @doctor_check("report-artifact")
 def check_report_artifact(view: ClusterView) -> Finding:
-    """Argo has a place for the report, and what it is reached by: without that, aggregate's pod does not start."""
-    found = view.get(CONFIG_MAPS, REPOSITORIES_CONFIG_MAP)
-    if found is None:
-        return wrong(f"There is no ConfigMap {REPOSITORIES_CONFIG_MAP}.", APPLY_ARTIFACTS)
-    key, there = (
-        get_texts(found, "metadata", "annotations").get(DEFAULT_REPOSITORY_ANNOTATION),
-        get_texts(found, "data"),
-    )
-    if key not in there:
+    """Argo has a repository for the report, and the key to it; aggregate's pod waits for both."""
+    config_map = view.get(CONFIG_MAPS, REPOSITORIES_CONFIG_MAP)
+    if config_map is None:
         return wrong(
-            f"ConfigMap {REPOSITORIES_CONFIG_MAP} has no repository that its annotation {DEFAULT_REPOSITORY_ANNOTATION} names.",
+            f"ConfigMap {REPOSITORIES_CONFIG_MAP} does not exist in namespace {view.namespace}.",
             APPLY_ARTIFACTS,
         )
-    place = get_mapping(_parse_yaml(there[key]), "s3")
-    if not place:
+    repositories = get_texts(config_map, "data")
+    annotations = get_texts(config_map, "metadata", "annotations")
+    key = annotations.get(DEFAULT_REPOSITORY_ANNOTATION)
+    if key not in repositories:
         return wrong(
-            f"{REPOSITORIES_CONFIG_MAP}/{key} is no S3 repository, which the report needs.",
+            f"ConfigMap {REPOSITORIES_CONFIG_MAP} does not have the repository that its "
+            f"annotation {DEFAULT_REPOSITORY_ANNOTATION} names.",
             APPLY_ARTIFACTS,
         )
-    return _check_secrets(view, place) or ok(
-        f"Argo keeps reports by {REPOSITORIES_CONFIG_MAP}/{key}."
+    repository = get_mapping(_parse_yaml(repositories[key]), "s3")
+    if not repository:
+        return wrong(
+            f"{REPOSITORIES_CONFIG_MAP}/{key} is not an S3 repository, which the report needs.",
+            APPLY_ARTIFACTS,
+        )
+    problem = _find_missing_secrets(view, repository)
+    return problem or ok(f"Argo stores reports in {REPOSITORIES_CONFIG_MAP}/{key}.")
+
+
+def _find_missing_secrets(view: ClusterView, repository: Json) -> Finding | None:
+    """What is wrong, or unknown, about the Secrets that a repository names."""
+    has_identity = account_identity(view) is not None
+    names = set(_secret_names(repository))
+    if not has_identity:
+        # The pods themselves need this one then: store-credentials reports it.
+        names.discard(STORAGE_SECRET)
+
+    if view.is_allowed(READ_SECRETS):
+        missing = sorted(name for name in names if view.get(SECRETS, name) is None)
+        if not missing:
+            return None
+        return wrong(
+            f"Argo reads its key for reports from Secret {' and '.join(missing)}, which does not "
+            f"exist in namespace {view.namespace}: aggregate's pod would not start.",
+            _keyless_advice(view, missing),
+        )
+    if names and has_identity:
+        return unknown(
+            "The pods' ServiceAccount has a cloud identity, but Argo reads its key for reports "
+            f"from Secret {' and '.join(sorted(names))}. Without it, aggregate's pod does not "
+            "start.",
+            _keyless_advice(view, sorted(names)),
+        )
+    return None
+
+
+def _keyless_advice(view: ClusterView, names: Sequence[str]) -> str:
+    return (
+        f"Create it: `kubectl create secret generic {names[0]} -n {view.namespace} "
+        "--from-literal=KEY=VALUE`, with the keys that the repository names. Or write useSDKCreds: "
+        "true instead of the Secrets, as workflows/cluster/base/artifacts.yaml explains."
     )
+
+
+def _secret_names(repository: Json) -> Iterator[str]:
+    for field in SECRET_FIELDS:
+        name = get_mapping(repository, field).get("name")
+        if name:
+            yield str(name)
 
 
 def _parse_yaml(text: str) -> object:
@@ -50,28 +97,3 @@ def _parse_yaml(text: str) -> object:
         return yaml.safe_load(text)
     except yaml.YAMLError:
         return None
-
-
-def _check_secrets(view: ClusterView, place: Json) -> Finding | None:
-    """What is wrong, or not to be seen, with the Secrets that a repository names."""
-    apart = account_identity(view) is not None
-    # Without an identity, the pods have the key too, and store-credentials says where it is missing.
-    names = sorted(set(_secret_names(place)) - (set() if apart else {STORAGE_SECRET}))
-    if view.is_allowed(AccessRight("get", "secrets")):
-        missing = [name for name in names if view.get(SECRETS, name) is None]
-        says = f"Argo keeps reports by Secret {' and '.join(missing)}, which is not there:"
-        return (
-            wrong(f"{says} aggregate's pod would not start.", KEYLESS_ADVICE) if missing else None
-        )
-    if names and apart:
-        says = f"The pods' account has an identity, but Argo keeps reports by Secret {' and '.join(names)}."
-        return unknown(
-            f"{says} Where that is not there, aggregate's pod does not start.", KEYLESS_ADVICE
-        )
-    return None
-
-
-def _secret_names(place: Json) -> Iterator[str]:
-    for key in ("accessKeySecret", "secretKeySecret", "sessionTokenSecret"):
-        if name := get_mapping(place, key).get("name"):
-            yield str(name)

@@ -1,4 +1,4 @@
-"""Whether the job's storage does what the job needs, as far as this machine can tell with its own credentials."""
+"""The job's storage, as far as this machine can tell with its own credentials."""
 
 from contextlib import suppress
 from uuid import uuid4
@@ -16,25 +16,28 @@ from imagekiln.workflows.templates.workflow import require_reachable_paths
 
 PROBE = b"imagekiln doctor writes this, and removes it\n"
 LOGIN_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
-LOCAL_ADVICE = "Pods may reach it all the same. Set this machine's credentials and endpoint, and run doctor again."
+LOCAL_ADVICE = (
+    "Pods may reach it all the same. To check from here, set AWS_ACCESS_KEY_ID, "
+    "AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL, and run doctor again."
+)
 
 
 @doctor_check("places")
 def check_paths(job: Job) -> Finding:
-    """Pods can reach what the job names: nothing of it lies on this machine."""
+    """Pods can reach every path that the job names."""
     try:
         require_reachable_paths(job)
     except BadInput as error:
-        return wrong(str(error), "Pods see no disk of this machine: use a bucket.")
-    return ok("Nothing lies on this machine only.")
+        return wrong(str(error), "Pods cannot read this machine's disk: use a bucket.")
+    return ok("The job names no path on this machine.")
 
 
 @doctor_check("output")
 def check_output(job: Job) -> Finding:
-    """The store takes an object, refuses to write it twice, and lets it be removed."""
+    """The store takes an object, refuses to overwrite it, and lets it be removed."""
     if not is_remote_uri(job.output):
         return unknown(
-            f"{job.output} is a place on this machine.", "Write a URI, such as s3://bucket/folder."
+            f"{job.output} is a path on this machine.", "Write a URI, such as s3://bucket/folder."
         )
     try:
         return _probe_store(open_store(job.output), careful=job.unconditional_writes == "refuse")
@@ -44,23 +47,24 @@ def check_output(job: Job) -> Finding:
 
 @doctor_check("prompts")
 def check_prompts(job: Job) -> Finding:
-    """The first object that each of the job's patterns names can be read."""
+    """The first object that each of the job's patterns matches can be read."""
     undated = [pattern for pattern in job.prompt_patterns if not DATE_PLACEHOLDER.search(pattern)]
     try:
         for pattern in undated:
-            _find_first_object(pattern)
+            _require_readable(pattern)
     except KilnError as error:
         return _storage_finding(error)
     if len(undated) < len(job.prompt_patterns):
         return unknown(
-            "Whose prompts there are depends on the date.", "See `imagekiln plan --date` for one."
+            "Which prompts there are depends on the date.",
+            "Check one date: `imagekiln plan JOB --date 2026-11-21`.",
         )
     return ok(f"{', '.join(undated)} can be read.")
 
 
 @doctor_check("tuning")
 def check_tuning(job: Job) -> Finding:
-    """The file that the job takes its batches from can be read."""
+    """The file that the job takes its batch sizes from can be read."""
     name = job.batch.tuning or ""
     try:
         read_tuning_file(name)
@@ -70,32 +74,35 @@ def check_tuning(job: Job) -> Finding:
 
 
 def _probe_store(store: Store, *, careful: bool) -> Finding:
+    """Create a small object, with `careful` try to overwrite it, and remove it."""
     key = f".imagekiln-doctor-{uuid4().hex}"
     store.create(key, PROBE)
-    kept = f" The probe stays, as {store.uri_of(key)}."
+    leftover = f" The probe could not be removed: {store.uri_of(key)}."
     try:
         if careful:
             require_conditional_writes(store, key, PROBE)
     finally:
-        with suppress(KilnError):  # a store may let nobody delete, and nothing of ours needs to
+        with suppress(KilnError):  # a store may forbid deletion: no step of a job needs it
             store.remove(key)
-            kept = ""
-    return ok(f"{store.uri} takes new objects{', each once' if careful else ''}.{kept}")
+            leftover = ""
+    conditions = ", and refuses to overwrite them" if careful else ""
+    return ok(f"{store.uri} takes new objects{conditions}.{leftover}")
 
 
-def _find_first_object(pattern: str) -> None:
-    found = expand_pattern(pattern)
-    if not found:
+def _require_readable(pattern: str) -> None:
+    """Raise Missing unless the pattern matches an object that exists."""
+    uris = expand_pattern(pattern)
+    if not uris:
         raise Missing(f"{pattern}: no such file or bucket.")
     if pattern.startswith(BUNDLED_PREFIX):
         return
-    folder, _, name = found[0].rpartition("/")
+    folder, _, name = uris[0].rpartition("/")
     if not open_store(folder).exists(name):
-        raise Missing(f"{found[0]}: no such file.")
+        raise Missing(f"{uris[0]}: no such file.")
 
 
 def _storage_finding(error: KilnError) -> Finding:
-    """Away or without a login, a store says nothing of what pods may do; one that refuses does."""
+    """A store that rejects this machine is wrong; one out of reach says nothing about pods."""
     if isinstance(error, TryAgain) or type(error.__cause__).__name__ in LOGIN_ERRORS:
         return unknown(str(error), LOCAL_ADVICE)
-    return wrong(str(error), "Correct the job, or the rights of its key.")
+    return wrong(str(error), "Correct the job, or the rights of the key that you use.")

@@ -1,4 +1,4 @@
-"""What the Kubernetes API tells of a cluster: read only, and asked for once."""
+"""A cluster as doctor sees it: read-only, each list requested once."""
 
 from dataclasses import dataclass
 from typing import cast
@@ -6,21 +6,26 @@ from urllib.parse import quote
 
 from imagekiln.steps.errors import Missing
 from imagekiln.workflows.client.failures import Forbidden
-from imagekiln.workflows.client.http import ApiConnection
+from imagekiln.workflows.client.http import JSON_TYPE, ApiConnection
 from imagekiln.workflows.client.kubernetes import KubernetesApi
 from imagekiln.workflows.doctor.check import Unreadable
 from imagekiln.workflows.objects import Json
 
 PAGE_LIMIT = "500"
-METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
-AUTHORIZATION_API = "apis/authorization.k8s.io/v1"
-DOCTOR_ADVICE = "Ask for the ClusterRole imagekiln-doctor (workflows/cluster/overlays/whole-cluster/doctor.yaml)."
-SUBMITTER_ADVICE = "Ask for the Role imagekiln-submitter (workflows/cluster/base/access.yaml)."
+METADATA_TYPE = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
+AUTHORIZATION_GROUP = "authorization.k8s.io/v1"
+AUTHORIZATION_API = f"apis/{AUTHORIZATION_GROUP}"
+CLUSTER_READER_ADVICE = (
+    "Ask a cluster administrator for the ClusterRole imagekiln-doctor: "
+    "`kubectl apply -k workflows/cluster/overlays/whole-cluster`, then "
+    "`kubectl create clusterrolebinding NAME --clusterrole=imagekiln-doctor --user=YOU`."
+)
+DISCOVERY_ADVICE = "Ask a cluster administrator for the ClusterRole system:discovery."
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceKind:
-    """A kind of object: its API and plural, and whether it lies in namespaces."""
+    """A kind of object: the path of its API, its plural, and whether it is namespaced."""
 
     api: str
     plural: str
@@ -36,151 +41,157 @@ class AccessRight:
     group: str = ""
 
     def __str__(self) -> str:
-        """As people say it."""
+        """The verb and the resource, as in `get pods/log`."""
         return f"{self.verb} {self.resource}"
 
 
 class ClusterView:
-    """A cluster, seen from one of its namespaces. Every method raises Unseen where one may not, and TryAgain."""
+    """A cluster, seen from one of its namespaces. Every method raises Unreadable and TryAgain."""
 
     def __init__(self, connection: ApiConnection, namespace: str) -> None:
-        """Take the connection that is to be used."""
+        """Use a connection; nothing is sent yet."""
         self._connection = connection
-        self._listed: dict[tuple[ResourceKind, str], list[Json]] = {}
+        self._lists: dict[tuple[ResourceKind, str], list[Json]] = {}
         self.url = connection.url
         self.namespace = namespace
 
+    @property
+    def submitter_advice(self) -> str:
+        """How the user gets the rights of a submitter in the namespace."""
+        return (
+            "Ask an administrator for the Role imagekiln-submitter: "
+            f"`kubectl create rolebinding NAME -n {self.namespace} "
+            "--role=imagekiln-submitter --user=YOU`."
+        )
+
     def version(self) -> str:
-        """The API's version, such as v1.34.4."""
+        """The version of Kubernetes, such as v1.34.4."""
         return str(self._get_public("version")["gitVersion"])
 
     def resource_names(self, api: str) -> frozenset[str]:
-        """The plurals that an API, such as apis/apps/v1, has. None where it is not there."""
+        """The plurals that an API such as apis/apps/v1 serves; none where it does not exist."""
         try:
-            found = self._get_public(api)
+            resources = self._get_public(api)["resources"]
         except Missing:
             return frozenset()
-        return frozenset(str(each["name"]) for each in cast("list[Json]", found["resources"]))
+        return frozenset(str(resource["name"]) for resource in cast("list[Json]", resources))
 
     def get(self, kind: ResourceKind, name: str) -> Json | None:
-        """An object by its name; None where there is none."""
+        """An object by its name; None where it does not exist."""
         try:
-            return self._connection.request(
-                "GET", f"{self._kind_path(kind)}/{quote(name, safe='')}"
-            )
+            return self._connection.request("GET", f"{self._path(kind)}/{quote(name, safe='')}")
         except Missing:
             return None
         except Forbidden as error:
-            raise _unreadable(kind) from error
+            raise self._unreadable(kind) from error
 
     def list_objects(
         self, kind: ResourceKind, query: str = "", *, everywhere: bool = False
     ) -> list[Json]:
-        """The objects of a kind, in the namespace or in all of them; with a `query` such as labelSelector=a=b."""
-        if (kind, query) not in self._listed:
-            path = f"{kind.api}/{kind.plural}" if everywhere else self._kind_path(kind)
+        """The objects of a kind that match a query such as labelSelector=a=b.
+
+        In the namespace, or `everywhere` on the cluster.
+        """
+        if (kind, query) not in self._lists:
+            path = f"{kind.api}/{kind.plural}" if everywhere else self._path(kind)
             try:
-                self._listed[kind, query] = self._list_pages(path, query)
+                self._lists[kind, query] = self._list_pages(path, query)
             except Missing:
-                self._listed[kind, query] = []
+                self._lists[kind, query] = []
             except Forbidden as error:
-                raise _unreadable(kind, everywhere=everywhere) from error
-        return self._listed[kind, query]
+                raise self._unreadable(kind, everywhere=everywhere) from error
+        return self._lists[kind, query]
 
     def list_metadata(self, kind: ResourceKind) -> list[Json]:
-        """The metadata of a kind's objects in the namespace, without the rest: a workflow can have a megabyte."""
+        """The metadata alone of a kind's objects in the namespace: a workflow may be a megabyte."""
         try:
-            return self._list_pages(self._kind_path(kind), "", METADATA_ONLY)
-        except Forbidden as error:
-            raise _unreadable(kind) from error
+            return self._list_pages(self._path(kind), "", accept=METADATA_TYPE)
         except Missing:
             return []
+        except Forbidden as error:
+            raise self._unreadable(kind) from error
 
     def is_allowed(self, right: AccessRight) -> bool:
-        """Whether who asks has a right in the namespace."""
-        return self._is_review_allowed(
-            f"{AUTHORIZATION_API}/selfsubjectaccessreviews",
-            "SelfSubjectAccessReview",
-            self._review_spec(right),
-        )
+        """Whether the user has a right in the namespace."""
+        body = self._review("SelfSubjectAccessReview", right)
+        return self._send_review(f"{AUTHORIZATION_API}/selfsubjectaccessreviews", body)
 
     def is_account_allowed(self, account: str, right: AccessRight) -> bool:
-        """Whether a service account of the namespace has a right there."""
-        groups = [
-            "system:serviceaccounts",
-            f"system:serviceaccounts:{self.namespace}",
-            "system:authenticated",
-        ]
-        user: Json = {"user": f"system:serviceaccount:{self.namespace}:{account}", "groups": groups}
+        """Whether a ServiceAccount of the namespace has a right there."""
+        body = self._review("LocalSubjectAccessReview", right)
+        body["metadata"] = {"namespace": self.namespace}
+        body["spec"] = _account_spec(self.namespace, account) | cast("Json", body["spec"])
         path = f"{AUTHORIZATION_API}/namespaces/{self.namespace}/localsubjectaccessreviews"
-        return self._is_review_allowed(
-            path, "LocalSubjectAccessReview", self._review_spec(right) | user
-        )
+        return self._send_review(path, body)
 
-    def dry_run_apply(self, made: Json) -> Json:
-        """What an object of Argo's would be if it were applied. Nothing is written."""
+    def dry_run_apply(self, manifest: Json) -> Json:
+        """The object that applying a manifest of Argo's would result in. Nothing is written."""
         try:
-            return KubernetesApi(self._connection).apply(made, dry_run=True)
+            return KubernetesApi(self._connection).apply(manifest, dry_run=True)
         except Forbidden as error:
             raise Unreadable(
-                f"You may not apply a {made['kind']}, not even to see what it would change.",
-                SUBMITTER_ADVICE,
+                f"You cannot apply a {manifest['kind']}, not even as a dry run.",
+                self.submitter_advice,
             ) from error
 
+    def _path(self, kind: ResourceKind) -> str:
+        if kind.namespaced:
+            return f"{kind.api}/namespaces/{self.namespace}/{kind.plural}"
+        return f"{kind.api}/{kind.plural}"
+
     def _get_public(self, path: str) -> Json:
+        """What Kubernetes shows to every authenticated user by default."""
         try:
             return self._connection.request("GET", path)
         except Forbidden as error:
-            raise Unreadable(
-                f"You may not read /{path}.", "Ask for the ClusterRole system:discovery."
-            ) from error
+            raise Unreadable(f"You cannot read /{path}.", DISCOVERY_ADVICE) from error
 
-    def _list_pages(self, path: str, query: str, accept: str = "application/json") -> list[Json]:
-        key, _, value = query.partition("=")
-        return list(
-            self._connection.list_items(
-                path, {"limit": PAGE_LIMIT} | ({key: value} if key else {}), accept
-            )
-        )
+    def _list_pages(self, path: str, query: str, accept: str = JSON_TYPE) -> list[Json]:
+        parameters = {"limit": PAGE_LIMIT}
+        if query:
+            key, _, value = query.partition("=")
+            parameters[key] = value
+        return list(self._connection.list_items(path, parameters, accept))
 
-    def _review_spec(self, right: AccessRight) -> Json:
-        resource, _, part = right.resource.partition("/")
-        asked = {
+    def _review(self, kind: str, right: AccessRight) -> Json:
+        resource, _, subresource = right.resource.partition("/")
+        attributes = {
             "namespace": self.namespace,
             "verb": right.verb,
             "group": right.group,
             "resource": resource,
         }
-        return {"resourceAttributes": asked | ({"subresource": part} if part else {})}
-
-    def _is_review_allowed(self, path: str, kind: str, spec: Json) -> bool:
-        # A local review must say its namespace twice.
-        about: Json = {"namespace": self.namespace} if kind.startswith("Local") else {}
-        body: Json = {
-            "apiVersion": "authorization.k8s.io/v1",
+        if subresource:
+            attributes["subresource"] = subresource
+        return {
+            "apiVersion": AUTHORIZATION_GROUP,
             "kind": kind,
-            "metadata": about,
-            "spec": spec,
+            "metadata": {},
+            "spec": {"resourceAttributes": attributes},
         }
+
+    def _send_review(self, path: str, body: Json) -> bool:
         try:
-            return bool(
-                cast("Json", self._connection.request("POST", path, body=body)["status"]).get(
-                    "allowed"
-                )
-            )
+            answer = self._connection.request("POST", path, body=body)
         except Forbidden as error:
-            raise Unreadable(f"You may not create a {kind}.", SUBMITTER_ADVICE) from error
+            raise Unreadable(
+                f"You cannot create a {body['kind']}.", self.submitter_advice
+            ) from error
+        return bool(cast("Json", answer["status"]).get("allowed"))
 
-    def _kind_path(self, kind: ResourceKind) -> str:
-        return (
-            f"{kind.api}/namespaces/{self.namespace}/{kind.plural}"
-            if kind.namespaced
-            else f"{kind.api}/{kind.plural}"
-        )
+    def _unreadable(self, kind: ResourceKind, *, everywhere: bool = False) -> Unreadable:
+        in_namespace = kind.namespaced and not everywhere
+        advice = self.submitter_advice if in_namespace else CLUSTER_READER_ADVICE
+        return Unreadable(f"You cannot read {kind.plural}.", advice)
 
 
-def _unreadable(kind: ResourceKind, *, everywhere: bool = False) -> Unreadable:
-    return Unreadable(
-        f"You may not read {kind.plural}.",
-        SUBMITTER_ADVICE if kind.namespaced and not everywhere else DOCTOR_ADVICE,
-    )
+def _account_spec(namespace: str, account: str) -> Json:
+    """A ServiceAccount as an access review names it, with the groups that it is in."""
+    return {
+        "user": f"system:serviceaccount:{namespace}:{account}",
+        "groups": [
+            "system:serviceaccounts",
+            f"system:serviceaccounts:{namespace}",
+            "system:authenticated",
+        ],
+    }

@@ -7,6 +7,7 @@ from decimal import Decimal
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
 from imagekiln.workflows.doctor.kube_fields import (
     format_amount,
+    get_list,
     get_mappings,
     get_quantities,
     get_texts,
@@ -17,25 +18,29 @@ from imagekiln.workflows.profiles.profile import NodeLabel, PodSettings, Tolerat
 
 NODES = ResourceKind("api/v1", "nodes")
 BLOCKING_EFFECTS = ("NoSchedule", "NoExecute")
-MAX_SHOWN = 5
+# Kubernetes sets taints of these prefixes itself, on a node that is cordoned, new or not healthy.
+TEMPORARY_TAINT_PREFIXES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+MAX_LISTED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Taint:
-    """What keeps pods off a node that do not tolerate it."""
+    """A taint that keeps pods without a toleration off a node."""
 
     key: str
     value: str
     effect: str
 
     def __str__(self) -> str:
-        """As kubectl writes it."""
-        return f"{self.key}{'=' if self.value else ''}{self.value}:{self.effect}"
+        """As kubectl writes it: key=value:effect."""
+        if not self.value:
+            return f"{self.key}:{self.effect}"
+        return f"{self.key}={self.value}:{self.effect}"
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A machine of the cluster, and what it has for pods."""
+    """A node, and what it has for pods."""
 
     name: str
     labels: Mapping[str, str]
@@ -44,13 +49,13 @@ class Node:
     images: frozenset[str]
 
     def capacity(self, resource: str) -> Decimal:
-        """How much of a resource it has for pods."""
+        """How much of a resource the node has for pods."""
         return self.allocatable.get(resource, Decimal(0))
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFit:
-    """The nodes that are left; where none is, why."""
+    """The nodes that a pod fits on; where there are none, the reason and the remedy."""
 
     nodes: tuple[Node, ...]
     reason: str | None = None
@@ -58,166 +63,179 @@ class NodeFit:
 
 
 def list_nodes(view: ClusterView) -> tuple[Node, ...]:
-    """Every node. Raises Unseen."""
-    return tuple(map(_to_node, view.list_objects(NODES)))
+    """Every node of the cluster. Raises Unreadable."""
+    manifests = view.list_objects(NODES)
+    return tuple(_to_node(manifest) for manifest in manifests)
 
 
-def fit_pod(among: Sequence[Node], pod: PodSettings, requests: Mapping[str, Decimal]) -> NodeFit:
-    """The nodes with the pod's labels, without a taint that it does not tolerate, and with room for it when empty.
+def fit_pod(nodes: Sequence[Node], pod: PodSettings, requests: Mapping[str, Decimal]) -> NodeFit:
+    """The nodes with the pod's labels, no taint that it does not tolerate, and enough resources.
 
-    What a node's own daemons take is not counted, so that the largest pod may wait all the same.
+    Resources are those of an empty node: a pod that needs nearly all of them may still wait.
     """
-    wanted = [
-        *(NodeLabel(key=key, values=(value,)) for key, value in pod.node_selector.items()),
-        *pod.labels,
-    ]
-    left = [node for node in among if all(matches_label(node, label) for label in wanted)]
-    if not left:
-        return NodeFit(
-            (),
-            _explain_labels(among, wanted),
-            "Label nodes so, or have other labels in a profile of your own.",
+    selector = [NodeLabel(key=key, values=(value,)) for key, value in pod.node_selector.items()]
+    labels = [*selector, *pod.labels]
+    labeled = [node for node in nodes if all(matches_label(node, label) for label in labels)]
+    if not labeled:
+        remedy = (
+            "Label a node: `kubectl label node NODE KEY=VALUE`. "
+            "Or ask for other labels in a profile of your own."
         )
-    free = tuple(node for node in left if not _untolerated_taints(node, pod.tolerations))
-    if not free:
-        if resting := [
-            node
-            for node in left
-            if all(map(_is_temporary, _untolerated_taints(node, pod.tolerations)))
-        ]:
-            taints = sorted(
-                {
-                    str(taint)
-                    for node in resting
-                    for taint in _untolerated_taints(node, pod.tolerations)
-                }
-            )
-            says = f"{_name_nodes(resting)} would do, but takes no pods now: taint {_join_texts(taints)}."
-            return NodeFit(
-                (),
-                says,
-                "See why: kubectl describe node. One that was cordoned comes back by kubectl uncordon.",
-            )
-        taints = sorted(
-            {str(taint) for node in left for taint in _untolerated_taints(node, pod.tolerations)}
-        )
-        says = f"{_name_nodes(left)} would do, but the profile does not tolerate taint {_join_texts(taints)}."
-        return NodeFit((), says, "Add it to the profile's tolerations, or take the taint away.")
-    large = tuple(
-        node for node in free if all(node.capacity(key) >= value for key, value in requests.items())
-    )
-    return (
-        NodeFit(large)
-        if large
-        else NodeFit((), _explain_size(free, requests), "Ask for less in a profile of your own.")
-    )
+        return NodeFit((), _explain_labels(nodes, labels), remedy)
+
+    tolerated = [node for node in labeled if not _untolerated_taints(node, pod.tolerations)]
+    if not tolerated:
+        return _explain_taints(labeled, pod.tolerations)
+
+    large = [node for node in tolerated if _has_room(node, requests)]
+    if not large:
+        reason = _explain_size(tolerated, requests)
+        return NodeFit((), reason, "Ask for less in a profile of your own, or add a larger node.")
+    return NodeFit(tuple(large))
 
 
 def matches_label(node: Node, label: NodeLabel) -> bool:
-    """Whether a node's labels are as asked for."""
-    there = node.labels.get(label.key)
-    if label.operator in ("Exists", "DoesNotExist"):
-        return (there is not None) == (label.operator == "Exists")
-    if label.operator in ("In", "NotIn"):
-        return (there in label.values) == (label.operator == "In")
-    if there is None or not there.lstrip("-").isdecimal():
+    """Whether a node's labels match, as the scheduler compares them."""
+    value = node.labels.get(label.key)
+    match label.operator:
+        case "Exists":
+            return value is not None
+        case "DoesNotExist":
+            return value is None
+        case "In":
+            return value in label.values
+        case "NotIn":
+            return value not in label.values
+
+    if value is None or not value.lstrip("-").isdecimal():
         return False
-    return (
-        int(there) > int(label.values[0])
-        if label.operator == "Gt"
-        else int(there) < int(label.values[0])
-    )
+    bound = int(label.values[0])
+    return int(value) > bound if label.operator == "Gt" else int(value) < bound
 
 
-def _to_node(made: Json) -> Node:
-    taints = (
-        Taint(str(each["key"]), str(each.get("value", "")), str(each["effect"]))
-        for each in _blocking_taints(made)
-    )
-    images = [
-        image["names"]
-        for image in get_mappings(made, "status", "images")
-        if isinstance(image.get("names"), list)
+def _to_node(manifest: Json) -> Node:
+    taints = [
+        Taint(str(taint["key"]), str(taint.get("value", "")), str(taint["effect"]))
+        for taint in get_mappings(manifest, "spec", "taints")
+        if taint["effect"] in BLOCKING_EFFECTS
     ]
+    images = get_mappings(manifest, "status", "images")
     return Node(
-        object_name(made),
-        get_texts(made, "metadata", "labels"),
-        tuple(taints),
-        get_quantities(made, "status", "allocatable"),
-        frozenset(
-            str(each) for names in images for each in (names if isinstance(names, list) else ())
-        ),
+        name=object_name(manifest),
+        labels=get_texts(manifest, "metadata", "labels"),
+        taints=tuple(taints),
+        allocatable=get_quantities(manifest, "status", "allocatable"),
+        images=frozenset(str(name) for image in images for name in get_list(image, "names")),
     )
 
 
-def _blocking_taints(made: Json) -> list[Json]:
-    return [
-        each for each in get_mappings(made, "spec", "taints") if each["effect"] in BLOCKING_EFFECTS
-    ]
+def _has_room(node: Node, requests: Mapping[str, Decimal]) -> bool:
+    return all(
+        node.capacity(resource) >= amount  # of an empty node
+        for resource, amount in requests.items()
+    )
 
 
 def _untolerated_taints(node: Node, tolerations: Iterable[Toleration]) -> list[Taint]:
     return [
-        taint for taint in node.taints if not any(_tolerates(each, taint) for each in tolerations)
+        taint
+        for taint in node.taints
+        if not any(_tolerates(toleration, taint) for toleration in tolerations)
     ]
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    if toleration.key != taint.key or toleration.effect not in (None, taint.effect):
+    if toleration.key != taint.key:
         return False
-    return toleration.operator == "Exists" or (toleration.value or "") == taint.value
+    if toleration.effect not in (None, taint.effect):
+        return False
+    if toleration.operator == "Exists":
+        return True
+    return (toleration.value or "") == taint.value
+
+
+def _explain_taints(nodes: Sequence[Node], tolerations: Sequence[Toleration]) -> NodeFit:
+    """Which taints keep the pod off nodes that have its labels; temporary ones come first."""
+    taints_by_node = {node.name: _untolerated_taints(node, tolerations) for node in nodes}
+    resting = [node for node in nodes if all(map(_is_temporary, taints_by_node[node.name]))]
+    example = (resting or nodes)[0].name
+    taints = sorted(
+        {str(taint) for node in resting or nodes for taint in taints_by_node[node.name]}
+    )
+    if resting:
+        return NodeFit(
+            (),
+            f"{_name_nodes(resting)} would do, but is not schedulable now: "
+            f"taint {_list_texts(taints)}.",
+            f"See why: `kubectl describe node {example}`. "
+            f"If somebody cordoned it: `kubectl uncordon {example}`.",
+        )
+    return NodeFit(
+        (),
+        f"{_name_nodes(nodes)} would do, but the profile does not tolerate "
+        f"taint {_list_texts(taints)}.",
+        "Add it to the profile's tolerations, or remove it: "
+        f"`kubectl taint node {example} {taints[0]}-`.",
+    )
 
 
 def _is_temporary(taint: Taint) -> bool:
-    """Whether Kubernetes itself set a taint for a while: on a node that is cordoned, new, or not well."""
-    return taint.key.startswith(("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"))
+    return taint.key.startswith(TEMPORARY_TAINT_PREFIXES)
 
 
-def _explain_labels(among: Sequence[Node], wanted: Sequence[NodeLabel]) -> str:
-    """Each label that none of the nodes has as it is asked for, with the values that are there."""
-    unmet = [label for label in wanted if not any(matches_label(node, label) for node in among)]
-    if not unmet:
-        return f"{_none_has(among)} all of the labels {', '.join(label.key for label in wanted)} as asked for."
-    return " ".join(
-        f"{_none_has(among)} {_describe_label(label)}: {_describe_values(among, label.key)}."
-        for label in unmet
-    )
+def _explain_labels(nodes: Sequence[Node], labels: Sequence[NodeLabel]) -> str:
+    """The labels that no node matches, with the values that nodes do have."""
+    unmatched = [
+        label
+        for label in labels
+        if not any(matches_label(node, label) for node in nodes)  # by itself
+    ]
+    if unmatched:
+        return " ".join(_explain_label(nodes, label) for label in unmatched)
+    keys = ", ".join(label.key for label in labels)
+    return f"{_none_has(nodes)} all of the labels {keys} with the values asked for."
 
 
-def _describe_label(label: NodeLabel) -> str:
-    return f"label {label.key} {label.operator} {', '.join(label.values)}".rstrip()
+def _explain_label(nodes: Sequence[Node], label: NodeLabel) -> str:
+    requirement = f"{label.key} {label.operator} {', '.join(label.values)}".rstrip()
+    values = {node.labels[label.key] for node in nodes if label.key in node.labels}
+    actual = "no node has that label"
+    if values:
+        actual = f"its values are {_list_texts(sorted(values))}"
+    return f"{_none_has(nodes)} label {requirement}: {actual}."
 
 
-def _describe_values(among: Sequence[Node], key: str) -> str:
-    values = sorted({node.labels[key] for node in among if key in node.labels})
-    return f"its values are {_join_texts(values)}" if values else "none has that label"
+def _explain_size(nodes: Sequence[Node], requests: Mapping[str, Decimal]) -> str:
+    amounts: list[str] = []
+    shortages: list[str] = []
+    for resource, amount in requests.items():
+        text = f"{format_amount(resource, amount)} of {resource}"
+        amounts.append(text)
+        largest = max(node.capacity(resource) for node in nodes)
+        if amount > largest:
+            most = format_amount(resource, largest)
+            shortages.append(f"{text}, and no node has more than {most}")
+    if shortages:
+        return f"A pod asks for {'; for '.join(shortages)}."
+    return f"{_none_has(nodes)} all of these at once: {', '.join(amounts)}."
 
 
-def _explain_size(among: Sequence[Node], requests: Mapping[str, Decimal]) -> str:
-    most = {key: max(node.capacity(key) for node in among) for key in requests}
-    short = [key for key, value in requests.items() if value > most[key]]
-    if not short:
-        return f"{_none_has(among)} all at once: {', '.join(f'{format_amount(k, v)} {k}' for k, v in requests.items())}."
-    said = (
-        f"{format_amount(key, requests[key])} of {key}, and no node has more than {format_amount(key, most[key])}"
-        for key in short
-    )
-    return f"A pod asks for {'; for '.join(said)}."
+def _name_nodes(nodes: Sequence[Node]) -> str:
+    if len(nodes) == 1:
+        return f"Node {nodes[0].name}"
+    return f"Each of {len(nodes)} nodes"
 
 
-def _name_nodes(among: Sequence[Node]) -> str:
-    return f"Node {among[0].name}" if len(among) == 1 else f"{len(among)} nodes"
+def _none_has(nodes: Sequence[Node]) -> str:
+    if len(nodes) == 1:
+        return f"Node {nodes[0].name} does not have"
+    return f"None of {len(nodes)} nodes has"
 
 
-def _none_has(among: Sequence[Node]) -> str:
-    return (
-        f"Node {among[0].name} does not have"
-        if len(among) == 1
-        else f"None of {len(among)} nodes has"
-    )
-
-
-def _join_texts(texts: Sequence[str]) -> str:
-    return ", ".join(texts[:MAX_SHOWN]) + (
-        f" and {len(texts) - MAX_SHOWN} more" if len(texts) > MAX_SHOWN else ""
-    )
+def _list_texts(texts: Sequence[str]) -> str:
+    """The first few of the texts, and how many more there are."""
+    listed = ", ".join(texts[:MAX_LISTED])
+    more = len(texts) - MAX_LISTED
+    if more <= 0:
+        return listed
+    return f"{listed} and {more} more"

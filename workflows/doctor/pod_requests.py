@@ -1,4 +1,4 @@
-"""What a pod asks its cluster for: our container, and Argo's own beside it."""
+"""What a pod asks its cluster for: Imagekiln's container, and Argo's own beside it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,42 +9,45 @@ from imagekiln.workflows.profiles.profile import Gpu, PodSettings, Profile
 from imagekiln.workflows.templates.security import ARGO_RESOURCES
 
 ResourceAmounts = Mapping[str, Decimal]
+MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class PodResources:
-    """Requests and limits, by resource, in Kubernetes' own units: cores, bytes, pieces."""
+    """Requests and limits by resource, in the units of Kubernetes: cores, bytes, devices."""
 
     requests: ResourceAmounts
     limits: ResourceAmounts
 
 
-def argo_container_resources() -> PodResources:
-    """Argo's container that stays beside ours; the one that goes before it never takes more."""
-    return PodResources(
-        get_quantities(ARGO_RESOURCES, "requests"), get_quantities(ARGO_RESOURCES, "limits")
-    )
-
-
 def main_container_resources(pod: PodSettings, gpu: Gpu | None = None) -> PodResources:
-    """Our container in a pod. A claimed GPU is no resource of it."""
-    memory = {"memory": Decimal(round(pod.memory * 1024) * 2**20)}
-    pieces = {gpu.resource: Decimal(gpu.count)} if gpu and not gpu.claim else {}
-    return PodResources(
-        {"cpu": Decimal(round(pod.cpu * 1000)) / 1000} | memory | pieces, memory | pieces
-    )
+    """Imagekiln's container. A GPU by claim is not among its resources."""
+    cpu = Decimal(round(pod.cpu * 1000)) / 1000
+    limits = {"memory": Decimal(round(pod.memory * 1024) * MIB)}
+    if gpu is not None and not gpu.claim:
+        limits[gpu.resource] = Decimal(gpu.count)
+    return PodResources(requests={"cpu": cpu} | limits, limits=limits)
+
+
+def argo_container_resources() -> PodResources:
+    """Argo's sidecar; its init container never asks for more."""
+    requests = get_quantities(ARGO_RESOURCES, "requests")
+    limits = get_quantities(ARGO_RESOURCES, "limits")
+    return PodResources(requests, limits)
 
 
 def pod_resources(pod: PodSettings, gpu: Gpu | None = None) -> PodResources:
-    """A pod of both containers."""
-    ours, theirs = main_container_resources(pod, gpu), argo_container_resources()
+    """A pod with both containers."""
+    main = main_container_resources(pod, gpu)
+    argo = argo_container_resources()
     return PodResources(
-        _add_amounts(ours.requests, theirs.requests), _add_amounts(ours.limits, theirs.limits)
+        requests=_add_amounts(main.requests, argo.requests),
+        limits=_add_amounts(main.limits, argo.limits),
     )
 
 
 def resources_by_step(profile: Profile) -> dict[str, PodResources]:
-    """A pod of generate, and one of the CPU steps."""
+    """A pod of generate, and one of the CPU steps, which are all like plan's."""
     return {
         "generate": pod_resources(profile.generate, profile.gpu),
         "plan": pod_resources(profile.steps),
@@ -52,5 +55,8 @@ def resources_by_step(profile: Profile) -> dict[str, PodResources]:
 
 
 def _add_amounts(one: ResourceAmounts, other: ResourceAmounts) -> dict[str, Decimal]:
-    none = Decimal(0)
-    return {key: one.get(key, none) + other.get(key, none) for key in {**one, **other}}
+    zero = Decimal(0)
+    return {
+        resource: one.get(resource, zero) + other.get(resource, zero)
+        for resource in {**one, **other}
+    }

@@ -1,4 +1,6 @@
-"""What only a pod does around a step: its request, several GPUs, outputs, and how it ended.
+"""What only a pod does around a step, besides running it.
 
-Imports `client` and what is below it.
+`request` reads the job from the workflow's parameters, `workers` runs a process for each of a pod's
+GPUs, `outputs` writes what Argo hands to later steps, `outcome` reports how it all ended.
+Imports `client` and below.
 """

@@ -1,4 +1,4 @@
-"""The exit handler: how the workflow ended, in the log, and to a webhook where there is one."""
+"""How it ended: a pod's termination message, and the workflow's exit handler with its webhook."""
 
 import base64
 from collections.abc import Mapping
@@ -11,23 +11,15 @@ import requests
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.workflows.client.failures import root_cause_message
 
-TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes' own name, there in pods only
+TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes mounts it, in pods only
 MAX_MESSAGE_BYTES = 2000
-
-
-def write_termination_message(sentence: str) -> None:
-    """Say why the pod ends, where this is one."""
-    if TERMINATION_LOG.is_file():
-        with suppress(OSError):  # the sentence is in the log too
-            TERMINATION_LOG.write_bytes(sentence.encode()[:MAX_MESSAGE_BYTES])
-
-
 WEBHOOK_TIMEOUT = 20
+WEBHOOK_ADVICE = "Correct Secret imagekiln-webhook."
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowOutcome:
-    """How a workflow ended. `run` is None where planning did not get so far."""
+    """How a workflow ended. `run` is None where it ended before planning finished."""
 
     workflow: str
     status: str
@@ -35,46 +27,61 @@ class WorkflowOutcome:
     failures: str
 
 
+def write_termination_message(message: str) -> None:
+    """Leave the reason of a failure where Kubernetes shows it; outside of a pod, do nothing."""
+    if TERMINATION_LOG.is_file():
+        with suppress(OSError):  # the log has the message too
+            TERMINATION_LOG.write_bytes(message.encode()[:MAX_MESSAGE_BYTES])
+
+
 def outcome_from_environment(environment: Mapping[str, str]) -> WorkflowOutcome:
     """The outcome that the exit handler's template puts into the environment."""
     run = environment.get("IMAGEKILN_RUN", "")
+    if run.startswith("{{"):  # Argo leaves a variable in place that no step has set
+        run = ""
     failures = base64.b64decode(environment.get("IMAGEKILN_FAILURES", "")).decode(errors="replace")
     return WorkflowOutcome(
-        environment.get("IMAGEKILN_WORKFLOW", ""),
-        environment.get("IMAGEKILN_STATUS", ""),
-        None if not run or run.startswith("{{") else run,
-        failures.strip('"').replace('\\"', '"').removeprefix("null"),
+        workflow=environment.get("IMAGEKILN_WORKFLOW", ""),
+        status=environment.get("IMAGEKILN_STATUS", ""),
+        run=run or None,
+        # JSON inside a JSON string; the null of a workflow without failures is dropped.
+        failures=failures.strip('"').replace('\\"', '"').removeprefix("null"),
     )
 
 
+def describe_outcome(outcome: WorkflowOutcome) -> str:
+    """The outcome as text for the log."""
+    text = f"{outcome.workflow}: {outcome.status}."
+    if outcome.run:
+        text += f" Dataset: {outcome.run}."
+    if outcome.failures:
+        text += f"\n{outcome.failures}"
+    return text
+
+
 def post_outcome(outcome: WorkflowOutcome, webhook: str) -> None:
-    """Post the outcome as JSON. Raises BadInput where the webhook refuses it, TryAgain where it does not answer."""
+    """Post the outcome as JSON.
+
+    Raises BadInput where the webhook rejects it, TryAgain where it does not answer. No message
+    shows the URL: whoever knows a webhook's URL may post to it.
+    """
     if not webhook.startswith(("https://", "http://")):
         raise BadInput(
-            "the webhook's URL begins with neither https:// nor http://. Correct Secret imagekiln-webhook."
+            f"the webhook's URL does not start with https:// or http://. {WEBHOOK_ADVICE}"
         )
-    # No message shows the URL: whoever knows a webhook's may post to it.
+    body = asdict(outcome)
     try:
-        with requests.post(
-            webhook, json=asdict(outcome), timeout=WEBHOOK_TIMEOUT, stream=True
-        ) as answer:
-            status = answer.status_code
-    except ValueError:  # of requests and of urllib3, which it stands on
-        raise BadInput(
-            "the webhook's URL is no address. Correct Secret imagekiln-webhook."
-        ) from None
+        with requests.post(webhook, json=body, timeout=WEBHOOK_TIMEOUT, stream=True) as response:
+            status = response.status_code
+    except ValueError:  # from requests, or from urllib3 below it
+        raise BadInput(f"the webhook's URL is not valid. {WEBHOOK_ADVICE}") from None
     except requests.RequestException as error:
-        raise TryAgain(
-            f"the webhook did not answer ({root_cause_message(error)}). Run again."
-        ) from error
+        cause = root_cause_message(error)
+        raise TryAgain(f"the webhook did not answer ({cause}). Run again.") from error
+
     if status >= 500 or status == 429:
-        raise TryAgain(f"the webhook answered {status}. Check Secret imagekiln-webhook.")
+        raise TryAgain(
+            f"the webhook answered {status}. Run again, or check Secret imagekiln-webhook."
+        )
     if not 200 <= status < 300:
-        raise BadInput(f"the webhook answered {status}. Check Secret imagekiln-webhook.")
-
-
-def describe_outcome(outcome: WorkflowOutcome) -> str:
-    """The outcome for people."""
-    run = f" Dataset: {outcome.run}." if outcome.run else ""
-    failures = f"\n{outcome.failures}" if outcome.failures else ""
-    return f"{outcome.workflow}: {outcome.status}.{run}{failures}"
+        raise BadInput(f"the webhook answered {status}. {WEBHOOK_ADVICE}")

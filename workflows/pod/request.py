@@ -1,4 +1,7 @@
-"""What was asked for: a job by name or as text, and what goes on top of it. On a cluster, the environment says it."""
+"""The job that a command was asked to run: by name or as text, with changes on top.
+
+In a pod, the workflow's parameters say so; the template puts them into the environment as base64.
+"""
 
 import base64
 import binascii
@@ -14,7 +17,10 @@ from imagekiln.steps.job.reader import read_job, validate_job
 
 @dataclass(frozen=True, slots=True)
 class JobRequest:
-    """A job's name, its text where it is in no file, and changes; empty is absent."""
+    """A job file's name, or the job's text with a name for messages, and what changes it.
+
+    An empty text means that the setting is absent.
+    """
 
     source: str
     text: str | None = None
@@ -26,63 +32,68 @@ class JobRequest:
 
 
 def request_from_environment(environment: Mapping[str, str]) -> JobRequest:
-    """What the parameters of a workflow say, as its template puts them into the environment. Raises BadInput."""
-    variables = ("JOB", "JOB_URI", "RUN_ID", "TIMEZONE", "SETTINGS", "RETRY")
-    text, uri, run_id, timezone, settings, retry = (
-        _decode_variable(environment, f"IMAGEKILN_{name}") for name in variables
-    )
-    if bool(text.strip()) == bool(uri.strip()):
-        raise BadInput(
-            f"{'Both of' if text.strip() else 'Neither of'} job and job-uri are given. Give one of them."
-        )
-    date = environment.get("IMAGEKILN_LOGICAL_DATE", "").strip()
-    if (again := retry.strip().lower()) not in ("", "false", "true"):
-        raise BadInput(f"retry is {retry!r}. Write true, or leave it empty.")
-    name, text_or_none = uri.strip() or "job", text if text.strip() else None
+    """The request that a workflow's parameters make. Raises BadInput."""
+    text = _decode_variable(environment, "IMAGEKILN_JOB")
+    uri = _decode_variable(environment, "IMAGEKILN_JOB_URI").strip()
+    has_text = bool(text.strip())
+    if has_text and uri:
+        raise BadInput("parameters: both job and job-uri are set. Set one of them.")
+    if not has_text and not uri:
+        raise BadInput("parameters: neither job nor job-uri is set. Set one of them.")
+
+    retry = _decode_variable(environment, "IMAGEKILN_RETRY").strip().lower()
+    if retry not in ("", "false", "true"):
+        raise BadInput(f"parameters: retry is {retry!r}. Write true, or leave it empty.")
+
     return JobRequest(
-        name,
-        text_or_none,
-        _parse_settings(settings),
-        run_id.strip(),
-        date,
-        timezone.strip(),
-        again == "true",
+        source=uri or "job",
+        text=text if has_text else None,
+        settings=_parse_settings(_decode_variable(environment, "IMAGEKILN_SETTINGS")),
+        run_id=_decode_variable(environment, "IMAGEKILN_RUN_ID").strip(),
+        # Argo fills this one in itself, so it is not encoded.
+        date=environment.get("IMAGEKILN_LOGICAL_DATE", "").strip(),
+        timezone=_decode_variable(environment, "IMAGEKILN_TIMEZONE").strip(),
+        retry=retry == "true",
     )
 
 
-def resolve_job(asked: JobRequest, device: str | None = None) -> Job:
-    """The job that was asked for, on the device that the pods have. Raises BadInput, Missing, TryAgain."""
-    job = read_job(asked.source, asked.settings, text=asked.text)
-    if asked.run_id:
-        job = validate_job(job.model_dump() | {"run_id": asked.run_id}, "run-id")
-    if asked.date:
-        zone = parse_time_zone(asked.timezone)
-        job = job_for_date(job, parse_moment(asked.date, zone), zone)
-    return _with_device(device, require_date(job))
+def resolve_job(request: JobRequest, device: str | None = None) -> Job:
+    """The requested job, for its date and for the device that the pods have.
+
+    Raises BadInput, Missing and TryAgain.
+    """
+    job = read_job(request.source, request.settings, text=request.text)
+    if request.run_id:
+        job = validate_job(job.model_dump() | {"run_id": request.run_id}, "run-id")
+    if request.date:
+        zone = parse_time_zone(request.timezone)
+        job = job_for_date(job, parse_moment(request.date, zone), zone)
+    return _with_device(require_date(job), device)
 
 
-def _with_device(device: str | None, job: Job) -> Job:
+def _with_device(job: Job, device: str | None) -> Job:
     if device is None or job.device == device:
         return job
     if job.device != "auto":
         raise BadInput(
-            f"the job asks for device {job.device!r}, and these pods have {device!r}. Write device: auto."
+            f"job: device is {job.device!r}, and the profile's pods have {device!r}. "
+            "Write device: auto, or choose another profile."
         )
     return validate_job(job.model_dump() | {"device": device}, "--device")
 
 
-def _parse_settings(settings: str) -> tuple[str, ...]:
-    """The settings, one a line, or as an event has them: a list in JSON."""
-    lines: object = settings.splitlines()
-    if settings.lstrip().startswith("["):
+def _parse_settings(text: str) -> tuple[str, ...]:
+    """KEY=VALUE settings: one per line, or a JSON list, as events have them."""
+    lines: object = text.splitlines()
+    if text.lstrip().startswith("["):
         try:
-            lines = json.loads(settings)
+            lines = json.loads(text)
         except ValueError as error:
             raise BadInput(
-                f"settings: is no list in JSON ({error}). Write one KEY=VALUE a line."
+                f"settings: is not a JSON list ({error}). Write one KEY=VALUE per line."
             ) from error
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
-        raise BadInput('settings: are no texts. Write ["KEY=VALUE"].')
+        raise BadInput('settings: is not a list of strings. Write ["KEY=VALUE"].')
     return tuple(line.strip() for line in lines if line.strip())
 
 
@@ -91,5 +102,6 @@ def _decode_variable(environment: Mapping[str, str], variable: str) -> str:
         return base64.b64decode(environment.get(variable, ""), validate=True).decode()
     except (binascii.Error, UnicodeDecodeError) as error:
         raise BadInput(
-            f"{variable}: is no base64 of a text ({error}). Render the template again."
+            f"{variable}: is not base64 text ({error}). "
+            "Register the template again: `imagekiln apply JOB`."
         ) from error

@@ -1,4 +1,4 @@
-"""Several GPUs in one pod: a process for each, on a shard of its own, so that they share nothing but the pod."""
+"""Several GPUs in one pod: a process for each, with a shard of its own; they share only the pod."""
 
 import os
 import signal
@@ -11,76 +11,99 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
 
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
 
 PROGRESS_VARIABLE = "ARGO_PROGRESS_FILE"
 VISIBLE_DEVICES_VARIABLE = "CUDA_VISIBLE_DEVICES"
 PROGRESS_SECONDS = 2.0
-TRY_AGAIN_CODE = 75
 
 
-def generate_shards(run: str, lot: int, workers: int) -> int:
-    """Make the lot-th of the lots of `workers` shards that the run falls into; give the exit code of them together."""
-    shards = len(load_plan(open_store(run)).shards)
-    mine = range(lot * workers, min((lot + 1) * workers, shards))
-    if lot < 0 or not mine:
+def generate_shards(run: str, pod_index: int, workers: int) -> int:
+    """Make the shards of one pod, `workers` at once; give their combined exit code.
+
+    Pod 0 makes the first `workers` shards of the run, pod 1 the next, and so on.
+    """
+    plan = load_plan(open_store(run))
+    shard_count = len(plan.shards)
+    first = pod_index * workers
+    shards = range(first, min(first + workers, shard_count))
+    if pod_index < 0 or not shards:
         raise BadInput(
-            f"{run}: has {shards} shards, none of them in lot {lot} of {workers}. Count from 0."
+            f"{run}: has {shard_count} shards, so pod {pod_index} of {workers} workers has none. "
+            "Count pods from 0."
         )
     command = (sys.executable, "-m", "imagekiln", "generate", "--shard")
-    return run_workers([(*command, str(shard), "--", run) for shard in mine], os.environ)
+    commands = [(*command, str(shard), "--", run) for shard in shards]
+    return run_workers(commands, os.environ)
 
 
 def run_workers(commands: Sequence[Sequence[str]], environment: Mapping[str, str]) -> int:
-    """Run the commands at once, each with one GPU, and wait for all. SIGTERM goes on to each of them, once.
+    """Run the commands at once, each with one GPU, and wait for all. Signals reach each once.
 
-    75 where any may be tried again or was killed, else the first that is not 0.
+    The exit code is 75 where any worker asks for another try or was killed, otherwise the first
+    that is not 0.
     """
+    processes: list[subprocess.Popen[bytes]] = []
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="imagekiln-workers-")))
-        started: list[subprocess.Popen[bytes]] = []
-        _forward_signals(started, stack)
-        for place, command in enumerate(commands):
-            # Of a session of its own: a signal to ours reaches it only from here, so that it never counts two.
-            own = _worker_environment(environment, place, folder)
-            started.append(subprocess.Popen(command, env=own, start_new_session=True))
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="imagekiln-workers-"))
+        progress_files = [Path(folder, str(index)) for index in range(len(commands))]
+
+        _forward_signals(processes, stack)
+        for index, command in enumerate(commands):
+            own = _worker_environment(environment, index, progress_files[index])
+            # In a session of its own, so that a signal to our group reaches it only from us.
+            processes.append(subprocess.Popen(command, env=own, start_new_session=True))
+
         if PROGRESS_VARIABLE in environment:
-            stack.enter_context(
-                _ProgressSum(folder, len(commands), Path(environment[PROGRESS_VARIABLE]))
-            )
-        codes = [process.wait() for process in started]
-    if any(code == TRY_AGAIN_CODE or code < 0 for code in codes):
-        return TRY_AGAIN_CODE
-    return next((code for code in codes if code), 0)
+            total = Path(environment[PROGRESS_VARIABLE])
+            stack.enter_context(_ProgressSum(progress_files, total))
+        codes = [process.wait() for process in processes]
+
+    return _combine_exit_codes(codes)
 
 
-def _worker_environment(environment: Mapping[str, str], place: int, folder: Path) -> dict[str, str]:
-    devices = [each for each in environment.get(VISIBLE_DEVICES_VARIABLE, "").split(",") if each]
-    own = {VISIBLE_DEVICES_VARIABLE: devices[place] if place < len(devices) else str(place)}
-    return {**environment, **own} | (
-        {PROGRESS_VARIABLE: str(folder / str(place))} if PROGRESS_VARIABLE in environment else {}
-    )
+def _combine_exit_codes(codes: Sequence[int]) -> int:
+    for code in codes:
+        if code == TryAgain.exit_code or code < 0:  # negative: killed by a signal
+            return TryAgain.exit_code
+    return next((code for code in codes if code != 0), 0)
 
 
-def _forward_signals(started: Sequence[subprocess.Popen[bytes]], stack: ExitStack) -> None:
-    def asked(number: int, _frame: FrameType | None) -> None:
-        for process in started:
+def _forward_signals(processes: Sequence[subprocess.Popen[bytes]], stack: ExitStack) -> None:
+    """Pass SIGTERM and SIGINT on to the processes, until the stack is closed."""
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        for process in processes:
             process.send_signal(number)
 
     for number in (signal.SIGTERM, signal.SIGINT):
-        stack.callback(signal.signal, number, signal.signal(number, asked))
+        previous = signal.signal(number, forward)
+        stack.callback(signal.signal, number, previous)
+
+
+def _worker_environment(
+    environment: Mapping[str, str], index: int, progress_file: Path
+) -> dict[str, str]:
+    """The environment of one worker: it sees one of the pod's GPUs, and reports to its own file."""
+    visible = environment.get(VISIBLE_DEVICES_VARIABLE, "")
+    devices = [device for device in visible.split(",") if device]
+    device = devices[index] if index < len(devices) else str(index)
+    own = {VISIBLE_DEVICES_VARIABLE: device}
+    if PROGRESS_VARIABLE in environment:
+        own[PROGRESS_VARIABLE] = str(progress_file)
+    return {**environment, **own}
 
 
 class _ProgressSum:
-    """While entered, the sum of the workers' progress is written where Argo looks."""
+    """Keeps the sum of the workers' progress in Argo's file, while entered."""
 
-    def __init__(self, folder: Path, workers: int, file: Path) -> None:
-        self._files = [folder / str(place) for place in range(workers)]
-        self._file = file
+    def __init__(self, worker_files: Sequence[Path], total_file: Path) -> None:
+        self._worker_files = worker_files
+        self._total_file = total_file
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread = threading.Thread(target=self._update, daemon=True)
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -90,14 +113,18 @@ class _ProgressSum:
         self._thread.join()
         self._write_sum()
 
-    def _watch(self) -> None:
+    def _update(self) -> None:
         while not self._done.wait(PROGRESS_SECONDS):
             self._write_sum()
 
     def _write_sum(self) -> None:
-        # Progress is for the eye: a file that is not there yet, or half written, is looked at again.
+        # A file that is missing or half written is read again the next time.
         with suppress(OSError, ValueError):
-            pairs = [file.read_text(encoding="utf-8").split("/") for file in self._files]
-            self._file.write_text(
-                "/".join(str(sum(int(pair[side]) for pair in pairs)) for side in (0, 1)) + "\n"
-            )
+            done = 0
+            planned = 0
+            for file in self._worker_files:
+                progress = file.read_text(encoding="utf-8")
+                worker_done, _, worker_planned = progress.partition("/")
+                done += int(worker_done)
+                planned += int(worker_planned)
+            self._total_file.write_text(f"{done}/{planned}\n")

@@ -1,4 +1,4 @@
-"""One batch through the denoiser: image rows of one shape in, RGB pixels out."""
+"""One batch through a loaded pipeline: image rows of one shape in, RGB pixels out."""
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,9 +12,13 @@ import torch
 from diffusers.utils import BaseOutput
 
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters, load_adapters
-from imagekiln.steps.generate.diffusion.compile import CompiledPipeline
+from imagekiln.steps.generate.diffusion.compile import CompiledPipeline, CompileMode
 from imagekiln.steps.generate.diffusion.compile_cache import CompileCache
-from imagekiln.steps.generate.diffusion.device import side_stream
+from imagekiln.steps.generate.diffusion.device import (
+    describe_device,
+    process_peak_bytes,
+    side_stream,
+)
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline, make_scheduler
 from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, PipelineProfiler, Spans
@@ -26,21 +30,182 @@ from imagekiln.steps.generate.diffusion.transfer import (
     copy_to_host,
     wait_for_event,
 )
-from imagekiln.steps.generate.diffusion.vae import VaeDecoder
+from imagekiln.steps.generate.diffusion.vae import DecodeMode, VaeDecoder
 from imagekiln.steps.generate.diffusion.variants import PipelineVariants
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.speed import SpeedSettings
-from imagekiln.steps.models.lora_files import digest_with_loras
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, batch_shape
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
+FloatArray = np.ndarray[tuple[int, ...], np.dtype[np.float32]]
+GUIDER_NAMES = ("guider", "ocr_guider")  # HunyuanImage's
+
+
+@dataclass(frozen=True, slots=True)
+class DenoiserStats:
+    """What batches took since the previous statistics, and how the model runs by now."""
+
+    device: str
+    times: DeviceTimes
+    compile_seconds: float
+    peak_memory: int
+    compile_mode: CompileMode
+    decode_mode: DecodeMode
+
+
+class Denoiser:
+    """A loaded pipeline that draws batches. Not for use from two threads at once."""
+
+    def __init__(
+        self,
+        pipe: diffusers.DiffusionPipeline,
+        speed: SpeedSettings | None = None,
+        code: CompileCache | None = None,
+        loras: LoraLayers | None = None,
+        adapters: LoadedAdapters | None = None,
+    ) -> None:
+        """Take a pipeline on its device, in eval mode, and what belongs to it.
+
+        `code` is compiled code that others saved. Raises BadInput.
+        """
+        speed = speed or SpeedSettings()
+        self.device: torch.device = pipe.device
+        self._pipe = pipe
+        self._loras = loras
+        self._adapters = adapters
+        self._variants = PipelineVariants(pipe, loras, adapters)
+        self._inputs = self._variants.text_to_image.inputs
+        self._schedulers = {"default": pipe.scheduler}
+
+        other_denoisers = []
+        if adapters is not None and adapters.controlnet is not None:
+            other_denoisers.append(adapters.controlnet)
+        self.compiled_pipeline = CompiledPipeline(pipe, speed, code, other_denoisers)
+        self.vae_decoder = VaeDecoder(pipe, speed.vae)
+        clock = self.compiled_pipeline.clock
+        self._profiler = PipelineProfiler(pipe, texts=not self._inputs.encodes_texts, clock=clock)
+        self._reported_compile_seconds = 0.0
+
+        self._text_prefetcher = TextPrefetcher(self.device, self._profiler.add_text)
+        self._upcoming: Sequence[ImageRow] = ()
+        self._copy_stream = side_stream(self.device)
+        self._previous_batch: DeviceEvent | None = None
+
+    def draw(
+        self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+    ) -> Sequence[DrawnImage]:
+        """Draw rows of one shape in a batch padded to `size`, or one by one.
+
+        The latter in families where the neighbors of an image would affect its pixels.
+
+        Returns one image a row, `blank` where it is not finite. `check` is called after each step
+        and may raise to give up. On CUDA the device may still be drawing the images: this returns
+        once the batch before is done, so that at most one more is queued. Raises what the pipeline
+        raises, ValueError where it drew another size, and TryAgain where the device failed at the
+        batch before.
+        """
+        calls = [
+            self.compiled_pipeline.draw(batch, partial(self._call_pipeline, batch, check))
+            for batch in self._inputs.split_batches(rows, size)
+        ]
+        done_event = calls[-1].host_copy.done_event
+        if done_event is None:
+            return self._to_drawn_images(rows, calls)
+        previous = self._previous_batch
+        self._previous_batch = done_event
+        if previous is not None:
+            wait_for_event(previous)
+        return PendingBatch(len(rows), done_event, partial(self._to_drawn_images, rows, calls))
+
+    def set_upcoming(self, rows: Sequence[ImageRow]) -> None:
+        """Take the rows after the next batch, to encode their texts beside it where that helps."""
+        self._upcoming = rows
+
+    def prefetch_images(self, rows: Iterable[ImageRow]) -> None:
+        """Take all rows to draw, in about this order, to read their input images ahead."""
+        if self._adapters is not None:
+            self._adapters.image_prefetcher.set_upcoming(rows)
+
+    def load_loras(self, names: Iterable[str]) -> None:
+        """Load these LoRAs now, not when a batch first uses them.
+
+        Raises BadInput, Missing, TryAgain.
+        """
+        if self._loras is not None:
+            self._loras.load(names)
+
+    def pop_times(self) -> DeviceTimes:
+        """What the batches took whose images were read since the previous call."""
+        self._text_prefetcher.wait()
+        return self._profiler.pop_times()
+
+    def pop_stats(self) -> DenoiserStats:
+        """The statistics of the batches since the previous call."""
+        compile_seconds = self.compiled_pipeline.clock.seconds
+        since_previous = compile_seconds - self._reported_compile_seconds
+        self._reported_compile_seconds = compile_seconds
+        return DenoiserStats(
+            describe_device(self.device),
+            self.pop_times(),
+            since_previous,
+            process_peak_bytes(self.device),
+            self.compiled_pipeline.mode,
+            self.vae_decoder.mode,
+        )
+
+    def _call_pipeline(
+        self, batch: Sequence[ImageRow], check: Callable[[], None]
+    ) -> "PipelineCall":
+        self._text_prefetcher.wait()
+        variant = self._variants.variant_for(batch_shape(batch[0]).input_images)
+        self._prepare_pipeline(variant.pipe, batch[0])
+        with self._profiler.profile_call() as spans:
+            with spans.span("text"):
+                kwargs = variant.inputs.text_kwargs(batch)
+            self._encode_upcoming_texts(batch[0])
+            kwargs |= variant.inputs.batch_kwargs(batch, check)
+            kwargs |= self._variants.image_kwargs(batch)
+            output = variant.draw(kwargs)
+        images = to_tensor(output.images, batch[0])
+        host_copy = copy_to_host(images, self._copy_stream, spans)
+        return PipelineCall(host_copy, safety_flags(output, len(batch)), spans)
+
+    def _to_drawn_images(
+        self, rows: Sequence[ImageRow], calls: Sequence["PipelineCall"]
+    ) -> list[DrawnImage]:
+        """The images of calls that are done. The padding of a batch comes last, and is dropped."""
+        for call in calls:
+            self._profiler.add_call(call.spans)
+        images = [image for call in calls for image in call.iter_images()]
+        return [to_drawn_image(row, *image) for row, image in zip(rows, images, strict=False)]
+
+    def _encode_upcoming_texts(self, row: ImageRow) -> None:
+        """Encode upcoming texts, only of the same shape: others may change the pipeline."""
+        upcoming = self._upcoming
+        self._upcoming = ()
+        if self.compiled_pipeline.compiling_now:
+            return
+        same_shape = [each for each in upcoming if batch_shape(each) == batch_shape(row)]
+        self._text_prefetcher.start(self._inputs.uncached_texts(same_shape))
+
+    def _prepare_pipeline(self, pipe: diffusers.DiffusionPipeline, row: ImageRow) -> None:
+        """Set what is a part of the pipeline itself: LoRAs, scheduler, strength of guiders."""
+        self._inputs.activate_loras(row)
+        sampler = row.parameters.sampler
+        if sampler not in self._schedulers:
+            self._schedulers[sampler] = make_scheduler(self._pipe, sampler)
+        pipe.scheduler = self._schedulers[sampler]
+        for name in GUIDER_NAMES:
+            if guider := getattr(pipe, name, None):
+                guider.guidance_scale = row.parameters.guidance
+
 
 @dataclass(frozen=True, slots=True)
 class PipelineCall:
-    """A call of the pipeline: its pixels, which images its safety checker refused, and what it took."""
+    """A call of the pipeline: its pixels, its times, and what its safety checker refused."""
 
     host_copy: HostCopy
     safety_flags: Sequence[bool]
@@ -56,194 +221,65 @@ class PipelineCall:
         )
 
 
-def to_tensor(
-    images: "torch.Tensor | np.ndarray[tuple[int, ...], np.dtype[np.float32]]", row: ImageRow
-) -> torch.Tensor:
-    """Images as float32 (batch, 3, height, width), from tensors or from arrays with the channels last.
+def to_tensor(images: torch.Tensor | FloatArray, row: ImageRow) -> torch.Tensor:
+    """Images as float32 (batch, 3, height, width), from tensors or from arrays with channels last.
 
-    Raises ValueError where they are of another size than the row's.
+    Raises ValueError where they have another size than the row.
     """
-    found = images.float() if isinstance(images, torch.Tensor) else _channels_first(images)
-    height, width = found.shape[-2:]
+    if isinstance(images, torch.Tensor):
+        tensor = images.float()
+    else:
+        tensor = torch.from_numpy(images).float().permute(0, 3, 1, 2)
+    height, width = tensor.shape[-2:]
     if (height, width) != (row.parameters.height, row.parameters.width):
         raise ValueError(
             f"the model drew {width} x {height} pixels, which is the nearest size that it knows"
         )
-    return found
+    return tensor
 
 
 def safety_flags(output: BaseOutput, count: int) -> list[bool]:
-    """Which of this many images the pipeline's safety checker refused; none where it has none, or is silent."""
-    found = (getattr(output, name, None) for name in ("nsfw_content_detected", "nsfw_detected"))
-    return [bool(each) for each in next(filter(None, found), [False] * count)]
+    """Which of this many images the pipeline's safety checker refused; none without one."""
+    for name in ("nsfw_content_detected", "nsfw_detected"):
+        flags = getattr(output, name, None)
+        if flags:
+            return [bool(flag) for flag in flags]
+    return [False] * count
 
 
-def _channels_first(images: "np.ndarray[tuple[int, ...], np.dtype[np.float32]]") -> torch.Tensor:
-    return torch.from_numpy(images).float().permute(0, 3, 1, 2)
-
-
-def to_drawn_image(row: ImageRow, rgb: RGB, good: bool, bad: bool) -> DrawnImage:
-    """A row's picture: `good` numbers are finite, a `bad` image was refused."""
-    if not good:
-        return DrawnImage(
-            row.index_in_part, None, "blank", "the model gave numbers that are not finite"
-        )
-    if bad:
-        return DrawnImage(
-            row.index_in_part, None, "filtered", "the model's safety checker refused it"
-        )
+def to_drawn_image(row: ImageRow, rgb: RGB, finite: bool, refused: bool) -> DrawnImage:
+    """A row's image, or why there is none."""
+    if not finite:
+        error = "the model gave numbers that are not finite"
+        return DrawnImage(row.index_in_part, None, "blank", error)
+    if refused:
+        error = "the model's safety checker refused it"
+        return DrawnImage(row.index_in_part, None, "filtered", error)
     return DrawnImage(row.index_in_part, rgb)
 
 
-GUIDER_NAMES = ("guider", "ocr_guider")  # HunyuanImage's
-
-
-class Denoiser:
-    """A loaded pipeline that draws batches. Not for use from two threads at once."""
-
-    def __init__(
-        self,
-        pipe: diffusers.DiffusionPipeline,
-        speed: SpeedSettings | None = None,
-        code: CompileCache | None = None,
-        loras: LoraLayers | None = None,
-        conditions: LoadedAdapters | None = None,
-    ) -> None:
-        """Take a pipeline on its device, in eval mode, and what may come with it.
-
-        `code` is compiled code that others kept, `conditions` what images are drawn from beside texts. Raises BadInput.
-        """
-        speed = speed or SpeedSettings()
-        self.device: torch.device = pipe.device
-        self._pipe = pipe
-        self._loras, self._conditions = loras, conditions
-        self._branches = PipelineVariants(pipe, loras, conditions)
-        self._conditioning = self._branches.text_to_image.inputs
-        self._schedulers = {"default": pipe.scheduler}
-        controlnet = None if conditions is None else conditions.controlnet
-        self.compiled_pipeline = CompiledPipeline(
-            pipe, speed, code, [] if controlnet is None else [controlnet]
-        )
-        self.vae_decoder = VaeDecoder(pipe, speed.vae)
-        self._meter = PipelineProfiler(
-            pipe, texts=not self._conditioning.encodes_texts, clock=self.compiled_pipeline.clock
-        )
-        self._ahead = TextPrefetcher(self.device, self._meter.add_text)
-        self._coming: Sequence[ImageRow] = ()
-        self._copies = side_stream(self.device)
-        self._before: DeviceEvent | None = None
-
-    def draw(
-        self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
-    ) -> Sequence[DrawnImage]:
-        """Draw rows of one shape in a batch padded to `size`, or one by one in families where neighbours would tell.
-
-        One picture a row, `blank` where it is not finite. `check` is called after each step and may raise to give up.
-        On CUDA the device may still be at them: this returns once the batch before is done, so that the device always
-        has one to go on with, and never more. Raises what the pipeline raises, ValueError where it drew another size
-        than asked, and TryAgain where the device failed at the batch before.
-        """
-        calls = [
-            self.compiled_pipeline.draw(batch, partial(self._call_pipeline, batch, check))
-            for batch in self._conditioning.split_batches(rows, size)
-        ]
-        if (over := calls[-1].host_copy.done_event) is None:
-            return self._to_drawn_images(rows, calls)
-        before, self._before = self._before, over
-        if before is not None:
-            wait_for_event(before)
-        return PendingBatch(len(rows), over, partial(self._to_drawn_images, rows, calls))
-
-    def set_upcoming(self, rows: Sequence[ImageRow]) -> None:
-        """Be told what will be drawn after the next batch: its texts are encoded beside that one, where that helps."""
-        self._coming = rows
-
-    def prefetch_images(self, rows: Iterable[ImageRow]) -> None:
-        """Say which rows will be drawn, about in this order, so that their pictures can be read ahead."""
-        if self._conditions is not None:
-            self._conditions.image_prefetcher.set_upcoming(rows)
-
-    def load_loras(self, names: Iterable[str]) -> None:
-        """Load these LoRAs now, rather than when a batch first asks for them. Raises BadInput, Missing, TryAgain."""
-        if self._loras is not None:
-            self._loras.load(names)
-
-    def pop_times(self) -> DeviceTimes:
-        """What the batches took that were looked at since this was last asked."""
-        self._ahead.wait()
-        return self._meter.pop_times()
-
-    def _call_pipeline(self, batch: Sequence[ImageRow], check: Callable[[], None]) -> PipelineCall:
-        self._ahead.wait()
-        branch = self._branches.variant_for(batch_shape(batch[0]).input_images)
-        told = branch.inputs
-        self._prepare_pipeline(branch.pipe, batch[0])
-        with self._meter.profile_call() as spans:
-            with spans.span("text"):
-                text = told.text_kwargs(batch)
-            self._encode_upcoming_texts(batch[0])
-            inputs = (
-                text
-                | told.noise_kwargs(batch)
-                | told.settings_kwargs(batch[0])
-                | told.after_step(check)
-            )
-            output = branch.draw(inputs | self._branches.image_kwargs(batch))
-        images = to_tensor(output.images, batch[0])
-        return PipelineCall(
-            copy_to_host(images, self._copies, spans), safety_flags(output, len(batch)), spans
-        )
-
-    def _to_drawn_images(
-        self, rows: Sequence[ImageRow], calls: Sequence[PipelineCall]
-    ) -> list[DrawnImage]:
-        """The pictures of calls that are over. What filled up their batch comes last, and is left out."""
-        for each in calls:
-            self._meter.add_call(each.spans)
-        drawn = [pixels for each in calls for pixels in each.iter_images()]
-        return [to_drawn_image(row, *pixels) for row, pixels in zip(rows, drawn, strict=False)]
-
-    def _encode_upcoming_texts(self, row: ImageRow) -> None:
-        """Encode the texts of rows to come, those of the same shape: another may change the pipeline itself."""
-        coming, self._coming = self._coming, ()
-        if self.compiled_pipeline.compiling_now:
-            return
-        self._ahead.start(
-            self._conditioning.uncached_texts(
-                [each for each in coming if batch_shape(each) == batch_shape(row)]
-            )
-        )
-
-    def _prepare_pipeline(self, pipe: diffusers.DiffusionPipeline, row: ImageRow) -> None:
-        """Give the pipeline what it keeps as a part of itself: LoRAs, scheduler and the strength of guiders."""
-        wanted = batch_shape(row)
-        self._conditioning.activate_loras(row)
-        if wanted.sampler not in self._schedulers:
-            self._schedulers[wanted.sampler] = make_scheduler(self._pipe, wanted.sampler)
-        pipe.scheduler = self._schedulers[wanted.sampler]
-        for name in GUIDER_NAMES:
-            if guider := getattr(pipe, name, None):
-                guider.guidance_scale = wanted.guidance
-
-
 def load_denoiser(plan: Plan, store: Store | None = None, *, code: bool = True) -> Denoiser:
-    """The denoiser of a plan; of the run or round in `store`, with its pictures and the networks that read them.
+    """The denoiser of a plan; of the run or round in `store`, with its adapters.
 
-    With `code`, it takes and leaves the compiled code that lies beside the run. Raises BadInput where the model does
-    not load, TryAgain where its device is not there.
+    With `code`, it loads and saves compiled code beside the run. Raises BadInput where the model
+    does not load, TryAgain where its device is missing.
     """
-    pipe, speed = load_pipeline(plan), plan.job.speed
+    pipe = load_pipeline(plan)
+    speed = plan.job.speed
     loras = LoraLayers(pipe, plan.job.model.loras, plan.loras) if plan.loras else None
     if store is None:
         return Denoiser(pipe, speed, None, loras)
     run, _ = resolve_run(store.uri)
-    kept = _open_compile_cache(plan, run, pipe) if code and speed.compile_cache != "off" else None
-    return Denoiser(pipe, speed, kept, loras, load_adapters(pipe, plan, open_store(run)))
+    cache = None
+    if code and speed.compile_cache != "off":
+        cache = _open_compile_cache(plan, run, pipe)
+    return Denoiser(pipe, speed, cache, loras, load_adapters(pipe, plan, open_store(run)))
 
 
 def _open_compile_cache(plan: Plan, run: str, pipe: diffusers.DiffusionPipeline) -> CompileCache:
-    path = run if "://" in run else os.path.normpath(Path(run).absolute())
-    output = path.rstrip("/").rpartition("/")[0]
-    files = digest_with_loras(f"{plan.model.digest} {plan.adapters}", plan.loras)
-    decides = f"{files} {plan.model.pipeline} {plan.job.model.dtype} {plan.job.speed}"
-    return CompileCache(open_store(output or "/"), pipe.device, decides)
+    uri = run if "://" in run else os.path.normpath(Path(run).absolute())
+    output = uri.rstrip("/").rpartition("/")[0]
+    loras = [f"{name}={lora.sha256}" for name, lora in sorted(plan.loras.items())]
+    files = "|".join([f"{plan.model.digest} {plan.adapters}", *loras])
+    model = f"{files} {plan.model.pipeline} {plan.job.model.dtype} {plan.job.speed}"
+    return CompileCache(open_store(output or "/"), pipe.device, model)

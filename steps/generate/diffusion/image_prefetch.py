@@ -1,4 +1,4 @@
-"""The pictures of the rows that are drawn next: read and made ready in threads, a few of them ahead."""
+"""The input images of the rows to draw, read and prepared in threads ahead of their use."""
 
 import hashlib
 from collections import OrderedDict
@@ -15,17 +15,17 @@ from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS, ImageRow
 from imagekiln.steps.runs.keys import input_image_key
 from imagekiln.steps.storage.store import Store
 
-READERS = 4
+READER_THREADS = 4
 PREFETCH_IMAGES = 32
 MAX_CACHED_IMAGES = 2 * PREFETCH_IMAGES
-REFERENCE_COLUMNS = {"reference_image"}  # what looks at it scales it itself
+REFERENCE_COLUMNS = {"reference_image"}  # scaled by the image encoder itself
 MASK_COLUMNS = {"mask_image"}
 Preprocessed: TypeAlias = Any  # transformers' processors have no types
 
 
 @dataclass(frozen=True, slots=True)
 class ImageRequest:
-    """One picture as one row needs it, in pixels; without a size, as an image encoder sees it."""
+    """An input image as one row needs it: its size in pixels, or None for an image encoder."""
 
     sha256: str
     grayscale: bool
@@ -33,90 +33,94 @@ class ImageRequest:
 
 
 class ImagePrefetcher:
-    """Pictures of a run, by row and column. Not for use from two threads at once."""
+    """The input images of a run, by row and column. Not for use from two threads at once."""
 
     def __init__(
-        self, store: Store, look: Callable[[Pillow.Image], Preprocessed] | None = None
+        self, store: Store, preprocess: Callable[[Pillow.Image], Preprocessed] | None = None
     ) -> None:
-        """Take the run's own folder, and not that of a round; and what makes of a reference all that is kept of it.
+        """Take the run's folder, not that of a round, and what prepares a reference image.
 
-        A reference has any size. Whole, those that are at hand would take gigabytes.
+        Reference images have any size: only what `preprocess` returns of them is kept in memory.
         """
         self._store = store
-        self._look = look
-        self._pool = ThreadPoolExecutor(READERS)
-        self._expected: Iterator[ImageRequest] = iter(())
+        self._preprocess = preprocess
+        self._pool = ThreadPoolExecutor(READER_THREADS)
+        self._upcoming: Iterator[ImageRequest] = iter(())
         self._ahead: set[ImageRequest] = set()
-        self._held: OrderedDict[ImageRequest, Future[Preprocessed]] = OrderedDict()
+        self._cache: OrderedDict[ImageRequest, Future[Preprocessed]] = OrderedDict()
 
     def set_upcoming(self, rows: Iterable[ImageRow]) -> None:
-        """Say which rows will be asked for, about in this order."""
-        self._expected = (each for row in rows for each in _image_requests(row))
+        """Take the rows whose images will be requested, in about this order."""
+        self._upcoming = (request for row in rows for request in _image_requests(row))
         self._ahead.clear()
 
     def release(self, rows: Iterable[ImageRow]) -> None:
-        """Say which rows need no more, whether all of theirs was asked for or not: later ones take their places."""
-        if done := {each for row in rows for each in _image_requests(row)}:
-            self._ahead -= done
+        """Say that these rows need no more images, whether theirs were all requested or not."""
+        requests = {request for row in rows for request in _image_requests(row)}
+        if requests:
+            self._ahead -= requests
             self._prefetch()
 
     def get_image(self, row: ImageRow, column: str) -> Pillow.Image:
-        """The row's picture in RGB, a mask in grey, of the image's size.
+        """The row's image in RGB, or its mask in gray, in the size of the image to draw.
 
-        Raises Missing, BadInput where the file is not the one that was planned, TryAgain, and what decoding raises.
+        Raises Missing, BadInput where the file is not the planned one, TryAgain, and what decoding
+        raises.
         """
-        picture: Pillow.Image = self._wait_for(image_request(row, column))
-        return picture
+        image: Pillow.Image = self._wait_for(image_request(row, column))
+        return image
 
-    def get_preprocessed(self, asked: ImageRequest) -> Preprocessed:
-        """A reference as it is kept. Raises the same."""
-        return self._wait_for(asked)
+    def get_preprocessed(self, request: ImageRequest) -> Preprocessed:
+        """A reference image as `preprocess` returned it. Raises the same."""
+        return self._wait_for(request)
 
-    def _wait_for(self, asked: ImageRequest) -> Preprocessed:
-        future = self._submit(asked)
+    def _wait_for(self, request: ImageRequest) -> Preprocessed:
+        future = self._submit(request)
         self._prefetch()
         try:
             return future.result()
         except BaseException:
-            self._held.pop(asked, None)
+            self._cache.pop(request, None)
             raise
 
     def _prefetch(self) -> None:
-        while (
-            len(self._ahead) < PREFETCH_IMAGES and (after := next(self._expected, None)) is not None
-        ):
-            self._ahead.add(after)
-            self._submit(after)
+        while len(self._ahead) < PREFETCH_IMAGES:
+            request = next(self._upcoming, None)
+            if request is None:
+                return
+            self._ahead.add(request)
+            self._submit(request)
 
-    def _submit(self, asked: ImageRequest) -> "Future[Preprocessed]":
-        if asked not in self._held:
-            self._held[asked] = self._pool.submit(self._read_image, asked)
-        self._held.move_to_end(asked)
-        while len(self._held) > MAX_CACHED_IMAGES:
-            self._held.popitem(last=False)
-        return self._held[asked]
+    def _submit(self, request: ImageRequest) -> "Future[Preprocessed]":
+        if request not in self._cache:
+            self._cache[request] = self._pool.submit(self._read_image, request)
+        self._cache.move_to_end(request)
+        while len(self._cache) > MAX_CACHED_IMAGES:
+            self._cache.popitem(last=False)
+        return self._cache[request]
 
-    def _read_image(self, asked: ImageRequest) -> Preprocessed:
-        key = input_image_key(asked.sha256)
+    def _read_image(self, request: ImageRequest) -> Preprocessed:
+        key = input_image_key(request.sha256)
         content = self._store.read(key)
-        if hashlib.sha256(content).hexdigest() != asked.sha256:
-            raise BadInput(
-                f"{self._store.uri_of(key)}: is not the picture that was planned. Restore it."
-            )
-        picture = open_input_image(content)
-        if asked.size is None:
-            return self._look(picture) if self._look else picture
-        picture = resize_to_cover(picture, *asked.size)
-        return picture.convert("L") if asked.grayscale else picture
+        if hashlib.sha256(content).hexdigest() != request.sha256:
+            raise BadInput(f"{self._store.uri_of(key)}: is not the planned image. Restore it.")
+
+        image = open_input_image(content)
+        if request.size is None:
+            return self._preprocess(image) if self._preprocess else image
+        image = resize_to_cover(image, *request.size)
+        return image.convert("L") if request.grayscale else image
 
 
 def image_request(row: ImageRow, column: str) -> ImageRequest:
-    """How a row needs the picture of a column."""
-    size = None if column in REFERENCE_COLUMNS else (row.parameters.width, row.parameters.height)
+    """The image of a column as a row needs it."""
+    size = None
+    if column not in REFERENCE_COLUMNS:
+        size = (row.parameters.width, row.parameters.height)
     return ImageRequest(getattr(row.parameters, column), column in MASK_COLUMNS, size)
 
 
 def _image_requests(row: ImageRow) -> Iterator[ImageRequest]:
-    return (
-        image_request(row, name) for name in INPUT_IMAGE_COLUMNS if getattr(row.parameters, name)
-    )
+    for column in INPUT_IMAGE_COLUMNS:
+        if getattr(row.parameters, column):
+            yield image_request(row, column)

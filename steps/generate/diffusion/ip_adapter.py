@@ -1,88 +1,171 @@
-"""Pictures that an IP-Adapter reads: each as the image encoder sees it, once, and each row by its own.
+"""Reference images read by an IP-Adapter: each is encoded once, and each row is drawn from its own.
 
-diffusers' calls take one such picture for a whole batch. What they make of it is a tensor with a row for each image,
-so that is what they are given.
+diffusers' calls take one reference image for a whole batch. What they make of it is a tensor with a
+row for each image, so that tensor is what they are given here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import diffusers
 import torch
+import transformers
 from diffusers.loaders import FluxIPAdapterMixin, SD3IPAdapterMixin
+from diffusers.models.embeddings import ImageProjection
+from PIL import Image as Pillow
 
-from imagekiln.steps.generate.diffusion.adapters import (
-    BLANK_IMAGE,
-    LoadedAdapters,
-    encode_reference,
-    preprocess_reference,
+from imagekiln.steps.generate.diffusion.image_prefetch import (
+    ImageRequest,
+    Preprocessed,
+    image_request,
 )
-from imagekiln.steps.generate.diffusion.image_prefetch import ImageRequest, image_request
+from imagekiln.steps.generate.diffusion.patches import accept_batch_embeds
+from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineKwargs
+from imagekiln.steps.job.adapters import IpAdapterSettings
+from imagekiln.steps.models.adapters import fetch_planned_adapter, require_ip_adapter_files
+from imagekiln.steps.models.families import ImageEncoderClass, variants_of
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.runtime.concurrency import SingleFlightCache
 
+# Stands in for a row without a reference image, and tries out an adapter.
+BLANK_IMAGE = Pillow.new("RGB", (8, 8))
 MAX_CACHED_REFERENCES = 256
 MAX_CACHE_BYTES = (
     256 << 20
-)  # of the device's memory: a picture takes 2 KB for FLUX, 2 MB for SD 3.5
+)  # of the device's memory: a reference takes 2 KB (FLUX) to 2 MB (SD 3.5)
 REFERENCE_COLUMN = "reference_image"
+ReferencePair = tuple[torch.Tensor, torch.Tensor]  # an image's embedding, and that of no image
 
 
 class ReferenceEmbeddings:
-    """The IP-Adapter of a pipeline and of its siblings."""
+    """The embeddings of reference images, for a pipeline with an IP-Adapter and its siblings."""
 
-    def __init__(self, pipe: diffusers.DiffusionPipeline, conditions: LoadedAdapters) -> None:
-        """Take a pipeline that an adapter is a part of."""
+    def __init__(
+        self,
+        pipe: diffusers.DiffusionPipeline,
+        scale: float,
+        preprocessed: Callable[[ImageRequest], Preprocessed],
+    ) -> None:
+        """Take the pipeline, the adapter's scale, and what gives a preprocessed reference image."""
         self._pipe = pipe
-        self._conditions = conditions
-        self._nothing = encode_reference(pipe, preprocess_reference(pipe, BLANK_IMAGE))
-        size = sum(each.untyped_storage().nbytes() for each in self._nothing)
-        self._known = SingleFlightCache(
-            self._encode, max(1, min(MAX_CACHED_REFERENCES, MAX_CACHE_BYTES // size))
-        )
+        self._scale = scale
+        self._preprocessed = preprocessed
+        self._blank = encode_reference(pipe, preprocess_reference(pipe, BLANK_IMAGE))
+        size = sum(each.untyped_storage().nbytes() for each in self._blank)
+        capacity = max(1, min(MAX_CACHED_REFERENCES, MAX_CACHE_BYTES // size))
+        self._embeddings = SingleFlightCache(self._encode, capacity)
         self.attach(pipe)
 
     def attach(self, pipe: diffusers.DiffusionPipeline) -> None:
-        """Have a pipeline take embeddings of a whole batch as they are."""
-        pipe.prepare_ip_adapter_image_embeds = (
-            _embeds_as_tensor if isinstance(pipe, SD3IPAdapterMixin) else _embeds_as_list
-        )
+        """Have a pipeline take the embeddings of a whole batch as they are."""
+        accept_batch_embeds(pipe)
 
     def pipeline_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
-        """What the pipeline is told of rows that all have a reference, or that have none: then no layer reads it."""
-        there = rows[0].parameters.reference_image is not None
-        scale = self._conditions.ip_adapter_scale if there else 0.0
-        self._pipe.set_ip_adapter_scale(scale)
-        each = [
-            self._known(image_request(row, REFERENCE_COLUMN)) if there else self._nothing
-            for row in rows
-        ]
-        positive, negative = (torch.stack(tensors) for tensors in zip(*each, strict=True))
-        told: PipelineKwargs = {"ip_adapter_image_embeds": [negative, positive]}
-        if isinstance(
-            self._pipe, FluxIPAdapterMixin
-        ):  # without one, it would encode a black picture for each batch
-            told["negative_ip_adapter_image_embeds"] = [negative, negative]
-        return told
+        """The arguments for rows that all have a reference image, or all have none."""
+        if rows[0].parameters.reference_image is None:
+            self._pipe.set_ip_adapter_scale(0.0)
+            pairs = [self._blank] * len(rows)
+        else:
+            self._pipe.set_ip_adapter_scale(self._scale)
+            pairs = [self._embeddings(image_request(row, REFERENCE_COLUMN)) for row in rows]
 
-    def _encode(self, picture: ImageRequest) -> tuple[torch.Tensor, torch.Tensor]:
-        return encode_reference(
-            self._pipe, self._conditions.image_prefetcher.get_preprocessed(picture)
-        )
+        positive = torch.stack([pair[0] for pair in pairs])
+        negative = torch.stack([pair[1] for pair in pairs])
+        kwargs: PipelineKwargs = {"ip_adapter_image_embeds": [negative, positive]}
+        if isinstance(self._pipe, FluxIPAdapterMixin):
+            # Without this argument, it would encode a black image for each batch.
+            kwargs["negative_ip_adapter_image_embeds"] = [negative, negative]
+        return kwargs
+
+    def _encode(self, request: ImageRequest) -> ReferencePair:
+        return encode_reference(self._pipe, self._preprocessed(request))
 
 
-def _embeds_as_list(
-    picture: None,
-    embeds: list[torch.Tensor],
-    device: torch.device,
-    count: int,
-    guided: bool = False,
-) -> list[torch.Tensor]:
-    return [_embeds_as_tensor(picture, embeds, device, count, guided)]
+def preprocess_reference(pipe: diffusers.DiffusionPipeline, image: Pillow.Image) -> torch.Tensor:
+    """The image as its encoder takes it, float32 (1, channels, height, width)."""
+    pixels: torch.Tensor = pipe.feature_extractor([image], return_tensors="pt").pixel_values
+    return pixels
 
 
-def _embeds_as_tensor(
-    _picture: None, embeds: list[torch.Tensor], _device: torch.device, _count: int, guided: bool
-) -> torch.Tensor:
-    negative, positive = embeds
-    return torch.cat([negative, positive]) if guided else positive
+def encode_reference(
+    pipe: diffusers.DiffusionPipeline, preprocessed: torch.Tensor
+) -> ReferencePair:
+    """The embeddings, for one image of a batch, of a reference image and of its absence."""
+    with torch.no_grad():
+        if isinstance(pipe, SD3IPAdapterMixin):
+            return _with_zeros(pipe.encode_image(preprocessed, pipe.device)[0])
+        if isinstance(pipe, FluxIPAdapterMixin):
+            return _with_zeros(pipe.encode_image(preprocessed, pipe.device, 1))
+        (layer,) = pipe.unet.encoder_hid_proj.image_projection_layers
+        hidden_states = not isinstance(layer, ImageProjection)
+        positive, negative = pipe.encode_image(preprocessed, pipe.device, 1, hidden_states)
+    return positive, negative
+
+
+def _with_zeros(positive: torch.Tensor) -> ReferencePair:
+    """An embedding, and zeros of its shape that take no memory."""
+    return positive, positive.new_zeros(()).expand_as(positive)
+
+
+def load_ip_adapter(
+    pipe: diffusers.DiffusionPipeline, settings: IpAdapterSettings, key: str
+) -> None:
+    """Make the IP-Adapter with this key a part of the pipeline. Raises what loading raises."""
+    folder = fetch_planned_adapter(settings, key)
+    encoder_class = variants_of(type(pipe).__name__).ip_adapter_encoder
+    if encoder_class is None:
+        raise ValueError(f"{type(pipe).__name__} takes none")
+    require_ip_adapter_files(folder, settings, encoder_class, denoiser_network(pipe).config)
+    _load_image_encoder(pipe, folder / settings.image_encoder, encoder_class)
+    pipe.load_ip_adapter(
+        str(folder),
+        subfolder=settings.subfolder,
+        weight_name=settings.weight_name,
+        local_files_only=True,
+    )
+    for name, parameter in denoiser_network(pipe).named_parameters():
+        if parameter.is_meta:
+            raise ValueError(f"it has no {name}")
+    denoiser_network(pipe).eval()
+    check_ip_adapter(pipe)
+
+
+def _load_image_encoder(
+    pipe: diffusers.DiffusionPipeline, folder: Path, encoder_class: ImageEncoderClass
+) -> None:
+    """Load the image encoder.
+
+    The pipeline itself would take pickles, and fill in missing weights at random.
+    """
+    encoder, info = getattr(transformers, encoder_class).from_pretrained(
+        folder,
+        dtype=pipe.dtype,
+        use_safetensors=True,
+        local_files_only=True,
+        output_loading_info=True,
+    )
+    if info["missing_keys"]:
+        raise ValueError(f"its image encoder has no {min(info['missing_keys'])}")
+    pipe.register_modules(image_encoder=encoder.to(pipe.device).eval())
+    if encoder_class == "SiglipVisionModel":  # for CLIP, diffusers makes the extractor itself
+        extractor = transformers.SiglipImageProcessor.from_pretrained(folder, local_files_only=True)
+        pipe.register_modules(feature_extractor=extractor)
+
+
+def check_ip_adapter(pipe: diffusers.DiffusionPipeline) -> None:
+    """Raise what PyTorch raises where the adapter cannot read what its image encoder gives."""
+    positive, _ = encode_reference(pipe, preprocess_reference(pipe, BLANK_IMAGE))
+    with torch.no_grad():
+        if isinstance(pipe, SD3IPAdapterMixin):
+            time = torch.zeros(1, device=pipe.device)
+            states, embedded_time = pipe.transformer.image_proj(positive[None], time)
+            processor = next(iter(pipe.transformer.attn_processors.values()))
+            processor.to_k_ip(processor.norm_ip(states, temb=embedded_time))
+        elif isinstance(pipe, FluxIPAdapterMixin):
+            (states,) = pipe.transformer.encoder_hid_proj([positive[None]])
+            processor = next(iter(pipe.transformer.attn_processors.values()))
+            processor.to_k_ip[0](states)
+        else:
+            (layer,) = pipe.unet.encoder_hid_proj.image_projection_layers
+            layer(positive)

@@ -1,4 +1,4 @@
-"""Loading a diffusers pipeline: safetensors only, no remote code, on the device and in the dtype of the plan."""
+"""Loading a diffusers pipeline: safetensors only, no remote code, in the plan's dtype."""
 
 import inspect
 from importlib.metadata import version
@@ -31,7 +31,10 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 def load_pipeline(plan: Plan) -> diffusers.DiffusionPipeline:
-    """The plan's pipeline, ready to run. Raises BadInput where it does not load, TryAgain without its device."""
+    """The plan's pipeline, ready to run.
+
+    Raises BadInput where it does not load, TryAgain without its device.
+    """
     device = choose_device(plan.job.device)
     in_fp8 = plan.job.speed.quantization == "fp8"
     if in_fp8:
@@ -47,80 +50,85 @@ def load_pipeline(plan: Plan) -> diffusers.DiffusionPipeline:
 
 
 def load_pretrained(
-    wanted: ModelSettings, digest: str, device: torch.device
+    model: ModelSettings, digest: str, device: torch.device
 ) -> diffusers.DiffusionPipeline:
-    """A model on its device, in eval mode. Raises BadInput where it does not load, and what `folder` raises."""
-    files = fetch_model(wanted, digest)
+    """A model on its device, in eval mode.
+
+    Raises BadInput where it does not load, and what fetching it raises.
+    """
+    folder = fetch_model(model, digest)
     for library in (diffusers, transformers):  # a pod's log is for what the job does
         library.utils.logging.set_verbosity_error()
         library.utils.logging.disable_progress_bar()
     try:
         pipe = diffusers.DiffusionPipeline.from_pretrained(
-            files, dtype=DTYPES[wanted.dtype], use_safetensors=True, local_files_only=True
+            folder, dtype=DTYPES[model.dtype], use_safetensors=True, local_files_only=True
         ).to(device)
     except KilnError:
         raise
-    except Exception as error:  # whatever a stranger's folder makes the libraries raise
-        raise _explain_load_error(wanted.id, error) from error
+    except Exception as error:  # a user's folder makes the libraries raise anything
+        raise _explain_load_error(model.id, error) from error
     pipe.set_progress_bar_config(disable=True)
     for component in pipe.components.values():
         if isinstance(component, torch.nn.Module):
-            component.eval()  # a component in train mode drops out at random
+            component.eval()  # in train mode, dropout is random
     return pipe
 
 
 def denoiser_network(pipe: diffusers.DiffusionPipeline) -> diffusers.ModelMixin:
-    """The part of a pipeline that runs at every step."""
+    """The network of a pipeline that runs at every step."""
     return pipe.unet if hasattr(pipe, "unet") else pipe.transformer
 
 
 def _refuse_emulated_dtype(plan: Plan, device: torch.device) -> None:
-    """Raise BadInput where a GPU would compute the plan's dtype in pieces, many times slower than another."""
-    wanted = plan.job.model
-    if (
-        device.type != "cuda"
-        or wanted.dtype != "bfloat16"
-        or torch.cuda.is_bf16_supported(including_emulation=False)
-    ):
+    """Raise BadInput where a GPU would emulate the plan's dtype, many times slower than another."""
+    model = plan.job.model
+    if device.type != "cuda" or model.dtype != "bfloat16":
+        return
+    if torch.cuda.is_bf16_supported(including_emulation=False):
         return
     raise BadInput(
-        f"{wanted.id}: is planned in bfloat16, which {describe_device(device)} does not have. "
+        f"{model.id}: is planned in bfloat16, which {describe_device(device)} does not have. "
         "Set model.dtype: float16 and plan anew, or use a GPU of compute capability 8.0 or more."
     )
 
 
-def _require_text_input(name: str, pipe: diffusers.DiffusionPipeline) -> None:
-    """Raise BadInput where a pipeline takes no text, or not a text alone."""
-    taken = inspect.signature(pipe.__call__).parameters
-    needed = [
-        each
-        for each, how in taken.items()
-        if how.default is how.empty and how.kind is how.POSITIONAL_OR_KEYWORD
+def _require_text_input(model_id: str, pipe: diffusers.DiffusionPipeline) -> None:
+    """Raise BadInput where a pipeline takes no text, or needs more than a text."""
+    parameters = inspect.signature(pipe.__call__).parameters
+    required = [
+        name
+        for name, parameter in parameters.items()
+        if parameter.default is parameter.empty
+        and parameter.kind is parameter.POSITIONAL_OR_KEYWORD
     ]
-    if "prompt" not in taken or set(needed) - {"prompt"}:
-        given = ", ".join(needed) or "no text"
+    if "prompt" not in parameters or set(required) - {"prompt"}:
+        inputs = ", ".join(required) or "no text"
         raise BadInput(
-            f"{name}: is a {type(pipe).__name__}, which draws from {given}. Name one that draws from texts."
+            f"{model_id}: is a {type(pipe).__name__}, which draws from {inputs}. "
+            "Name one that draws from texts."
         )
 
 
 def make_scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers.SchedulerMixin:
-    """A scheduler by the sampler's name, with the model's own configuration under it.
+    """A scheduler by the sampler's name, with the model's own configuration.
 
-    Raises ValueError where it does not fit the model: the images that asked for it fail, and no others.
+    Raises ValueError where it does not fit the model: only the images that asked for it fail.
     """
     if sampler == "default":
         return pipe.scheduler
-    name, settings = SCHEDULERS[sampler]
-    wanted, given = getattr(diffusers, name), type(pipe.scheduler)
-    kin = {given, *pipe.scheduler.compatibles}
-    # LCM's scheduler names no kin, but runs on what DDIM's runs on.
-    if wanted not in kin and not (sampler == "lcm" and diffusers.DDIMScheduler in kin):
+    spec = SCHEDULERS[sampler]
+    scheduler_class = getattr(diffusers, spec.class_name)
+    own_class = type(pipe.scheduler)
+    compatible = {own_class, *pipe.scheduler.compatibles}
+    # LCM's scheduler lists no compatible ones, but runs on what DDIM's runs on.
+    fits_as_lcm = sampler == "lcm" and diffusers.DDIMScheduler in compatible
+    if scheduler_class not in compatible and not fits_as_lcm:
         raise ValueError(
-            f"sampler {sampler!r} does not fit this model, which came with {given.__name__}"
+            f"sampler {sampler!r} does not fit this model, which came with {own_class.__name__}"
         )
     try:
-        return wanted.from_config(pipe.scheduler.config, **settings)
+        return scheduler_class.from_config(pipe.scheduler.config, **spec.config)
     except (ImportError, ValueError, TypeError) as error:
         raise ValueError(
             f"sampler {sampler!r} does not fit this model ({str(error).strip()})"
@@ -128,58 +136,61 @@ def make_scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers
 
 
 def _explain_load_error(name: str, error: Exception) -> KilnError:
-    first = error_reason(error)
+    reason = error_reason(error)
     if is_out_of_memory(error) or is_device_lost(error):
         return TryAgain(
-            f"{name}: the device has no room for it, or failed ({first}). Run the shard again."
+            f"{name}: the device has no room for it, or failed ({reason}). Run the shard again."
         )
     if isinstance(error, OSError) and error.errno is not None:
-        return explain_storage_error(str(error.filename or name), error) or TryAgain(
-            f"{name}: storage failed ({first})."
-        )
-    return BadInput(f"{name}: does not load as a diffusers pipeline ({first}). Name another model.")
+        explained = explain_storage_error(str(error.filename or name), error)
+        return explained or TryAgain(f"{name}: storage failed ({reason}).")
+    return BadInput(
+        f"{name}: does not load as a diffusers pipeline ({reason}). Name another model."
+    )
 
 
 def library_versions(job: Job) -> dict[str, str]:
-    """The libraries that decide the pixels and the speed of a job."""
-    found = {
+    """The versions of the libraries that decide the pixels and the speed of a job."""
+    versions = {
         "torch": torch.__version__,
         "diffusers": diffusers.__version__,
         "transformers": transformers.__version__,
     }
     if job.model.loras:
-        found["peft"] = version("peft")
+        versions["peft"] = version("peft")
     if job.speed.quantization == "fp8":
-        found["torchao"] = version("torchao")
-    return found
+        versions["torchao"] = version("torchao")
+    return versions
 
 
-def fetch_model(wanted: ModelSettings, digest: str) -> Path:
-    """The files of a model on this machine, brought here if need be. Raises BadInput, Missing, TryAgain."""
-    # First of all: what was a folder there may be the name of a stranger's hub model here.
-    if weights_digest(wanted) != digest:
+def fetch_model(model: ModelSettings, digest: str) -> Path:
+    """The folder of a model on this machine, downloaded if need be.
+
+    Raises BadInput, Missing, TryAgain.
+    """
+    # First of all: the name of a folder where the run was planned may be a hub model's name here.
+    if weights_digest(model) != digest:
         raise BadInput(
-            f"{wanted.id}: is not the model that the run was planned with. Restore it, or plan anew."
+            f"{model.id}: is not the model that the run was planned with. Restore it, or plan anew."
         )
-    if is_hub_id(wanted.id):
-        with translate_hub_errors(wanted):
-            return Path(
-                diffusers.DiffusionPipeline.download(
-                    wanted.id, revision=wanted.revision, use_safetensors=True
-                )
-            )
-    return Path(resolve_path(wanted.id))
+    if not is_hub_id(model.id):
+        return Path(resolve_path(model.id))
+    with translate_hub_errors(model):
+        folder = diffusers.DiffusionPipeline.download(
+            model.id, revision=model.revision, use_safetensors=True
+        )
+    return Path(folder)
 
 
 def fetch_run_models(uri: str) -> str:
-    """Bring a planned run's model, adapters and LoRAs into this machine's cache; give the model's folder.
+    """Download a planned run's model, adapters and LoRAs; returns the model's folder.
 
-    Raises BadInput, Missing and TryAgain as the hub has it.
+    Raises BadInput, Missing and TryAgain as fetching raises them.
     """
     plan = load_plan(open_store(uri))
     folder = fetch_model(plan.job.model, plan.model.digest)
-    for column, each in adapters_by_column(plan.job.model).items():
-        fetch_planned_adapter(each, plan.adapters[column])
+    for column, adapter in adapters_by_column(plan.job.model).items():
+        fetch_planned_adapter(adapter, plan.adapters[column])
     for name, lora in plan.job.model.loras.items():
         fetch_planned_lora(name, lora, plan.loras[name].sha256)
     return str(folder)

@@ -1,4 +1,4 @@
-"""What a pipeline is told of a batch: its text, its noise and its settings, in the way of its family."""
+"""The arguments of a pipeline's call: texts, noise and settings, as its family takes them."""
 
 import copy
 import inspect
@@ -9,6 +9,7 @@ import diffusers
 import torch
 
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
+from imagekiln.steps.generate.diffusion.patches import pack_latents
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.generate.diffusion.text_encoding import (
     PromptEmbeds,
@@ -21,41 +22,42 @@ from imagekiln.steps.models.families import EmbeddingIndices, family_of
 from imagekiln.steps.runs.image import ImageRow, pad_rows
 
 PipelineKwargs = dict[str, object]
+StepCallback = Callable[[], None]
 
 
 class PipelineInputs:
     """Turns rows of one shape into a pipeline's arguments."""
 
     def __init__(self, pipe: diffusers.DiffusionPipeline, loras: LoraLayers | None = None) -> None:
-        """Look at what the pipeline takes. Its family is that of its class; its LoRAs may change what texts become."""
+        """Inspect what the pipeline takes. Its LoRAs may change what texts become."""
         self._pipe = pipe
         self._loras = loras
         self._accepts = set(inspect.signature(pipe.__call__).parameters)
         self._family = family_of(type(pipe).__name__)
         if self._family.positive_embeds:
             encoder = PromptEncoder(pipe, self._family)
-            self._positive, self._negative = (
-                TextCache(encoder.encode_prompt),
-                TextCache(encoder.encode_negative_prompt),
-            )
+            self._prompts = TextCache(encoder.encode_prompt)
+            self._negative_prompts = TextCache(encoder.encode_negative_prompt)
 
     def for_sibling(self, sibling: diffusers.DiffusionPipeline) -> "PipelineInputs":
-        """The same, texts and all, for a pipeline with the same components whose call takes other arguments."""
-        other = copy.copy(self)
-        other._accepts = set(inspect.signature(sibling.__call__).parameters)
-        return other
+        """The same with the same texts, for a pipeline of the same components."""
+        inputs = copy.copy(self)
+        inputs._accepts = set(inspect.signature(sibling.__call__).parameters)
+        return inputs
 
     def accepts(self, name: str) -> bool:
         """Whether the pipeline takes an argument of this name."""
         return name in self._accepts
 
     def split_batches(self, rows: Sequence[ImageRow], size: int) -> list[list[ImageRow]]:
-        """The batches in which rows of one shape are drawn: one of `size`, or a row at a time where neighbours tell."""
-        return [[row] for row in rows] if self._family.one_at_a_time else [pad_rows(rows, size)]
+        """One call of `size` for rows of one shape, or one a row where neighbors affect pixels."""
+        if self._family.one_at_a_time:
+            return [[row] for row in rows]
+        return [pad_rows(rows, size)]
 
     @property
     def output_type(self) -> str:
-        """The output type to ask for: tensors, but in families whose tensors may be of another range than [0, 1]."""
+        """Tensors where they are known to be in [0, 1], which they are in known families."""
         return "pt" if self._family.positive_embeds else "np"
 
     @property
@@ -64,147 +66,157 @@ class PipelineInputs:
         return bool(self._family.positive_embeds)
 
     def uncached_texts(self, rows: Sequence[ImageRow]) -> list[TextRequest]:
-        """The texts of rows of one shape that would have to be encoded before the rows are drawn."""
+        """The texts that have to be encoded before these rows of one shape are drawn."""
         if not rows or not self.encodes_texts:
             return []
-        under = self._activate_text_loras(rows[0])
-        negatives = (
-            [row.parameters.negative_prompt for row in rows]
-            if self._uses_negative_prompt(rows[0])
-            else []
-        )
-        prompts = self._positive.uncached([row.parameters.prompt for row in rows], under)
-        return [
-            *((self._positive, text, under) for text in prompts),
-            *(
-                (self._negative, text, under)
-                for text in (self._negative.uncached(negatives, under) if negatives else [])
-            ),
+        loras = self._activate_text_loras(rows[0])
+        prompts = [row.parameters.prompt for row in rows]
+        requests = [
+            TextRequest(self._prompts, text, loras)
+            for text in self._prompts.uncached(prompts, loras)
         ]
+        if self._uses_negative_prompt(rows[0]):
+            negative_prompts = [row.parameters.negative_prompt for row in rows]
+            requests += [
+                TextRequest(self._negative_prompts, text, loras)
+                for text in self._negative_prompts.uncached(negative_prompts, loras)
+            ]
+        return requests
 
     def activate_loras(self, row: ImageRow) -> None:
-        """Put the row's LoRAs in force in what the pipeline runs once it has its inputs."""
-        if self._loras is not None:
-            self._loras.activate(row.parameters.loras, texts=False)
-            if not self.encodes_texts:
-                self._loras.activate(row.parameters.loras, texts=True)
+        """Activate the row's LoRAs in what the pipeline's call runs."""
+        if self._loras is None:
+            return
+        self._loras.activate(row.parameters.loras, texts=False)
+        if not self.encodes_texts:
+            self._loras.activate(row.parameters.loras, texts=True)
 
     def text_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
-        """The prompts as embeddings where the family is known, else as text."""
-        prompts = [row.parameters.prompt for row in rows]
-        negatives = [row.parameters.negative_prompt for row in rows]
+        """The prompts: as embeddings where the family is known, else as text."""
         if not self._family.positive_embeds:
-            plain: PipelineKwargs = {"prompt": prompts}
-            return plain | (
-                {"negative_prompt": negatives}
-                if any(negatives) and self.accepts("negative_prompt")
-                else {}
-            )
-        # A text alone needs no padding, and runs without a mask.
+            return self._plain_text_kwargs(rows)
+        kwargs: PipelineKwargs = {}
+        if self.accepts("negative_prompt"):
+            kwargs["negative_prompt"] = None
+        # A single text needs no padding, and runs without a mask.
         length = self._family.pad_to_tokens if len(rows) > 1 else None
-        inputs: PipelineKwargs = (
-            {"negative_prompt": None} if self.accepts("negative_prompt") else {}
-        )
         if length is not None:
-            inputs["max_sequence_length"] = length
-        under = self._activate_text_loras(rows[0])
-        inputs |= self._embeds_kwargs(
-            self._family.positive_embeds,
-            (self._positive.get(text, under) for text in prompts),
-            length,
-        )
+            kwargs["max_sequence_length"] = length
+
+        loras = self._activate_text_loras(rows[0])
+        embeds = (self._prompts.get(row.parameters.prompt, loras) for row in rows)
+        kwargs |= self._embeds_kwargs(self._family.positive_embeds, embeds, length)
         if self._uses_negative_prompt(rows[0]):
-            negative = (self._negative.get(text, under) for text in negatives)
-            inputs |= self._embeds_kwargs(self._family.negative_embeds, negative, length)
-        return inputs
+            embeds = (
+                self._negative_prompts.get(row.parameters.negative_prompt, loras) for row in rows
+            )
+            kwargs |= self._embeds_kwargs(self._family.negative_embeds, embeds, length)
+        return kwargs
+
+    def _plain_text_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
+        kwargs: PipelineKwargs = {"prompt": [row.parameters.prompt for row in rows]}
+        negative_prompts = [row.parameters.negative_prompt for row in rows]
+        if any(negative_prompts) and self.accepts("negative_prompt"):
+            kwargs["negative_prompt"] = negative_prompts
+        return kwargs
+
+    def batch_kwargs(self, rows: Sequence[ImageRow], after_step: StepCallback) -> PipelineKwargs:
+        """All but the texts: noise and settings, and `after_step` to be called after each step."""
+        return (
+            self.noise_kwargs(rows)
+            | self.settings_kwargs(rows[0])
+            | self.callback_kwargs(after_step)
+        )
 
     def noise_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
-        """A generator on the CPU for each image, and first noise drawn from it in float32.
+        """A generator on the CPU for each image, and initial noise drawn from it in float32.
 
-        So neither the device nor the dtype nor a neighbour enters into it.
+        So the noise depends on neither the device nor the dtype nor a neighbor.
         """
-        if not self._family.positive_embeds:  # one image at a time
-            torch.manual_seed(
-                rows[0].parameters.seed
-            )  # what is drawn without a generator follows from the row too
-            return {
-                "generator": _make_generator(rows[0])
-            }  # which every pipeline takes: some take no list of one
+        if not self._family.positive_embeds:  # a single row
+            # What the pipeline draws without a generator must follow from the row too.
+            torch.manual_seed(rows[0].parameters.seed)
+            # Every pipeline takes a generator; some take no list of one.
+            return {"generator": _make_generator(rows[0])}
+
         generators = [_make_generator(row) for row in rows]
         if rows[0].parameters.source_image is not None:
-            return {"generator": generators}  # with a picture, the pipeline mixes the noise with it
+            return {"generator": generators}  # the pipeline mixes its noise with the image
         shape = self._latent_shape(rows[0])
-        drawn = torch.stack(
+        noise = torch.stack(
             [torch.randn(shape, generator=each, dtype=torch.float32) for each in generators]
         )
         if self._family.latent_layout == "packed":
-            drawn = self._pipe._pack_latents(drawn, *drawn.shape)
-        dtype = (
-            torch.float32 if self._family.float32_latents else denoiser_network(self._pipe).dtype
-        )
-        return {"generator": generators, "latents": drawn.to(self._pipe.device, dtype)}
+            noise = pack_latents(self._pipe, noise)
+        dtype = denoiser_network(self._pipe).dtype
+        if self._family.float32_latents:
+            dtype = torch.float32
+        return {"generator": generators, "latents": noise.to(self._pipe.device, dtype)}
 
     def settings_kwargs(self, row: ImageRow) -> PipelineKwargs:
-        """The size, steps and guidance of a batch, by the names that the pipeline has for them."""
-        pixels = row.parameters
-        named: PipelineKwargs = {
-            "width": pixels.width,
-            "height": pixels.height,
-            "num_inference_steps": pixels.steps,
-            self._family.guidance_argument: pixels.guidance,
-            "use_resolution_binning": False,  # it would draw another size, and stretch that to the one asked for
+        """The size, steps and guidance of a batch, by the pipeline's names for them."""
+        parameters = row.parameters
+        kwargs: PipelineKwargs = {
+            "width": parameters.width,
+            "height": parameters.height,
+            "num_inference_steps": parameters.steps,
+            self._family.guidance_argument: parameters.guidance,
+            # Binning draws another size and resizes it.
+            "use_resolution_binning": False,
         }
-        if (
-            pixels.steps != 2
-        ):  # SanaSprint has a time between its two steps, and refuses other numbers with it
-            named["intermediate_timesteps"] = None
-        return {name: value for name, value in named.items() if self.accepts(name)}
+        if parameters.steps != 2:
+            # SanaSprint's default is a time between two steps, and is refused with other numbers.
+            kwargs["intermediate_timesteps"] = None
+        return {name: value for name, value in kwargs.items() if self.accepts(name)}
 
-    def after_step(self, check: Callable[[], None]) -> PipelineKwargs:
-        """Arguments by which `check` is called after each step; none where the pipeline tells of no steps."""
+    def callback_kwargs(self, after_step: StepCallback) -> PipelineKwargs:
+        """The argument for the callback; none where the pipeline reports no steps."""
         if self.accepts("callback_on_step_end"):
-            return {"callback_on_step_end": partial(_after_step, check)}
+            return {"callback_on_step_end": partial(_call_after_step, after_step)}
         if self.accepts("callback"):  # PixArt's
-            return {"callback": lambda _step, _time, _latents: check()}
+            return {"callback": lambda _step, _time, _latents: after_step()}
         return {}
 
     def _latent_shape(self, row: ImageRow) -> tuple[int, int, int]:
-        channels, factor = (
-            denoiser_network(self._pipe).config.in_channels,
-            self._pipe.vae_scale_factor,
-        )
-        height, width = row.parameters.height // factor, row.parameters.width // factor
+        """The shape (channels, height, width) in which the first noise of an image is drawn."""
+        channels: int = denoiser_network(self._pipe).config.in_channels
+        height = row.parameters.height // self._pipe.vae_scale_factor
+        width = row.parameters.width // self._pipe.vae_scale_factor
         if self._family.latent_layout == "packed":
             return channels // 4, height, width
-        fold = 2 if self._family.latent_layout == "folded" else 1
-        return channels, height // fold, width // fold
+        if self._family.latent_layout == "folded":
+            return channels, height // 2, width // 2
+        return channels, height, width
 
     def _activate_text_loras(self, row: ImageRow) -> str | None:
-        """Put the row's LoRAs in force in what encodes texts, and say which of them change it."""
-        return (
-            None if self._loras is None else self._loras.activate(row.parameters.loras, texts=True)
-        )
+        """Activate the row's LoRAs in the text encoders.
+
+        Returns those that change something there.
+        """
+        if self._loras is None:
+            return None
+        return self._loras.activate(row.parameters.loras, texts=True)
 
     def _uses_negative_prompt(self, row: ImageRow) -> bool:
         return self._family.uses_guidance(row.parameters.guidance)
 
     def _embeds_kwargs(
-        self, names: EmbeddingIndices, each: Iterable[PromptEmbeds], length: int | None
+        self, names: EmbeddingIndices, embeds: Iterable[PromptEmbeds], length: int | None
     ) -> PipelineKwargs:
-        tensors = stack_embeds(list(each), length)
-        return dict(
-            zip(names, map(list, tensors) if self._family.embeds_as_list else tensors, strict=True)
-        )
+        tensors = stack_embeds(list(embeds), length)
+        if self._family.embeds_as_list:
+            return {name: list(tensor) for name, tensor in zip(names, tensors, strict=True)}
+        return dict(zip(names, tensors, strict=True))
 
 
-def _after_step(
-    check: Callable[[], None],
+def _call_after_step(
+    after_step: StepCallback,
     _pipe: diffusers.DiffusionPipeline,
     _step: int,
     _time: object,
     tensors: dict[str, torch.Tensor],
 ) -> dict[str, torch.Tensor]:
-    check()
+    after_step()
     return tensors
 
 

@@ -1,4 +1,4 @@
-"""What drawing takes: each call of a pipeline is watched from outside, and what is seen is added up."""
+"""What drawing takes: each call of a pipeline is timed from outside, and the times are summed."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -12,15 +12,18 @@ import torch
 
 from imagekiln.steps.generate.diffusion.compile import CompileClock
 from imagekiln.steps.generate.diffusion.device import record_event
+from imagekiln.steps.generate.diffusion.patches import AnyFunction, replaced_method
 
 Moment = float | torch.cuda.Event
 SpanName = Literal["text", "decode", "copy", "whole"]
-SPAN_NAMES: tuple[SpanName, ...] = ("text", "decode", "copy", "whole")
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTimes:
-    """Seconds of the device. `busy` is what it computed for; texts encoded beside that add to `text` alone."""
+    """Seconds of the device.
+
+    `busy` is what it computed for; texts encoded beside that add to `text` alone.
+    """
 
     text: float = 0.0
     denoise: float = 0.0
@@ -29,7 +32,7 @@ class DeviceTimes:
     busy: float = 0.0
 
     def __add__(self, other: "DeviceTimes") -> "DeviceTimes":
-        """Both together."""
+        """The sum of both."""
         return DeviceTimes(
             self.text + other.text,
             self.denoise + other.denoise,
@@ -39,127 +42,125 @@ class DeviceTimes:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Span:
+    """What the device did between two moments; `compile_seconds` of that were spent compiling."""
+
+    name: SpanName
+    begin: Moment
+    end: Moment
+    compile_seconds: float
+
+    @property
+    def seconds(self) -> float:
+        """Seconds without compiling. On CUDA, waits for the device."""
+        return max(0.0, _elapsed_seconds(self.begin, self.end) - self.compile_seconds)
+
+
 class Spans:
-    """The spans of one batch. On CUDA they are known only once the batch is over: to read them waits for that."""
+    """The spans of one batch. On CUDA they are known once the batch is done: reading them waits."""
 
     def __init__(self, device: torch.device, clock: CompileClock | None = None) -> None:
-        """Begin without any. What a clock counts as compiling is left out of them."""
-        self._device, self._clock = device, clock or CompileClock()
-        self._spans: list[tuple[SpanName, Moment, Moment, float]] = []
+        """Start without any. What the clock counts as compiling is subtracted."""
+        self._device = device
+        self._clock = clock or CompileClock()
+        self._spans: list[_Span] = []
 
     @contextmanager
     def span(self, name: SpanName) -> Iterator[None]:
-        """What the block has the device do. `text` and `decode` lie in the `whole`; the rest of that is denoising."""
-        since, compiled = _record_moment(self._device), self._clock.seconds
+        """Time what the block has the device do.
+
+        `text` and `decode` lie within the `whole`; the rest of the `whole` is denoising.
+        """
+        begin = _current_moment(self._device)
+        compile_seconds = self._clock.seconds
         yield
-        self._spans.append(
-            (name, since, _record_moment(self._device), self._clock.seconds - compiled)
-        )
+        end = _current_moment(self._device)
+        self._spans.append(_Span(name, begin, end, self._clock.seconds - compile_seconds))
 
     def times(self) -> DeviceTimes:
         """The seconds of all spans."""
-        text, decode, copy, whole = (self._seconds(name) for name in SPAN_NAMES)
-        return DeviceTimes(text, max(0.0, whole - text - decode), decode, copy, whole)
+        text = self._seconds("text")
+        decode = self._seconds("decode")
+        whole = self._seconds("whole")
+        denoise = max(0.0, whole - text - decode)
+        return DeviceTimes(text, denoise, decode, self._seconds("copy"), busy=whole)
 
     def _seconds(self, name: SpanName) -> float:
-        spent = (
-            _elapsed_seconds(since, until) - compiled
-            for each, since, until, compiled in self._spans
-            if each == name
-        )
-        return sum(max(0.0, each) for each in spent)
+        return sum(span.seconds for span in self._spans if span.name == name)
 
 
-def _record_moment(device: torch.device) -> Moment:
-    """On CUDA the moment when the work queued so far on the current stream is done, else this one."""
+def _current_moment(device: torch.device) -> Moment:
+    """On CUDA the moment when the work queued so far on the current stream is done, else now."""
     if device.type != "cuda":
         return time.perf_counter()
     return record_event(timed=True)
 
 
-def _elapsed_seconds(since: Moment, until: Moment) -> float:
-    if isinstance(since, float) or isinstance(until, float):
-        return float(until) - float(since)  # type: ignore[arg-type]  # moments of one device are of one kind
-    until.synchronize()  # pixels that left the device in another way may be there before it is
-    return float(since.elapsed_time(until)) / 1000
-
-
-AnyFunction = Callable[..., object]
+def _elapsed_seconds(begin: Moment, end: Moment) -> float:
+    if isinstance(begin, float) or isinstance(end, float):
+        return float(end) - float(begin)  # type: ignore[arg-type]  # both are of one kind
+    end.synchronize()  # pixels copied on another stream may arrive before this event
+    return float(begin.elapsed_time(end)) / 1000
 
 
 class PipelineProfiler:
-    """Watches a pipeline, and adds up what its calls took. `add`, `text` and `taken` may be called in any thread."""
+    """Times the calls of a pipeline and sums their times.
+
+    All but `profile_call` may run in any thread.
+    """
 
     def __init__(
-        self,
-        pipe: diffusers.DiffusionPipeline,
-        *,
-        texts: bool,
-        clock: CompileClock,
+        self, pipe: diffusers.DiffusionPipeline, *, texts: bool, clock: CompileClock
     ) -> None:
-        """Find the decoder under its usual name. `texts`: the pipeline's own call encodes its texts.
+        """Take the pipeline. `texts`: its own call encodes its texts.
 
         What the clock counts as compiling is not counted as drawing.
         """
-        self._pipe, self._texts = pipe, texts and hasattr(pipe, "encode_prompt")
+        self._pipe = pipe
+        self._texts = texts and hasattr(pipe, "encode_prompt")
         self._vae = getattr(pipe, "vae", None)
-        self._taken, self._clock = DeviceTimes(), clock
+        self._clock = clock
+        self._times = DeviceTimes()
         self._lock = Lock()
 
     @contextmanager
     def profile_call(self) -> Iterator[Spans]:
-        """Watch what the pipeline does in the block.
-
-        Its parts are replaced for that long, and not hooked: a hook would become a part of what is compiled.
-        """
+        """Time what the pipeline does in the block, its decoder and its text encoding apart."""
         spans = Spans(self._pipe.device, self._clock)
         with ExitStack() as stack, spans.span("whole"):
-            for owner, name, function in self._replacements(spans):
-                stack.enter_context(_patch_attribute(owner, name, function))
+            decode = getattr(self._vae, "decode", None)
+            if decode is not None:
+                timed = _with_span(decode, "decode", spans)
+                stack.enter_context(replaced_method(self._vae, "decode", timed))
+            if self._texts:
+                timed = _with_span(self._pipe.encode_prompt, "text", spans)
+                stack.enter_context(replaced_method(self._pipe, "encode_prompt", timed))
             yield spans
 
     def add_call(self, spans: Spans) -> None:
-        """Add a call that is over."""
-        self._add_times(spans.times())
+        """Add a call that is done."""
+        self._add(spans.times())
 
     def add_text(self, seconds: float) -> None:
         """Add the time of a text that was encoded beside the batches."""
-        self._add_times(DeviceTimes(text=seconds))
+        self._add(DeviceTimes(text=seconds))
 
     def pop_times(self) -> DeviceTimes:
-        """What was added since this was last asked."""
+        """What was added since the previous call."""
         with self._lock:
-            found, self._taken = self._taken, DeviceTimes()
-        return found
+            times = self._times
+            self._times = DeviceTimes()
+        return times
 
-    def _add_times(self, more: DeviceTimes) -> None:
+    def _add(self, times: DeviceTimes) -> None:
         with self._lock:
-            self._taken += more
-
-    def _replacements(self, spans: Spans) -> Iterator[tuple[object, str, AnyFunction]]:
-        """What to replace, and by what: no more than tells something."""
-        if (decode := getattr(self._vae, "decode", None)) is not None:
-            yield self._vae, "decode", _with_span(decode, "decode", spans)
-        if self._texts:
-            yield self._pipe, "encode_prompt", _with_span(self._pipe.encode_prompt, "text", spans)
+            self._times += times
 
 
-def _with_span(function: AnyFunction, span: SpanName, spans: Spans) -> AnyFunction:
-    def called(*places: object, **names: object) -> object:
-        with spans.span(span):
-            return function(*places, **names)
+def _with_span(function: AnyFunction, name: SpanName, spans: Spans) -> Callable[..., object]:
+    def timed(*args: object, **kwargs: object) -> object:
+        with spans.span(name):
+            return function(*args, **kwargs)
 
-    return called
-
-
-@contextmanager
-def _patch_attribute(owner: object, name: str, function: AnyFunction) -> Iterator[None]:
-    """Put a function in the place of an object's own. Past `__setattr__`, which wrappers of modules hand on."""
-    own = vars(owner)
-    before = {name: own[name]} if name in own else {}
-    own[name] = function
-    try:
-        yield
-    finally:
-        del own[name]
-        own.update(before)
+    return timed

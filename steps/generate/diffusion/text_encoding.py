@@ -1,10 +1,11 @@
-"""Texts as a pipeline's own encoders embed them: once for each distinct text, and each by itself."""
+"""Texts as a pipeline's own encoders embed them: each distinct text once, and by itself."""
 
 import inspect
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
 from threading import Thread
 
 import diffusers
@@ -14,56 +15,62 @@ from imagekiln.steps.generate.diffusion.device import side_stream
 from imagekiln.steps.models.families import EmbeddingIndices, Family
 
 PromptEmbeds = tuple[torch.Tensor, ...]
-MAX_CACHED_TEXTS = 256  # images of one prompt are neighbours
+MAX_CACHED_TEXTS = 256  # images of one prompt are neighbors
 MAX_CACHE_BYTES = 256 << 20  # of the device's memory: SDXL takes 0.3 MB a text, FLUX.2 16 MB
 
 
 class TextCache:
-    """The embeddings of the latest texts. Texts are encoded one by one, so a bad one harms no other."""
+    """The embeddings of the latest texts.
+
+    Texts are encoded one by one, so a bad one harms no other.
+    """
 
     def __init__(self, encode: Callable[[str], PromptEmbeds]) -> None:
         """Take the function that encodes one text."""
         self._encode = encode
-        self._known: OrderedDict[tuple[str, str | None], PromptEmbeds] = OrderedDict()
+        self._cache: OrderedDict[tuple[str, str | None], PromptEmbeds] = OrderedDict()
 
     def get(self, text: str, loras: str | None = None) -> PromptEmbeds:
-        """The embeddings of one text, by encoders in which these LoRAs are in force."""
-        if (text, loras) not in self._known:
-            self._known[text, loras] = self._encode(text)
-        self._known.move_to_end((text, loras))
-        found = self._known[text, loras]
-        while len(self._known) > self._capacity():
-            self._known.popitem(last=False)
-        return found
+        """The embeddings of one text, encoded while these LoRAs are active."""
+        key = (text, loras)
+        if key not in self._cache:
+            self._cache[key] = self._encode(text)
+        self._cache.move_to_end(key)
+        embeds = self._cache[key]
+        while len(self._cache) > self._capacity():
+            self._cache.popitem(last=False)
+        return embeds
 
     def uncached(self, texts: Sequence[str], loras: str | None = None) -> list[str]:
-        """Those of the texts that would have to be encoded, each once, and no more than leave room for as many."""
-        return [text for text in dict.fromkeys(texts) if (text, loras) not in self._known][
-            : self._capacity() // 2
-        ]
+        """The texts that are not cached, each once; at most as many as fill half of the cache."""
+        uncached = [text for text in dict.fromkeys(texts) if (text, loras) not in self._cache]
+        return uncached[: self._capacity() // 2]
 
     def _capacity(self) -> int:
-        """How many texts are remembered: all texts of a family are about as large as the latest."""
-        latest = next(reversed(self._known.values()), ())
+        """How many texts are cached: all texts of a family are about as large as the latest."""
+        latest = next(reversed(self._cache.values()), ())
         size = sum(tensor.nbytes for tensor in latest)
-        return max(1, min(MAX_CACHED_TEXTS, MAX_CACHE_BYTES // size)) if size else MAX_CACHED_TEXTS
+        if size == 0:
+            return MAX_CACHED_TEXTS
+        return max(1, min(MAX_CACHED_TEXTS, MAX_CACHE_BYTES // size))
 
 
 class PromptEncoder:
-    """A family's way to call `encode_prompt`, as the pipeline itself would call it for a text alone."""
+    """Calls a pipeline's `encode_prompt` as the pipeline itself would for a single text."""
 
     def __init__(self, pipe: diffusers.DiffusionPipeline, family: Family) -> None:
-        """Take the settings that the pipeline's call would hand on."""
+        """Collect the settings that the pipeline's call would pass on."""
         self._pipe = pipe
         self._family = family
-        called = inspect.signature(pipe.__call__).parameters
-        takes = inspect.signature(pipe.encode_prompt).parameters
-        self._takes = set(takes)
-        unset = {name: None for name, each in takes.items() if each.default is each.empty}
-        handed_on = {name: called[name].default for name in takes if name in called}
-        self._settings = unset | {
-            name: value for name, value in handed_on.items() if _is_setting(value)
-        }
+        call_parameters = inspect.signature(pipe.__call__).parameters
+        parameters = inspect.signature(pipe.encode_prompt).parameters
+        self._accepts = set(parameters)
+        self._settings: dict[str, object] = {}
+        for name, parameter in parameters.items():
+            if parameter.default is parameter.empty:
+                self._settings[name] = None
+            if name in call_parameters and _is_setting(call_parameters[name].default):
+                self._settings[name] = call_parameters[name].default
 
     def encode_prompt(self, text: str) -> PromptEmbeds:
         """The embeddings of a prompt, each with a leading axis of 1."""
@@ -72,20 +79,20 @@ class PromptEncoder:
         )
 
     def encode_negative_prompt(self, text: str) -> PromptEmbeds:
-        """The embeddings of a negative prompt: where it is empty, what the pipeline takes in place of one."""
-        if "negative_prompt" not in self._takes:
+        """The embeddings of a negative prompt; of an empty one, what the pipeline takes instead."""
+        if "negative_prompt" not in self._accepts:
             return self._encode(self._family.negative_embeds, prompt=[text])
-        given = {"negative_prompt": [text]} if text else {}
+        negative = {"negative_prompt": [text]} if text else {}
         return self._encode(
-            self._family.negative_embeds, prompt=[""], do_classifier_free_guidance=True, **given
+            self._family.negative_embeds, prompt=[""], do_classifier_free_guidance=True, **negative
         )
 
-    def _encode(self, places: EmbeddingIndices, **texts: object) -> PromptEmbeds:
-        asked = {"device": self._pipe.device, "num_images_per_prompt": 1, **texts}
-        known = {name: value for name, value in asked.items() if name in self._takes}
+    def _encode(self, indices: EmbeddingIndices, **texts: object) -> PromptEmbeds:
+        kwargs = {"device": self._pipe.device, "num_images_per_prompt": 1, **texts}
+        accepted = {name: value for name, value in kwargs.items() if name in self._accepts}
         with torch.no_grad():
-            encoded = self._pipe.encode_prompt(**self._settings | known)
-        tensors = [encoded[place] for place in places.values()]
+            encoded = self._pipe.encode_prompt(**self._settings | accepted)
+        tensors = [encoded[index] for index in indices.values()]
         return tuple(_as_tensor(tensor, tensors[0]) for tensor in tensors)
 
 
@@ -94,75 +101,88 @@ def _is_setting(value: object) -> bool:
 
 
 def _as_tensor(
-    found: torch.Tensor | list[torch.Tensor] | None, embeds: torch.Tensor
+    tensor: torch.Tensor | list[torch.Tensor] | None, embeds: torch.Tensor
 ) -> torch.Tensor:
-    if found is None:  # a mask that hides nothing
+    if tensor is None:  # a mask that hides nothing
         return torch.ones(embeds.shape[:2], dtype=torch.long, device=embeds.device)
-    return found[0][None] if isinstance(found, list) else found
+    return tensor[0][None] if isinstance(tensor, list) else tensor
 
 
-def stack_embeds(each: Sequence[PromptEmbeds], length: int | None) -> list[torch.Tensor]:
-    """The embeddings of a batch of texts, filled up with zeros to this many tokens."""
+def stack_embeds(embeds: Sequence[PromptEmbeds], length: int | None) -> list[torch.Tensor]:
+    """The embeddings of a batch of texts, padded with zeros to this many tokens."""
     if length is not None:
-        each = [tuple(_pad_tokens(tensor, length) for tensor in tensors) for tensors in each]
-    return [torch.cat(tensors) for tensors in zip(*each, strict=True)]
+        embeds = [tuple(_pad_tokens(tensor, length) for tensor in tensors) for tensors in embeds]
+    return [torch.cat(tensors) for tensors in zip(*embeds, strict=True)]
 
 
 def _pad_tokens(tensor: torch.Tensor, length: int) -> torch.Tensor:
-    more = tensor.new_zeros(tensor.shape[0], length - tensor.shape[1], *tensor.shape[2:])
-    return torch.cat([tensor, more], dim=1)
+    padding = tensor.new_zeros(tensor.shape[0], length - tensor.shape[1], *tensor.shape[2:])
+    return torch.cat([tensor, padding], dim=1)
 
 
-TextRequest = tuple[TextCache, str, str | None]  # a text, and the LoRAs in force in what encodes it
+@dataclass(frozen=True, slots=True)
+class TextRequest:
+    """A text to encode into a cache, and the LoRAs that are active in what encodes it."""
 
-
-def supports_text_prefetch(device: torch.device) -> bool:
-    """Whether texts can be encoded beside a batch. Elsewhere both would take from the same cores."""
-    return device.type == "cuda"
+    cache: TextCache
+    text: str
+    loras: str | None
 
 
 class TextPrefetcher:
-    """Fills caches in a thread. From `start` to `settle`, nobody else may use them, or what encodes for them."""
+    """Encodes texts into their caches in a thread.
 
-    def __init__(self, device: torch.device, told: Callable[[float], None]) -> None:
-        """`told` is told, in the thread, what each text took in seconds."""
+    From `start` to `wait`, nothing else may use the caches or what encodes for them.
+    """
+
+    def __init__(self, device: torch.device, on_encoded: Callable[[float], None]) -> None:
+        """`on_encoded` is called, in the thread, with the seconds that each text took."""
         self._stream = side_stream(device)
-        self._helps, self._told = supports_text_prefetch(device), told
+        self._enabled = supports_text_prefetch(device)
+        self._on_encoded = on_encoded
         self._thread: Thread | None = None
 
-    def start(self, wanted: Sequence[TextRequest]) -> None:
+    def start(self, requests: Sequence[TextRequest]) -> None:
         """Begin to encode these texts, where that helps."""
-        if self._helps and wanted:
-            readers = (
-                None if self._stream is None else torch.cuda.current_stream(self._stream.device)
-            )
-            self._thread = Thread(target=self._encode, args=(wanted, readers), daemon=True)
-            self._thread.start()
+        if not self._enabled or not requests:
+            return
+        reader = None
+        if self._stream is not None:
+            reader = torch.cuda.current_stream(self._stream.device)
+        self._thread = Thread(target=self._encode, args=(requests, reader), daemon=True)
+        self._thread.start()
 
     def wait(self) -> None:
-        """Wait until the texts are there. One that could not be encoded is left to whoever needs it."""
+        """Wait for the texts. One that could not be encoded is left to the batch that needs it."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
 
-    def _encode(self, wanted: Sequence[TextRequest], readers: torch.cuda.Stream | None) -> None:
+    def _encode(self, requests: Sequence[TextRequest], reader: torch.cuda.Stream | None) -> None:
         with self._stream_context():
-            for cache, text, loras in wanted:
+            for request in requests:
                 started = time.perf_counter()
-                with suppress(
-                    Exception
-                ):  # it fails again where the error can become the image's own
-                    self._record_stream(cache.get(text, loras), readers)
-                    self._told(time.perf_counter() - started)
+                # An error is raised again where it becomes that of the image.
+                with suppress(Exception):
+                    embeds = request.cache.get(request.text, request.loras)
+                    self._finish_for(reader, embeds)
+                    self._on_encoded(time.perf_counter() - started)
 
     def _stream_context(self) -> AbstractContextManager[object]:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
-    def _record_stream(self, found: PromptEmbeds, readers: torch.cuda.Stream | None) -> None:
-        if self._stream is None or readers is None:
+    def _finish_for(self, reader: torch.cuda.Stream | None, embeds: PromptEmbeds) -> None:
+        """Wait until the embeddings are computed, and tie their memory to their reader."""
+        if self._stream is None or reader is None:
             return
-        for tensor in found:
-            tensor.record_stream(
-                readers
-            )  # once forgotten, its memory is used again only after they have read it
+        for tensor in embeds:
+            tensor.record_stream(reader)
         self._stream.synchronize()
+
+
+def supports_text_prefetch(device: torch.device) -> bool:
+    """Whether texts can be encoded beside a batch.
+
+    On a CPU both would compete for the same cores.
+    """
+    return device.type == "cuda"

@@ -1,6 +1,7 @@
-"""How a pipeline's VAE decodes: a batch whole, or less at a time where memory asks for it.
+"""How a pipeline's VAE decodes: a batch whole, or in smaller pieces where memory runs out.
 
-No estimate says what fits: drivers, other processes and fragments take their part. So memory itself is asked.
+No estimate says what fits, because drivers, other processes and fragmentation take memory too. So
+the VAE tries.
 """
 
 import logging
@@ -26,25 +27,28 @@ log = logging.getLogger(__name__)
 
 
 class VaeDecoder:
-    """The VAE of a pipeline, and the `way` in which it decodes: the latest one, more and more frugal."""
+    """The VAE of a pipeline, and the `mode` in which it decodes by now."""
 
     def __init__(
-        self, pipe: diffusers.DiffusionPipeline, wanted: Literal["auto"] | DecodeMode
+        self, pipe: diffusers.DiffusionPipeline, mode: Literal["auto"] | DecodeMode
     ) -> None:
-        """Have it decode in the way that is wanted. Raises BadInput where it knows no such way."""
+        """Set the mode;
+
+        `auto` starts with whole batches. Raises BadInput where the VAE lacks it.
+        """
         self.mode: DecodeMode = "whole"
-        self._saves = wanted == "auto"
+        self._is_auto = mode == "auto"
         self._vae: Vae = getattr(pipe, "vae", None)
-        if wanted == "auto" and self._vae is not None:
+        if mode == "auto" and self._vae is not None:
             self._vae.decode = self._retry_smaller(self._vae.decode)
-        elif wanted in ("slices", "tiles") and not self._switch_to(wanted):
+        elif mode in ("slices", "tiles") and not self._switch_to(mode):
             raise BadInput(
-                f"speed.vae is {wanted!r}, which this model's VAE does not know. Write auto."
+                f"speed.vae is {mode!r}, which this model's VAE does not know. Write auto."
             )
 
     def reset(self) -> None:
-        """Forget that memory ever ran out: decode whole again, unless another way was asked for."""
-        if not self._saves or self.mode == "whole":
+        """Decode whole batches again, unless the job set a mode."""
+        if not self._is_auto or self.mode == "whole":
             return
         self._vae.disable_slicing()
         if self.mode == "tiles":
@@ -52,32 +56,33 @@ class VaeDecoder:
         self.mode = "whole"
 
     def _retry_smaller(self, decode: Callable[P, T]) -> Callable[P, T]:
-        """The same, again and again with less at a time while memory runs out."""
+        """The same function, retried in smaller pieces while memory runs out."""
 
         @wraps(decode)
-        def saving(*args: P.args, **kwargs: P.kwargs) -> T:
+        def decode_in_pieces(*args: P.args, **kwargs: P.kwargs) -> T:
             while True:
                 try:
                     return decode(*args, **kwargs)
                 except Exception as error:
-                    if not is_out_of_memory(error) or not any(
-                        map(self._switch_to, SMALLER_MODES[self.mode])
-                    ):
+                    if not is_out_of_memory(error) or not self._shrink():
                         raise
                 log.warning(
                     "A batch does not fit in memory to be decoded: from here on in %s.", self.mode
                 )
                 free_memory()
 
-        return saving
+        return decode_in_pieces
 
-    def _switch_to(self, way: DecodeMode) -> bool:
-        """Go over to a way, if the VAE knows it. Tiles are of one slice at a time."""
+    def _shrink(self) -> bool:
+        return any(self._switch_to(mode) for mode in SMALLER_MODES[self.mode])
+
+    def _switch_to(self, mode: DecodeMode) -> bool:
+        """Switch to a mode, if the VAE has it. Tiles are of one slice at a time."""
         try:
             self._vae.enable_slicing()
-            if way == "tiles":
+            if mode == "tiles":
                 self._vae.enable_tiling()
         except (AttributeError, NotImplementedError):
             return False
-        self.mode = way
+        self.mode = mode
         return True

@@ -69,9 +69,9 @@ def test_a_resumed_run_comes_to_the_same_verdicts(tmp_path: Path) -> None:
 
 
 def test_gates_decide_no_pixels_and_no_image_id(tmp_path: Path) -> None:
-    plain, gated = planned(tmp_path, str(tmp_path / "a"), ROWS), planned(tmp_path, str(tmp_path / "b"), ROWS, gates={
-        "low_contrast": {"below": 0.1}, "checks": [EVEN],
-    })  # fmt: skip
+    gates = {"low_contrast": {"below": 0.1}, "checks": [EVEN]}
+    plain = planned(tmp_path, str(tmp_path / "a"), ROWS)
+    gated = planned(tmp_path, str(tmp_path / "b"), ROWS, gates=gates)
     ids = [
         read_shard(open_store(each.uri), each.plan, 0)[0].rows["image_id"].to_pylist()
         for each in (plain, gated)
@@ -103,8 +103,9 @@ def _fails(tmp_path: Path) -> Store:
     assert caught.value.exit_code == 3
     uri = next((tmp_path / "out").iterdir())
     assert str(caught.value) == (
-        f"{uri}: gates found more images than the job lets pass: low_contrast found 8 of 8 (1, and its share is 0.05); "
-        "even found 4 of 8 (0.5, and its share is 0.4). See them in the report. "
+        f"{uri}: gates found more images than the job allows: "
+        "low_contrast found 8 of 8 (share 1, allowed 0.05); "
+        "even found 4 of 8 (share 0.5, allowed 0.4). See them in the report. "
         f"To accept them: imagekiln aggregate {uri} --accept low_contrast --accept even"
     )
     return open_store(str(uri))

@@ -41,7 +41,7 @@ def test_pixels_hash_knows_nothing_of_the_encoding_or_the_memory_layout() -> Non
 def test_one_flat_colour_is_blank(colour: tuple[int, int, int]) -> None:
     flat = np.full((8, 8, 3), colour, dtype=np.uint8)
     assert encode_drawn_image(DrawnImage(4, flat), Png()) == EncodedImage(
-        4, "blank", "every pixel has the same colour"
+        4, "blank", "every pixel has the same color"
     )
 
 

@@ -41,11 +41,11 @@ from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from tests import certificates, jobs
+from tests.certificates import verified
 from tests.encodings import KINDS, said
 from tests.notes import SOURCE, parse, read
 from tests.runs import image_row, picture
-from tests.steps.job.test_mistakes import SMALLEST
-from tests.steps.imaging.test_signature import verified
+from tests.smallest import SMALLEST
 from tests.texts import HOSTILE
 
 datasets = import_module(

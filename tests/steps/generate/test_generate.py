@@ -216,7 +216,7 @@ class Counting(NoProgress):
     def __init__(self, images: int, then: Callable[[], None]) -> None:
         self._left, self._then = images, then
 
-    def made(self, images: int) -> None:
+    def add_drawn(self, images: int) -> None:
         self._left -= images
         if self._left == 0:
             self._then()
@@ -494,11 +494,11 @@ def test_argo_s_file_rises_from_what_was_there_to_all(there: PlanResult, tmp_pat
     file, seen = tmp_path / "progress", list[str]()
 
     class Watched(JsonLinesProgress):
-        def found(self, images: int) -> None:
+        def add_existing(self, images: int) -> None:
             super().add_existing(images)
             seen.append(file.read_text())
 
-        def kept(self, images: int) -> None:
+        def add_committed(self, images: int) -> None:
             super().add_committed(images)
             seen.append(file.read_text())
 

@@ -10,14 +10,21 @@ import pytest
 
 from imagekiln.steps.generate.diffusion.transfer import PendingBatch
 from imagekiln.steps.generate.encoder import encode_drawn_image
-from imagekiln.steps.generate.recovery import BatchRecovery
-from imagekiln.steps.generate.stages import DrawnBatch, commit_parts, draw_parts, encode_parts
+from imagekiln.steps.generate.recovery import BatchRecovery, DrawBatch
+from imagekiln.steps.generate.stages import (
+    Batch,
+    DrawnBatch,
+    EncodedPart,
+    commit_parts,
+    draw_batches,
+    encode_parts,
+    split_into_batches,
+)
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow, image_rows
 from imagekiln.steps.runs.parquet_format import PackedParquet, ParquetFormat
 from imagekiln.steps.runs.parts import Part, part_to_parquet
 from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import COMMIT_RESERVE_SECONDS, GRACE_SECONDS, Stop, Stopped
 from imagekiln.steps.storage import open_store
@@ -53,10 +60,15 @@ class Model:
         return [picture(row.index_in_part) for row in rows]
 
 
+def _batches(parts: Sequence[Part], size: int) -> list[Batch]:
+    return [batch for part in parts for batch in split_into_batches(part, lambda _: size)]
+
+
 def _draw(
-    wanted: Sequence[Part], model: Model, stop: Stop | None = None, size: int = 2
+    wanted: Sequence[Part], model: DrawBatch, stop: Stop | None = None, size: int = 2
 ) -> Iterator[DrawnBatch]:
-    return draw_parts(wanted, BatchRecovery(model, lambda _: size), stop or Stop())
+    recovery = BatchRecovery(model, lambda _: size)
+    return draw_batches(_batches(wanted, size), recovery, stop or Stop())
 
 
 def _encode(picture: DrawnImage, row: ImageRow) -> EncodedImage:
@@ -113,7 +125,7 @@ class Pending:
 
 
 def test_pictures_that_are_still_being_drawn_are_not_waited_for(wanted: tuple[Part, ...]) -> None:
-    first, second = list(draw_parts(wanted[:1], BatchRecovery(Pending(0.1), lambda _: 2), Stop()))
+    first, second = _draw(wanted[:1], Pending(0.1), size=2)
     assert [len(each.images) for each in (first, second)] == [2, 2]
     assert [row.index_in_part for row in second.rows] == [2, 3]
 
@@ -123,7 +135,7 @@ def test_the_time_that_a_part_needs_counts_what_is_still_being_drawn(
     wanted: tuple[Part, ...], spare: float, finished: bool
 ) -> None:
     stop = Stop()
-    drawn = draw_parts(wanted[:1], BatchRecovery(Pending(0.2), lambda _: 1), stop)
+    drawn = _draw(wanted[:1], Pending(0.2), stop, size=1)
     next(drawn)
     next(drawn)  # one image took 0.2 s, one is pending, two are left: 0.6 s
     stop.requested_at = time.monotonic() - GRACE_SECONDS + COMMIT_RESERVE_SECONDS + 0.5 + spare
@@ -143,7 +155,8 @@ def test_who_encodes_texts_is_told_of_each_row_once_a_batch_before_it_is_drawn(
     def expect(coming: Sequence[ImageRow]) -> None:
         batches.append([row.parameters.seed for row in coming])
 
-    list(draw_parts(wanted, BatchRecovery(Model(), lambda _: 2), Stop(), expect))
+    recovery = BatchRecovery(Model(), lambda _: 2)
+    list(draw_batches(_batches(wanted, 2), recovery, Stop(), expect))
     assert len(seeds) == 14
     assert [seed for batch in batches for seed in batch] == seeds[2:]
     assert batches[0] == seeds[2:4]
@@ -157,18 +170,10 @@ def test_waiting_for_the_device_is_not_encoding(wanted: tuple[Part, ...]) -> Non
 
     rows = image_rows(wanted[0].rows)
     drawing = PendingBatch(4, Late(), lambda: [picture(row.index_in_part) for row in rows])
-    seconds = StageSeconds()
-    list(
-        encode_parts(
-            iter([DrawnBatch(wanted[0], drawing, rows)]),
-            _encode,
-            ParquetFormat(Png()),
-            NoProgress(),
-            seconds,
-        )
-    )
-    assert seconds.encode_waits >= 0.2
-    assert seconds.encode < 0.2
+    drawn = iter([DrawnBatch(wanted[0], drawing, rows)])
+    (encoded,) = encode_parts(drawn, _encode, ParquetFormat(Png()), NoProgress())
+    assert encoded.wait_seconds >= 0.2
+    assert encoded.encode_seconds < 0.2
 
 
 def test_a_part_at_hand_is_dropped_where_the_time_does_not_suffice(
@@ -187,16 +192,14 @@ def test_a_part_at_hand_is_dropped_where_the_time_does_not_suffice(
 
 def test_pictures_become_the_bytes_of_their_parts(wanted: tuple[Part, ...]) -> None:
     told = Told()
-    found = list(
-        encode_parts(_draw(wanted, Model()), _encode, ParquetFormat(Png()), told, StageSeconds())
-    )
-    assert [each.part.key for each in found] == [part.key for part in wanted]
+    found = list(encode_parts(_draw(wanted, Model()), _encode, ParquetFormat(Png()), told))
+    assert [each.packed.part.key for each in found] == [part.key for part in wanted]
     assert sum(told.images) == 14
     assert told.parts == [], "what is not committed is not kept"
     for each in found:
-        count = each.part.rows.num_rows
-        same = [encode_drawn_image(picture(place), Png()) for place in range(count)]
-        assert each == PackedParquet(each.part, part_to_parquet(each.part.rows, same))
+        part = each.packed.part
+        same = [encode_drawn_image(picture(place), Png()) for place in range(part.rows.num_rows)]
+        assert each.packed == PackedParquet(part, part_to_parquet(part.rows, same))
 
 
 class Told(NoProgress):
@@ -206,10 +209,10 @@ class Told(NoProgress):
         self.images: list[int] = []
         self.parts: list[int] = []
 
-    def made(self, images: int) -> None:
+    def add_drawn(self, images: int) -> None:
         self.images.append(images)
 
-    def kept(self, images: int) -> None:
+    def add_committed(self, images: int) -> None:
         self.parts.append(images)
 
 
@@ -219,8 +222,8 @@ def test_a_part_that_was_dropped_is_never_put_together(wanted: tuple[Part, ...])
         yield next(_draw(wanted[1:], Model()))
         raise Stopped
 
-    finished = encode_parts(broken(), _encode, ParquetFormat(Png()), NoProgress(), StageSeconds())
-    assert next(finished).part is wanted[0]
+    finished = encode_parts(broken(), _encode, ParquetFormat(Png()), NoProgress())
+    assert next(finished).packed.part is wanted[0]
     with pytest.raises(Stopped):
         next(finished)
 
@@ -228,20 +231,23 @@ def test_a_part_that_was_dropped_is_never_put_together(wanted: tuple[Part, ...])
 def test_encoders_are_gone_when_the_consumer_leaves(wanted: tuple[Part, ...]) -> None:
     before = threads()
     with closing(
-        encode_parts(
-            _draw(wanted, Model()), _encode, ParquetFormat(Png()), NoProgress(), StageSeconds()
-        )
+        encode_parts(_draw(wanted, Model()), _encode, ParquetFormat(Png()), NoProgress())
     ) as finished:  # type: ignore[type-var]  # a generator
         next(finished)
     assert not threads() - before
 
 
-def _finished(part: Part, places: Sequence[int]) -> PackedParquet:
+def _encoded(part: Part, places: Sequence[int]) -> EncodedPart:
     images = [
         encode_drawn_image(DrawnImage(place, picture(noise).rgb), Png())
         for place, noise in enumerate(places)
     ]
-    return PackedParquet(part, part_to_parquet(part.rows, images))
+    return EncodedPart(PackedParquet(part, part_to_parquet(part.rows, images)), 0.5, 0.25)
+
+
+def _content(part: EncodedPart) -> bytes:
+    assert isinstance(part.packed, PackedParquet)
+    return part.packed.content
 
 
 @pytest.fixture
@@ -250,24 +256,24 @@ def store(tmp_path: Path) -> Store:
 
 
 def test_a_part_is_yielded_once_it_is_there(wanted: tuple[Part, ...], store: Store) -> None:
-    finished = [_finished(part, range(part.rows.num_rows)) for part in wanted]
+    finished = [_encoded(part, range(part.rows.num_rows)) for part in wanted]
     told = Told()
-    for place, part in enumerate(commit_parts(iter(finished), store, told, StageSeconds())):
+    for place, part in enumerate(commit_parts(iter(finished), store, told)):
         assert told.parts == [4, 4, 4, 2][: place + 1]
-        assert part is wanted[place]
-        assert store.read(part.key) == finished[place].content
+        assert part.part is wanted[place]
+        assert (part.wait_seconds, part.encode_seconds) == (0.5, 0.25)
+        assert part.write_seconds > 0
+        assert store.read(part.part.key) == _content(finished[place])
         assert not any(store.exists(later.key) for later in wanted[place + 1 :])
 
 
 def test_a_part_that_another_pod_made_first_is_left_as_it_is(
     wanted: tuple[Part, ...], store: Store
 ) -> None:
-    first, second = _finished(wanted[0], [0, 1, 2, 3]), _finished(wanted[0], [9, 8, 7, 6])
-    assert list(commit_parts(iter([first, second]), store, NoProgress(), StageSeconds())) == [
-        wanted[0],
-        wanted[0],
-    ]
-    assert store.read(wanted[0].key) == first.content
+    first, second = _encoded(wanted[0], [0, 1, 2, 3]), _encoded(wanted[0], [9, 8, 7, 6])
+    committed = list(commit_parts(iter([first, second]), store, NoProgress()))
+    assert [each.part for each in committed] == [wanted[0], wanted[0]]
+    assert store.read(wanted[0].key) == _content(first)
 
 
 def test_rows_of_parts_are_those_of_the_shard(wanted: tuple[Part, ...]) -> None:

@@ -1,22 +1,26 @@
-"""One batch size on a stand-in for a model, whose steps take as long as they are told to."""
+"""One batch size on a stand-in for a model, with a clock of its own."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import cast
 
 import pytest
 import torch
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.generate.diffusion import device as device_module
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.trial import Trial, TrialBudget, extrapolate
 from imagekiln.steps.runs.image import DrawnImage, ImageParameters, ImageRow
 from imagekiln.steps.runtime.signals import Stopped
 
-PIXELS = ImageParameters("a", "", 0, 64, 64, 30, 5.0, "default")
+PARAMETERS = ImageParameters("a", "", 0, 64, 64, 30, 5.0, "default")
 
 
 class Model:
-    """Takes a second for what is no step, and as long for each step of an image. `slow` is added to some draws."""
+    """Takes half a second and a quarter an image for a step, and a second for the rest.
+
+    `slow` holds seconds that are added to draws, in turn.
+    """
 
     device = torch.device("cpu")
 
@@ -49,48 +53,47 @@ class Broken(Model):
         raise self._error
 
 
-def _trial(model: Model, monkeypatch: pytest.MonkeyPatch, **effort: float) -> Trial:
-    monkeypatch.setattr(device_module, "synchronized_time", lambda _: model.clock)
-    return Trial(model, PIXELS, TrialBudget(steps=4, **effort))  # type: ignore[arg-type]  # as a model draws
+def _trial(model: Model, parameters: ImageParameters = PARAMETERS, **budget: float) -> Trial:
+    return Trial(
+        cast("Denoiser", model),
+        parameters,
+        TrialBudget(steps=4, **budget),
+        clock=lambda _: model.clock,
+    )
 
 
 @pytest.mark.parametrize("batch", [1, 2, 8])
-def test_what_all_steps_take_follows_from_a_few(
-    batch: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_all_steps_take_follows_from_a_few(batch: int) -> None:
     model = Model()
-    found = _trial(model, monkeypatch).measure(batch)
+    found = _trial(model).measure(batch)
     assert found is not None
     assert found.seconds == pytest.approx(30 * (0.5 + 0.25 * batch) + 1)
     assert (found.batch_size, found.peak_bytes) == (batch, None)
     assert set(model.drawn) == {(batch, batch, 4)}
 
 
-def test_an_image_of_fewer_steps_is_drawn_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_of_fewer_steps_is_drawn_whole() -> None:
     model = Model()
-    monkeypatch.setattr(device_module, "synchronized_time", lambda _: model.clock)
-    found = Trial(model, replace(PIXELS, steps=1), TrialBudget(steps=4)).measure(2)  # type: ignore[arg-type]
+    found = _trial(model, replace(PARAMETERS, steps=1)).measure(2)
     assert found is not None
     assert (found.seconds, set(model.drawn)) == (2, {(2, 2, 1)})
 
 
-def test_the_first_draw_only_warms_up_and_the_fastest_counts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_first_draw_only_warms_up_and_the_fastest_counts() -> None:
     model = Model([100.0, 7.0, 0.0, 3.0])
-    found = _trial(model, monkeypatch, seconds=20.0).measure(2)
+    found = _trial(model, seconds=20.0).measure(2)
     assert found is not None
     assert found.seconds == pytest.approx(31)
     assert len(model.drawn) == 4
 
 
-def test_a_batch_that_does_not_fit_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_that_does_not_fit_is_none() -> None:
     full = Broken(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
-    assert _trial(full, monkeypatch).measure(8) is None
+    assert _trial(full).measure(8) is None
 
 
 @pytest.mark.parametrize(
-    ("error", "kind", "told"),
+    ("error", "kind", "message"),
     [
         (
             ValueError("no such size"),
@@ -107,20 +110,20 @@ def test_a_batch_that_does_not_fit_is_none(monkeypatch: pytest.MonkeyPatch) -> N
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_other_failures_are_told(
-    error: BaseException, kind: type[BaseException], told: str, monkeypatch: pytest.MonkeyPatch
+def test_other_failures_are_raised_in_a_sentence(
+    error: BaseException, kind: type[BaseException], message: str
 ) -> None:
     with pytest.raises(kind) as caught:
-        _trial(Broken(error), monkeypatch).measure(1)
-    assert str(caught.value).startswith(told)
+        _trial(Broken(error)).measure(1)
+    assert str(caught.value).startswith(message)
 
 
 def test_a_pipeline_that_tells_of_no_steps_is_taken_to_do_nothing_else() -> None:
-    assert extrapolate([0.0, 8.0], few=4, steps=30) == 60.0
+    assert extrapolate([0.0, 8.0], steps=4, all_steps=30) == 60.0
 
 
 def test_a_sampler_that_runs_the_model_twice_a_step_takes_twice_as_long() -> None:
     once = [0.0, *(1.0 * tick for tick in range(1, 5)), 5.0]
     twice = [0.0, *(1.0 * tick for tick in range(1, 8)), 8.0]  # seven calls in four steps
-    assert extrapolate(once, few=4, steps=40) == pytest.approx(41)
-    assert extrapolate(twice, few=4, steps=40) == pytest.approx(71)
+    assert extrapolate(once, steps=4, all_steps=40) == pytest.approx(41)
+    assert extrapolate(twice, steps=4, all_steps=40) == pytest.approx(71)

@@ -1,30 +1,30 @@
 """Tuning for real: the bundled model on the CPU, with little effort."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import diffusers
 import pytest
+import torch
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.generate import tune
 from imagekiln.steps.generate.batch_search import BatchMeasurement
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.trial import Trial, TrialBudget
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.tuning_file import TuningResult, read_tuning_file
+from imagekiln.steps.job.tuning_file import MAX_BATCH_IMAGES, TuningResult, read_tuning_file
 from imagekiln.steps.models.families import family_of
 from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.image import DrawnImage
+from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.storage.uri import resolve_path
 from tests.jobs import job
+from tests.models import Untyped
 
 QUICK = TrialBudget(steps=3, seconds=0.05)
 ROWS = {"prompt": ["a red circle"] * 3, "seed": [1, 2, 3]}
-
-
-@pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three batch sizes at most."""
-    monkeypatch.setattr(tune, "MAX_BATCH_IMAGES", 4)
 
 
 def _job(folder: Path, **settings: object) -> Job:
@@ -33,8 +33,15 @@ def _job(folder: Path, **settings: object) -> Job:
     )
 
 
-def _tuned(asked: Job, folder: Path, *sizes: tuple[int, int], again: bool = False) -> TuningResult:
-    return tune.tune(asked, str(folder / "tuning.yaml"), sizes, QUICK, again=again)
+def _tuned(
+    job: Job,
+    folder: Path,
+    *sizes: tuple[int, int],
+    again: bool = False,
+    max_batch: int = MAX_BATCH_IMAGES,
+) -> TuningResult:
+    file = str(folder / "tuning.yaml")
+    return tune.tune(job, file, sizes, QUICK, again=again, max_batch=max_batch)
 
 
 def _measures(
@@ -51,11 +58,12 @@ def _measures(
     return asked
 
 
-@pytest.mark.usefixtures("quick")
 def test_what_is_tuned_is_what_planning_freezes(tmp_path: Path) -> None:
     asked = _job(tmp_path)
-    told: list[str] = []
-    done = tune.tune(asked, str(tmp_path / "tuning.yaml"), effort=QUICK, told=told.append)
+    lines: list[str] = []
+    done = tune.tune(
+        asked, str(tmp_path / "tuning.yaml"), effort=QUICK, told=lines.append, max_batch=4
+    )
     (found,) = done.entries
     assert (done.measured, found.gpu, found.gpu_gib, found.width, found.height) == (
         1,
@@ -71,7 +79,7 @@ def test_what_is_tuned_is_what_planning_freezes(tmp_path: Path) -> None:
     )
     assert [each.batch for each in found.measured] == [1, 2, 4]
     assert found.batch in (1, 2, 4)
-    assert [line.split(": ")[0] for line in told] == [
+    assert [line.split(": ")[0] for line in lines] == [
         f"64 x 64, {batch} at once" for batch in (1, 2, 4)
     ]
     assert read_tuning_file(done.file).entries == (found,)
@@ -174,18 +182,34 @@ def test_a_shortcut_that_planning_refuses_is_refused_before_loading(
 def test_memory_that_ran_out_for_one_size_does_not_slow_the_next(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ways: list[str] = []
+    modes: list[str] = []
 
-    def measure(trial: Trial, batch: int) -> BatchMeasurement:
-        decoding = trial._denoiser.vae_decoder
-        ways.append(decoding.mode)
-        decoding._switch_to("slices")
-        return BatchMeasurement(batch, 1.0)
+    def load(plan: Plan) -> Denoiser:
+        denoiser = load_denoiser(plan)
+        draw = denoiser.draw
 
-    monkeypatch.setattr(Trial, "measure", measure)
-    monkeypatch.setattr(tune, "MAX_BATCH_IMAGES", 1)
-    _tuned(_job(tmp_path), tmp_path, (64, 64), (128, 64))
-    assert ways == ["whole", "whole"]
+        def watched(*args: Untyped) -> Sequence[DrawnImage]:
+            modes.append(denoiser.vae_decoder.mode)
+            return draw(*args)
+
+        monkeypatch.setattr(denoiser, "draw", watched)
+        return denoiser
+
+    decode = diffusers.AutoencoderKL.decode
+    full = iter([True])
+
+    def decode_once_full(vae: Untyped, *args: Untyped, **kwargs: Untyped) -> Untyped:
+        if next(full, False):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return decode(vae, *args, **kwargs)
+
+    monkeypatch.setattr(tune, "load_denoiser", load)
+    monkeypatch.setattr(diffusers.AutoencoderKL, "decode", decode_once_full)
+    _tuned(_job(tmp_path), tmp_path, (64, 64), (128, 64), max_batch=1)
+    assert modes[0] == "whole"
+    first_of_next = modes.index("whole", 1)
+    assert set(modes[1:first_of_next]) == {"slices"}
+    assert set(modes[first_of_next:]) == {"whole"}
 
 
 def test_a_model_in_a_folder_far_down_is_kept_too(

@@ -35,7 +35,7 @@ def _check(function: str) -> UserCheck:
             1,
             Verdict(
                 False,
-                "the check failed: TypeError: it returned float, and not Verdict, bool or None",
+                "the check failed: TypeError: it returned float, not Verdict, bool or None",
             ),
         ),
     ],
@@ -83,7 +83,7 @@ def test_a_check_is_called_by_one_thread_at_a_time() -> None:
     [
         ("no_such_package.module:check", "does not import .ModuleNotFoundError: No module named"),
         ("tests.own_checks:missing", "does not import .AttributeError"),
-        ("tests.own_checks:NOT_CALLABLE", "is no function"),
+        ("tests.own_checks:NOT_CALLABLE", "is not a function"),
     ],
 )
 def test_a_check_that_is_not_there_is_bad_input(entry: str, said: str) -> None:

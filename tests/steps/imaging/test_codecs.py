@@ -13,7 +13,7 @@ from imagekiln.steps.job.output import Encoding, Jpeg, Png, Webp
 from tests.encodings import ALL, KINDS, LOSSLESS, LOSSY, noise, said, smooth
 
 SIZES = [(1, 1), (8, 24), (17, 5)]
-NOTES = EmbeddedMetadata("a prompt\nSteps: 1, Seed: 2, Size: 8x8", b"<x/>")
+METADATA = EmbeddedMetadata("a prompt\nSteps: 1, Seed: 2, Size: 8x8", b"<x/>")
 
 
 @pytest.mark.parametrize("encoding", LOSSLESS, ids=said)
@@ -22,7 +22,7 @@ def test_a_lossless_file_gives_the_pixels_as_they_were(
     encoding: Encoding, height: int, width: int
 ) -> None:
     rgb = noise(height, width)
-    assert np.array_equal(decode_image(encode_image(rgb, encoding, NOTES)), rgb)
+    assert np.array_equal(decode_image(encode_image(rgb, encoding, METADATA)), rgb)
 
 
 @pytest.mark.parametrize("encoding", LOSSY, ids=said)
@@ -30,7 +30,7 @@ def test_a_lossless_file_gives_the_pixels_as_they_were(
 def test_a_lossy_file_gives_an_image_of_the_same_size(
     encoding: Encoding, height: int, width: int
 ) -> None:
-    assert decode_image(encode_image(noise(height, width), encoding, NOTES)).shape == (
+    assert decode_image(encode_image(noise(height, width), encoding, METADATA)).shape == (
         height,
         width,
         3,
@@ -38,7 +38,7 @@ def test_a_lossy_file_gives_an_image_of_the_same_size(
 
 
 @pytest.mark.parametrize("encoding", [Jpeg(), Webp()], ids=said)
-def test_the_default_quality_comes_near_to_what_was_drawn(encoding: Encoding) -> None:
+def test_the_default_quality_is_close_to_what_was_drawn(encoding: Encoding) -> None:
     rgb = smooth(64, 48)
     assert np.abs(decode_image(encode_image(rgb, encoding)).astype(int) - rgb).mean() < 2
 
@@ -57,9 +57,9 @@ def test_settings_reach_the_file(small: Encoding, near: Encoding) -> None:
 
 
 @pytest.mark.parametrize("encoding", ALL, ids=said)
-def test_the_same_pixels_and_notes_give_the_same_bytes(encoding: Encoding) -> None:
-    assert encode_image(noise(64, 48), encoding, NOTES) == encode_image(
-        noise(64, 48), encoding, NOTES
+def test_the_same_pixels_and_metadata_give_the_same_bytes(encoding: Encoding) -> None:
+    assert encode_image(noise(64, 48), encoding, METADATA) == encode_image(
+        noise(64, 48), encoding, METADATA
     )
 
 
@@ -72,20 +72,20 @@ def test_other_readers_know_the_file_by_its_kind(encoding: Encoding, name: str) 
         image.load()
 
 
-def test_subsampling_is_as_asked_for() -> None:
-    wanted = {
+def test_subsampling_reaches_the_file() -> None:
+    sampling_factors = {
         (1, 1): Jpeg(subsampling=444),
         (2, 1): Jpeg(subsampling=422),
         (2, 2): Jpeg(subsampling=420),
     }
-    for lines, encoding in wanted.items():
+    for factors, encoding in sampling_factors.items():
         with Image.open(io.BytesIO(encode_image(noise(16, 16), encoding))) as image:
-            assert image.layer[0][1:3] == lines  # type: ignore[attr-defined]  # of a JPEG
+            assert image.layer[0][1:3] == factors  # type: ignore[attr-defined]  # of a JPEG
 
 
 @pytest.mark.parametrize("encoding", ALL, ids=said)
 @pytest.mark.parametrize("text", ["x" * 1_000_000, "\N{ROCKET}" * 16_000], ids=["1 MB", "emoji"])
-def test_no_text_is_too_long_for_a_file_that_is_no_jpeg(encoding: Encoding, text: str) -> None:
+def test_no_text_is_too_long_for_a_file_other_than_jpeg(encoding: Encoding, text: str) -> None:
     if encoding.kind != "jpeg":
         assert decode_image(encode_image(noise(8, 8), encoding, EmbeddedMetadata(text))).shape == (
             8,
@@ -96,16 +96,16 @@ def test_no_text_is_too_long_for_a_file_that_is_no_jpeg(encoding: Encoding, text
 
 @pytest.mark.parametrize("encoding", KINDS, ids=said)
 def test_an_image_of_another_size_is_refused_before_it_is_decoded(encoding: Encoding) -> None:
-    content = encode_image(noise(8, 24), encoding, NOTES)
+    content = encode_image(noise(8, 24), encoding, METADATA)
     assert decode_image(content, (24, 8)).shape == (8, 24, 3)
     with pytest.raises(ValueError, match="it has 24 x 8 pixels and not 8 x 24"):
         decode_image(content, (8, 24))
 
 
-def test_an_image_too_large_to_look_at_is_refused_by_its_header() -> None:
+def test_an_image_too_large_to_decode_is_refused_by_its_header() -> None:
     sink = io.BytesIO()
     Image.new("1", (40_000, 2000)).save(sink, "PNG")
-    with pytest.raises(ValueError, match="it has 40000 x 2000 pixels, too many to look at"):
+    with pytest.raises(ValueError, match="it has 40000 x 2000 pixels, too many to decode"):
         decode_image(sink.getvalue())
 
 
@@ -119,7 +119,7 @@ def test_an_image_that_claims_to_be_enormous_is_an_error_like_any_other() -> Non
 
 
 @pytest.mark.parametrize("kind", ["GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO"])
-def test_what_is_none_of_our_kinds_is_not_decoded(kind: str) -> None:
+def test_other_kinds_of_file_are_not_decoded(kind: str) -> None:
     sink = io.BytesIO()
     Image.fromarray(noise(16, 16)).save(sink, kind)
     with pytest.raises((OSError, ValueError)):
@@ -127,8 +127,8 @@ def test_what_is_none_of_our_kinds_is_not_decoded(kind: str) -> None:
 
 
 @pytest.mark.parametrize("encoding", KINDS, ids=said)
-def test_what_is_no_whole_image_does_not_decode(encoding: Encoding) -> None:
-    content = encode_image(noise(32, 32), encoding, NOTES)
+def test_a_damaged_file_does_not_decode(encoding: Encoding) -> None:
+    content = encode_image(noise(32, 32), encoding, METADATA)
     for damaged in (
         b"",
         content[:1],

@@ -1,13 +1,23 @@
-"""What is measured of an image."""
+"""Measures of pixels: contrast, saturation, the perceptual hash, and how two images differ."""
+
+import io
+import itertools
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+from PIL import Image, ImageEnhance, ImageOps
 
-from imagekiln.steps.imaging.measures import measure_image
+from imagekiln.steps.imaging.measures import (
+    LOW_FREQUENCY_COSINES,
+    compare_pixels,
+    measure_image,
+    perceptual_hash,
+    resize_like,
+)
 
 
-def _of(*columns: tuple[int, int, int], side: int = 64) -> npt.NDArray[np.uint8]:
+def _stripes(*columns: tuple[int, int, int], side: int = 64) -> npt.NDArray[np.uint8]:
     """An image of upright stripes."""
     return np.repeat(np.array([columns], np.uint8), side // len(columns), axis=1).repeat(
         side, axis=0
@@ -17,10 +27,10 @@ def _of(*columns: tuple[int, int, int], side: int = 64) -> npt.NDArray[np.uint8]
 @pytest.mark.parametrize(
     ("rgb", "contrast"),
     [
-        (_of((9, 9, 9), (9, 9, 9)), 0.0),
-        (_of((0, 0, 0), (255, 255, 255)), 0.5),
-        (_of((100, 100, 100), (151, 151, 151)), 0.1),
-        (_of((0, 255, 0), (255, 255, 255)), (1 - 0.587) / 2),
+        (_stripes((9, 9, 9), (9, 9, 9)), 0.0),
+        (_stripes((0, 0, 0), (255, 255, 255)), 0.5),
+        (_stripes((100, 100, 100), (151, 151, 151)), 0.1),
+        (_stripes((0, 255, 0), (255, 255, 255)), (1 - 0.587) / 2),
     ],
 )
 def test_contrast_is_the_standard_deviation_of_luma(
@@ -32,11 +42,11 @@ def test_contrast_is_the_standard_deviation_of_luma(
 @pytest.mark.parametrize(
     ("rgb", "saturation"),
     [
-        (_of((255, 0, 0), (0, 0, 255)), 1.0),
-        (_of((255, 23, 23), (230, 0, 0)), 1.0),
-        (_of((255, 26, 26), (229, 0, 0)), 0.0),
-        (_of((255, 255, 255), (0, 0, 0)), 0.0),
-        (_of((255, 0, 255), (128, 128, 128)), 0.5),
+        (_stripes((255, 0, 0), (0, 0, 255)), 1.0),
+        (_stripes((255, 23, 23), (230, 0, 0)), 1.0),
+        (_stripes((255, 26, 26), (229, 0, 0)), 0.0),
+        (_stripes((255, 255, 255), (0, 0, 0)), 0.0),
+        (_stripes((255, 0, 255), (128, 128, 128)), 0.5),
     ],
 )
 def test_saturation_is_the_share_of_vivid_pixels(
@@ -48,9 +58,9 @@ def test_saturation_is_the_share_of_vivid_pixels(
 @pytest.mark.parametrize("size", [(1, 2), (2, 1), (3, 1000), (1025, 7), (300, 257)])
 def test_images_of_any_size_are_measured(size: tuple[int, int]) -> None:
     noise = np.random.default_rng(1).integers(0, 256, (*size, 3), dtype=np.uint8)
-    found = measure_image(noise)
-    assert 0 < found.contrast < 0.5
-    assert -(2**63) <= found.phash < 2**63
+    measures = measure_image(noise)
+    assert 0 < measures.contrast < 0.5
+    assert -(2**63) <= measures.phash < 2**63
 
 
 def test_a_large_image_measures_as_its_own_small_copy() -> None:
@@ -61,3 +71,97 @@ def test_a_large_image_measures_as_its_own_small_copy() -> None:
 def test_the_same_pixels_give_the_same_figures_however_they_lie_in_memory() -> None:
     rgb = np.random.default_rng(1).integers(0, 256, (40, 30, 3), dtype=np.uint8)
     assert measure_image(np.asfortranarray(rgb)) == measure_image(rgb)
+
+
+def _photo(seed: int, side: int = 256) -> Image.Image:
+    """An image with the falling spectrum of photographs."""
+    rng = np.random.default_rng(seed)
+    layers = [
+        np.asarray(Image.fromarray(rng.random((cells, cells), np.float32)).resize((side, side), 3))
+        / cells
+        for cells in (4, 8, 16, 32)
+    ]
+    gray = sum(layers)
+    return Image.fromarray(np.uint8(255 * (gray - np.min(gray)) / np.ptp(gray)))
+
+
+def _distance(one: Image.Image, other: Image.Image) -> int:
+    return ((perceptual_hash(one) ^ perceptual_hash(other)) & (2**64 - 1)).bit_count()
+
+
+def _jpeg(image: Image.Image) -> Image.Image:
+    sink = io.BytesIO()
+    image.save(sink, "JPEG", quality=40)
+    return Image.open(sink).convert("L")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _jpeg,
+        lambda image: image.resize((113, 90)),
+        lambda image: image.resize((700, 700)),
+        lambda image: ImageEnhance.Brightness(image).enhance(0.7),
+    ],
+    ids=["JPEG", "smaller", "larger", "darker"],
+)
+@pytest.mark.parametrize("seed", range(5))
+def test_the_same_image_stored_otherwise_differs_in_few_bits(seed: int, change: object) -> None:
+    image = _photo(seed)
+    assert _distance(image, change(image)) <= 6  # type: ignore[operator]  # one of the functions above
+
+
+def test_other_images_differ_in_many_bits() -> None:
+    images = [_photo(seed) for seed in range(40)]
+    distances = [_distance(one, other) for one, other in itertools.combinations(images, 2)]
+    assert min(distances) > 12
+    assert 28 < np.mean(distances) < 36
+
+
+def test_a_rotated_or_inverted_image_is_another() -> None:
+    image = _photo(3)
+    assert _distance(image, image.rotate(90)) > 12
+    assert _distance(image, ImageOps.invert(image)) > 48
+
+
+def test_the_transform_is_the_discrete_cosine_transform() -> None:
+    positions = np.arange(32)
+    frequencies = np.arange(8)[:, None]
+    assert (
+        np.abs(
+            LOW_FREQUENCY_COSINES / 2**14 - np.cos(np.pi * frequencies * (2 * positions + 1) / 64)
+        ).max()
+        < 1e-4
+    )
+
+
+def test_frequencies_that_cancel_out_by_symmetry_are_exactly_zero() -> None:
+    half = np.asarray(_photo(5, 32))[:, :16]
+    image = Image.fromarray(np.hstack([half, half[:, ::-1]]))
+    pixels = np.asarray(image, np.int64)
+    assert (LOW_FREQUENCY_COSINES @ pixels @ LOW_FREQUENCY_COSINES.T)[:, 1::2].any() == False  # noqa: E712  # numpy's own truth
+    assert perceptual_hash(image) == perceptual_hash(ImageOps.mirror(image))
+
+
+def test_the_hash_never_changes() -> None:
+    pixels = np.add.outer(np.arange(64) ** 2 % 251, 3 * np.arange(64)) % 256
+    assert perceptual_hash(Image.fromarray(pixels.astype(np.uint8))) == -7705877734170348754
+
+
+def test_equal_images_have_no_difference() -> None:
+    difference = compare_pixels(_stripes((9, 9, 9)), _stripes((9, 9, 9)))
+    assert (difference.largest, difference.mean, difference.rms) == (0, 0.0, 0.0)
+    assert difference.psnr is None
+
+
+def test_a_difference_is_in_levels_and_decibels() -> None:
+    difference = compare_pixels(_stripes((0, 0, 0)), _stripes((255, 255, 255)))
+    assert (difference.largest, difference.mean, difference.rms) == (255, 255.0, 255.0)
+    assert difference.psnr == 0
+
+
+def test_an_image_takes_the_size_of_another() -> None:
+    reference = np.zeros((10, 20, 3), dtype=np.uint8)
+    resized = resize_like(_stripes((9, 9, 9)), reference)
+    assert resized.shape == reference.shape
+    assert resize_like(resized, reference) is resized

@@ -1,3 +1,5 @@
+"""The settings of a job, and their JSON schema."""
+
 import json
 from collections.abc import Iterator
 from typing import cast
@@ -10,8 +12,8 @@ from imagekiln.steps.job.introspection import iter_setting_paths
 from imagekiln.steps.job.job import ColumnNames, Job
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
+from tests.smallest import SMALLEST
 
-SMALLEST = {"name": "a", "prompts": "p.parquet", "output": "out", "model": {"id": "bundled:shapes"}}
 Schema = dict[str, object]
 
 
@@ -102,7 +104,7 @@ def test_texts_and_groups_are_what_they_must_be(
 
 
 def test_every_group_refuses_a_setting_that_it_does_not_have() -> None:
-    groups = {place[:-1] for place in iter_setting_paths(Job)}
+    groups = {path[:-1] for path in iter_setting_paths(Job)}
     assert len(groups) > 8
     for group in groups:
         value: object = {"surprise": 1}
@@ -112,9 +114,15 @@ def test_every_group_refuses_a_setting_that_it_does_not_have() -> None:
             Job.model_validate({**SMALLEST, **cast("dict[str, object]", value)})
 
 
-def test_every_prompt_column_can_be_called_otherwise() -> None:
-    ours = {*IMAGE_ROW_SCHEMA.names} - {"image_id", "image_index", "row", "truncated", "shortcuts"}
-    assert {*ColumnNames.model_fields} == ours | {"images"}
+def test_every_prompt_column_can_be_renamed() -> None:
+    columns = {*IMAGE_ROW_SCHEMA.names} - {
+        "image_id",
+        "image_index",
+        "row",
+        "truncated",
+        "shortcuts",
+    }
+    assert {*ColumnNames.model_fields} == columns | {"images"}
 
 
 def test_json_schema_accepts_the_demo_job() -> None:
@@ -141,7 +149,7 @@ def test_json_schema_refuses_what_the_job_refuses() -> None:
 
 
 def _refused(whole: Schema, schema: Schema, value: object, path: str) -> Iterator[str]:
-    """The places where a value breaks a JSON Schema, by as much of that language as job schemas use."""
+    """The paths where a value breaks a JSON Schema, by as much of it as job schemas use."""
     schema = _resolved(whole, schema)
     members = cast("list[Schema]", schema.get("anyOf", []))
     if members:

@@ -1,3 +1,5 @@
+"""The tuning file: its entries, and what is said of a wrong one."""
+
 import json
 from pathlib import Path
 
@@ -5,7 +7,6 @@ import pytest
 import yaml
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job import tuning_file
 from imagekiln.steps.job.tuning_file import (
     MAX_TUNING_ENTRIES,
     MAX_TUNING_FILE_BYTES,
@@ -56,7 +57,7 @@ def test_json_is_read_too() -> None:
     assert _parsed(json.dumps({"version": 1, "entries": [_values()]})).entries == (entry(),)
 
 
-def test_no_file_is_missing_or_empty_as_asked(tmp_path: Path) -> None:
+def test_absent_file_is_an_error_or_empty_as_the_caller_asks(tmp_path: Path) -> None:
     absent = str(tmp_path / "absent.yaml")
     with pytest.raises(Missing, match=r"absent\.yaml: no such file"):
         read_tuning_file(absent)
@@ -64,67 +65,81 @@ def test_no_file_is_missing_or_empty_as_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
-        ("", "t.yaml: is no tuning file: it has no version. Name one that `imagekiln tune` wrote."),
+        (
+            "",
+            "t.yaml: is not a tuning file: it has no version. "
+            "Name a file that `imagekiln tune` wrote.",
+        ),
         (
             "[1]",
-            "t.yaml: is no tuning file: it has no version. Name one that `imagekiln tune` wrote.",
+            "t.yaml: is not a tuning file: it has no version. "
+            "Name a file that `imagekiln tune` wrote.",
         ),
         (
             "a: [",
-            "t.yaml: is no tuning file (while parsing a flow node). Correct it, or tune anew.",
+            "t.yaml: is not a tuning file (while parsing a flow node). Correct it, or tune again.",
         ),
         (
             "version: 2",
-            "t.yaml: has version 2, and this Imagekiln reads 1. Use its own, or tune anew.",
+            "t.yaml: has version 2, and this Imagekiln reads version 1. "
+            "Use the Imagekiln that wrote it, or tune again.",
         ),
-        ("version: 1\nentris: []", 't.yaml: entris is no setting; write "entries".'),
+        ("version: 1\nentris: []", "t.yaml: entris is not a setting; write entries."),
         ("version: 1\nentries: 7", "t.yaml: entries is 7; write a list, such as [one, two]."),
         (
             "!!python/object/apply:os.system [ls]",
-            "t.yaml: is no tuning file (could not determine a constructor ",
+            "t.yaml: is not a tuning file (could not determine a constructor ",
         ),
     ],
 )
-def test_what_is_no_tuning_file_is_refused_with_a_sentence(text: str, told: str) -> None:
+def test_content_that_is_not_a_tuning_file_is_refused_with_a_sentence(
+    text: str, message: str
+) -> None:
     with pytest.raises(BadInput) as caught:
         _parsed(text)
-    assert str(caught.value).startswith(told)
+    assert str(caught.value).startswith(message)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
-        ({"batch": 0}, "entries.0.batch is 0; write 1 or more."),
-        ({"batch": 3}, "entries.0.batch is 3; write a power of two."),
-        ({"batch": 2**40}, "entries.0.batch is 1099511627776; write 256 or less."),
-        ({"batch": True}, "entries.0.batch is true or false; write a number."),
-        ({"batch": "a"}, 'entries.0.batch is "a"; write a whole number.'),
-        ({"width": -64}, "entries.0.width is -64; write 1 or more."),
+        ({"batch": 0}, "entries[0].batch is 0; write a whole number from 1 to 256."),
+        ({"batch": 3}, "entries[0].batch is 3; write a power of two."),
+        (
+            {"batch": 2**40},
+            "entries[0].batch is 1099511627776; write a whole number from 1 to 256.",
+        ),
+        ({"batch": True}, "entries[0].batch is true; write a whole number from 1 to 256."),
+        ({"batch": "a"}, 'entries[0].batch is "a"; write a whole number from 1 to 256.'),
+        ({"width": -64}, "entries[0].width is -64; write a whole number from 1 to 65536."),
         (
             {"seconds_per_image": float("nan")},
-            "entries.0.seconds_per_image is nan; write a finite number.",
+            "entries[0].seconds_per_image is nan; write a number greater than 0 and at most 86400.",
         ),
-        ({"seconds_per_image": 0}, "entries.0.seconds_per_image is 0; write more than 0.0."),
-        ({"gpu": "a\0"}, "entries.0.gpu has a NUL character; remove it."),
-        ({"speed": {"compile": "no"}}, "entries.0.speed.compile is "),
-        ({"gpus": 2}, 'entries.0.gpus is no setting; write "gpu".'),
-        ({"when": "yesterday"}, "entries.0.when is "),
+        (
+            {"seconds_per_image": 0},
+            "entries[0].seconds_per_image is 0; write a number greater than 0 and at most 86400.",
+        ),
+        ({"gpu": "a\0"}, "entries[0].gpu contains a NUL character; remove it."),
+        ({"speed": {"compile": "no"}}, "entries[0].speed.compile is "),
+        ({"gpus": 2}, "entries[0].gpus is not a setting; write entries[0].gpu."),
+        ({"when": "yesterday"}, "entries[0].when is "),
         (
             {"measured": [{"batch": 1}]},
-            "entries.0.measured.0.images_per_second is missing; write it.",
+            "entries[0].measured[0].images_per_second is missing; add it.",
         ),
     ],
     ids=str,
 )
-def test_wrong_value_is_told_with_its_place(change: dict[str, object], told: str) -> None:
+def test_wrong_value_is_reported_with_its_path(change: dict[str, object], message: str) -> None:
     with pytest.raises(BadInput) as caught:
         _parsed(yaml.safe_dump({"version": 1, "entries": [_values(**change)]}))
-    assert str(caught.value).startswith(f"t.yaml: {told}")
+    assert str(caught.value).startswith(f"t.yaml: {message}")
 
 
-def test_of_many_mistakes_a_few_are_told() -> None:
+def test_of_many_mistakes_a_few_are_reported() -> None:
     with pytest.raises(BadInput) as caught:
         _parsed(yaml.safe_dump({"version": 1, "entries": [_values(batch=0)] * 100}))
     assert len(caught.value.args) == 5
@@ -133,9 +148,9 @@ def test_of_many_mistakes_a_few_are_told() -> None:
 def test_a_file_of_any_size_and_depth_is_refused_at_once(tmp_path: Path) -> None:
     large = tmp_path / "large.yaml"
     large.write_bytes(b"# " + b"a" * MAX_TUNING_FILE_BYTES)
-    with pytest.raises(BadInput, match="is larger than"):
+    with pytest.raises(BadInput, match="is not a tuning file: it has more than"):
         read_tuning_file(str(large))
-    with pytest.raises(BadInput, match="is no tuning file"):
+    with pytest.raises(BadInput, match="is not a tuning file"):
         _parsed("version: 1\nentries: " + "[" * 5000)
     with pytest.raises(BadInput, match="at most 2000"):
         _parsed(yaml.safe_dump({"version": 1, "entries": [_values()] * (MAX_TUNING_ENTRIES + 1)}))
@@ -144,14 +159,38 @@ def test_a_file_of_any_size_and_depth_is_refused_at_once(tmp_path: Path) -> None
     )  # doubled sixty times
     with pytest.raises(BadInput, match="has another version"):
         _parsed(f"l0: &l0 [a, a]\n{levels}\nversion: *l59")
-    with pytest.raises(BadInput, match=r"entries\.0 is a list"):
+    with pytest.raises(BadInput, match=r"entries\[0\] is a list"):
         _parsed(f"l0: &l0 [a, a]\n{levels}\nversion: 1\nentries: *l59")
 
 
-def test_a_full_file_takes_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tuning_file, "MAX_TUNING_ENTRIES", 1)
+def test_a_full_file_takes_no_more(tmp_path: Path) -> None:
     file = str(tmp_path / "t.yaml")
-    add_tuning_entry(file, entry())
-    add_tuning_entry(file, entry(batch=8))
-    with pytest.raises(BadInput, match="has 1 entries, and no more fit"):
-        add_tuning_entry(file, entry(width=128))
+    add_tuning_entry(file, entry(), max_entries=1)
+    add_tuning_entry(file, entry(batch=8), max_entries=1)
+    with pytest.raises(BadInput, match="is full, with 1 entries"):
+        add_tuning_entry(file, entry(width=128), max_entries=1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"digest": "sha256:0"},
+        {"dtype": "bfloat16"},
+        {"speed": {"compile": "off"}},
+        {"gpu": "a GPU MIG 1g.10gb"},
+        {"gpu_gib": 9.5},
+        {"width": 128},
+        {"height": 128},
+        {"guided": False},
+    ],
+    ids=str,
+)
+def test_whatever_decides_the_speed_has_an_entry_of_its_own(change: dict[str, object]) -> None:
+    assert entry(**change).tuning_key != entry().tuning_key
+
+
+def test_what_decides_nothing_is_no_part_of_the_key() -> None:
+    assert (
+        entry(model="the/same", batch=2, steps=9, seconds_per_image=1.0, versions={}).tuning_key
+        == entry().tuning_key
+    )

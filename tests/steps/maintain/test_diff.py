@@ -169,6 +169,6 @@ def test_a_run_without_its_whole_manifest_is_to_be_aggregated_first(
 ) -> None:
     store, other = finished(tmp_path / "run"), finished(tmp_path / "other")
     other.remove(manifest_key(lacking))
-    with pytest.raises(Incomplete, match="other: has no whole manifest"):
+    with pytest.raises(Incomplete, match="other: has no complete manifest"):
         diff(store.uri, other.uri, str(tmp_path / "page"))
     assert not (tmp_path / "page").exists()

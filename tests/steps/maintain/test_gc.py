@@ -12,13 +12,13 @@ import pytest
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete, TryAgain
 from imagekiln.steps.maintain import gc as gc_module
-from imagekiln.steps.maintain.garbage import walk_objects
-from imagekiln.steps.maintain.gc import Garbage, gc, remove_run
+from imagekiln.steps.maintain.gc import Garbage, gc, remove_garbage, remove_run, walk_objects
 from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key, shard_key
 from imagekiln.steps.runs.plan import load_plan, plan_to_json
+from imagekiln.steps.runs.rounds import open_run
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
 from tests.jobs import files
@@ -205,17 +205,13 @@ def test_a_removal_cut_short_leaves_no_run_that_looks_whole_and_is_gone_on_with(
     assert verify(f"{out}/second").ok == 20
 
 
-def test_a_run_finished_in_the_meantime_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = made(tmp_path, "half", done=False)
-    before = len(files(Path(there.uri)))
-    monkeypatch.setattr(
-        "imagekiln.steps.maintain.gc._assess_run",
-        lambda *_: (aggregate(there.uri), Garbage(there.uri, "unfinished", 1, 1, 9.0))[1],
-    )
-    gc(str(tmp_path / "out"), remove=True)
-    assert len(files(Path(there.uri))) > before
+def test_a_run_finished_in_the_meantime_stays(tmp_path: Path) -> None:
+    half = made(tmp_path, "half", done=False)
+    (garbage,) = gc(str(tmp_path / "out")).found
+    aggregate(half.uri)
+    before = files(Path(half.uri))
+    remove_garbage(open_run(half.uri), garbage, cutoff=time.time())
+    assert files(Path(half.uri)) == before
 
 
 def test_gc_on_s3_keeps_to_its_folder(tmp_path: Path, s3_bucket: str) -> None:

@@ -140,7 +140,7 @@ def test_images_of_a_lost_part_are_made_again(tmp_path: Path) -> None:
 def test_a_run_that_was_never_aggregated_is_to_be_finished_first(tmp_path: Path) -> None:
     there = planned(tmp_path, str(tmp_path / "out"))
     with pytest.raises(
-        Incomplete, match=r"manifest/00000.parquet: is not there.*imagekiln aggregate"
+        Incomplete, match=r"manifest/00000.parquet: is missing.*imagekiln aggregate"
     ):
         retry(there.uri)
     assert not (Path(there.uri) / "retry-1").exists()
@@ -201,7 +201,7 @@ def test_a_stranger_in_a_round_s_place_is_refused(tmp_path: Path) -> None:
     store, other = finished(tmp_path / "run"), finished(tmp_path / "other")
     store.create("retry-1/plan.json", other.read(PLAN_KEY))
     for step in (aggregate, verify, retry):
-        with pytest.raises(BadInput, match="retry-1: is no round of this run"):
+        with pytest.raises(BadInput, match="retry-1: is not a round of this run"):
             step(store.uri)
 
 

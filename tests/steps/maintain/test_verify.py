@@ -202,11 +202,8 @@ def test_a_run_in_which_nothing_is_right_takes_no_memory_for_saying_so(store: St
     assert len(sum([check_failure("a sentence")] * 1000, CheckResult()).errors) == MAX_LISTED_ERRORS
 
 
-def test_a_part_larger_than_the_memory_for_parts_is_read_all_the_same(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("imagekiln.steps.maintain.verify.MAX_BYTES_IN_FLIGHT", 1)
-    assert verify(store.uri).ok == 20
+def test_a_part_larger_than_the_memory_for_parts_is_read_all_the_same(store: Store) -> None:
+    assert verify(store.uri, max_bytes_in_flight=1).ok == 20
 
 
 def test_everything_that_is_wrong_is_listed_not_only_the_first(store: Store) -> None:

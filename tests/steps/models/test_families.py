@@ -1,18 +1,26 @@
-"""Every family of pipelines: the same pixels as from diffusers' own call, whoever the neighbours are."""
+"""Every family of pipelines draws diffusers' own pixels; other pipelines are refused by name."""
 
 import inspect
 from collections.abc import Sequence
 from pathlib import Path
 
+import diffusers
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from diffusers.pipelines import auto_pipeline
 
 from imagekiln.steps.generate.diffusion.denoiser import GUIDER_NAMES, Denoiser
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.verify import verify
-from imagekiln.steps.models.families import FAMILIES, family_of
+from imagekiln.steps.models.families import (
+    FAMILIES,
+    FAMILY_VARIANTS,
+    family_of,
+    unsupported_reason,
+    variants_of,
+)
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
@@ -29,8 +37,8 @@ RGB = npt.NDArray[np.uint8]
 KINDS = sorted(families.MAKE)
 SILENT_ON_NEGATIVES = {"flux", "flux2", "lcm", "sana-sprint"}
 LONG = (
-    "two green triangles above the large yellow star and a small red circle on the blue square in it "
-    * 2
+    "two green triangles above the large yellow star and a small red circle on the blue "
+    "square in it " * 2
 )
 TEXTS = [
     ("a red circle", ""),
@@ -62,7 +70,7 @@ def _ours(pipe: models.Untyped, rows: Sequence[ImageRow], size: int) -> list[RGB
 
 
 def _diffusers(pipe: models.Untyped, row: ImageRow, size: int) -> RGB:
-    """The image by diffusers' own call on the text, in a batch of copies, so that the text is encoded by itself."""
+    """The image by diffusers' own call, in a batch of copies: the text is encoded by itself."""
     pixels, known = row.parameters, family_of(type(pipe).__name__)
     for name in GUIDER_NAMES:
         if hasattr(pipe, name):
@@ -129,7 +137,7 @@ def test_prompts_negative_prompts_and_guidance_tell(kind: str) -> None:
     row, other, negative, guided = (
         _rows(kind, 1, **more)[0]
         for more in ({}, {}, {"negative_prompt": "two green triangles"}, {"guidance": 9.0})
-    )  # fmt: skip
+    )
     drawn = _ours(pipe, [row], 1)[0]
     assert np.array_equal(_ours(pipe, [other], 1)[0], drawn)
     assert np.array_equal(_ours(pipe, [negative], 1)[0], drawn) is (kind in SILENT_ON_NEGATIVES)
@@ -187,3 +195,93 @@ def test_the_table_says_how_the_denoiser_compiles(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_family_draws_in_bfloat16(kind: str) -> None:
     assert _ours(families.pipe(kind, torch.bfloat16), _rows(kind, 1), 1)[0].std() > 1
+
+
+@pytest.mark.parametrize("name", FAMILY_VARIANTS)
+def test_the_siblings_are_those_that_diffusers_makes(name: str) -> None:
+    pipeline, known = getattr(diffusers, name).__name__, variants_of(name)
+    for found, mapping in (
+        (known.image_to_image, auto_pipeline.AUTO_IMAGE2IMAGE_PIPELINES_MAPPING),
+        (known.inpaint, auto_pipeline.AUTO_INPAINT_PIPELINES_MAPPING),
+    ):
+        theirs = auto_pipeline._get_task_class(mapping, pipeline, throw_error_if_not_exist=False)
+        assert (theirs and theirs.__name__) == found
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, each in FAMILY_VARIANTS.items() if each.ip_adapter_encoder]
+)
+def test_whatever_draws_with_an_ip_adapter_takes_its_embeddings(name: str) -> None:
+    known = variants_of(name)
+    for each in (name, known.image_to_image, known.inpaint):
+        assert each is not None
+        assert (
+            "ip_adapter_image_embeds"
+            in inspect.signature(getattr(diffusers, each).__call__).parameters
+        )
+
+
+def test_a_pipeline_that_is_not_known_takes_no_picture() -> None:
+    assert variants_of("StrangePipeline").image_to_image is None
+
+
+VIDEO = {"num_frames", "video", "video_length"}
+CLASSES = {
+    name: found
+    for name in dir(diffusers)
+    if isinstance(found := getattr(diffusers, name), type)
+    and issubclass(found, diffusers.DiffusionPipeline)
+    and found is not diffusers.DiffusionPipeline
+}
+
+
+def _classes_of_task(table: str) -> set[str]:
+    return {
+        found.__name__
+        for found in getattr(auto_pipeline, f"AUTO_{table}_PIPELINES_MAPPING").values()
+    }
+
+
+FROM_TEXT = _classes_of_task("TEXT2IMAGE")
+
+
+def test_no_known_family_is_refused() -> None:
+    assert not [name for name in FAMILIES if unsupported_reason(name)]
+
+
+def test_a_pipeline_of_tomorrow_is_given_a_chance() -> None:
+    assert unsupported_reason("SomethingNewPipeline") is None
+
+
+def test_a_text_to_image_class_is_refused_only_for_input_images_video_or_stages() -> None:
+    found = {name for name in FROM_TEXT if unsupported_reason(name)}
+    video = {"HeliosPipeline", "HeliosPyramidPipeline"}
+    stages = {"IFPipeline", "KandinskyCombinedPipeline", "KandinskyV22CombinedPipeline"}
+    assert {name for name in found if "Control" not in name} == video | stages
+
+
+@pytest.mark.parametrize(
+    "table", ["IMAGE2IMAGE", "INPAINT", "TEXT2VIDEO", "IMAGE2VIDEO", "VIDEO2VIDEO", "TEXT2AUDIO"]
+)
+def test_what_diffusers_counts_among_other_tasks_is_refused(table: str) -> None:
+    assert not {
+        name for name in _classes_of_task(table) - FROM_TEXT if not unsupported_reason(name)
+    }
+
+
+def test_a_class_whose_call_takes_no_text_or_more_than_a_text_is_refused() -> None:
+    assert not [
+        name
+        for name, found in CLASSES.items()
+        if _needs_more_than_text(found) and not unsupported_reason(name)
+    ]
+
+
+def _needs_more_than_text(found: type) -> bool:
+    taken = inspect.signature(found.__call__).parameters
+    needed = {
+        name
+        for name, each in taken.items()
+        if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
+    }
+    return "prompt" not in taken or bool(needed - {"self", "prompt"}) or bool(VIDEO & taken.keys())

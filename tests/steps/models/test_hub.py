@@ -20,7 +20,7 @@ URLS = "{repo_id}/resolve/{revision}/{filename}"
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub with the bundled model, and an empty cache, as HF_ENDPOINT and HF_HUB_CACHE set them at start."""
+    """A hub with the bundled model, and an empty cache."""
     with _serving(BUNDLED_FOLDER / "shapes", tmp_path, monkeypatch) as there:
         yield there
 
@@ -87,7 +87,8 @@ def test_pinned_model_that_has_only_pickles_is_refused_at_planning(
         with pytest.raises(BadInput) as caught:
             load_model_facts(wanted)
     assert str(caught.value) == (
-        f"{MODEL}: unet/diffusion_pytorch_model.bin is a pickle, which can run code. Convert it to safetensors."
+        f"{MODEL}: unet/diffusion_pytorch_model.bin is a pickle, which can run code. Convert "
+        "it to safetensors."
     )
 
 

@@ -78,7 +78,8 @@ def test_a_file_that_may_hold_code_is_refused(tmp_path: Path, name: str) -> None
         (b'{"a.lora": {"data_offsets": [0, "4"]}}', None),
         (b'{"a.lora": {"dtype": "U8", "shape": [4], "data_offsets": [-4, 0]}}', None),
         (
-            b'{"a.lora": {"dtype": "U8", "shape": [4294967296, 4294967296], "data_offsets": [0, 0]}}',
+            b'{"a.lora": {"dtype": "U8", "shape": [4294967296, 4294967296], '
+            b'"data_offsets": [0, 0]}}',
             None,
         ),
         (b'{"a.lora": {"dtype": "none", "shape": [0], "data_offsets": [0, 0]}}', None),
@@ -150,7 +151,7 @@ def test_a_folder_must_say_which_file_is_meant(tmp_path: Path) -> None:
     assert _facts(tmp_path, "b.safetensors") == _facts(tmp_path / "b.safetensors")
     told = _told(tmp_path, "c.safetensors", Missing)
     assert told == "model.loras.style: FILE has no file c.safetensors. Correct weight_name."
-    assert "is not there" in _told(tmp_path / "nowhere", kind=Missing)
+    assert "does not exist" in _told(tmp_path / "nowhere", kind=Missing)
 
 
 @pytest.mark.parametrize("pipeline", sorted(FAMILIES))
@@ -169,11 +170,19 @@ def test_families_that_take_no_lora_are_refused_at_planning(pipeline: str, tmp_p
 @pytest.mark.parametrize(
     ("file", "revision", "told"),
     [
-        (None, REVISION, f"model.loras.style.weight_name is missing: name the safetensors file at {MODEL}."),
+        (
+            None,
+            REVISION,
+            f"model.loras.style.weight_name is missing: name the safetensors file at {MODEL}.",
+        ),
         ("a.safetensors", None, f"{PIN}: pin {MODEL} to a commit, 40 hexadecimal digits."),
-        ("a.bin", REVISION, "model.loras.style: a.bin is no safetensors file, so it may hold code. Convert it."),
+        (
+            "a.bin",
+            REVISION,
+            "model.loras.style: a.bin is no safetensors file, so it may hold code. Convert it.",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_hub_lora_must_be_one_file_of_one_commit(
     file: str | None, revision: str | None, told: str
 ) -> None:

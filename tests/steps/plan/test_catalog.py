@@ -3,12 +3,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps.plan.identity import compute_image_id, model_key
+from imagekiln.steps.plan.image_sql import model_key
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import ImageParameters
 from imagekiln.steps.runs.keys import DUPLICATES_KEY
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
+from tests.identity import compute_image_id
 from tests.jobs import image_rows, plan, rejected
 from tests.texts import HOSTILE, chance
 
@@ -160,10 +161,27 @@ def test_zero_is_the_same_guidance_with_either_sign(tmp_path: Path) -> None:
 
 
 def test_rows_that_differ_in_any_setting_are_no_duplicates(tmp_path: Path) -> None:
-    changes: list[Row] = [{}, {"seed": 2}, {"width": 72}, {"height": 72}, {"steps": 31}, {"guidance": 5.5},
-                          {"sampler": "ddim"}, {"negative_prompt": "x"}, {"prompt": "b"}]  # fmt: skip
-    plain = {"prompt": "a", "seed": 1, "width": 64, "height": 64, "steps": 30, "guidance": 5.0, "sampler": "default",
-             "negative_prompt": ""}  # fmt: skip
+    changes: list[Row] = [
+        {},
+        {"seed": 2},
+        {"width": 72},
+        {"height": 72},
+        {"steps": 31},
+        {"guidance": 5.5},
+        {"sampler": "ddim"},
+        {"negative_prompt": "x"},
+        {"prompt": "b"},
+    ]
+    plain = {
+        "prompt": "a",
+        "seed": 1,
+        "width": 64,
+        "height": 64,
+        "steps": 30,
+        "guidance": 5.0,
+        "sampler": "default",
+        "negative_prompt": "",
+    }
     planned = plan(tmp_path, pa.Table.from_pylist([{**plain, **change} for change in changes]))
     assert (planned.plan.counts.images, planned.plan.counts.duplicate_images) == (len(changes), 0)
 
@@ -232,8 +250,16 @@ def test_images_of_one_shape_lie_together_in_the_order_of_the_input(tmp_path: Pa
     }
     rows = image_rows(plan(tmp_path, columns)).to_pylist()
     assert [(row["steps"], row["row"], row["image_index"]) for row in rows] == [
-        (3, 0, 0), (3, 2, 0), (3, 5, 0), (2, 1, 0), (2, 1, 1), (2, 4, 0), (2, 6, 0), (4, 3, 0), (4, 7, 0),
-    ]  # fmt: skip
+        (3, 0, 0),
+        (3, 2, 0),
+        (3, 5, 0),
+        (2, 1, 0),
+        (2, 1, 1),
+        (2, 4, 0),
+        (2, 6, 0),
+        (4, 3, 0),
+        (4, 7, 0),
+    ]
 
 
 def test_rows_keep_the_number_they_have_in_the_input(tmp_path: Path) -> None:

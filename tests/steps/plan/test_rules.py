@@ -5,12 +5,22 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.columns import SEED
 from imagekiln.steps.models.facts import load_model_facts
-from imagekiln.steps.plan.rules import MAX_SEED, prompt_rules
+from imagekiln.steps.plan.rules import rejection_rules
 from tests.jobs import image_rows, job, plan, rejected
 
-GOOD = {"prompt": "fine", "negative_prompt": "n", "seed": 1, "width": 64, "height": 64, "steps": 3, "guidance": 1.0,
-        "sampler": "euler", "images": 1}  # fmt: skip
+GOOD = {
+    "prompt": "fine",
+    "negative_prompt": "n",
+    "seed": 1,
+    "width": 64,
+    "height": 64,
+    "steps": 3,
+    "guidance": 1.0,
+    "sampler": "euler",
+    "images": 1,
+}
 BAD = [
     ("prompt", None, "is null"),
     ("prompt", "", "is blank"),
@@ -28,8 +38,8 @@ BAD = [
     ("guidance", 100.5, "is not between 0 and 100"),
     ("images", 0, "is not between 1 and 10000"),
     ("images", 10_001, "is not between 1 and 10000"),
-    ("seed", -1, f"is not between 0 and {MAX_SEED}"),
-    ("seed", MAX_SEED + 1, f"is not between 0 and {MAX_SEED}"),
+    ("seed", -1, f"is not between 0 and {SEED.highest}"),
+    ("seed", SEED.highest + 1, f"is not between 0 and {SEED.highest}"),
     ("sampler", "Euler", "is none of default, ddim,"),
     ("sampler", "'; DROP TABLE images; --", "is none of default, ddim,"),
 ]
@@ -50,11 +60,23 @@ def test_rule_refuses_its_row_with_column_and_reason(
 
 @pytest.mark.parametrize(
     ("column", "value"),
-    [("prompt", "\U0001f525" * 40), ("prompt", "\0"), ("negative_prompt", ""), ("negative_prompt", " "), ("width", 128),
-     ("height", 8), ("steps", 1000), ("guidance", 0.0), ("guidance", 100.0), ("seed", 0), ("seed", MAX_SEED),
-     ("sampler", "default"), ("images", 3)],
+    [
+        ("prompt", "\U0001f525" * 40),
+        ("prompt", "\0"),
+        ("negative_prompt", ""),
+        ("negative_prompt", " "),
+        ("width", 128),
+        ("height", 8),
+        ("steps", 1000),
+        ("guidance", 0.0),
+        ("guidance", 100.0),
+        ("seed", 0),
+        ("seed", SEED.highest),
+        ("sampler", "default"),
+        ("images", 3),
+    ],
     ids=lambda value: repr(value)[:20],
-)  # fmt: skip
+)
 def test_value_at_its_bound_is_taken(tmp_path: Path, column: str, value: object) -> None:
     planned = plan(tmp_path, pa.Table.from_pylist([{**GOOD, column: value}]), limits=LIMITS)
     assert planned.plan.counts.rejected_rows == 0
@@ -64,9 +86,13 @@ def test_value_at_its_bound_is_taken(tmp_path: Path, column: str, value: object)
 
 @pytest.mark.parametrize(
     ("column", "value", "reason"),
-    [("seed", "many", "is no integer of 64 bits"), ("width", 64.5, "is no integer of 64 bits"),
-     ("guidance", "much", "is no number"), ("guidance", float("inf"), "is no number")],
-)  # fmt: skip
+    [
+        ("seed", "many", "is no integer of 64 bits"),
+        ("width", 64.5, "is no integer of 64 bits"),
+        ("guidance", "much", "is no number"),
+        ("guidance", float("inf"), "is no number"),
+    ],
+)
 def test_value_of_another_kind_costs_its_row_only(
     tmp_path: Path, column: str, value: object, reason: str
 ) -> None:
@@ -79,11 +105,11 @@ def test_value_of_another_kind_costs_its_row_only(
 
 
 def test_seed_written_as_text_reaches_as_far_as_one_that_is_a_number(tmp_path: Path) -> None:
-    columns = {"prompt": ["a", "b"], "seed": [str(MAX_SEED), str(MAX_SEED + 1)]}
+    columns = {"prompt": ["a", "b"], "seed": [str(SEED.highest), str(SEED.highest + 1)]}
     planned = plan(tmp_path, columns, limits={"rejected_share": 1})
-    assert image_rows(planned)["seed"].to_pylist() == [MAX_SEED]
+    assert image_rows(planned)["seed"].to_pylist() == [SEED.highest]
     assert [(row["row"], row["reason"]) for row in rejected(planned)] == [
-        (1, f"is not between 0 and {MAX_SEED}")
+        (1, f"is not between 0 and {SEED.highest}")
     ]
 
 
@@ -104,7 +130,8 @@ def test_more_refused_rows_than_the_job_allows_stop_it(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as caught:
         plan(tmp_path, columns, limits={"rejected_share": 0.19, "prompt_chars": 40})
     assert str(caught.value) == (
-        f"{tmp_path}/prompts.parquet: 2 of 10 rows are refused, the first being row 8: prompt is null. "
+        f"{tmp_path}/prompts.parquet: 2 of 10 rows are refused, the first being row 8: prompt "
+        "is null. "
         "Correct them, or raise limits.rejected_share."
     )
     assert (
@@ -123,19 +150,30 @@ def test_job_without_one_good_row_is_refused_whatever_it_allows(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        ({"defaults": {"width": 100}}, "defaults.width is 100; this model needs a multiple of 8. Write 96."),
-        ({"defaults": {"height": 3}}, "defaults.height is 3; this model needs a multiple of 8. Write 8."),
-        ({"defaults": {"width": 70_000}}, "defaults.width is 70000; this model needs a multiple of 8. Write 65536."),
+        (
+            {"defaults": {"width": 100}},
+            "defaults.width is 100; this model needs a multiple of 8. Write 96.",
+        ),
+        (
+            {"defaults": {"height": 3}},
+            "defaults.height is 3; this model needs a multiple of 8. Write 8.",
+        ),
+        (
+            {"defaults": {"width": 70_000}},
+            "defaults.width is 70000; this model needs a multiple of 8. Write 65536.",
+        ),
         (
             {"defaults": {"width": 64, "height": 64}, "limits": {"pixels": 4095}},
-            "defaults.width times defaults.height is 4096; limits.pixels allows 4095. Change one of them.",
+            "defaults.width times defaults.height is 4096; limits.pixels allows 4095. Change "
+            "one of them.",
         ),
         (
             {"defaults": {"negative_prompt": "x" * 9}, "limits": {"prompt_chars": 8}},
-            "defaults.negative_prompt has 9 characters; limits.prompt_chars allows 8. Change one of them.",
+            "defaults.negative_prompt has 9 characters; limits.prompt_chars allows 8. Change "
+            "one of them.",
         ),
     ],
-)  # fmt: skip
+)
 def test_default_that_breaks_a_rule_is_the_jobs_mistake(
     tmp_path: Path, settings: dict[str, object], told: str
 ) -> None:
@@ -147,5 +185,5 @@ def test_default_that_breaks_a_rule_is_the_jobs_mistake(
 def test_sizes_follow_what_the_model_needs(tmp_path: Path) -> None:
     asked = job(tmp_path, {"prompt": ["a"]})
     coarse = replace(load_model_facts(asked.model), size_multiple=32)
-    reasons = {rule.reason for rule in prompt_rules(asked, coarse) if rule.column == "width"}
+    reasons = {rule.reason for rule in rejection_rules(asked, coarse) if rule.column == "width"}
     assert "is not a positive multiple of 32, which this model needs" in reasons

@@ -4,19 +4,20 @@ from pathlib import Path
 
 import pytest
 
+from imagekiln.steps.aggregate import reconcile
 from imagekiln.steps.aggregate.reconcile import RunReconciler
-from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import Incomplete, Missing
+from imagekiln.steps.aggregate.step import aggregate, aggregate_run
+from imagekiln.steps.errors import Incomplete, Missing, TryAgain
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs import shard
 from imagekiln.steps.runs.image import EncodedImage
-from imagekiln.steps.runs.keys import SUCCESS_KEY, part_key
+from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY, part_key
 from imagekiln.steps.runs.parts import commit_part, part_to_parquet
-from imagekiln.steps.runs.rounds import Round, resolve_run
+from imagekiln.steps.runs.rounds import Round, Run, open_run, resolve_run
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.stats import ShardStats, StageSeconds, record_stats
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.local import LocalStore
 from imagekiln.steps.storage.store import Store
 from tests.faults import manifests
 from tests.runs import begun, encoded, fill, not_ok, planned
@@ -72,7 +73,7 @@ def test_what_an_unfinished_round_made_since_is_no_damage_but_work_to_finish(
 def test_a_round_is_finished_once_all_its_parts_are_accounted_for(there: PlanResult) -> None:
     each = begun(there)
     with pytest.raises(
-        Incomplete, match=r"retry-1: 1 parts of this round are missing, .*00000-0000.parquet"
+        Incomplete, match=r"retry-1: 1 part of this round is missing, .*00000-0000.parquet"
     ):
         aggregate(each.store.uri)
     assert open_store(there.uri).exists(SUCCESS_KEY), "the run itself is as complete as before"
@@ -82,18 +83,20 @@ def test_a_round_is_finished_once_all_its_parts_are_accounted_for(there: PlanRes
     assert begun(there).plan.round == 2
 
 
-def test_a_round_is_marked_last_of_all_that_it_changes(
-    there: PlanResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
+class WithoutReport(LocalStore):
+    """A disk that fails when the report is written."""
+
+    def replace(self, key: str, data: bytes) -> None:
+        if key == REPORT_KEY:
+            raise TryAgain("the disk went away")
+        super().replace(key, data)
+
+
+def test_a_round_is_marked_last_of_all_that_it_changes(there: PlanResult) -> None:
     each = begun(there)
     make(each, encoded(0), encoded(1), encoded(2))
-
-    def full(*_: object) -> None:
-        raise Missing("the disk went away")
-
-    monkeypatch.setattr("imagekiln.steps.aggregate.report.page.write_report", full)
-    with pytest.raises(Missing):
-        aggregate(there.uri)
+    with pytest.raises(TryAgain):
+        aggregate_run(Run(WithoutReport(Path(there.uri)), there.plan))
     assert not each.is_finished
 
 
@@ -132,7 +135,7 @@ def test_only_the_round_s_shards_that_hold_a_shard_s_images_are_read(
         read.append((store.uri, number))
         return original(store, plan, number)  # type: ignore[arg-type]  # passed on
 
-    monkeypatch.setattr(shard, "read_shard", counted)
+    monkeypatch.setattr(reconcile, "read_shard", counted)
     again = RunReconciler(open_store(there.uri), there.plan)
     for number in range(3):
         assert again.reconcile(number).manifest["status"].to_pylist()[0] == "ok"
@@ -178,3 +181,17 @@ def test_a_run_is_its_own_home_and_its_round_s(there: PlanResult) -> None:
     assert resolve_run(there.uri) == (there.uri, 0)
     assert resolve_run(each.store.uri) == (there.uri, 1)
     assert resolve_run(f"{each.store.uri}/") == (there.uri, 1)
+
+
+def test_a_run_is_opened_by_its_own_name_and_by_that_of_its_round(there: PlanResult) -> None:
+    each = begun(there)
+    for uri, number in ((there.uri, 0), (each.store.uri, 1)):
+        run = open_run(uri)
+        assert (run.store.uri, run.plan, run.round) == (there.uri, there.plan, number)
+        assert run.is_finished
+
+
+def test_where_there_is_no_plan_no_run_is_opened(tmp_path: Path) -> None:
+    for name in ("nowhere", "retry-1"):
+        with pytest.raises(Missing, match="holds no plan"):
+            open_run(str(tmp_path / name))

@@ -8,17 +8,24 @@ import termios
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from imagekiln.steps.runtime import progress
 from imagekiln.steps.runtime.progress import (
     JsonLinesProgress,
     NoProgress,
     TerminalProgress,
     open_progress,
 )
+
+
+class Clock:
+    """A clock that the test moves."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
 
 
 def _events(out: io.StringIO) -> list[dict[str, object]]:
@@ -33,26 +40,27 @@ def test_lines_are_json_with_what_is_done_and_what_is_planned() -> None:
     lines.add_drawn(4)
     lines.add_committed(4)
     lines.close()
-    assert [(each["event"], each["done"], each["total"]) for each in _events(out)] == [
+    assert [(event["event"], event["done"], event["total"]) for event in _events(out)] == [
         ("progress", 0, 8),
         ("progress", 4, 8),
         ("progress", 8, 8),
     ]
 
 
-def test_lines_come_now_and_then_not_with_every_part(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_come_at_intervals_not_with_every_part() -> None:
     out = io.StringIO()
-    lines = JsonLinesProgress(out, None)
+    clock = Clock()
+    lines = JsonLinesProgress(out, None, interval_seconds=10.0, clock=clock)
     lines.start(1000)
     for _ in range(100):
         lines.add_committed(1)
     assert len(_events(out)) == 1
-    monkeypatch.setattr(progress, "LINE_INTERVAL_SECONDS", 0.0)
+    clock.now = 10.1
     lines.add_committed(1)
     assert _events(out)[-1]["done"] == 101
 
 
-def test_work_that_ends_early_says_where_it_stands() -> None:
+def test_work_that_ends_early_reports_how_far_it_came() -> None:
     out = io.StringIO()
     lines = JsonLinesProgress(out, None)
     lines.start(1000)
@@ -61,27 +69,24 @@ def test_work_that_ends_early_says_where_it_stands() -> None:
     assert _events(out)[-1]["done"] == 3
 
 
-def test_rate_leaves_out_the_first_batch_and_what_was_found(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    clock = iter([0.0, 1.0, 2.0, 60.0, 65.0])
-    monkeypatch.setattr(progress, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+def test_rate_leaves_out_the_first_batch_and_existing_images() -> None:
     out = io.StringIO()
-    lines = JsonLinesProgress(out, None)  # 0 s
-    lines.start(100)  # 1 s
-    lines.add_existing(50)  # 2 s
-    lines.add_drawn(
-        10
-    )  # 60 s: the model was loaded meanwhile, and the first batch took who knows how long
+    clock = Clock()
+    lines = JsonLinesProgress(out, None, clock=clock)
+    lines.start(100)
+    lines.add_existing(50)
+    clock.now = 60.0  # the model was loaded in the meantime, and the first batch drawn
+    lines.add_drawn(10)
+    clock.now = 65.0
     lines.add_drawn(40)
-    lines.add_committed(50)  # 65 s
+    lines.add_committed(50)
     assert _events(out)[-1]["done"] == 100
-    rates = [each["images_per_second"] for each in _events(out)]
+    rates = [event["images_per_second"] for event in _events(out)]
     assert rates[:2] == [None, None]
     assert rates[-1] == 8.0
 
 
-def test_images_that_a_kill_would_lose_are_not_told_as_done(tmp_path: Path) -> None:
+def test_images_that_a_kill_would_lose_are_not_done(tmp_path: Path) -> None:
     out, file = io.StringIO(), tmp_path / "progress"
     lines = JsonLinesProgress(out, file)
     lines.start(8)
@@ -96,17 +101,17 @@ def test_images_that_a_kill_would_lose_are_not_told_as_done(tmp_path: Path) -> N
 def test_argo_s_file_holds_n_of_m_and_rises(tmp_path: Path) -> None:
     file = tmp_path / "progress"
     lines = JsonLinesProgress(io.StringIO(), file)
-    seen = []
+    contents = []
     lines.start(8)
-    seen.append(file.read_text())
+    contents.append(file.read_text())
     lines.add_existing(4)
-    seen.append(file.read_text())
+    contents.append(file.read_text())
     lines.add_committed(4)
-    seen.append(file.read_text())
-    assert seen == ["0/8\n", "4/8\n", "8/8\n"]
+    contents.append(file.read_text())
+    assert contents == ["0/8\n", "4/8\n", "8/8\n"]
 
 
-def test_work_goes_on_where_argo_s_file_cannot_be_written(tmp_path: Path) -> None:
+def test_work_continues_where_argo_s_file_cannot_be_written(tmp_path: Path) -> None:
     out = io.StringIO()
     lines = JsonLinesProgress(out, tmp_path / "absent" / "progress")
     lines.start(8)
@@ -117,9 +122,9 @@ def test_a_pod_gets_lines_and_argo_s_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("ARGO_PROGRESS_FILE", str(tmp_path / "progress"))
-    with open_progress() as there:
-        there.start(3)
-        there.add_committed(2)
+    with open_progress() as progress:
+        progress.start(3)
+        progress.add_committed(2)
     printed = capsys.readouterr()
     assert printed.out == ""
     assert [json.loads(line)["done"] for line in printed.err.splitlines()] == [0, 2]
@@ -128,57 +133,56 @@ def test_a_pod_gets_lines_and_argo_s_file(
 
 @contextmanager
 def _terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """Make stderr a terminal; yields the end from which what was shown can be read."""
-    here, there = os.openpty()
-    termios.tcsetwinsize(there, (24, 80))
-    with os.fdopen(there, "w") as stderr, monkeypatch.context() as patched:
+    """Make stderr a terminal; yields the end from which its output can be read."""
+    controller, terminal = os.openpty()
+    termios.tcsetwinsize(terminal, (24, 80))
+    with os.fdopen(terminal, "w") as stderr, monkeypatch.context() as patched:
         patched.setattr(sys, "stderr", stderr)
-        yield here
-    os.close(here)
+        yield controller
+    os.close(controller)
 
 
-def _shown(here: int) -> str:
-    os.set_blocking(here, False)
+def _output(controller: int) -> str:
+    os.set_blocking(controller, False)
     pieces = []
     with suppress(BlockingIOError):
         while True:
-            pieces.append(os.read(here, 65_536))
+            pieces.append(os.read(controller, 65_536))
     return b"".join(pieces).decode()
 
 
 def test_a_terminal_gets_a_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    with _terminal(monkeypatch) as here:
-        with open_progress() as there:
-            there.start(100)
-            there.add_existing(25)
-            there.add_drawn(50)
-        printed = _shown(here)
+    with _terminal(monkeypatch) as controller:
+        with open_progress() as progress:
+            progress.start(100)
+            progress.add_existing(25)
+            progress.add_drawn(50)
+        printed = _output(controller)
     assert "75/100" in printed
     assert " images/s" in printed
     assert "{" not in printed
 
 
-def test_a_terminal_s_bar_goes_on_from_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    with _terminal(monkeypatch) as here:
+def test_a_terminal_s_bar_continues_from_existing_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    with _terminal(monkeypatch) as controller:
         with closing(TerminalProgress()) as bar:
             bar.start(1_000_000)
             bar.add_existing(999_998)
-        printed = _shown(here)
+        printed = _output(controller)
     assert "999998/1000000" in printed
-    assert (
-        "? images/s" in printed.rstrip().rsplit("\r", 1)[-1]
-    )  # none was made, so there is no rate
+    last = printed.rstrip().rsplit("\r", 1)[-1]
+    assert "? images/s" in last  # none was drawn, so there is no rate
 
 
 def test_a_failure_before_the_start_shows_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(here: int) -> None:
+    def fails() -> None:
         with open_progress():
-            raise LookupError(here)
+            raise LookupError
 
-    with _terminal(monkeypatch) as here:
+    with _terminal(monkeypatch) as controller:
         with pytest.raises(LookupError):
-            fails(here)
-        assert _shown(here) == ""
+            fails()
+        assert _output(controller) == ""
 
 
 def test_silence_is_silent(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What users get wrong, through the command line: one sentence, exit code 2, and nothing written."""
+"""Mistakes of users, through the command line: one sentence, exit code 2, and nothing written."""
 
 import os
 import shutil
@@ -104,8 +104,8 @@ def test_unknown_job_field() -> None:
     _job(PROMPTS)
     with Path("job.yaml").open("a", encoding="utf-8") as file:
         file.write("defaults:\n  stepss: 3\n")
-    assert (
-        _refused("plan", "job.yaml") == 'job.yaml:7: defaults.stepss is no setting; write "steps".'
+    assert _refused("plan", "job.yaml") == (
+        "job.yaml:7: defaults.stepss is not a setting; write defaults.steps."
     )
 
 
@@ -225,8 +225,8 @@ def test_bit_of_the_footer_is_never_more_than_a_sentence() -> None:
         done = CliRunner().invoke(main, ["estimate", job])
         assert done.exit_code in (0, 2), (place, done.exception)
         if done.exit_code == 0:
-            assert f"{ROWS:,} (0 refused)" in done.stdout
-            assert f"{ROWS:,} (0 duplicates left out)" in done.stdout
+            assert f"{ROWS:,} (0 rejected)" in done.stdout
+            assert f"{ROWS:,} (0 duplicates omitted)" in done.stdout
 
 
 def test_folder_of_prompts_without_a_pattern() -> None:
@@ -265,13 +265,13 @@ REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
     ),
     "no good row": (
         {"prompt": [None, "", " ", "x" * 5000]},
-        "prompts.parquet: 4 of 4 rows are refused, the first being row 0: prompt is null. Correct them, or raise "
-        "limits.rejected_share.",
+        "prompts.parquet: 4 of 4 rows are refused, the first being row 0: prompt is null. "
+        "Correct them, or raise limits.rejected_share.",
     ),
     "a bad row too many": (
         {"prompt": ["a"] * 90 + ["b"] * 10, "steps": [1] * 98 + [0] * 2},
-        "prompts.parquet: 2 of 100 rows are refused, the first being row 98: steps is not between 1 and 1000. "
-        "Correct them, or raise limits.rejected_share.",
+        "prompts.parquet: 2 of 100 rows are refused, the first being row 98: steps is not between "
+        "1 and 1000. Correct them, or raise limits.rejected_share.",
     ),
 }
 
@@ -318,7 +318,8 @@ def test_pickled_weights() -> None:
         "model/unet/diffusion_pytorch_model.bin"
     )
     assert _refused("plan", _job(PROMPTS, model={"id": "model"})) == (
-        "model: unet/diffusion_pytorch_model.bin is a pickle, which can run code. Convert it to safetensors."
+        "model: unet/diffusion_pytorch_model.bin is a pickle, which can run code. "
+        "Convert it to safetensors."
     )
     Path("model.ckpt").write_bytes(b"\x80\x04.")
     assert _refused("plan", _job(PROMPTS, model={"id": "model.ckpt"})) == (
@@ -368,7 +369,7 @@ def test_file_where_the_output_should_be() -> None:
     Path("out").write_bytes(b"")
     told = _refused("plan", _job(PROMPTS))
     assert told.startswith("out/test-")
-    assert told.endswith("/plan.json: Not a directory. Name another place.")
+    assert told.endswith("/plan.json: cannot be used (Not a directory). Choose another path.")
 
 
 def test_output_without_permission_to_write() -> None:
@@ -377,7 +378,7 @@ def test_output_without_permission_to_write() -> None:
         make_read_only(disk)
         told = _refused("plan", job)
     assert told.startswith("disk/out/test-")
-    assert told.endswith(": Read-only file system. Name another place.")
+    assert told.endswith(": cannot be used (Read-only file system). Choose another path.")
 
 
 def test_full_disk_is_worth_another_try() -> None:
@@ -402,7 +403,7 @@ def test_no_such_bucket_of_prompts(s3_bucket: str, pattern: str) -> None:
     name = f"{s3_bucket}-nowhere/{pattern}"
     told = _refused("plan", _job(prompts=name))
     assert told in (
-        f"{name}: no such bucket. Make it, or correct the name.",
+        f"{name}: no such bucket. Create it, or correct the name.",
         f"{name}: no such file or bucket. Check `prompts`.",
     )
 
@@ -415,7 +416,7 @@ def test_no_such_object_of_prompts(s3_bucket: str) -> None:
 def test_no_such_output_bucket(s3_bucket: str) -> None:
     told = _refused("plan", _job(PROMPTS, output=f"{s3_bucket}-nowhere/out"))
     assert told.startswith(f"{s3_bucket}-nowhere/out/test-")
-    assert told.endswith("/plan.json: no such bucket. Make it, or correct the name.")
+    assert told.endswith("/plan.json: no such bucket. Create it, or correct the name.")
 
 
 @pytest.mark.parametrize("login", [Login("writer", "wrong"), Login("nobody", "at all")])
@@ -442,7 +443,7 @@ def test_credentials_that_may_only_read(
 def test_what_is_refused_leaves_no_object(s3_bucket: str) -> None:
     output = f"{s3_bucket}/out"
     assert "rows are refused" in _refused("plan", _job({"prompt": [None]}, output=output))
-    assert "is no setting" in _refused("plan", _job(PROMPTS, output=output, surprise=1))
+    assert "is not a setting" in _refused("plan", _job(PROMPTS, output=output, surprise=1))
     assert "no such model folder" in _refused(
         "plan", _job(PROMPTS, output=output, model={"id": "nowhere"})
     )
@@ -476,7 +477,8 @@ def test_process_prints_the_sentence_and_nothing_else() -> None:
 
 def test_help_loads_nothing_heavy() -> None:
     code = (
-        "import sys; from imagekiln.workflows.cli import main; main(['--help'], standalone_mode=False); "
+        "import sys; from imagekiln.workflows.cli.main import main; "
+        "main(['--help'], standalone_mode=False); "
         "print(*{name.partition('.')[0] for name in sys.modules}, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

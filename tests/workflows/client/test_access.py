@@ -1,9 +1,10 @@
-"""How the environment and kubeconfig say where the cluster is."""
+"""Where the cluster is, by the environment or by kubeconfig."""
 
 from pathlib import Path
 
 import pytest
 import yaml
+from kubernetes.config import kube_config
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.workflows.client.access import argo_server_access, kubernetes_access
@@ -13,7 +14,7 @@ BASTION = "http://bastion:8888"
 
 
 @pytest.fixture(autouse=True)
-def proxied(monkeypatch: pytest.MonkeyPatch) -> None:
+def proxy_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "ALL_PROXY",
         "NO_PROXY",
@@ -37,11 +38,13 @@ def proxied(monkeypatch: pytest.MonkeyPatch) -> None:
         ("127.0.0.1:2746", None),
     ],
 )
-def test_proxy_of_the_environment_is_for_hosts_elsewhere(server: str, proxy: str | None) -> None:
+def test_proxy_of_the_environment_is_not_used_for_loopback_or_no_proxy(
+    server: str, proxy: str | None
+) -> None:
     assert argo_server_access(server, {}).proxy == proxy
 
 
-def test_server_is_held_to_the_authority_that_the_environment_names() -> None:
+def test_server_certificate_is_checked_against_the_authority_of_the_environment() -> None:
     assert argo_server_access("argo:2746", {}).verify is True
     assert argo_server_access("argo:2746", {"REQUESTS_CA_BUNDLE": "/ca.pem"}).verify == "/ca.pem"
     trusting = {"REQUESTS_CA_BUNDLE": "/ca.pem", "ARGO_INSECURE_SKIP_VERIFY": "true"}
@@ -60,7 +63,7 @@ def test_server_is_held_to_the_authority_that_the_environment_names() -> None:
         ),
     ],
 )
-def test_kubeconfig_may_name_a_proxy_and_the_certificates_name(
+def test_kubeconfig_may_set_a_proxy_and_the_name_in_the_certificate(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     cluster: dict[str, str],
@@ -77,12 +80,12 @@ def test_kubeconfig_may_name_a_proxy_and_the_certificates_name(
         "contexts": [{"name": "one", "context": {"cluster": "one", "user": "one"}}],
     }
     file.write_text(yaml.safe_dump(content))
-    monkeypatch.setattr("kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(file))
-    found = kubernetes_access()
-    assert (found.proxy, found.server_name) == (proxy, server_name)
-    assert found.token() == "Bearer t"
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(file))
+    access = kubernetes_access()
+    assert (access.proxy, access.server_name) == (proxy, server_name)
+    assert access.token() == "Bearer t"
 
 
-def test_address_of_another_kind_is_refused() -> None:
-    with pytest.raises(BadInput, match="is no address"):
+def test_address_of_another_scheme_is_rejected() -> None:
+    with pytest.raises(BadInput, match="is not the URL of an Argo server"):
         argo_server_access("ftp://argo", {})

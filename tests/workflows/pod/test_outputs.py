@@ -1,4 +1,4 @@
-"""What Argo picks up of a run."""
+"""What Argo picks up of a run: its report."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from tests.jobs import files
 from tests.runs import finished
 
 
-def test_a_report_is_copied_with_its_plots_and_pictures_and_nothing_else(tmp_path: Path) -> None:
+def test_report_is_copied_with_its_plots_and_thumbnails_and_nothing_else(tmp_path: Path) -> None:
     store = finished(tmp_path / "run")
     store.create(plot_key("throughput"), b"light")
     store.create(plot_key("throughput", dark=True), b"dark")
@@ -17,6 +17,6 @@ def test_a_report_is_copied_with_its_plots_and_pictures_and_nothing_else(tmp_pat
     assert [path.name for path in (tmp_path / "copy").iterdir()] == ["report"]
 
 
-def test_without_a_report_nothing_is_copied(tmp_path: Path) -> None:
+def test_nothing_is_copied_without_a_report(tmp_path: Path) -> None:
     copy_report(tmp_path / "copy", str(tmp_path / "nothing"))
     assert not (tmp_path / "copy").exists()

@@ -1,4 +1,4 @@
-"""Several processes in one pod: their exit codes together, signals, devices and progress."""
+"""Several processes in one pod: their combined exit code, signals, devices and progress."""
 
 import os
 import signal
@@ -17,16 +17,14 @@ def _python(code: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("codes", "together"),
+    ("codes", "combined"),
     [((0, 0), 0), ((0, 2), 2), ((2, 75), 75), ((3, 0), 3), ((1, 2), 1), ((0, 75), 75)],
 )
 def test_exit_code_asks_for_another_try_where_one_worker_does(
-    codes: tuple[int, ...], together: int
+    codes: tuple[int, ...], combined: int
 ) -> None:
-    assert (
-        run_workers([_python(f"raise SystemExit({code})") for code in codes], os.environ)
-        == together
-    )
+    commands = [_python(f"raise SystemExit({code})") for code in codes]
+    assert run_workers(commands, os.environ) == combined
 
 
 def test_killed_worker_asks_for_another_try() -> None:
@@ -35,26 +33,29 @@ def test_killed_worker_asks_for_another_try() -> None:
 
 
 def test_every_worker_sees_a_gpu_of_its_own(tmp_path: Path) -> None:
-    write = f"import os, pathlib; pathlib.Path({str(tmp_path)!r}, os.environ['CUDA_VISIBLE_DEVICES']).touch()"
+    write = (
+        "import os, pathlib; "
+        f"pathlib.Path({str(tmp_path)!r}, os.environ['CUDA_VISIBLE_DEVICES']).touch()"
+    )
     assert run_workers([_python(write)] * 2, os.environ | {"CUDA_VISIBLE_DEVICES": ""}) == 0
     assert run_workers([_python(write)] * 2, os.environ | {"CUDA_VISIBLE_DEVICES": "5,7"}) == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1", "5", "7"]
 
 
-def test_progress_of_all_is_summed(tmp_path: Path) -> None:
+def test_progress_of_all_workers_is_summed(tmp_path: Path) -> None:
     file = tmp_path / "progress"
     write = "import os, pathlib; pathlib.Path(os.environ['ARGO_PROGRESS_FILE']).write_text('3/5')"
     assert run_workers([_python(write)] * 2, os.environ | {"ARGO_PROGRESS_FILE": str(file)}) == 0
     assert file.read_text(encoding="utf-8") == "6/10\n"
 
 
-def test_stop_reaches_every_worker_once(tmp_path: Path) -> None:
+def test_sigterm_reaches_every_worker_once(tmp_path: Path) -> None:
     wait = (
         "import os, pathlib, signal, sys, time\n"
         f"file = pathlib.Path({str(tmp_path)!r}, str(os.getpid()))\n"
-        "def asked(*_):\n"
+        "def count(*_):\n"
         "    file.write_text(file.read_text() + 'x')\n"
-        "signal.signal(signal.SIGTERM, asked)\n"
+        "signal.signal(signal.SIGTERM, count)\n"
         "file.write_text('')\n"
         "while not file.read_text(): time.sleep(0.02)\n"
         "time.sleep(0.3)\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from imagekiln.workflows.cli.tune import tune
+from imagekiln.workflows.cli.local import tune
 from imagekiln.workflows.profiles.loader import load_profile
 from tests.workflows.argo_schemas import mistakes
 

@@ -72,7 +72,7 @@ def _rows(kind: str, store: Store, *, mask: bool = False, **settings: object) ->
 
 
 def _drawn(pipe: models.Untyped, store: Store, rows: Sequence[ImageRow], size: int) -> list[RGB]:
-    pictures = Denoiser(pipe, conditions=LoadedAdapters(ImagePrefetcher(store))).draw(
+    pictures = Denoiser(pipe, adapters=LoadedAdapters(ImagePrefetcher(store))).draw(
         rows, size, lambda: None
     )
     assert [(each.status, each.error) for each in pictures] == [("ok", None)] * len(rows)
@@ -109,7 +109,7 @@ def test_an_image_within_a_mask_has_the_same_bytes_in_every_slot(
 def test_images_from_text_are_the_same_after_images_from_pictures(tmp_path: Path) -> None:
     store, pipe = open_store(str(tmp_path)), _pipe("sd")
     plain = [image_row(prompt, place) for place, prompt in enumerate(PROMPTS)]
-    denoiser = Denoiser(pipe, conditions=LoadedAdapters(ImagePrefetcher(store)))
+    denoiser = Denoiser(pipe, adapters=LoadedAdapters(ImagePrefetcher(store)))
     before = denoiser.draw(plain, 4, lambda: None)
     denoiser.draw(_rows("sd", store), 4, lambda: None)
     denoiser.draw(_rows("sd", store, mask=True), 4, lambda: None)
@@ -227,6 +227,6 @@ def test_a_picture_that_is_gone_or_changed_is_found_by_verify_and_not_drawn_from
     image = read_table(open_store(done.uri), manifest_key(0))["image_id"].to_pylist()[0]
     with pytest.raises(
         BadInput,
-        match="no such file" if change == "gone" else "is not the picture that was planned",
+        match="no such file" if change == "gone" else "is not the planned image",
     ):
         reproduce(done.uri, image, tmp_path / "again.png")

@@ -111,7 +111,7 @@ def test_spoilt_code_is_passed_over_with_a_sentence_and_left_where_it_is(
     assert torch.equal(_run(_code(store)), made)
     assert _hits() == 0
     assert (
-        f"{store.uri_of(key)}: is no compiled code, or damaged; the model is compiled here. Delete it."
+        f"{store.uri_of(key)}: is not compiled code, or damaged; the model is compiled here. Delete it."
         in caplog.text
     )
     assert store.read(key) == spoilt_content
@@ -127,7 +127,7 @@ def test_an_object_of_any_size_is_read_no_further_than_code_is_large(
     pod("second")
     assert torch.equal(_run(_code(store)), made)
     assert _hits() == 0
-    assert "is no compiled code, or damaged" in caplog.text
+    assert "is not compiled code, or damaged" in caplog.text
     pod("third")
     _run(_code(store, "another model"))
     assert _kept(store) == [key]  # and none is kept that nobody would read
@@ -139,7 +139,7 @@ class Slow:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def head(self, key: str, _: int) -> bytes:
+    def read_prefix(self, key: str, _: int) -> bytes:
         self._store.create(key, b"theirs")
         raise Missing(f"{key}: no such file.")
 
@@ -161,7 +161,7 @@ class Down:
     def __init__(self, store: Store, *, reads: bool) -> None:
         self._store, self._reads = store, reads
 
-    def head(self, key: str, most: int) -> bytes:
+    def read_prefix(self, key: str, most: int) -> bytes:
         if not self._reads:
             raise TryAgain(f"{key}: storage timed out.")
         return self._store.read_prefix(key, most)

@@ -106,10 +106,10 @@ def test_an_image_has_the_same_bytes_whichever_shapes_came_before() -> None:
 def test_a_controlnet_is_compiled_beside_the_denoiser(tmp_path: Path) -> None:
     network = diffusers.ControlNetModel.from_pretrained(adapters.controlnet("sd"))
     conditions = LoadedAdapters(ImagePrefetcher(open_store(str(tmp_path))), network)
-    Denoiser(models.pipe("sd"), ON, conditions=conditions)
+    Denoiser(models.pipe("sd"), ON, adapters=conditions)
     assert network._compiled_call_impl is not None
     plain = diffusers.ControlNetModel.from_pretrained(adapters.controlnet("sd"))
-    Denoiser(models.pipe("sd"), conditions=LoadedAdapters(conditions.image_prefetcher, plain))
+    Denoiser(models.pipe("sd"), adapters=LoadedAdapters(conditions.image_prefetcher, plain))
     assert plain._compiled_call_impl is None
 
 
@@ -125,7 +125,7 @@ def test_a_controlnet_s_pictures_are_the_same_compiled_and_plain(
     def drawn(speed: SpeedSettings) -> list[RGB]:
         pipe = diffusers.DiffusionPipeline.from_pretrained(adapters.model(kind))
         network = type(adapters.beside(kind)).from_pretrained(adapters.controlnet(kind))
-        denoiser = Denoiser(pipe, speed, conditions=LoadedAdapters(ImagePrefetcher(store), network))
+        denoiser = Denoiser(pipe, speed, adapters=LoadedAdapters(ImagePrefetcher(store), network))
         pictures = _drawn(denoiser, rows)
         assert denoiser.compiled_pipeline.mode == (
             "none" if speed != ON else "regional" if kind == "flux" else "whole"
@@ -152,7 +152,7 @@ def test_where_compiling_fails_images_are_drawn_plainly_and_one_sentence_says_so
     assert denoiser.compiled_pipeline.mode == "none"
     (said,) = [each.getMessage() for each in caplog.records if each.name == log.name]
     assert said.startswith("The model could not be compiled (")
-    assert said.endswith("so it runs as it is, slower. Set speed.compile: off.")
+    assert said.endswith("so it runs uncompiled, slower. Set speed.compile: off.")
     assert "\n" not in said
 
 
@@ -164,7 +164,7 @@ class Shared:
         self.left: list[str] = []
 
     @contextmanager
-    def used(self, batch: str) -> Iterator[None]:
+    def shared(self, batch: str) -> Iterator[None]:
         self.asked.append(batch)
         yield
         self.left.append(batch)
@@ -239,7 +239,7 @@ def test_memory_that_runs_out_is_not_taken_for_a_compiler_that_fails(
         raise torch.OutOfMemoryError("out of memory")
 
     monkeypatch.setattr(
-        denoiser.vae_decoder, "_take", lambda _: False
+        denoiser.vae_decoder, "_switch_to", lambda _: False
     )  # a VAE that knows no other way
     denoiser._pipe.vae._decode = full
     with pytest.raises(torch.OutOfMemoryError):

@@ -4,7 +4,7 @@ import diffusers
 import pytest
 import torch
 
-from imagekiln.steps.generate.diffusion.variants import per_image_control_noise
+from imagekiln.steps.generate.diffusion.patches import per_image_control_noise
 from tests import adapters, models
 
 

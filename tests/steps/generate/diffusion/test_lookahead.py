@@ -12,7 +12,11 @@ import torch
 
 from imagekiln.steps.generate.diffusion import text_encoding
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.text_encoding import TextCache, TextPrefetcher
+from imagekiln.steps.generate.diffusion.text_encoding import (
+    TextCache,
+    TextPrefetcher,
+    TextRequest,
+)
 from imagekiln.steps.generate.step import generate_shard
 from imagekiln.steps.runs.image import DrawnImage
 from imagekiln.steps.runtime.progress import NoProgress
@@ -117,7 +121,7 @@ def test_nothing_is_encoded_beside_a_batch_that_is_being_compiled(
 ) -> None:
     denoiser, asked = _denoiser("sd")
     monkeypatch.setattr(
-        denoiser.compiled_pipeline._networks, "how", "whole"
+        denoiser.compiled_pipeline._networks, "mode", "whole"
     )  # and nothing is, for it is a test of threads
     for name in ("first", "second"):
         denoiser.set_upcoming([image_row(f"after the {name}")])
@@ -146,7 +150,7 @@ def test_what_texts_took_is_told_but_for_those_that_fail() -> None:
     told: list[float] = []
     cache = TextCache(encode)
     ahead = TextPrefetcher(CPU, told.append)
-    ahead.start([(cache, text, None) for text in ("a", "bad", "b")])
+    ahead.start([TextRequest(cache, text, None) for text in ("a", "bad", "b")])
     ahead.wait()
     assert len(told) == 2
     assert cache.uncached(["a", "bad", "b", "bad"]) == ["bad"]

@@ -200,11 +200,11 @@ def test_default_is_the_scheduler_that_the_model_came_with() -> None:
 def test_a_sampler_is_a_scheduler_of_its_own_with_the_model_s_configuration(sampler: str) -> None:
     pipe = models.pipe("sd")
     found = make_scheduler(pipe, sampler)
-    name, settings = SCHEDULERS[sampler]
-    assert type(found).__name__ == name
+    spec = SCHEDULERS[sampler]
+    assert type(found).__name__ == spec.class_name
     assert found is not pipe.scheduler
     assert found.config.beta_schedule == pipe.scheduler.config.beta_schedule == "scaled_linear"
-    assert {key: found.config[key] for key in settings} == settings
+    assert {key: found.config[key] for key in spec.config} == spec.config
 
 
 @pytest.mark.parametrize(

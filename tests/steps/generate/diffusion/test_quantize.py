@@ -52,7 +52,7 @@ def test_a_gpu_that_cannot_compute_in_fp8_is_refused(
         return
     with pytest.raises(
         BadInput,
-        match=r"compute capability 8\.9 or more computes, and this is NVIDIA A100\. Run it on",
+        match=r"compute capability 8\.9 or more, and this is NVIDIA A100\. Run it on",
     ):
         require_fp8_support(CUDA)
 

@@ -1,0 +1,208 @@
+"""Every private part of torch, diffusers or peft that is used, and every method replaced.
+
+Each says why, and names the upstream source that it depends on. tests/.../test_patches.py fails
+when one of these parts changes. Versions: torch 2.15, diffusers 0.42, peft 0.21.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial, wraps
+from typing import Any, TypeAlias
+
+import diffusers
+import torch
+from diffusers.loaders import SD3IPAdapterMixin
+from peft.tuners.tuners_utils import BaseTunerLayer
+from torch._dynamo.callback import CallbackArgs, callback_handler
+from torch.compiler._cache import CacheArtifactManager
+
+Untyped: TypeAlias = Any  # diffusers has no types
+AnyFunction = Callable[..., Any]
+
+
+# --- Replacing a method of one object -------------------------------------------------------------
+
+
+@contextmanager
+def replaced_method(owner: object, name: str, function: AnyFunction) -> Iterator[None]:
+    """Put a function in the place of an object's method while the block runs.
+
+    Written into the object's `__dict__`: `torch.nn.Module.__setattr__` is slow, and wrappers of
+    modules pass an attribute on to what they wrap. A forward hook would not do in its place: it
+    becomes a part of what is compiled (`torch.nn.Module._call_impl`).
+    """
+    attributes = vars(owner)
+    own = {name: attributes[name]} if name in attributes else {}
+    attributes[name] = function
+    try:
+        yield
+    finally:
+        del attributes[name]
+        attributes.update(own)
+
+
+# --- Compiling ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def compile_callbacks(on_start: Callable[[], None], on_end: Callable[[], None]) -> Iterator[None]:
+    """Call the functions at the start and the end of each compilation while the block runs.
+
+    No public interface says when, or how long, a call compiles. A compilation within another does
+    not count. Source: torch/_dynamo/callback.py, `CompilationCallbackHandler`.
+    """
+
+    def start(_: CallbackArgs) -> None:
+        on_start()
+
+    def end(_: CallbackArgs) -> None:
+        on_end()
+
+    callback_handler.register_start_callback(start)
+    callback_handler.register_end_callback(end)
+    try:
+        yield
+    finally:
+        callback_handler.remove_start_callback(start)
+        callback_handler.remove_end_callback(end)
+
+
+@contextmanager
+def fresh_compile_artifacts() -> Iterator[None]:
+    """Have `torch.compiler.save_cache_artifacts` save only what is compiled in the block.
+
+    Otherwise the code saved for a batch shape would hold that of all shapes before it. Source:
+    torch/compiler/_cache.py, `CacheArtifactManager.with_fresh_cache`.
+    """
+    with CacheArtifactManager.with_fresh_cache():
+        yield
+
+
+def compiled_call(module: torch.nn.Module) -> AnyFunction | None:
+    """What calling a module runs in place of its own code; None where it was not compiled.
+
+    `torch.nn.Module.compile` sets it, and has no way back. Source: torch/nn/modules/module.py,
+    `Module._wrapped_call_impl`.
+    """
+    call: AnyFunction | None = module._compiled_call_impl
+    return call
+
+
+def set_compiled_call(module: torch.nn.Module, call: AnyFunction | None) -> None:
+    """Have a module run this when it is called, or with None its own code again."""
+    module._compiled_call_impl = call
+
+
+def repeated_blocks(denoiser: torch.nn.Module) -> frozenset[str]:
+    """The classes of the blocks that a denoiser repeats; empty where diffusers does not name them.
+
+    diffusers' `compile_repeated_blocks` compiles these, but returns nothing by which that could be
+    turned off. Source: diffusers/models/modeling_utils.py, `ModelMixin._repeated_blocks`.
+    """
+    return frozenset(getattr(denoiser, "_repeated_blocks", None) or ())
+
+
+# --- Pipelines ------------------------------------------------------------------------------------
+
+
+def pack_latents(pipe: diffusers.DiffusionPipeline, latents: torch.Tensor) -> torch.Tensor:
+    """Latents (batch, channels, height, width) as the sequence that a pipeline's `latents` takes.
+
+    Pipelines with packed latents pack only the noise that they draw themselves. Source:
+    diffusers/pipelines/flux/pipeline_flux.py, `FluxPipeline._pack_latents`; Chroma and Qwen-Image
+    have the same.
+    """
+    packed: torch.Tensor = pipe._pack_latents(latents, *latents.shape)
+    return packed
+
+
+@contextmanager
+def per_image_control_noise(
+    pipe: diffusers.DiffusionPipeline, generators: object
+) -> Iterator[None]:
+    """Have the pipeline encode control images by the generators of their images, in the block.
+
+    SD 3's ControlNet pipeline samples their latents without a generator, so the images would not
+    follow from their seeds. Source: diffusers/pipelines/controlnet_sd3/
+    pipeline_stable_diffusion_3_controlnet.py, `vae.encode(control_image).latent_dist.sample()`.
+    """
+    affected = isinstance(pipe, diffusers.StableDiffusion3ControlNetPipeline)
+    if not affected or not isinstance(generators, list):
+        yield
+        return
+    encode = _sampling_by(generators, pipe.vae.encode)
+    with replaced_method(pipe.vae, "encode", encode):
+        yield
+
+
+def _sampling_by(generators: Sequence[torch.Generator], encode: AnyFunction) -> AnyFunction:
+    @wraps(encode)
+    def encode_by_generators(images: torch.Tensor) -> Untyped:
+        encoded = encode(images)
+        # With guidance each image comes twice: for the negative prompts, then for the prompts.
+        repeated = [*generators] * (len(images) // len(generators))
+        encoded.latent_dist.sample = partial(encoded.latent_dist.sample, repeated)
+        return encoded
+
+    return encode_by_generators
+
+
+def accept_batch_embeds(pipe: diffusers.DiffusionPipeline) -> None:
+    """Have the pipeline take `ip_adapter_image_embeds` that hold a row for each image of the batch.
+
+    Its own method repeats the embeddings of one picture for the whole batch. Source:
+    `prepare_ip_adapter_image_embeds` of diffusers/pipelines/stable_diffusion/
+    pipeline_stable_diffusion.py, stable_diffusion_3/pipeline_stable_diffusion_3.py and
+    flux/pipeline_flux.py.
+    """
+    prepare: AnyFunction = _embeds_as_list
+    if isinstance(pipe, SD3IPAdapterMixin):
+        prepare = _embeds_as_tensor
+    pipe.prepare_ip_adapter_image_embeds = prepare
+
+
+def _embeds_as_list(
+    image: None,
+    embeds: list[torch.Tensor],
+    device: torch.device,
+    count: int,
+    guided: bool = False,
+) -> Untyped:
+    return [_embeds_as_tensor(image, embeds, device, count, guided)]
+
+
+def _embeds_as_tensor(
+    _image: None, embeds: list[torch.Tensor], _device: torch.device, _count: int, guided: bool
+) -> Untyped:
+    negative, positive = embeds
+    return torch.cat([negative, positive]) if guided else positive
+
+
+# --- LoRAs ----------------------------------------------------------------------------------------
+
+
+def lora_components(pipe: diffusers.DiffusionPipeline) -> dict[str, torch.nn.Module]:
+    """The components of a pipeline that LoRAs can change, by name.
+
+    Source: diffusers/loaders/lora_base.py, `LoraBaseMixin._lora_loadable_modules`.
+    """
+    names: Sequence[str] = getattr(pipe, "_lora_loadable_modules", ())
+    components = {name: getattr(pipe, name, None) for name in names}
+    return {
+        name: component
+        for name, component in components.items()
+        if isinstance(component, torch.nn.Module)
+    }
+
+
+def lora_scales_to_tensors(component: torch.nn.Module) -> None:
+    """Hold the weights of LoRAs as tensors without axes.
+
+    As numbers they become constants of compiled code, and each other weight would compile anew.
+    Source: peft/tuners/tuners_utils.py and lora/layer.py, `scaling`.
+    """
+    for layer in component.modules():
+        if isinstance(layer, BaseTunerLayer):
+            scales: dict[str, float | torch.Tensor] = vars(layer)["scaling"]
+            for name, scale in scales.items():
+                scales[name] = torch.as_tensor(scale, dtype=torch.float32)

@@ -1,0 +1,69 @@
+"""The columns of a prompt row: what each holds, what it decides, and which values are accepted."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+ColumnKind = Literal["text", "integer", "number", "image"]
+# Whether a column is part of an image's id: always, only where it has a value, or not at all.
+Identity = Literal["always", "optional", "never"]
+
+MAX_IMAGES_PER_ROW = 10_000
+MAX_SIDE = 65_536  # pixels
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The smallest and the largest value that a row may have."""
+
+    lowest: int
+    highest: int
+
+
+STEPS = Bounds(1, 1000)
+GUIDANCE = Bounds(0, 100)
+IMAGES_PER_ROW = Bounds(1, MAX_IMAGES_PER_ROW)
+SEED = Bounds(0, 2**63 - 1 - MAX_IMAGES_PER_ROW)  # seed + image index fits 64 bits
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a prompt row.
+
+    `in_shape`: all images of a batch have the same value. `bounds`: where they are the same for
+    every job.
+    """
+
+    name: str
+    kind: ColumnKind
+    identity: Identity = "always"
+    in_shape: bool = False
+    bounds: Bounds | None = None
+
+
+# In the order in which image rows list them, and in which unreadable values are reported.
+PROMPT_COLUMNS = (
+    Column("prompt", "text"),
+    Column("id", "text", identity="never"),
+    Column("negative_prompt", "text"),
+    Column("seed", "integer", bounds=SEED),
+    Column("width", "integer", in_shape=True),
+    Column("height", "integer", in_shape=True),
+    Column("steps", "integer", in_shape=True, bounds=STEPS),
+    Column("images", "integer", identity="never", bounds=IMAGES_PER_ROW),
+    Column("guidance", "number", in_shape=True, bounds=GUIDANCE),
+    Column("sampler", "text", in_shape=True),
+    Column("loras", "text", identity="optional", in_shape=True),
+    Column("strength", "number", identity="optional", in_shape=True),
+    Column("source_image", "image", identity="optional"),
+    Column("mask_image", "image", identity="optional"),
+    Column("control_image", "image", identity="optional"),
+    Column("reference_image", "image", identity="optional"),
+)
+# What decides an image's pixels, with its model.
+IDENTITY_COLUMNS = tuple(column for column in PROMPT_COLUMNS if column.identity != "never")
+OPTIONAL_IDENTITY_COLUMNS = tuple(
+    column.name for column in PROMPT_COLUMNS if column.identity == "optional"
+)
+# Images of the input that condition an image: what it starts from, where it is drawn anew, what
+# guides it.
+INPUT_IMAGE_COLUMNS = tuple(column.name for column in PROMPT_COLUMNS if column.kind == "image")

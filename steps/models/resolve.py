@@ -1,0 +1,57 @@
+"""A job's model with its adapters and LoRAs, read once for a command and passed on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.models.adapters import adapter_keys
+from imagekiln.steps.models.compatibility import require_compatibility
+from imagekiln.steps.models.facts import ModelFacts, configuration_folder, read_model_facts
+from imagekiln.steps.models.lora_files import LoraFacts, load_lora_facts
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedModel:
+    """What the files of a job's model, adapters and LoRAs are at the moment.
+
+    `configuration` is a local folder with at least the model's small files. `adapters` are keyed by
+    the column of input images that each one reads, `loras` by the names that rows use.
+    """
+
+    facts: ModelFacts
+    configuration: Path
+    adapters: dict[str, str]
+    loras: dict[str, LoraFacts]
+
+    @property
+    def common_digest(self) -> str:
+        """Identifies the files behind every image of the job: the model's and the adapters'."""
+        digests = [self.facts.digest]
+        for column, key in sorted(self.adapters.items()):
+            digests.append(f"{column}={key}")
+        return "|".join(digests)
+
+    @property
+    def digest(self) -> str:
+        """Identifies all files of the job: those behind every image, and each LoRA's."""
+        digests = [self.common_digest]
+        for name, lora in sorted(self.loras.items()):
+            digests.append(f"{name}={lora.sha256}")
+        return "|".join(digests)
+
+
+def resolve_model(job: Job) -> ResolvedModel:
+    """Read the job's model, adapters and LoRAs, and check that they fit each other.
+
+    Raises BadInput where they do not, Missing where a file is missing, TryAgain where storage or
+    the hub fails.
+    """
+    configuration = configuration_folder(job.model)
+    facts = read_model_facts(job.model, configuration)
+    require_compatibility(job, facts.pipeline)
+    return ResolvedModel(
+        facts=facts,
+        configuration=configuration,
+        adapters=adapter_keys(job.model),
+        loras=load_lora_facts(job.model),
+    )

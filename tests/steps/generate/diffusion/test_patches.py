@@ -1,0 +1,173 @@
+"""The private parts of torch, diffusers and peft that the product depends on are still as it expects."""
+
+import inspect
+import re
+from pathlib import Path
+
+import diffusers
+import pytest
+import torch
+from peft.tuners.tuners_utils import BaseTunerLayer
+
+from imagekiln.steps.generate.diffusion import patches
+from imagekiln.steps.generate.diffusion.loras import LoraLayers
+from imagekiln.steps.job.adapters import LoraSettings
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models.families import FAMILIES
+from imagekiln.steps.models.lora_files import load_lora_facts
+from tests import loras, models
+
+pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
+
+
+class Doubled(torch.nn.Module):
+    """Doubles its input."""
+
+    def forward(self, value: torch.Tensor) -> torch.Tensor:
+        return value * 2
+
+
+def test_a_replaced_method_is_called_in_the_block_and_gone_after_it() -> None:
+    module = Doubled()
+    with patches.replaced_method(module, "forward", abs):
+        assert module(torch.tensor(-3)) == 3
+    assert module(torch.tensor(-3)) == -6
+    assert "forward" not in vars(module)
+
+
+def test_a_replaced_method_gives_way_to_the_one_that_was_replaced_before() -> None:
+    module = Doubled()
+    with patches.replaced_method(module, "forward", abs):
+        with patches.replaced_method(module, "forward", torch.neg):
+            assert module(torch.tensor(-4)) == 4
+        assert module(torch.tensor(-3)) == 3
+
+
+def test_each_compilation_is_reported_at_its_start_and_its_end() -> None:
+    torch.compiler.reset()
+    module, reported = Doubled(), list[str]()
+    module.compile(backend="eager", dynamic=False)
+    with patches.compile_callbacks(
+        lambda: reported.append("start"), lambda: reported.append("end")
+    ):
+        module(torch.zeros(2))
+        module(torch.zeros(2))
+        module(torch.zeros(3))
+    module(torch.zeros(4))
+    assert reported == ["start", "end"] * 2
+
+
+def test_a_compiled_module_runs_its_own_code_again_and_then_what_was_compiled() -> None:
+    torch.compiler.reset()
+    module, compiled = Doubled(), list[object]()
+    assert patches.compiled_call(module) is None
+
+    def backend(graph: torch.fx.GraphModule, _inputs: object) -> object:
+        compiled.append(graph)
+        return graph.forward
+
+    module.compile(backend=backend)
+    call = patches.compiled_call(module)
+    assert call is not None
+    patches.set_compiled_call(module, None)
+    module(torch.zeros(2))
+    assert compiled == []
+    patches.set_compiled_call(module, call)
+    module(torch.zeros(2))
+    assert len(compiled) == 1
+
+
+def test_only_what_is_compiled_in_the_block_is_saved() -> None:
+    torch.compiler.reset()
+    module = Doubled()
+    module.compile()
+    module(torch.zeros(2))
+    with patches.fresh_compile_artifacts():
+        assert torch.compiler.save_cache_artifacts() is None
+
+
+def test_models_that_repeat_blocks_name_them() -> None:
+    assert patches.repeated_blocks(models.pipe("flux").transformer) == {
+        "FluxTransformerBlock",
+        "FluxSingleTransformerBlock",
+    }
+    assert patches.repeated_blocks(Doubled()) == frozenset()
+
+
+def test_pipelines_of_packed_latents_pack_squares_of_four() -> None:
+    packed = patches.pack_latents(models.pipe("flux"), torch.arange(64.0).reshape(1, 4, 4, 4))
+    assert packed.shape == (1, 4, 16)
+    assert packed[0, 0].tolist() == [0, 1, 4, 5, 16, 17, 20, 21, 32, 33, 36, 37, 48, 49, 52, 53]
+
+
+@pytest.mark.parametrize(
+    "pipeline", sorted(name for name, each in FAMILIES.items() if each.latent_layout == "packed")
+)
+def test_every_family_of_packed_latents_packs_by_the_same_arguments(pipeline: str) -> None:
+    pack = getattr(diffusers, pipeline)._pack_latents
+    assert [*inspect.signature(pack).parameters] == [
+        "latents",
+        "batch_size",
+        "num_channels_latents",
+        "height",
+        "width",
+    ]
+
+
+def test_sd3_s_controlnet_pipeline_samples_control_images_without_a_generator() -> None:
+    source = inspect.getsource(diffusers.StableDiffusion3ControlNetPipeline)
+    assert ".encode(control_image).latent_dist.sample()" in source
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "parameters"),
+    [
+        ("StableDiffusionPipeline", 5),
+        ("StableDiffusionXLPipeline", 5),
+        ("StableDiffusion3Pipeline", 5),
+        ("FluxPipeline", 4),
+    ],
+)
+def test_pipelines_prepare_the_embeddings_of_an_ip_adapter_by_known_arguments(
+    pipeline: str, parameters: int
+) -> None:
+    expected = [
+        "ip_adapter_image",
+        "ip_adapter_image_embeds",
+        "device",
+        "num_images_per_prompt",
+        "do_classifier_free_guidance",
+    ]
+    prepare = getattr(diffusers, pipeline).prepare_ip_adapter_image_embeds
+    assert [*inspect.signature(prepare).parameters][1:] == expected[:parameters]
+
+
+def test_pipelines_name_the_components_that_loras_change() -> None:
+    assert [*patches.lora_components(models.pipe("sd"))] == ["unet", "text_encoder"]
+    assert [*patches.lora_components(models.pipe("flux"))] == ["transformer", "text_encoder"]
+
+
+def test_the_weights_of_loras_become_tensors() -> None:
+    pipe = models.pipe("sd")
+    settings = {"style": LoraSettings(id=str(loras.folder("sd", 1)))}
+    facts = load_lora_facts(ModelSettings(id="bundled:shapes", loras=settings))
+    LoraLayers(pipe, settings, facts).activate("style:0.5", texts=False)
+    scales = [
+        scale
+        for layer in pipe.unet.modules()
+        if isinstance(layer, BaseTunerLayer)
+        for scale in vars(layer)["scaling"].values()
+    ]
+    assert scales
+    assert all(torch.is_tensor(scale) and scale.shape == () for scale in scales)
+
+
+def test_private_names_of_libraries_appear_in_this_module_alone() -> None:
+    folder = Path(inspect.getfile(patches)).parent
+    private = ("_compiled_call_impl", "_repeated_blocks", "_pack_latents", "_lora_loadable_modules")
+    modules = {
+        path.name for path in folder.glob("*.py") if any(n in path.read_text() for n in private)
+    }
+    assert modules == {"patches.py"}
+    text = "".join(path.read_text() for path in folder.glob("*.py") if path.name != "patches.py")
+    assert not re.search(r"^ *(from|import) torch\S*\._", text, re.MULTILINE)

@@ -1,0 +1,95 @@
+"""The settings of the gates."""
+
+import pytest
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.gates import GateSettings, UserCheckGate
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.reader import validate_job
+from tests.smallest import SMALLEST
+
+
+def _job(**gates: object) -> Job:
+    return validate_job({**SMALLEST, "gates": gates})
+
+
+def test_no_gate_fails_a_run_by_default() -> None:
+    gates = _job().gates
+    assert list(gates.all_gates) == ["blank", "safety", "low_contrast", "over_saturated"]
+    assert [gate.share for gate in gates.all_gates.values()] == [None] * 4
+
+
+def test_gates_mark_in_the_order_of_the_docs_and_only_those_that_are_set() -> None:
+    checks = [{"name": "nsfw", "entry": "a.b:c"}, {"name": "logo", "entry": "a:d"}]
+    gates = _job(checks=checks, near_duplicate={}).gates
+    assert list(gates.marking_gates) == [
+        "low_contrast",
+        "over_saturated",
+        "nsfw",
+        "logo",
+        "near_duplicate",
+    ]
+    assert gates.near_duplicate is not None
+    assert gates.near_duplicate.distance == 4
+
+
+@pytest.mark.parametrize(
+    ("gates", "sentence"),
+    [
+        (
+            {"low_contrast": {"below": 0.6}},
+            "gates.low_contrast.below is 0.6; write a number from 0 to 0.5",
+        ),
+        (
+            {"over_saturated": {"above": -1}},
+            "gates.over_saturated.above is -1; write a number from 0 to 1",
+        ),
+        (
+            {"near_duplicate": {"distance": 9}},
+            "gates.near_duplicate.distance is 9; write a whole number from 0 to 8",
+        ),
+        (
+            {"near_duplicate": {"distance": True}},
+            "gates.near_duplicate.distance is true; write a whole number from 0 to 8",
+        ),
+        ({"blank": {"share": 1.5}}, "gates.blank.share is 1.5; write a number from 0 to 1"),
+        ({"safety": {"below": 1}}, "gates.safety.below is not a setting"),
+        ({"low_contrats": {}}, "gates.low_contrats is not a setting; write gates.low_contrast"),
+        ({"checks": {"name": "a"}}, "gates.checks is a group of settings; write a list"),
+        (
+            {"checks": [{"name": "a"}]},
+            "gates.checks[0].entry is missing; write the function, as package.module:function",
+        ),
+        (
+            {"checks": [{"name": "A b", "entry": "a:b"}]},
+            'gates.checks[0].name is "A b"; write at most 40',
+        ),
+        (
+            {"checks": [{"name": "a", "entry": "a.b"}]},
+            'gates.checks[0].entry is "a.b"; write the function, as',
+        ),
+        ({"checks": [{"name": "a", "entry": "os;x:b"}]}, "gates.checks[0].entry is"),
+        ({"checks": [{"name": "a\n", "entry": "a:b"}]}, "gates.checks[0].name is"),
+        (
+            {"checks": [{"name": "a", "entri": "a:b"}]},
+            "gates.checks[0].entri is not a setting; write gates.checks[0].entry",
+        ),
+        (
+            {"checks": [{"name": "blank", "entry": "a:b"}]},
+            'gates.checks[0].name is "blank", the name of a built-in gate',
+        ),
+        (
+            {"checks": [{"name": "a", "entry": "a:b"}] * 2},
+            'gates.checks has two checks named "a"; rename one of them',
+        ),
+    ],
+)
+def test_mistakes_are_reported_with_their_path(gates: dict[str, object], sentence: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        _job(**gates)
+    assert sentence in str(caught.value)
+
+
+def test_gates_read_back_from_their_own_json() -> None:
+    gates = GateSettings(checks=(UserCheckGate(name="a", entry="b.c:d", share=0.5),))
+    assert GateSettings.model_validate_json(gates.model_dump_json()) == gates

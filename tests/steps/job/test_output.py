@@ -1,0 +1,145 @@
+"""The settings of each kind of encoding, and the messages for wrong ones."""
+
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.output import (
+    Encoding,
+    Jpeg,
+    Png,
+    Webp,
+    file_suffix,
+    is_lossless,
+    mime_type,
+)
+from imagekiln.steps.job.reader import read_job, validate_job
+from tests import jobs
+from tests.encodings import ALL, KINDS, LOSSLESS, said
+from tests.smallest import SMALLEST
+
+
+def _message(**values: object) -> str:
+    with pytest.raises(BadInput) as caught:
+        validate_job({**SMALLEST, "encoding": values})
+    return str(caught.value).removeprefix("job: ")
+
+
+def test_png_is_the_default() -> None:
+    assert (
+        validate_job(SMALLEST).encoding
+        == validate_job({**SMALLEST, "encoding": {}}).encoding
+        == Png()
+    )
+    assert validate_job({**SMALLEST, "encoding": {"level": 9}}).encoding == Png(level=9)
+
+
+@pytest.mark.parametrize("encoding", ALL, ids=said)
+def test_an_encoding_reads_back_from_its_stored_form(encoding: Encoding) -> None:
+    job = validate_job({**SMALLEST, "encoding": encoding.model_dump()})
+    assert job.encoding == encoding
+    assert Job.model_validate_json(job.model_dump_json()) == job
+    assert Job(**{**dict(job), "encoding": encoding}) == job
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"kind": "gif"}, 'encoding.kind is "gif"; write one of png, jpeg, webp.'),
+        ({"kind": "jxl"}, 'encoding.kind is "jxl"; write one of png, jpeg, webp.'),
+        ({"kind": "jpg"}, 'encoding.kind is "jpg"; write "jpeg".'),
+        ({"kind": "WebP"}, 'encoding.kind is "WebP"; write "webp".'),
+        ({"kind": 3}, 'encoding.kind is "3"; write one of png, jpeg, webp.'),
+        ({"level": 10}, "encoding.level is 10; write a whole number from 0 to 9."),
+        (
+            {"kind": "jpeg", "quality": 0},
+            "encoding.quality is 0; write a whole number from 1 to 100.",
+        ),
+        (
+            {"kind": "jpeg", "subsampling": 411},
+            "encoding.subsampling is 411; write one of 444, 422, 420.",
+        ),
+        ({"kind": "webp", "method": 7}, "encoding.method is 7; write a whole number from 0 to 6."),
+        (
+            {"kind": "jpeg", "qualty": 90},
+            "encoding.qualty is not a setting; write encoding.quality.",
+        ),
+        (
+            {"kind": "jpeg", "level": 3},
+            "encoding.level is a setting of encoding.kind png; remove it, or change encoding.kind.",
+        ),
+    ],
+)
+def test_wrong_settings_are_reported_with_what_to_write(
+    values: dict[str, object], message: str
+) -> None:
+    assert _message(**values) == message
+
+
+def test_an_encoding_that_is_not_a_group_is_reported_with_its_settings() -> None:
+    with pytest.raises(
+        BadInput, match=r"encoding is 3; it is a group: set encoding\.kind, encoding\.level, "
+    ):
+        validate_job({**SMALLEST, "encoding": 3})
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"level": 9}, {"kind": "png"}, {"kind": "jpeg"}, {"kind": "webp", "method": 1}]
+)
+def test_the_schema_accepts_what_the_job_accepts(values: dict[str, object]) -> None:
+    jsonschema.validate({**SMALLEST, "encoding": values}, Job.model_json_schema())
+
+
+@pytest.mark.parametrize(
+    "values", [{"kind": "gif"}, {"quality": 9}, {"kind": "jpeg", "level": 1}, {"level": 10}]
+)
+def test_the_schema_refuses_what_the_job_refuses(values: dict[str, object]) -> None:
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate({**SMALLEST, "encoding": values}, Job.model_json_schema())
+
+
+def test_the_command_line_changes_kind_and_settings(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(
+        "{name: a, prompts: p, output: o, model: {id: 'bundled:shapes'}}"
+    )
+    changes = ["encoding.kind=webp", "encoding.quality=50", "encoding.lossless=true"]
+    assert read_job(str(tmp_path / "job.yaml"), changes, {}).encoding == Webp(
+        quality=50, lossless=True
+    )
+
+
+def test_each_kind_has_a_suffix_and_a_name_of_its_own() -> None:
+    assert [file_suffix(kind) for kind in KINDS] == [".png", ".jpg", ".webp"]
+    assert [mime_type(kind) for kind in KINDS] == ["image/png", "image/jpeg", "image/webp"]
+
+
+def test_the_lossless_encodings_are_those_that_keep_every_pixel() -> None:
+    assert [encoding for encoding in ALL if is_lossless(encoding)] == [*LOSSLESS]
+
+
+@pytest.mark.parametrize(("encoding", "most"), [(Webp(), 16_383), (Jpeg(), 65_535)], ids=str)
+def test_images_too_wide_for_the_file_are_refused_at_planning(
+    encoding: Encoding, most: int, tmp_path: Path
+) -> None:
+    prompts = {"prompt": ["a", "b"], "width": [8, most + 1], "height": [8, 8]}
+    settings = {"encoding": encoding.model_dump(), "limits": {"rejected_share": 1}}
+    (refused,) = jobs.rejected(jobs.plan(tmp_path / "a", prompts, **settings))
+    assert refused["column"] == "width"
+    assert refused["reason"] == f"is over {most} pixels, the most that {encoding.kind} holds"
+    assert jobs.rejected(jobs.plan(tmp_path / "b", prompts, limits={"rejected_share": 1})) == []
+
+
+def test_the_encoding_is_not_part_of_an_images_id(tmp_path: Path) -> None:
+    kinds: dict[str, Encoding] = {"all": Png(), "mark": Jpeg(), "none": Webp()}
+    ids = [
+        jobs.image_rows(
+            jobs.plan(
+                tmp_path / each.kind, {"prompt": ["a"]}, encoding=each.model_dump(), metadata=notes
+            )
+        )
+        for notes, each in kinds.items()
+    ]
+    assert len({rows["image_id"][0].as_py() for rows in ids}) == 1

@@ -1,0 +1,258 @@
+"""Reading a job: from a file, the environment and `--set`, with the place of every mistake."""
+
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.reader import read_job, validate_job
+
+JOB = """\
+name: test
+prompts: p.parquet
+output: out
+model:
+  id: bundled:shapes
+  dtype: float32
+"""
+
+
+@pytest.fixture(autouse=True)
+def working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def _read(text: str | bytes, *changes: str, **environment: str) -> Job:
+    Path("job.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    return read_job("job.yaml", changes, environment)
+
+
+def _message(text: str | bytes, *changes: str, **environment: str) -> str:
+    with pytest.raises(BadInput) as caught:
+        _read(text, *changes, **environment)
+    return str(caught.value)
+
+
+def test_job_file_is_read_as_written() -> None:
+    job = _read(JOB + "carry: [a, b]\ndefaults: {steps: 12, guidance: 1e1}\n")
+    assert (job.name, job.prompt_patterns, job.output, job.model.id) == (
+        "test",
+        ("p.parquet",),
+        "out",
+        "bundled:shapes",
+    )
+    assert (job.carry, job.defaults.steps, job.defaults.guidance) == (("a", "b"), 12, 10.0)
+
+
+def test_bundled_job_is_found_by_name() -> None:
+    assert read_job("bundled:demo.yaml", (), {}).name == "demo"
+
+
+def test_byte_order_mark_is_ignored() -> None:
+    assert _read(b"\xef\xbb\xbf" + JOB.encode()) == _read(JOB)
+
+
+def test_braces_of_other_template_languages_stay_as_they_are() -> None:
+    text = JOB + "defaults: {negative_prompt: '{{workflow.name}} ${HOME} $(id) %s'}\n"
+    assert _read(text).defaults.negative_prompt == "{{workflow.name}} ${HOME} $(id) %s"
+
+
+def test_unknown_setting_is_named_with_its_line_and_the_nearest() -> None:
+    assert _message(JOB + "carryy: [a]\n") == "job.yaml:7: carryy is not a setting; write carry."
+    assert _message(JOB + "defaults:\n  steps: 3\n  gidance: 3\n") == (
+        "job.yaml:9: defaults.gidance is not a setting; write defaults.guidance."
+    )
+
+
+def test_every_mistake_is_reported_at_its_own_line() -> None:
+    assert _message(
+        JOB.replace("float32", "bf16") + "defaults:\n  steps: 0\n  width: -1\nunknown: 1\n"
+    ).splitlines() == [
+        'job.yaml:6: model.dtype is "bf16"; write "bfloat16".',
+        "job.yaml:8: defaults.steps is 0; write a whole number from 1 to 1000.",
+        "job.yaml:9: defaults.width is -1; write a whole number of at least 1.",
+        "job.yaml:10: unknown is not a setting; the settings are name, prompts, output, model, "
+        "columns, carry, defaults, format, card, encoding, metadata, c2pa, shard, part, batch, "
+        "device, threads, speed, limits, gates, price_per_hour, run_id, "
+        "skip_existing, unconditional_writes, cluster.",
+    ]
+
+
+def test_setting_that_is_set_twice_is_refused_at_the_second() -> None:
+    assert _message(JOB + "name: again\n") == (
+        "job.yaml:7: name is already set at job.yaml:1. Remove one of them."
+    )
+    assert _message(JOB + "defaults:\n  seed: 1\n  seed: 2\n") == (
+        "job.yaml:9: defaults.seed is already set at job.yaml:8. Remove one of them."
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            b"",
+            "job.yaml: contains no settings. "
+            "Write name, prompts, output and model, each as `key: value`.",
+        ),
+        (
+            b"# all\n# commented\n",
+            "job.yaml: contains no settings. Write name, prompts, output and model, each as",
+        ),
+        (b"- a\n- b\n", "job.yaml: contains no settings."),
+        (b"just words", "job.yaml: contains no settings."),
+        (
+            b"a: [1\nb: 2\n",
+            "job.yaml:2: is not valid YAML (expected ',' or ']', but got ':'). Correct the syntax.",
+        ),
+        (
+            b"\tname: x\n",
+            "job.yaml:1: is not valid YAML (found character '\\t' that cannot start any token).",
+        ),
+        (
+            b"name: a\n---\nname: b\n",
+            "job.yaml:2: is not valid YAML (found another document). Correct the syntax.",
+        ),
+        (
+            b"name: *nowhere\n",
+            "job.yaml:1: is not valid YAML (found undefined alias 'nowhere'). Correct the syntax.",
+        ),
+        (b"name: \0\n", "job.yaml: is not valid YAML (unacceptable character #x0000"),
+        (
+            b"? [a]\n: 1\n",
+            "job.yaml:1: is not valid YAML (found unhashable key). Correct the syntax.",
+        ),
+        (b"name: \xff\n", "job.yaml: is not UTF-8 text. Name a job file."),
+        (
+            b"PAR1\x15\x04\xf0\x9f",
+            "job.yaml: is not UTF-8 text. Name a job file.",
+        ),
+    ],
+)
+def test_content_that_is_not_a_job_is_reported_in_one_sentence(text: bytes, message: str) -> None:
+    assert _message(text).startswith(message)
+    assert "\n" not in _message(text)
+
+
+@pytest.mark.parametrize(
+    "tag", ["!!python/object/apply:os.system [true]", "!!python/name:os.system"]
+)
+def test_yaml_runs_no_code(tag: str) -> None:
+    assert "could not determine a constructor" in _message(
+        JOB.replace("name: test", f"name: {tag}")
+    )
+
+
+def test_alias_that_holds_itself_is_refused() -> None:
+    assert "job.yaml:7: loop is not a setting" in _message(JOB + "loop: &a {b: *a}\n")
+
+
+def test_aliases_of_aliases_cost_no_more_than_they_are_long() -> None:
+    bomb = "".join(f"k{n}: &k{n} [{', '.join([f'*k{n - 1}'] * 9)}]\n" for n in range(1, 30))
+    assert "defaults is a list" in _message(JOB + "k0: &k0 [x]\n" + bomb + "defaults: *k29\n")
+
+
+def test_absent_job_and_folder_are_reported_as_such() -> None:
+    with pytest.raises(Missing, match=r"^nowhere\.yaml: no such file\. Check the name\.$"):
+        read_job("nowhere.yaml", (), {})
+    with pytest.raises(BadInput, match=r"^\.: is a folder\. Name a job file\.$"):
+        read_job(".", (), {})
+
+
+def test_set_overrides_the_environment_which_overrides_the_file() -> None:
+    text = JOB + "defaults: {steps: 1, seed: 1, guidance: 1}\n"
+    environment = {"IMAGEKILN__DEFAULTS__STEPS": "2", "IMAGEKILN__DEFAULTS__SEED": "2"}
+    defaults = _read(text, "defaults.steps=3", **environment).defaults
+    assert (defaults.steps, defaults.seed, defaults.guidance) == (3, 2, 1)
+
+
+def test_environment_of_the_process_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("job.yaml").write_text(JOB, encoding="utf-8")
+    monkeypatch.setenv("IMAGEKILN__MODEL__DTYPE", "float16")
+    assert read_job("job.yaml").model.dtype == "float16"
+
+
+def test_set_makes_groups_that_the_file_lacks() -> None:
+    assert _read(JOB, "limits.rejected_share=0.5", "shard={images: 9}").shard.images == 9
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("defaults.steps", "--set defaults.steps: has no value. Write --set key=value."),
+        ("=5", "--set : names no setting. Name one, such as defaults.steps."),
+        (
+            "defaults..steps=5",
+            "--set defaults..steps: names no setting. Name one, such as defaults.steps.",
+        ),
+        ("name.first=5", "--set name.first: name is not a group of settings. Set name itself."),
+        ("model.dtype=bf16", '--set model.dtype: model.dtype is "bf16"; write "bfloat16".'),
+        (
+            "model=x",
+            '--set model: model is "x"; it is a group: set model.id, model.revision, model.dtype, '
+            "model.controlnet, model.ip_adapter, model.loras.",
+        ),
+        (
+            "defaults.stepss=1",
+            "--set defaults.stepss: defaults.stepss is not a setting; write defaults.steps.",
+        ),
+        ("prompts=[]", "--set prompts: prompts is an empty list; list at least one."),
+    ],
+)
+def test_mistake_in_set_is_reported_with_the_option(change: str, message: str) -> None:
+    assert _message(JOB, change) == message
+
+
+def test_mistake_in_the_environment_is_reported_with_the_variable() -> None:
+    assert _message(JOB, IMAGEKILN__DEFAULTS__STEPS="x") == (
+        'IMAGEKILN__DEFAULTS__STEPS: defaults.steps is "x"; write a whole number from 1 to 1000.'
+    )
+    assert (
+        _message(JOB, IMAGEKILN__="x")
+        == "IMAGEKILN__: names no setting. Name one, such as defaults.steps."
+    )
+
+
+@pytest.mark.parametrize("text", ["123", "2026-07-01", "no", "1e3", "007", "1_000", "a=b", "0x1f"])
+def test_set_takes_text_for_text_settings_as_it_is(text: str) -> None:
+    assert _read(JOB, f"defaults.negative_prompt={text}").defaults.negative_prompt == text
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("", ""),
+        ("a: b", "a: b"),
+        ("'a: b'", "a: b"),
+        ("{x", "{x"),
+        ("*x", "*x"),
+        ("[a]", "[a]"),
+        ("{a: b}", "{a: b}"),
+    ],
+)
+def test_set_reads_quotes_but_no_structure_in_text_settings(text: str, meant: str) -> None:
+    assert _read(JOB, f"defaults.negative_prompt={text}").defaults.negative_prompt == meant
+
+
+def test_set_reads_lists_and_null_where_a_setting_takes_them() -> None:
+    job = _read(JOB + "run_id: x\n", "prompts=[a, b]", "carry=[c]", "run_id=null")
+    assert (job.prompt_patterns, job.carry, job.run_id) == (("a", "b"), ("c",), None)
+
+
+def test_plain_values_are_checked_without_a_file() -> None:
+    with pytest.raises(
+        BadInput, match=r"^job: name is missing; write at most 40 lower-case letters, .*\.$"
+    ):
+        validate_job({"prompts": "p", "output": "o", "model": {"id": "m"}})
+
+
+@pytest.mark.parametrize("word", ["on", "off"])
+def test_bare_on_and_off_are_words_though_yaml_reads_booleans(word: str) -> None:
+    assert _read(JOB + f"speed: {{compile: {word}}}\n").speed.compile == word
+    assert _read(JOB, f"speed.compile={word}").speed.compile == word
+    assert _read(JOB + "speed: {compile_cache: off}\n").speed.compile_cache == "off"
+
+
+def test_on_is_refused_where_only_off_is_a_choice() -> None:
+    assert "speed.compile_cache" in _message(JOB + "speed: {compile_cache: on}\n")

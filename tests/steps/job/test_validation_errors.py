@@ -1,0 +1,169 @@
+"""The sentence for each mistake in a job."""
+
+import pytest
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.reader import validate_job
+from tests.smallest import SMALLEST
+
+
+def _message(**settings: object) -> str:
+    with pytest.raises(BadInput) as caught:
+        validate_job({**SMALLEST, **settings}, "job.yaml")
+    return str(caught.value).removeprefix("job.yaml: ")
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("bf16", 'model.dtype is "bf16"; write "bfloat16".'),
+        ("Float32", 'model.dtype is "Float32"; write "float32".'),
+        ("fp16", 'model.dtype is "fp16"; write "float16".'),
+        ("fp32", 'model.dtype is "fp32"; write "float32".'),
+        ("half", 'model.dtype is "half"; write "float16".'),
+        ("int8", 'model.dtype is "int8"; write one of float32, bfloat16, float16.'),
+        (None, "model.dtype is empty; write one of float32, bfloat16, float16."),
+        (16, "model.dtype is 16; write one of float32, bfloat16, float16."),
+    ],
+)
+def test_wrong_choice_is_reported_with_the_nearest(value: object, message: str) -> None:
+    assert _message(model={"id": "x", "dtype": value}) == message
+
+
+@pytest.mark.parametrize(
+    ("value", "nearest"),
+    [("Euler", "euler"), ("euler a", "euler_a"), ("dpm++ 2m karras", "dpmpp_2m_karras")],
+)
+def test_samplers_are_suggested_by_their_common_names(value: str, nearest: str) -> None:
+    assert (
+        _message(defaults={"sampler": value})
+        == f'defaults.sampler is "{value}"; write "{nearest}".'
+    )
+
+
+def test_gpu_means_cuda() -> None:
+    assert _message(device="gpu") == 'device is "gpu"; write "cuda".'
+
+
+def test_all_choices_are_listed_where_none_is_near() -> None:
+    assert _message(format="zip") == 'format is "zip"; write one of parquet, webdataset, files.'
+
+
+def test_setting_of_another_group_is_reported_with_its_path() -> None:
+    assert _message(width=512) == "width is not a setting; write columns.width or defaults.width."
+    assert (
+        _message(defaults={"prompt_chars": 9})
+        == "defaults.prompt_chars is not a setting; write limits.prompt_chars."
+    )
+
+
+def test_setting_like_no_other_is_reported_with_all_of_its_group() -> None:
+    assert (
+        _message(model={"id": "x", "zzz": 1})
+        == "model.zzz is not a setting; the settings of model are id, revision, dtype, "
+        "controlnet, ip_adapter, loras."
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"defaults": {"steps": 0}}, "defaults.steps is 0; write a whole number from 1 to 1000."),
+        (
+            {"defaults": {"steps": 2000}},
+            "defaults.steps is 2000; write a whole number from 1 to 1000.",
+        ),
+        (
+            {"defaults": {"seed": 2**63}},
+            f"defaults.seed is {2**63}; write a whole number from 0 to {2**63 - 1}.",
+        ),
+        ({"shard": {"minutes": 0}}, "shard.minutes is 0; write a number greater than 0."),
+        (
+            {"defaults": {"steps": 2.5}},
+            "defaults.steps is 2.5; write a whole number from 1 to 1000.",
+        ),
+        (
+            {"defaults": {"steps": "many"}},
+            'defaults.steps is "many"; write a whole number from 1 to 1000.',
+        ),
+        (
+            {"defaults": {"steps": True}},
+            "defaults.steps is true; write a whole number from 1 to 1000.",
+        ),
+        (
+            {"defaults": {"guidance": "much"}},
+            'defaults.guidance is "much"; write a number from 0 to 100.',
+        ),
+        (
+            {"defaults": {"guidance": float("nan")}},
+            "defaults.guidance is nan; write a number from 0 to 100.",
+        ),
+        ({"output": ""}, 'output is ""; write the folder or URI that holds the runs.'),
+        ({"output": "a\0b"}, "output contains a NUL character; remove it."),
+        ({"output": 3}, "output is 3; put it in quotes."),
+        ({"output": False}, "output is false; put it in quotes."),
+        ({"output": None}, "output is empty; write text."),
+        ({"output": ["a"]}, "output is a list; write text."),
+        ({"carry": "a"}, 'carry is "a"; write a list, such as [one, two].'),
+        ({"carry": ["a", "a"]}, 'carry lists "a" twice; remove one of them.'),
+        ({"carry": [""]}, 'carry[0] is ""; write some text.'),
+        ({"prompts": []}, "prompts is an empty list; list at least one."),
+        ({"prompts": {"a": "b"}}, "prompts is a group of settings; write text or a list."),
+        ({"prompts": ["a", ""]}, 'prompts[1] is ""; write some text.'),
+        ({"batch": 8}, "batch is 8; it is a group: set batch.images, batch.tuning, batch.gpu."),
+        (
+            {"batch": None},
+            "batch is empty; it is a group: set batch.images, batch.tuning, batch.gpu.",
+        ),
+        (
+            {"shard": {"images": 1, "minutes": 1}},
+            "shard has both shard.images and shard.minutes; remove one of them.",
+        ),
+        (
+            {"name": "Big"},
+            'name is "Big"; write at most 40 lower-case letters, digits and hyphens, '
+            "no hyphen first or last.",
+        ),
+        (
+            {"model": {"id": "a/b", "revision": "main"}},
+            'model.revision is "main"; write the commit of a hub id, 40 hexadecimal digits.',
+        ),
+        (
+            {"model": {"id": "a", "loras": {"a b": {"id": "c"}}}},
+            'model.loras.a b is "a b"; write at most 64 letters, digits, dots, hyphens and '
+            "underscores.",
+        ),
+        (
+            {"model": {"id": "a", "loras": {"style": {"id": "c", "weigth_name": "d"}}}},
+            "model.loras.style.weigth_name is not a setting; write model.loras.style.weight_name.",
+        ),
+        (
+            {"model": {"id": "a", "loras": {"style": "style.safetensors"}}},
+            'model.loras.style is "style.safetensors"; it is a group: set model.loras.style.id, '
+            "model.loras.style.revision, model.loras.style.weight_name.",
+        ),
+        (
+            {"run_id": "../x"},
+            'run_id is "../x"; write at most 100 letters, digits, dots, hyphens and underscores, '
+            "a letter or digit first.",
+        ),
+    ],
+)
+def test_wrong_value_is_reported_with_what_to_write(
+    settings: dict[str, object], message: str
+) -> None:
+    assert _message(**settings) == message
+
+
+@pytest.mark.parametrize(
+    "value", ["x" * 10_000, "line\nbreak", '"quoted"', {"deep": ["x"] * 10_000}, ["x"] * 10_000]
+)
+def test_sentence_stays_one_short_line_whatever_was_written(value: object) -> None:
+    message = _message(name=value)
+    assert "\n" not in message
+    assert len(message) < 200
+
+
+def test_mistake_without_a_line_of_its_own_is_reported_at_its_groups() -> None:
+    with pytest.raises(BadInput, match=r"^f:3: model\.id is missing; write a local folder, .*\.$"):
+        validate_job({**SMALLEST, "model": {}}, "f", {(): "f:1", ("model",): "f:3"})

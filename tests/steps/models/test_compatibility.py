@@ -1,0 +1,146 @@
+"""Shortcuts are named, are part of every image's id, and are refused where they do not fit."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.diff import SettingDifference, diff
+from imagekiln.steps.maintain.reproduce import reproduce
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.models.compatibility import require_shortcut_support, shortcuts_label
+from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.runs.keys import CARD_KEY, manifest_key, shard_key
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runs.webui_text import format_parameters, model_label
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop
+from imagekiln.steps.storage import open_store
+from tests import eighths, families, models, runs
+
+pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
+
+IN_BFLOAT16 = {"id": str(models.folder("sd")), "dtype": "bfloat16"}
+FP8 = {"quantization": "fp8"}
+NAMED = [
+    ({}, None),
+    ({"vae": "slices", "compile": "off"}, None),
+    (FP8, "fp8"),
+]
+
+
+@pytest.mark.parametrize(("speed", "named"), NAMED)
+def test_only_what_changes_pictures_is_named(speed: dict[str, object], named: str | None) -> None:
+    assert shortcuts_label(SpeedSettings.model_validate(speed)) == named
+
+
+def _planned(tmp_path: Path, kind: str = "sd", **changes: object) -> PlanResult:
+    model = {"id": str(families.folder(kind)), "dtype": "float32"}
+    return runs.planned(
+        tmp_path, str(tmp_path / "out"), runs.PROMPTS[:4], **{"model": model, **changes}
+    )
+
+
+def _ids(planned: PlanResult) -> list[str]:
+    table = read_table(open_store(planned.uri), shard_key(0))
+    return [str(image_id) for image_id in table["image_id"].to_pylist()]
+
+
+def test_every_shortcut_gives_every_image_another_id_and_speed_alone_none(tmp_path: Path) -> None:
+    plain, same, in_fp8 = (
+        _ids(_planned(tmp_path, model=IN_BFLOAT16, speed=speed, run_id=f"r{place}"))
+        for place, speed in enumerate([{}, {"vae": "tiles"}, FP8])
+    )
+    assert plain == same
+    assert len({*plain, *in_fp8}) == 8
+
+
+@pytest.mark.parametrize("setting", ["reuse", "no_such"])
+def test_what_is_no_setting_of_speed_is_refused_with_those_that_are(
+    setting: str, tmp_path: Path
+) -> None:
+    said = (
+        rf"speed\.{setting} is not a setting; the settings of speed are compile, compile_cache, vae, quantization\."
+    )
+    with pytest.raises(BadInput, match=said):
+        _planned(tmp_path, speed={setting: 2})
+
+
+def test_a_shortcut_that_the_model_s_dtype_does_not_take_is_refused_at_planning(
+    tmp_path: Path,
+) -> None:
+    said = r"\.quantization is fp8, which scales bfloat16, and model\.dtype is float32"
+    with pytest.raises(BadInput, match=said):
+        _planned(tmp_path, speed=FP8)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "more", "said"),
+    [
+        (
+            "StableDiffusionPipeline",
+            {"loras": {"style": {"id": "style.safetensors"}}},
+            r"and model\.loras change layers",
+        ),
+        (
+            "SomePipeline",
+            {},
+            r"quantization does not work with Some: it works with StableDiffusion, .* or name such",
+        ),
+    ],
+)
+def test_a_shortcut_that_does_not_go_with_the_rest_of_the_job_is_refused(
+    pipeline: str, more: dict[str, object], said: str, tmp_path: Path
+) -> None:
+    model = {"id": "here", "dtype": "bfloat16", **more}
+    job = runs.job(tmp_path / "prompts.parquet", "out", model=model, speed=FP8)
+    with pytest.raises(BadInput, match=said):
+        require_shortcut_support(job, pipeline)
+
+
+def test_fp8_without_compiling_is_refused_with_its_place(tmp_path: Path) -> None:
+    said = r"speed has quantization: fp8 and compile: off; .* remove one of them"
+    with pytest.raises(BadInput, match=said):
+        _planned(tmp_path, speed={"quantization": "fp8", "compile": "off"})
+
+
+def test_a_job_with_a_shortcut_says_so_in_every_row_and_picture_and_is_made_again_to_the_byte(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eighths.emulate(monkeypatch)
+    prompts = runs.write_prompts(tmp_path / "prompts.parquet", runs.PROMPTS[:4])
+    job = runs.job(prompts, str(tmp_path / "out"), model=IN_BFLOAT16, speed=FP8)
+    done = run(job, NoProgress(), Stop())
+    assert (done.summary.ok, verify(done.uri).ok) == (4, 4)
+    store = open_store(done.uri)
+    rows = read_table(store, manifest_key(0)).to_pylist()
+    assert {row["shortcuts"] for row in rows} == {"fp8"}
+    assert "; shortcuts ` fp8 `" in store.read(CARD_KEY).decode()
+    said = format_parameters(runs.image_row().parameters, model_label(load_plan(store)))
+    assert re.search(r", Shortcuts: fp8, Version: ", said)
+    made = reproduce(done.uri, str(rows[0]["image_id"]), tmp_path / "again.png")
+    assert made.equal == "bytes"
+    plain = run(runs.job(prompts, str(tmp_path / "out"), model=IN_BFLOAT16), NoProgress(), Stop())
+    found = diff(done.uri, plain.uri, str(tmp_path / "diff"))
+    assert SettingDifference("speed.quantization", "fp8", "none") in found.settings
+
+
+def test_images_made_by_a_shortcut_are_not_those_that_a_plain_job_skips(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    eighths.emulate(monkeypatch)
+    prompts = runs.write_prompts(tmp_path / "prompts.parquet", runs.PROMPTS[:4])
+    run(
+        runs.job(prompts, str(tmp_path / "out"), model=IN_BFLOAT16, speed=FP8), NoProgress(), Stop()
+    )
+    again = {"model": IN_BFLOAT16, "skip_existing": True, "run_id": "again"}
+    plain = make_plan(runs.job(prompts, str(tmp_path / "out"), **again))
+    assert plain.plan.counts.images == 4
+    same = make_plan(
+        runs.job(prompts, str(tmp_path / "out"), speed=FP8, **again | {"run_id": "once-more"})
+    )
+    assert (same.plan.counts.images, same.plan.counts.existing_images) == (0, 4)

@@ -1,0 +1,331 @@
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models.facts import is_hub_id, load_model_facts, weights_digest
+from imagekiln.steps.storage.uri import BUNDLED_FOLDER
+from tests.jobs import files, plan
+
+SHAPES = BUNDLED_FOLDER / "shapes"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A copy of the bundled model."""
+    return Path(shutil.copytree(SHAPES, tmp_path / "model"))
+
+
+def _model(name: object) -> ModelSettings:
+    return ModelSettings(id=str(name))
+
+
+def _told(name: object) -> str:
+    with pytest.raises(BadInput) as caught:
+        load_model_facts(_model(name))
+    return str(caught.value)
+
+
+def _configured(
+    target: Path, pipeline: str = "AnyPipeline", /, **configurations: dict[str, object]
+) -> Path:
+    """A model of nothing but its configuration."""
+    components = {name: ["diffusers", "Any"] for name in configurations}
+    _write(target / "model_index.json", {"_class_name": pipeline, **components})
+    for name, configuration in configurations.items():
+        _write(target / name / "config.json", configuration)
+    return target
+
+
+def _write(path: Path, content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def test_bundled_model_is_64_pixels_wide() -> None:
+    found = load_model_facts(_model("bundled:shapes"))
+    assert (found.pipeline, found.width, found.height, found.size_multiple) == (
+        "StableDiffusionPipeline",
+        64,
+        64,
+        8,
+    )
+
+
+def test_digest_follows_from_the_files_and_not_from_where_they_lie(
+    folder: Path, tmp_path: Path
+) -> None:
+    elsewhere = Path(shutil.copytree(folder, tmp_path / "deep" / "other name"))
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    digests = {
+        weights_digest(_model(name))
+        for name in (folder, f"{folder}/", elsewhere, link, "bundled:shapes")
+    }
+    assert len(digests) == 1
+
+
+def test_every_file_that_decides_pixels_changes_the_digest(folder: Path) -> None:
+    seen = {weights_digest(_model(folder))}
+    deciding = [name for name in files(folder) if not name.endswith(".md")]
+    assert len(deciding) >= 10
+    for name in deciding:
+        content = (folder / name).read_bytes()
+        (folder / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        seen.add(weights_digest(_model(folder)))
+        (folder / name).write_bytes(content)
+    assert len(seen) == 1 + len(deciding)
+
+
+def test_weight_file_that_is_added_or_renamed_changes_the_digest(folder: Path) -> None:
+    seen = {weights_digest(_model(folder))}
+    weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    shutil.copy(weights, weights.with_name("more.safetensors"))
+    seen.add(weights_digest(_model(folder)))
+    weights.unlink()
+    seen.add(weights_digest(_model(folder)))
+    assert len(seen) == 3
+
+
+def test_files_that_decide_no_pixels_do_not_change_the_digest(folder: Path) -> None:
+    before = weights_digest(_model(folder))
+    for name in ("README.md", "sample.png", ".gitattributes", ".cache/x.json", "notes.txt"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"new")
+    assert weights_digest(_model(folder)) == before
+
+
+def test_merges_of_a_tokeniser_decide_pixels_although_they_are_text(folder: Path) -> None:
+    before = weights_digest(_model(folder))
+    (folder / "tokenizer" / "merges.txt").write_bytes(b"new")
+    assert weights_digest(_model(folder)) != before
+
+
+def test_hub_model_is_its_commit() -> None:
+    assert weights_digest(ModelSettings(id="org/name", revision="0" * 40)) == f"org/name@{'0' * 40}"
+
+
+@pytest.mark.parametrize(
+    ("name", "hub"),
+    [
+        ("org/name", True),
+        ("name", False),
+        ("./org/name", False),
+        ("/org/name", False),
+        ("~/name", False),
+        ("a/b/c", False),
+        ("bundled:a/b", False),
+    ],
+)
+def test_hub_id_is_an_organisation_and_a_name(name: str, hub: bool) -> None:
+    assert is_hub_id(name) is hub
+
+
+def test_folder_that_is_here_goes_before_a_hub_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(SHAPES, tmp_path / "org" / "name")
+    monkeypatch.chdir(tmp_path)
+    assert load_model_facts(_model("org/name")) == load_model_facts(_model("bundled:shapes"))
+
+
+@pytest.mark.parametrize("suffix", [".bin", ".ckpt", ".pt", ".pth", ".pkl", ".BIN"])
+def test_pickled_weights_are_refused(folder: Path, suffix: str) -> None:
+    weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    weights.rename(weights.with_suffix(suffix))
+    assert _told(folder) == (
+        f"{folder}: unet/diffusion_pytorch_model{suffix} is a pickle, which can run code. "
+        "Convert it to safetensors."
+    )
+
+
+def test_pickles_beside_safetensors_are_not_read_so_they_may_stay(folder: Path) -> None:
+    (folder / "unet" / "diffusion_pytorch_model.bin").write_bytes(b"a second copy of the weights")
+    assert load_model_facts(_model(folder)).pipeline == "StableDiffusionPipeline"
+
+
+def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
+    for name in ("model.ckpt", "model.safetensors"):
+        (tmp_path / name).write_bytes(b"x")
+        assert _told(tmp_path / name) == (
+            f"{tmp_path}/{name}: is a file. Convert it to a diffusers folder with safetensors."
+        )
+
+
+def test_folder_without_a_pipeline_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    assert _told(tmp_path) == (
+        f"{tmp_path}: has no model_index.json, so it is no diffusers pipeline. Name another folder."
+    )
+
+
+@pytest.mark.parametrize("name", ["nowhere", "/nowhere/at/all", "bundled:nothing", "./a/b"])
+def test_model_that_is_nowhere_is_told_so(name: str) -> None:
+    with pytest.raises(Missing) as caught:
+        load_model_facts(_model(name))
+    assert (
+        str(caught.value)
+        == f"{name}: no such model folder. Write a folder, or a hub id as org/name."
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"{", "model_index.json is not JSON ("),
+        (b"\xff", "model_index.json is not JSON ("),
+        (b"[]", "model_index.json is not a JSON object. Save the model again."),
+        (b"{}", "model_index.json names no pipeline class. Name a diffusers folder."),
+        (
+            b'{"_class_name": 3}',
+            "model_index.json names no pipeline class. Name a diffusers folder.",
+        ),
+    ],
+)
+def test_damaged_index_is_told_in_one_sentence(folder: Path, content: bytes, told: str) -> None:
+    (folder / "model_index.json").write_bytes(content)
+    assert _told(folder).startswith(f"{folder}: {told}")
+    assert "\n" not in _told(folder)
+
+
+VAE8: dict[str, object] = {"block_out_channels": [1, 2, 3, 4], "latent_channels": 4}
+
+
+@pytest.mark.parametrize(
+    ("configurations", "side", "multiple"),
+    [
+        ({"unet": {"sample_size": 128, "in_channels": 4}, "vae": VAE8}, 1024, 8),
+        ({"unet": {"sample_size": 64}, "vae": VAE8}, 512, 8),
+        (
+            {"transformer": {"sample_size": 128, "patch_size": 2, "in_channels": 16}, "vae": VAE8},
+            1024,
+            16,
+        ),
+        (
+            {
+                "transformer": {"patch_size": 1, "in_channels": 64},
+                "vae": {**VAE8, "latent_channels": 16},
+            },
+            1024,
+            16,
+        ),
+        ({"transformer": {"patch_size": 2, "in_channels": 64}, "vae": {"z_dim": 16}}, 1024, 16),
+        (
+            {
+                "transformer": {"sample_size": 32, "patch_size": 1, "in_channels": 32},
+                "vae": {"encoder_block_out_channels": [1, 2, 3, 4, 5, 6], "latent_channels": 32},
+            },
+            1024,
+            32,
+        ),
+        ({"transformer": {"all_patch_size": [2], "in_channels": 16}, "vae": VAE8}, 1024, 16),
+        (
+            {
+                "transformer": {"patch_size": 1, "in_channels": 128},
+                "vae": {**VAE8, "latent_channels": 32},
+            },
+            1024,
+            16,
+        ),
+        ({"unet": {"sample_size": [64, 64]}, "vae": {}}, 1024, 8),
+        ({}, 1024, 8),
+    ],
+    ids=[
+        "SDXL",
+        "SD 1.5",
+        "SD 3.5",
+        "FLUX",
+        "Qwen-Image",
+        "Sana",
+        "Z-Image",
+        "FLUX.2",
+        "a size for each side",
+        "nothing known",
+    ],
+)
+def test_sizes_are_read_from_the_configuration(
+    tmp_path: Path, configurations: dict[str, dict[str, object]], side: int, multiple: int
+) -> None:
+    found = load_model_facts(_model(_configured(tmp_path, **configurations)))
+    assert (found.width, found.height, found.size_multiple) == (side, side, multiple)
+
+
+DC: dict[str, object] = {"encoder_block_out_channels": [1, 2, 3, 4, 5, 6], "latent_channels": 32}
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "configurations", "side", "multiple"),
+    [
+        (
+            "AuraFlowPipeline",
+            {"transformer": {"sample_size": 64, "patch_size": 2}, "vae": VAE8},
+            1024,
+            16,
+        ),
+        (
+            "HunyuanImagePipeline",
+            {"transformer": {"patch_size": [1, 1]}, "vae": {"latent_channels": 64}},
+            2048,
+            64,
+        ),
+        (
+            "SanaSprintPipeline",
+            {"transformer": {"sample_size": 32, "patch_size": 1}, "vae": DC},
+            1024,
+            32,
+        ),
+    ],
+)
+def test_sizes_that_the_configuration_does_not_tell_are_known_by_family(
+    tmp_path: Path,
+    pipeline: str,
+    configurations: dict[str, dict[str, object]],
+    side: int,
+    multiple: int,
+) -> None:
+    found = load_model_facts(_model(_configured(tmp_path, pipeline, **configurations)))
+    assert (found.width, found.height, found.size_multiple) == (side, side, multiple)
+
+
+@pytest.mark.parametrize(
+    ("pipeline", "why"),
+    [
+        (
+            "StableDiffusionXLImg2ImgPipeline",
+            "draws from more than a text. Name a model that needs no more.",
+        ),
+        ("WanPipeline", "makes videos. Name a model of images."),
+        (
+            "KandinskyV22Pipeline",
+            "is one stage of a model that draws in several. Name a model of one stage.",
+        ),
+        ("IFPipeline", "is one stage of a model that draws in several. Name a model of one stage."),
+        (
+            "KandinskyV22CombinedPipeline",
+            "draws in several stages, and a row's sampler would reach none of them. Name a "
+            "model of one stage.",
+        ),
+    ],
+)
+def test_a_pipeline_that_draws_from_no_text_alone_is_refused_at_planning(
+    tmp_path: Path, pipeline: str, why: str
+) -> None:
+    folder = _configured(tmp_path / "model", pipeline, unet={}, vae=VAE8)
+    with pytest.raises(BadInput) as caught:
+        plan(tmp_path, {"prompt": ["a"]}, model={"id": str(folder)})
+    assert str(caught.value) == f"{folder}: is a {pipeline}, which {why}"
+
+
+def test_a_size_that_a_family_does_not_draw_is_refused(tmp_path: Path) -> None:
+    folder = _configured(
+        tmp_path / "model", "HunyuanImagePipeline", transformer={"patch_size": [1, 1]}, vae={}
+    )
+    with pytest.raises(BadInput) as caught:
+        plan(tmp_path, {"prompt": ["a"]}, model={"id": str(folder)}, defaults={"width": 1000})
+    assert (
+        str(caught.value)
+        == "defaults.width is 1000; this model needs a multiple of 64. Write 1024."
+    )

@@ -1,0 +1,70 @@
+"""Batch sizes are powers of two, and the time of an image is estimated."""
+
+import pytest
+
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.models.performance import (
+    FORWARD_COSTS,
+    floor_power_of_two,
+    limit_batch_pixels,
+    seconds_per_pixel_step,
+)
+
+
+@pytest.mark.parametrize(
+    ("most", "power"), [(-3, 1), (0, 1), (0.7, 1), (1, 1), (3.9, 2), (4, 4), (1000, 512)]
+)
+def test_power_of_two_is_the_largest_up_to_a_number(most: float, power: int) -> None:
+    assert floor_power_of_two(most) == power
+
+
+@pytest.mark.parametrize(("most", "images"), [(None, 8), (800, 8), (799, 4), (100, 1), (99, 1)])
+def test_a_batch_is_halved_until_it_has_no_more_pixels_than_fit(
+    most: int | None, images: int
+) -> None:
+    assert limit_batch_pixels(8, 100, most) == images
+
+
+SDXL = "stabilityai/stable-diffusion-xl-base-1.0"
+
+
+def _job(model: str, **settings: object) -> Job:
+    return validate_job(
+        {"name": "a", "prompts": "p", "output": "o", "model": {"id": model}, **settings}
+    )
+
+
+def _seconds(model: str, side: int = 1024, **settings: object) -> float:
+    job = _job(model, **settings)
+    found = seconds_per_pixel_step(job, (side, side))
+    assert found is not None
+    return found * side * side * job.defaults.steps
+
+
+def test_figure_in_the_job_is_what_an_image_of_default_size_and_steps_takes() -> None:
+    assert _seconds("bundled:shapes", 64, shard={"seconds_per_image": 1.5}) == pytest.approx(1.5)
+    assert _seconds(SDXL, shard={"seconds_per_image": 1.5}) == pytest.approx(1.5)
+
+
+def test_model_that_nobody_knows_has_no_figure() -> None:
+    assert seconds_per_pixel_step(_job("bundled:shapes"), (64, 64)) is None
+
+
+@pytest.mark.parametrize("model", FORWARD_COSTS)
+def test_known_models_take_seconds_not_hours(model: str) -> None:
+    assert 0.02 < _seconds(model) < 60
+
+
+def test_guidance_doubles_the_work_of_models_that_run_twice_for_it() -> None:
+    once, twice = (_seconds(SDXL, defaults={"guidance": guidance}) for guidance in (1.0, 5.0))
+    assert 1.8 < twice / once < 2
+    flux = [
+        _seconds("black-forest-labs/FLUX.1-dev", defaults={"guidance": guidance})
+        for guidance in (1.0, 5.0)
+    ]
+    assert flux[0] == flux[1]
+
+
+def test_time_is_the_same_whenever_it_is_asked() -> None:
+    assert _seconds(SDXL) == _seconds(SDXL)

@@ -1,0 +1,201 @@
+"""What planning freezes: the job's number, the tuning file's entry, or a plain number."""
+
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job.tuning_file import TuningEntry
+from imagekiln.steps.plan.batch_sizes import TuningEntries
+from imagekiln.steps.plan.estimate import estimate
+from imagekiln.steps.plan.step import PlanResult, make_plan
+from imagekiln.steps.runs.keys import PLAN_KEY
+from imagekiln.steps.runs.plan import BatchSize, Plan, load_plan
+from imagekiln.steps.storage import open_store
+from tests.jobs import SHAPES, Columns, job, write
+from tests.jobs import plan as planned
+from tests.tuned import entry, tuned_file
+
+ROWS = {"prompt": ["a", "b", "c"]}
+SIZES = {"prompt": ["a", "b", "c", "d"], "width": [64, 128, 64, 128], "height": [64, 128, 64, 128]}
+
+
+def _plan(folder: Path, columns: Columns = ROWS, /, **settings: object) -> Plan:
+    return planned(folder, columns, **settings).plan
+
+
+def _tuned(folder: Path, *entries: TuningEntry, **more: object) -> dict[str, object]:
+    return {"batch": {"tuning": tuned_file(folder, *entries), **more}}
+
+
+def test_a_number_in_the_job_wins(tmp_path: Path) -> None:
+    made = _plan(tmp_path, **_tuned(tmp_path, entry(batch=4), images=2))
+    assert (made.batch_sizes, made.batch_size(64, 64), made.max_batch_size) == ((), 2, 2)
+
+
+def test_the_tuning_files_entry_is_frozen(tmp_path: Path) -> None:
+    there = planned(
+        tmp_path,
+        ROWS,
+        **_tuned(tmp_path, entry(batch=16), entry(batch=2, gpu="a GPU", dtype="float16")),
+    )
+    assert (
+        load_plan(open_store(there.uri)).batch_sizes
+        == there.plan.batch_sizes
+        == (BatchSize(64, 64, 16),)
+    )
+    assert there.plan.max_batch_size == 16
+
+
+def test_without_either_a_batch_is_what_it_always_was(tmp_path: Path) -> None:
+    assert (_plan(tmp_path).batch_sizes, _plan(tmp_path).max_batch_size) == ((), 8)
+    other = _plan(tmp_path, **_tuned(tmp_path, entry(digest="sha256:0")))
+    assert (other.batch_sizes, other.batch_size(64, 64)) == ((), 8)
+
+
+def test_a_gpu_without_a_tuning_file_decides_no_batch(tmp_path: Path) -> None:
+    assert _plan(tmp_path, batch={"gpu": "NVIDIA L4"}).batch_sizes == ()
+
+
+def test_each_size_has_a_batch_of_its_own_and_a_part_is_whole_batches_of_all(
+    tmp_path: Path,
+) -> None:
+    tuned = _tuned(tmp_path, entry(batch=128), entry(width=128, height=128, batch=2))
+    made = _plan(tmp_path, SIZES, **tuned)
+    assert made.batch_sizes == (BatchSize(64, 64, 128), BatchSize(128, 128, 2))
+    assert (made.batch_size(64, 64), made.batch_size(128, 128)) == (128, 2)
+    assert made.part_images == 128
+
+
+def test_images_of_one_size_have_the_batch_of_those_with_guidance(tmp_path: Path) -> None:
+    tuned = _tuned(tmp_path, entry(batch=4), entry(guided=False, batch=8))
+    columns = {"prompt": ["a", "b"], "guidance": [3.0, 1.0]}
+    assert _plan(tmp_path, columns, **tuned).batch_sizes == (BatchSize(64, 64, 4),)
+    assert _plan(tmp_path, {"prompt": ["a"], "guidance": [1.0]}, **tuned).batch_sizes == (
+        BatchSize(64, 64, 8),
+    )
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "guided", "images"),
+    [
+        (64, 64, True, 8),
+        (32, 32, True, 8),  # less than any entry: the next that asks more
+        (64, 96, True, 2),  # between two: the larger one's
+        (128, 128, True, 2),
+        (256, 128, True, 1),  # more than all: no more pixels than in those
+        (512, 512, True, 1),
+        (64, 64, False, 8),
+        (128, 128, False, 2),
+    ],
+)
+def test_a_size_without_an_entry_takes_no_more_of_the_device_than_those_with_one(
+    width: int, height: int, guided: bool, images: int
+) -> None:
+    tuned = TuningEntries((entry(batch=8), entry(width=128, height=128, batch=2)))
+    assert tuned.batch_size_for(width, height, guided=guided) == images
+
+
+def test_of_two_gpus_in_the_file_the_job_names_one(tmp_path: Path) -> None:
+    slices = entry(batch=4), entry(gpu="a GPU MIG 1g.10gb", gpu_gib=9.5, batch=1)
+    with pytest.raises(BadInput) as caught:
+        _plan(tmp_path, **_tuned(tmp_path, *slices))
+    assert str(caught.value) == (
+        f"{tmp_path}/tuning.yaml: has entries for several GPUs (a GPU, a GPU MIG 1g.10gb). "
+        "Name one as batch.gpu."
+    )
+    for each in slices:
+        made = _plan(tmp_path, **_tuned(tmp_path, *slices, gpu=each.gpu))
+        assert made.batch_sizes == (BatchSize(64, 64, each.batch),)
+
+
+def test_other_speed_settings_have_other_entries(tmp_path: Path) -> None:
+    tuned = _tuned(tmp_path, entry(speed={"compile": "off"}, batch=16))
+    assert _plan(tmp_path, **tuned).max_batch_size == 8
+    assert _plan(tmp_path, **tuned, speed={"compile": "off"}).max_batch_size == 16
+
+
+def test_runs_id_changes_with_the_entry_that_is_used_and_with_no_other(tmp_path: Path) -> None:
+    first = _plan(tmp_path, **_tuned(tmp_path, entry(batch=4))).run_id
+    others = (
+        entry(digest="sha256:0"),
+        entry(width=128),
+        entry(guided=False),
+        entry(dtype="float16", gpu="another"),
+    )
+    assert _plan(tmp_path, **_tuned(tmp_path, *others)).run_id == first
+    assert _plan(tmp_path, **_tuned(tmp_path, entry(seconds_per_image=9.0))).run_id == first
+    assert _plan(tmp_path, **_tuned(tmp_path, entry(batch=8))).run_id != first
+
+
+def test_where_rows_have_sizes_every_entry_of_the_model_may_be_used(tmp_path: Path) -> None:
+    first = _plan(tmp_path, SIZES, **_tuned(tmp_path, entry())).run_id
+    assert _plan(tmp_path, SIZES, **_tuned(tmp_path, entry(digest="sha256:0"))).run_id == first
+    assert _plan(tmp_path, SIZES, **_tuned(tmp_path, entry(width=128))).run_id != first
+
+
+def test_with_a_number_in_the_job_the_file_does_not_enter_the_runs_id(tmp_path: Path) -> None:
+    runs = {
+        _plan(tmp_path, **_tuned(tmp_path, entry(batch=batch), images=2)).run_id for batch in (4, 8)
+    }
+    assert len(runs) == 1
+
+
+def test_a_named_run_keeps_its_batches_whatever_is_tuned_later(tmp_path: Path) -> None:
+    def again(batch: int) -> PlanResult:
+        return make_plan(job(tmp_path, ROWS, run_id="one", **_tuned(tmp_path, entry(batch=batch))))
+
+    assert not again(4).adopted
+    there = again(8)
+    assert (there.adopted, there.plan.max_batch_size) == (True, 4)
+
+
+def test_same_job_and_file_give_the_same_plan(tmp_path: Path) -> None:
+    tuned = _tuned(tmp_path, entry(batch=4), entry(width=128, height=128, batch=2))
+    write(tmp_path / "prompts.parquet", SIZES)
+    made = [
+        make_plan(job(tmp_path, **{**tuned, "output": str(tmp_path / place)}))
+        for place in ("here", "there")
+    ]
+    contents = [open_store(each.uri).read(PLAN_KEY) for each in made]
+    assert contents[0].replace(b"/here", b"/there") == contents[1]
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(
+        Missing, match=r"absent\.yaml: there is no such tuning file. Run `imagekiln tune`"
+    ):
+        _plan(tmp_path, batch={"tuning": str(tmp_path / "absent.yaml")})
+
+
+def test_minutes_and_hours_follow_from_what_was_measured(tmp_path: Path) -> None:
+    tuned = _tuned(tmp_path, entry(batch=4, steps=60, seconds_per_image=2.0))
+    asked = job(
+        tmp_path,
+        {"prompt": ["a"], "images": [300]},
+        **tuned,
+        shard={"minutes": 1},
+        part={"images": 4},
+    )
+    assert estimate(asked).gpu_hours == pytest.approx(
+        300 / 3600
+    )  # with half as many steps, a second each
+    made = make_plan(asked).plan
+    assert {shard.images for shard in made.shards} == {60}
+    slower = _tuned(tmp_path, entry(batch=4, steps=60, seconds_per_image=4.0))
+    assert _plan(tmp_path, {"prompt": ["a"], "images": [300]}, **slower).run_id != made.run_id
+
+
+def test_the_jobs_own_seconds_win_over_what_was_measured(tmp_path: Path) -> None:
+    asked = job(tmp_path, ROWS, **_tuned(tmp_path, entry()), shard={"seconds_per_image": 3600})
+    assert estimate(asked).gpu_hours == pytest.approx(3)
+
+
+def test_guidance_doubles_what_was_measured_without(tmp_path: Path) -> None:
+    unguided = job(
+        tmp_path, ROWS, **_tuned(tmp_path, entry(guided=False)), defaults={"guidance": 1.0}
+    )
+    guided = job(
+        tmp_path, ROWS, batch=unguided.batch.model_dump(), model=SHAPES, defaults={"guidance": 2.0}
+    )
+    assert estimate(guided).gpu_hours == pytest.approx(2 * (estimate(unguided).gpu_hours or 0))

@@ -1,0 +1,421 @@
+"""Columns of every Arrow type, read or carried."""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from pathlib import Path
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.plan.columns import Cells, read_integers, read_numbers, read_texts
+from imagekiln.steps.runs.tables import RESERVED_COLUMNS
+from tests.jobs import image_rows, plan, rejected, write
+
+Reader = Callable[[pa.Array, str], Cells]
+TEXT_TYPES = [pa.string(), pa.large_string(), pa.string_view()]
+INTEGER_TYPES = [
+    pa.int8(),
+    pa.int16(),
+    pa.int32(),
+    pa.int64(),
+    pa.uint8(),
+    pa.uint16(),
+    pa.uint32(),
+    pa.uint64(),
+]
+FLOAT_TYPES = [pa.float16(), pa.float32(), pa.float64()]
+OTHER_TYPES = [
+    pa.bool_(),
+    pa.binary(),
+    pa.large_binary(),
+    pa.binary_view(),
+    pa.binary(4),
+    pa.decimal128(9, 2),
+    pa.decimal256(50, 0),
+    pa.date32(),
+    pa.timestamp("us"),
+    pa.duration("s"),
+    pa.list_(pa.string()),
+    pa.struct([("a", pa.int64())]),
+    pa.map_(pa.string(), pa.int64()),
+    pa.uuid(),
+]
+
+
+def _values(cells: Cells) -> list[object]:
+    values: list[object] = cells.values.to_pylist()
+    return values
+
+
+def _marked(cells: Cells) -> list[bool]:
+    """Whether each cell was of no use."""
+    wrong = cells.mark_invalid(pa.nulls(len(cells.values), pa.string()), "it")
+    return [value == "it" for value in wrong.to_pylist()]
+
+
+def _dictionary(values: list[object], kind: pa.DataType) -> pa.Array:
+    return pa.array(values, kind).dictionary_encode()
+
+
+@pytest.mark.parametrize("kind", TEXT_TYPES, ids=str)
+def test_text_of_every_kind_is_taken_as_it_is(kind: pa.DataType) -> None:
+    cells = read_texts(pa.array(["a", None, "", "\0\u00e9"], kind), "it")
+    assert cells.values.type == pa.string()
+    assert (_values(cells), _marked(cells)) == (["a", None, "", "\0\u00e9"], [False] * 4)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+def test_text_in_a_dictionary_is_taken_as_it_is(kind: pa.DataType) -> None:
+    assert _values(read_texts(_dictionary(["a", None, "b", "a"], kind), "it")) == [
+        "a",
+        None,
+        "b",
+        "a",
+    ]
+
+
+@pytest.mark.parametrize("kind", INTEGER_TYPES, ids=str)
+def test_integers_are_taken_as_text_by_their_digits(kind: pa.DataType) -> None:
+    assert _values(read_texts(pa.array([0, None, 127], kind), "it")) == ["0", None, "127"]
+
+
+@pytest.mark.parametrize("kind", INTEGER_TYPES, ids=str)
+def test_integers_of_every_width_are_taken(kind: pa.DataType) -> None:
+    for reader in (read_integers, read_numbers):
+        cells = reader(pa.array([0, None, 127], kind), "it")
+        assert (_values(cells), _marked(cells)) == ([0, None, 127], [False] * 3)
+
+
+@pytest.mark.parametrize("kind", FLOAT_TYPES, ids=str)
+def test_whole_floats_are_integers_and_nan_is_nothing(kind: pa.DataType) -> None:
+    cells = read_integers(
+        pa.array(np.array([3, np.nan, 0.5, np.inf], kind.to_pandas_dtype())), "it"
+    )
+    assert cells.values.type == pa.int64()
+    assert (_values(cells), _marked(cells)) == ([3, None, None, None], [False, False, True, True])
+
+
+@pytest.mark.parametrize("kind", FLOAT_TYPES, ids=str)
+def test_floats_of_every_width_are_numbers_and_nan_is_nothing(kind: pa.DataType) -> None:
+    cells = read_numbers(
+        pa.array(np.array([0.5, np.nan, np.inf, -np.inf], kind.to_pandas_dtype())), "it"
+    )
+    assert cells.values.type == pa.float64()
+    assert (_values(cells), _marked(cells)) == ([0.5, None, None, None], [False, False, True, True])
+
+
+@pytest.mark.parametrize("kind", TEXT_TYPES, ids=str)
+def test_digits_are_integers(kind: pa.DataType) -> None:
+    cells = read_integers(
+        pa.array([" 7 ", "+7", "-7", "007", "", "  ", None, "7.0", "1e3", "x", "\u0661"], kind),
+        "it",
+    )
+    assert _values(cells) == [7, 7, -7, 7, None, None, None, None, None, None, None]
+    assert _marked(cells) == [False] * 7 + [True] * 4
+
+
+@pytest.mark.parametrize("kind", TEXT_TYPES, ids=str)
+def test_digits_are_numbers(kind: pa.DataType) -> None:
+    cells = read_numbers(
+        pa.array([" 7.5 ", "+7", ".5", "5.", "1e1", "", None, "nan", "inf", "0x1", "7,5"], kind),
+        "it",
+    )
+    assert _values(cells) == [7.5, 7.0, 0.5, 5.0, 10.0, None, None, None, None, None, None]
+    assert _marked(cells) == [False] * 7 + [True] * 4
+
+
+def test_integers_in_a_dictionary_are_taken() -> None:
+    assert _values(read_integers(_dictionary([5, None, 5], pa.int16()), "it")) == [5, None, 5]
+    assert _values(read_integers(_dictionary(["5", None, "6"], pa.string()), "it")) == [5, None, 6]
+    assert _values(read_numbers(_dictionary([0.5, None], pa.float32()), "it")) == [0.5, None]
+
+
+def test_integers_beyond_64_bits_are_of_no_use() -> None:
+    cells = read_integers(pa.array([2**63 - 1, 2**63, 2**64 - 1], pa.uint64()), "it")
+    assert (_values(cells), _marked(cells)) == ([2**63 - 1, None, None], [False, True, True])
+
+
+@pytest.mark.parametrize("kind", TEXT_TYPES, ids=str)
+def test_digits_are_taken_as_far_as_64_bits_go(kind: pa.DataType) -> None:
+    most = 2**63 - 1
+    written = [
+        most,
+        most + 1,
+        -most,
+        -most - 1,
+        10**19 - 1,
+        10**19,
+        f"+{'0' * 30}{most}",
+        "-0",
+        "0" * 30,
+    ]
+    cells = read_integers(pa.array(map(str, written), kind), "it")
+    assert _values(cells) == [most, None, -most, None, None, None, most, 0, 0]
+    assert _marked(cells) == [False, True, False, True, True, True, False, False, False]
+
+
+def test_floats_that_stand_for_several_integers_are_of_no_use() -> None:
+    cells = read_integers(pa.array([2.0**53, 2.0**53 + 2, 1e300]), "it")
+    assert (_values(cells), _marked(cells)) == ([2**53, None, None], [False, True, True])
+
+
+@pytest.mark.parametrize("reader", [read_texts, read_integers, read_numbers])
+def test_column_without_a_type_is_nothing_at_all(reader: Reader) -> None:
+    cells = reader(pa.nulls(3), "it")
+    assert (_values(cells), _marked(cells)) == ([None] * 3, [False] * 3)
+
+
+@pytest.mark.parametrize("kind", OTHER_TYPES, ids=str)
+@pytest.mark.parametrize(
+    ("reader", "words"),
+    [
+        (read_texts, "not text. Write it as strings."),
+        (read_integers, "not integers. Write it as integers."),
+        (read_numbers, "not numbers. Write it as floats."),
+    ],
+)
+def test_other_types_are_refused_in_a_sentence(
+    kind: pa.DataType, reader: Reader, words: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        reader(pa.array([], kind), "f.parquet: column 'x'")
+    assert str(caught.value) == f"f.parquet: column 'x' is {kind}, {words}"
+
+
+@pytest.mark.parametrize("kind", FLOAT_TYPES, ids=str)
+def test_floats_are_no_text(kind: pa.DataType) -> None:
+    with pytest.raises(BadInput, match="not text"):
+        read_texts(pa.array([], kind), "it")
+
+
+@pytest.mark.parametrize("kind", TEXT_TYPES, ids=str)
+def test_bytes_that_are_no_utf8_cost_their_own_cell_only(kind: pa.DataType) -> None:
+    array = pa.array([b"good", b"\xff\xfe", None, b"", b"\xed\xa0\x80"], pa.binary()).cast(
+        pa.large_binary()
+    )
+    if pa.types.is_string_view(kind):
+        array = array.cast(pa.binary_view())
+    cells = read_texts(
+        array.view(kind) if not pa.types.is_string(kind) else array.cast(pa.binary()).view(kind),
+        "it",
+    )
+    assert _values(cells) == ["good", None, None, "", None]
+    assert _marked(cells) == [False, True, False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("reader", "array"),
+    [
+        (read_texts, pa.array(["x", "a", None, "b"])),
+        (read_integers, pa.array(["x", "1", None, "y"])),
+        (read_integers, pa.array([0.5, 1.0, None, 0.5])),
+        (read_numbers, pa.array(["x", "1.5", None, "y"])),
+    ],
+)
+def test_part_of_a_longer_array_reads_as_if_it_were_whole(reader: Reader, array: pa.Array) -> None:
+    part = array.slice(1, 2)
+    cells, whole = reader(part, "it"), reader(pa.array(part.to_pylist(), array.type), "it")
+    assert (_values(cells), _marked(cells)) == (_values(whole), _marked(whole))
+
+
+def test_first_wrong_cell_of_a_row_stays_marked() -> None:
+    wrong = read_integers(pa.array(["x", "1", "y"]), "it").mark_invalid(
+        pa.array(["seed", "seed", None]), "width"
+    )
+    assert wrong.to_pylist() == ["seed", "seed", "width"]
+
+
+AT = datetime(2026, 7, 1, 3, 4, 5, 678_901, tzinfo=UTC)
+KINDS = [
+    (pa.bool_(), True),
+    (pa.int8(), -7),
+    (pa.uint64(), 2**64 - 1),
+    (pa.float32(), 0.5),
+    (pa.float64(), float("inf")),
+    (pa.string(), "it's\0"),
+    (pa.large_string(), "x"),
+    (pa.string_view(), "x"),
+    (pa.binary(), b"\xff\0"),
+    (pa.large_binary(), b"\xff"),
+    (pa.binary_view(), b"\xff"),
+    (pa.binary(4), b"1234"),
+    (pa.decimal128(20, 3), Decimal("1.250")),
+    (pa.date32(), date(2026, 7, 1)),
+    (pa.time64("us"), time(3, 4, 5)),
+    (pa.timestamp("ms"), datetime(2026, 7, 1, 3)),  # noqa: DTZ001
+    (pa.timestamp("us", "UTC"), AT),
+    (pa.timestamp("us", "Europe/Berlin"), AT),
+    (pa.list_(pa.string()), ["a", None]),
+    (pa.large_list(pa.int32()), [1]),
+    (pa.list_(pa.float32(), 2), [0.5, 1.5]),
+    (pa.struct([("a", pa.int64()), ("b c", pa.list_(pa.string()))]), {"a": 1, "b c": ["x"]}),
+    (pa.map_(pa.string(), pa.int64()), [("k", 1)]),
+    (pa.null(), None),
+]
+
+
+@pytest.mark.parametrize(("kind", "value"), KINDS, ids=lambda value: str(value)[:30])
+def test_carried_column_keeps_type_and_values(
+    tmp_path: Path, kind: pa.DataType, value: object
+) -> None:
+    wanted = pa.array([value, None], kind)
+    rows = image_rows(plan(tmp_path, {"prompt": ["a", "b"], "x": wanted}, carry=["x"]))
+    assert rows["x"].type == pa.table({"x": wanted}).schema.field("x").type
+    assert rows["x"].to_pylist() == wanted.to_pylist()
+
+
+def test_carried_dictionary_stays_one_whatever_its_values_in_each_file(tmp_path: Path) -> None:
+    for place, values in enumerate([["x", "y", "x"], ["z", None, "x"]]):
+        columns = {
+            "prompt": [f"{place}-{n}" for n in range(3)],
+            "x": pa.array(values).dictionary_encode(),
+        }
+        write(tmp_path / f"in/{place}.parquet", columns)
+    rows = image_rows(plan(tmp_path, prompts=f"{tmp_path}/in/*.parquet", carry=["x"]))
+    assert pa.types.is_dictionary(rows["x"].type)
+    assert rows["x"].to_pylist() == ["x", "y", "x", "z", None, "x"]
+
+
+def test_carried_extension_type_is_kept_as_it_is_stored(tmp_path: Path) -> None:
+    uuid = UUID("12345678123456781234567812345678")
+    columns = {
+        "prompt": ["a"],
+        "u": pa.ExtensionArray.from_storage(pa.uuid(), pa.array([uuid.bytes], pa.binary(16))),
+        "j": pa.ExtensionArray.from_storage(pa.json_(), pa.array(['{"a": 1}'])),
+    }
+    rows = image_rows(plan(tmp_path, columns, carry=["u", "j"]))
+    assert rows.select(["u", "j"]).to_pylist() == [{"u": uuid.bytes, "j": '{"a": 1}'}]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.float16(),
+        pa.decimal256(60, 2),
+        pa.duration("us"),
+        pa.list_view(pa.int32()),
+        pa.list_(pa.float16()),
+        pa.struct([("a", pa.duration("s"))]),
+    ],
+    ids=str,
+)
+def test_type_that_cannot_be_carried_is_refused_in_a_sentence(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    with pytest.raises(
+        BadInput, match=r"column 'x' is .*, which cannot be carried\. Write it as another type\.$"
+    ):
+        plan(tmp_path, {"prompt": ["a"], "x": pa.nulls(1, kind)}, carry=["x"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a b",
+        'a"b',
+        "it's",
+        "a;b",
+        "'); DROP TABLE images; --",
+        "a.b",
+        "two\nlines",
+        "Prompt",
+        "ROW",
+        "rule",
+        "wrong",
+        "carry_0",
+        "carry_1",
+        "content",
+        "*",
+        "{x}",
+        "1",
+        "s\u00e4mpler",
+        "x" * 500,
+    ],
+    ids=repr,
+)
+def test_carried_column_may_be_called_anything(tmp_path: Path, name: str) -> None:
+    columns = {"prompt": ["a", "b"], "first": [1, 2], name: [3, 4]}
+    rows = image_rows(plan(tmp_path, columns, carry=["first", name]))
+    assert (rows["first"].to_pylist(), rows[name].to_pylist()) == ([1, 2], [3, 4])
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED_COLUMNS))
+def test_name_of_a_column_of_the_dataset_cannot_be_carried(tmp_path: Path, name: str) -> None:
+    columns = {"text": ["a"], name: ["b"]}
+    with pytest.raises(BadInput) as caught:
+        plan(tmp_path, columns, columns={"prompt": "text"}, carry=[name])
+    assert (
+        str(caught.value)
+        == f"carry: {name!r} is a column of the dataset itself. Rename it in the input."
+    )
+
+
+def test_column_to_carry_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"has no column 'nowhere' to carry\. Correct `carry`\.$"):
+        plan(tmp_path, {"prompt": ["a"]}, carry=["nowhere"])
+
+
+def test_column_to_carry_must_have_one_type_in_all_files(tmp_path: Path) -> None:
+    write(tmp_path / "in/1.parquet", {"prompt": ["a"], "x": [1]})
+    write(tmp_path / "in/2.parquet", {"prompt": ["a"], "x": ["1"]})
+    with pytest.raises(
+        BadInput,
+        match=r"2\.parquet: the columns to carry have other types than in .*1\.parquet\. Give",
+    ):
+        plan(tmp_path, prompts=f"{tmp_path}/in/*.parquet", carry=["x"])
+
+
+def test_column_that_may_lack_values_in_one_file_only_is_no_other_type(tmp_path: Path) -> None:
+    for place, nullable in enumerate([True, False]):
+        schema = pa.schema(
+            [pa.field("prompt", pa.string()), pa.field("x", pa.int64(), nullable=nullable)]
+        )
+        write(
+            tmp_path / f"in/{place}.parquet",
+            pa.table({"prompt": [f"p{place}"], "x": [1]}, schema=schema),
+        )
+    assert image_rows(plan(tmp_path, prompts=f"{tmp_path}/in/*.parquet", carry=["x"]))[
+        "x"
+    ].to_pylist() == [1, 1]
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string()], ids=str)
+def test_carried_bytes_that_are_no_utf8_cost_their_row_only(
+    tmp_path: Path, kind: pa.DataType
+) -> None:
+    values = pa.array(
+        [b"x", b"\xff", None], pa.binary() if pa.types.is_string(kind) else pa.large_binary()
+    ).view(kind)
+    planned = plan(
+        tmp_path,
+        {"prompt": ["a", "b", "c"], "x": values},
+        carry=["x"],
+        limits={"rejected_share": 1},
+    )
+    assert image_rows(planned)["x"].to_pylist() == ["x", None]
+    assert [(row["row"], row["column"], row["reason"]) for row in rejected(planned)] == [
+        (1, "carry", "is no UTF-8 in one of its columns")
+    ]
+
+
+def test_deeper_bytes_that_are_no_utf8_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    inner = pa.array([b"x", b"\xff"], pa.binary()).view(pa.string())
+    with pytest.raises(
+        BadInput, match=r"column 'x' has text that is no UTF-8\. Correct it, or do not carry it\.$"
+    ):
+        plan(tmp_path, {"prompt": ["a"], "x": pa.ListArray.from_arrays([0, 2], inner)}, carry=["x"])
+
+
+def test_what_is_carried_changes_no_image(tmp_path: Path) -> None:
+    columns = {"prompt": ["a", "b"], "x": [1, 2]}
+    plain, carried = plan(tmp_path / "1", columns), plan(tmp_path / "2", columns, carry=["x"])
+    assert image_rows(plain) == image_rows(carried).drop_columns(["x"])
+
+
+def test_duplicates_carry_what_their_first_row_has(tmp_path: Path) -> None:
+    planned = plan(tmp_path, {"prompt": ["a", "a"], "x": ["first", "second"]}, carry=["x"])
+    assert image_rows(planned)["x"].to_pylist() == ["first"]

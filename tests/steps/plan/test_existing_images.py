@@ -1,0 +1,190 @@
+"""The images that earlier runs hold, found by id."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.plan.existing_images import (
+    IDS_PER_BUCKET,
+    choose_existing_runs,
+    create_existing_table,
+    freeze_existing_runs,
+    successful_runs,
+)
+from imagekiln.steps.runs import image_index
+from imagekiln.steps.runs.keys import EXISTING_RUNS_KEY
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.scratch import Database
+from imagekiln.steps.storage.store import Store
+from tests import jobs
+from tests.s3 import S3Server, log_in
+from tests.steps.runs.test_buckets import hexadecimal
+from tests.steps.runs.test_holdings import write
+from tests.steps.runs.test_runs import entry, succeed
+from tests.stub_s3 import stub_s3
+
+
+def marked(
+    folder: Path, wanted: Sequence[str], runs: Sequence[str], ids_per_bucket: int = IDS_PER_BUCKET
+) -> list[int]:
+    """The numbers of the wanted ids that the runs hold; an id's number is ten times its place."""
+    folder.mkdir()
+    database = Database(folder)
+    values = (
+        ", ".join(f"('{text}', {10 * place})" for place, text in enumerate(wanted))
+        or "(NULL, NULL)"
+    )
+    database.execute(
+        f"CREATE TABLE unique_images AS SELECT * FROM (VALUES {values}) AS t(image_id, "
+        "number) WHERE number IS NOT NULL"
+    )
+    create_existing_table(database, folder, runs, ids_per_bucket)
+    found = database.fetch_table("SELECT number FROM existing ORDER BY number")[
+        "number"
+    ].to_pylist()
+    left = database.fetch_table("SELECT count(*) AS images FROM planned_images")[
+        "images"
+    ].to_pylist()
+    database.close()
+    assert left == [len(wanted) - len(found)]
+    return [int(number) for number in found]
+
+
+@pytest.mark.parametrize(
+    ("bucket", "piece"), [(10_000, 10_000), (100, 10_000), (10_000, 50), (100, 70)]
+)
+def test_what_is_found_is_what_a_set_would_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: int, piece: int
+) -> None:
+    monkeypatch.setattr(image_index, "IDS_PER_CHUNK", piece)
+    monkeypatch.setattr(image_index, "BUFFER_RECORDS", 64)
+    ids, rng, held = hexadecimal(600), np.random.default_rng(7), set[str]()
+    for number, count in enumerate((200, 0, 1, 90)):
+        chosen = [ids[place] for place in rng.choice(len(ids), count, replace=False)]
+        write(
+            open_store(str(tmp_path / f"run-{number}")),
+            [*chosen, *hexadecimal(50, seed=number)[6:]],
+        )
+        held |= set(chosen)
+    wanted = [ids[place] for place in rng.permutation(500)]
+    runs = [str(tmp_path / f"run-{number}") for number in range(4)]
+    found = marked(tmp_path / "scratch", wanted, runs, bucket)
+    assert found == [10 * place for place, text in enumerate(wanted) if text in held]
+    assert 0 < len(found) < len(wanted)
+
+
+def test_without_runs_or_images_nothing_is_held(tmp_path: Path) -> None:
+    write(open_store(str(tmp_path / "run")), hexadecimal(10))
+    assert marked(tmp_path / "one", hexadecimal(10), []) == []
+    assert marked(tmp_path / "other", [], [str(tmp_path / "run")]) == []
+
+
+def test_ids_that_share_their_first_half_are_told_apart(tmp_path: Path) -> None:
+    held = [f"{'ab' * 8}{place:016x}" for place in range(0, 100, 2)]
+    write(open_store(str(tmp_path / "run")), held)
+    wanted = [f"{'ab' * 8}{place:016x}" for place in range(100)]
+    assert marked(tmp_path / "scratch", wanted, [str(tmp_path / "run")]) == list(range(0, 1000, 20))
+
+
+@pytest.mark.parametrize("images", [10, 1000])
+def test_each_run_is_asked_for_one_piece_however_many_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: int
+) -> None:
+    with stub_s3() as store:
+        log_in(S3Server(store.endpoint), monkeypatch)
+        for number in range(3):
+            write(open_store(f"s3://bucket/run-{number}"), hexadecimal(images, seed=number))
+        store.requests.clear()
+        marked(
+            tmp_path / "scratch",
+            hexadecimal(images),
+            [f"s3://bucket/run-{number}" for number in range(3)],
+        )
+        assert sorted(store.requests) == [
+            f"GET /bucket/run-{number}/image-ids/00000.parquet" for number in range(3)
+        ]
+
+
+def test_run_whose_index_is_gone_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"run/image-ids/00000\.parquet: is not there"):
+        marked(tmp_path / "scratch", hexadecimal(3), [str(tmp_path / "run")])
+
+
+def test_storage_that_fails_is_told_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stub_s3() as store:
+        log_in(S3Server(store.endpoint), monkeypatch)
+        write(open_store("s3://bucket/run"), hexadecimal(10))
+        store.faults.extend([(400, "ExpiredToken")] * 8)
+        with pytest.raises(TryAgain, match="credentials have expired"):
+            marked(tmp_path / "scratch", hexadecimal(10), ["s3://bucket/run"])
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """A job that is to skip what two runs made."""
+    there = jobs.job(tmp_path, skip_existing=True)
+    succeed(there.output, entry(0), entry(1))
+    return there
+
+
+@pytest.fixture
+def store(job: Job) -> Store:
+    """The folder of the next run."""
+    return open_store(f"{job.output}/nightly-2")
+
+
+def test_earlier_runs_are_chosen_but_not_the_run_itself(job: Job, store: Store) -> None:
+    assert successful_runs(job) == ("nightly-0", "nightly-1")
+    assert choose_existing_runs(store, job, "nightly-2") == ("nightly-0", "nightly-1")
+    assert choose_existing_runs(store, job, "nightly-1") == ("nightly-0",)
+
+
+def test_choice_that_was_frozen_stays(job: Job, store: Store) -> None:
+    freeze_existing_runs(store, job, ("nightly-0",))
+    succeed(job.output, entry(3))
+    assert choose_existing_runs(store, job, "nightly-2") == ("nightly-0",)
+    freeze_existing_runs(store, job, ("nightly-0",))
+
+
+def test_two_that_plan_at_once_and_choose_otherwise_do_not_mix(job: Job, store: Store) -> None:
+    freeze_existing_runs(store, job, ("nightly-0",))
+    with pytest.raises(TryAgain, match="is being planned by someone else too"):
+        freeze_existing_runs(store, job, ("nightly-0", "nightly-1"))
+
+
+def test_job_that_skips_nothing_asks_for_no_runs(job: Job, store: Store) -> None:
+    plain = job.model_copy(update={"skip_existing": False, "output": "s3://nowhere/at-all"})
+    assert successful_runs(plain) == choose_existing_runs(store, plain, "nightly-2") == ()
+    freeze_existing_runs(store, plain, ())
+    assert not store.exists(EXISTING_RUNS_KEY)
+
+
+@pytest.mark.parametrize("content", [b"{}\n", b'["../elsewhere"]', b"[", b"[1]"])
+def test_damaged_choice_is_refused(job: Job, store: Store, content: bytes) -> None:
+    store.replace(EXISTING_RUNS_KEY, content)
+    with pytest.raises(BadInput, match=r"looked-at\.json: is damaged"):
+        choose_existing_runs(store, job, "nightly-2")
+
+
+@pytest.fixture
+def forgetful(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
+    """A folder in a store that ignores If-None-Match."""
+    with stub_s3(conditional=False) as stub:
+        log_in(S3Server(stub.endpoint), monkeypatch)
+        yield open_store("s3://bucket/run")
+
+
+def test_store_that_ignores_conditions_is_refused_before_anything_follows(
+    job: Job, forgetful: Store
+) -> None:
+    with pytest.raises(BadInput, match="ignores conditional writes"):
+        freeze_existing_runs(forgetful, job, ())
+    assert not forgetful.exists(EXISTING_RUNS_KEY)
+    freeze_existing_runs(forgetful, job.model_copy(update={"unconditional_writes": "accept"}), ())
+    assert forgetful.exists(EXISTING_RUNS_KEY)

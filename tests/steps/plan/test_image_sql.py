@@ -1,0 +1,239 @@
+import hashlib
+import itertools
+import sys
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, fields, replace
+
+import duckdb
+import pyarrow as pa
+
+from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS
+from imagekiln.steps.plan.image_sql import image_id_sql, model_key, seed_sql
+from imagekiln.steps.runs.image import ImageParameters
+from tests.identity import compute_image_id
+from tests.texts import HOSTILE, chance
+
+KEY = model_key("sha256:" + "0" * 64, "bfloat16")
+PLAIN = ImageParameters("a lighthouse at dusk", "", 7, 1024, 1024, 30, 5.0, "default")
+QUOTED = ImageParameters(
+    "Ein Schlo\u00df \N{EUROPEAN CASTLE} im Nebel",
+    'blurry, "ugly"',
+    2**63 - 10_001,
+    64,
+    128,
+    1,
+    0.1,
+    "euler",
+)
+ODD = ImageParameters(
+    "nul \0 and 'quotes'; {{braces}}\n\u05e2",
+    "x" * 10,
+    0,
+    8,
+    65_536,
+    1000,
+    1e-07,
+    "dpmpp_2m_karras",
+)
+TEXTS = ["", "a", "'", "|", "1:a|", "\0", "\n", "x" * 9000, *HOSTILE]
+COLUMNS = {
+    "prompt": pa.string(),
+    "negative_prompt": pa.string(),
+    "seed": pa.int64(),
+    "width": pa.int64(),
+    "height": pa.int64(),
+    "steps": pa.int64(),
+    "guidance": pa.float64(),
+    "sampler": pa.string(),
+    "loras": pa.string(),
+    "strength": pa.float64(),
+    **dict.fromkeys(INPUT_IMAGE_COLUMNS, pa.string()),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a seed follows from, besides the pixels' own settings."""
+
+    id: str | None
+    row_seed: int | None
+    image_index: int
+
+
+def _table(rows: Sequence[ImageParameters], asked: Sequence[Asked] = ()) -> pa.Table:
+    columns = {
+        name: pa.array([getattr(row, name) for row in rows], kind) for name, kind in COLUMNS.items()
+    }
+    others = {"id": pa.string(), "row_seed": pa.int64(), "image_index": pa.int64()} if asked else {}
+    return pa.table(
+        columns
+        | {
+            name: pa.array([getattr(each, name) for each in asked], kind)
+            for name, kind in others.items()
+        }
+    )
+
+
+def _asked_of_sql(expression: str, table: pa.Table) -> list[object]:
+    with duckdb.connect() as database:
+        database.register("images", table)
+        return [
+            value for (value,) in database.execute(f"SELECT {expression} FROM images").fetchall()
+        ]
+
+
+def _random_rows(count: int, seed: int) -> list[ImageParameters]:
+    rng = chance(seed)
+    return [
+        ImageParameters(
+            "".join(rng.choices(TEXTS, k=rng.randrange(1, 5))),
+            "".join(rng.choices(TEXTS, k=rng.randrange(3))),
+            rng.choice([0, 2**53 + 1, 2**63 - 1, rng.getrandbits(52)]),
+            rng.randrange(8, 65_536),
+            rng.randrange(8, 65_536),
+            rng.randrange(1, 1000),
+            rng.choice(
+                [
+                    0.0,
+                    100.0,
+                    7.5,
+                    1 / 3,
+                    sys.float_info.min,
+                    5e-324,
+                    100 * rng.random(),
+                    10.0 ** -rng.random(),
+                ]
+            ),
+            rng.choice(["default", "euler", "dpmpp_2m"]),
+            rng.choice([None, None, "style:0.8,detail:0.5"]),
+            rng.choice([None, None, 1.0, 1 / 3, rng.random()]),
+            *(
+                rng.choice([None, None, f"{rng.getrandbits(256):064x}"])
+                for _ in INPUT_IMAGE_COLUMNS
+            ),
+        )
+        for _ in range(count)
+    ]
+
+
+def _seed(job_seed: int, row: ImageParameters, asked: Asked) -> int:
+    """The seed of an image as the documentation has it, worked out one by one."""
+    if asked.row_seed is not None:
+        return asked.row_seed + asked.image_index
+    texts = "|".join(f"{len(text.encode())}:{text}" for text in (row.prompt, row.negative_prompt))
+    settings = f"{texts}|-|{row.width}x{row.height}|{row.steps}|{row.guidance}|{row.sampler}"
+    more = ((name, getattr(row, name)) for name in ("loras", "strength", *INPUT_IMAGE_COLUMNS))
+    settings += "".join(
+        f"|{name}:{len(str(value))}:{value}" for name, value in more if value is not None
+    )
+    who = f"text|{settings}" if asked.id is None else f"id|{asked.id}"
+    return int(
+        hashlib.sha256(f"{job_seed}|{asked.image_index}|{who}".encode()).hexdigest()[:13], 16
+    )
+
+
+def test_ids_are_what_they_always_were() -> None:
+    assert KEY == "285cc6868b57afd6cacfbce65568afec0b3ad7217394deb2b0871d6cead7b4c7"
+    wanted = [
+        "f57bba5dd5d1a597dab22226bf80e655",
+        "76b79aa0fbc59a09be65634737facf37",
+        "d3cec40d74c736fd1e8937f0ee78c0d1",
+    ]
+    assert [compute_image_id(KEY, row) for row in (PLAIN, QUOTED, ODD)] == wanted
+    assert _asked_of_sql(image_id_sql(KEY), _table([PLAIN, QUOTED, ODD])) == wanted
+
+
+def test_seeds_are_what_they_always_were() -> None:
+    asked = [Asked(None, None, 0), Asked("row-1", None, 3), Asked("row-1", 41, 3)]
+    wanted = [_seed(7, row, each) for row, each in zip((PLAIN, QUOTED, ODD), asked, strict=True)]
+    assert wanted == [4491800443580706, 1290661992970714, 44]
+    assert _asked_of_sql(seed_sql(7), _table([PLAIN, QUOTED, ODD], asked)) == wanted
+
+
+def test_sql_and_python_give_the_same_id_for_random_rows() -> None:
+    rows = _random_rows(2000, seed=11)
+    assert _asked_of_sql(image_id_sql(KEY), _table(rows)) == [
+        compute_image_id(KEY, row) for row in rows
+    ]
+
+
+def test_sql_gives_the_documented_seed_for_random_rows() -> None:
+    rng, rows = chance(12), _random_rows(2000, seed=13)
+    asked = [
+        Asked(
+            rng.choice([None, *TEXTS]),
+            rng.choice([None, None, 0, rng.getrandbits(60)]),
+            rng.randrange(10_000),
+        )
+        for _ in rows
+    ]
+    wanted = [_seed(5, row, each) for row, each in zip(rows, asked, strict=True)]
+    assert _asked_of_sql(seed_sql(5), _table(rows, asked)) == wanted
+
+
+def test_derived_seeds_are_held_exactly_by_every_reader_of_json() -> None:
+    rows = _random_rows(500, seed=14)
+    seeds = _asked_of_sql(seed_sql(0), _table(rows, [Asked(None, None, 0)] * len(rows)))
+    assert all(isinstance(seed, int) and 0 <= seed < 2**52 for seed in seeds)
+    assert len({*seeds}) == len({*rows})
+
+
+def test_no_two_rows_have_one_id_however_their_texts_run_together() -> None:
+    texts = ["", "a", "|", ":", "1:a", "1:a|0:", "0:|0:", "a|", "0", "1", "\u00e9", "\0"]
+    pairs = [*itertools.product(texts, repeat=2)]
+    rows = [
+        replace(PLAIN, prompt=prompt, negative_prompt=negative, seed=seed, steps=steps)
+        for (prompt, negative), seed, steps in itertools.product(pairs, [0, 1, 11], [1, 11])
+    ]
+    assert len({compute_image_id(KEY, row) for row in rows}) == len(rows)
+
+
+def test_every_setting_changes_the_id() -> None:
+    others = ImageParameters(
+        "another",
+        "ugly",
+        8,
+        1032,
+        1016,
+        31,
+        5.5,
+        "euler",
+        "style:1.0",
+        0.5,
+        "a" * 64,
+        "a" * 64,
+        "a" * 64,
+        "a" * 64,
+    )
+    changed = [
+        replace(PLAIN, **{field.name: getattr(others, field.name)})
+        for field in fields(ImageParameters)
+    ]
+    ids = {compute_image_id(KEY, row) for row in [PLAIN, *changed]}
+    assert len(ids) == 1 + len(astuple(PLAIN))
+
+
+def test_a_model_without_anything_further_has_the_key_that_it_always_had() -> None:
+    assert KEY == "285cc6868b57afd6cacfbce65568afec0b3ad7217394deb2b0871d6cead7b4c7"
+
+
+def test_what_further_changes_all_pictures_changes_every_id() -> None:
+    further = [(), ("fp8",), ("cache=3",), ("fp8", "cache=3"), ("fp8cache=3",)]
+    keys = [model_key("a@1", "bfloat16", *each) for each in further]
+    assert len({compute_image_id(key, PLAIN) for key in keys}) == len(keys)
+
+
+def test_model_and_precision_change_the_id() -> None:
+    keys = [
+        model_key(digest, dtype)
+        for digest in ("a@1", "a@2", "b@1")
+        for dtype in ("float32", "bfloat16")
+    ]
+    assert len({compute_image_id(key, PLAIN) for key in keys}) == len(keys)
+
+
+def test_id_is_a_safe_file_name() -> None:
+    assert all(
+        {*compute_image_id(KEY, row)} <= {*"0123456789abcdef"} for row in (PLAIN, QUOTED, ODD)
+    )
+    assert {len(compute_image_id(KEY, row)) for row in (PLAIN, QUOTED, ODD)} == {32}

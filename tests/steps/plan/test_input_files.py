@@ -1,0 +1,535 @@
+"""Input files are found, hashed and read, whatever wrote them."""
+
+import errno
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
+from imagekiln.steps.job.job import ColumnNames, JobLimits
+from imagekiln.steps.plan.input_files import (
+    CHUNK_BYTES,
+    SourceFile,
+    gather_sources,
+    input_fingerprint,
+    iter_prompt_batches,
+    read_footers,
+    read_input_files,
+)
+from imagekiln.steps.plan.input_images import InputImages
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.uri import BUNDLED_FOLDER
+from tests.jobs import image_rows, job, plan, rejected, write
+from tests.mounts import small_disk
+from tests.s3 import Login, S3Server, log_in
+from tests.stub_s3 import EXPIRED, StubS3, stub_s3
+from tests.texts import HOSTILE, chance
+
+
+def _prompts(folder: Path, **settings: object) -> list[str]:
+    prompts: list[str] = image_rows(plan(folder, **settings))["prompt"].to_pylist()
+    return prompts
+
+
+def _told(folder: Path, columns: dict[str, object] | None = None, **settings: object) -> str:
+    with pytest.raises(BadInput) as caught:
+        plan(folder, columns, **settings)
+    assert not (folder / "out").exists(), "what is refused leaves nothing behind"
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+def test_every_column_reaches_the_image_rows(tmp_path: Path) -> None:
+    row = {
+        "prompt": "a",
+        "id": "x",
+        "negative_prompt": "b",
+        "seed": 5,
+        "width": 64,
+        "height": 72,
+        "steps": 3,
+        "guidance": 2.5,
+        "sampler": "euler",
+    }
+    planned = plan(tmp_path, {**{name: [value] for name, value in row.items()}, "images": [2]})
+    first, second = image_rows(planned).to_pylist()
+    assert {name: first[name] for name in row} == row
+    assert (first["image_index"], second["image_index"], second["seed"]) == (0, 1, 6)
+
+
+def test_absent_columns_and_nulls_mean_the_jobs_defaults(tmp_path: Path) -> None:
+    defaults = {
+        "steps": 4,
+        "guidance": 1.5,
+        "width": 72,
+        "height": 64,
+        "negative_prompt": "it's bad",
+        "sampler": "ddim",
+        "images_per_prompt": 2,
+    }
+    rows = image_rows(
+        plan(tmp_path, {"prompt": ["a"], "steps": pa.nulls(1)}, defaults=defaults)
+    ).to_pylist()
+    del defaults["images_per_prompt"]
+    assert len(rows) == 2
+    assert [{name: row[name] for name in defaults} for row in rows] == [defaults] * 2
+
+
+def test_size_that_nobody_names_is_the_models(tmp_path: Path) -> None:
+    planned = plan(tmp_path, {"prompt": ["a"]})
+    assert image_rows(planned).select(["width", "height"]).to_pylist() == [
+        {"width": 64, "height": 64}
+    ]
+    assert (planned.plan.width, planned.plan.height) == (64, 64)
+
+
+def test_hostile_text_goes_through_planning_unchanged(tmp_path: Path) -> None:
+    texts = [*HOSTILE, "\N{FIRE}x" * 200_000]
+    columns = {
+        "prompt": texts,
+        "negative_prompt": texts[::-1],
+        "id": [f"{text[:100]}{n}" for n, text in enumerate(texts)],
+    }
+    rows = image_rows(plan(tmp_path, columns, limits={"prompt_chars": 2_000_000}))
+    assert rows.num_rows == len(texts)
+    assert {name: rows[name].to_pylist() for name in columns} == columns
+
+
+def test_hostile_default_goes_through_planning_unchanged(tmp_path: Path) -> None:
+    for place, text in enumerate(HOSTILE):
+        planned = plan(tmp_path / str(place), {"prompt": ["a"]}, defaults={"negative_prompt": text})
+        assert image_rows(planned)["negative_prompt"].to_pylist() == [text]
+        assert planned.plan.job.defaults.negative_prompt == text
+
+
+def test_numbers_written_by_pandas_with_gaps_are_taken(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="pandas writes floats where integers have gaps")
+    frame = pandas.DataFrame(
+        {"prompt": ["a", "b"], "seed": [7, None], "steps": [None, 3], "guidance": [None, 0.5]}
+    )
+    frame.index = pandas.Index([5, 9], name="seed_of_index")
+    frame.to_parquet(tmp_path / "prompts.parquet")
+    rows = image_rows(plan(tmp_path)).sort_by("row").to_pylist()
+    assert [row["steps"] for row in rows] == [30, 3]
+    assert [row["guidance"] for row in rows] == [5.0, 0.5]
+    assert rows[0]["seed"] == 7
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string(), pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())],
+    ids=str,
+)
+def test_text_of_every_kind_plans_the_same_images(tmp_path: Path, kind: pa.DataType) -> None:
+    texts = {
+        "prompt": ["a", "b", "a"],
+        "id": ["x", "y", None],
+        "sampler": ["ddim", None, "euler"],
+        "seed": ["1", "2", None],
+    }
+    wanted = image_rows(plan(tmp_path / "plain", texts))
+    columns = {name: pa.array(values).dictionary_encode() for name, values in texts.items()}
+    if not pa.types.is_dictionary(kind):
+        columns = {name: pa.array(values, kind) for name, values in texts.items()}
+    assert image_rows(plan(tmp_path / "other", columns)) == wanted
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"row_group_size": 7},
+        {"compression": "none", "use_dictionary": False},
+        {"version": "1.0", "compression": "gzip"},
+        {"data_page_version": "2.0", "compression": "zstd", "write_page_checksum": True},
+    ],
+    ids=str,
+)
+def test_how_a_file_is_laid_out_does_not_matter(tmp_path: Path, options: dict[str, object]) -> None:
+    columns = {"prompt": [f"prompt {n}" for n in range(1000)], "seed": [*range(1000)]}
+    wanted = image_rows(plan(tmp_path / "plain", columns))
+    write(tmp_path / "other" / "prompts.parquet", columns, **options)
+    assert image_rows(plan(tmp_path / "other")) == wanted
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.bool_(), pa.binary(), pa.decimal128(9, 2), pa.list_(pa.string()), pa.date32()],
+    ids=str,
+)
+@pytest.mark.parametrize("column", ["prompt", "id", "seed", "guidance"])
+def test_column_of_another_type_is_refused_with_its_name(
+    tmp_path: Path, column: str, kind: pa.DataType
+) -> None:
+    told = _told(tmp_path, {"prompt": ["a"], column: pa.nulls(1, kind)})
+    assert told.startswith(f"prompts.parquet: column '{column}' is ")
+    assert told.endswith(
+        (". Write it as strings.", ". Write it as integers.", ". Write it as floats.")
+    )
+
+
+def test_bytes_that_are_no_utf8_cost_their_rows_and_no_others(tmp_path: Path) -> None:
+    bad = pa.array([b"good", b"\xff\xfe", b"fine", b"x", b"last"], pa.binary()).view(pa.string())
+    bad_id = pa.array([b"0", b"1", b"2", b"\x80", None], pa.binary()).view(pa.string())
+    planned = plan(tmp_path, {"prompt": bad, "id": bad_id}, limits={"rejected_share": 1})
+    assert image_rows(planned)["prompt"].to_pylist() == ["good", "fine", "last"]
+    assert [(row["row"], row["column"], row["reason"]) for row in rejected(planned)] == [
+        (1, "prompt", "is no UTF-8"),
+        (3, "id", "is no UTF-8"),
+    ]
+
+
+def test_small_file_that_would_swell_beyond_memory_is_refused(tmp_path: Path) -> None:
+    long = pa.DictionaryArray.from_arrays(pa.array([0] * 60_000, pa.int32()), ["x" * 1_000_000])
+    write(tmp_path / "prompts.parquet", {"prompt": long})
+    assert (tmp_path / "prompts.parquet").stat().st_size < 100_000
+    assert _told(tmp_path) == (
+        "prompts.parquet: column 'prompt' has 60000000000 bytes of text in 60000 rows. Write "
+        "shorter texts."
+    )
+
+
+def test_columns_may_have_other_names(tmp_path: Path) -> None:
+    columns = {"caption; DROP TABLE": ["a"], 'the "id"': [7], "prompt": [None]}
+    planned = plan(tmp_path, columns, columns={"prompt": "caption; DROP TABLE", "id": 'the "id"'})
+    assert image_rows(planned).select(["prompt", "id"]).to_pylist() == [{"prompt": "a", "id": "7"}]
+
+
+def test_one_column_may_serve_twice(tmp_path: Path) -> None:
+    planned = plan(tmp_path, {"prompt": ["a", "b"]}, columns={"id": "prompt"}, carry=[])
+    assert image_rows(planned)["id"].to_pylist() == ["a", "b"]
+
+
+def test_file_without_the_prompt_column_is_refused_with_the_columns_it_has(tmp_path: Path) -> None:
+    assert _told(tmp_path, {"caption": ["a"], "x": [1]}) == (
+        "prompts.parquet: has no column 'prompt' (it has caption, x). Set columns.prompt."
+    )
+
+
+def test_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
+    table = pa.Table.from_arrays(
+        [pa.array(["a"]), pa.array([1]), pa.array([2])], names=["prompt", "seed", "seed"]
+    )
+    write(tmp_path / "prompts.parquet", table)
+    assert _told(tmp_path) == "prompts.parquet: has more than one column 'seed'. Rename one."
+
+
+def test_globs_are_read_in_the_order_of_names_and_patterns_as_listed(tmp_path: Path) -> None:
+    for name in ("b/2", "b/10", "a/9", "a/1"):
+        write(tmp_path / f"{name}.parquet", {"prompt": [name]})
+    assert _prompts(tmp_path, prompts=[f"{tmp_path}/b/*.parquet", f"{tmp_path}/a/*.parquet"]) == [
+        "b/10",
+        "b/2",
+        "a/1",
+        "a/9",
+    ]
+
+
+def test_two_stars_reach_folders_at_any_depth(tmp_path: Path) -> None:
+    for name in ("x/1", "x/y/2", "3"):
+        write(tmp_path / "in" / f"{name}.parquet", {"prompt": [name]})
+    assert sorted(_prompts(tmp_path, prompts=f"{tmp_path}/in/**/*.parquet")) == [
+        "3",
+        "x/1",
+        "x/y/2",
+    ]
+
+
+def test_file_whose_name_looks_like_a_pattern_is_found_by_its_name(tmp_path: Path) -> None:
+    name = write(tmp_path / "[1] what?.parquet", {"prompt": ["a"]})
+    assert _prompts(tmp_path, prompts=name) == ["a"]
+
+
+@pytest.mark.parametrize("name", ["nowhere.parquet", "no*.parquet"])
+def test_pattern_that_names_nothing_is_refused(tmp_path: Path, name: str) -> None:
+    write(tmp_path / "prompts.parquet", {"prompt": ["a"]})
+    with pytest.raises(Missing) as caught:
+        plan(tmp_path, prompts=[f"{tmp_path}/prompts.parquet", f"{tmp_path}/{name}"])
+    assert str(caught.value) == f"{tmp_path}/{name}: no such file or bucket. Check `prompts`."
+
+
+def test_folder_is_refused_with_the_pattern_to_write(tmp_path: Path) -> None:
+    assert _told(
+        tmp_path, prompts=f"{tmp_path}/"
+    ) == f"{tmp_path}/: is a folder. Write {tmp_path}/*.parquet.".replace(f"{tmp_path}/", "")
+
+
+def test_files_may_differ_in_columns_and_types(tmp_path: Path) -> None:
+    write(
+        tmp_path / "in/1.parquet", {"prompt": ["a"], "seed": pa.array([1], pa.int8()), "extra": [1]}
+    )
+    write(tmp_path / "in/2.parquet", {"seed": ["2"], "prompt": pa.array(["b"], pa.large_string())})
+    write(tmp_path / "in/3.parquet", {"prompt": pa.array(["c"]).dictionary_encode(), "seed": [3.0]})
+    rows = image_rows(plan(tmp_path, prompts=f"{tmp_path}/in/*.parquet"))
+    assert rows.select(["prompt", "seed"]).to_pylist() == [
+        {"prompt": "a", "seed": 1},
+        {"prompt": "b", "seed": 2},
+        {"prompt": "c", "seed": 3},
+    ]
+
+
+def test_empty_files_beside_full_ones_are_no_mistake(tmp_path: Path) -> None:
+    for place, prompts in enumerate([[], ["a"], [], ["b"], []]):
+        write(tmp_path / f"in/{place}.parquet", {"prompt": pa.array(prompts, pa.string())})
+    planned = plan(tmp_path, prompts=f"{tmp_path}/in/*.parquet")
+    assert image_rows(planned).select(["prompt", "row"]).to_pylist() == [
+        {"prompt": "a", "row": 0},
+        {"prompt": "b", "row": 1},
+    ]
+    assert (planned.plan.input.files, planned.plan.input.rows) == (5, 2)
+
+
+def test_input_without_a_row_is_refused(tmp_path: Path) -> None:
+    assert (
+        _told(tmp_path, {"prompt": pa.array([], pa.string())})
+        == "prompts.parquet: has no rows. Check `prompts`."
+    )
+
+
+def test_same_file_read_twice_makes_its_images_once(tmp_path: Path) -> None:
+    name = write(tmp_path / "prompts.parquet", {"prompt": ["a", "b"]})
+    assert plan(tmp_path, prompts=[name, name]).plan.counts.duplicate_images == 2
+
+
+def test_row_in_its_file_is_told_where_there_are_several_files(tmp_path: Path) -> None:
+    for place, prompts in enumerate([["a"] * 3, [], ["b", None, ""]]):
+        write(tmp_path / f"in/{place}.parquet", {"prompt": pa.array(prompts, pa.string())})
+    planned = plan(tmp_path, prompts=f"{tmp_path}/in/*.parquet", limits={"rejected_share": 1})
+    assert [
+        (row["row"], row["file"], row["row_in_file"], row["reason"]) for row in rejected(planned)
+    ] == [
+        (4, f"{tmp_path}/in/2.parquet", 1, "is null"),
+        (5, f"{tmp_path}/in/2.parquet", 2, "is blank"),
+    ]
+
+
+def test_rows_beyond_one_batch_keep_their_numbers(tmp_path: Path) -> None:
+    prompts: list[str | None] = [f"p{n}" for n in range(70_000)]
+    prompts[66_000] = None
+    planned = plan(tmp_path, {"prompt": prompts})
+    assert [row["row"] for row in rejected(planned)] == [66_000]
+    assert image_rows(planned)["row"].to_pylist() == [*range(66_000), *range(66_001, 70_000)]
+
+
+def test_prompts_of_a_file_uri_are_read(tmp_path: Path) -> None:
+    name = write(tmp_path / "prompts.parquet", {"prompt": ["a"]})
+    assert _prompts(tmp_path, prompts=f"file://{name}") == ["a"]
+
+
+def test_prompts_in_a_bucket_are_read_like_those_on_disk(tmp_path: Path, s3_bucket: str) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    local = [
+        write(tmp_path / f"in/{n}.parquet", {"prompt": [f"p{n}"], "seed": [n]}) for n in (1, 2)
+    ]
+    for place, name in enumerate(local):
+        with fsspec.open(f"{s3_bucket}/in/{place}.parquet", "wb") as file:
+            file.write(Path(name).read_bytes())
+    wanted, got = (
+        plan(tmp_path, prompts=local),
+        plan(tmp_path, prompts=f"{s3_bucket}/in/*.parquet", run_id="s3"),
+    )
+    assert image_rows(got) == image_rows(wanted)
+    assert got.plan.input == wanted.plan.input
+
+
+def test_job_of_several_patterns_remembers_them(tmp_path: Path) -> None:
+    assert job(tmp_path, prompts=["a", "b"]).prompt_patterns == ("a", "b")
+
+
+def _failing(number: int) -> Callable[..., object]:
+    """What a disk does that fails, as it can be made to do by no file."""
+
+    def fails(*_: object, **__: object) -> Iterator[pa.RecordBatch]:
+        raise OSError(number, os.strerror(number))
+
+    return fails
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "told"),
+    [
+        (errno.EIO, TryAgain, "storage failed (Input/output error). Run the command again."),
+        (
+            errno.EACCES,
+            BadInput,
+            "access was refused (Permission denied). Check credentials and permissions.",
+        ),
+        (errno.ENOENT, Missing, "no such file. Check the name."),
+    ],
+)
+@pytest.mark.parametrize("place", ["footer", "pages"])
+def test_disk_that_fails_is_not_taken_for_a_damaged_file(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    place: str,
+    number: int,
+    kind: type[KilnError],
+    told: str,
+) -> None:
+    name = write(tmp_path / "prompts.parquet", {"prompt": ["a"]})
+    found = gather_sources((name,), tmp_path)
+    if place == "pages":
+        files = read_footers(found, ColumnNames(), ())
+        monkeypatch.setattr(pq.ParquetFile, "iter_batches", _failing(number))
+        with pytest.raises(kind) as caught:
+            list(iter_prompt_batches(files, InputImages(JobLimits(), tmp_path)))
+    else:
+        monkeypatch.setattr(pq, "read_metadata", _failing(number))
+        with pytest.raises(kind) as caught:
+            read_footers(found, ColumnNames(), ())
+    assert caught.type is kind
+    assert str(caught.value) == f"{name}: {told}"
+
+
+CONTENTS = {
+    "b.parquet": b"second",
+    "a.parquet": b"first",
+    "deep/er/c.parquet": b"third",
+    "d.csv": b"another kind",
+}
+
+
+@pytest.fixture
+def source_folder(store_uri: str) -> str:
+    """A source_folder with CONTENTS, on disk and in S3."""
+    store = open_store(store_uri)
+    for name, content in CONTENTS.items():
+        store.create(name, content)
+    return store_uri
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Path:
+    (tmp_path / "spool").mkdir()
+    return tmp_path / "spool"
+
+
+@pytest.fixture
+def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubS3]:
+    with stub_s3() as store:
+        log_in(S3Server(store.endpoint), monkeypatch)
+        yield store
+
+
+def contents(found: tuple[SourceFile, ...]) -> list[bytes]:
+    """What planning will contents."""
+    return [source.path.read_bytes() for source in found]
+
+
+def test_named_file_is_found_with_the_hash_of_its_content(source_folder: str, spool: Path) -> None:
+    (found,) = gather_sources((f"{source_folder}/a.parquet",), spool)
+    assert found.uri == f"{source_folder}/a.parquet"
+    assert found.sha256 == hashlib.sha256(b"first").hexdigest()
+    assert contents((found,)) == [b"first"]
+
+
+def test_pattern_finds_files_in_the_order_of_their_names(source_folder: str, spool: Path) -> None:
+    found = gather_sources((f"{source_folder}/*.parquet",), spool)
+    assert [source.uri for source in found] == [
+        f"{source_folder}/a.parquet",
+        f"{source_folder}/b.parquet",
+    ]
+    assert contents(found) == [b"first", b"second"]
+
+
+def test_pattern_reaches_into_folders(source_folder: str, spool: Path) -> None:
+    assert contents(gather_sources((f"{source_folder}/**/*.parquet",), spool)) == [
+        b"first",
+        b"second",
+        b"third",
+    ]
+
+
+def test_patterns_keep_the_order_they_were_given_in(source_folder: str, spool: Path) -> None:
+    patterns = (f"{source_folder}/b.parquet", f"{source_folder}/a.*", f"{source_folder}/b.parquet")
+    assert contents(gather_sources(patterns, spool)) == [b"second", b"first", b"second"]
+
+
+def test_fingerprint_follows_contents_and_order_but_not_names(tmp_path: Path) -> None:
+    def fingerprint(*names: str) -> str:
+        patterns = [str(tmp_path / name) for name in names]
+        return input_fingerprint(read_input_files(job(tmp_path, prompts=patterns), tmp_path))
+
+    write(tmp_path / "a", {"prompt": ["first"]})
+    write(tmp_path / "b", {"prompt": ["second"]})
+    (tmp_path / "x").write_bytes((tmp_path / "a").read_bytes())
+    (tmp_path / "y").write_bytes((tmp_path / "b").read_bytes())
+    assert fingerprint("a", "b") == fingerprint("x", "y")
+    assert fingerprint("a", "b") != fingerprint("b", "a")
+    before = fingerprint("a", "b")
+    write(tmp_path / "b", {"prompt": ["secant"]})
+    assert fingerprint("a", "b") != before
+
+
+@pytest.mark.parametrize("name", ["none.parquet", "*.txt", "none/*.parquet"])
+def test_pattern_that_names_nothing_is_missing(source_folder: str, spool: Path, name: str) -> None:
+    with pytest.raises(Missing, match="no such file"):
+        gather_sources((f"{source_folder}/a.parquet", f"{source_folder}/{name}"), spool)
+
+
+def test_folder_instead_of_files_is_bad_input_with_the_pattern_to_write(
+    tmp_path: Path, spool: Path
+) -> None:
+    with pytest.raises(BadInput, match=r"is a folder\. Write .*/\*\.parquet"):
+        gather_sources((f"{tmp_path}/",), spool)
+
+
+def test_file_uri_and_bundled_name_are_files_of_this_machine(tmp_path: Path, spool: Path) -> None:
+    (tmp_path / "x").write_bytes(b"first")
+    found = gather_sources((f"file://{tmp_path}/x", "bundled:prompts.parquet"), spool)
+    assert contents(found) == [b"first", (BUNDLED_FOLDER / "prompts.parquet").read_bytes()]
+    assert list(spool.iterdir()) == []
+
+
+def test_bucket_that_is_not_there_is_bad_input(s3_bucket: str, spool: Path) -> None:
+    for name in ("a.parquet", "*.parquet"):
+        with pytest.raises(BadInput, match="no such"):
+            gather_sources((f"{s3_bucket}-not/{name}",), spool)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "*.parquet"])
+def test_wrong_credentials_are_bad_input(
+    s3_bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, spool: Path, name: str
+) -> None:
+    open_store(s3_bucket).create("a.parquet", b"first")
+    log_in(s3_server, monkeypatch, Login("writer", "wrong"))
+    with pytest.raises(BadInput, match="access was refused"):
+        gather_sources((f"{s3_bucket}/{name}",), spool)
+
+
+def test_long_file_arrives_whole(s3_bucket: str, spool: Path) -> None:
+    content = chance(7).randbytes(2 * CHUNK_BYTES + 4321)
+    open_store(s3_bucket).create("long.parquet", content)
+    (found,) = gather_sources((f"{s3_bucket}/long.parquet",), spool)
+    assert contents((found,)) == [content]
+    assert found.sha256 == hashlib.sha256(content).hexdigest()
+
+
+def test_answer_cut_off_in_its_middle_is_read_again(stub: StubS3, spool: Path) -> None:
+    stub.objects["/bucket/a.parquet"] = b"first" * 1000
+    stub.faults.extend(["none", "cut"])  # the file's size, then its bytes
+    assert contents(gather_sources(("s3://bucket/a.parquet",), spool)) == [b"first" * 1000]
+    assert stub.requests == [
+        "HEAD /bucket/a.parquet",
+        "GET /bucket/a.parquet",
+        "GET /bucket/a.parquet",
+    ]
+
+
+def test_expired_token_means_try_again(stub: StubS3, spool: Path) -> None:
+    stub.objects["/bucket/a.parquet"] = b"first"
+    stub.faults.extend(["none", EXPIRED])
+    with pytest.raises(TryAgain, match="have expired"):
+        gather_sources(("s3://bucket/a.parquet",), spool)
+
+
+def test_working_folder_without_room_means_try_again(s3_bucket: str, tmp_path: Path) -> None:
+    open_store(s3_bucket).create("a.parquet", bytes(2**20))
+    with (
+        small_disk(tmp_path / "disk", kibibytes=512) as disk,
+        pytest.raises(TryAgain, match="the disk is full"),
+    ):
+        gather_sources((f"{s3_bucket}/a.parquet",), disk)

@@ -1,0 +1,369 @@
+"""Input images: which are accepted, from where, and what becomes of the rest."""
+
+import hashlib
+import io
+import sqlite3
+import sys
+import zlib
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image as Pillow
+
+from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.job.job import JobLimits
+from imagekiln.steps.plan.estimate import estimate
+from imagekiln.steps.plan.input_images import DiskCache, InputImages, read_input_image
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.keys import input_image_key
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.object_store import open_filesystem
+from tests import jobs, models
+from tests.jobs import image_rows, rejected
+
+ALL = {"limits": {"rejected_share": 1, "picture_bytes": 20_000, "picture_pixels": 4096}}
+
+
+def _file(kind: str = "PNG", mode: str = "RGB", side: int = 16, **options: object) -> bytes:
+    sink = io.BytesIO()
+    noise = np.random.default_rng(3).integers(0, 256, (side, side, 3), dtype=np.uint8)
+    picture = (
+        Pillow.fromarray(noise[..., 0] * np.uint16(257))
+        if mode == "I;16"
+        else Pillow.fromarray(noise).convert(mode)
+    )
+    picture.save(sink, kind, **options)
+    return sink.getvalue()
+
+
+GOOD = _file()
+
+
+def _plan(folder: Path, pictures: object, **settings: object) -> PlanResult:
+    column = pictures if isinstance(pictures, pa.Array) else pa.array(pictures)
+    table = pa.table(
+        {"prompt": [f"prompt {place}" for place in range(len(column))], "source_image": column}
+    )
+    model = {"id": str(models.folder("sd")), "dtype": "float32"}
+    return jobs.plan(folder, table, **{"model": model, **ALL, **settings})
+
+
+def _hash(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _chunk(kind: bytes, content: bytes) -> bytes:
+    return (
+        len(content).to_bytes(4, "big")
+        + kind
+        + content
+        + zlib.crc32(kind + content).to_bytes(4, "big")
+    )
+
+
+def _bomb(width: int, height: int) -> bytes:
+    header = width.to_bytes(4, "big") + height.to_bytes(4, "big") + bytes([8, 2, 0, 0, 0])
+    data = zlib.compress(b"\0" * 10_000)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + _chunk(b"IHDR", header)
+        + _chunk(b"IDAT", data)
+        + _chunk(b"IEND", b"")
+    )
+
+
+HOSTILE = {
+    "cut off": (GOOD[:-60], "is damaged, so that it does not decode"),
+    "cut off early": (GOOD[:20], "is damaged, so that it does not decode"),
+    "a jpeg cut off": (_file("JPEG")[:-40], "is damaged, so that it does not decode"),
+    "nothing": (b"", "is no picture in PNG, JPEG, WEBP"),
+    "text": (b"/etc/passwd", "is no picture in PNG, JPEG, WEBP"),
+    "svg": (b'<svg xmlns="http://www.w3.org/2000/svg"/>', "is no picture in PNG, JPEG, WEBP"),
+    "gif": (_file("GIF"), "is no picture in PNG, JPEG, WEBP"),
+    "eps": (
+        b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n",
+        "is no picture in PNG, JPEG, WEBP",
+    ),
+    "tiff": (_file("TIFF"), "is no picture in PNG, JPEG, WEBP"),
+    "a bomb": (_bomb(60_000, 60_000), "has over 4096 pixels"),
+    "a bomb of warnings": (_bomb(10_000, 10_000), "has over 4096 pixels"),
+    "no pixels": (_bomb(0, 8), "is no picture in PNG, JPEG, WEBP"),
+    "large": (_file(side=65), "has over 4096 pixels"),
+    "heavy": (GOOD + b"\0" * 20_000, "has over 20000 bytes"),
+}
+
+
+@pytest.mark.parametrize("which", HOSTILE)
+def test_a_picture_that_cannot_be_taken_refuses_its_row_and_no_other(
+    tmp_path: Path, which: str
+) -> None:
+    content, reason = HOSTILE[which]
+    planned = _plan(tmp_path, [GOOD, content, None])
+    (refused,) = rejected(planned)
+    assert (refused["row"], refused["column"], refused["reason"]) == (1, "source_image", reason)
+    assert image_rows(planned)["source_image"].to_pylist() == [_hash(GOOD), None]
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        _file("JPEG"),
+        _file("WEBP"),
+        _file(mode="P"),
+        _file(mode="L"),
+        _file(mode="1"),
+        _file(mode="LA"),
+        _file(mode="RGBA"),
+        _file("JPEG", mode="CMYK"),
+        _file(mode="I;16"),
+    ],
+    ids=lambda content: _hash(content)[:4],
+)
+def test_every_mode_of_the_formats_is_taken(tmp_path: Path, picture: bytes) -> None:
+    planned = _plan(tmp_path, [picture])
+    assert planned.plan.counts.rejected_rows == 0
+    assert open_store(planned.uri).read(input_image_key(_hash(picture))) == picture
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.binary(),
+        pa.large_binary(),
+        pa.binary_view(),
+        pa.struct([("bytes", pa.binary()), ("path", pa.string())]),
+        pa.dictionary(pa.int32(), pa.binary()),
+    ],
+    ids=str,
+)
+def test_bytes_come_in_every_type_that_writers_have(tmp_path: Path, kind: pa.DataType) -> None:
+    struct = pa.types.is_struct(kind)
+    cell: object = {"bytes": GOOD, "path": "there/is/no/such.png"} if struct else GOOD
+    column = (
+        pa.array([GOOD, GOOD, None]).dictionary_encode()
+        if pa.types.is_dictionary(kind)
+        else pa.array([cell, cell, None], kind)
+    )
+    planned = _plan(tmp_path, column)
+    assert image_rows(planned)["source_image"].to_pylist() == [_hash(GOOD), _hash(GOOD), None]
+
+
+def test_a_struct_without_bytes_names_where_they_are(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(GOOD)
+    kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    column = pa.array([{"bytes": None, "path": str(tmp_path / "a.png")}, None], kind)
+    assert image_rows(_plan(tmp_path, column))["source_image"].to_pylist() == [_hash(GOOD), None]
+
+
+def test_bytes_and_places_of_one_picture_give_one_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.png").write_bytes(GOOD)
+    monkeypatch.chdir(tmp_path)
+    cells: list[object] = [
+        [GOOD],
+        ["a.png"],
+        [str(tmp_path / "a.png")],
+        [f"file://{tmp_path}/a.png"],
+    ]
+    ids = [
+        image_rows(_plan(tmp_path / str(place), cell))["image_id"].to_pylist()
+        for place, cell in enumerate(cells)
+    ]
+    assert ids.count(ids[0]) == 4
+    assert ids[0] != image_rows(_plan(tmp_path / "other", [_file("WEBP")]))["image_id"].to_pylist()
+    assert ids[0] != image_rows(_plan(tmp_path / "none", pa.nulls(1)))["image_id"].to_pylist()
+
+
+def test_a_picture_in_a_bucket_is_taken_and_kept_once(tmp_path: Path, s3_bucket: str) -> None:
+    bucket = open_store(s3_bucket)
+    bucket.create("in/a.png", GOOD)
+    files, path = open_filesystem(f"{s3_bucket}/in/empty.png")
+    files.pipe_file(path, b"")
+    uri = f"{s3_bucket}/in/a.png"
+    planned = _plan(
+        tmp_path,
+        [uri, uri, f"{s3_bucket}/in/none.png", f"{s3_bucket}/in/empty.png"],
+        output=s3_bucket,
+    )
+    assert image_rows(planned)["source_image"].to_pylist() == [_hash(GOOD)] * 2
+    assert [row["reason"] for row in rejected(planned)] == [
+        "is not there, or may not be read",
+        "is no picture in PNG, JPEG, WEBP",
+    ]
+    kept = [each.key for each in open_store(planned.uri).list_folder("inputs")]
+    assert kept == [input_image_key(_hash(GOOD))]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "http://169.254.169.254/latest/meta-data",
+        "https://example.com/a.png",
+        "ftp://example.com/a.png",
+        "s3://bucket/a.png::file:///etc/passwd",
+        "simplecache::s3://bucket/a.png",
+        "memory://a.png",
+        "local:///etc/passwd",
+        "github://a:b@main/a.png",
+        "hf://a/b.png",
+        "s3://bucket/" + "x" * 2000,
+    ],
+)
+def test_no_place_is_asked_but_files_and_object_stores(tmp_path: Path, name: str) -> None:
+    (refused,) = rejected(_plan(tmp_path, [name, None]))
+    assert refused["reason"] == "lies where this table may name no picture"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "none.png",
+        "\0",
+        "/dev/zero",
+        ".",
+        "/" + "x" * 300,
+        "s3:///a.png",
+        "s3://a.png",
+        "s3://bucket/",
+        "s3://",
+        "/a.png",
+    ],
+)
+def test_what_is_no_file_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.png").write_bytes(GOOD)
+    (tmp_path / "s3:").mkdir()
+    (tmp_path / "s3:" / "a.png").write_bytes(GOOD)
+    (refused,) = rejected(_plan(tmp_path, [name, None]))
+    assert refused["reason"] == "is not there, or may not be read"
+
+
+def test_a_store_that_nothing_here_reads_from_refuses_the_job_and_not_its_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "gcsfs", None)
+    with pytest.raises(BadInput, match=r"^gs://bucket: .*gcsfs.* install what this URI needs\.$"):
+        _plan(tmp_path, ["gs://bucket/a.png", None])
+
+
+def test_a_table_in_a_bucket_names_no_file_of_this_machine(tmp_path: Path, s3_bucket: str) -> None:
+    (tmp_path / "a.png").write_bytes(GOOD)
+    path = jobs.write(
+        tmp_path / "p.parquet",
+        {"prompt": ["a", "b"], "source_image": [str(tmp_path / "a.png"), None]},
+    )
+    open_store(s3_bucket).create("p.parquet", Path(path).read_bytes())
+    (refused,) = rejected(_plan(tmp_path, [None], prompts=f"{s3_bucket}/p.parquet"))
+    assert refused["reason"] == "lies where this table may name no picture"
+
+
+def test_an_image_is_read_once_however_many_rows_name_it(tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(GOOD)
+    names_read: list[str] = []
+
+    def read(name: str, table: str, limit: int) -> bytes:
+        names_read.append(name)
+        return read_input_image(name, table, limit)
+
+    column = pa.array([str(tmp_path / "a.png")] * 1000)
+    with closing(InputImages(JobLimits(), tmp_path, read=read)) as images:
+        for _ in range(3):
+            digests = images.digest_column(column, "prompts.parquet").values.to_pylist()
+            assert digests == [_hash(GOOD)] * 1000
+    assert len(names_read) == 1
+
+
+@pytest.mark.parametrize("second", [[GOOD], ["\0a.png"]], ids=["bytes", "a name with a NUL"])
+def test_a_picture_may_come_in_several_columns_and_files(
+    tmp_path: Path, second: list[object]
+) -> None:
+    for number in range(3):
+        cells = pa.array(second)
+        table = pa.table(
+            {"prompt": [f"prompt {number}"], "source_image": cells, "mask_image": cells}
+        )
+        jobs.write(tmp_path / f"p{number}.parquet", table)
+    model = {"id": str(models.folder("sd")), "dtype": "float32"}
+    more = pa.table({"prompt": ["a"], "source_image": [GOOD], "mask_image": [GOOD]})
+    jobs.write(tmp_path / "p9.parquet", more)
+    there = jobs.plan(tmp_path, None, prompts=str(tmp_path / "p*.parquet"), model=model, **ALL)
+    assert there.plan.counts.images == (4 if second == [GOOD] else 1)
+
+
+def test_planning_again_gives_the_same_plan_and_a_picture_that_changes_is_no_matter(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.png").write_bytes(GOOD)
+    first = _plan(tmp_path, [str(tmp_path / "a.png")])
+    before = jobs.files(tmp_path / "out")
+    (tmp_path / "a.png").write_bytes(_file("WEBP"))
+    again = _plan(tmp_path, [str(tmp_path / "a.png")])
+    assert again.adopted
+    assert jobs.files(tmp_path / "out") == before
+    assert first.plan == again.plan
+
+
+def test_an_estimate_looks_at_pictures_and_writes_none(tmp_path: Path) -> None:
+    asked = jobs.job(
+        tmp_path,
+        {"prompt": ["a", "b"], "source_image": [GOOD, b"x"]},
+        model={"id": str(models.folder("sd")), "dtype": "float32"},
+        **ALL,
+    )
+    assert estimate(asked).rejected_rows == 1
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "column", [[1], [True], [["a"]], [{"bytes": "a", "path": "b"}], [{"uri": "a"}]], ids=str
+)
+def test_a_column_of_another_type_is_the_tables_mistake(
+    tmp_path: Path, column: list[object]
+) -> None:
+    with pytest.raises(
+        BadInput, match=r"column 'source_image' is .*, no picture\. Write its bytes"
+    ):
+        _plan(tmp_path, column)
+
+
+def test_a_job_without_pictures_has_null_columns_and_no_folder_for_them(tmp_path: Path) -> None:
+    planned = jobs.plan(tmp_path, {"prompt": ["a"]})
+    rows = image_rows(planned)
+    assert all(
+        rows[name].null_count == 1
+        for name in ("strength", "loras", "source_image", "reference_image")
+    )
+    assert not (Path(planned.uri) / "inputs").exists()
+
+
+def test_what_was_added_is_known_and_nothing_else(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache.sqlite")
+    assert cache.get_many(["a", "b"]) == {}
+    cache.add_many({"a": "one", "'; DROP TABLE known; --": "two"})
+    cache.add_many({})
+    assert cache.get_many(["a", "b", "'; DROP TABLE known; --"]) == {
+        "a": "one",
+        "'; DROP TABLE known; --": "two",
+    }
+
+
+def test_many_keys_are_asked_for_at_once(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache.sqlite")
+    cache.add_many({str(number): "x" for number in range(100_000)})
+    assert len(cache.get_many(map(str, range(50_000, 150_000)))) == 50_000
+
+
+def test_a_disk_that_is_full_is_worth_another_try(tmp_path: Path) -> None:
+    cache = DiskCache(tmp_path / "cache.sqlite", max_pages=3)
+    with pytest.raises(TryAgain, match="planning ran out of disk"):
+        cache.add_many({str(number): "x" * 1000 for number in range(100)})
+    cache.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        cache.get_many(["a"])

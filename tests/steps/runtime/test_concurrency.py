@@ -1,0 +1,144 @@
+"""Work shared by threads."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.runtime.concurrency import (
+    DEFAULT_WORKERS,
+    ByteBudget,
+    SingleFlightCache,
+    map_ordered,
+)
+from tests.threads import threads
+
+
+def test_results_come_in_order_however_long_each_takes() -> None:
+    def slow_at_first(number: int) -> int:
+        time.sleep(0.05 if number == 0 else 0.0)
+        return number
+
+    assert list(map_ordered(slow_at_first, 30)) == list(range(30))
+
+
+def test_only_so_many_results_wait_at_a_time() -> None:
+    begun: list[int] = []
+    results = map_ordered(begun.append, 100)
+    next(results)
+    time.sleep(0.05)
+    assert len(begun) <= DEFAULT_WORKERS + 1
+    results.close()  # type: ignore[attr-defined]  # a generator
+
+
+def test_a_failure_comes_out_and_leaves_no_thread_behind() -> None:
+    before = threads()
+
+    def fails(number: int) -> int:
+        if number == 3:
+            raise TryAgain("storage did not answer")
+        return number
+
+    results: list[int] = []
+    with pytest.raises(TryAgain):
+        results.extend(map_ordered(fails, 100))
+    assert results == [0, 1, 2]
+    assert not threads() - before
+
+
+def test_as_many_calls_run_at_once_as_there_are_workers_and_no_more() -> None:
+    together = threading.Barrier(3)
+    assert len(list(map_ordered(lambda _: together.wait(timeout=30), 6, workers=3))) == 6
+    begun: list[int] = []
+    results = map_ordered(begun.append, 100, workers=3)
+    next(results)
+    time.sleep(0.05)
+    assert len(begun) <= 4
+    results.close()  # type: ignore[attr-defined]  # a generator
+
+
+def test_a_result_is_computed_once_however_many_ask() -> None:
+    calls: list[int] = []
+
+    def slow(number: int) -> int:
+        calls.append(number)
+        time.sleep(0.02)
+        return number * 2
+
+    cache = SingleFlightCache(slow, 2)
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(cache, [3] * 8)) == [6] * 8
+    assert calls == [3]
+
+
+def test_only_the_latest_results_stay() -> None:
+    calls: list[int] = []
+    cache = SingleFlightCache[int, None](calls.append, 2)
+    for number in (1, 2, 1, 3, 1, 2):
+        cache(number)
+    assert calls == [1, 2, 3, 2], "1 was used again and again, so it stays; 2 had to go"
+
+
+def test_a_failure_reaches_everybody_who_waits() -> None:
+    gate = threading.Event()
+
+    def fails(_: int) -> int:
+        gate.wait(5)
+        raise ValueError("no")
+
+    cache = SingleFlightCache(fails, 1)
+    with ThreadPoolExecutor(2) as pool:
+        results = [pool.submit(cache, 1) for _ in range(2)]
+        gate.set()
+        for result in results:
+            with pytest.raises(ValueError, match="no"):
+                result.result()
+
+
+def test_threads_never_reserve_more_than_there_is() -> None:
+    budget = ByteBudget(10)
+    lock = threading.Lock()
+    reserved = 0
+    most = 0
+
+    def work(size: int) -> None:
+        nonlocal reserved, most
+        with budget.reserve(size):
+            with lock:
+                reserved += size
+                most = max(most, reserved)
+            time.sleep(0.001)
+            with lock:
+                reserved -= size
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, [3, 4, 5, 6] * 20))
+    assert reserved == 0
+    assert 6 < most <= 10
+
+
+def test_a_request_for_more_than_there_is_runs_alone() -> None:
+    budget = ByteBudget(10)
+    inside = 0
+
+    def work(size: int) -> int:
+        nonlocal inside
+        with budget.reserve(size):
+            inside += 1
+            time.sleep(0.002)
+            together = inside
+            inside -= 1
+        return together
+
+    with ThreadPoolExecutor(4) as pool:
+        assert set(pool.map(work, [11, 1000] * 8)) == {1}
+
+
+def test_bytes_are_free_again_after_a_failure() -> None:
+    budget = ByteBudget(10)
+    with pytest.raises(LookupError), budget.reserve(10):
+        raise LookupError
+    with budget.reserve(10):
+        pass

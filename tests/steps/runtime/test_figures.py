@@ -1,0 +1,66 @@
+"""Figures as people read them."""
+
+import pytest
+
+from imagekiln.steps.runtime.figures import (
+    format_bytes,
+    format_duration,
+    format_number,
+    format_percent,
+    pluralize,
+)
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0"),
+        (0.0412, "0.0412"),
+        (3.14159, "3.14"),
+        (1520.4, "1,520"),
+        (0.00001, "1.0e-05"),
+        (99.99, "100"),
+    ],
+)
+def test_a_number_has_three_significant_digits(number: float, text: str) -> None:
+    assert format_number(number) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 bytes"),
+        (999, "999 bytes"),
+        (1500, "1.5 kB"),
+        (1.487e13, "14.9 TB"),
+        (5e18, "5,000 PB"),
+    ],
+)
+def test_a_size_has_its_unit(number: float, text: str) -> None:
+    assert format_bytes(number) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (0, "0 %"),
+        (0.125, "12.5 %"),
+        (1, "100 %"),
+        (1e-7, "under 0.1 %"),
+        (0.99999, "over 99.9 %"),
+        (0.5, "50 %"),
+    ],
+)
+def test_a_share_that_is_not_all_or_nothing_never_reads_as_that(share: float, text: str) -> None:
+    assert format_percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(41.53, "41.5 s"), (720, "12 min"), (12000, "3 h 20 min")]
+)
+def test_a_time_has_two_units_at_most(number: float, text: str) -> None:
+    assert format_duration(number) == text
+
+
+def test_one_is_singular() -> None:
+    assert [pluralize(number, "image") for number in (1, 2000)] == ["1 image", "2,000 images"]

@@ -1,0 +1,149 @@
+"""Stages in threads of their own."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import pytest
+
+from imagekiln.steps.runtime.prefetch import QueueWaits, consume_in_thread, prefetch
+from tests.threads import threads
+
+SOON = 5.0  # seconds in which what must happen at once has happened even on a busy machine
+
+
+class Counter:
+    """Counts up to `end`, and knows how far it came and whether it was closed."""
+
+    def __init__(self, end: int, pause: float = 0.0, fault: Exception | None = None) -> None:
+        self.count = 0
+        self.closed = False
+        self._end = end
+        self._pause = pause
+        self._fault = fault
+
+    def items(self) -> Iterator[int]:
+        try:
+            for number in range(self._end):
+                time.sleep(self._pause)
+                self.count += 1
+                yield number
+            if self._fault:
+                raise self._fault
+        finally:
+            self.closed = True
+
+
+def _until(condition: Callable[[], bool]) -> bool:
+    end = time.monotonic() + SOON
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()
+
+
+def test_items_come_in_order() -> None:
+    assert list(prefetch(Counter(50).items(), 2, QueueWaits())) == list(range(50))
+
+
+def test_an_error_comes_after_every_item_before_it() -> None:
+    stage = prefetch(Counter(3, fault=LookupError("lost")).items(), 1, QueueWaits())
+    assert [next(stage), next(stage), next(stage)] == [0, 1, 2]
+    with pytest.raises(LookupError, match="lost"):
+        next(stage)
+
+
+def test_producer_goes_no_further_ahead_than_its_queue_and_one_in_hand() -> None:
+    counter = Counter(50)
+    with closing(prefetch(counter.items(), 2, QueueWaits())) as stage:
+        assert next(stage) == 0
+        assert _until(lambda: counter.count == 4)  # one consumed, two in the queue, one in hand
+        time.sleep(0.3)
+        assert counter.count == 4
+
+
+def test_consumer_that_stops_early_stops_the_producer_and_leaves_no_thread() -> None:
+    before = threads()
+    counter = Counter(1000)
+    with closing(prefetch(counter.items(), 2, QueueWaits())) as stage:
+        next(stage)
+        assert threads() - before
+    assert counter.closed
+    assert counter.count < 1000
+    assert not threads() - before
+
+
+def test_consumer_that_fails_closes_every_stage_before_it() -> None:
+    before = threads()
+    first = Counter(1000)
+
+    def fails_at_the_third() -> None:
+        with closing(prefetch(first.items(), 1, QueueWaits())) as one:
+            doubled = (2 * number for number in one)
+            with closing(prefetch(doubled, 1, QueueWaits())) as two:
+                for number in two:
+                    if number == 4:
+                        raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        fails_at_the_third()
+    assert first.closed
+    assert not threads() - before
+
+
+def test_threads_are_gone_after_the_last_item() -> None:
+    before = threads()
+    list(prefetch(Counter(3).items(), 1, QueueWaits()))
+    assert not threads() - before
+
+
+def test_slow_consumer_shows_as_a_full_queue() -> None:
+    waits = QueueWaits()
+    for _ in prefetch(Counter(6).items(), 1, waits):
+        time.sleep(0.05)
+    assert waits.full_seconds > 0.1
+    assert waits.empty_seconds < waits.full_seconds
+
+
+def test_slow_producer_shows_as_an_empty_queue() -> None:
+    waits = QueueWaits()
+    list(prefetch(Counter(6, pause=0.05).items(), 1, waits))
+    assert waits.empty_seconds > 0.2
+    assert waits.full_seconds < waits.empty_seconds
+
+
+def test_items_produced_here_are_consumed_in_another_thread() -> None:
+    before = threads()
+    consumed: list[tuple[int, int]] = []
+
+    def consume(items: Iterator[int]) -> None:
+        consumed.extend((number, threading.get_ident()) for number in items)
+
+    consume_in_thread(Counter(50).items(), consume, 2, QueueWaits())
+    assert [number for number, _ in consumed] == list(range(50))
+    assert threading.get_ident() not in {thread for _, thread in consumed}
+    assert not threads() - before
+
+
+def test_items_before_an_error_of_the_producer_are_consumed() -> None:
+    consumed: list[int] = []
+    counter = Counter(3, fault=LookupError("lost"))
+    with pytest.raises(LookupError, match="lost"):
+        consume_in_thread(counter.items(), consumed.extend, 1, QueueWaits())
+    assert consumed == [0, 1, 2]
+
+
+def test_an_error_of_the_consumer_ends_the_production() -> None:
+    before = threads()
+    counter = Counter(1000)
+
+    def fails_at_the_third(items: Iterator[int]) -> None:
+        for number in items:
+            if number == 2:
+                raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        consume_in_thread(counter.items(), fails_at_the_third, 1, QueueWaits())
+    assert counter.closed
+    assert counter.count < 1000
+    assert not threads() - before

@@ -1,0 +1,111 @@
+"""Untrusted text made safe to show, and to type."""
+
+import json
+import subprocess
+
+import pytest
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.runtime.sanitize import (
+    format_command,
+    quote_shell_word,
+    sanitize_json,
+    sanitize_line,
+    sanitize_lines,
+    sanitize_page_text,
+    truncate_text,
+)
+from tests.texts import HOSTILE
+
+BAD = "\N{REPLACEMENT CHARACTER}"
+TURNED = "\u202egnp.exe\u2066 \u2028new\u2029"
+
+
+@pytest.mark.parametrize(
+    ("text", "sanitized"),
+    [
+        ("a\x00b", f"a{BAD}b"),
+        ("\x1b[31mred", f"{BAD}[31mred"),
+        ("\x1b]8;;http://evil.example\x07", f"{BAD}]8;;http://evil.example{BAD}"),
+        ("\x9b2J\x7f", f"{BAD}2J{BAD}"),
+        ("half \ud83d of a pair", f"half {BAD} of a pair"),
+        ("zażółć 画 👩‍🚀 עברית دائرة", "zażółć 画 👩‍🚀 עברית دائرة"),
+        ("", ""),
+    ],
+)
+def test_control_characters_are_replaced_and_nothing_else_changes(
+    text: str, sanitized: str
+) -> None:
+    assert sanitize_page_text(text) == sanitize_line(text) == sanitize_lines(text) == sanitized
+
+
+def test_a_line_stays_a_line() -> None:
+    assert sanitize_line("one\r\ntwo\tthree\n") == f"one{BAD}{BAD}two{BAD}three{BAD}"
+    assert sanitize_lines("one\ntwo\r") == f"one\ntwo{BAD}"
+
+
+def test_text_is_not_reordered_on_a_terminal() -> None:
+    assert sanitize_line(TURNED) == f"{BAD}gnp.exe{BAD} {BAD}new{BAD}"
+    assert sanitize_page_text(TURNED) == TURNED  # a page isolates it
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, TURNED, "\x1b[2J\x9b31m\x7f", "\ud800"])
+def test_json_means_the_same_and_shows_no_control_character(text: str) -> None:
+    sanitized = sanitize_json(json.dumps({"text": text}, ensure_ascii=False, indent=1))
+    assert json.loads(sanitized) == {"text": text}
+    assert sanitize_lines(sanitized) == sanitized
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "x" * 1_000_000])
+def test_sanitized_text_can_be_encoded(text: str) -> None:
+    assert sanitize_page_text(text + "\udfff").encode()
+    assert len(sanitize_line(text).splitlines()) == 1
+
+
+def test_long_text_is_cut_and_says_by_how_much() -> None:
+    assert truncate_text("x" * 10, 10) == "x" * 10
+    assert truncate_text("x" * 1_000_003, 3) == "xxx… and 1,000,000 more characters"
+
+
+def test_an_error_is_a_line_whatever_it_quotes() -> None:
+    forged = BadInput("s3://bucket/\x1b[2K\rrun\nFinished: all is well: names no run. Look again.")
+    assert (
+        str(forged)
+        == f"s3://bucket/{BAD}[2K{BAD}run{BAD}Finished: all is well: names no run. Look again."
+    )
+
+
+def test_an_error_of_several_sentences_is_as_many_lines() -> None:
+    assert str(BadInput("job.yaml:1: one\nforged.", "job.yaml:2: two.")).splitlines() == [
+        f"job.yaml:1: one{BAD}forged.",
+        "job.yaml:2: two.",
+    ]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "plain/run",
+        "a run; rm -rf '$HOME'",
+        "s3://bücket/🖼",
+        "it's \x1b[31mred\\",
+        "two\nlines",
+        "\u202eturned",
+        "\udcff",
+    ],
+)
+def test_a_word_reaches_the_program_as_it_was(text: str) -> None:
+    word = quote_shell_word(text)
+    assert word.isprintable()
+    command = ["bash", "-c", f"printf %s {word}"]
+    output = subprocess.run(command, check=True, capture_output=True).stdout
+    assert output.decode(errors="surrogateescape") == text
+
+
+def test_a_word_is_never_an_option() -> None:
+    assert quote_shell_word("-rf") == "./-rf"
+
+
+def test_a_command_quotes_the_run_and_no_option() -> None:
+    command = format_command("aggregate", "a run", "--failed-share", "0.5")
+    assert command == "imagekiln aggregate 'a run' --failed-share 0.5"

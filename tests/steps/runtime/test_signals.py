@@ -1,0 +1,121 @@
+"""Requests to stop."""
+
+import math
+import os
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop, Stopped, stop_on_signals
+
+SIGNALS = [signal.SIGTERM, signal.SIGINT]
+
+
+class Recorder:
+    """A signal handler that records the signals that reach it."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def __call__(self, number: int, _frame: object) -> None:
+        self.numbers.append(number)
+
+
+@pytest.fixture
+def before() -> Iterator[Recorder]:
+    """The handler from before the block."""
+    handler = Recorder()
+    earlier = {number: signal.signal(number, handler) for number in SIGNALS}
+    yield handler
+    for number, earlier_handler in earlier.items():
+        signal.signal(number, earlier_handler)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_requests_to_stop_and_nothing_else_happens(
+    number: signal.Signals, before: Recorder
+) -> None:
+    with stop_on_signals() as stop:
+        requested_before = stop.requested_at
+        os.kill(os.getpid(), number)
+        assert requested_before is None
+        assert stop.requested_at is not None
+    assert before.numbers == []
+
+
+def test_an_immediate_stop_is_raised_by_the_signal_itself(before: Recorder) -> None:
+    with pytest.raises(Stopped), stop_on_signals(at_once=True):
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert before.numbers == []
+
+
+def test_a_deferred_block_is_finished(before: Recorder) -> None:
+    with stop_on_signals(at_once=True) as stop, stop.deferred():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert stop.requested_at is not None
+    assert before.numbers == []
+
+
+def test_a_second_ctrl_c_acts_as_usual(before: Recorder) -> None:
+    with stop_on_signals():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+    assert before.numbers == [signal.SIGINT]
+
+
+def test_a_second_sigterm_changes_nothing(before: Recorder) -> None:
+    with stop_on_signals() as stop:
+        os.kill(os.getpid(), signal.SIGTERM)
+        requested_at = stop.requested_at
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert stop.requested_at == requested_at
+    assert before.numbers == []
+
+
+def test_a_second_sigterm_after_the_block_does_not_spoil_the_exit_code(before: Recorder) -> None:
+    with stop_on_signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert before.numbers == []
+
+
+@pytest.mark.parametrize("sent", [0, 1])
+def test_handlers_are_those_of_before_when_the_block_ends(sent: int, before: Recorder) -> None:
+    def fails() -> None:
+        with stop_on_signals():
+            for _ in range(sent):
+                os.kill(os.getpid(), signal.SIGINT)
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        fails()
+    assert [signal.getsignal(number) for number in SIGNALS] == [before, before]
+
+
+def test_work_without_a_request_continues_however_long_it_takes() -> None:
+    stop = Stop()
+    stop.raise_if_due(math.inf)
+    assert stop.requested_at is None
+
+
+def test_work_continues_after_a_request_while_the_time_suffices() -> None:
+    stop = Stop()
+    stop.request()
+    stop.raise_if_due(GRACE_SECONDS - 5)
+    with pytest.raises(Stopped):
+        stop.raise_if_due(GRACE_SECONDS + 1)
+
+
+def test_work_stops_when_the_grace_period_is_over() -> None:
+    stop = Stop(requested_at=time.monotonic() - GRACE_SECONDS - 1)
+    with pytest.raises(Stopped):
+        stop.raise_if_due()
+
+
+def test_a_second_request_gives_no_more_time() -> None:
+    stop = Stop(requested_at=time.monotonic() - GRACE_SECONDS - 1)
+    stop.request()
+    with pytest.raises(Stopped):
+        stop.raise_if_due()

@@ -1,0 +1,116 @@
+"""What failures of storage mean to the user."""
+
+import errno
+import os
+from pathlib import Path
+
+import botocore.exceptions
+import pytest
+
+from imagekiln.steps.errors import BadInput, Incomplete, KilnError, Missing, TryAgain
+from imagekiln.steps.storage.failures import (
+    CLIENT_SETTING_ERRORS,
+    error_code,
+    error_reason,
+    explain_storage_error,
+    translate_errors,
+)
+from imagekiln.steps.storage.local import LocalStore
+
+WHERE = "s3://bucket/run/plan.json"
+
+
+def from_store(name: str, kind: type[OSError] = OSError) -> OSError:
+    """What s3fs raises for an answer with this error code."""
+    error = kind(errno.EIO, f"{name}, the store says")
+    response = {"Error": {"Code": name, "Message": f"{name}, the store says"}}
+    error.__cause__ = botocore.exceptions.ClientError(response, "PutObject")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), TryAgain),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), TryAgain),
+        (OSError(errno.EIO, "Input/output error"), TryAgain),
+        (OSError(errno.ESTALE, "Stale file handle"), TryAgain),
+        (OSError(errno.EROFS, "Read-only file system"), BadInput),
+        (FileExistsError(errno.EEXIST, "File exists"), BadInput),
+        (PermissionError(errno.EACCES, "Permission denied"), BadInput),
+        (FileNotFoundError(errno.ENOENT, "No such file or directory"), Missing),
+        (TimeoutError(), TryAgain),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), TryAgain),
+        (from_store("ExpiredToken", PermissionError), TryAgain),
+        (from_store("TokenRefreshRequired"), TryAgain),
+        (from_store("AccessDenied", PermissionError), BadInput),
+        (from_store("NoSuchBucket", FileNotFoundError), BadInput),
+        (from_store("NoSuchKey", FileNotFoundError), Missing),
+        (from_store("NoSuchUpload", FileNotFoundError), TryAgain),
+        (from_store("InternalError"), TryAgain),
+        (from_store("SlowDown"), TryAgain),
+        (from_store("PermanentRedirect"), BadInput),
+        (from_store("InvalidBucketName"), BadInput),
+        (botocore.exceptions.NoCredentialsError(), BadInput),
+        (botocore.exceptions.ProfileNotFound(profile="night"), BadInput),
+        (botocore.exceptions.EndpointConnectionError(endpoint_url="http://x"), TryAgain),
+        (botocore.exceptions.ReadTimeoutError(endpoint_url="http://x"), TryAgain),
+        (ValueError("Invalid endpoint: x"), BadInput),
+    ],
+    ids=lambda value: (
+        value.__name__ if isinstance(value, type) else error_code(value) or repr(value)
+    ),
+)
+def test_failure_of_storage_says_whether_to_try_again(
+    error: Exception, kind: type[KilnError]
+) -> None:
+    explained = explain_storage_error(WHERE, error)
+    assert type(explained) is kind
+    assert str(explained).startswith(f"{WHERE}: ")
+    assert str(explained).endswith(".")
+    assert "\n" not in str(explained)
+
+
+@pytest.mark.parametrize("name", sorted(CLIENT_SETTING_ERRORS))
+def test_setting_errors_are_recognized_by_names_that_botocore_has(name: str) -> None:
+    assert issubclass(getattr(botocore.exceptions, name), botocore.exceptions.BotoCoreError)
+
+
+def test_other_errors_pass_unchanged() -> None:
+    for error in (KeyError("image_id"), ValueError("a bug"), RuntimeError("a bug")):
+        with pytest.raises(type(error)) as raised, translate_errors(WHERE):
+            raise error
+        assert raised.value is error
+
+
+def test_explained_error_is_not_explained_again() -> None:
+    error = Incomplete("other: is incomplete.")
+    with pytest.raises(Incomplete) as raised, translate_errors(WHERE):
+        raise error
+    assert raised.value is error
+
+
+def test_explained_failure_keeps_its_cause() -> None:
+    error = OSError(errno.EIO, "Input/output error")
+    with pytest.raises(TryAgain) as raised, translate_errors(WHERE):
+        raise error
+    assert raised.value.__cause__ is error
+
+
+def test_code_is_the_one_that_the_store_sent() -> None:
+    assert error_code(from_store("SlowDown")) == "SlowDown"
+    assert error_code(OSError(errno.EIO, "Input/output error")) == ""
+
+
+def test_reason_is_one_short_line() -> None:
+    assert error_reason(ValueError("first\nsecond")) == "first"
+    assert error_reason(ValueError("x" * 5000)) == "x" * 200
+    assert error_reason(OSError(errno.EIO, os.strerror(errno.EIO), "/some/file")) == os.strerror(
+        errno.EIO
+    )
+    assert error_reason(TimeoutError()) == "TimeoutError"
+
+
+def test_name_that_no_disk_takes_is_bad_input(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="File name too long"):
+        LocalStore(tmp_path).create("x" * 300, b"x")

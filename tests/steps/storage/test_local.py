@@ -1,0 +1,202 @@
+"""Stores on a local disk, whatever state it is in."""
+
+import errno
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.keys import PLAN_KEY
+from imagekiln.steps.runs.shard import missing_parts, read_shard
+from imagekiln.steps.storage import local, open_store
+from imagekiln.steps.storage.local import LocalStore
+from tests import jobs
+from tests.mounts import fill, make_read_only, small_disk
+
+NOBODY = 65534
+PROMPTS = {"prompt": [f"a red circle number {number}" for number in range(40)]}
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    with small_disk(tmp_path / "disk", kibibytes=1024) as folder:
+        yield folder
+
+
+def contents(folder: Path) -> list[str]:
+    """Every file below the folder, hidden ones too."""
+    return sorted(jobs.files(folder))
+
+
+def test_full_disk_takes_no_half_object(disk: Path) -> None:
+    store = LocalStore(disk)
+    store.replace("summary.json", b"old")
+    for write in (store.create, store.replace):
+        with pytest.raises(TryAgain, match=r"the disk is full\. Free some space"):
+            write("summary.json" if write == store.replace else "part", bytes(2**21))
+    assert contents(disk) == ["summary.json"]
+    assert store.read("summary.json") == b"old"
+    assert store.create("part", bytes(2**19))
+
+
+def test_planning_on_a_full_disk_can_be_run_again(disk: Path, tmp_path: Path) -> None:
+    job = jobs.job(
+        tmp_path,
+        PROMPTS,
+        output=str(disk / "out"),
+        run_id="r",
+        shard={"images": 8},
+        part={"images": 8},
+    )
+    ballast = fill(disk, kibibytes_left=32)
+    with pytest.raises(TryAgain, match="the disk is full"):
+        make_plan(job)
+    assert not open_store(str(disk / "out" / "r")).exists(PLAN_KEY)
+    ballast.unlink()
+    assert not make_plan(job).adopted
+    assert not [name for name in contents(disk) if ".writing" in name]
+
+
+def test_shard_on_a_full_disk_keeps_whole_parts_and_resumes(disk: Path, tmp_path: Path) -> None:
+    # Imported here since torch is slow to import, and other tests need none.
+    from imagekiln.steps.generate.step import generate
+
+    settings = {"steps": 1}
+    planned = jobs.plan(
+        tmp_path, PROMPTS, output=str(disk), defaults=settings, part={"images": 8}, threads=1
+    )
+    ballast = fill(disk, kibibytes_left=150)
+    with pytest.raises(TryAgain, match=r"images/00000-000\d.parquet: the disk is full") as raised:
+        generate(planned.uri, 0)
+    assert raised.value.exit_code == 75
+    store = open_store(planned.uri)
+    shard = read_shard(store, planned.plan, 0)
+    missing = missing_parts(store, shard)
+    assert 0 < len(missing) < len(shard)
+    ballast.unlink()
+    done = generate(planned.uri, 0)
+    assert done is not None
+    assert done.parts == len(missing)
+    assert missing_parts(store, shard) == []
+    assert not [name for name in contents(disk) if ".writing" in name]
+
+
+def test_read_only_disk_is_bad_input(disk: Path) -> None:
+    store = LocalStore(disk)
+    store.create("a", b"x")
+    make_read_only(disk)
+    assert store.read("a") == b"x"
+    for write in (store.create, store.replace):
+        with pytest.raises(
+            BadInput, match=r"cannot be used \(Read-only file system\)\. Choose another path"
+        ):
+            write("b", b"x")
+
+
+def test_folder_without_permission_is_bad_input() -> None:
+    with tempfile.TemporaryDirectory() as outside:  # nobody else may look into pytest's own folders
+        Path(outside).chmod(0o755)
+        store = LocalStore(Path(outside))
+        store.create("closed/a", b"x")
+        (Path(outside) / "closed/a").chmod(0)
+        (Path(outside) / "closed").chmod(0o555)
+        with powerless():
+            for action in (lambda: store.create("closed/b", b"x"), lambda: store.read("closed/a")):
+                with pytest.raises(BadInput, match=r"access was refused .*permissions") as raised:
+                    action()
+                assert raised.type is BadInput
+        (Path(outside) / "closed").chmod(0o755)
+        assert contents(Path(outside)) == ["closed/a"]
+
+
+@contextmanager
+def powerless() -> Iterator[None]:
+    """Give up root's right to ignore permissions, where the tests run as root."""
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(was)
+
+
+def test_file_where_a_folder_should_be_is_bad_input(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.create("images", b"x")
+    for action in (
+        lambda: store.create("images/00000-0000.parquet", b"x"),
+        lambda: store.replace("images/00000-0000.parquet", b"x"),
+        lambda: store.read("images/00000-0000.parquet"),
+    ):
+        with pytest.raises(BadInput, match="Choose another path"):
+            action()
+
+
+def test_folder_where_a_file_should_be_is_bad_input(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.create("plan.json/a", b"x")
+    assert not store.create("plan.json", b"x")
+    for action in (lambda: store.replace("plan.json", b"x"), lambda: store.read("plan.json")):
+        with pytest.raises(BadInput, match="Is a directory"):
+            action()
+    assert contents(tmp_path) == ["plan.json/a"]
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP])
+def test_disk_without_hard_links_is_bad_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def no_links(*_: object) -> None:  # as FAT and most object stores mounted as folders answer
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", no_links)
+    with pytest.raises(BadInput, match="has no hard links"):
+        LocalStore(tmp_path).create("a", b"x")
+    assert contents(tmp_path) == []
+
+
+def test_every_folder_that_was_made_survives_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(local, "sync_folder", synced.append)
+    store = LocalStore(tmp_path / "datasets" / "postcards")
+    store.create("images/a", b"x")
+    above = [tmp_path, tmp_path / "datasets", tmp_path / "datasets" / "postcards"]
+    assert synced == [*above, above[-1] / "images"]
+    synced.clear()
+    store.replace("images/b", b"x")
+    assert synced == [above[-1] / "images"]
+
+
+def test_folder_that_another_writer_makes_meanwhile_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Path.mkdir
+
+    def too_late(folder: Path) -> None:
+        make(folder)
+        make(folder)
+
+    monkeypatch.setattr(Path, "mkdir", too_late)
+    LocalStore(tmp_path / "a").create("b/c", b"x")
+    assert contents(tmp_path) == ["a/b/c"]
+
+
+def test_others_may_read_what_was_written(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.create("a", b"x")
+    store.replace("b", b"x")
+    assert [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("a", "b")] == [0o644, 0o644]
+
+
+def test_uri_of_a_file_names_the_same_folder_as_its_path(tmp_path: Path) -> None:
+    open_store(f"file://{tmp_path}/run").create("a", b"x")
+    assert open_store(str(tmp_path / "run")).read("a") == b"x"

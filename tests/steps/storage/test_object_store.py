@@ -1,0 +1,260 @@
+"""Stores behind fsspec: S3 above all, with what only a stub can be made to do."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.storage import object_store, open_store
+from imagekiln.steps.storage.object_store import CONFLICT_ATTEMPTS, S3_OPTIONS, ObjectStore
+from imagekiln.steps.storage.store import ObjectInfo
+from tests.network import dead_port
+from tests.s3 import READER, S3Server, forget_connections, log_in
+from tests.stub_s3 import CONFLICT, EXPIRED, SLOW_DOWN, StubS3, stub_s3
+
+MIB = 2**20
+
+
+def test_large_object_is_created_once(s3_bucket: str) -> None:
+    stores = [open_store(s3_bucket), open_store(s3_bucket)]
+    # By default, s3fs sends these in pieces.
+    contents = [bytes([number]) * (101 * MIB) for number in range(2)]
+    with ThreadPoolExecutor(2) as pool:
+        outcomes = list(
+            pool.map(lambda store, content: store.create("large", content), stores, contents)
+        )
+    assert sorted(outcomes) == [False, True]
+    assert not stores[0].create("large", contents[0])
+    assert stores[0].read("large") == contents[outcomes.index(True)]
+
+
+def test_bucket_that_does_not_exist_is_bad_input(s3_bucket: str) -> None:
+    store = open_store(f"{s3_bucket}-not")
+    for raised in (
+        failure(store.read, "a"),
+        failure(store.exists, "a"),
+        failure(store.create, "a", b"x"),
+    ):
+        assert type(raised) is BadInput
+        assert "no such bucket" in str(raised)
+
+
+def test_store_that_only_looks_before_it_writes_does_not_pass_for_conditional(
+    tmp_path: Path,
+) -> None:
+    store = open_store(f"local://{tmp_path}")
+    assert store.create("a", b"1")
+    assert store.create("a", b"2")
+
+
+@pytest.mark.parametrize("variable", ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"])
+def test_wrong_credentials_are_bad_input(
+    s3_bucket: str, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv(variable, "wrong")
+    forget_connections()
+    store = open_store(s3_bucket)
+    for raised in (
+        failure(store.read, "a"),
+        failure(store.exists, "a"),
+        failure(store.create, "a", b"x"),
+    ):
+        assert type(raised) is BadInput
+        assert "access was refused" in str(raised)
+
+
+def test_absent_credentials_are_bad_input(
+    s3_bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    forget_connections()
+    raised = failure(open_store(s3_bucket).read, "a")
+    assert type(raised) is BadInput
+    assert "AWS_ACCESS_KEY_ID" in str(raised)
+
+
+def test_reader_may_read_and_is_refused_to_write(
+    s3_bucket: str, s3_server: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    open_store(s3_bucket).create("a", b"x")
+    log_in(s3_server, monkeypatch, READER)
+    store = open_store(s3_bucket)
+    assert store.read("a") == b"x"
+    for raised in (
+        failure(store.create, "b", b"x"),
+        failure(store.replace, "a", b"y"),
+        failure(store.remove, "a"),
+    ):
+        assert type(raised) is BadInput
+        assert "Check credentials and permissions" in str(raised)
+
+
+def test_endpoint_that_is_not_a_url_is_bad_input(
+    s3_bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "nonsense")
+    forget_connections()
+    raised = failure(open_store(s3_bucket).read, "a")
+    assert type(raised) is BadInput
+    assert "AWS_ENDPOINT_URL" in str(raised)
+
+
+@pytest.mark.parametrize("uri", ["nonsense://bucket/run", "s3:///run", "s3://"])
+def test_uri_of_no_store_is_bad_input(uri: str) -> None:
+    assert isinstance(failure(lambda: open_store(uri).read("a")), BadInput)
+
+
+def test_write_that_no_server_finishes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "CALL_TIMEOUT_SECONDS", 1.0)
+    with ExitStack() as resources:
+        log_in(S3Server(f"http://127.0.0.1:{dead_port('silent', resources)}"), monkeypatch)
+        raised = failure(open_store("s3://bucket/run").create, "a", b"x")
+    assert type(raised) is TryAgain
+    assert "did not answer in time" in str(raised)
+
+
+def test_endpoint_that_cannot_be_reached_is_given_up_within_a_minute() -> None:
+    settings = S3_OPTIONS["config_kwargs"]
+    assert isinstance(settings, dict)
+    attempts = settings["retries"]["total_max_attempts"]
+    waits = sum(2**attempt for attempt in range(attempts - 1))  # botocore's, at their longest
+    assert attempts * settings["connect_timeout"] + waits <= 61
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("kind", ["refuses", "swallows", "silent"])
+def test_endpoint_that_does_not_answer_means_try_again(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    with ExitStack() as resources:
+        log_in(S3Server(f"http://127.0.0.1:{dead_port(kind, resources)}"), monkeypatch)
+        started = time.monotonic()
+        store = open_store("s3://bucket/run")
+        for raised in (
+            failure(store.read, "a"),
+            failure(store.exists, "a"),
+            failure(store.create, "a", b"x"),
+        ):
+            assert type(raised) is TryAgain
+            assert "s3://bucket/run/a" in str(raised)
+        assert time.monotonic() - started < 20
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One attempt of a second instead of many: how long is another test's business."""
+    settings = {
+        "connect_timeout": 0.5,
+        "read_timeout": 0.5,
+        "retries": {"mode": "standard", "total_max_attempts": 1},
+    }
+    monkeypatch.setitem(S3_OPTIONS, "config_kwargs", settings)
+    monkeypatch.setattr(object_store, "CALL_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(object_store, "S3FS_ATTEMPTS", 1)
+
+
+@pytest.fixture
+def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubS3]:
+    """A store that fails on request, in place of the real one."""
+    with stub_s3() as store:
+        log_in(S3Server(store.endpoint), monkeypatch)
+        yield store
+
+
+def test_write_whose_answer_was_lost_shows_as_existing(stub: StubS3) -> None:
+    stub.faults.append("lost")
+    store = open_store("s3://bucket/run")
+    assert not store.create("a", b"mine")
+    assert store.read("a") == b"mine"
+    assert stub.requests[:2] == ["PUT /bucket/run/a"] * 2
+
+
+def test_large_object_is_sent_in_one_request_that_decides_whose_it_is(stub: StubS3) -> None:
+    assert open_store("s3://bucket/run").create("large", bytes(101 * MIB))
+    assert stub.requests == ["PUT /bucket/run/large"]
+
+
+def test_request_meeting_slow_down_is_repeated(stub: StubS3) -> None:
+    stub.faults.extend([SLOW_DOWN, (500, "InternalError")])
+    assert open_store("s3://bucket/run").create("a", b"x")
+    assert stub.objects == {"/bucket/run/a": b"x"}
+
+
+def test_write_meeting_a_conflict_is_repeated(stub: StubS3) -> None:
+    stub.faults.extend([CONFLICT, CONFLICT])
+    assert open_store("s3://bucket/run").create("a", b"x")
+    assert stub.objects == {"/bucket/run/a": b"x"}
+
+
+def test_lasting_conflict_means_try_again(stub: StubS3, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(object_store, "CONFLICT_ATTEMPTS", 2)
+    stub.faults.extend([CONFLICT] * CONFLICT_ATTEMPTS)
+    assert type(failure(open_store("s3://bucket/run").create, "a", b"x")) is TryAgain
+    assert stub.objects == {}
+
+
+def test_answer_cut_off_in_its_middle_is_read_again(stub: StubS3) -> None:
+    stub.objects["/bucket/run/a"] = b"x" * 10_000
+    stub.faults.append("cut")
+    assert open_store("s3://bucket/run").read("a") == b"x" * 10_000
+
+
+def test_expired_token_means_try_again(stub: StubS3) -> None:
+    store = open_store("s3://bucket/run")
+    for action in (
+        lambda: store.read("a"),
+        lambda: store.exists("a"),
+        lambda: store.create("a", b"x"),
+    ):
+        stub.faults.append(EXPIRED)
+        raised = failure(action)
+        assert type(raised) is TryAgain
+        assert "have expired. Renew them" in str(raised)
+
+
+@pytest.mark.parametrize(
+    "code", ["PermanentRedirect", "AuthorizationHeaderMalformed", "InvalidToken"]
+)
+def test_request_that_can_never_succeed_is_bad_input(stub: StubS3, code: str) -> None:
+    stub.faults.append((400, code))
+    assert type(failure(open_store("s3://bucket/run").read, "a")) is BadInput
+
+
+def failure(action: Callable[..., object], *arguments: object) -> KilnError:
+    """What the action raises."""
+    with pytest.raises(KilnError) as raised:
+        action(*arguments)
+    return raised.value
+
+
+class Hostile:
+    """A file system whose listing has whatever keys somebody wrote."""
+
+    async_impl = False
+
+    def ls(self, path: str, **_: object) -> list[dict[str, Any]]:
+        keys = [
+            f"{path}/good",
+            f"{path}/..",
+            f"{path}/.",
+            f"{path}//",
+            f"{path}/../other",
+            "bucket/elsewhere",
+            path,
+        ]
+        return [{"name": key, "type": "file", "size": 3, "LastModified": 7} for key in keys]
+
+
+def test_listing_omits_keys_that_lead_out_of_the_folder() -> None:
+    store = ObjectStore("s3://bucket/run", "bucket/run", Hostile())
+    assert [info.key for info in store.list_folder("images")] == ["images/good"]
+    assert list(store.list_folder("")) == [ObjectInfo("good", False, 3, 7.0)]

@@ -1,0 +1,107 @@
+"""A job on a cluster from the shell: what is printed, and what the exit code says."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from imagekiln.workflows.cli.main import main
+from imagekiln.workflows.client import connect
+from tests.workflows.memory import Memory
+
+NAMESPACE = "images"
+JOB = """\
+name: postcards
+prompts: s3://prompts/*.parquet
+output: s3://datasets
+model: {id: "bundled:shapes"}
+cluster: {namespace: images, profile: gpu}
+"""
+
+
+@pytest.fixture
+def argo(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    found = Memory()
+    monkeypatch.setattr(connect, "connect", lambda *_: found)
+    return found
+
+
+@pytest.fixture
+def name(argo: Memory, tmp_path: Path) -> str:
+    """The name of a workflow that was submitted from the shell."""
+    (tmp_path / "job.yaml").write_text(JOB)
+    done = CliRunner().invoke(main, ["submit", str(tmp_path / "job.yaml"), "--output", "json"])
+    assert done.exit_code == 0, done.output
+    found = str(json.loads(done.stdout)["name"])
+    assert ("Workflow", NAMESPACE, found) in argo.objects
+    return found
+
+
+def kiln(*arguments: str) -> Result:
+    return CliRunner().invoke(main, [*arguments, "-n", NAMESPACE])
+
+
+def node(exit_code: int) -> dict[str, object]:
+    message = f"main: Error (exit code {exit_code}): prompts.parquet has no column `prompt`"
+    return {
+        "id": "a-1",
+        "type": "Pod",
+        "templateName": "plan",
+        "phase": "Failed",
+        "message": message,
+    }
+
+
+@pytest.mark.parametrize("command", ["watch", "wait", "result"])
+@pytest.mark.parametrize(
+    ("phase", "exit_code", "left_with"),
+    [("Succeeded", 0, 0), ("Failed", 2, 2), ("Failed", 3, 3), ("Error", 75, 3)],
+)
+def test_exit_code_says_how_a_workflow_ended(
+    argo: Memory, name: str, command: str, phase: str, exit_code: int, left_with: int
+) -> None:
+    argo.end(name, phase, nodes={"a-1": node(exit_code)} if exit_code else {})
+    done = kiln(command, name)
+    assert done.exit_code == left_with
+    assert done.stdout.startswith(f"images/{name}: {phase}")
+    assert ("has no column `prompt`" in done.stdout) == bool(exit_code)
+
+
+@pytest.mark.usefixtures("argo")
+@pytest.mark.parametrize("arguments", [("result",), ("wait", "--seconds", "0")])
+def test_workflow_that_has_not_ended_is_to_be_asked_for_again(
+    name: str, arguments: tuple[str, ...]
+) -> None:
+    done = kiln(*arguments, name)
+    assert (done.exit_code, done.stdout) == (75, "")
+    assert "is still Pending" in done.stderr
+
+
+def test_workflow_that_is_stopped_goes_on_by_the_command_that_is_named(
+    argo: Memory, name: str
+) -> None:
+    done = kiln("stop", name)
+    assert f"imagekiln resubmit {name}" in done.stdout
+    argo.end(name, "Failed")
+    assert kiln("resubmit", name).stdout == f"images/{name}-again-2: Pending\n"
+    assert set(kiln("list").stdout.splitlines()) == {
+        f"images/{name}: Failed",
+        f"images/{name}-again-2: Pending",
+    }
+
+
+def test_what_a_pod_logs_cannot_move_the_cursor(argo: Memory, name: str) -> None:
+    argo.end(name, "Running", nodes={"a-1": node(2)})
+    argo.logged = {f"{name}-plan-1": ["\x1b[2Jdrawn\rall is well"]}
+    done = kiln("logs", name)
+    assert done.exit_code == 0
+    assert "\x1b" not in done.stdout
+    assert "\r" not in done.stdout
+    assert done.stdout.startswith("plan: ")
+
+
+@pytest.mark.usefixtures("argo")
+def test_workflow_that_is_not_there_is_said() -> None:
+    done = kiln("watch", "nothing")
+    assert (done.exit_code, done.stderr) == (2, "nothing: not found.\n")

@@ -1,0 +1,86 @@
+"""A whole job on this machine: what is printed, as text and as JSON."""
+
+import json
+import re
+from pathlib import Path
+
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.runs.keys import SUMMARY_KEY
+from imagekiln.steps.storage import open_store
+from tests.runs import write_prompts
+from tests.workflows.cli.commands import kiln, parse_json
+
+
+def test_run_does_everything_and_says_where_to_look(job: str, tmp_path: Path) -> None:
+    done = kiln("run", job)
+    assert done.exit_code == 0
+    (run,) = (each for each in (tmp_path / "out").iterdir() if each.name != "_runs")
+    assert done.stdout == (
+        f"{run.name}: 6 of 6 images are ok.\nDataset: {run}\nReport:  {run}/report/index.html\n"
+    )
+    assert (run / "report" / "index.html").is_file()
+    plan, *progress = done.stderr.splitlines()
+    assert plan == f"Planned 6 images in 2 shards: {run}"
+    assert [json.loads(line)["done"] for line in progress][-1] == 6
+
+
+def test_run_again_has_nothing_to_do(job: str) -> None:
+    first = kiln("run", job)
+    again = kiln("run", job)
+    assert again.exit_code == 0
+    assert again.stdout == f"Already finished; nothing to do.\n{first.stdout}"
+
+
+def test_run_as_json_keeps_progress_out_of_stdout(job: str) -> None:
+    found = parse_json(kiln("run", job, "--output", "json"))
+    assert set(found) == {"uri", "summary", "before"}
+    assert found["before"] is False
+    assert found["summary"] == json.loads(open_store(str(found["uri"])).read(SUMMARY_KEY))
+
+
+def test_demo_runs_the_bundled_job(tmp_path: Path) -> None:
+    prompts = write_prompts(
+        tmp_path / "prompts.parquet", [{"prompt": "a red circle", "collection": "one"}]
+    )
+    changed = {
+        "prompts": prompts,
+        "output": tmp_path / "out",
+        "defaults.steps": 1,
+        "batch.images": 1,
+        "threads": 1,
+    }
+    done = kiln(
+        "demo", *(word for key, value in changed.items() for word in ("--set", f"{key}={value}"))
+    )
+    assert done.exit_code == 0, done.stderr
+    assert re.match(r"demo-[0-9a-f]{12}: 1 of 1 images are ok\.\nDataset: ", done.stdout)
+
+
+def test_estimate_says_what_a_job_would_take_and_writes_nothing(job: str, tmp_path: Path) -> None:
+    done = kiln("estimate", job)
+    assert done.exit_code == 0
+    assert done.stdout.splitlines() == [
+        "rows:        6 (0 rejected)",
+        "images:      6 (0 duplicates omitted)",
+        "truncated:   0 prompts",
+        "shards:      2 (2 parts in all)",
+        "gigabytes:   about 0.00, as PNG",
+        "GPU-hours:   unknown; set shard.seconds_per_image",
+    ]
+    assert not (tmp_path / "out").exists()
+
+
+def test_estimate_knows_the_cost_where_it_is_told_the_speed_and_the_price(job: str) -> None:
+    speed = ("--set", "shard.seconds_per_image=1200", "--price", "2.5")
+    assert kiln("estimate", job, *speed).stdout.splitlines()[-2:] == [
+        "GPU-hours:   2.00",
+        "cost:        5.00",
+    ]
+    found = parse_json(kiln("estimate", job, *speed, "--output", "json"))
+    assert (found["images"], found["gpu_hours"], found["cost"]) == (6, 2.0, 5.0)
+
+
+def test_schema_is_that_of_the_job_file() -> None:
+    found = parse_json(kiln("schema"))
+    assert found == Job.model_json_schema()
+    assert found["additionalProperties"] is False

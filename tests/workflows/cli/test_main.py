@@ -1,0 +1,194 @@
+"""All commands: how they are listed, and the exit code that each end of a command has."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from imagekiln.steps.maintain import verify as verification
+from imagekiln.steps.runs.keys import part_key, stats_key
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+from imagekiln.workflows.cli.main import main
+from tests.steps.generate.diffusion.test_device import ABSENT
+from tests.workflows.cli.commands import kiln, plan_run
+
+COMMANDS = {
+    "On this machine": ["run", "estimate", "tune", "demo", "schema"],
+    "On a cluster": [
+        "doctor", "submit", "watch", "wait", "result", "list", "logs", "stop", "resubmit",
+        "apply", "render",
+    ],
+    "Schedules": ["schedule", "suspend", "resume", "backfill"],
+    "After a run": ["verify", "retry", "reproduce", "diff", "gc"],
+    "Steps that pods run": ["plan", "generate", "aggregate", "fetch", "outcome"],
+}  # fmt: skip
+ALL_COMMANDS = [command for commands in COMMANDS.values() for command in commands]
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("-h",)], ids=str)
+def test_help_lists_every_command_under_its_purpose(arguments: tuple[str, ...]) -> None:
+    text = kiln(*arguments).output
+    sections = re.findall(r"^([A-Z][\w ]+):\n((?:  .+\n)+)", text, re.MULTILINE)
+    listed = {title: re.findall(r"^  (\w+)", body, re.MULTILINE) for title, body in sections}
+    assert {title: listed[title] for title in listed if title != "Options"} == COMMANDS
+    assert list(listed) == ["Options", *COMMANDS]
+
+
+def test_every_summary_is_whole_and_fits_a_terminal() -> None:
+    lines = kiln("--help").output.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert not any(line.endswith("...") and "Usage" not in line for line in lines)
+
+
+@pytest.mark.parametrize("command", ALL_COMMANDS)
+def test_every_parameter_of_a_command_has_help_and_every_command_an_example(command: str) -> None:
+    done = kiln(command, "--help")
+    assert done.exit_code == 0
+    assert f"Examples:\n  imagekiln {command}" in done.output
+    assert max(map(len, done.output.splitlines())) <= 100
+    for parameter in main.commands[command].params:
+        assert getattr(parameter, "help", None), parameter.name
+
+
+@pytest.mark.parametrize(
+    ("words", "completions"),
+    [
+        ("imagekiln su", {"plain,submit", "plain,suspend"}),
+        ("imagekiln run --da", {"plain,--date"}),
+        ("imagekiln plan --device c", {"plain,cpu", "plain,cuda"}),
+        ("imagekiln run jo", {"file,jo"}),
+    ],
+)
+def test_shell_completion_knows_commands_options_and_files(
+    words: str, completions: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_IMAGEKILN_COMPLETE", "bash_complete")
+    monkeypatch.setenv("COMP_WORDS", words)
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))
+    done = CliRunner().invoke(main, prog_name="imagekiln")
+    assert set(done.output.split()) == completions
+
+
+def test_version_is_that_of_the_package() -> None:
+    assert version("imagekiln") in kiln("--version").output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (
+            ("plan", "{job}", "--set", "model.dtype=bf16"),
+            2,
+            'model.dtype is "bf16"; write "bfloat16".',
+        ),
+        (("plan", "{folder}/absent.yaml"), 2, "{folder}/absent.yaml: no such file"),
+        (
+            ("plan", "{job}", "--set", "prompts={folder}/absent.parquet"),
+            2,
+            "{folder}/absent.parquet: no such file",
+        ),
+        (
+            ("run", "{job}", "--set", "model.id={folder}/absent"),
+            2,
+            "{folder}/absent: no such model folder",
+        ),
+        (("estimate", "{job}", "--set", "nosuch=1"), 2, "--set nosuch: nosuch is not a setting"),
+        (("generate", "{run}", "--shard", "99"), 2, "{run}: has shards 0 to 2, not 99."),
+        (("generate", "{folder}/absent", "--shard", "0"), 2, "{folder}/absent: holds no plan"),
+        (("aggregate", "{folder}/absent"), 2, "{folder}/absent: holds no plan"),
+        (("verify", "{folder}/absent"), 2, "{folder}/absent: holds no plan"),
+        (("generate", "{run}"), 2, "Missing option '--shard'"),
+        (("generate", "{run}", "--shard", "one"), 2, "'one' is not a valid integer"),
+        (("plan", "{job}", "--output", "xml"), 2, "'xml' is not one of 'text', 'json'"),
+        (("aggregate", "{run}", "--failed-share", "2"), 2, "2.0 is not in the range 0<=x<=1"),
+        (("nosuch",), 2, "No such command 'nosuch'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
+)
+def test_mistakes_exit_2_with_a_sentence_and_nothing_on_stdout(
+    arguments: tuple[str, ...], code: int, sentence: str, job: str, store: Store, tmp_path: Path
+) -> None:
+    given = {"job": job, "run": store.uri, "folder": str(tmp_path)}
+    done = kiln(*(word.format(**given) for word in arguments))
+    assert done.exit_code == code
+    assert done.stdout == ""
+    assert sentence.format(**given) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("output", ["text", "json"])
+@pytest.mark.parametrize("command", ["aggregate", "verify"])
+def test_an_incomplete_run_exits_3(command: str, output: str, store: Store) -> None:
+    store.remove(part_key(0, 0))
+    done = kiln(command, store.uri, "--output", output)
+    assert (done.exit_code, done.stdout) == (3, "")
+    assert part_key(0, 0) in done.stderr
+
+
+def test_what_may_work_another_time_exits_75(job: str) -> None:
+    done = kiln("run", job, "--set", f"device={ABSENT}")
+    assert (done.exit_code, done.stdout) == (75, "")
+    assert f"device '{ABSENT}' is not there" in done.stderr
+
+
+def test_a_bug_of_ours_exits_1_and_is_not_hidden(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_uri: str) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(verification, "verify", broken)
+    done = kiln("verify", store.uri)
+    assert done.exit_code == 1
+    assert isinstance(done.exception, ZeroDivisionError)
+
+
+@pytest.fixture
+def generating(job: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A run whose only shard a process of its own is making, part after part, for minutes."""
+    many = {"defaults.steps": 300, "defaults.images_per_prompt": 50}
+    changed = {**many, "shard.images": 300, "part.images": 1, "batch.images": 1}
+    options = [word for key, value in changed.items() for word in ("--set", f"{key}={value}")]
+    run = plan_run(job, *options)
+    command = [sys.executable, "-m", "imagekiln", "generate", run, "--shard", "0"]
+    with subprocess.Popen(
+        command, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        yield run, process
+        process.kill()
+
+
+def test_sigterm_ends_a_pod_with_75_and_what_was_made_is_kept(
+    generating: tuple[str, subprocess.Popen[str]],
+) -> None:
+    run, process = generating
+    end = time.monotonic() + 120
+    while (
+        not open_store(run).exists(part_key(0, 1))
+        and process.poll() is None
+        and time.monotonic() < end
+    ):
+        time.sleep(0.05)
+    os.kill(process.pid, signal.SIGTERM)
+    asked = time.monotonic()
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 75, stderr
+    assert time.monotonic() - asked < 20
+    assert re.search(r"shard 0 was stopped with \d+ parts left. Run it again\.\n$", stderr)
+    assert {json.loads(line)["event"] for line in stderr.splitlines()[:-1]} <= {"progress"}, (
+        "a library talks"
+    )
+    told = json.loads(open_store(run).read(stats_key(0)))
+    assert told["parts"] >= 2
+    assert open_store(run).exists(part_key(0, told["parts"] - 1))
+    assert not open_store(run).exists(part_key(0, told["parts"]))

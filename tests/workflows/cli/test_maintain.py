@@ -1,0 +1,144 @@
+"""The commands for a run after its end: what they print, and their exit codes."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.keys import REPORT_KEY, SUMMARY_KEY, stats_key
+from imagekiln.steps.runs.parts import part_to_parquet
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+from tests.faults import failing, manifests
+from tests.jobs import files
+from tests.runs import PROMPTS, encoded, fill, not_ok, planned
+from tests.workflows.cli.commands import kiln, parse_json
+
+
+@pytest.fixture
+def failed(tmp_path: Path) -> PlanResult:
+    """A run of which two images failed, accepted at that."""
+    there = planned(tmp_path, str(tmp_path / "out"))
+    fill(there, {3: not_ok(3), 9: not_ok(9)})
+    aggregate(there.uri, 0.1)
+    return there
+
+
+def test_retry_says_what_it_made_again(failed: PlanResult) -> None:
+    done = kiln("retry", failed.uri)
+    assert done.exit_code == 0, done.output
+    assert done.stdout == f"Round 1: 2 images. {failed.plan.run_id}: 20 of 20 images are ok.\n"
+    assert f"Planned 2 images in 1 shard: {failed.uri}/retry-1" in done.stderr
+    again = kiln("retry", failed.uri)
+    assert (again.exit_code, again.stdout.partition(".")[0]) == (0, "Nothing left to retry")
+
+
+def test_retry_asparse_json(failed: PlanResult) -> None:
+    found = parse_json(kiln("retry", failed.uri, "--output", "json"))
+    assert {key: found[key] for key in ("uri", "round", "images")} == {
+        "uri": failed.uri,
+        "round": 1,
+        "images": 2,
+    }
+
+
+def test_retry_that_fails_again_is_incomplete(tmp_path: Path) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"))
+    fill(there, {3: not_ok(3)})
+    assert kiln("aggregate", there.uri).exit_code == 3
+    with failing(str(PROMPTS[3]["prompt"])):
+        done = kiln("retry", there.uri)
+    assert done.exit_code == 3
+    assert "1 of 20 images are not ok: 1 failed (ValueError: cannot draw" in done.stderr
+
+
+def test_aggregate_of_a_round_leaves_the_run_s_report_for_argo(
+    failed: PlanResult, tmp_path: Path
+) -> None:
+    kiln("retry", failed.uri)
+    assert (
+        kiln("aggregate", f"{failed.uri}/retry-1", "--outputs", str(tmp_path / "left")).exit_code
+        == 0
+    )
+    assert (tmp_path / "left" / REPORT_KEY).read_bytes() == open_store(failed.uri).read(REPORT_KEY)
+
+
+def test_reproduced_image_with_equal_bytes_is_a_success(store: Store, tmp_path: Path) -> None:
+    name = str(manifests(store.uri)[0]["image_id"])
+    done = kiln("reproduce", store.uri, name, "--to", str(tmp_path / "a.png"))
+    assert (done.exit_code, done.stdout) == (
+        0,
+        f"{name}: the bytes are equal.\nWritten: {tmp_path}/a.png\n",
+    )
+    assert (
+        parse_json(
+            kiln("reproduce", store.uri, name, "--to", str(tmp_path / "a.png"), "--output", "json")
+        )["equal"]
+        == "bytes"
+    )
+
+
+def test_reproduced_image_that_differs_exits_3_and_says_how(store: Store, tmp_path: Path) -> None:
+    name = str(manifests(store.uri)[0]["image_id"])
+    part = read_shard(store, load_plan(store), 0)[0]
+    store.replace(part.key, part_to_parquet(part.rows, [encoded(place) for place in range(4)]))
+    aggregate(store.uri)
+    told = json.loads(store.read(stats_key(0))) | {"device": "a GPU"}
+    store.replace(stats_key(0), json.dumps(told).encode())
+    done = kiln("reproduce", store.uri, name, "--to", str(tmp_path / "a.png"))
+    assert done.exit_code == 3
+    assert "pixels differ by " in done.stdout
+    assert "device: a GPU then, cpu now" in done.stdout
+    assert "torch" not in done.stdout, "what is the same is no reason"
+    found = parse_json(
+        kiln("reproduce", store.uri, name, "--to", str(tmp_path / "a.png"), "--output", "json"), 3
+    )
+    assert found["equal"] == "nothing"
+
+
+def test_diff_says_its_numbers_and_where_its_page_is(store: Store, tmp_path: Path) -> None:
+    done = kiln("diff", store.uri, store.uri, "--to", str(tmp_path / "page"))
+    assert done.exit_code == 0, done.output
+    assert "in both:      20 images\n" in done.stdout
+    assert done.stdout.endswith(f"Page: {tmp_path}/page/index.html\n")
+    found = parse_json(
+        kiln("diff", store.uri, store.uri, "--to", str(tmp_path / "page"), "--output", "json")
+    )
+    assert (found["both"], found["rms"]) == (20, 0.0)
+
+
+def test_gc_lists_and_removes_only_when_told(tmp_path: Path) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"))
+    fill(there)
+    before = files(tmp_path / "out")
+    assert kiln("gc", str(tmp_path / "out")).stdout == "Nothing to remove.\n"
+    done = kiln("gc", str(tmp_path / "out"), "--older-than", "0")
+    assert f"{there.uri}: unfinished, {len(before)} objects" in done.stdout
+    assert "To remove with --remove" in done.stdout
+    assert files(tmp_path / "out") == before
+    found = parse_json(
+        kiln("gc", str(tmp_path / "out"), "--older-than", "0", "--remove", "--output", "json")
+    )
+    assert found["removed"] is True
+    assert not any((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["retry", "RUN"], ["reproduce", "RUN", "0" * 32], ["diff", "RUN", "RUN", "--to", "page"]],
+    ids=lambda words: words[0],
+)
+def test_where_no_run_is_exit_code_2_says_so(arguments: list[str], tmp_path: Path) -> None:
+    done = kiln(*[word.replace("RUN", str(tmp_path / "none")) for word in arguments])
+    assert done.exit_code == 2
+    assert "holds no plan" in done.stderr
+
+
+def test_verify_as_json_counts_what_was_read(store: Store) -> None:
+    size = json.loads(store.read(SUMMARY_KEY))["bytes"]
+    found = parse_json(kiln("verify", store.uri, "--output", "json"))
+    assert found == {"run": store.uri, "images": 20, "ok": 20, "bytes": size}

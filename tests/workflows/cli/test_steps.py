@@ -1,0 +1,133 @@
+"""The steps one by one: what each prints, as text and as JSON."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.job.reader import read_job
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.keys import PLAN_KEY, SUMMARY_KEY, stats_key
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+from tests.runs import encoded, fill, not_ok, write_prompts
+from tests.workflows.cli.commands import ROWS, kiln, parse_json, plan_run
+
+
+def test_plan_says_what_was_planned_and_where(job: str, tmp_path: Path) -> None:
+    done = kiln("plan", job)
+    assert done.exit_code == 0
+    assert re.fullmatch(
+        rf"Planned 6 images in 2 shards: {tmp_path}/out/tiny-[0-9a-f]{{12}}\n", done.stdout
+    )
+    assert done.stderr == ""
+
+
+def test_plan_finds_its_own_plan_again(job: str) -> None:
+    kiln("plan", job)
+    assert kiln("plan", job).stdout.startswith("Reused the plan of 6 images in 2 shards: ")
+
+
+def test_plan_counts_the_rows_that_made_no_image(tmp_path: Path, job: str) -> None:
+    rows = [*ROWS, {"prompt": "", "id": "a"}, ROWS[0], {"prompt": "word " * 60, "id": "b"}]
+    write_prompts(tmp_path / "prompts.parquet", rows)
+    done = kiln("plan", job, "--set", "limits.rejected_share=1", "--set", "shard.images=100")
+    assert done.stdout.startswith(
+        "Planned 7 images in 1 shard, 1 rows rejected, 1 duplicates omitted, "
+        "1 prompts truncated by the model: "
+    )
+
+
+def test_plan_as_json_is_the_plan_and_its_place(job: str) -> None:
+    found = parse_json(kiln("plan", job, "--output", "json"))
+    assert set(found) == {"plan", "uri", "adopted"}
+    assert found["adopted"] is False
+    assert found["plan"] == json.loads(open_store(str(found["uri"])).read(PLAN_KEY))
+
+
+def test_generate_says_what_it_made(job: str) -> None:
+    run = plan_run(job)
+    done = kiln("generate", run, "--shard", "1")
+    assert done.exit_code == 0
+    assert re.fullmatch(
+        r"Shard 1: 2 images, \d+\.\d\d images/s on cpu(, busy [\w. ]+ % of the time)?\.\n",
+        done.stdout,
+    )
+    assert kiln("generate", run, "--shard", "1").stdout == "Nothing is missing.\n"
+
+
+def test_generate_as_json_is_the_shard_s_statistics(job: str) -> None:
+    run = plan_run(job)
+    found = parse_json(kiln("generate", run, "--shard", "0", "--output", "json"))
+    assert found == json.loads(open_store(run).read(stats_key(0)))
+    again = kiln("generate", run, "--shard", "0", "--output", "json")
+    assert json.loads(again.stdout) is None
+
+
+def test_generate_tells_its_progress_on_stderr_and_in_argo_s_file(
+    job: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = plan_run(job)
+    monkeypatch.setenv("ARGO_PROGRESS_FILE", str(tmp_path / "progress"))
+    done = kiln("generate", run, "--shard", "0")
+    lines = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [(line["event"], line["done"], line["total"]) for line in lines] == [
+        ("progress", 0, 4),
+        ("progress", 0, 4),
+        ("progress", 4, 4),
+    ]
+    assert (tmp_path / "progress").read_text() == "4/4\n"
+
+
+def test_steps_one_by_one_make_the_dataset(job: str) -> None:
+    run = plan_run(job)
+    for shard in ("0", "1"):
+        kiln("generate", run, "--shard", shard)
+    name = Path(run).name
+    assert kiln("aggregate", run).stdout == f"{name}: 6 of 6 images are ok.\n"
+    size = json.loads(open_store(run).read(SUMMARY_KEY))["bytes"]
+    assert kiln("verify", run).stdout == f"{run}: 6 of 6 images verified, {size:,} bytes.\n"
+
+
+def test_aggregate_as_json_is_the_summary(store: Store) -> None:
+    assert parse_json(kiln("aggregate", store.uri, "--output", "json")) == json.loads(
+        store.read(SUMMARY_KEY)
+    )
+
+
+def test_images_that_are_not_ok_exit_3_until_they_are_accepted(job: str) -> None:
+    rows = [
+        {**row, "sampler": "flow_euler" if place == 0 else None} for place, row in enumerate(ROWS)
+    ]
+    write_prompts(Path(job).with_name("prompts.parquet"), rows)
+    done = kiln("run", job)
+    assert done.exit_code == 3
+    command = re.search(
+        r"To accept them: imagekiln (aggregate \S+ --failed-share 0.167)", done.stderr
+    )
+    assert command is not None
+    accepted = kiln(*command[1].split())
+    assert accepted.exit_code == 0
+    assert accepted.stdout.endswith(": 5 of 6 images are ok, 1 failed.\n")
+
+
+def test_images_of_parts_made_by_hand_are_shown_by_status(job: str) -> None:
+    there = make_plan(read_job(job, ["limits.failed_share=1"]))
+    fill(there, {0: not_ok(0), 1: not_ok(1, "blank", "one colour"), 2: encoded(9)})
+    done = kiln("aggregate", there.uri)
+    assert done.stdout.endswith(": 4 of 6 images are ok, 1 blank, 1 failed.\n")
+
+
+def test_what_gates_found_is_accepted_by_their_names(job: str) -> None:
+    there = make_plan(read_job(job, ["limits.failed_share=1", "gates.blank.share=0.1"]))
+    fill(there, {1: not_ok(1, "blank", "one colour")})
+    failed = kiln("aggregate", there.uri)
+    assert failed.exit_code == 3
+    assert failed.stderr.endswith(
+        f"To accept them: imagekiln aggregate {there.uri} --accept blank\n"
+    )
+    assert kiln("aggregate", there.uri, "--accept", "blank").stdout.endswith(
+        ": 5 of 6 images are ok, 1 blank.\n"
+    )
+    assert "the job has no such gate" in kiln("aggregate", there.uri, "--accept", "bland").stderr

@@ -1,0 +1,262 @@
+"""The plan command as a pod runs it: the job out of the environment, and short texts for Argo."""
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.storage import open_store
+from imagekiln.workflows.cli.main import main
+from imagekiln.workflows.templates.child_workflows import MAX_PODS
+from tests.runs import fill, not_ok
+
+JOB = """
+name: shapes
+prompts: bundled:prompts.parquet
+output: {output}
+model: {{id: "bundled:shapes", dtype: float32}}
+shard: {{images: 64}}
+{more}
+"""
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def _plan(tmp_path: Path, job: str, *options: str, **variables: str) -> Result:
+    environment = {"IMAGEKILN_JOB": _encoded(job)} | variables
+    return CliRunner(env=environment).invoke(
+        main, ["plan", "--argo", "--device", "cpu", "--outputs", str(tmp_path / "out"), *options]
+    )
+
+
+def _job(tmp_path: Path, more: str = "") -> str:
+    return JOB.format(output=json.dumps(str(tmp_path / "runs")), more=more)
+
+
+def _outputs(tmp_path: Path) -> dict[str, str]:
+    return {path.name: path.read_text(encoding="utf-8") for path in (tmp_path / "out").iterdir()}
+
+
+def _plan_file(run: str) -> dict[str, object]:
+    content = json.loads((Path(run) / "plan.json").read_bytes())
+    assert isinstance(content, dict)
+    return content
+
+
+def test_pod_plans_and_leaves_what_argo_needs(tmp_path: Path) -> None:
+    done = _plan(
+        tmp_path, _job(tmp_path, "cluster: {parallelism: 3, priority: 7, priority_class: nights}")
+    )
+    assert done.exit_code == 0, done.output
+    left = _outputs(tmp_path)
+    shards = len(_list(_plan_file(left["run"])["shards"]))
+    assert 0 < shards <= MAX_PODS
+    assert left == {
+        "run": left["run"],
+        "pods": str(shards),
+        "pods_here": str(shards),
+        "workflows": "0",
+        "parallelism": "3",
+        "priority": "7",
+        "priority_class": "nights",
+        "images": "135",
+    }
+
+
+def test_run_is_the_same_whatever_the_cluster_settings_and_the_plan_holds_none(
+    tmp_path: Path,
+) -> None:
+    runs = set()
+    for more in ("", "cluster: {profile: h100, parallelism: 3, priority: 7}"):
+        assert _plan(tmp_path, _job(tmp_path, more)).exit_code == 0
+        runs.add(_outputs(tmp_path)["run"])
+    assert len(runs) == 1
+    assert "cluster" not in _dict(_plan_file(runs.pop())["job"])
+
+
+def test_finished_run_has_no_shards_left(tmp_path: Path) -> None:
+    assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
+    (Path(_outputs(tmp_path)["run"]) / "_SUCCESS").write_text("done\n", encoding="utf-8")
+    assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
+    assert (_outputs(tmp_path)["pods"], _outputs(tmp_path)["pods_here"]) == ("0", "0")
+
+
+def test_night_with_nothing_new_has_no_shards(tmp_path: Path) -> None:
+    assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
+    first = Path(_outputs(tmp_path)["run"])
+    fill(PlanResult(load_plan(open_store(str(first))), str(first), adopted=True))
+    aggregate(str(first))
+    done = _plan(tmp_path, _job(tmp_path, "skip_existing: true\nrun_id: tonight"))
+    assert done.exit_code == 0, done.output
+    assert "135 already in earlier runs" in done.output
+    left = _outputs(tmp_path)
+    assert (left["images"], left["pods"], left["pods_here"], left["workflows"]) == (
+        "0",
+        "0",
+        "0",
+        "0",
+    )
+    assert aggregate(left["run"]).images == 0
+
+
+def test_date_names_the_run_and_twice_gives_the_same(tmp_path: Path) -> None:
+    for _ in range(2):
+        assert (
+            _plan(tmp_path, _job(tmp_path), IMAGEKILN_LOGICAL_DATE="2026-11-21T00:30:00Z").exit_code
+            == 0
+        )
+        assert Path(_outputs(tmp_path)["run"]).name == "shapes-20261121T003000Z"
+
+
+def test_date_fills_the_prompts_places_in_the_time_zone(tmp_path: Path) -> None:
+    job = _job(tmp_path).replace("bundled:prompts.parquet", f"{tmp_path}/{{date}}/*.parquet")
+    done = _plan(
+        tmp_path,
+        job,
+        IMAGEKILN_LOGICAL_DATE="2026-11-20T23:30:00Z",
+        IMAGEKILN_TIMEZONE=_encoded("Asia/Tokyo"),
+    )
+    assert done.exit_code == 2
+    assert f"{tmp_path}/2026-11-21/*.parquet" in done.output
+
+
+def test_parameters_go_on_top_of_the_job(tmp_path: Path) -> None:
+    settings = _encoded("batch.images=2\n\n defaults.negative_prompt={{a}} 'b' \"c\" $(d)\n")
+    done = _plan(
+        tmp_path, _job(tmp_path), IMAGEKILN_SETTINGS=settings, IMAGEKILN_RUN_ID=_encoded(" mine ")
+    )
+    assert done.exit_code == 0, done.output
+    run = _outputs(tmp_path)["run"]
+    job = _dict(_plan_file(run)["job"])
+    assert Path(run).name == job["run_id"] == "mine"
+    assert _dict(job["batch"])["images"] == 2
+    assert _dict(job["defaults"])["negative_prompt"] == "{{a}} 'b' \"c\" $(d)"
+    assert job["device"] == "cpu"
+
+
+def test_event_gives_settings_as_a_list(tmp_path: Path) -> None:
+    settings = _encoded(json.dumps(["batch.images=2", 'defaults.negative_prompt=a "b"', ""]))
+    assert _plan(tmp_path, _job(tmp_path), IMAGEKILN_SETTINGS=settings).exit_code == 0
+    job = _dict(_plan_file(_outputs(tmp_path)["run"])["job"])
+    assert _dict(job["batch"])["images"] == 2
+    assert _dict(job["defaults"])["negative_prompt"] == 'a "b"'
+
+
+def test_job_is_read_from_where_job_uri_says(tmp_path: Path, s3_bucket: str) -> None:
+    open_store(s3_bucket).create("jobs/shapes.yaml", _job(tmp_path).encode())
+    done = _plan(tmp_path, "", IMAGEKILN_JOB_URI=_encoded(f"{s3_bucket}/jobs/shapes.yaml"))
+    assert done.exit_code == 0, done.output
+    missing = _plan(tmp_path, "", IMAGEKILN_JOB_URI=_encoded(f"{s3_bucket}/jobs/none.yaml"))
+    assert missing.exit_code == 2
+    assert "jobs/none.yaml" in missing.output
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"IMAGEKILN_JOB": ""}, "neither job nor job-uri"),
+        ({"IMAGEKILN_JOB_URI": _encoded("s3://jobs/a.yaml")}, "both job and job-uri"),
+        ({"IMAGEKILN_JOB": "{{=sprig.b64enc(x)}}"}, "IMAGEKILN_JOB"),
+        ({"IMAGEKILN_LOGICAL_DATE": "{{workflow.scheduledTime}}"}, "is not an ISO 8601 date"),
+        (
+            {"IMAGEKILN_LOGICAL_DATE": "2026-11-21", "IMAGEKILN_TIMEZONE": _encoded("Mars/Phobos")},
+            "Mars/Phobos",
+        ),
+        ({"IMAGEKILN_RUN_ID": _encoded("a b")}, "run_id"),
+        ({"IMAGEKILN_RETRY": _encoded("{{x}}")}, "Write true"),
+        ({"IMAGEKILN_SETTINGS": _encoded("device=mps")}, "device"),
+        ({"IMAGEKILN_SETTINGS": _encoded('["device=cpu"')}, "is not a JSON list"),
+        ({"IMAGEKILN_SETTINGS": _encoded("[1]")}, "settings: is not a list of strings"),
+        ({"IMAGEKILN_SETTINGS": _encoded("prompts=x/{date}.parquet")}, "needs a date"),
+    ],
+)
+def test_parameter_that_cannot_be_is_said_and_never_retried(
+    variables: dict[str, str], said: str, tmp_path: Path
+) -> None:
+    done = _plan(tmp_path, _job(tmp_path), **variables)
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def _with_failures(tmp_path: Path, *bad: int) -> str:
+    """A run of the job in which these images failed, accounted for."""
+    assert _plan(tmp_path, _job(tmp_path, "limits: {failed_share: 1}")).exit_code == 0
+    run = _outputs(tmp_path)["run"]
+    there = PlanResult(load_plan(open_store(run)), run, adopted=True)
+    fill(there, {place: not_ok(place) for place in bad})
+    aggregate(run)
+    return run
+
+
+@pytest.mark.parametrize("by", ["option", "parameter"])
+def test_retry_plans_a_round_of_the_run_and_hands_it_out_as_the_run(
+    by: str, tmp_path: Path
+) -> None:
+    run = _with_failures(tmp_path, 3, 100)
+    options = ("--retry",) if by == "option" else ()
+    variables = {} if by == "option" else {"IMAGEKILN_RETRY": _encoded(" True ")}
+    for _ in range(2):  # asked for twice, it is the same round
+        done = _plan(tmp_path, _job(tmp_path, "limits: {failed_share: 1}"), *options, **variables)
+        assert done.exit_code == 0, done.output
+        left = _outputs(tmp_path)
+        assert (left["run"], left["pods"], left["pods_here"], left["images"]) == (
+            f"{run}/retry-1",
+            "1",
+            "1",
+            "2",
+        )
+    assert _plan_file(f"{run}/retry-1")["round"] == 1
+
+
+def test_retry_where_nothing_is_left_needs_no_pods_and_hands_out_the_run(tmp_path: Path) -> None:
+    run = _with_failures(tmp_path)
+    done = _plan(tmp_path, _job(tmp_path, "limits: {failed_share: 1}"), "--retry")
+    assert done.exit_code == 0, done.output
+    assert done.stdout == f"Nothing left to retry: {run}\n"
+    left = _outputs(tmp_path)
+    assert (left["run"], left["pods"], left["pods_here"], left["workflows"], left["images"]) == (
+        run,
+        "0",
+        "0",
+        "0",
+        "0",
+    )
+    assert not (Path(run) / "retry-1").exists()
+
+
+def test_retry_of_a_run_that_is_not_there_plans_nothing(tmp_path: Path) -> None:
+    done = _plan(tmp_path, _job(tmp_path), "--retry")
+    assert done.exit_code == 2
+    assert "there is no such run to retry" in done.output
+    assert not (tmp_path / "runs").exists()
+
+
+def test_retry_of_a_run_that_was_never_aggregated_is_incomplete(tmp_path: Path) -> None:
+    assert _plan(tmp_path, _job(tmp_path)).exit_code == 0
+    done = _plan(tmp_path, _job(tmp_path), "--retry")
+    assert done.exit_code == 3
+    assert "imagekiln aggregate" in done.output
+
+
+@pytest.mark.parametrize("sign", ["{{", "}}", "$("])
+def test_output_that_argo_would_read_as_its_own_is_refused(sign: str, tmp_path: Path) -> None:
+    done = _plan(tmp_path, JOB.format(output=json.dumps(str(tmp_path / f"a{sign}b")), more=""))
+    assert done.exit_code == 2
+    assert "Argo cannot pass this URI" in done.output
+
+
+def _list(value: object) -> list[object]:
+    assert isinstance(value, list)
+    return value
+
+
+def _dict(value: object) -> dict[str, object]:
+    assert isinstance(value, dict)
+    return value

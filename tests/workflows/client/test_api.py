@@ -1,0 +1,55 @@
+"""Object names in URLs, and the log stream of Argo's server."""
+
+from collections.abc import Iterator
+from typing import cast
+
+import pytest
+
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.workflows.client.argo_server import ArgoServer
+from imagekiln.workflows.client.http import ApiConnection
+from imagekiln.workflows.client.kubernetes import KubernetesApi
+
+
+class Stream:
+    """A connection that answers every request with the same lines."""
+
+    url = "https://argo"
+
+    def __init__(self, *lines: str) -> None:
+        """Answer with these lines."""
+        self._lines = lines
+
+    def request(self, *_: object, **__: object) -> None:
+        """Fail: no request may be sent."""
+        pytest.fail("a request was sent")
+
+    def stream_lines(self, *_: object) -> Iterator[str]:
+        """The lines."""
+        yield from self._lines
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "a/b", "a?b", "a%2fb", "a\nb", "-a", "A", "{{a}}", "a" * 254]
+)
+@pytest.mark.parametrize("api", [ArgoServer, KubernetesApi])
+def test_name_that_would_lead_to_another_url_is_rejected(
+    api: type[ArgoServer | KubernetesApi], name: str
+) -> None:
+    argo = api(cast("ApiConnection", Stream()))
+    for namespace, workflow in (("images", name), (name, "postcards")):
+        for verb in (argo.get, argo.delete):
+            with pytest.raises(BadInput, match="is not a valid object name"):
+                verb("Workflow", namespace, workflow)
+        with pytest.raises(BadInput, match="is not a valid object name"):
+            argo.stop(namespace, workflow)
+
+
+def test_log_stream_of_argos_server_is_lines_until_an_error_record() -> None:
+    line = '{"result":{"content":"drawn","podName":"a"}}'
+    argo = ArgoServer(cast("ApiConnection", Stream(line, "", '{"result":{}}')))
+    assert list(argo.logs("images", "postcards", "a", follow=False)) == ["drawn", ""]
+    error = '{"error":{"grpc_code":5,"http_code":404,"message":"pods \\"a\\" not found"}}'
+    argo = ArgoServer(cast("ApiConnection", Stream(error)))
+    with pytest.raises(Missing, match='pods "a" not found'):
+        list(argo.logs("images", "postcards", "a", follow=False))

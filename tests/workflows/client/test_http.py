@@ -1,0 +1,148 @@
+"""Requests to an API: JSON, or an error with a sentence and an exit code."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
+from imagekiln.workflows.client.failures import AlreadyExists, Forbidden
+from imagekiln.workflows.client.http import ApiAccess, ApiConnection
+
+ANONYMOUS = b'{"message": "pods is forbidden: User \\"system:anonymous\\" cannot list resource"}'
+BODIES = {
+    299: b"<html>",
+    410: b"<html><body>many words</body></html>",
+    403: ANONYMOUS,
+    404: b'{"message": "the server could not find the requested resource"}',
+}
+
+
+class StatusHandler(BaseHTTPRequestHandler):
+    """Answers with the status in the path; with 503-200, first with the one, then the other."""
+
+    authorizations: list[str]
+
+    def do_GET(self) -> None:
+        """Send the next status, with the body for it."""
+        statuses = self.path.rpartition("/")[2].split("-")
+        status = int(statuses[min(len(self.authorizations), len(statuses) - 1)])
+        self.authorizations.append(self.headers.get("Authorization", ""))
+        body = BODIES.get(status, json.dumps({"message": 'pods "a" is forbidden'}).encode())
+        self.send_response(status)
+        if body.startswith(b"<html>"):
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Keep the test's output clean."""
+
+
+@pytest.fixture
+def authorizations() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def url(authorizations: list[str]) -> Iterator[str]:
+    server = ThreadingHTTPServer(
+        ("127.0.0.1", 0), type("Handler", (StatusHandler,), {"authorizations": authorizations})
+    )
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [(400, BadInput), (401, BadInput), (409, AlreadyExists), (503, TryAgain)],
+)
+def test_error_has_the_message_of_the_api_and_says_whether_to_run_again(
+    url: str, authorizations: list[str], status: int, kind: type[KilnError]
+) -> None:
+    with pytest.raises(kind, match='pods "a" is forbidden'):
+        ApiConnection(ApiAccess(url, lambda: None)).request("GET", str(status))
+    assert len(authorizations) == (5 if kind is TryAgain else 1)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "says"),
+    [
+        (403, BadInput, "did not accept the login"),
+        (404, Missing, "Check that Argo is installed"),
+        (410, BadInput, r"rejected the request \(Gone\)\.$"),
+    ],
+)
+def test_misleading_message_of_the_api_is_replaced(
+    url: str, status: int, kind: type[KilnError], says: str
+) -> None:
+    with pytest.raises(kind, match=says) as raised:
+        ApiConnection(ApiAccess(url, lambda: None)).request("GET", str(status))
+    assert not isinstance(raised.value, Forbidden)
+
+
+@pytest.mark.parametrize("token", ["Bearer se\ncret", "Bearer secret\u2026"])
+def test_token_that_cannot_be_sent_is_not_printed(
+    url: str, authorizations: list[str], token: str
+) -> None:
+    with pytest.raises(BadInput, match="the token contains characters") as raised:
+        ApiConnection(ApiAccess(url, lambda: token)).request("GET", "200")
+    assert "cret" not in str(raised.value)
+    assert raised.value.__cause__ is None
+    assert not authorizations
+
+
+def test_request_goes_through_the_proxy(url: str, authorizations: list[str]) -> None:
+    # Clients request whole URLs of a proxy; this one takes the last part of the path.
+    answer = ApiConnection(ApiAccess("http://argo.invalid:2746", lambda: None, proxy=url)).request(
+        "GET", "200"
+    )
+    assert "message" in answer
+    assert len(authorizations) == 1
+
+
+def test_credentials_in_a_url_are_used_and_not_printed(url: str, authorizations: list[str]) -> None:
+    connection = ApiConnection(ApiAccess(url.replace("//", "//me:hush@"), lambda: None))
+    with pytest.raises(BadInput, match=f"^{url}: ") as raised:
+        connection.request("GET", "401")
+    assert "hush" not in str(raised.value)
+    assert authorizations[0].startswith("Basic ")
+
+
+def test_server_without_tls_is_distinguished_from_an_untrusted_one(url: str) -> None:
+    with pytest.raises(BadInput, match="does not use TLS"):
+        ApiConnection(ApiAccess(url.replace("http:", "https:"), lambda: None)).request("GET", "200")
+
+
+@pytest.mark.parametrize("address", ["http://[", "ftp://argo"])
+def test_invalid_address_is_not_tried_again(address: str) -> None:
+    with pytest.raises(BadInput, match="is not a valid address"):
+        ApiConnection(ApiAccess(address, lambda: None)).request("GET", "200")
+
+
+def test_transient_failure_is_retried_silently(url: str, authorizations: list[str]) -> None:
+    assert "message" in ApiConnection(ApiAccess(url, lambda: None)).request("GET", "503-200")
+    assert len(authorizations) == 2
+
+
+def test_token_is_read_for_each_request(url: str, authorizations: list[str]) -> None:
+    tokens = iter(["Bearer one", "Bearer two"])
+    connection = ApiConnection(ApiAccess(url, lambda: next(tokens)))
+    connection.request("GET", "200")
+    connection.request("GET", "200")
+    assert authorizations == ["Bearer one", "Bearer two"]
+
+
+def test_answer_that_is_not_json_is_an_error(url: str) -> None:
+    with pytest.raises(BadInput, match="not JSON"):
+        ApiConnection(ApiAccess(url, lambda: None)).request("GET", "299")
+
+
+def test_api_that_does_not_answer_asks_to_run_again() -> None:
+    with pytest.raises(TryAgain, match=r"127.0.0.1:9: did not answer \(.*refused\)"):
+        ApiConnection(ApiAccess("http://127.0.0.1:9", lambda: None)).request("GET", "200")

@@ -1,0 +1,118 @@
+"""A job on a schedule: registered, suspended, resumed and backfilled."""
+
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, timedelta
+
+import pytest
+
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.workflows.client.client import apply
+from imagekiln.workflows.client.schedules import backfill, resume, schedule, suspend
+from imagekiln.workflows.client.status import WorkflowStatus
+from imagekiln.workflows.profiles.loader import load_profile
+from imagekiln.workflows.templates.workflow import build_cron_workflow
+from tests.workflows.client.postcards import NAMESPACE, postcards, scheduled_workflow
+from tests.workflows.memory import Memory
+
+NIGHT = date(2025, 11, 26)
+WEEKEND = (date(2025, 11, 1), date(2025, 11, 2))
+
+
+def logical_dates(argo: Memory, statuses: Iterable[WorkflowStatus]) -> list[str]:
+    return [argo.arguments(status.name)["logical-date"] for status in statuses]
+
+
+def test_backfill_submits_what_the_schedule_would_have_fired(argo: Memory) -> None:
+    schedule(postcards(), "30 1 * * *", "Europe/Berlin", argo)
+    statuses = backfill(postcards(), *WEEKEND, argo)
+    assert logical_dates(argo, statuses) == [
+        "2025-11-01T00:30:00+00:00",
+        "2025-11-02T00:30:00+00:00",
+    ]
+
+
+def test_backfill_knows_every_line_of_a_schedule(argo: Memory) -> None:
+    lines = ("30 1 * * *", "30 1,13 * * 6")
+    argo.apply(build_cron_workflow(postcards(), load_profile("gpu"), lines, "UTC"))
+    apply(postcards(), argo)
+    statuses = backfill(postcards(), *WEEKEND, argo)
+    assert [text[:16] for text in logical_dates(argo, statuses)] == [
+        "2025-11-01T01:30",
+        "2025-11-01T13:30",
+        "2025-11-02T01:30",
+    ]
+
+
+def test_backfill_starts_nothing_before_its_time(argo: Memory) -> None:
+    today = datetime.now(UTC).date()
+    in_three_days = today + timedelta(days=3)
+    schedule(postcards(), "0 0 * * *", "UTC", argo)
+    statuses = backfill(postcards(), today, in_three_days, argo)
+    assert logical_dates(argo, statuses) == [f"{today}T00:00:00+00:00"]
+    with pytest.raises(BadInput, match="has not fired"):
+        backfill(postcards(), today + timedelta(days=1), in_three_days, argo)
+
+
+def test_backfill_of_more_than_a_cluster_takes_at_once_is_rejected(argo: Memory) -> None:
+    schedule(postcards(), "* * * * *", "UTC", argo)
+    with pytest.raises(BadInput, match="Name fewer days"):
+        backfill(postcards(), date(2025, 1, 1), date(2025, 1, 2), argo)
+    assert argo.workflows() == []
+
+
+def test_backfill_without_a_schedule_is_rejected(argo: Memory) -> None:
+    with pytest.raises(Missing):
+        backfill(postcards(), *WEEKEND, argo)
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded"])
+def test_backfill_gives_the_workflow_of_the_schedule_unless_it_has_failed(
+    argo: Memory, phase: str
+) -> None:
+    name = scheduled_workflow(argo, "2025-11-26T01:30:00Z", phase)
+    assert [status.name for status in backfill(postcards(), NIGHT, NIGHT, argo)] == [name]
+    argo.end(name, "Failed")
+    assert backfill(postcards(), NIGHT, NIGHT, argo)[0].name != name
+
+
+def test_backfill_retries_a_night_once_its_workflow_has_ended(argo: Memory) -> None:
+    name = scheduled_workflow(argo, "2025-11-26T02:30:00+01:00", "Running")
+    profile = load_profile("gpu")
+    argo.apply(build_cron_workflow(postcards(), profile, ("30 2 * * *",), "Europe/Berlin"))
+    parameters = argo.spec(name)["arguments"]["parameters"]  # type: ignore[index]
+    parameters[1]["value"] = "Europe/Berlin"
+    with pytest.raises(BadInput, match=f"{name}: is still running"):
+        backfill(postcards(), NIGHT, NIGHT, argo, retry=True)
+    argo.end(name, "Failed")
+    (status,) = backfill(postcards(), NIGHT, NIGHT, argo, retry=True)
+    arguments = argo.arguments(status.name)
+    assert arguments["logical-date"] == "2025-11-26T01:30:00+00:00"
+    assert arguments["retry"] == "true"
+
+
+def test_schedule_whose_fire_times_would_all_be_one_run_is_rejected(argo: Memory) -> None:
+    with pytest.raises(BadInput, match="run_id is 'mine'"):
+        schedule(postcards(run_id="mine"), "30 1 * * *", argo=argo)
+
+
+@pytest.mark.parametrize(
+    ("changes", "policy"),
+    [
+        ({}, "Allow"),
+        ({"skip_existing": True, "prompts": "s3://prompts/{date}/*.parquet"}, "Allow"),
+        ({"skip_existing": True}, "Forbid"),
+    ],
+)
+def test_workflows_that_look_for_new_rows_of_one_table_do_not_overlap(
+    argo: Memory, changes: dict[str, object], policy: str
+) -> None:
+    name = schedule(postcards(**changes), "30 1 * * *", argo=argo)
+    assert argo.spec(name, kind="CronWorkflow")["concurrencyPolicy"] == policy
+
+
+def test_schedule_is_suspended_and_resumed(argo: Memory) -> None:
+    name = schedule(postcards(), "30 1 * * *", argo=argo)
+    suspend(name, NAMESPACE, argo)
+    assert argo.spec(name, kind="CronWorkflow")["suspend"] is True
+    resume(name, NAMESPACE, argo)
+    assert argo.spec(name, kind="CronWorkflow")["suspend"] is False

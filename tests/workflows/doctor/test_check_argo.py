@@ -1,0 +1,184 @@
+"""Kubernetes and Argo: installed, running and new enough."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from imagekiln.steps.errors import TryAgain
+from imagekiln.workflows.doctor.check_argo import (
+    check_argo_version,
+    check_controller,
+    check_crds,
+    check_kubernetes,
+    check_server,
+)
+from tests.kube import ARGO, CORE, Kube
+
+DEPLOYMENTS = "apis/apps/v1/namespaces/imagekiln/deployments"
+
+
+def _workflow(kube: Kube, age: timedelta, phase: str = "") -> None:
+    created = (datetime.now(UTC) - age).isoformat().replace("+00:00", "Z")
+    labels = {"workflows.argoproj.io/phase": phase} if phase else {}
+    kube.put(
+        f"{ARGO}/workflows", "shapes", metadata={"creationTimestamp": created, "labels": labels}
+    )
+
+
+def _controller(
+    kube: Kube,
+    ready: int,
+    image: str = "quay.io/argoproj/workflow-controller:v4.1.2",
+    args: tuple[str, ...] = (),
+    namespace: str = "argo",
+) -> None:
+    spec = {"template": {"spec": {"containers": [{"image": image, "args": list(args)}]}}}
+    about = {"namespace": namespace, "name": "workflow-controller"}
+    kube.put(
+        DEPLOYMENTS,
+        f"{namespace}-controller",
+        metadata=about,
+        spec=spec,
+        status={"readyReplicas": ready},
+    )
+
+
+def test_version_of_kubernetes_is_reported(kube: Kube) -> None:
+    assert check_kubernetes(kube.view()).says == f"Kubernetes v1.34.4 answers at {kube.url}."
+
+
+def test_api_that_does_not_answer_is_try_again(kube: Kube) -> None:
+    kube.down = True
+    with pytest.raises(TryAgain):
+        check_kubernetes(kube.view())
+
+
+def test_missing_argo_is_wrong(kube: Kube) -> None:
+    kube.served = ()
+    finding = check_crds(kube.view())
+    assert finding.verdict == "wrong"
+    assert "cronworkflows, workfloweventbindings, workflows, workflowtemplates" in finding.says
+    assert finding.remedy is not None
+    assert "Install Argo" in finding.remedy
+
+
+def test_kind_that_is_not_installed_is_named(kube: Kube) -> None:
+    kube.served = ("workflows", "workflowtemplates", "cronworkflows")
+    finding = check_crds(kube.view())
+    assert finding.says == "The cluster does not serve Argo's workfloweventbindings."
+
+
+def test_installed_kinds_are_found_without_a_right_on_their_definitions(kube: Kube) -> None:
+    kube.unreadable = {"customresourcedefinitions"}
+    assert check_crds(kube.view()).verdict == "ok"
+
+
+def test_controller_that_runs_is_found_by_its_deployment(kube: Kube) -> None:
+    _controller(kube, ready=1)
+    finding = check_controller(kube.view())
+    assert finding.says == "Deployment workflow-controller in namespace argo runs."
+
+
+def test_controller_without_a_ready_pod_is_wrong(kube: Kube) -> None:
+    _controller(kube, ready=0)
+    assert check_controller(kube.view()).verdict == "wrong"
+
+
+@pytest.mark.parametrize(
+    ("args", "namespace", "verdict"),
+    [
+        (("--namespaced",), "imagekiln", "ok"),
+        (("--namespaced", "--managed-namespace", "imagekiln"), "argo", "ok"),
+        (("--namespaced", "--managed-namespace=imagekiln"), "argo", "ok"),
+        (("--namespaced", "--managed-namespace=theirs"), "imagekiln", "wrong"),
+        (("--namespaced",), "theirs", "wrong"),
+    ],
+)
+def test_controller_that_watches_another_namespace_is_wrong(
+    kube: Kube, args: tuple[str, ...], namespace: str, verdict: str
+) -> None:
+    _controller(kube, 1, args=args, namespace=namespace)
+    assert check_controller(kube.view()).verdict == verdict
+
+
+def test_controller_of_another_team_does_not_count(kube: Kube) -> None:
+    theirs = ("--namespaced",)
+    _controller(kube, 0, "quay.io/argoproj/workflow-controller:v3.4.1", theirs, "aaa")
+    _controller(kube, 1, args=theirs, namespace="imagekiln")
+    finding = check_controller(kube.view())
+    assert finding.says == "Deployment workflow-controller in namespace imagekiln runs."
+    assert check_argo_version(kube.view(), None).verdict == "ok"
+
+
+def test_controller_that_runs_and_starts_nothing_is_wrong(kube: Kube) -> None:
+    _controller(kube, ready=1)
+    _workflow(kube, timedelta(minutes=9))
+    finding = check_controller(kube.view())
+    assert finding.verdict == "wrong"
+    assert finding.remedy is not None
+    assert "instanceID" in finding.remedy
+    kube.unreadable = {"workflows"}
+    assert check_controller(kube.view()).verdict == "ok"
+
+
+def test_workflow_that_nobody_starts_shows_that_no_controller_runs(kube: Kube) -> None:
+    kube.unreadable = {"deployments"}
+    _workflow(kube, timedelta(minutes=9))
+    finding = check_controller(kube.view())
+    assert finding.verdict == "wrong"
+    assert finding.says == (
+        "No controller has started workflow shapes, which was submitted 0:09:00 ago."
+    )
+
+
+def test_workflow_of_this_moment_may_still_be_started(kube: Kube) -> None:
+    _workflow(kube, timedelta(seconds=5))
+    assert check_controller(kube.view()).verdict == "unknown"
+
+
+def test_workflow_that_was_started_shows_a_controller(kube: Kube) -> None:
+    kube.unreadable = {"deployments"}
+    _workflow(kube, timedelta(minutes=9), "Succeeded")
+    assert check_controller(kube.view()).verdict == "ok"
+
+
+def test_workflow_of_last_week_shows_nothing(kube: Kube) -> None:
+    _workflow(kube, timedelta(days=7), "Succeeded")
+    assert check_controller(kube.view()).verdict == "unknown"
+
+
+def test_argo_server_must_answer(kube: Kube) -> None:
+    assert check_server(kube.connection()).verdict == "wrong"
+    kube.argo = "v4.1.2"
+    assert check_server(kube.connection()).says == f"Argo's server answers at {kube.url}."
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict"), [("v3.5.13", "wrong"), ("v3.6.0", "ok"), ("v4.1.2+abc", "ok")]
+)
+def test_argo_before_3_6_is_wrong(kube: Kube, version: str, verdict: str) -> None:
+    kube.argo = version
+    finding = check_argo_version(kube.view(), kube.connection())
+    assert finding.verdict == verdict
+    assert version in finding.says
+
+
+def test_version_is_read_from_the_controllers_image(kube: Kube) -> None:
+    _controller(kube, 1, "registry:5000/argoproj/workflow-controller:v3.4.1@sha256:00")
+    finding = check_argo_version(kube.view(), None)
+    assert (finding.verdict, finding.says[:13]) == ("wrong", "Argo is v3.4.")
+
+
+def test_version_is_read_from_a_pod(kube: Kube) -> None:
+    about = {"labels": {"app.kubernetes.io/part-of": "imagekiln"}}
+    spec = {"initContainers": [{"image": "quay.io/argoproj/argoexec:v3.7.2"}]}
+    kube.put(f"{CORE}/pods", "shapes-plan", metadata=about, spec=spec)
+    finding = check_argo_version(kube.view(), None)
+    assert finding.says == "Argo is v3.7.2, by its container in a pod."
+
+
+def test_version_that_nothing_shows_is_unknown(kube: Kube) -> None:
+    finding = check_argo_version(kube.view(), kube.connection())
+    assert finding.verdict == "unknown"
+    assert finding.remedy is not None
+    assert "ARGO_SERVER" in finding.remedy

@@ -1,0 +1,138 @@
+"""What a profile and a job name on the cluster."""
+
+from copy import deepcopy
+
+import pytest
+
+from imagekiln.steps.job.reader import validate_job
+from imagekiln.workflows.doctor.check_profile import (
+    check_image_volume,
+    check_model_claim,
+    check_priority_class,
+    check_runtime_class,
+    check_semaphore,
+    check_template,
+    job_priority_classes,
+)
+from imagekiln.workflows.doctor.kube_fields import get_mapping, get_mappings
+from imagekiln.workflows.profiles.loader import load_profile
+from imagekiln.workflows.templates.workflow_template import build_workflow_template
+from tests.jobs import SHAPES
+from tests.kube import ARGO, CORE, Kube
+
+GPU = load_profile("gpu")
+CONFIG = f"{CORE}/configmaps"
+TEMPLATE = f"{ARGO}/workflowtemplates/imagekiln-gpu"
+CLAIMS = f"{CORE}/persistentvolumeclaims"
+
+
+def test_template_that_is_not_registered_is_ok(kube: Kube) -> None:
+    finding = check_template(kube.view(), GPU)
+    assert finding.verdict == "ok"
+    assert "not registered yet" in finding.says
+
+
+def test_template_of_this_version_is_up_to_date(kube: Kube) -> None:
+    kube.objects[TEMPLATE] = build_workflow_template(GPU, "imagekiln")
+    finding = check_template(kube.view(), GPU)
+    assert finding.says == "WorkflowTemplate imagekiln-gpu is registered and up to date."
+
+
+def test_template_as_argos_server_writes_it_is_up_to_date(kube: Kube) -> None:
+    """It writes out what is empty, and puts podMetadata's labels into each template."""
+    template = build_workflow_template(GPU, "imagekiln")
+    written = deepcopy(template)
+    for each in get_mappings(written, "spec", "templates"):
+        each |= {"outputs": get_mapping(each, "outputs"), "metadata": get_mapping(each, "metadata")}
+        if "container" in each:
+            labels = get_mapping(each, "metadata", "labels") | get_mapping(
+                template, "spec", "podMetadata", "labels"
+            )
+            each |= {
+                "metadata": {"labels": labels},
+                "container": get_mapping(each, "container") | {"name": ""},
+            }
+    kube.objects[TEMPLATE] = written
+    assert check_template(kube.view(), GPU).verdict == "ok"
+
+
+def test_template_of_another_version_is_wrong(kube: Kube) -> None:
+    template = build_workflow_template(GPU, "imagekiln")
+    kube.objects[TEMPLATE] = template | {"spec": get_mapping(template, "spec") | {"parallelism": 3}}
+    finding = check_template(kube.view(), GPU)
+    assert (finding.verdict, finding.remedy) == ("wrong", "Run `imagekiln apply JOB`.")
+
+
+def test_template_that_the_cluster_would_reject_is_wrong(kube: Kube) -> None:
+    kube.objects[TEMPLATE] = build_workflow_template(GPU, "imagekiln")
+    kube.invalid = "spec.templates: unknown field"
+    finding = check_template(kube.view(), GPU)
+    assert finding.verdict == "wrong"
+    assert "spec.templates: unknown field" in finding.says
+
+
+@pytest.mark.parametrize(
+    ("version", "verdict"),
+    [("v1.32.9", "wrong"), ("v1.33.0-gke.1", "unknown"), ("v1.34.4", "unknown"), ("v1.35.0", "ok")],
+)
+def test_models_in_an_image_need_kubernetes_1_35_or_a_feature_gate_before(
+    kube: Kube, version: str, verdict: str
+) -> None:
+    kube.version = version
+    assert check_image_volume(kube.view()).verdict == verdict
+
+
+@pytest.mark.parametrize("name", ["imagekiln-batch", "imagekiln-urgent"])
+def test_shipped_priority_classes_are_ok(kube: Kube, name: str) -> None:
+    assert check_priority_class(kube.view(), name).verdict == "ok"
+
+
+def test_missing_priority_class_is_wrong(kube: Kube) -> None:
+    assert check_priority_class(kube.view(), "first").says == "PriorityClass first does not exist."
+
+
+def test_priority_class_of_the_job_is_checked() -> None:
+    values = {"name": "a", "prompts": "s3://p/*.parquet", "output": "s3://o", "model": SHAPES}
+    job = validate_job(values | {"cluster": {"priority_class": "imagekiln-batch"}})
+    assert job_priority_classes(job, GPU) == ["imagekiln-batch"]
+
+
+def test_missing_runtime_class_is_wrong(kube: Kube) -> None:
+    assert check_runtime_class(kube.view(), "nvidia").verdict == "wrong"
+    kube.put("apis/node.k8s.io/v1/runtimeclasses", "nvidia")
+    assert check_runtime_class(kube.view(), "nvidia").verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("phase", "mode", "verdict"),
+    [
+        ("Bound", "ReadWriteMany", "ok"),
+        ("Bound", "ReadWriteOnce", "wrong"),
+        ("Pending", "ReadWriteMany", "unknown"),
+        ("Lost", "ReadWriteMany", "wrong"),
+    ],
+)
+def test_model_cache_must_be_bound_and_shared(
+    kube: Kube, phase: str, mode: str, verdict: str
+) -> None:
+    kube.put(CLAIMS, "imagekiln-models", spec={"accessModes": [mode]}, status={"phase": phase})
+    assert check_model_claim(kube.view(), "imagekiln-models").verdict == verdict
+
+
+def test_missing_model_cache_is_wrong(kube: Kube) -> None:
+    finding = check_model_claim(kube.view(), "imagekiln-models")
+    assert finding.says == (
+        "PersistentVolumeClaim imagekiln-models does not exist in namespace imagekiln."
+    )
+
+
+def test_semaphore_of_the_shipped_manifests_is_ok(kube: Kube) -> None:
+    assert check_semaphore(kube.view(), "gpu").says == "16 pods at once, over all batches."
+
+
+@pytest.mark.parametrize("data", [{}, {"gpu": "many"}, {"gpu": "0"}])
+def test_semaphore_without_a_number_is_wrong(kube: Kube, data: dict[str, str]) -> None:
+    kube.put(CONFIG, "imagekiln-gpus", data=data)
+    finding = check_semaphore(kube.view(), "gpu")
+    assert finding.verdict == "wrong"
+    assert finding.says == "ConfigMap imagekiln-gpus has no number in gpu."

@@ -1,0 +1,162 @@
+"""A namespace's quotas and limits, and the pods that they admit."""
+
+from pathlib import Path
+
+import pytest
+
+from imagekiln.workflows.doctor.check import DoctorCheck
+from imagekiln.workflows.doctor.check_quota import check_limit_range, check_resource_quota
+from imagekiln.workflows.profiles.loader import load_profile
+from imagekiln.workflows.profiles.profile import Profile
+from tests.kube import CORE, Kube
+
+GPU = load_profile("gpu")
+QUOTAS = f"{CORE}/resourcequotas"
+RANGES = f"{CORE}/limitranges"
+
+
+def _quota(
+    kube: Kube,
+    hard: dict[str, str],
+    profile: Profile = GPU,
+    parallelism: int = 16,
+    priority: str = "",
+    scope: dict[str, object] | None = None,
+) -> DoctorCheck:
+    kube.put(QUOTAS, "imagekiln", spec={"hard": hard} | (scope or {}))
+    return check_resource_quota(kube.view(), profile, parallelism, [priority] if priority else [])
+
+
+def _range(kube: Kube, kind: str, **bounds: dict[str, str]) -> DoctorCheck:
+    kube.put(RANGES, "imagekiln", spec={"limits": [{"type": kind, **bounds}]})
+    return check_limit_range(kube.view(), GPU)
+
+
+def test_shipped_quota_has_room_for_the_default_parallelism(kube: Kube) -> None:
+    finding = check_resource_quota(kube.view(), GPU, 16, [])
+    assert finding.verdict == "ok"
+    assert finding.says == "Room for 16 GPU pods at once."
+
+
+@pytest.mark.parametrize(
+    ("key", "hard"),
+    [
+        ("requests.nvidia.com/gpu", "0"),
+        ("requests.cpu", "4"),  # 4 and Argo's own 20m
+        ("cpu", "4"),
+        ("requests.memory", "24Gi"),  # 24 GiB and Argo's own 64 MiB
+        ("limits.memory", "24820Mi"),  # 24 GiB and 244 MiB, where Argo's own container has 256
+        ("pods", "0"),
+    ],
+)
+def test_quota_that_no_pod_fits_into_is_wrong(kube: Kube, key: str, hard: str) -> None:
+    finding = _quota(kube, {key: hard})
+    assert finding.verdict == "wrong"
+    assert finding.says.startswith("Quota imagekiln never admits a pod of generate: it asks for ")
+    assert f" of {key}," in finding.says
+
+
+def test_quota_with_room_for_a_pod_and_argos_container_is_ok(kube: Kube) -> None:
+    hard = {"requests.cpu": "4020m", "requests.memory": "24640Mi", "limits.memory": "24832Mi"}
+    finding = _quota(kube, hard, parallelism=1)
+    assert finding.verdict == "ok"
+    assert finding.says == "Room for 1 GPU pod at once."
+
+
+def test_room_for_fewer_pods_than_the_parallelism_is_ok(kube: Kube) -> None:
+    finding = _quota(kube, {"requests.nvidia.com/gpu": "5", "pods": "100"})
+    assert finding.verdict == "ok"
+    assert finding.says == (
+        "Room for 5 GPU pods at once, by requests.nvidia.com/gpu; the job's parallelism is 16."
+    )
+
+
+def test_pod_with_several_gpus_counts_for_as_many(kube: Kube) -> None:
+    finding = _quota(kube, {"requests.nvidia.com/gpu": "10"}, load_profile("gpu-4"))
+    assert finding.says.startswith("Room for 2 GPU pods at once")
+
+
+def test_quota_on_cpu_limits_is_wrong_without_a_default_limit(kube: Kube) -> None:
+    finding = _quota(kube, {"limits.cpu": "1k"})
+    assert finding.verdict == "wrong"
+    assert "limits.cpu" in finding.says
+
+
+def test_quota_on_cpu_limits_is_ok_with_a_default_limit(kube: Kube) -> None:
+    kube.put(RANGES, "imagekiln", spec={"limits": [{"type": "Container", "default": {"cpu": "8"}}]})
+    assert _quota(kube, {"limits.cpu": "1k"}).verdict == "ok"
+
+
+@pytest.mark.parametrize(
+    ("spec", "priority", "verdict"),
+    [
+        ({"scopes": ["NotTerminating"]}, "", "ok"),  # our pods have a deadline
+        ({"scopes": ["Terminating", "NotBestEffort"]}, "", "wrong"),
+        (
+            {
+                "scopeSelector": {
+                    "matchExpressions": [{"scopeName": "PriorityClass", "operator": "Exists"}]
+                }
+            },
+            "",
+            "ok",
+        ),
+        (
+            {
+                "scopeSelector": {
+                    "matchExpressions": [{"scopeName": "PriorityClass", "operator": "Exists"}]
+                }
+            },
+            "a",
+            "wrong",
+        ),
+    ],
+)
+def test_quota_for_other_pods_does_not_count(
+    kube: Kube, spec: dict[str, object], priority: str, verdict: str
+) -> None:
+    assert _quota(kube, {"pods": "0"}, priority=priority, scope=spec).verdict == verdict
+
+
+def test_namespace_without_a_quota_is_ok(kube: Kube) -> None:
+    del kube.objects[f"{QUOTAS}/imagekiln"]
+    finding = check_resource_quota(kube.view(), GPU, 16, [])
+    assert finding.says == "The namespace has no quota for these pods."
+
+
+def test_shipped_limit_range_admits_the_containers(kube: Kube) -> None:
+    finding = check_limit_range(kube.view(), GPU)
+    assert finding.says == "The pods and their containers are within the LimitRange."
+
+
+def test_container_above_the_limit_range_is_wrong(kube: Kube) -> None:
+    finding = _range(kube, "Container", max={"memory": "16Gi"})
+    assert finding.verdict == "wrong"
+    assert finding.says == "generate asks for 24 GiB of memory; the LimitRange's bound is 16 GiB."
+
+
+def test_pod_above_the_limit_range_is_wrong(kube: Kube) -> None:
+    finding = _range(kube, "Pod", max={"cpu": "4"})
+    assert finding.says == "generate asks for 4.02 of cpu; the LimitRange's bound is 4."
+
+
+def test_argos_own_container_below_the_limit_range_is_wrong(kube: Kube) -> None:
+    finding = _range(kube, "Container", min={"cpu": "100m"})
+    assert finding.says == (
+        "Argo's own container asks for 0.02 of cpu; the LimitRange's bound is 0.1."
+    )
+
+
+def test_default_cpu_limit_below_the_request_is_wrong(kube: Kube) -> None:
+    assert _range(kube, "Container", default={"cpu": "500m"}).verdict == "wrong"
+
+
+def test_profile_that_asks_for_less_is_ok(kube: Kube, tmp_path: Path) -> None:
+    (tmp_path / "small.yaml").write_text(
+        "description: Small\ngenerate: {memory: 8}\n", encoding="utf-8"
+    )
+    small = load_profile(str(tmp_path / "small.yaml"))
+    kube.put(
+        RANGES, "imagekiln", spec={"limits": [{"type": "Container", "max": {"memory": "16Gi"}}]}
+    )
+    assert check_limit_range(kube.view(), small).verdict == "ok"

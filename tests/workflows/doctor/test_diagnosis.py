@@ -1,0 +1,186 @@
+"""All checks of a job: as text, as JSON and by exit code."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+from kubernetes.config import kube_config
+
+from imagekiln.steps.job.reader import read_job
+from imagekiln.steps.storage import open_store
+from imagekiln.workflows.cli.main import main
+from imagekiln.workflows.doctor.diagnosis import diagnose
+from tests.jobs import SHAPES
+from tests.kube import Kube
+
+# Of a job with the profile `gpu`, in order.
+EVERY_CHECK = [
+    "kubernetes", "argo-crds", "argo-controller", "argo-version",
+    "namespace", "your-rights", "service-accounts", "pod-rights", "store-credentials",
+    "template", "quota", "limit-range", "report-artifact",
+    "gpu-nodes", "driver", "cpu-nodes", "gpu-image", "cpu-image", "gpu-metrics",
+    "places", "output", "prompts",
+]  # fmt: skip
+
+
+@pytest.fixture
+def job(kube: Kube, s3_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A job file whose cluster is the stand-in, by kubeconfig."""
+    for name in ("ARGO_SERVER", "ARGO_BASE_URL", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    # The library reads the variable once, when it is imported.
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "kubeconfig"))
+    (tmp_path / "kubeconfig").write_text(json.dumps(_kubeconfig(kube.url)))
+    open_store(f"{s3_bucket}/prompts").create("a.parquet", b"PAR1")
+    values = {
+        "name": "shapes",
+        "prompts": f"{s3_bucket}/prompts/*.parquet",
+        "output": f"{s3_bucket}/out",
+    }
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(values | {"model": SHAPES}))
+    return str(tmp_path / "job.yaml")
+
+
+def _kubeconfig(url: str) -> dict[str, object]:
+    return {
+        "clusters": [{"name": "stand-in", "cluster": {"server": url}}],
+        "users": [{"name": "submitter", "user": {}}],
+        "contexts": [{"name": "here", "context": {"cluster": "stand-in", "user": "submitter"}}],
+        "current-context": "here",
+    }
+
+
+def _doctor(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["doctor", *arguments])
+
+
+def _verdicts(result: Result) -> dict[str, str]:
+    return {each["name"]: each["verdict"] for each in json.loads(result.stdout)["checks"]}
+
+
+def test_cluster_that_lacks_nothing_exits_with_0(job: str) -> None:
+    done = _doctor(job)
+    assert done.exit_code == 0, done.output
+    assert (
+        "ok       gpu-nodes: 1 node with 2 nvidia.com/gpu (NVIDIA-H100-80GB-HBM3).\n" in done.stdout
+    )
+    assert "wrong " not in done.stdout.replace("0 wrong", "")
+
+
+def test_every_check_is_made_in_order(job: str) -> None:
+    assert list(_verdicts(_doctor(job, "--output", "json"))) == EVERY_CHECK
+
+
+def test_missing_prerequisite_is_printed_with_its_remedy_and_exits_with_2(
+    job: str, kube: Kube
+) -> None:
+    del kube.objects["api/v1/nodes/gpu-0"]
+    done = _doctor(job)
+    assert done.exit_code == 2
+    assert (
+        "wrong    gpu-nodes: None of 1 node advertises nvidia.com/gpu.\n"
+        "         -> Install the NVIDIA GPU Operator, "
+    ) in done.stdout
+    assert "1 wrong" in done.stdout
+
+
+def test_json_has_what_the_text_has(job: str, kube: Kube) -> None:
+    kube.refused.add("create workflows")
+    done = _doctor(job, "--output", "json")
+    assert done.exit_code == 2
+    checks = json.loads(done.stdout)
+    assert (checks["namespace"], checks["profile"]) == ("imagekiln", "gpu")
+    rights = next(each for each in checks["checks"] if each["name"] == "your-rights")
+    assert (rights["verdict"], rights["says"]) == (
+        "wrong",
+        "You cannot create workflows in namespace imagekiln.",
+    )
+    assert "imagekiln-submitter" in rights["remedy"]
+
+
+def test_api_that_does_not_answer_exits_with_75_after_one_request(job: str, kube: Kube) -> None:
+    kube.down = True
+    done = _doctor(job)
+    assert done.exit_code == 75
+    assert done.stdout == ""
+    assert "failed (503: down)" in done.stderr
+    assert len(kube.requests) == 1
+
+
+def test_what_the_user_cannot_read_is_never_wrong(job: str, kube: Kube) -> None:
+    kube.unreadable = {
+        "namespaces",
+        "nodes",
+        "configmaps",
+        "serviceaccounts",
+        "resourcequotas",
+        "limitranges",
+    }
+    kube.unreadable |= {"workflows", "workflowtemplates", "deployments", "daemonsets", "pods"}
+    done = _doctor(job, "--output", "json")
+    assert done.exit_code == 0
+    assert sum(verdict == "unknown" for verdict in _verdicts(done).values()) >= 14
+
+
+def test_nothing_is_written_to_the_cluster(job: str, kube: Kube) -> None:
+    _doctor(job)
+    assert all(
+        "accessreviews" in each or "dryRun" in each
+        for each in kube.requests
+        if not each.startswith("GET")
+    )
+
+
+def test_argo_server_reports_its_version(job: str, kube: Kube) -> None:
+    kube.argo = "v3.5.1"
+    done = _doctor(job, "--server", kube.url, "--output", "json")
+    assert _verdicts(done)["argo-version"] == "wrong"
+
+
+def test_cluster_is_chosen_by_context(job: str) -> None:
+    assert _doctor(job, "--context", "here").exit_code == 0
+    assert _doctor(job, "--context", "elsewhere").exit_code == 2
+
+
+def test_what_a_profile_names_is_checked(job: str, kube: Kube, tmp_path: Path) -> None:
+    (tmp_path / "own.yaml").write_text(
+        "description: Ours\ncache: {claim: models}\nsharing: {semaphore: gpu}\n"
+        "report_artifact: false\n"
+        "generate: {runtime_class: nvidia, priority_class: imagekiln-batch}\n"
+    )
+    checks = diagnose(
+        read_job(job, [f"cluster.profile={tmp_path / 'own.yaml'}"]), kube.connection()
+    )
+    verdicts = {each.name: each.verdict for each in checks}
+    assert "report-artifact" not in verdicts
+    expected = {
+        "model-cache": "wrong",
+        "semaphore": "ok",
+        "runtime-class": "wrong",
+        "priority-class": "ok",
+    }
+    assert expected.items() <= verdicts.items()
+
+
+def test_gpu_by_claim_is_checked_by_claim(job: str, kube: Kube) -> None:
+    checks = diagnose(read_job(job, ["cluster.profile=dra"]), kube.connection())
+    verdicts = {each.name: each.verdict for each in checks}
+    assert "gpu-nodes" not in verdicts
+    assert (verdicts["gpu-claim"], verdicts["claim-nodes"]) == ("wrong", "ok")
+
+
+def test_profile_that_draws_on_the_cpu_needs_no_driver(job: str, kube: Kube) -> None:
+    checks = diagnose(read_job(job, ["cluster.profile=test"]), kube.connection())
+    assert "driver" not in [each.name for each in checks]
+
+
+def test_images_of_the_job_are_checked_rather_than_those_of_its_profile(
+    job: str, kube: Kube
+) -> None:
+    images = ["cluster.cpu_image=r.io/cpu:1", "cluster.gpu_image=r.io/gpu:1"]
+    says = {check.name: check.says for check in diagnose(read_job(job, images), kube.connection())}
+    assert "r.io/gpu:1" in says["gpu-image"]
+    assert "r.io/cpu:1" in says["cpu-image"]

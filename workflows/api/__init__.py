@@ -1,0 +1,110 @@
+"""Batch image generation: a Parquet file of prompts in, a verified image dataset out.
+
+A job runs on this machine with one call:
+
+```python
+import imagekiln
+
+result = imagekiln.run("job.yaml")
+print(result.uri, result.summary.ok)
+```
+
+`plan`, `generate` and `aggregate` are the steps of `run`, as a cluster's pods run them. `verify`,
+`retry`, `reproduce`, `diff` and `gc` work on runs that have ended. `imagekiln.cluster` submits jobs
+to Argo Workflows, `imagekiln.checks` is for quality checks of your own, and `imagekiln.results`
+names what the functions return.
+
+Functions that take a job take a `Job`, or the path or URI of its file; functions that take a run
+take the path or URI of its folder. What fails raises a `KilnError`, whose message says what to do.
+
+Importing this package loads nothing else: each name is loaded when it is first used, and PyTorch
+only where images are generated.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from imagekiln import checks, cluster, results
+    from imagekiln.local import (
+        aggregate,
+        diff,
+        estimate,
+        gc,
+        generate,
+        plan,
+        read_job,
+        reproduce,
+        retry,
+        run,
+        tune,
+        verify,
+    )
+    from imagekiln.steps.errors import (
+        BadInput,
+        Incomplete,
+        KilnError,
+        Missing,
+        NotInstalled,
+        TryAgain,
+    )
+    from imagekiln.steps.job.job import Job
+
+    __version__: str
+
+__all__ = [  # noqa: RUF022  # in the order of the API reference
+    "Job",
+    "read_job",
+    "estimate",
+    "run",
+    "plan",
+    "generate",
+    "aggregate",
+    "verify",
+    "retry",
+    "reproduce",
+    "diff",
+    "gc",
+    "tune",
+    "KilnError",
+    "BadInput",
+    "Missing",
+    "NotInstalled",
+    "Incomplete",
+    "TryAgain",
+    "checks",
+    "cluster",
+    "results",
+    "__version__",
+]
+
+_SUBMODULES = ("checks", "cluster", "results")
+_ERRORS = ("KilnError", "BadInput", "Missing", "NotInstalled", "Incomplete", "TryAgain")
+
+
+def _load(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("imagekiln")
+    if name in _SUBMODULES:
+        return import_module(f"imagekiln.{name}")
+    if name in _ERRORS:
+        return getattr(import_module("imagekiln.steps.errors"), name)
+    if name == "Job":
+        return import_module("imagekiln.steps.job.job").Job
+    return getattr(import_module("imagekiln.local"), name)
+
+
+if not TYPE_CHECKING:  # type checkers know the names from above, and report any other
+
+    def __getattr__(name: str) -> object:
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = _load(name)
+        globals()[name] = value
+        return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

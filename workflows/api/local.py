@@ -1,0 +1,230 @@
+"""Jobs and runs on this machine: the functions that `imagekiln` itself gives.
+
+Thin: each finds the job, and calls the function that the command line calls too.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from imagekiln.steps.job.job import Job
+
+if TYPE_CHECKING:
+    from imagekiln.results import (
+        Diff,
+        Estimate,
+        GcResult,
+        PlanResult,
+        ReproduceResult,
+        RetryResult,
+        RunResult,
+        ShardStats,
+        Summary,
+        TuningResult,
+        VerifyResult,
+    )
+    from imagekiln.steps.runtime.progress import Progress
+
+PathOrUri = str | PathLike[str]
+JobSource = Job | PathOrUri
+
+
+def read_job(
+    source: PathOrUri, settings: Sequence[str] = (), *, date: str = "", timezone: str = "UTC"
+) -> Job:
+    """Read and validate a job file, with `key=value` settings on top of its own.
+
+    With a `date`, such as "2026-11-21", `{date}` in the job's prompts is that date in `timezone`,
+    and the run is named by it.
+
+    Raises BadInput with the place of every mistake, Missing where there is no such file.
+
+    >>> import imagekiln
+    >>> job = imagekiln.read_job("bundled:demo.yaml", ["output=images", "defaults.steps=2"])
+    >>> job.name, job.defaults.steps
+    ('demo', 2)
+    """
+    if not date:
+        from imagekiln.steps.job.reader import read_job as read_undated_job
+
+        return read_undated_job(fspath(source), settings)
+
+    from imagekiln.workflows.pod.request import JobRequest, resolve_job
+
+    request = JobRequest(fspath(source), settings=tuple(settings), date=date, timezone=timezone)
+    return resolve_job(request)
+
+
+def load_job(job: JobSource) -> Job:
+    """The job itself, or that of a file."""
+    return job if isinstance(job, Job) else read_job(job)
+
+
+def _dated_job(job: JobSource) -> Job:
+    from imagekiln.steps.job.dates import require_date
+
+    return require_date(load_job(job))
+
+
+@contextmanager
+def _progress(show: bool) -> Iterator["Progress"]:
+    from imagekiln.steps.runtime.progress import NoProgress, open_progress
+
+    if not show:
+        yield NoProgress()
+        return
+    with open_progress() as progress:
+        yield progress
+
+
+def estimate(job: JobSource, price: float | None = None) -> "Estimate":
+    """Estimate a job's images, size, GPU-hours and cost without writing anything.
+
+    `price` is that of a GPU-hour, in place of the job's own. Raises what `plan` raises.
+
+    >>> import imagekiln
+    >>> imagekiln.estimate("bundled:demo.yaml").images
+    135
+    """
+    from imagekiln.steps.plan.estimate import estimate as estimate_job
+
+    return estimate_job(_dated_job(job), price)
+
+
+def run(job: JobSource, *, progress: bool = False) -> "RunResult":
+    """Run a whole job on this machine: plan, generate every shard, aggregate.
+
+    Run again, it resumes: everything that was committed is kept. `progress` shows a bar.
+
+    Raises BadInput where job, prompts or model must be corrected, Incomplete where more images
+    failed than the job accepts, TryAgain where storage or the device failed.
+    """
+    from imagekiln.steps.local import run as run_job
+
+    with _progress(progress) as reporter:
+        return run_job(_dated_job(job), reporter)
+
+
+def plan(job: JobSource) -> "PlanResult":
+    """Validate a job's prompts and write the plan of its run: every image, its seed and its shard.
+
+    Where the run has a plan already, and with equal settings, that one is returned. Raises BadInput
+    where job, prompts or model must be corrected, TryAgain where storage failed.
+
+    >>> import imagekiln
+    >>> result = imagekiln.plan(imagekiln.read_job("bundled:demo.yaml", ["output=images"]))
+    >>> result.plan.counts.images
+    135
+    """
+    from imagekiln.steps.plan.step import make_plan
+
+    return make_plan(_dated_job(job))
+
+
+def generate(run: PathOrUri, shard: int, *, progress: bool = False) -> "ShardStats | None":
+    """Generate the missing images of one shard of a planned run; None where none was missing.
+
+    Shards are counted from 0. Raises BadInput where run, shard or model are not as planned,
+    TryAgain where storage or the device failed.
+    """
+    from imagekiln.steps.generate.step import generate as generate_shard
+
+    with _progress(progress) as reporter:
+        return generate_shard(fspath(run), shard, reporter)
+
+
+def aggregate(
+    run: PathOrUri,
+    *,
+    failed_share: float | None = None,
+    accept: Sequence[str] = (),
+    price: float | None = None,
+) -> "Summary":
+    """Account for every planned image; write manifest, summary, report and `_SUCCESS`.
+
+    `failed_share` and `accept`, names of quality gates, say what is acceptable in place of the
+    job's own limits; `price` is that of a device-hour. Raises Incomplete where images are missing,
+    or more are not ok than is acceptable.
+    """
+    from imagekiln.steps.aggregate.step import aggregate as aggregate_run
+
+    return aggregate_run(fspath(run), failed_share, accept, price)
+
+
+def verify(run: PathOrUri) -> "VerifyResult":
+    """Read a whole run back and check every image against the plan, by its hash.
+
+    Raises Incomplete with a list where anything is missing, damaged or different.
+    """
+    from imagekiln.steps.maintain.verify import verify as verify_run
+
+    return verify_run(fspath(run))
+
+
+def retry(run: PathOrUri, *, progress: bool = False) -> "RetryResult":
+    """Generate the failed, blank and missing images of a run again, in a round of their own.
+
+    Raises Incomplete where too many fail again, TryAgain where storage or the device failed.
+    """
+    from imagekiln.steps.maintain.retry import retry as retry_run
+
+    with _progress(progress) as reporter:
+        return retry_run(fspath(run), reporter)
+
+
+def reproduce(run: PathOrUri, image_id: str, to: PathOrUri | None = None) -> "ReproduceResult":
+    """Generate one image of a run again, and compare it with the one that the run holds.
+
+    It is written to the file `to`, by default IMAGE_ID.png in the current folder. Raises BadInput
+    where run or image do not exist.
+    """
+    from imagekiln.steps.maintain.reproduce import reproduce as reproduce_image
+
+    return reproduce_image(fspath(run), image_id, None if to is None else Path(to))
+
+
+def diff(first: PathOrUri, second: PathOrUri, to: PathOrUri) -> "Diff":
+    """Compare two runs of the same prompts; write a page of image pairs into the folder `to`.
+
+    Raises BadInput where a run does not exist or is not aggregated.
+    """
+    from imagekiln.steps.maintain.diff import diff as diff_runs
+
+    return diff_runs(fspath(first), fspath(second), fspath(to))
+
+
+def gc(output: PathOrUri, *, older_than: float = 7.0, remove: bool = False) -> "GcResult":
+    """List, or remove, what unfinished runs and killed writers left under a job's output.
+
+    Only where nothing was written for `older_than` days.
+    """
+    from imagekiln.steps.maintain.gc import gc as collect_garbage
+
+    return collect_garbage(fspath(output), older_than, remove=remove)
+
+
+def tune(
+    job: JobSource,
+    file: PathOrUri,
+    sizes: Sequence[tuple[int, int]] = (),
+    *,
+    again: bool = False,
+    steps: int = 6,
+    minutes: float = 15.0,
+    report: Callable[[str], None] = lambda _: None,
+) -> "TuningResult":
+    """Find the fastest batch size for the job's model on this device; add it to the tuning file.
+
+    `sizes` are widths and heights in pixels, by default the job's own. Each measurement takes
+    `steps` denoising steps, each size at most `minutes`. Sizes that the file already has are
+    measured only with `again`. `report` is called with a line for each measurement.
+
+    Raises BadInput where job, model, size or file must be corrected, TryAgain without the device.
+    """
+    from imagekiln.steps.generate.trial import TrialBudget
+    from imagekiln.steps.generate.tune import tune as tune_job
+
+    budget = TrialBudget(steps=steps, minutes=minutes)
+    return tune_job(load_job(job), fspath(file), sizes, budget, again=again, told=report)

@@ -1,0 +1,29 @@
+"""What the functions of `imagekiln` and `imagekiln.cluster` return."""
+
+from imagekiln.steps.aggregate.summary import Summary
+from imagekiln.steps.job.tuning_file import TuningResult
+from imagekiln.steps.local import RunResult
+from imagekiln.steps.maintain.diff import Diff
+from imagekiln.steps.maintain.gc import GcResult
+from imagekiln.steps.maintain.reproduce import ReproduceResult
+from imagekiln.steps.maintain.retry import RetryResult
+from imagekiln.steps.maintain.verify import VerifyResult
+from imagekiln.steps.plan.estimate import Estimate
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.stats import ShardStats
+from imagekiln.workflows.client.status import WorkflowStatus
+
+__all__ = [
+    "Diff",
+    "Estimate",
+    "GcResult",
+    "PlanResult",
+    "ReproduceResult",
+    "RetryResult",
+    "RunResult",
+    "ShardStats",
+    "Summary",
+    "TuningResult",
+    "VerifyResult",
+    "WorkflowStatus",
+]

@@ -1,0 +1,196 @@
+"""Commands that need no cluster: a whole job on this machine, and what to know before it runs."""
+
+import re
+from typing import TYPE_CHECKING
+
+import click
+import cloup
+
+from imagekiln.workflows.cli.options import (
+    date_options,
+    examples,
+    job_options,
+    output_option,
+    settings_option,
+)
+
+if TYPE_CHECKING:
+    from imagekiln.steps.runtime.signals import Stop
+
+DEMO_JOB = "bundled:demo.yaml"
+TUNING_FILE = "tuning.yaml"
+
+
+@cloup.command(
+    epilog=examples(
+        "imagekiln run job.yaml",
+        "imagekiln run job.yaml --set defaults.steps=20 --set output=s3://bucket/images",
+        "imagekiln run nightly.yaml --date 2026-11-21 --timezone Europe/Berlin",
+    )
+)
+@job_options
+@date_options
+@output_option
+@click.pass_obj
+def run(
+    stop: "Stop", job: str, settings: tuple[str, ...], date: str, timezone: str, output: str
+) -> None:
+    """Run a whole job on this machine; run it again to resume.
+
+    Plans the job, generates shard by shard, and aggregates. Everything committed before an
+    interruption is kept.
+    """
+    _run_job(job, settings, output, stop, date, timezone)
+
+
+@cloup.command(epilog=examples("imagekiln demo", "imagekiln demo --set output=/tmp/demo"))
+@settings_option
+@output_option
+@click.pass_obj
+def demo(stop: "Stop", settings: tuple[str, ...], output: str) -> None:
+    """Generate the bundled example dataset with the bundled model."""
+    _run_job(DEMO_JOB, settings, output, stop)
+
+
+def _run_job(
+    name: str,
+    settings: tuple[str, ...],
+    output: str,
+    stop: "Stop",
+    date: str = "",
+    timezone: str = "",
+) -> None:
+    from imagekiln.steps.local import run as run_job
+    from imagekiln.steps.runtime.progress import open_progress
+    from imagekiln.workflows.cli.text import format_run, print_plan, print_result
+    from imagekiln.workflows.pod.request import JobRequest, resolve_job
+
+    job = resolve_job(JobRequest(name, settings=settings, date=date, timezone=timezone))
+    with open_progress() as progress:
+        result = run_job(job, progress, stop, print_plan)
+    print_result(result, output, format_run)
+
+
+@cloup.command(
+    epilog=examples(
+        "imagekiln estimate job.yaml",
+        "imagekiln estimate job.yaml --price 2.50 --output json",
+    )
+)
+@job_options
+@cloup.option(
+    "--price",
+    type=click.FloatRange(min=0),
+    help="The price of a GPU-hour, in place of the job's own.",
+)
+@output_option
+def estimate(job: str, settings: tuple[str, ...], price: float | None, output: str) -> None:
+    """Estimate a job's images, size, GPU-hours and cost.
+
+    Reads and validates the prompts as planning does, and writes nothing.
+    """
+    from imagekiln.steps.job.reader import read_job
+    from imagekiln.steps.plan.estimate import estimate as estimate_job
+    from imagekiln.workflows.cli.text import format_estimate, print_result
+
+    print_result(estimate_job(read_job(job, settings), price), output, format_estimate)
+
+
+class SizeParam(click.ParamType[tuple[int, int]]):
+    """A size in pixels, such as 1024x768."""
+
+    name = "WxH"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, int]:
+        """Width and height."""
+        match = re.fullmatch(r"(\d{1,5})[xX](\d{1,5})", str(value))
+        if match is None:
+            message = f"{value!r} is not a size. Write WIDTHxHEIGHT, such as 1024x768."
+            self.fail(message, param, ctx)
+        return int(match[1]), int(match[2])
+
+
+@cloup.command(
+    epilog=examples(
+        "imagekiln tune job.yaml",
+        "imagekiln tune job.yaml --size 1024x1024 --size 832x1216 --minutes 5",
+    )
+)
+@job_options
+@cloup.option(
+    "--size",
+    "sizes",
+    type=SizeParam(),
+    multiple=True,
+    help="An image size to tune for; repeatable. Default: the job's own.",
+)
+@cloup.option(
+    "--file",
+    metavar="FILE",
+    help=f"The tuning file. Default: the job's batch.tuning, else {TUNING_FILE} next to the job.",
+)
+@cloup.option("--again", is_flag=True, help="Measure sizes that the file already has, too.")
+@cloup.option(
+    "--steps",
+    type=click.IntRange(2, 1000),
+    default=6,
+    show_default=True,
+    help="Denoising steps of each measurement.",
+)
+@cloup.option(
+    "--minutes",
+    type=click.FloatRange(min=0),
+    default=15,
+    show_default=True,
+    help="The time limit for each size.",
+)
+@output_option
+def tune(
+    job: str,
+    settings: tuple[str, ...],
+    sizes: tuple[tuple[int, int], ...],
+    file: str | None,
+    again: bool,
+    steps: int,
+    minutes: float,
+    output: str,
+) -> None:
+    """Find the fastest batch size for the job's model on this device.
+
+    Measures growing batches until they gain nothing or do not fit in memory, and writes the
+    result to a tuning file that jobs name in batch.tuning.
+    """
+    from imagekiln.steps.generate.trial import TrialBudget
+    from imagekiln.steps.generate.tune import tune as tune_job
+    from imagekiln.steps.job.reader import read_job
+    from imagekiln.workflows.cli.terminal import print_note
+    from imagekiln.workflows.cli.text import format_tuning, print_result
+
+    tuned_job = read_job(job, settings)
+    path = file or tuned_job.batch.tuning or default_tuning_file(job)
+    budget = TrialBudget(steps=steps, minutes=minutes)
+    result = tune_job(tuned_job, path, sizes, budget, again=again, told=print_note)
+    print_result(result, output, format_tuning)
+
+
+def default_tuning_file(job: str) -> str:
+    """The tuning file next to a job file; for a bundled job, in the current folder."""
+    from imagekiln.steps.storage.uri import BUNDLED_PREFIX
+
+    if job.startswith(BUNDLED_PREFIX):
+        return TUNING_FILE
+    folder, slash, _ = job.rpartition("/")
+    return f"{folder}{slash}{TUNING_FILE}"
+
+
+@cloup.command(epilog=examples("imagekiln schema > job.schema.json"))
+def schema() -> None:
+    """Print the JSON Schema of job files, for editors."""
+    import json
+
+    from imagekiln.steps.job.job import Job
+    from imagekiln.workflows.cli.terminal import print_text
+
+    print_text(json.dumps(Job.model_json_schema(), indent=2))

@@ -1,0 +1,113 @@
+"""Commands for a job that a cluster runs again and again."""
+
+from datetime import datetime
+
+import click
+import cloup
+
+from imagekiln.workflows.cli.options import (
+    connection_options,
+    examples,
+    job_options,
+    output_option,
+    schedule_options,
+)
+
+DAY = click.DateTime(["%Y-%m-%d"])
+
+
+@cloup.command(
+    epilog=examples('imagekiln schedule nightly.yaml --cron "30 1 * * *" --timezone Europe/Berlin')
+)
+@job_options
+@cloup.option(
+    "--cron",
+    required=True,
+    help='Minute, hour, day, month and weekday, such as "30 1 * * *".',
+)
+@cloup.option(
+    "--timezone",
+    default="UTC",
+    show_default=True,
+    help="The time zone of the schedule and of {date}.",
+)
+@connection_options
+def schedule(
+    job: str,
+    settings: tuple[str, ...],
+    cron: str,
+    timezone: str,
+    server: str | None,
+    context: str | None,
+) -> None:
+    """Create or update a schedule of the job (a CronWorkflow)."""
+    from imagekiln.steps.job.reader import read_job
+    from imagekiln.workflows.cli.terminal import print_text
+    from imagekiln.workflows.client import schedules
+    from imagekiln.workflows.client.connect import connect
+
+    name = schedules.schedule(read_job(job, settings), cron, timezone, connect(server, context))
+    print_text(f"Applied CronWorkflow {name}. `imagekiln suspend {name}` suspends it.")
+
+
+@cloup.command(epilog=examples("imagekiln suspend nightly"))
+@schedule_options
+def suspend(name: str, namespace: str, server: str | None, context: str | None) -> None:
+    """Suspend a schedule."""
+    from imagekiln.workflows.cli.terminal import print_text
+    from imagekiln.workflows.client import schedules
+    from imagekiln.workflows.client.connect import connect
+
+    schedules.suspend(name, namespace, connect(server, context))
+    print_text(f"{name} is suspended. `imagekiln resume {name}` resumes it.")
+
+
+@cloup.command(epilog=examples("imagekiln resume nightly"))
+@schedule_options
+def resume(name: str, namespace: str, server: str | None, context: str | None) -> None:
+    """Resume a suspended schedule."""
+    from imagekiln.workflows.cli.terminal import print_text
+    from imagekiln.workflows.client import schedules
+    from imagekiln.workflows.client.connect import connect
+
+    schedules.resume(name, namespace, connect(server, context))
+    print_text(f"{name} is resumed.")
+
+
+@cloup.command(
+    epilog=examples(
+        "imagekiln backfill nightly.yaml --from 2026-11-01 --to 2026-11-07",
+        "imagekiln backfill nightly.yaml --from 2026-11-01 --to 2026-11-07 --retry",
+    )
+)
+@job_options
+@cloup.option("--from", "first", type=DAY, required=True, help="The first day.")
+@cloup.option("--to", "last", type=DAY, required=True, help="The last day, included.")
+@cloup.option(
+    "--retry",
+    is_flag=True,
+    help="Generate only the failed, blank and missing images of those runs again.",
+)
+@output_option
+@connection_options
+def backfill(
+    job: str,
+    settings: tuple[str, ...],
+    first: datetime,
+    last: datetime,
+    retry: bool,
+    output: str,
+    server: str | None,
+    context: str | None,
+) -> None:
+    """Submit the job for past days of its schedule."""
+    from imagekiln.steps.job.reader import read_job
+    from imagekiln.workflows.cli.status import status_table
+    from imagekiln.workflows.cli.text import print_result
+    from imagekiln.workflows.client import schedules
+    from imagekiln.workflows.client.connect import connect
+
+    argo = connect(server, context)
+    scheduled_job = read_job(job, settings)
+    statuses = schedules.backfill(scheduled_job, first.date(), last.date(), argo, retry=retry)
+    print_result(statuses, output, status_table)

@@ -1,0 +1,226 @@
+"""The steps that pods run, one command each; with them, a run can be made by hand too."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import cloup
+
+from imagekiln.workflows.cli.options import (
+    PATH_OR_URI,
+    date_options,
+    examples,
+    output_option,
+    run_argument,
+    settings_option,
+)
+
+if TYPE_CHECKING:
+    from imagekiln.workflows.pod.request import JobRequest
+
+OUTPUTS_FOLDER = click.Path(file_okay=False)
+
+
+@cloup.command(
+    epilog=examples(
+        "imagekiln plan job.yaml",
+        "imagekiln plan nightly.yaml --date 2026-11-21",
+        "imagekiln plan job.yaml --retry",
+    )
+)
+@cloup.argument(
+    "job",
+    metavar="[JOB]",
+    required=False,
+    type=PATH_OR_URI,
+    help="The job file: a path or URI. Omitted with --argo.",
+)
+@settings_option
+@date_options
+@cloup.option("--retry", is_flag=True, help="Plan the next retry round of the job's existing run.")
+@output_option
+@cloup.option_group(
+    "In a pod",
+    cloup.option(
+        "--argo",
+        is_flag=True,
+        help="Read the job from the environment that the workflow's template sets.",
+    ),
+    cloup.option(
+        "--device",
+        type=click.Choice(["cpu", "cuda"]),
+        help="What `device: auto` means: the device of the pods.",
+    ),
+    cloup.option(
+        "--workers",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Shards that each pod generates in parallel.",
+    ),
+    cloup.option(
+        "--outputs", type=OUTPUTS_FOLDER, help="Write the run and its counts here, for Argo."
+    ),
+)
+def plan(
+    job: str | None,
+    settings: tuple[str, ...],
+    date: str,
+    timezone: str,
+    retry: bool,
+    output: str,
+    argo: bool,
+    device: str | None,
+    workers: int,
+    outputs: str | None,
+) -> None:
+    """Validate the prompts and write the plan of a run.
+
+    The plan fixes every image, its seed and its shard. Planning an existing run again reuses its
+    plan.
+    """
+    from imagekiln.steps.maintain.retry import plan_retry
+    from imagekiln.steps.plan.step import make_plan
+    from imagekiln.workflows.cli.text import format_plan, format_round_plan, print_result
+    from imagekiln.workflows.pod.outputs import write_plan_outputs
+    from imagekiln.workflows.pod.request import resolve_job
+
+    if argo == (job is not None):
+        raise click.UsageError("Pass either JOB or --argo.")
+    request = _job_request(job, settings, date, timezone, retry)
+    resolved_job = resolve_job(request, device)
+
+    retry = retry or request.retry
+    result = plan_retry(resolved_job) if retry else make_plan(resolved_job)
+
+    if outputs:
+        write_plan_outputs(Path(outputs), result, resolved_job.cluster, workers)
+    print_result(result, output, format_round_plan if retry else format_plan)
+
+
+def _job_request(
+    job: str | None, settings: tuple[str, ...], date: str, timezone: str, retry: bool
+) -> "JobRequest":
+    """The job as named on the command line, else as the environment of a pod has it."""
+    import os
+
+    from imagekiln.workflows.pod.request import JobRequest, request_from_environment
+
+    if job is None:
+        return request_from_environment(os.environ)
+    return JobRequest(job, settings=settings, date=date, timezone=timezone, retry=retry)
+
+
+@cloup.command(
+    epilog=examples(
+        "imagekiln generate images/shapes-1a2b3c4d5e6f --shard 0",
+        "imagekiln generate s3://bucket/nightly --shard 3 --workers 8",
+    )
+)
+@run_argument
+@cloup.option("--shard", type=int, required=True, help="The shard to generate, counted from 0.")
+@cloup.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Shards to generate in parallel, one per GPU: with 8, --shard 1 means 8 to 15.",
+)
+@output_option
+@click.pass_context
+def generate(ctx: click.Context, run: str, shard: int, workers: int, output: str) -> None:
+    """Generate the missing images of one shard of a planned run."""
+    if workers > 1:
+        from imagekiln.workflows.pod.workers import generate_shards
+
+        ctx.exit(generate_shards(run, shard, workers))
+
+    from imagekiln.steps.generate.step import generate as generate_shard
+    from imagekiln.steps.runtime.progress import open_progress
+    from imagekiln.workflows.cli.text import format_shard, print_result
+
+    with open_progress() as progress:
+        stats = generate_shard(run, shard, progress, ctx.obj)
+    print_result(stats, output, format_shard)
+
+
+@cloup.command(
+    epilog=examples(
+        "imagekiln aggregate images/shapes-1a2b3c4d5e6f",
+        "imagekiln aggregate s3://bucket/nightly --failed-share 0.01 --accept blank",
+    )
+)
+@run_argument
+@cloup.option(
+    "--failed-share",
+    type=click.FloatRange(0, 1),
+    help="Accept up to this share of images that are not ok.",
+)
+@cloup.option(
+    "--accept",
+    multiple=True,
+    metavar="GATE",
+    help="Accept what this quality gate marked, whatever its share; repeatable.",
+)
+@cloup.option(
+    "--price",
+    type=click.FloatRange(min=0),
+    help="The price of a device-hour, in place of the job's own.",
+)
+@cloup.option("--outputs", type=OUTPUTS_FOLDER, help="Copy the report here, for Argo.")
+@output_option
+def aggregate(
+    run: str,
+    failed_share: float | None,
+    accept: tuple[str, ...],
+    price: float | None,
+    outputs: str | None,
+    output: str,
+) -> None:
+    """Write a run's manifest, summary, report and _SUCCESS.
+
+    Accounts for every planned image. Exits with 3 where images are missing, or more of them are
+    not ok than the job accepts.
+    """
+    from imagekiln.steps.aggregate.step import aggregate as aggregate_run
+    from imagekiln.workflows.cli.text import format_summary, print_result
+    from imagekiln.workflows.pod.outputs import copy_report
+
+    try:
+        summary = aggregate_run(run, failed_share, accept, price)
+    finally:  # an incomplete run has a report too
+        if outputs:
+            copy_report(Path(outputs), run)
+    print_result(summary, output, format_summary)
+
+
+@cloup.command(epilog=examples("imagekiln fetch images/shapes-1a2b3c4d5e6f"))
+@run_argument
+def fetch(run: str) -> None:
+    """Download the model of a planned run into this machine's cache."""
+    from imagekiln.steps.generate.diffusion.pipeline import fetch_run_models
+    from imagekiln.workflows.cli.terminal import print_text
+
+    print_text(fetch_run_models(run))
+
+
+@cloup.command(epilog=examples("imagekiln outcome"))
+def outcome() -> None:
+    """Report how a workflow ended: its exit handler.
+
+    Reads the environment that the workflow's template sets, and posts to IMAGEKILN_WEBHOOK where
+    that is set.
+    """
+    import os
+
+    from imagekiln.workflows.cli.terminal import print_text
+    from imagekiln.workflows.pod.outcome import (
+        describe_outcome,
+        outcome_from_environment,
+        post_outcome,
+    )
+
+    ended = outcome_from_environment(os.environ)
+    print_text(describe_outcome(ended))
+    if webhook := os.environ.get("IMAGEKILN_WEBHOOK"):
+        post_outcome(ended, webhook.strip())

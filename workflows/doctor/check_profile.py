@@ -1,0 +1,180 @@
+"""What a profile and a job name on the cluster: the template, classes, claims and the semaphore."""
+
+import re
+from collections.abc import Mapping
+from typing import cast
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.job import Job
+from imagekiln.workflows.client.kubernetes import ARGO_API_PATH
+from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
+from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
+from imagekiln.workflows.doctor.kube_fields import get_list, get_mapping, get_mappings, get_texts
+from imagekiln.workflows.objects import Json
+from imagekiln.workflows.profiles.profile import Profile
+from imagekiln.workflows.templates.workflow_template import build_workflow_template, template_name
+
+WORKFLOW_TEMPLATES = ResourceKind(ARGO_API_PATH, "workflowtemplates", namespaced=True)
+CONFIG_MAPS = ResourceKind("api/v1", "configmaps", namespaced=True)
+VOLUME_CLAIMS = ResourceKind("api/v1", "persistentvolumeclaims", namespaced=True)
+RUNTIME_CLASSES = ResourceKind("apis/node.k8s.io/v1", "runtimeclasses")
+PRIORITY_CLASSES = ResourceKind("apis/scheduling.k8s.io/v1", "priorityclasses")
+SEMAPHORE_CONFIG_MAP = "imagekiln-gpus"
+IMAGE_VOLUMES_SINCE = (1, 33)  # behind the feature gate ImageVolume
+IMAGE_VOLUMES_BY_DEFAULT = (1, 35)
+EMPTY_VALUES: tuple[object, ...] = ({}, [], "", None)
+SHARED_ACCESS_MODES = {"ReadWriteMany", "ReadOnlyMany"}
+
+
+@doctor_check("template")
+def check_template(view: ClusterView, profile: Profile) -> Finding:
+    """The profile's WorkflowTemplate is registered, and applying it would change nothing."""
+    name = template_name(profile)
+    registered = view.get(WORKFLOW_TEMPLATES, name)
+    if registered is None:
+        return ok(f"WorkflowTemplate {name} is not registered yet; `imagekiln submit` does that.")
+    try:
+        applied = view.dry_run_apply(build_workflow_template(profile, view.namespace))
+    except Unreadable:
+        raise
+    except BadInput as error:
+        return wrong(
+            f"The cluster would reject WorkflowTemplate {name}: {error}",
+            "Check that Argo's version is supported: see argo-version.",
+        )
+    if _normalized_template(registered) != _normalized_template(applied):
+        return wrong(
+            f"WorkflowTemplate {name} differs from what this version of Imagekiln registers.",
+            "Run `imagekiln apply JOB`.",
+        )
+    return ok(f"WorkflowTemplate {name} is registered and up to date.")
+
+
+@doctor_check("runtime-class")
+def check_runtime_class(view: ClusterView, name: str) -> Finding:
+    """The RuntimeClass that pods name exists."""
+    if view.get(RUNTIME_CLASSES, name) is None:
+        return wrong(
+            f"RuntimeClass {name} does not exist.",
+            "Create it, as the NVIDIA GPU Operator does, or use another profile.",
+        )
+    return ok(f"RuntimeClass {name} exists.")
+
+
+@doctor_check("priority-class")
+def check_priority_class(view: ClusterView, name: str) -> Finding:
+    """The PriorityClass that pods name exists: without it, Kubernetes rejects them."""
+    if view.get(PRIORITY_CLASSES, name) is None:
+        return wrong(
+            f"PriorityClass {name} does not exist.",
+            "Run `kubectl apply -f workflows/cluster/base/priority.yaml`, or set "
+            "cluster.priority_class to another one.",
+        )
+    return ok(f"PriorityClass {name} exists.")
+
+
+@doctor_check("model-cache")
+def check_model_claim(view: ClusterView, name: str) -> Finding:
+    """The claim that holds model files is bound, and many nodes can mount it."""
+    claim = view.get(VOLUME_CLAIMS, name)
+    if claim is None:
+        return wrong(
+            f"PersistentVolumeClaim {name} does not exist in namespace {view.namespace}.",
+            f"Create one: `kubectl apply -n {view.namespace} -f "
+            "workflows/cluster/gpus/models-claim.yaml`.",
+        )
+    phase = get_mapping(claim, "status").get("phase")
+    if phase == "Pending":
+        # Only the claim's events say whether its storage class waits for the first pod.
+        return unknown(
+            f"PersistentVolumeClaim {name} is not bound yet.",
+            "It may wait for its first pod. See its events: "
+            f"`kubectl describe pvc {name} -n {view.namespace}`.",
+        )
+    if phase != "Bound":
+        return wrong(
+            f"PersistentVolumeClaim {name} is {phase}.",
+            f"Delete it, `kubectl delete pvc {name} -n {view.namespace}`, and create it again on "
+            "a volume that exists.",
+        )
+    if SHARED_ACCESS_MODES.isdisjoint(get_list(claim, "spec", "accessModes")):
+        return wrong(
+            f"PersistentVolumeClaim {name} mounts on one node only.",
+            "Create it with accessModes: [ReadWriteMany], in a storage class that has that.",
+        )
+    return ok(f"PersistentVolumeClaim {name} is bound.")
+
+
+@doctor_check("model-image")
+def check_image_volume(view: ClusterView) -> Finding:
+    """Kubernetes can mount an OCI image, in which the profile keeps model files."""
+    version = view.version()
+    match = re.match(r"v?(\d+)\.(\d+)", version)
+    number = (int(match[1]), int(match[2])) if match else IMAGE_VOLUMES_SINCE
+    if number < IMAGE_VOLUMES_SINCE:
+        return wrong(
+            f"Kubernetes {version} cannot mount images as volumes.",
+            "Update Kubernetes to 1.35, or keep models in cache.claim.",
+        )
+    if number < IMAGE_VOLUMES_BY_DEFAULT:
+        return unknown(
+            f"Kubernetes {version} mounts images only with its feature gate ImageVolume; without "
+            "it, pods start without the models.",
+            "Ask a cluster administrator, update to 1.35, or keep models in cache.claim.",
+        )
+    return ok(f"Kubernetes {version} mounts images as volumes.")
+
+
+@doctor_check("semaphore")
+def check_semaphore(view: ClusterView, key: str) -> Finding:
+    """The semaphore has a limit: how many pods generate at once, over all batches."""
+    config_map = view.get(CONFIG_MAPS, SEMAPHORE_CONFIG_MAP)
+    limit = get_texts(config_map, "data").get(key, "").strip()
+    if not limit.isdecimal() or int(limit) == 0:
+        patch = f'{{"data": {{"{key}": "16"}}}}'
+        return wrong(
+            f"ConfigMap {SEMAPHORE_CONFIG_MAP} has no number in {key}.",
+            "Set how many pods may run at once, such as 16: `kubectl patch configmap "
+            f"{SEMAPHORE_CONFIG_MAP} -n {view.namespace} -p '{patch}'`.",
+        )
+    return ok(f"{limit} pods at once, over all batches.")
+
+
+def job_priority_classes(job: Job, profile: Profile) -> list[str]:
+    """The PriorityClasses that the pods of a job name."""
+    pods = (profile.generate, profile.steps)
+    names = {pod.priority_class or job.cluster.priority_class for pod in pods}
+    return sorted(name for name in names if name)
+
+
+def _normalized_template(template: Json) -> Json:
+    """What a template says, in one form.
+
+    Argo's server writes out empty fields, and repeats podMetadata's labels in each template.
+    """
+    spec = cast("Json", _without_empty(get_mapping(template, "spec")))
+    pod_labels = get_texts(spec, "podMetadata", "labels")
+    templates = [_without_labels(each, pod_labels) for each in get_mappings(spec, "templates")]
+    return {
+        "labels": get_mapping(template, "metadata", "labels"),
+        "annotations": get_mapping(template, "metadata", "annotations"),
+        "spec": spec | {"templates": templates},
+    }
+
+
+def _without_empty(value: object) -> object:
+    """A value without what is empty, at any depth."""
+    if isinstance(value, list):
+        return [_without_empty(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    fields = {key: _without_empty(item) for key, item in value.items()}
+    return {key: item for key, item in fields.items() if item not in EMPTY_VALUES}
+
+
+def _without_labels(template: Json, repeated: Mapping[str, str]) -> Json:
+    """A template without the labels that podMetadata gives it anyway."""
+    labels = get_texts(template, "metadata", "labels")
+    own = {key: value for key, value in labels.items() if repeated.get(key) != value}
+    metadata = {**get_mapping(template, "metadata"), "labels": own}
+    return cast("Json", _without_empty({**template, "metadata": metadata}))
