@@ -51,11 +51,11 @@ class Histogram:
         return max(low, self.least), min(high, self.most)
 
     def _quantile_bin(self, share: float) -> Bin:
-        wanted_rank = share * self.images
+        quantile_rank = share * self.images
         rank = 0
         for interval in self.bins:
             rank += interval.images
-            if rank >= wanted_rank:
+            if rank >= quantile_rank:
                 return interval
         return self.bins[-1]
 

@@ -43,9 +43,16 @@ def find_earlier_matches(hashes: npt.NDArray[np.int64], distance: int) -> Indice
 
     No two hashes with -1 are within the distance. An earlier one may itself have a match.
     """
-    matches = np.full(len(hashes), -1, np.int32)
-    indices = np.arange(len(hashes), dtype=np.int32)
-    _find_matches(hashes.view(np.uint64), indices, 0, distance, matches)
+    count = len(hashes)
+    indices = np.arange(count, dtype=np.int32)
+    matches = np.full(count, -1, np.int32)
+    _find_matches(
+        hashes.view(np.uint64),
+        indices,
+        fixed=0,
+        distance=distance,
+        matches=matches,
+    )
     return matches
 
 
@@ -98,8 +105,10 @@ def _search_cost(blocks: int, distance: int, free_bits: int, count: int) -> floa
     agreeing = max(0, blocks - distance)
     shared_bits = free_bits * agreeing / blocks
     bucket_size = count / 2**shared_bits
-    pass_cost = count * (SORT_COST + bucket_size) + PASS_OVERHEAD
-    return comb(blocks, distance) * pass_cost
+    hash_cost = SORT_COST + bucket_size
+    pass_cost = count * hash_cost + PASS_OVERHEAD
+    passes = comb(blocks, distance)
+    return passes * pass_cost
 
 
 def _pack_buckets(hashes: Hashes, indices: Indices, mask: int) -> Hashes:
@@ -143,13 +152,20 @@ def _compare_buckets(
 
         indices = _unpack_indices(packed)
         leaders = np.repeat(indices[starts], bucket_sizes)
-        near = np.bitwise_count(hashes[indices] ^ hashes[leaders]) <= distance
+        near = _differing_bits(hashes, indices, leaders) <= distance
 
         followers = near & ~starts_bucket
         follower_indices = indices[followers]
         matches[follower_indices] = leaders[followers]
         packed = packed[~near]
     return np.unique(_unpack_indices(packed))
+
+
+def _differing_bits(hashes: Hashes, indices: Indices, others: Indices) -> npt.NDArray[np.uint8]:
+    difference = hashes[indices]
+    difference ^= hashes[others]
+    count: npt.NDArray[np.uint8] = np.bitwise_count(difference)
+    return count
 
 
 def _unpack_indices(packed: Hashes) -> Indices:
@@ -241,8 +257,9 @@ def mark_near_duplicates(manifest: pa.Table, originals: pa.ChunkedArray) -> pa.T
         row_marks = marks[row] or []
         marks[row] = [*row_marks, NEAR_DUPLICATE]
 
-    marks_type = manifest.schema.field("marks").type
-    marked = _replace_column(manifest, "marks", pa.array(marks, marks_type))
+    marks_field = manifest.schema.field("marks")
+    column = pa.array(marks, marks_field.type)
+    marked = _replace_column(manifest, "marks", column)
     marked = _replace_column(marked, "near_duplicate_of", originals)
     return marked.combine_chunks()
 
@@ -250,12 +267,14 @@ def mark_near_duplicates(manifest: pa.Table, originals: pa.ChunkedArray) -> pa.T
 def _write_marks(
     store: Store, shard: int, rows: RowIndices, originals: npt.NDArray[np.str_]
 ) -> pa.Table:
-    manifest = read_table(store, manifest_key(shard))
+    key = manifest_key(shard)
+    manifest = read_table(store, key)
     values = np.full(manifest.num_rows, None, object)
     values[rows] = originals
     column = pa.array(values, pa.string())
+
     marked = mark_near_duplicates(manifest, pa.chunked_array([column]))
-    store.replace(manifest_key(shard), to_parquet(marked))
+    store.replace(key, to_parquet(marked))
     return marked.take(pa.array(rows))
 
 

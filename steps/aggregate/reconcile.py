@@ -95,8 +95,11 @@ class RunReconciler:
         self.plan = plan
         self._store = store
         self._missing_parts: dict[tuple[int, int], tuple[str, ...]] = {}
-        cached_shards = CACHED_SHARDS_PER_ROUND * max(1, len(self.rounds))
-        self._round_manifest = SingleFlightCache(self._reconcile_round_shard, cached_shards)
+        round_count = max(1, len(self.rounds))
+        self._round_manifest = SingleFlightCache(
+            self._reconcile_round_shard,
+            CACHED_SHARDS_PER_ROUND * round_count,
+        )
 
     def reconcile(self, number: int) -> ReconciledShard:
         """One shard of the run, with what later rounds made of its images.
@@ -195,10 +198,10 @@ def overlay(manifest: pa.Table, later: pa.Table) -> pa.Table:
     in_later = position.is_valid().to_numpy()
     later_rows = pc.fill_null(position, 0).to_numpy()
 
-    not_ok = pc.not_equal(manifest["status"], "ok").to_numpy()
+    statuses = manifest["status"].to_numpy()
     later_statuses = later["status"].to_numpy()
     has_outcome = later_statuses[later_rows] != MISSING_STATUS
-    replaced = not_ok & in_later & has_outcome
+    replaced = (statuses != "ok") & in_later & has_outcome
     if not replaced.any():
         return manifest
 

@@ -3,7 +3,7 @@
 DuckDB pairs them, in bounded memory, by a hash of what they have in common.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -104,9 +104,9 @@ def pair_images(database: Database, first: Run, second: Run, sample_size: int) -
 
 def read_manifest_rows(run: Run, locations: Sequence[RowLocation]) -> list[dict[str, object]]:
     """The manifest's rows at these locations, in their order."""
-    by_shard: dict[int, set[RowLocation]] = {}
+    by_shard: defaultdict[int, set[RowLocation]] = defaultdict(set)
     for location in locations:
-        by_shard.setdefault(location.shard, set()).add(location)
+        by_shard[location.shard].add(location)
     shards = sorted(by_shard)
     manifests = map_ordered(
         lambda index: read_table(run.store, manifest_key(shards[index])),
@@ -123,7 +123,10 @@ def read_manifest_rows(run: Run, locations: Sequence[RowLocation]) -> list[dict[
 
 
 def _has_ids(run: Run) -> bool:
-    return any(table["id"].null_count < table.num_rows for table in _iter_manifests(run, ("id",)))
+    for manifest in _iter_manifests(run, ("id",)):
+        if manifest["id"].null_count < manifest.num_rows:
+            return True
+    return False
 
 
 def _load_images(database: Database, table: str, run: Run, key: str) -> None:

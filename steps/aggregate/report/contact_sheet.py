@@ -75,7 +75,9 @@ class ContactSheet:
     def __init__(self, marking_gates: Sequence[str] = ()) -> None:
         """Begin with no image. Images that `marking_gates` marked are sampled by gate too."""
         self._random = LowestHashSample(MAX_SAMPLES)
-        self._by_gate = {gate: LowestHashSample(MAX_SAMPLES_PER_GATE) for gate in marking_gates}
+        self._by_gate: dict[str, LowestHashSample] = {}
+        for gate in marking_gates:
+            self._by_gate[gate] = LowestHashSample(MAX_SAMPLES_PER_GATE)
         self._first_of_shape: dict[Shape, Sample] = {}
         self._shape_counts: dict[Shape, int] = {}
         self._remarked: dict[str, Sample] = {}
@@ -109,8 +111,12 @@ class ContactSheet:
     @property
     def samples(self) -> list[Sample]:
         """The images of the sheet, in the order of the run."""
-        samples = [self._remarked.get(sample.image_id, sample) for sample in self._choose_samples()]
-        return sorted(samples, key=lambda sample: (sample.part, sample.offset))
+        samples: list[Sample] = []
+        for sample in self._choose_samples():
+            remarked = self._remarked.get(sample.image_id)
+            samples.append(remarked or sample)
+        samples.sort(key=lambda sample: (sample.part, sample.offset))
+        return samples
 
     @property
     def samples_by_gate(self) -> dict[str, list[Sample]]:

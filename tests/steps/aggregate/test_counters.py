@@ -36,18 +36,18 @@ def test_every_image_is_counted_by_its_settings_and_every_good_one_by_its_size()
     spread = DistributionBuilder()
     spread.add(_manifest([1000, None, 2000]))
     spread.add(_manifest([500], shape=(1024, 512), guidance=7.5))
-    found = spread.build()
-    assert (found.bytes.least, found.bytes.most, found.bytes.images) == (500, 2000, 3)
-    assert (found.prompt.least, found.prompt.most, found.prompt.images) == (1, 3, 4)
-    assert [(each.value, each.images) for each in found.shapes.top] == [
+    result = spread.build()
+    assert (result.bytes.least, result.bytes.most, result.bytes.images) == (500, 2000, 3)
+    assert (result.prompt.least, result.prompt.most, result.prompt.images) == (1, 3, 4)
+    assert [(each.value, each.images) for each in result.shapes.top] == [
         ("64 \N{MULTIPLICATION SIGN} 96", 3),
         ("1024 \N{MULTIPLICATION SIGN} 512", 1),
     ]
-    assert [(each.value, each.images) for each in found.guidance.top] == [("3", 3), ("7.5", 1)]
-    assert [(each.value, each.images) for each in found.steps.top] == [("30", 4)]
+    assert [(each.value, each.images) for each in result.guidance.top] == [("3", 3), ("7.5", 1)]
+    assert [(each.value, each.images) for each in result.steps.top] == [("30", 4)]
 
 
-def test_nothing_counted_is_nothing_told() -> None:
+def test_nothing_counted_is_an_empty_distribution() -> None:
     spread = DistributionBuilder()
     spread.add(_manifest([]))
     assert spread.build() == Distributions()
@@ -59,11 +59,11 @@ def test_nothing_counted_is_nothing_told() -> None:
 def test_a_histogram_holds_every_value_between_its_bounds(values: list[int]) -> None:
     growing = LogHistogram()
     growing.add(np.array(values))
-    found = growing.to_histogram()
-    assert found.images == len(values)
-    assert len(found.bins) <= MAX_BINS
-    assert all(one.high == two.low for one, two in zip(found.bins, found.bins[1:], strict=False))
-    assert found.bins[0].low <= min(values) + 1e-9
+    result = growing.to_histogram()
+    assert result.images == len(values)
+    assert len(result.bins) <= MAX_BINS
+    assert all(one.high == two.low for one, two in zip(result.bins, result.bins[1:], strict=False))
+    assert result.bins[0].low <= min(values) + 1e-9
 
 
 def test_a_bin_holds_what_is_counted_within_its_bounds() -> None:
@@ -86,9 +86,10 @@ def test_frequent_values_stay_however_many_rare_ones_there_are() -> None:
     tally = TopKCounter[int]()
     for start in range(0, 3 * MAX_VALUES, 1000):
         tally.add_column(np.concatenate([np.arange(start + 10, start + 1010), np.full(50, 1)]))
-    found = tally.top_values(str)
-    assert (found.top[0].value, found.top[0].images) == ("1", 50 * 3 * MAX_VALUES // 1000)
-    assert len(found.top) == MAX_TOP_VALUES
+    result = tally.top_values(str)
+    assert (result.top[0].value, result.top[0].images) == ("1", 50 * 3 * MAX_VALUES // 1000)
+    assert len(result.top) == MAX_TOP_VALUES
     assert (
-        sum(each.images for each in found.top) + found.other_images == 1050 * 3 * MAX_VALUES // 1000
+        sum(each.images for each in result.top) + result.other_images
+        == 1050 * 3 * MAX_VALUES // 1000
     )

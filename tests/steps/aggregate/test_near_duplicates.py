@@ -46,18 +46,18 @@ def _clusters(seed: int, count: int = 300) -> npt.NDArray[np.int64]:
 
 def _near(hashes: npt.NDArray[np.int64], distance: int) -> npt.NDArray[np.bool_]:
     bare: Hashes = hashes.view(np.uint64)
-    found: npt.NDArray[np.bool_] = np.bitwise_count(bare[:, None] ^ bare[None, :]) <= distance
-    return found
+    result: npt.NDArray[np.bool_] = np.bitwise_count(bare[:, None] ^ bare[None, :]) <= distance
+    return result
 
 
 def _holds(hashes: npt.NDArray[np.int64], distance: int) -> None:
     """What is promised: an original is earlier and near, and no two without one are near."""
-    found, near = find_earlier_matches(hashes, distance), _near(hashes, distance)
-    marked = np.flatnonzero(found >= 0)
-    assert (found[marked] < marked).all()
-    assert near[marked, found[marked]].all()
-    kept = np.flatnonzero(found < 0)
-    assert near[np.ix_(kept, kept)].sum() == len(kept)
+    result, near = find_earlier_matches(hashes, distance), _near(hashes, distance)
+    marked = np.flatnonzero(result >= 0)
+    assert (result[marked] < marked).all()
+    assert near[marked, result[marked]].all()
+    remaining = np.flatnonzero(result < 0)
+    assert near[np.ix_(remaining, remaining)].sum() == len(remaining)
 
 
 @pytest.mark.parametrize("distance", range(9))
@@ -67,7 +67,7 @@ def test_each_marked_hash_is_near_an_earlier_one_and_no_two_others_are_near(dist
 
 
 @pytest.mark.parametrize("distance", [0, 3, 8])
-def test_it_holds_where_every_bucket_is_crowded(
+def test_it_holds_where_every_bucket_is_split_further(
     distance: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(near_duplicates, "COMPARISONS_PER_HASH", 1)
@@ -90,15 +90,15 @@ def test_the_first_stays_and_the_sign_bit_is_a_bit() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_few_are_no_trouble(count: int) -> None:
+def test_none_or_one_hash_has_no_match(count: int) -> None:
     assert find_earlier_matches(np.zeros(count, np.int64), 4).tolist() == [-1] * count
 
 
 def test_a_million_equal_hashes_take_no_longer_than_others() -> None:
     started = time.process_time()
-    found = find_earlier_matches(np.zeros(1_000_000, np.int64), 4)
-    assert found[0] == -1
-    assert not found[1:].any()
+    result = find_earlier_matches(np.zeros(1_000_000, np.int64), 4)
+    assert result[0] == -1
+    assert not result[1:].any()
     assert time.process_time() - started < 5
 
 
@@ -129,11 +129,11 @@ def _unlike(place: int) -> int:
     return (FAR * (2 * place + 3) * 0x9E3779B97F4A7C15 & (2**64 - 1)) - 2**63
 
 
-def _filled(there: PlanResult, hashes: Mapping[int, int]) -> Store:
+def _filled(planned_run: PlanResult, hashes: Mapping[int, int]) -> Store:
     """A run of 20 images in shards of 8, 8 and 4, with these hashes; others are all unlike."""
     images = {place: _hashed(place, hashes.get(place, _unlike(place))) for place in range(20)}
-    fill(there, {**images, 3: not_ok(3)})
-    return open_store(there.uri)
+    fill(planned_run, {**images, 3: not_ok(3)})
+    return open_store(planned_run.uri)
 
 
 def _planned(tmp_path: Path, output: str = "", **gate: object) -> PlanResult:
@@ -150,28 +150,28 @@ ALIKE = {
 }  # 2, 6, 9, 17 within 4 bits of 2; 19 like none
 
 
-def test_later_ones_name_the_first_across_shards_on_disk_and_s3(
+def test_near_duplicates_name_the_first_image_across_shards_on_disk_and_s3(
     tmp_path: Path, store_uri: str
 ) -> None:
     store = _filled(_planned(tmp_path, store_uri), ALIKE)
     summary = aggregate(store.uri)
-    there = pa.concat_tables([read_table(store, manifest_key(number)) for number in range(3)])
-    ids, of = there["image_id"].to_pylist(), there["near_duplicate_of"].to_pylist()
+    table = pa.concat_tables([read_table(store, manifest_key(number)) for number in range(3)])
+    ids, of = table["image_id"].to_pylist(), table["near_duplicate_of"].to_pylist()
     assert of == [ids[2] if place in (6, 9, 17) else None for place in range(20)]
-    assert there["marks"].to_pylist() == [["near_duplicate"] if name else [] for name in of]
-    assert set(there["status"].to_pylist()) == {"ok", "failed"}
+    assert table["marks"].to_pylist() == [["near_duplicate"] if name else [] for name in of]
+    assert set(table["status"].to_pylist()) == {"ok", "failed"}
     assert summary.marks["near_duplicate"] == 3
     assert verify(store.uri).ok == 19
 
 
 def test_without_the_gate_nothing_is_compared(tmp_path: Path) -> None:
-    there = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 0.1})
-    summary = aggregate(_filled(there, ALIKE).uri)
+    planned_run = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 0.1})
+    summary = aggregate(_filled(planned_run, ALIKE).uri)
     assert "near_duplicate" not in summary.marks
-    assert manifest(open_store(there.uri))["near_duplicate_of"].null_count == 20
+    assert manifest(open_store(planned_run.uri))["near_duplicate_of"].null_count == 20
 
 
-def test_distance_is_the_job_s(tmp_path: Path) -> None:
+def test_the_distance_is_that_of_the_job(tmp_path: Path) -> None:
     store = _filled(_planned(tmp_path, distance=2), ALIKE)
     assert (
         aggregate(store.uri).marks["near_duplicate"] == 2
@@ -179,11 +179,11 @@ def test_distance_is_the_job_s(tmp_path: Path) -> None:
 
 
 def test_other_marks_stay_in_front(tmp_path: Path) -> None:
-    there = _planned(tmp_path)
-    fill(there, {place: _hashed(place, 0, "low_contrast") for place in range(2)})
-    aggregate(there.uri)
-    found = manifest(open_store(there.uri))["marks"].to_pylist()
-    assert found[:3] == [["low_contrast"], ["low_contrast", "near_duplicate"], []]
+    planned_run = _planned(tmp_path)
+    fill(planned_run, {place: _hashed(place, 0, "low_contrast") for place in range(2)})
+    aggregate(planned_run.uri)
+    result = manifest(open_store(planned_run.uri))["marks"].to_pylist()
+    assert result[:3] == [["low_contrast"], ["low_contrast", "near_duplicate"], []]
 
 
 def test_a_share_of_near_duplicates_fails_the_run_and_the_manifest_has_them(tmp_path: Path) -> None:
@@ -242,15 +242,15 @@ def test_aggregating_again_gives_the_same_manifests(tmp_path: Path) -> None:
 def test_a_manifest_that_was_changed_is_found(column: str, tmp_path: Path) -> None:
     store = _filled(_planned(tmp_path), ALIKE)
     aggregate(store.uri)
-    there = pq.read_table(store.uri_of(manifest_key(1)))
+    table = pq.read_table(store.uri_of(manifest_key(1)))
     other = (
-        there[column].take(pa.array([1, 0, *range(2, 8)]))
+        table[column].take(pa.array([1, 0, *range(2, 8)]))
         if column != "contrast"
         else pa.array([0.5] * 8)
     )
-    place = there.schema.get_field_index(column)
-    changed = there.set_column(
-        place, there.schema.field(column), other.cast(there.schema.field(column).type)
+    place = table.schema.get_field_index(column)
+    changed = table.set_column(
+        place, table.schema.field(column), other.cast(table.schema.field(column).type)
     )
     store.replace(manifest_key(1), to_parquet(changed))
     with pytest.raises(Incomplete, match=r"manifest/00001.parquet: differs from the parts"):
@@ -258,8 +258,8 @@ def test_a_manifest_that_was_changed_is_found(column: str, tmp_path: Path) -> No
 
 
 def test_a_run_of_nothing_but_failures_has_no_near_duplicates(tmp_path: Path) -> None:
-    there = planned(
+    planned_run = planned(
         tmp_path, str(tmp_path / "out"), gates={"near_duplicate": {}}, limits={"failed_share": 1}
     )
-    fill(there, {place: not_ok(place) for place in range(20)})
-    assert aggregate(there.uri).marks["near_duplicate"] == 0
+    fill(planned_run, {place: not_ok(place) for place in range(20)})
+    assert aggregate(planned_run.uri).marks["near_duplicate"] == 0

@@ -16,19 +16,19 @@ def _shard_stats(shard: int, seconds: float, images: int = 100) -> ShardStats:
     return ShardStats(shard, 1, images, 1, 8, "cuda", StageSeconds(seconds))
 
 
-def test_rates_come_by_shard_and_a_silent_shard_has_none() -> None:
-    found = summarize_throughput(
+def test_rates_come_by_shard_and_a_shard_without_statistics_has_none() -> None:
+    result = summarize_throughput(
         4, [_shard_stats(2, 50.0), _shard_stats(0, 100.0), _shard_stats(3, 10.0, images=0)]
     )
-    assert found.rates == (1.0, None, 2.0, None)
+    assert result.rates == (1.0, None, 2.0, None)
 
 
 def test_slow_shards_are_named_the_slowest_first() -> None:
-    found = summarize_throughput(
+    result = summarize_throughput(
         100, [_shard_stats(number, 100.0 + (number >= 80) * number) for number in range(100)]
     )
-    assert (found.median, found.slow) == (1.0, 20)
-    assert [each.shard for each in found.slowest] == list(range(99, 99 - MAX_SLOWEST, -1))
+    assert (result.median, result.slow) == (1.0, 20)
+    assert [each.shard for each in result.slowest] == list(range(99, 99 - MAX_SLOWEST, -1))
 
 
 def test_shards_of_equal_speed_have_no_slow_one() -> None:
@@ -40,7 +40,7 @@ def test_shards_of_equal_speed_have_no_slow_one() -> None:
     )
 
 
-def test_no_shard_that_told_is_no_throughput() -> None:
+def test_without_statistics_there_is_no_throughput() -> None:
     assert summarize_throughput(3, []) == Throughput()
 
 
@@ -66,7 +66,7 @@ def test_a_shard_counts_by_its_time_after_loading() -> None:
     ).busy == pytest.approx((100 + 150) / 400)
 
 
-def test_the_fullest_device_tells_the_peak() -> None:
+def test_the_peak_is_that_of_the_fullest_device() -> None:
     assert (
         summarize_usage(
             [_device_stats(1.0, 1.0, peak_memory=3), _device_stats(1.0, 1.0, peak_memory=7)]
@@ -75,7 +75,7 @@ def test_the_fullest_device_tells_the_peak() -> None:
     )
 
 
-def test_shards_that_told_nothing_do_not_count() -> None:
+def test_shards_without_usage_do_not_count() -> None:
     silent = [_device_stats(None, 100.0), _device_stats(None, 50.0)]
     assert summarize_usage(silent) == DeviceUsage() == summarize_usage([])
     assert summarize_usage([*silent, _device_stats(0.25, 8.0)]).busy == 0.25

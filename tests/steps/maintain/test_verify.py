@@ -48,12 +48,12 @@ def _part(store: Store) -> Part:
 
 
 def test_a_good_run_reads_back_as_planned(store: Store) -> None:
-    found = verify(store.uri)
+    result = verify(store.uri)
     sizes = [
         pq.read_table(store.uri_of(manifest_key(number)))["size"].to_pylist() for number in range(3)
     ]
-    assert (found.run, found.images, found.ok) == (store.uri, 20, 20)
-    assert found.bytes == sum(sum(each) for each in sizes)
+    assert (result.run, result.images, result.ok) == (store.uri, 20, 20)
+    assert result.bytes == sum(sum(each) for each in sizes)
 
 
 def _flip(store: Store, key: str, place: int) -> None:
@@ -175,7 +175,7 @@ def test_a_finished_run_has_its_lists_its_summary_and_its_report(key: str, store
 
 
 @pytest.mark.parametrize("key", [REJECTED_KEY, DUPLICATES_KEY])
-def test_a_list_of_another_plan_is_found(key: str, store: Store) -> None:
+def test_a_rejected_or_duplicates_list_of_another_plan_is_detected(key: str, store: Store) -> None:
     store.replace(key, to_parquet(pa.table({"row": [0, 1]})))
     with pytest.raises(Incomplete, match=f"{key}: has 2 rows and not 0, as planned"):
         verify(store.uri)
@@ -188,7 +188,7 @@ def test_summary_of_another_plan_is_found(store: Store) -> None:
         verify(store.uri)
 
 
-def test_a_run_in_which_nothing_is_right_takes_no_memory_for_saying_so(store: Store) -> None:
+def test_the_list_of_errors_stays_short_where_nothing_is_right(store: Store) -> None:
     for number, count in enumerate((2, 2, 1)):
         for place in range(count):
             rows = read_shard(store, load_plan(store), number)[place].rows
@@ -220,8 +220,8 @@ def test_everything_that_is_wrong_is_listed_not_only_the_first(store: Store) -> 
 def test_images_that_are_not_ok_have_nothing_to_check(store: Store) -> None:
     _with(store, not_ok(0))
     aggregate(store.uri, failed_share=1.0)
-    found = verify(store.uri)
-    assert (found.images, found.ok) == (20, 19)
+    result = verify(store.uri)
+    assert (result.images, result.ok) == (20, 19)
 
 
 def test_an_unfinished_run_is_incomplete(store: Store) -> None:

@@ -132,18 +132,18 @@ def test_each_gate_has_a_random_sample_of_the_ok_images_that_it_marked() -> None
     samples = ContactSheet(["dull", "loud", "quiet"])
     samples.add(_shard(0, ["ok", "filtered"] * 50, marks=["dull"]))
     samples.add(_shard(1, ["ok"] * 2, marks=["loud", "dull"]))
-    found = samples.samples_by_gate
-    assert {gate: len(each) for gate, each in found.items()} == {
+    result = samples.samples_by_gate
+    assert {gate: len(each) for gate, each in result.items()} == {
         "dull": MAX_SAMPLES_PER_GATE,
         "loud": 2,
     }
     good = sorted(
         [_name(0, place) for place in range(0, 100, 2)] + [_name(1, place) for place in range(2)]
     )
-    assert [each.image_id for each in found["dull"]] == good[:MAX_SAMPLES_PER_GATE]
+    assert [each.image_id for each in result["dull"]] == good[:MAX_SAMPLES_PER_GATE]
 
 
-def test_marks_made_once_all_shards_are_known_are_shown_too() -> None:
+def test_marks_set_after_all_shards_are_on_the_sheet_too() -> None:
     samples = ContactSheet(["near"])
     shard = _shard(0, ["ok"] * 4)
     samples.add(shard)
@@ -156,15 +156,17 @@ def _sample(size: int, width: int = 16, height: int = 16, offset: int = 0) -> Sa
     return Sample("0" * 32, 0, "part", offset, size, "a", 1, width, height)
 
 
-@pytest.mark.parametrize(("side", "shown"), [(16, 16), (600, THUMBNAIL_SIDE)])
-def test_a_thumbnail_is_a_small_jpeg_of_its_picture(side: int, shown: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("side", "expected_side"), [(16, 16), (600, THUMBNAIL_SIDE)])
+def test_a_thumbnail_is_a_small_jpeg_of_its_picture(
+    side: int, expected_side: int, tmp_path: Path
+) -> None:
     image = encode_drawn_image(picture(1, side), Png())
     assert image.content is not None
     store = open_store(str(tmp_path))
     store.create("part", b"before" + image.content + b"after")
     content = render_thumbnail(store, _sample(len(image.content), side, side, offset=6))
     with Image.open(io.BytesIO(content)) as small:
-        assert (small.format, small.size) == ("JPEG", (shown, shown))
+        assert (small.format, small.size) == ("JPEG", (expected_side, expected_side))
         mean = np.asarray(small).mean((0, 1))
     assert np.abs(mean - np.asarray(picture(1, side).rgb).mean((0, 1))).max() < 4
 

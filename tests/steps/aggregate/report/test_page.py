@@ -70,8 +70,8 @@ class Page(HTMLParser):
         return self.texts[self.texts.index(text) + 1]
 
 
-def _html(there: Path | str) -> str:
-    return open_store(str(there)).read(REPORT_KEY).decode()
+def _html(planned_run: Path | str) -> str:
+    return open_store(str(planned_run)).read(REPORT_KEY).decode()
 
 
 @pytest.fixture(scope="module")
@@ -79,48 +79,46 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> PlanResult:
     """An aggregated run whose prompts and errors want to be more than text."""
     scratch = tmp_path_factory.mktemp("hostile")
     rows = [{"prompt": prompt, "seed": place} for place, prompt in enumerate([*HOSTILE, *HOSTILE])]
-    there = planned(
+    planned_run = planned(
         scratch, str(scratch / "out"), rows, shard={"images": 100}, limits={"failed_share": 1.0}
     )
     fill(
-        there,
+        planned_run,
         {place: not_ok(place, error=f"ValueError: {text}") for place, text in enumerate(HOSTILE)},
     )
-    aggregate(there.uri)
-    return there
+    aggregate(planned_run.uri)
+    return planned_run
 
 
 def test_prompts_and_errors_are_shown_as_they_were_written(hostile: PlanResult) -> None:
-    shown = Page(_html(hostile.uri))
-    captions = [text for text in shown.texts if text in {visible(prompt) for prompt in HOSTILE}]
+    page = Page(_html(hostile.uri))
+    captions = [text for text in page.texts if text in {visible(prompt) for prompt in HOSTILE}]
     assert sorted(captions) == sorted(
         2 * [visible(prompt) for prompt in HOSTILE]
     )  # failed once, made once
-    assert {image["alt"] for image in shown.named("img")} == {visible(prompt) for prompt in HOSTILE}
-    assert visible(f"ValueError: {HOSTILE[0]}") in shown.texts
+    assert {image["alt"] for image in page.named("img")} == {visible(prompt) for prompt in HOSTILE}
+    assert visible(f"ValueError: {HOSTILE[0]}") in page.texts
 
 
 def test_no_text_becomes_a_tag_or_an_attribute(hostile: PlanResult) -> None:
-    harmless, shown = Page(_plain_html(hostile)), Page(_html(hostile.uri))
-    assert {tag for tag, _ in shown.tags} <= {tag for tag, _ in harmless.tags}
-    assert {name for _, attributes in shown.tags for name in attributes} <= {
+    harmless, page = Page(_plain_html(hostile)), Page(_html(hostile.uri))
+    assert {tag for tag, _ in page.tags} <= {tag for tag, _ in harmless.tags}
+    assert {name for _, attributes in page.tags for name in attributes} <= {
         name for _, attributes in harmless.tags for name in attributes
     }
-    assert not [
-        name for _, attributes in shown.tags for name in attributes if name.startswith("on")
-    ]
+    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
 
 
 def _plain_html(hostile: PlanResult) -> str:
     """The report of the same run, had its prompts and errors been harmless."""
     scratch = Path(hostile.uri).parent.parent / "plain"
     rows = [{"prompt": f"number {place}"} for place in range(2 * len(HOSTILE))]
-    there = planned(
+    planned_run = planned(
         scratch, str(scratch / "out"), rows, shard={"images": 100}, limits={"failed_share": 1.0}
     )
-    fill(there, {place: not_ok(place) for place in range(len(HOSTILE))})
-    aggregate(there.uri)
-    return _html(there.uri)
+    fill(planned_run, {place: not_ok(place) for place in range(len(HOSTILE))})
+    aggregate(planned_run.uri)
+    return _html(planned_run.uri)
 
 
 @pytest.mark.parametrize("word", ["<script", "<iframe", "<link", "@import", "url("])
@@ -129,13 +127,13 @@ def test_the_page_brings_in_nothing_from_elsewhere(word: str, hostile: PlanResul
 
 
 def test_links_are_relative_to_files_that_are_there(hostile: PlanResult) -> None:
-    shown = Page(_html(hostile.uri))
-    places = {attributes["id"] for _, attributes in shown.tags if "id" in attributes}
-    found = [
-        (name, value) for _, each in shown.tags for name, value in each.items() if name in LINKS
+    page = Page(_html(hostile.uri))
+    places = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
+    result = [
+        (name, value) for _, each in page.tags for name, value in each.items() if name in LINKS
     ]
-    within = [value for _, value in found if value.startswith("#")]
-    links = [value for _, value in found if not value.startswith("#")]
+    within = [value for _, value in result if value.startswith("#")]
+    links = [value for _, value in result if not value.startswith("#")]
     assert within
     assert {value[1:] for value in within} <= places
     assert len(links) == len(HOSTILE)
@@ -157,7 +155,7 @@ def test_no_control_character_is_in_the_page(hostile: PlanResult) -> None:
     assert not [sign for sign in _html(hostile.uri) if 0x7F <= ord(sign) < 0xA0]
 
 
-def _tiles(shown: Page) -> dict[str, str]:
+def _tiles(page: Page) -> dict[str, str]:
     labels = [
         "ok",
         "failed",
@@ -167,19 +165,19 @@ def _tiles(shown: Page) -> dict[str, str]:
         "duplicates, generated once",
         "prompts truncated",
     ]
-    return {label: shown.after(label) for label in labels if label in shown.texts}
+    return {label: page.after(label) for label in labels if label in page.texts}
 
 
 def test_totals_are_those_of_the_summary(tmp_path: Path) -> None:
     rows = [*PROMPTS[:10], {"prompt": "", "id": "empty"}, PROMPTS[3], {"prompt": "word " * 60}]
-    there = planned(
+    planned_run = planned(
         tmp_path, str(tmp_path / "out"), rows, limits={"rejected_share": 1.0, "failed_share": 1.0}
     )
-    fill(there, {1: not_ok(1), 2: not_ok(2), 6: not_ok(6, "blank", "one colour")})
-    open_store(there.uri).remove(part_key(1, 0))
+    fill(planned_run, {1: not_ok(1), 2: not_ok(2), 6: not_ok(6, "blank", "one colour")})
+    open_store(planned_run.uri).remove(part_key(1, 0))
     with pytest.raises(Incomplete):
-        aggregate(there.uri)
-    assert _tiles(Page(_html(there.uri))) == {
+        aggregate(planned_run.uri)
+    assert _tiles(Page(_html(planned_run.uri))) == {
         "ok": "5",
         "failed": "2",
         "blank": "1",
@@ -191,57 +189,59 @@ def test_totals_are_those_of_the_summary(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_run_names_what_is_missing(tmp_path: Path) -> None:
-    there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4])
+    planned_run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4])
     with pytest.raises(Incomplete):
-        aggregate(there.uri)
-    shown = Page(_html(there.uri))
-    assert shown.after("Missing").startswith("1 part is missing")
-    assert part_key(0, 0) in shown.after("Missing")
-    assert shown.named("img") == []
+        aggregate(planned_run.uri)
+    page = Page(_html(planned_run.uri))
+    assert page.after("Missing").startswith("1 part is missing")
+    assert part_key(0, 0) in page.after("Missing")
+    assert page.named("img") == []
 
 
 def test_a_finished_run_shows_its_model_device_and_time_by_stage(tmp_path: Path) -> None:
     store = finished(tmp_path / "run")
     summary: Summary = SUMMARY_ADAPTER.validate_json(store.read(SUMMARY_KEY))
-    shown = Page(_html(tmp_path / "run"))
-    assert shown.texts.count(summary.run_id) == 2  # as title and as heading
-    assert any(text.endswith("float32, on cpu. PNG, lossless, in Parquet.") for text in shown.texts)
-    assert shown.after("encode and hash") == format_duration(summary.seconds.encode)
-    assert "Finished: all 20 images are ok." in shown.texts
+    page = Page(_html(tmp_path / "run"))
+    assert page.texts.count(summary.run_id) == 2  # as title and as heading
+    assert any(text.endswith("float32, on cpu. PNG, lossless, in Parquet.") for text in page.texts)
+    assert page.after("encode and hash") == format_duration(summary.seconds.encode)
+    assert "Finished: all 20 images are ok." in page.texts
 
 
 def test_the_page_of_hostile_text_is_as_large_as_that_of_harmless_text(tmp_path: Path) -> None:
     rows = [{"prompt": "<b>" * 300_000 + str(place)} for place in range(4)]
     limits = {"failed_share": 1.0, "prompt_chars": 1_000_000}
-    there = planned(tmp_path, str(tmp_path / "out"), rows, limits=limits)
-    fill(there, {0: not_ok(0, error="x" * 1_000_000)})
-    aggregate(there.uri)
-    assert len(_html(there.uri)) < 40_000
-    assert "… and 899,501 more characters" in _html(there.uri)
+    planned_run = planned(tmp_path, str(tmp_path / "out"), rows, limits=limits)
+    fill(planned_run, {0: not_ok(0, error="x" * 1_000_000)})
+    aggregate(planned_run.uri)
+    assert len(_html(planned_run.uri)) < 40_000
+    assert "… and 899,501 more characters" in _html(planned_run.uri)
 
 
 def test_every_cause_has_a_few_images_as_examples(tmp_path: Path) -> None:
-    there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:8], limits={"failed_share": 1.0})
-    fill(there, {place: not_ok(place) for place in range(5)})
-    summary = aggregate(there.uri)
+    planned_run = planned(
+        tmp_path, str(tmp_path / "out"), PROMPTS[:8], limits={"failed_share": 1.0}
+    )
+    fill(planned_run, {place: not_ok(place) for place in range(5)})
+    summary = aggregate(planned_run.uri)
     assert [each.row for each in summary.failures[0].examples] == [0, 1, 2]
-    shown = Page(_html(there.uri))
+    page = Page(_html(planned_run.uri))
     for example in summary.failures[0].examples:
-        place = shown.texts.index(example.image_id)
-        assert shown.texts[place - 2] == example.prompt
-        assert shown.texts[place + 2] == example.part == part_key(0, 0)
+        place = page.texts.index(example.image_id)
+        assert page.texts[place - 2] == example.prompt
+        assert page.texts[place + 2] == example.part == part_key(0, 0)
 
 
 def test_headings_are_in_order_and_every_table_has_a_caption_and_headers(tmp_path: Path) -> None:
     finished(tmp_path / "run")
-    shown = Page(_html(tmp_path / "run"))
-    tags = [tag for tag, _ in shown.tags]
+    page = Page(_html(tmp_path / "run"))
+    tags = [tag for tag, _ in page.tags]
     levels = [int(tag[1]) for tag in tags if re.fullmatch("h[1-6]", tag)]
     assert levels.count(1) == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))
     assert {"header", "nav", "main", "footer"} <= set(tags)
     assert tags.count("table") == tags.count("caption") == tags.count("thead")
-    assert all("scope" in header for header in shown.named("th"))
+    assert all("scope" in header for header in page.named("th"))
 
 
 def _luminance(colour: str) -> float:
@@ -272,7 +272,7 @@ def test_text_stands_out_from_its_ground_in_both_schemes(tmp_path: Path) -> None
 def large(hostile: PlanResult) -> tuple[ReportData, str]:
     """What a run of ten million images in 2,000 shards tells of itself, and its page."""
     summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(SUMMARY_KEY))
-    told = [
+    stats = [
         ShardStats(number, 1, 5000, 79, 8, "H100", StageSeconds(3000.0 + 2 * number))
         for number in range(2000)
     ]
@@ -285,7 +285,7 @@ def large(hostile: PlanResult) -> tuple[ReportData, str]:
         images=10_000_000,
         statuses={"ok": 9_000_000, "failed": 1_000_000},
         failures=failures,
-        throughput=summarize_throughput(2000, told),
+        throughput=summarize_throughput(2000, stats),
         distributions=Distributions(bins, bins),
         marks={"low_contrast": 53_000},
         price_per_hour=2.5,
@@ -304,24 +304,24 @@ def large(hostile: PlanResult) -> tuple[ReportData, str]:
 def test_ten_million_images_in_two_thousand_shards_are_a_short_page(
     large: tuple[ReportData, str],
 ) -> None:
-    shown = Page(large[1])
+    page = Page(large[1])
     assert len(large[1]) < 50_000
-    assert shown.after("images planned") == "10,000,000"
-    assert "53,000" in shown.texts
-    assert shown.after("cost, at 2.5 an hour") == "2,500.00"
-    assert "15 more causes" in shown.texts
-    assert any(text.startswith("And at least 80 more causes") for text in shown.texts)
-    assert "the-one-before" in shown.texts
+    assert page.after("images planned") == "10,000,000"
+    assert "53,000" in page.texts
+    assert page.after("cost, at 2.5 an hour") == "2,500.00"
+    assert "15 more causes" in page.texts
+    assert any(text.startswith("And at least 80 more causes") for text in page.texts)
+    assert "the-one-before" in page.texts
 
 
-def test_the_use_of_the_devices_and_what_limited_them_are_told(
+def test_device_usage_and_bottleneck_are_on_the_page(
     large: tuple[ReportData, str],
 ) -> None:
-    shown = Page(large[1])
-    assert shown.after("busy share of the time after loading") == "95 %"
-    assert shown.after("peak memory of a device") == "31.4 GB"
-    assert any(text.startswith("The device was the limit, as it should be") for text in shown.texts)
-    assert shown.after("denoise") == "833 h 20 min"
+    page = Page(large[1])
+    assert page.after("busy share of the time after loading") == "95 %"
+    assert page.after("peak memory of a device") == "31.4 GB"
+    assert any(text.startswith("The device was the limit, as it should be") for text in page.texts)
+    assert page.after("denoise") == "833 h 20 min"
 
 
 def test_plots_come_light_and_dark_with_their_figures_in_words(
@@ -330,8 +330,8 @@ def test_plots_come_light_and_dark_with_their_figures_in_words(
     contents, html = large
     store = open_store(str(tmp_path))
     write_plots(store, plotted_charts(contents.summary))
-    shown = Page(html)
-    pairs = list(zip(shown.named("source"), shown.named("img"), strict=True))
+    page = Page(html)
+    pairs = list(zip(page.named("source"), page.named("img"), strict=True))
     assert len(pairs) == len(PLOT_NAMES)
     for dark, light in pairs:
         assert "prefers-color-scheme: dark" in dark["media"]
@@ -351,7 +351,7 @@ def test_the_same_figures_give_the_same_bytes(large: tuple[ReportData, str]) -> 
     assert content != draw_plot(chart.plot, DARK_SCHEME)
 
 
-def test_a_small_run_is_told_without_plots(tmp_path: Path) -> None:
+def test_a_small_run_has_no_plots(tmp_path: Path) -> None:
     finished(tmp_path / "run")
     assert [path.name for path in (tmp_path / "run" / "report").glob("*.png")] == []
 
@@ -360,7 +360,7 @@ def _marked(tmp_path: Path) -> PlanResult:
     """A run of 8 images, two of them marked by a user's check, with HTML in its reason."""
     rows = [*PROMPTS[:8]]
     check = {"name": "even", "entry": "tests.own_checks:even", "share": 0.1}
-    there = planned(
+    planned_run = planned(
         tmp_path,
         str(tmp_path / "out"),
         rows,
@@ -369,42 +369,40 @@ def _marked(tmp_path: Path) -> PlanResult:
     )
     bad = ImageQuality(("even",), "even: <b>odd</b>", ImageMeasures(0.2, 0.1, 0))
     fill(
-        there,
+        planned_run,
         {
             1: replace(encoded(1), quality=bad),
             3: not_ok(3, "filtered", "unsafe"),
             5: replace(encoded(5), quality=bad),
         },
     )
-    aggregate(there.uri, accept=["even"])
-    return there
+    aggregate(planned_run.uri, accept=["even"])
+    return planned_run
 
 
 def test_a_gate_is_shown_with_its_share_and_images_that_it_marked(tmp_path: Path) -> None:
-    there = _marked(tmp_path)
-    shown = Page(_html(there.uri))
-    assert shown.texts.count("<b>odd</b>") == 2
-    assert "over 10 %, accepted" in shown.texts
-    assert (
-        shown.texts.count("even") == 2 + 2
-    )  # in the table and over its pictures, and on the sheet
-    pictures = sorted(image["src"] for image in shown.named("img"))
+    planned_run = _marked(tmp_path)
+    page = Page(_html(planned_run.uri))
+    assert page.texts.count("<b>odd</b>") == 2
+    assert "over 10 %, accepted" in page.texts
+    assert page.texts.count("even") == 2 + 2  # in the table and over its pictures, and on the sheet
+    pictures = sorted(image["src"] for image in page.named("img"))
     assert pictures == [f"thumbnails/{place:04d}.jpg" for place in range(7 + 2)]
-    assert all((Path(there.uri) / "report" / picture).is_file() for picture in pictures)
-    assert len([image for image in shown.named("img") if image["alt"] == PROMPTS[3]["prompt"]]) == 0
+    assert all((Path(planned_run.uri) / "report" / picture).is_file() for picture in pictures)
+    assert len([image for image in page.named("img") if image["alt"] == PROMPTS[3]["prompt"]]) == 0
 
 
-def test_rounds_and_images_of_earlier_runs_are_told(hostile: PlanResult) -> None:
+def test_rounds_and_images_of_earlier_runs_are_on_the_page(hostile: PlanResult) -> None:
     summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(SUMMARY_KEY))
-    told = Page(
+    page = Page(
         render_report(
             ReportData(
                 "run", hostile.plan, replace(summary, rounds=2, existing_images=1234), None, []
             )
         )
     )
-    assert told.after("retry rounds") == "2"
-    assert told.after("images of earlier runs, skipped") == "1,234"
-    assert any("retry-1 to retry-2" in text for text in told.texts)
+    assert page.after("retry rounds") == "2"
+    assert page.after("images of earlier runs, skipped") == "1,234"
+    assert any("retry-1 to retry-2" in text for text in page.texts)
     plain = Page(_html(hostile.uri))
     assert not {"retry rounds", "images of earlier runs, skipped"} & set(plain.texts)
