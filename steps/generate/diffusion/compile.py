@@ -151,7 +151,7 @@ class CompiledPipeline:
             self.compiling_now = False
 
     def _code_key(self, batch: Sequence[ImageRow]) -> str:
-        """What decides the code: the batch's size and shape, its LoRAs, and whether it is guided."""
+        """What decides the code: size and shape of the batch, its LoRAs, whether it is guided."""
         shape = batch_shape(batch[0])
         guided = shape.guidance > self._family.guidance_threshold
         loras = ",".join(lora_weights(shape.loras)) or None

@@ -56,7 +56,7 @@ def _diffusers(
     bits, it encodes them one by one in the families in which we do.
     """
     first, pipe = rows[0].parameters, models.pipe(kind)
-    pipe.scheduler = make_scheduler(pipe, first.sampler)
+    pipe.scheduler = make_scheduler(pipe.scheduler, first.sampler)
     if exact:
         pipe.encode_prompt = _one_by_one(pipe.encode_prompt)
     drawn = pipe(
