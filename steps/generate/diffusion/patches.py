@@ -147,6 +147,24 @@ def _sampling_by(generators: Sequence[torch.Generator], encode: AnyFunction) -> 
     return encode_by_generators
 
 
+@contextmanager
+def restored_vae_dtype(pipe: diffusers.DiffusionPipeline) -> Iterator[None]:
+    """Return the VAE to its dtype where the block fails.
+
+    SDXL's pipelines decode float16 models in float32 and return to float16 only after a success, so
+    a failed decode would fail every later image. Source: diffusers/pipelines/stable_diffusion_xl/
+    pipeline_stable_diffusion_xl.py, `needs_upcasting`.
+    """
+    vae = getattr(pipe, "vae", None)
+    dtype = getattr(vae, "dtype", None)
+    try:
+        yield
+    except BaseException:
+        if dtype is not None and vae.dtype != dtype:
+            vae.to(dtype)
+        raise
+
+
 def accept_batch_embeds(pipe: diffusers.DiffusionPipeline) -> None:
     """Have the pipeline take `ip_adapter_image_embeds` that hold a row for each image of the batch.
 

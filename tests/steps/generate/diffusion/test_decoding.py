@@ -11,6 +11,7 @@ from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.runs.image import ImageRow
 from tests import models, plain
+from tests.drawing import bytes_of
 from tests.runs import image_row
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
@@ -137,3 +138,27 @@ def test_errors_other_than_memory_are_the_image_s_own() -> None:
     with pytest.raises(ZeroDivisionError):
         _drawn(denoiser)
     assert denoiser.vae_decoder.mode == "whole"
+
+
+@pytest.mark.filterwarnings("ignore:`upcast_vae` is deprecated:FutureWarning")
+def test_a_decode_that_fails_costs_no_later_image_in_a_model_whose_vae_is_upcast() -> None:
+    """SDXL in float16 decodes in float32, and diffusers returns to float16 only after a success."""
+    pipe = models.pipe("sdxl").to(torch.float16)
+    assert pipe.vae.config.force_upcast
+    rows = [image_row(f"number {index}", index) for index in range(3)]
+    denoiser = Denoiser(pipe, SpeedSettings(vae="whole"))
+    expected = bytes_of(denoiser, rows, 3)
+
+    decode = pipe.vae.decoder.forward
+    failures = iter([RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR")])
+
+    def fail_once(*args: models.Untyped) -> models.Untyped:
+        for failure in failures:
+            raise failure
+        return decode(*args)
+
+    pipe.vae.decoder.forward = fail_once
+    with pytest.raises(RuntimeError, match="cuDNN error"):
+        denoiser.draw(rows, 3, lambda: None)
+    assert pipe.vae.dtype == torch.float16
+    assert bytes_of(denoiser, rows, 3) == expected
