@@ -94,6 +94,19 @@ def test_a_shape_is_compiled_once_whatever_its_steps_and_guidance() -> None:
     ) == known
 
 
+@pytest.mark.parametrize(("first", "second"), [("euler", "ddim"), ("ddim", "euler")])
+def test_samplers_with_integer_and_with_fractional_timesteps_share_the_code_of_a_shape(
+    first: str, second: str
+) -> None:
+    rows = {name: _rows(sampler=name) for name in (first, second)}
+    denoiser, plain = Denoiser(models.pipe("sd"), ON), Denoiser(models.pipe("sd"))
+    drawn = _drawn(denoiser, rows[first])
+    with torch.compiler.set_stance("fail_on_recompile"):
+        drawn += _drawn(denoiser, rows[second])
+    expected = _drawn(plain, rows[first]) + _drawn(plain, rows[second])
+    assert all(np.array_equal(*each) for each in zip(drawn, expected, strict=True))
+
+
 def test_an_image_has_the_same_bytes_whichever_shapes_came_before() -> None:
     last = _rows(width=24, height=32)
     alone = _drawn(Denoiser(models.pipe("flux"), ON), last)

@@ -60,21 +60,51 @@ def test_each_compilation_is_reported_at_its_start_and_its_end() -> None:
 def test_a_compiled_module_runs_its_own_code_again_and_then_what_was_compiled() -> None:
     torch.compiler.reset()
     module, compiled = Doubled(), list[object]()
-    assert patches.compiled_call(module) is None
 
     def backend(graph: torch.fx.GraphModule, _inputs: object) -> object:
         compiled.append(graph)
         return graph.forward
 
     module.compile(backend=backend)
-    call = patches.compiled_call(module)
-    assert call is not None
+    call = patches.with_float_timesteps(module)
     patches.set_compiled_call(module, None)
     module(torch.zeros(2))
     assert compiled == []
     patches.set_compiled_call(module, call)
     module(torch.zeros(2))
     assert len(compiled) == 1
+
+
+@pytest.mark.parametrize("as_keyword", [False, True])
+def test_a_compiled_denoiser_gets_integer_timesteps_as_float32(as_keyword: bool) -> None:
+    class Denoiser(torch.nn.Module):
+        def forward(self, sample: torch.Tensor, timestep: torch.Tensor) -> list[torch.Tensor]:
+            return [sample, timestep]
+
+    module = Denoiser()
+    module.compile(backend="eager")
+    call = patches.with_float_timesteps(module)
+    index, timestep = torch.tensor(3), torch.tensor(981)
+    sample, received = call(index, timestep=timestep) if as_keyword else call(index, timestep)
+    assert sample.dtype == torch.int64
+    assert (received.dtype, received.item()) == (torch.float32, 981)
+
+
+@pytest.mark.parametrize("network", ["UNet2DConditionModel", "ControlNetModel"])
+def test_denoisers_take_timesteps_by_the_same_name(network: str) -> None:
+    assert "timestep" in inspect.signature(getattr(diffusers, network).forward).parameters
+
+
+@pytest.mark.parametrize("kind", ["sd", "sdxl"])
+def test_integer_timesteps_and_float32_give_the_same_bytes(kind: models.Kind) -> None:
+    unet = models.pipe(kind).unet
+    sample = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(7))
+    for timestep in (0, 1, 501, 981):
+        embedded = [
+            unet.get_time_embed(sample, torch.tensor(timestep, dtype=dtype))
+            for dtype in (torch.int64, torch.float32)
+        ]
+        assert torch.equal(*embedded)
 
 
 def test_only_what_is_compiled_in_the_block_is_saved() -> None:
