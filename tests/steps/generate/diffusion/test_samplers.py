@@ -1,4 +1,4 @@
-"""Samplers: each a scheduler of diffusers with the model's own configuration, whatever ran before."""
+"""Samplers: diffusers' schedulers with the model's configuration, whatever ran before."""
 
 from itertools import permutations
 
@@ -11,7 +11,6 @@ from imagekiln.steps.job.speed import SpeedSettings
 from tests import models
 from tests.drawing import bytes_of
 from tests.runs import image_row
-
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 DIFFUSION_SAMPLERS = tuple(name for name in SAMPLERS if name != "flow_euler")

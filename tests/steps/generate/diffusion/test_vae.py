@@ -47,10 +47,11 @@ def _drawn(denoiser: Denoiser) -> list[models.Untyped]:
 
 @pytest.mark.parametrize("room", [LATENTS**2, LATENTS**2 // 4])
 def test_decoding_whole_is_tried_anew_when_asked(room: int) -> None:
-    denoiser = Denoiser(_pipe(room))
+    pipe = _pipe(room)
+    denoiser = Denoiser(pipe)
     _drawn(denoiser)
     denoiser.vae_decoder.reset()
-    vae = denoiser._pipe.vae
+    vae = pipe.vae
     assert (denoiser.vae_decoder.mode, vae.use_slicing, vae.use_tiling) == ("whole", False, False)
     _drawn(denoiser)
     assert denoiser.vae_decoder.mode != "whole"
@@ -74,9 +75,10 @@ def test_a_way_that_was_asked_for_stays() -> None:
 def test_memory_decides_how_a_batch_is_decoded_and_the_batch_stays_whole(
     room: int | None, way: DecodeMode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    denoiser = Denoiser(_pipe(room))
+    pipe = _pipe(room)
+    denoiser = Denoiser(pipe)
     seen = list[int]()
-    denoiser._pipe.unet.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    pipe.unet.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
     drawn = _drawn(denoiser)
     assert denoiser.vae_decoder.mode == way
     assert seen == [8, 8]  # two steps, with and without the prompt, and neither of them again
@@ -133,7 +135,7 @@ def test_a_way_that_the_vae_does_not_know_is_refused() -> None:
 
 def test_errors_other_than_memory_are_the_image_s_own() -> None:
     pipe = models.pipe("sd")
-    pipe.vae._decode = lambda *_: 1 / 0
+    pipe.vae.decode = lambda *_, **__: 1 / 0
     denoiser = Denoiser(pipe)
     with pytest.raises(ZeroDivisionError):
         _drawn(denoiser)
