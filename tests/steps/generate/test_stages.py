@@ -113,7 +113,7 @@ class Over:
 
 
 class Pending:
-    """Begins batches and returns: as on CUDA, one is over only once the next one is begun, a moment later."""
+    """Returns at once, as on CUDA: a batch is done a moment after the next one is begun."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._before = seconds, False

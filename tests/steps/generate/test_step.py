@@ -334,7 +334,7 @@ def test_a_pipeline_out_of_memory_above_two_images_makes_all_in_batches_of_two(
 def test_encoding_and_writing_are_hidden_behind_a_device_that_is_slower(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What takes time sleeps, as on a GPU the device does: one batch 48 ms, its encoding and writing 40 ms together."""
+    """What takes time sleeps: a batch 48 ms, its encoding and writing 40 ms together."""
     batches = 30
 
     class SlowEncoder(OutputEncoder):

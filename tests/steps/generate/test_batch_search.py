@@ -1,4 +1,4 @@
-"""The search for a batch size, on stand-ins for devices: those that saturate, run out of memory, or are noisy."""
+"""The search for a batch size on stand-ins that saturate, run out of memory or are noisy."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Images that start from pictures: whole jobs, and slots of a batch that know nothing of each other."""
+"""Images drawn from input images: whole jobs, and slots of a batch."""
 
 import hashlib
 import io

@@ -1,4 +1,4 @@
-"""Texts encoded ahead. The CPU gains nothing by it, so here it is told that it does."""
+"""Texts, embedded once each."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -10,14 +10,17 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
+from imagekiln.steps.generate.diffusion import compile as compile_module
 from imagekiln.steps.generate.diffusion import text_encoding
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.text_encoding import (
     TextCache,
     TextPrefetcher,
     TextRequest,
+    stack_embeds,
 )
 from imagekiln.steps.generate.step import generate_shard
+from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.runs.image import DrawnImage
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
@@ -26,6 +29,62 @@ from tests import models
 from tests.models import Kind
 from tests.runs import image_row, planned
 from tests.threads import threads
+
+
+class Encoder:
+    """Encodes a text as its length, and remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __call__(self, text: str) -> tuple[torch.Tensor, ...]:
+        self.asked.append(text)
+        return torch.full((1, 3), len(text)), torch.full((1,), -len(text))
+
+
+def test_texts_are_stacked_in_the_order_of_the_batch() -> None:
+    cache = TextCache(Encoder())
+    one, two = stack_embeds([cache.get(text) for text in ("a", "bb", "a")], None)
+    assert one.tolist() == [[1, 1, 1], [2, 2, 2], [1, 1, 1]]
+    assert two.tolist() == [-1, -2, -1]
+
+
+def test_a_text_is_encoded_once() -> None:
+    encoder = Encoder()
+    cache = TextCache(encoder)
+    for _ in range(3):
+        for text in ("a", "bb", "a"):
+            cache.get(text)
+    assert encoder.asked == ["a", "bb"]
+
+
+def test_only_the_latest_texts_are_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(text_encoding, "MAX_CACHED_TEXTS", 2)
+    encoder = Encoder()
+    cache = TextCache(encoder)
+    for text in ("a", "bb", "a", "ccc", "a", "bb"):
+        cache.get(text)
+    assert encoder.asked == ["a", "bb", "ccc", "bb"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "asked"), [(64, ["a", "bb"]), (63, ["a", "bb", "a"]), (1, ["a", "bb", "a"])]
+)
+def test_no_more_is_remembered_than_the_device_has_room_for(
+    monkeypatch: pytest.MonkeyPatch, limit: int, asked: list[str]
+) -> None:
+    monkeypatch.setattr(text_encoding, "MAX_CACHE_BYTES", limit)
+    encoder = Encoder()
+    cache = TextCache(encoder)
+    for text in ("a", "bb", "a"):
+        cache.get(text)
+    assert encoder.asked == asked
+
+
+def test_texts_of_a_batch_are_filled_up_with_zeros() -> None:
+    (filled,) = stack_embeds([(torch.ones(1, 2, 1),), (torch.ones(1, 3, 1),)], 4)
+    assert filled[..., 0].tolist() == [[1, 1, 0, 0], [1, 1, 1, 0]]
+
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
@@ -37,7 +96,9 @@ def helps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_encoding, "supports_text_prefetch", lambda _: True)
 
 
-def _denoiser(kind: Kind, bad: str = "-") -> tuple[Denoiser, list[tuple[str, bool]]]:
+def _denoiser(
+    kind: Kind, bad: str = "-", speed: SpeedSettings | None = None
+) -> tuple[Denoiser, list[tuple[str, bool]]]:
     """A denoiser, and what its encoder is asked for: each text, and whether in the main thread."""
     pipe, asked = models.pipe(kind), list[tuple[str, bool]]()
     encode: Callable[..., object] = pipe.encode_prompt
@@ -51,7 +112,7 @@ def _denoiser(kind: Kind, bad: str = "-") -> tuple[Denoiser, list[tuple[str, boo
         return encode(prompt, *places, **names)
 
     pipe.encode_prompt = watched
-    return Denoiser(pipe), asked
+    return Denoiser(pipe, speed), asked
 
 
 def _same(ones: Sequence[DrawnImage], others: Sequence[DrawnImage]) -> bool:
@@ -119,10 +180,9 @@ def _index(part: Path) -> list[dict[str, object]]:
 def test_nothing_is_encoded_beside_a_batch_that_is_being_compiled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    denoiser, asked = _denoiser("sd")
-    monkeypatch.setattr(
-        denoiser.compiled_pipeline._networks, "mode", "whole"
-    )  # and nothing is, for it is a test of threads
+    monkeypatch.setattr(compile_module, "COMPILE_OPTIONS", {"backend": "eager"})
+    torch.compiler.reset()
+    denoiser, asked = _denoiser("sd", speed=SpeedSettings(compile="on"))
     for name in ("first", "second"):
         denoiser.set_upcoming([image_row(f"after the {name}")])
         denoiser.draw([image_row(name)], 1, lambda: None)

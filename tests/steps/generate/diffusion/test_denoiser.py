@@ -3,6 +3,8 @@
 import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import numpy.typing as npt
@@ -10,14 +12,18 @@ import pytest
 import torch
 import transformers
 
-from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion import denoiser
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser, safety_flags
 from imagekiln.steps.generate.diffusion.pipeline import make_scheduler
 from imagekiln.steps.generate.diffusion.transfer import to_uint8
 from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.job.samplers import SCHEDULERS
+from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runtime.signals import Stopped
-from tests import models
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+from tests import families, loras, models, runs
 from tests.models import Kind
 from tests.runs import image_row
 
@@ -52,11 +58,11 @@ def _diffusers(
 ) -> list[RGB]:
     """The same images by diffusers' own call, from the text itself, as its users write it.
 
-    On some processors, a text encoder's last digit depends on how many texts it encodes at once. To compare
-    bits, it encodes them one by one in the families in which we do.
+    On some processors, a text encoder's last digit depends on how many texts it encodes at once.
+    To compare bits, it encodes them one by one in the families in which we do.
     """
     first, pipe = rows[0].parameters, models.pipe(kind)
-    pipe.scheduler = make_scheduler(pipe, first.sampler)
+    pipe.scheduler = make_scheduler(pipe.scheduler, first.sampler)
     if exact:
         pipe.encode_prompt = _one_by_one(pipe.encode_prompt)
     drawn = pipe(
@@ -87,7 +93,7 @@ def _one_by_one(encode: Callable[..., tuple[torch.Tensor | None, ...]]) -> Calla
 
 def _joined(tensors: tuple[torch.Tensor | None, ...]) -> torch.Tensor | None:
     present = [tensor for tensor in tensors if tensor is not None]
-    # FLUX returns the places of its tokens too, which are the same for all texts and have no axis of the batch.
+    # FLUX returns the positions of its tokens too: the same for all texts, without a batch axis.
     return torch.cat(present) if present and len(present[0]) == 1 else tensors[0]
 
 
@@ -262,7 +268,7 @@ def test_the_safety_checker_marks_only_its_own_image() -> None:
     rows = _rows("sd")
     whole = _ours("sd", rows)
     pipe = models.pipe("sd")
-    # Refuses the one that is brightest; a real checker of random weights cannot tell images of noise apart.
+    # Refuses the brightest one: a real checker with random weights cannot tell noise apart.
     limit = np.mean(sorted(image.mean() for image in whole)[-2:]) / 255
     pipe.register_modules(safety_checker=Refusing(float(limit)), feature_extractor=_clip_input())
     found = Denoiser(pipe).draw(rows, 4, lambda: None)
@@ -350,3 +356,55 @@ def test_colours_are_rounded_as_diffusers_rounds_them() -> None:
 def test_bfloat16_models_draw_finite_images() -> None:
     drawn = Denoiser(models.pipe("sdxl").to(torch.bfloat16)).draw(_rows("sdxl"), 4, lambda: None)
     assert all(_rgb(each).std() > 1 for each in drawn)
+
+
+@pytest.mark.parametrize("name", ["nsfw_content_detected", "nsfw_detected"])
+def test_what_a_safety_checker_refused_is_known_by_either_name(name: str) -> None:
+    assert safety_flags(SimpleNamespace(images=[], **{name: [False, True]}), 2) == [False, True]
+    assert safety_flags(SimpleNamespace(images=[], **{name: None}), 2) == [False, False]
+
+
+def test_without_a_safety_checker_nothing_is_refused() -> None:
+    assert safety_flags(SimpleNamespace(images=[]), 2) == [False, False]
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Where compiled code is looked for from now on, and what decides it."""
+    seen = list[tuple[str, str]]()
+
+    def note(store: Store, _: torch.device, model: str) -> None:
+        seen.append((store.uri, model))
+
+    monkeypatch.setattr(denoiser, "CompileCache", note)
+    return seen
+
+
+def _planned(tmp_path: Path, run_id: str, seed: int | None = None, **speed: object) -> PlanResult:
+    style = {} if seed is None else {"style": {"id": str(loras.folder("sd", seed))}}
+    model = {"id": str(families.folder("sd")), "dtype": "float32", "loras": style}
+    return runs.planned(tmp_path, str(tmp_path / "out"), run_id=run_id, model=model, speed=speed)
+
+
+def _open(planned: PlanResult, *, code: bool = True) -> None:
+    load_denoiser(planned.plan, open_store(planned.uri), code=code)
+
+
+def test_all_runs_of_an_output_share_the_code_of_a_model_and_its_loras(
+    tmp_path: Path, taken: list[tuple[str, str]]
+) -> None:
+    plans = [_planned(tmp_path, f"r{place}", seed) for place, seed in enumerate([None, None, 1, 2])]
+    for each in plans:
+        _open(each)
+    assert {uri for uri, _ in taken} == {str(tmp_path / "out")}
+    plain, same, style, other = (model for _, model in taken)
+    assert plain == same
+    assert len({plain, style, other}) == 3
+
+
+def test_a_job_that_trusts_nobody_s_code_takes_none_and_neither_does_who_reproduces(
+    tmp_path: Path, taken: list[tuple[str, str]]
+) -> None:
+    _open(_planned(tmp_path, "mine", compile_cache="off"))
+    _open(_planned(tmp_path, "again"), code=False)
+    assert taken == []

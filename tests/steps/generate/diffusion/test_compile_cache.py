@@ -1,4 +1,4 @@
-"""Compiled code kept for others: used where it is sound, passed over where it is not, and never in the way."""
+"""Compiled code kept for others: used where it is sound, passed over where it is not."""
 
 import hashlib
 import logging
@@ -111,8 +111,8 @@ def test_spoilt_code_is_passed_over_with_a_sentence_and_left_where_it_is(
     assert torch.equal(_run(_code(store)), made)
     assert _hits() == 0
     assert (
-        f"{store.uri_of(key)}: is not compiled code, or damaged; the model is compiled here. Delete it."
-        in caplog.text
+        f"{store.uri_of(key)}: is not compiled code, or damaged; "
+        "the model is compiled here. Delete it." in caplog.text
     )
     assert store.read(key) == spoilt_content
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from imagekiln.steps.generate.diffusion import compile
+from imagekiln.steps.generate.diffusion import compile as compile_module
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
 from imagekiln.steps.generate.diffusion.compile import log
 from imagekiln.steps.generate.diffusion.compile_cache import CompileCache
@@ -46,7 +46,7 @@ RGB = npt.NDArray[np.uint8]
 @pytest.fixture(autouse=True)
 def traced(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything but the making of kernels, which takes minutes on a CPU: tests/slow has that."""
-    monkeypatch.setattr(compile, "COMPILE_OPTIONS", {"backend": "eager"})
+    monkeypatch.setattr(compile_module, "COMPILE_OPTIONS", {"backend": "eager"})
     # Thousands of lines, which pytest would keep.
     monkeypatch.setattr(logging.getLogger("torch.__trace"), "propagate", False)
     torch.compiler.reset()
@@ -94,6 +94,19 @@ def test_a_shape_is_compiled_once_whatever_its_steps_and_guidance() -> None:
     ) == known
 
 
+@pytest.mark.parametrize(("first", "second"), [("euler", "ddim"), ("ddim", "euler")])
+def test_samplers_with_integer_and_with_fractional_timesteps_share_the_code_of_a_shape(
+    first: str, second: str
+) -> None:
+    rows = {name: _rows(sampler=name) for name in (first, second)}
+    denoiser, plain = Denoiser(models.pipe("sd"), ON), Denoiser(models.pipe("sd"))
+    drawn = _drawn(denoiser, rows[first])
+    with torch.compiler.set_stance("fail_on_recompile"):
+        drawn += _drawn(denoiser, rows[second])
+    expected = _drawn(plain, rows[first]) + _drawn(plain, rows[second])
+    assert all(np.array_equal(*each) for each in zip(drawn, expected, strict=True))
+
+
 def test_an_image_has_the_same_bytes_whichever_shapes_came_before() -> None:
     last = _rows(width=24, height=32)
     alone = _drawn(Denoiser(models.pipe("flux"), ON), last)
@@ -103,14 +116,18 @@ def test_an_image_has_the_same_bytes_whichever_shapes_came_before() -> None:
     assert all(np.array_equal(*each) for each in zip(_drawn(denoiser, last), alone, strict=True))
 
 
+def _is_compiled(network: torch.nn.Module) -> bool:
+    return bool(network._compiled_call_impl)  # torch has no public way to ask
+
+
 def test_a_controlnet_is_compiled_beside_the_denoiser(tmp_path: Path) -> None:
     network = diffusers.ControlNetModel.from_pretrained(adapters.controlnet("sd"))
     conditions = LoadedAdapters(ImagePrefetcher(open_store(str(tmp_path))), network)
     Denoiser(models.pipe("sd"), ON, adapters=conditions)
-    assert network._compiled_call_impl is not None
+    assert _is_compiled(network)
     plain = diffusers.ControlNetModel.from_pretrained(adapters.controlnet("sd"))
     Denoiser(models.pipe("sd"), adapters=LoadedAdapters(conditions.image_prefetcher, plain))
-    assert plain._compiled_call_impl is None
+    assert not _is_compiled(plain)
 
 
 @pytest.mark.filterwarnings(models.FLUX_WARNS)
@@ -144,7 +161,7 @@ def _failing(_graph: object, _inputs: object) -> object:
 def test_where_compiling_fails_images_are_drawn_plainly_and_one_sentence_says_so(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(compile, "COMPILE_OPTIONS", {"backend": _failing})
+    monkeypatch.setattr(compile_module, "COMPILE_OPTIONS", {"backend": _failing})
     denoiser, rows = Denoiser(models.pipe("sd"), ON), _rows()
     drawn = _drawn(denoiser, rows) + _drawn(denoiser, _rows(width=32))
     plain = _drawn(Denoiser(models.pipe("sd")), rows)
@@ -157,7 +174,7 @@ def test_where_compiling_fails_images_are_drawn_plainly_and_one_sentence_says_so
 
 
 class Shared:
-    """Keeps nothing, and notes for which kinds of batch code was asked for, and which of them left theirs."""
+    """Keeps no code, and records the batch shapes that asked for it and those that left theirs."""
 
     def __init__(self) -> None:
         self.asked: list[str] = []
@@ -187,28 +204,27 @@ def test_code_is_shared_once_a_shape_and_by_loras_of_any_weight() -> None:
 
 
 def test_half_of_a_shape_s_code_is_not_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    shared = Shared()
-    denoiser = Denoiser(models.pipe("sd"), ON, cast("CompileCache", shared))
-    decode = denoiser._pipe.vae.decode
-    denoiser._pipe.vae.decode = lambda *_, **__: 1 / 0  # after the network was compiled
+    shared, pipe = Shared(), models.pipe("sd")
+    denoiser = Denoiser(pipe, ON, cast("CompileCache", shared))
+    decode = pipe.vae.decode
+    pipe.vae.decode = lambda *_, **__: 1 / 0  # after the network was compiled
     with pytest.raises(ZeroDivisionError):
         _drawn(denoiser, _rows())
-    denoiser._pipe.vae.decode = decode
+    pipe.vae.decode = decode
     _drawn(denoiser, _rows())
-    monkeypatch.setattr(compile, "COMPILE_OPTIONS", {"backend": _failing})
+    monkeypatch.setattr(compile_module, "COMPILE_OPTIONS", {"backend": _failing})
     torch.compiler.reset()
     _drawn(Denoiser(models.pipe("sd"), ON, cast("CompileCache", shared)), _rows())
     assert (len(shared.asked), shared.left) == (2, [])
 
 
 def test_what_cannot_be_compiled_for_a_later_batch_is_drawn_plainly_too() -> None:
-    denoiser = Denoiser(models.pipe("sd"), ON)
+    pipe = models.pipe("sd")
+    denoiser = Denoiser(pipe, ON)
     _drawn(denoiser, _rows())
     compiled = denoiser.compiled_pipeline.clock.count
-    for network in denoiser.compiled_pipeline._networks._calls:
-        network._compiled_call_impl = torch.compile(
-            network._call_impl, dynamic=False, backend=_failing
-        )
+    for network in (pipe.unet, pipe.vae.decoder):
+        network.compile(dynamic=False, backend=_failing)
     drawn = _drawn(denoiser, _rows(guidance=1.0))  # another shape: the network sees half as many
     assert denoiser.compiled_pipeline.clock.count > compiled
     plain = _drawn(Denoiser(models.pipe("sd")), _rows(guidance=1.0))
@@ -216,32 +232,30 @@ def test_what_cannot_be_compiled_for_a_later_batch_is_drawn_plainly_too() -> Non
 
 
 def test_an_image_that_fails_by_itself_leaves_the_model_compiled() -> None:
-    denoiser = Denoiser(models.pipe("sd"), ON)
+    pipe = models.pipe("sd")
+    denoiser = Denoiser(pipe, ON)
     rescue = BatchRecovery(lambda rows, size: denoiser.draw(rows, size, lambda: None), lambda _: 2)
     (failed,) = next(rescue.draw_batches([image_row(sampler="flow_euler")]))
     assert failed.status == "failed"
-    decode = denoiser._pipe.vae.decode
-    denoiser._pipe.vae.decode = lambda *_, **__: 1 / 0  # after the network was compiled
+    decode = pipe.vae.decode
+    pipe.vae.decode = lambda *_, **__: 1 / 0  # after the network was compiled
     (failed,) = next(rescue.draw_batches([image_row()]))
     assert failed.error == "ZeroDivisionError: division by zero"
-    denoiser._pipe.vae.decode, compiled = decode, denoiser.compiled_pipeline.clock.count
+    pipe.vae.decode = decode
+    compiled = denoiser.compiled_pipeline.clock.count
     (good,) = next(rescue.draw_batches([image_row()]))
     assert (good.status, denoiser.compiled_pipeline.mode) == ("ok", "whole")
     assert denoiser.compiled_pipeline.clock.count > compiled
 
 
-def test_memory_that_runs_out_is_not_taken_for_a_compiler_that_fails(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    denoiser = Denoiser(models.pipe("flux"), ON)
+def test_memory_that_runs_out_is_not_taken_for_a_compiler_that_fails() -> None:
+    pipe = models.pipe("flux")
+    denoiser = Denoiser(pipe, ON)
 
     def full(*_: object, **__: object) -> None:
         raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(
-        denoiser.vae_decoder, "_switch_to", lambda _: False
-    )  # a VAE that knows no other way
-    denoiser._pipe.vae._decode = full
+    pipe.vae.decode = full
     with pytest.raises(torch.OutOfMemoryError):
         denoiser.draw(_rows(), 2, lambda: None)
     assert denoiser.compiled_pipeline.mode == "regional"

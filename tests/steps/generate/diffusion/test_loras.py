@@ -89,7 +89,7 @@ def test_images_are_those_of_diffusers_own_call_with_the_same_loras(kind: Kind) 
     denoiser = _denoiser(kind)
     for text, images in own.items():
         drawn = np.array(pixels_of(denoiser, _rows(2, text), 2), np.int16)
-        # Two LoRAs are added up in the order of their files' hashes, and sums of floats depend on their order.
+        # LoRAs are added in the order of their hashes, and sums of floats depend on the order.
         assert np.abs(drawn - np.array(images, np.int16)).max() <= (text == BOTH), text
     assert len({image[0].tobytes() for image in own.values()}) == len(own)
 

@@ -1,4 +1,4 @@
-"""Pictures of rows: read ahead whether they are asked for or not, and no larger in memory than they are needed."""
+"""Input images: read ahead, and no larger in memory than they are needed."""
 
 import hashlib
 import io

@@ -1,4 +1,4 @@
-"""ControlNets and IP-Adapters: whole jobs, slots that know nothing of each other, and what is refused."""
+"""ControlNets and IP-Adapters: whole jobs, slots of a batch, and what is refused."""
 
 import shutil
 from dataclasses import replace

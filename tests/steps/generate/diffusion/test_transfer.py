@@ -1,4 +1,4 @@
-"""Pixels on their way from the device. The device is made by hand: its events come when a test lets them."""
+"""Pixels on their way from a device whose events come when a test lets them."""
 
 import gc
 import weakref

@@ -11,6 +11,7 @@ from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.runs.image import ImageRow
 from tests import models, plain
+from tests.drawing import bytes_of
 from tests.runs import image_row
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
@@ -46,10 +47,11 @@ def _drawn(denoiser: Denoiser) -> list[models.Untyped]:
 
 @pytest.mark.parametrize("room", [LATENTS**2, LATENTS**2 // 4])
 def test_decoding_whole_is_tried_anew_when_asked(room: int) -> None:
-    denoiser = Denoiser(_pipe(room))
+    pipe = _pipe(room)
+    denoiser = Denoiser(pipe)
     _drawn(denoiser)
     denoiser.vae_decoder.reset()
-    vae = denoiser._pipe.vae
+    vae = pipe.vae
     assert (denoiser.vae_decoder.mode, vae.use_slicing, vae.use_tiling) == ("whole", False, False)
     _drawn(denoiser)
     assert denoiser.vae_decoder.mode != "whole"
@@ -73,9 +75,10 @@ def test_a_way_that_was_asked_for_stays() -> None:
 def test_memory_decides_how_a_batch_is_decoded_and_the_batch_stays_whole(
     room: int | None, way: DecodeMode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    denoiser = Denoiser(_pipe(room))
+    pipe = _pipe(room)
+    denoiser = Denoiser(pipe)
     seen = list[int]()
-    denoiser._pipe.unet.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    pipe.unet.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
     drawn = _drawn(denoiser)
     assert denoiser.vae_decoder.mode == way
     assert seen == [8, 8]  # two steps, with and without the prompt, and neither of them again
@@ -132,8 +135,32 @@ def test_a_way_that_the_vae_does_not_know_is_refused() -> None:
 
 def test_errors_other_than_memory_are_the_image_s_own() -> None:
     pipe = models.pipe("sd")
-    pipe.vae._decode = lambda *_: 1 / 0
+    pipe.vae.decode = lambda *_, **__: 1 / 0
     denoiser = Denoiser(pipe)
     with pytest.raises(ZeroDivisionError):
         _drawn(denoiser)
     assert denoiser.vae_decoder.mode == "whole"
+
+
+@pytest.mark.filterwarnings("ignore:`upcast_vae` is deprecated:FutureWarning")
+def test_a_decode_that_fails_costs_no_later_image_in_a_model_whose_vae_is_upcast() -> None:
+    """SDXL in float16 decodes in float32, and diffusers returns to float16 only after a success."""
+    pipe = models.pipe("sdxl").to(torch.float16)
+    assert pipe.vae.config.force_upcast
+    rows = [image_row(f"number {index}", index) for index in range(3)]
+    denoiser = Denoiser(pipe, SpeedSettings(vae="whole"))
+    expected = bytes_of(denoiser, rows, 3)
+
+    decode = pipe.vae.decoder.forward
+    failures = iter([RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR")])
+
+    def fail_once(*args: models.Untyped) -> models.Untyped:
+        for failure in failures:
+            raise failure
+        return decode(*args)
+
+    pipe.vae.decoder.forward = fail_once
+    with pytest.raises(RuntimeError, match="cuDNN error"):
+        denoiser.draw(rows, 3, lambda: None)
+    assert pipe.vae.dtype == torch.float16
+    assert bytes_of(denoiser, rows, 3) == expected

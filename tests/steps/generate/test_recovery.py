@@ -1,4 +1,4 @@
-"""Drawing that survives what models and prompts do. The faults are made by hand: no GPU runs out of memory here."""
+"""Drawing that survives failures of models and prompts, which stand-ins raise."""
 
 import weakref
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ ROWS = [image_row(f"prompt {place}", place) for place in range(10)]
 
 
 class Model:
-    """Draws batches up to `fits`; raises `fault` where a row of the prompt `poison` is among them."""
+    """Draws batches up to `fits`; raises `fault` for batches with the prompt `poison`."""
 
     def __init__(self, fits: int = 8, poison: str = "", fault: BaseException | None = None) -> None:
         self.calls: list[tuple[list[int], int]] = []
@@ -64,9 +64,7 @@ def test_rows_of_other_sizes_have_batches_of_their_own() -> None:
     assert rescue.max_pixels is None
 
 
-def test_a_batch_that_does_not_fit_halves_those_of_other_sizes_that_have_as_many_pixels_and_no_others() -> (
-    None
-):
+def test_a_batch_that_does_not_fit_halves_others_of_as_many_pixels_and_no_smaller() -> None:
     planned = {64: 2, 32: 4, 16: 4, 128: 2}
     rescue = BatchRecovery(Model(fits=1), lambda row: planned[row.parameters.width])
     rows = {width: image_row(width=width, height=16) for width in planned}

@@ -1,4 +1,4 @@
-"""IP-Adapters of transformers: whole jobs, slots that know nothing of each other, and what is refused."""
+"""IP-Adapters of transformers: whole jobs, slots of a batch, and what is refused."""
 
 import shutil
 from collections.abc import Callable, Mapping
@@ -36,8 +36,12 @@ ADAPTERS: Mapping[Transformer, Callable[[], Path]] = {
 }
 PROMPTS = ["a red circle", "a blue square on yellow", "two green triangles", "a star"]
 BARE: dict[str, object] = {
-    "width": models.SIDE, "height": models.SIDE, "source_image": None, "mask_image": None, "reference_image": None,
-}  # fmt: skip
+    "width": models.SIDE,
+    "height": models.SIDE,
+    "source_image": None,
+    "mask_image": None,
+    "reference_image": None,
+}
 PLAIN: dict[str, object] = {"prompt": "a square", **BARE}
 
 
