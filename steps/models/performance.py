@@ -9,7 +9,8 @@ def floor_power_of_two(limit: float) -> int:
     """The largest power of two up to `limit`; 1 where there is none."""
     if limit < 1:
         return 1
-    return 1 << (int(limit).bit_length() - 1)
+    exponent = int(limit).bit_length() - 1
+    return 1 << exponent
 
 
 def limit_batch_pixels(images: int, pixels: int, limit: int | None) -> int:
