@@ -144,7 +144,10 @@ def group_by_shape(rows: Sequence[ImageRow]) -> Iterator[list[ImageRow]]:
 
 
 def pad_rows(rows: Sequence[ImageRow], size: int) -> list[ImageRow]:
-    """Rows filled up to a batch of `size` with the last one: another batch size gives other bytes."""
+    """Rows filled up to a batch of `size` with the last one.
+
+    A batch of another size gives other bytes for the same rows.
+    """
     padding = [rows[-1]] * (size - len(rows))
     return [*rows, *padding]
 

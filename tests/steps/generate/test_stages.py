@@ -14,8 +14,8 @@ from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.generate.stages import DrawnBatch, commit_parts, draw_parts, encode_parts
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow, image_rows
-from imagekiln.steps.runs.parquet_format import PackedParquet, ParquetFormat
-from imagekiln.steps.runs.parts import Part, part_to_parquet
+from imagekiln.steps.runs.parquet_format import PackedParquet, ParquetFormat, part_to_parquet
+from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.runtime.progress import NoProgress

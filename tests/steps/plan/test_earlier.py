@@ -14,8 +14,8 @@ from imagekiln.steps.runs.keys import EXISTING_RUNS_KEY
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests import jobs
+from tests.registry import entry, succeed
 from tests.s3 import S3Server, log_in
-from tests.steps.runs.test_runs import entry, succeed
 from tests.stub_s3 import stub_s3
 
 

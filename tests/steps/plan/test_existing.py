@@ -10,9 +10,8 @@ from imagekiln.steps.plan.existing_images import create_existing_table
 from imagekiln.steps.runs import image_index
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.scratch import Database
+from tests.image_ids import hexadecimal, write
 from tests.s3 import S3Server, log_in
-from tests.steps.runs.test_buckets import hexadecimal
-from tests.steps.runs.test_holdings import write
 from tests.stub_s3 import stub_s3
 
 
