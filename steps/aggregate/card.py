@@ -12,8 +12,8 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import file_suffix
 from imagekiln.steps.runs.keys import CARD_KEY, folder_metadata_key, round_folder, shard_key
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.sidecar import sample_features
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, read_table
+from imagekiln.steps.runs.webdataset_features import sample_features
 from imagekiln.steps.runs.webui_text import model_label
 from imagekiln.steps.storage.store import Store
 

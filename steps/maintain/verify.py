@@ -16,6 +16,7 @@ from imagekiln.steps.job.gates import NEAR_DUPLICATE
 from imagekiln.steps.runs.formats import format_of, metadata_tables
 from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.runs.image_index import count_indexed_images
+from imagekiln.steps.runs.integrity import CheckResult, check_failure, run_check
 from imagekiln.steps.runs.keys import (
     CARD_KEY,
     DUPLICATES_KEY,
@@ -29,7 +30,6 @@ from imagekiln.steps.runs.keys import (
 )
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.readback import CheckResult, check_failure, run_check
 from imagekiln.steps.runs.rounds import Round, Run, open_run
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import count_rows, read_column, read_table

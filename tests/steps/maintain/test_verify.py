@@ -15,6 +15,7 @@ from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.integrity import MAX_LISTED_ERRORS, CheckResult, check_failure
 from imagekiln.steps.runs.keys import (
     DUPLICATES_KEY,
     REJECTED_KEY,
@@ -25,9 +26,9 @@ from imagekiln.steps.runs.keys import (
     part_key,
     shard_key,
 )
-from imagekiln.steps.runs.parts import Part, part_to_parquet
+from imagekiln.steps.runs.parquet_format import part_to_parquet
+from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runs.readback import MAX_LISTED_ERRORS, CheckResult, check_failure
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.storage import open_store

@@ -12,7 +12,8 @@ from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY, part_key
-from imagekiln.steps.runs.parts import commit_part, part_to_parquet
+from imagekiln.steps.runs.parquet_format import part_to_parquet
+from imagekiln.steps.runs.parts import commit_part
 from imagekiln.steps.runs.rounds import Round, Run, open_run, resolve_run
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.stats import ShardStats, StageSeconds, record_stats

@@ -1,3 +1,5 @@
+"""The registry of successful runs: complete, in order, without a listing."""
+
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
@@ -8,20 +10,9 @@ from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.runs.keys import SUCCESS_KEY, registry_key
 from imagekiln.steps.runs.registry import READERS, RunEntry, append_run_entry, read_registry
 from imagekiln.steps.storage import open_store
+from tests.registry import entry, succeed
 from tests.s3 import S3Server, log_in
 from tests.stub_s3 import Fault, stub_s3
-
-
-def entry(number: int) -> RunEntry:
-    """The run of one night."""
-    return RunEntry(f"nightly-{number}", "nightly")
-
-
-def succeed(output: str, *entries: RunEntry) -> None:
-    """Let runs end well, one after the other."""
-    for each in entries:
-        append_run_entry(output, each)
-        open_store(output).replace(f"{each.run_id}/{SUCCESS_KEY}", b"1 of 1 images\n")
 
 
 def test_output_without_runs_has_none(store_uri: str) -> None:
@@ -63,14 +54,14 @@ def test_runs_that_end_at_once_are_all_registered(store_uri: str) -> None:
     nights = [entry(number) for number in range(6)]
     together = Barrier(2 * len(nights))
 
-    def end(each: RunEntry) -> None:
+    def end(night: RunEntry) -> None:
         together.wait(timeout=30)
-        append_run_entry(store_uri, each)
+        append_run_entry(store_uri, night)
 
     with ThreadPoolExecutor(2 * len(nights)) as pool:
         list(pool.map(end, nights * 2))  # each by two pods, as after a retry
     succeed(store_uri, *nights)
-    assert sorted(read_registry(store_uri), key=lambda each: each.run_id) == nights
+    assert sorted(read_registry(store_uri), key=lambda run: run.run_id) == nights
     assert not open_store(store_uri).exists(registry_key(len(nights)))
 
 
@@ -90,9 +81,11 @@ def test_registering_whose_answer_was_lost_is_no_second_entry(
 )
 def test_entry_that_names_no_run_is_refused(store_uri: str, content: bytes) -> None:
     open_store(store_uri).replace(registry_key(0), content or b"\n")
-    for ask in (lambda: read_registry(store_uri), lambda: append_run_entry(store_uri, entry(0))):
-        with pytest.raises(BadInput, match=r"_runs/000000\.json: names no run"):
-            ask()
+    refusal = r"_runs/000000\.json: is not the entry of a run"
+    with pytest.raises(BadInput, match=refusal):
+        read_registry(store_uri)
+    with pytest.raises(BadInput, match=refusal):
+        append_run_entry(store_uri, entry(0))
 
 
 def test_entry_of_a_later_imagekiln_is_read(store_uri: str) -> None:
