@@ -42,7 +42,7 @@ def _scalar_to_json(value: pa.Scalar) -> object:
 
 
 def _is_binary(kind: pa.DataType) -> bool:
-    return (
+    return bool(
         pa.types.is_binary(kind)
         or pa.types.is_large_binary(kind)
         or pa.types.is_fixed_size_binary(kind)
