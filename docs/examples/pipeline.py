@@ -29,9 +29,9 @@ choose_prompts = Container(
 )
 train = Container(
     name="train",
-    inputs=[Parameter(name="run"), Parameter(name="images")],
+    inputs=[Parameter(name="run"), Parameter(name="ok")],
     image="registry.example.com/trainer:1",
-    args=["--dataset", "{{inputs.parameters.run}}", "--steps", "{{inputs.parameters.images}}"],
+    args=["--dataset", "{{inputs.parameters.run}}", "--images", "{{inputs.parameters.ok}}"],
 )
 
 choose = Task(name="choose", template=choose_prompts)
@@ -39,7 +39,7 @@ batch = batch_task(JOB, date=DATE, timezone="Europe/Berlin")
 fit = Task(
     name="fit",
     template=train,
-    arguments=[batch.get_parameter("run"), batch.get_parameter("images")],
+    arguments=[batch.get_parameter("run"), batch.get_parameter("ok")],
 )
 choose >> batch
 batch >> fit

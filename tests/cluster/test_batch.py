@@ -19,12 +19,12 @@ def test_batch_is_one_task_of_a_workflow_and_the_next_task_gets_its_run(argo: Ar
     name = f"pipeline-{uuid4().hex[:8]}"
 
     # The next task has no pod: what it was given stands in the workflow's status.
-    take = Suspend(name="take", duration="0", inputs=_parameters("run", "images"))
+    take = Suspend(name="take", duration="0", inputs=_parameters("run", "images", "ok"))
     batch = batch_task(job, "images")
     last = Task(
         name="last",
         template=take,
-        arguments=[batch.get_parameter("run"), batch.get_parameter("images")],
+        arguments=[batch.get_parameter(output) for output in ("run", "images", "ok")],
     )
     batch >> last
     pipeline = Workflow(
@@ -39,7 +39,7 @@ def test_batch_is_one_task_of_a_workflow_and_the_next_task_gets_its_run(argo: Ar
     assert (status.phase, status.failures) == ("Succeeded", ())
     assert wait_for_end(f"{name}-images", argo).phase == "Succeeded"
     inputs = _inputs(name, "last")
-    assert inputs["images"] == str(len(jobs.TEXTS))
+    assert inputs["images"] == inputs["ok"] == str(len(jobs.TEXTS))
     assert inputs["run"].endswith(str(job.run_id))
     assert verify(inputs["run"]).ok == len(jobs.TEXTS)
 

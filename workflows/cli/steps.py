@@ -167,7 +167,9 @@ def generate(ctx: click.Context, run: str, shard: int, workers: int, output: str
     type=click.FloatRange(min=0),
     help="The price of a device-hour, in place of the job's own.",
 )
-@cloup.option("--outputs", type=OUTPUTS_FOLDER, help="Copy the report here, for Argo.")
+@cloup.option(
+    "--outputs", type=OUTPUTS_FOLDER, help="Copy the report and write its count here, for Argo."
+)
 @output_option
 def aggregate(
     run: str,
@@ -184,13 +186,15 @@ def aggregate(
     """
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
     from imagekiln.workflows.cli.text import format_summary, print_result
-    from imagekiln.workflows.pod.outputs import copy_report
+    from imagekiln.workflows.pod.outputs import copy_report, write_aggregate_outputs
 
     try:
         summary = aggregate_run(run, failed_share, accept, price)
     finally:  # an incomplete run has a report too
         if outputs:
             copy_report(Path(outputs), run)
+    if outputs:
+        write_aggregate_outputs(Path(outputs), summary)
     print_result(summary, output, format_summary)
 
 

@@ -1,9 +1,11 @@
-"""The files that a step leaves for Argo: output parameters of plan, and the report of aggregate."""
+"""The files that a step leaves for Argo: its output parameters, and the report of aggregate."""
 
+from collections.abc import Mapping
 from itertools import count, takewhile
 from math import ceil
 from pathlib import Path
 
+from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import ClusterSettings
 from imagekiln.steps.plan.step import PlanResult
@@ -44,9 +46,12 @@ def write_plan_outputs(
         "priority_class": cluster.priority_class or "",
         "images": str(planned.plan.counts.images),
     }
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, text in parameters.items():
-        (folder / name).write_text(text, encoding="utf-8")
+    _write_parameters(folder, parameters)
+
+
+def write_aggregate_outputs(folder: Path, summary: Summary) -> None:
+    """Write aggregate's output parameter: how many images are ok."""
+    _write_parameters(folder, {"ok": str(summary.ok)})
 
 
 def copy_report(folder: Path, uri: str) -> None:
@@ -63,6 +68,12 @@ def copy_report(folder: Path, uri: str) -> None:
         path = folder / key
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(store.read(key))
+
+
+def _write_parameters(folder: Path, parameters: Mapping[str, str]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in parameters.items():
+        (folder / name).write_text(text, encoding="utf-8")
 
 
 def _require_safe_uri(uri: str) -> None:

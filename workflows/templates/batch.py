@@ -18,12 +18,16 @@ Text = str | Parameter  # a parameter is most often an output of an earlier task
 
 
 class BatchTask(Task):
-    """The task of a batch. It outputs `run`, the dataset's URI, and `images`, the planned count."""
+    """The task of a batch.
+
+    It outputs `run`, the dataset's URI, `images`, how many were planned, and `ok`, how many of them
+    are as they should be.
+    """
 
     def get_parameter(self, name: str) -> Parameter:
         """An output, as an argument of a later task. Raises KeyError for one that it lacks."""
         if name not in WORKFLOW_OUTPUTS:
-            raise KeyError(f"{name}: a batch outputs {' and '.join(WORKFLOW_OUTPUTS)}")
+            raise KeyError(f"{name}: a batch outputs {', '.join(WORKFLOW_OUTPUTS)}")
         return Parameter(name=name, value=f"{{{{tasks.{self.name}.outputs.parameters.{name}}}}}")
 
 

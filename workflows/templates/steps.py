@@ -29,7 +29,7 @@ GPU_IMAGE = "{{workflow.parameters.gpu-image}}"
 RUN_INPUT = "{{inputs.parameters.run}}"
 PLAN_OUTPUTS = ("run", "pods", "pods_here", "workflows", *SCHEDULING_PARAMETERS, "images")
 # The whole workflow's too: for the exit handler, and for a workflow that this one is a batch of.
-WORKFLOW_OUTPUTS = ("run", "images")
+WORKFLOW_OUTPUTS = ("run", "images", "ok")
 # By variable: the workflow's parameter, which reaches the pod as base64.
 ENCODED_PARAMETERS = {
     "IMAGEKILN_JOB": "job",
@@ -102,7 +102,7 @@ def aggregate_step(profile: Profile) -> Container:
         ["aggregate", "--outputs", OUTPUTS_FOLDER, "--", RUN_INPUT],
         CPU_IMAGE,
         inputs=("run",),
-        outputs=[report] if profile.report_artifact else [],
+        outputs=[_output_parameter("ok"), *([report] if profile.report_artifact else [])],
         secrets=STORAGE_SECRETS,
     )
     return cpu_container(step, profile)

@@ -1,9 +1,10 @@
-"""What Argo picks up of a run: its report."""
+"""What Argo picks up of a run: its report, and how many images are ok."""
 
 from pathlib import Path
 
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.runs.keys import plot_key
-from imagekiln.workflows.pod.outputs import copy_report
+from imagekiln.workflows.pod.outputs import copy_report, write_aggregate_outputs
 from tests.jobs import files
 from tests.runs import finished
 
@@ -20,3 +21,10 @@ def test_report_is_copied_with_its_plots_and_thumbnails_and_nothing_else(tmp_pat
 def test_nothing_is_copied_without_a_report(tmp_path: Path) -> None:
     copy_report(tmp_path / "copy", str(tmp_path / "nothing"))
     assert not (tmp_path / "copy").exists()
+
+
+def test_number_of_good_images_is_an_output_of_aggregate(tmp_path: Path) -> None:
+    summary = aggregate(finished(tmp_path / "run").uri)
+    write_aggregate_outputs(tmp_path / "outputs", summary)
+    assert (tmp_path / "outputs" / "ok").read_text() == str(summary.ok)
+    assert summary.ok == summary.images > 0

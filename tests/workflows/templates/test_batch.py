@@ -80,9 +80,10 @@ def test_batch_of_a_job_file_can_name_what_an_earlier_task_outputs() -> None:
 def test_outputs_of_a_batch_are_those_that_its_workflow_has() -> None:
     outputs = {item["name"]: item["valueFrom"] for item in BATCH["outputs"]["parameters"]}
     template: dict[str, Any] = build_workflow_template(load_profile("gpu"), NAMESPACE)
-    plan = next(part for part in template["spec"]["templates"] if part["name"] == "plan")
-    shared = {item["globalName"] for item in plan["outputs"]["parameters"] if "globalName" in item}
-    assert set(outputs) == shared == {"run", "images"}
+    steps = [step.get("outputs", {}) for step in template["spec"]["templates"]]
+    parameters = [item for step in steps for item in step.get("parameters", [])]
+    shared = {item["globalName"] for item in parameters if "globalName" in item}
+    assert set(outputs) == shared == {"run", "images", "ok"}
     for name, source in outputs.items():
         path = f'{{.status.outputs.parameters[?(@.name=="{name}")].value}}'
         assert source == {"jsonPath": path}
@@ -91,7 +92,7 @@ def test_outputs_of_a_batch_are_those_that_its_workflow_has() -> None:
 
 
 def test_output_that_a_batch_lacks_is_refused() -> None:
-    with pytest.raises(KeyError, match="outputs run and images"):
+    with pytest.raises(KeyError, match="outputs run, images, ok"):
         batch_task(JOB).get_parameter("report")
 
 
