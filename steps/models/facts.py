@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.families import family_of, unsupported_reason
-from imagekiln.steps.models.hub import HubReference, download_configuration, list_hub_files
+from imagekiln.steps.models.hub import download_configuration, list_hub_files
 from imagekiln.steps.models.weights import file_sha256
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import BUNDLED_PREFIX, resolve_path

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from logging import ERROR
 from pathlib import Path
-from typing import Protocol
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
+from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 
@@ -34,18 +34,6 @@ HUB_ERRORS: dict[str, tuple[type[KilnError], str]] = {
         "is not in this machine's cache, and HF_HUB_OFFLINE is set. Unset it.",
     ),
 }
-
-
-class HubReference(Protocol):
-    """A repository on the hub, at a commit."""
-
-    @property
-    def id(self) -> str:
-        """Its name on the hub, as org/name."""
-
-    @property
-    def revision(self) -> str | None:
-        """The commit."""
 
 
 def download_configuration(model: ModelSettings) -> Path:
