@@ -73,7 +73,9 @@ def check_user_rights(view: ClusterView, *, by_server: bool = False) -> Finding:
     """
     missing = [str(right) for right in SUBMITTER_RIGHTS if not view.is_allowed(right)]
     if not missing:
-        return ok(f"You can submit, watch, stop, schedule and read logs in {view.namespace}.")
+        return ok(
+            f"You can submit, watch, stop, schedule and read logs in namespace {view.namespace}."
+        )
     says = f"You cannot {', '.join(missing)} in namespace {view.namespace}"
     if by_server:
         return unknown(
@@ -89,12 +91,9 @@ def check_service_accounts(view: ClusterView) -> Finding:
     """The ServiceAccounts of the pods exist."""
     missing = [account for account in ACCOUNT_RIGHTS if view.get(SERVICE_ACCOUNTS, account) is None]
     if missing:
-        verb = "does" if len(missing) == 1 else "do"
-        return wrong(
-            f"ServiceAccount {' and '.join(missing)} {verb} not exist in namespace "
-            f"{view.namespace}.",
-            APPLY_MANIFESTS,
-        )
+        place = f"namespace {view.namespace}"
+        sentences = [f"ServiceAccount {account} does not exist in {place}." for account in missing]
+        return wrong(" ".join(sentences), APPLY_MANIFESTS)
     return ok(f"ServiceAccounts {' and '.join(ACCOUNT_RIGHTS)} exist.")
 
 
@@ -152,22 +151,24 @@ def _find_s3_keys(view: ClusterView) -> Finding:
             f"Secret {secret_name} does not exist, and ServiceAccount {POD_ACCOUNT} has no "
             "annotation of a cloud identity.",
             "EKS Pod Identity and a node's IAM role do not show here. Without either: "
-            + _create_secret_command(view, secret_name, keys),
+            + _apply_secret_advice(view),
         )
+    remedy = f"{_apply_secret_advice(view)} Or give ServiceAccount {POD_ACCOUNT} a cloud identity."
+    if secret is None:
+        return wrong(f"Secret {secret_name} does not exist in namespace {view.namespace}.", remedy)
     data = get_mapping(secret, "data")
     missing = [key for key in keys if not data.get(key)]
     if missing:
-        return wrong(
-            f"Secret {secret_name} does not have {' and '.join(missing)}.",
-            f"{_create_secret_command(view, secret_name, keys)} Or give ServiceAccount "
-            f"{POD_ACCOUNT} a cloud identity.",
-        )
+        return wrong(f"Secret {secret_name} does not have {' and '.join(missing)}.", remedy)
     return ok(f"Secret {secret_name} has {key_names}.")
 
 
-def _create_secret_command(view: ClusterView, name: str, keys: list[str]) -> str:
-    literals = " ".join(f"--from-literal={key}=..." for key in keys)
-    return f"`kubectl create secret generic {name} -n {view.namespace} {literals}`."
+def _apply_secret_advice(view: ClusterView) -> str:
+    # Not `kubectl create secret --from-literal`, which leaves the key in the shell's history.
+    return (
+        "Fill in a copy of workflows/cluster/base/secrets.example.yaml for namespace "
+        f"{view.namespace}, and apply it: `kubectl apply -f COPY`."
+    )
 
 
 def _runs_on_aws(view: ClusterView) -> bool:
