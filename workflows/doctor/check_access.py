@@ -4,6 +4,7 @@ from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, 
 from imagekiln.workflows.doctor.cluster_view import AccessRight, ClusterView, ResourceKind
 from imagekiln.workflows.doctor.kube_fields import get_mapping, get_texts
 from imagekiln.workflows.doctor.node_fit import NODES
+from imagekiln.workflows.objects import Json
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.pod import STORAGE_SECRETS
 
@@ -136,8 +137,7 @@ def account_identity(view: ClusterView) -> str | None:
 def _find_s3_keys(view: ClusterView) -> Finding:
     """Whether the Secret that pods read their S3 keys from exists and has them."""
     secret_name = next(iter(STORAGE_SECRETS.values()))[0]
-    keys = [key for _, key in STORAGE_SECRETS.values()]
-    key_names = " and ".join(keys)
+    key_names = " and ".join(key for _, key in STORAGE_SECRETS.values())
     if not view.is_allowed(READ_SECRETS):
         return unknown(
             "You cannot read Secrets, which is as it should be.",
@@ -153,6 +153,11 @@ def _find_s3_keys(view: ClusterView) -> Finding:
             "EKS Pod Identity and a node's IAM role do not show here. Without either: "
             + _apply_secret_advice(view),
         )
+    return _find_keys(view, secret_name, secret)
+
+
+def _find_keys(view: ClusterView, secret_name: str, secret: Json | None) -> Finding:
+    keys = [key for _, key in STORAGE_SECRETS.values()]
     remedy = f"{_apply_secret_advice(view)} Or give ServiceAccount {POD_ACCOUNT} a cloud identity."
     if secret is None:
         return wrong(f"Secret {secret_name} does not exist in namespace {view.namespace}.", remedy)
@@ -160,7 +165,7 @@ def _find_s3_keys(view: ClusterView) -> Finding:
     missing = [key for key in keys if not data.get(key)]
     if missing:
         return wrong(f"Secret {secret_name} does not have {' and '.join(missing)}.", remedy)
-    return ok(f"Secret {secret_name} has {key_names}.")
+    return ok(f"Secret {secret_name} has {' and '.join(keys)}.")
 
 
 def _apply_secret_advice(view: ClusterView) -> str:
