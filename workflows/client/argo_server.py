@@ -23,8 +23,9 @@ class ArgoServer:
     def create(self, manifest: Json) -> Json:
         """Create an object."""
         kind, namespace, _ = object_identity(manifest)
+        path = _server_path(kind, namespace)
         body: Json = {ARGO_KINDS[kind].body: manifest}
-        return self.connection.request("POST", _server_path(kind, namespace), body=body)
+        return self.connection.request("POST", path, body=body)
 
     def apply(self, manifest: Json) -> Json:
         """Create an object, or replace the one of its name."""
@@ -53,7 +54,8 @@ class ArgoServer:
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """The objects that a label selector matches."""
         path = _server_path(kind, namespace)
-        answer = self.connection.request("GET", path, {"listOptions.labelSelector": labels})
+        query = {"listOptions.labelSelector": labels}
+        answer = self.connection.request("GET", path, query)
         return cast("list[Json]", answer.get("items") or [])
 
     def delete(self, kind: str, namespace: str, name: str) -> None:

@@ -38,7 +38,9 @@ def logs(
             if is_waiting or pod.pod in printed:
                 continue
             printed.add(pod.pod)
-            label = _pod_label(pod) if shard is None else ""
+            label = ""
+            if shard is None:
+                label = _pod_label(pod)
             for line in _pod_lines(pod, name, namespace, argo, follow=follow):
                 yield label + line
         if ended or not follow:

@@ -115,4 +115,5 @@ def _parameters(node: Json, side: str) -> dict[str, str]:
 
 
 def _child_ids(node: Json) -> list[str]:
-    return cast("list[str]", node.get("children") or [])
+    children = node.get("children") or []
+    return cast("list[str]", children)

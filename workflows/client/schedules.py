@@ -68,7 +68,8 @@ def backfill(
     for fire_time in times:
         status = None if retry else _fired_workflow(job, fire_time, argo)
         if status is None:
-            status = submit(job, fire_time.isoformat(), timezone, argo, retry=retry)
+            moment = fire_time.isoformat()
+            status = submit(job, moment, timezone, argo, retry=retry)
         statuses.append(status)
     return statuses
 
@@ -94,7 +95,8 @@ def _past_fire_times(crons: list[str], timezone: str, first: date, last: date) -
     past = takewhile(lambda fire_time: fire_time <= now, all_times)
     bounded = islice(past, MAX_FIRE_TIMES * len(crons) + 1)  # the lines may share fire times
     unique = dict.fromkeys(bounded)
-    return list(islice(unique, MAX_FIRE_TIMES + 1))
+    first_ones = islice(unique, MAX_FIRE_TIMES + 1)
+    return list(first_ones)
 
 
 def _require_reasonable_number(times: list[datetime], where: str) -> None:

@@ -94,7 +94,9 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
     images = int(outputs["images"]) if "images" in outputs else None
     images_done = _count_images(shards, outputs)
     rate = _image_rate(images_done, shards, finished)
-    seconds_left = (images - images_done) / rate if rate and images is not None else None
+    seconds_left = None
+    if rate and images is not None:
+        seconds_left = (images - images_done) / rate
     return WorkflowStatus(
         name=str(metadata["name"]),
         namespace=str(metadata["namespace"]),
@@ -125,7 +127,8 @@ def read_available_status(workflow: Json) -> WorkflowStatus:
 def has_ended(workflow: Json) -> bool:
     """Whether a workflow has ended, by its phase alone: its nodes are not needed."""
     state = cast("Json", workflow.get("status") or {})
-    return state.get("phase") in ENDED_PHASES
+    phase = state.get("phase")
+    return phase in ENDED_PHASES
 
 
 def _count_images(shards: Sequence[Attempts], outputs: Mapping[str, str]) -> int:
@@ -171,7 +174,12 @@ def _count_pods(shards: Sequence[Attempts]) -> PodCounts:
 
 def _step_failure(attempts: Attempts) -> StepFailure:
     last = attempts[-1]
-    return StepFailure(last.step, last.shard, len(attempts), last.message)
+    return StepFailure(
+        step=last.step,
+        shard=last.shard,
+        attempts=len(attempts),
+        message=last.message,
+    )
 
 
 def _waiting_reason(latest: Sequence[PodAttempt]) -> str | None:

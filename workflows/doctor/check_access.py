@@ -4,6 +4,7 @@ from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, 
 from imagekiln.workflows.doctor.cluster_view import AccessRight, ClusterView, ResourceKind
 from imagekiln.workflows.doctor.kube_fields import get_mapping, get_texts
 from imagekiln.workflows.doctor.node_fit import NODES
+from imagekiln.workflows.objects import Json
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.pod import STORAGE_SECRETS
 
@@ -73,7 +74,9 @@ def check_user_rights(view: ClusterView, *, by_server: bool = False) -> Finding:
     """
     missing = [str(right) for right in SUBMITTER_RIGHTS if not view.is_allowed(right)]
     if not missing:
-        return ok(f"You can submit, watch, stop, schedule and read logs in {view.namespace}.")
+        return ok(
+            f"You can submit, watch, stop, schedule and read logs in namespace {view.namespace}."
+        )
     says = f"You cannot {', '.join(missing)} in namespace {view.namespace}"
     if by_server:
         return unknown(
@@ -89,12 +92,9 @@ def check_service_accounts(view: ClusterView) -> Finding:
     """The ServiceAccounts of the pods exist."""
     missing = [account for account in ACCOUNT_RIGHTS if view.get(SERVICE_ACCOUNTS, account) is None]
     if missing:
-        verb = "does" if len(missing) == 1 else "do"
-        return wrong(
-            f"ServiceAccount {' and '.join(missing)} {verb} not exist in namespace "
-            f"{view.namespace}.",
-            APPLY_MANIFESTS,
-        )
+        place = f"namespace {view.namespace}"
+        sentences = [f"ServiceAccount {account} does not exist in {place}." for account in missing]
+        return wrong(" ".join(sentences), APPLY_MANIFESTS)
     return ok(f"ServiceAccounts {' and '.join(ACCOUNT_RIGHTS)} exist.")
 
 
@@ -137,8 +137,7 @@ def account_identity(view: ClusterView) -> str | None:
 def _find_s3_keys(view: ClusterView) -> Finding:
     """Whether the Secret that pods read their S3 keys from exists and has them."""
     secret_name = next(iter(STORAGE_SECRETS.values()))[0]
-    keys = [key for _, key in STORAGE_SECRETS.values()]
-    key_names = " and ".join(keys)
+    key_names = " and ".join(key for _, key in STORAGE_SECRETS.values())
     if not view.is_allowed(READ_SECRETS):
         return unknown(
             "You cannot read Secrets, which is as it should be.",
@@ -152,22 +151,29 @@ def _find_s3_keys(view: ClusterView) -> Finding:
             f"Secret {secret_name} does not exist, and ServiceAccount {POD_ACCOUNT} has no "
             "annotation of a cloud identity.",
             "EKS Pod Identity and a node's IAM role do not show here. Without either: "
-            + _create_secret_command(view, secret_name, keys),
+            + _apply_secret_advice(view),
         )
+    return _find_keys(view, secret_name, secret)
+
+
+def _find_keys(view: ClusterView, secret_name: str, secret: Json | None) -> Finding:
+    keys = [key for _, key in STORAGE_SECRETS.values()]
+    remedy = f"{_apply_secret_advice(view)} Or give ServiceAccount {POD_ACCOUNT} a cloud identity."
+    if secret is None:
+        return wrong(f"Secret {secret_name} does not exist in namespace {view.namespace}.", remedy)
     data = get_mapping(secret, "data")
     missing = [key for key in keys if not data.get(key)]
     if missing:
-        return wrong(
-            f"Secret {secret_name} does not have {' and '.join(missing)}.",
-            f"{_create_secret_command(view, secret_name, keys)} Or give ServiceAccount "
-            f"{POD_ACCOUNT} a cloud identity.",
-        )
-    return ok(f"Secret {secret_name} has {key_names}.")
+        return wrong(f"Secret {secret_name} does not have {' and '.join(missing)}.", remedy)
+    return ok(f"Secret {secret_name} has {' and '.join(keys)}.")
 
 
-def _create_secret_command(view: ClusterView, name: str, keys: list[str]) -> str:
-    literals = " ".join(f"--from-literal={key}=..." for key in keys)
-    return f"`kubectl create secret generic {name} -n {view.namespace} {literals}`."
+def _apply_secret_advice(view: ClusterView) -> str:
+    # Not `kubectl create secret --from-literal`, which leaves the key in the shell's history.
+    return (
+        "Fill in a copy of workflows/cluster/base/secrets.example.yaml for namespace "
+        f"{view.namespace}, and apply it: `kubectl apply -f COPY`."
+    )
 
 
 def _runs_on_aws(view: ClusterView) -> bool:

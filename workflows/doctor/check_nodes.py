@@ -98,19 +98,21 @@ def _is_autoscaled(pod: PodSettings) -> bool:
 
 def _explain_unadvertised(nodes: Sequence[Node], resource: str) -> tuple[str, str]:
     """Why no node may advertise the resource, and what to do."""
-    reason = f"None of {count_noun(len(nodes), 'node')} advertises {resource}"
+    reason = f"None of {len(nodes)} nodes advertises {resource}"
+    if len(nodes) == 1:
+        reason = f"Node {nodes[0].name} does not advertise {resource}"
     others = _advertised_devices(nodes)
     if others:
         remedy = _install_advice(resource)
         profile = _profile_for(others)
         if profile is not None:
             remedy = f"To use those: `--set cluster.profile={profile}`. Or: {remedy}"
-        return f"{reason}; they advertise {', '.join(others)}.", remedy
+        return f"{reason}; advertised instead: {', '.join(others)}.", remedy
 
     labeled = [node.name for node in nodes if node.labels.get(PRESENT_LABEL) == "true"]
     if labeled:
         return (
-            f"{reason}, though label {PRESENT_LABEL} is true on {len(labeled)} of them.",
+            f"{reason}, though label {PRESENT_LABEL} is true on {labeled[0]}.",
             "NVIDIA's device plugin does not run there. Find its pod: "
             f"`kubectl get pods -A --field-selector spec.nodeName={labeled[0]}`.",
         )

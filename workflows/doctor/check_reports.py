@@ -79,9 +79,10 @@ def _find_missing_secrets(view: ClusterView, repository: Json) -> Finding | None
 
 def _keyless_advice(view: ClusterView, names: Sequence[str]) -> str:
     return (
-        f"Create it: `kubectl create secret generic {names[0]} -n {view.namespace} "
-        "--from-literal=KEY=VALUE`, with the keys that the repository names. Or write useSDKCreds: "
-        "true instead of the Secrets, as workflows/cluster/base/artifacts.yaml explains."
+        f"Create Secret {names[0]} with the keys that the repository names: fill in a copy of "
+        f"workflows/cluster/base/secrets.example.yaml for namespace {view.namespace}, and apply "
+        "it: `kubectl apply -f COPY`. Or write useSDKCreds: true instead of the "
+        "Secrets, as workflows/cluster/base/artifacts.yaml explains."
     )
 
 

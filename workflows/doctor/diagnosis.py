@@ -38,7 +38,8 @@ class Diagnosis:
     @property
     def healthy(self) -> bool:
         """Whether nothing is wrong; unknown prerequisites may still be."""
-        return all(check.verdict != "wrong" for check in self.checks)
+        verdicts = {check.verdict for check in self.checks}
+        return "wrong" not in verdicts
 
 
 def diagnose(job: Job, kubernetes: ApiConnection, server: ApiConnection | None = None) -> Checks:

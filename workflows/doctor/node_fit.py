@@ -130,10 +130,8 @@ def _to_node(manifest: Json) -> Node:
 
 
 def _has_room(node: Node, requests: Mapping[str, Decimal]) -> bool:
-    return all(
-        node.capacity(resource) >= amount  # of an empty node
-        for resource, amount in requests.items()
-    )
+    """Whether the requests fit on the node while it is empty."""
+    return all(node.capacity(resource) >= amount for resource, amount in requests.items())
 
 
 def _untolerated_taints(node: Node, tolerations: Iterable[Toleration]) -> list[Taint]:
@@ -185,15 +183,15 @@ def _is_temporary(taint: Taint) -> bool:
 
 def _explain_labels(nodes: Sequence[Node], labels: Sequence[NodeLabel]) -> str:
     """The labels that no node matches, with the values that nodes do have."""
-    unmatched = [
-        label
-        for label in labels
-        if not any(matches_label(node, label) for node in nodes)  # by itself
-    ]
+    unmatched = [label for label in labels if not _is_matched(label, nodes)]
     if unmatched:
         return " ".join(_explain_label(nodes, label) for label in unmatched)
     keys = ", ".join(label.key for label in labels)
     return f"{_none_has(nodes)} all of the labels {keys} with the values asked for."
+
+
+def _is_matched(label: NodeLabel, nodes: Sequence[Node]) -> bool:
+    return any(matches_label(node, label) for node in nodes)
 
 
 def _explain_label(nodes: Sequence[Node], label: NodeLabel) -> str:

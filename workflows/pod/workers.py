@@ -28,7 +28,8 @@ def generate_shards(run: str, pod_index: int, workers: int) -> int:
     plan = load_plan(open_store(run))
     shard_count = len(plan.shards)
     first = pod_index * workers
-    shards = range(first, min(first + workers, shard_count))
+    end = min(first + workers, shard_count)
+    shards = range(first, end)
     if pod_index < 0 or not shards:
         raise BadInput(
             f"{run}: has {shard_count} shards, so pod {pod_index} of {workers} workers has none. "
@@ -54,7 +55,8 @@ def run_workers(commands: Sequence[Sequence[str]], environment: Mapping[str, str
         for index, command in enumerate(commands):
             own = _worker_environment(environment, index, progress_files[index])
             # In a session of its own, so that a signal to our group reaches it only from us.
-            processes.append(subprocess.Popen(command, env=own, start_new_session=True))
+            process = subprocess.Popen(command, env=own, start_new_session=True)
+            processes.append(process)
 
         if PROGRESS_VARIABLE in environment:
             total = Path(environment[PROGRESS_VARIABLE])
@@ -89,8 +91,9 @@ def _worker_environment(
     """The environment of one worker: it sees one of the pod's GPUs, and reports to its own file."""
     visible = environment.get(VISIBLE_DEVICES_VARIABLE, "")
     devices = [device for device in visible.split(",") if device]
-    device = devices[index] if index < len(devices) else str(index)
-    own = {VISIBLE_DEVICES_VARIABLE: device}
+    own = {VISIBLE_DEVICES_VARIABLE: str(index)}
+    if index < len(devices):
+        own[VISIBLE_DEVICES_VARIABLE] = devices[index]
     if PROGRESS_VARIABLE in environment:
         own[PROGRESS_VARIABLE] = str(progress_file)
     return {**environment, **own}

@@ -78,7 +78,7 @@ def test_gpu_that_nothing_advertises_needs_a_device_plugin(kube: Kube) -> None:
     finding = check_gpu_nodes(kube.view(), GPU)
     assert finding.says == (
         "None of 2 nodes advertises nvidia.com/gpu, though label "
-        "nvidia.com/gpu.present is true on 1 of them."
+        "nvidia.com/gpu.present is true on gpu-0."
     )
     assert "device plugin" in _remedy(finding)
 
@@ -89,7 +89,7 @@ def test_gpus_under_another_resource_are_named_with_a_profile_for_them(
     kube.node("gpu-0", H100, has={"nvidia.com/mig-1g.10gb": "7"})
     finding = check_gpu_nodes(kube.view(), GPU)
     assert finding.says == (
-        "None of 2 nodes advertises nvidia.com/gpu; they advertise nvidia.com/mig-1g.10gb."
+        "None of 2 nodes advertises nvidia.com/gpu; advertised instead: nvidia.com/mig-1g.10gb."
     )
     assert "mig-1g-10gb" in _remedy(finding)
 

@@ -81,7 +81,7 @@ def test_missing_prerequisite_is_printed_with_its_remedy_and_exits_with_2(
     done = _doctor(job)
     assert done.exit_code == 2
     assert (
-        "wrong    gpu-nodes: None of 1 node advertises nvidia.com/gpu.\n"
+        "wrong    gpu-nodes: Node cpu-0 does not advertise nvidia.com/gpu.\n"
         "         -> Install the NVIDIA GPU Operator, "
     ) in done.stdout
     assert "1 wrong" in done.stdout
