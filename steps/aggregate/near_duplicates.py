@@ -61,13 +61,19 @@ def _find_matches(
 ) -> None:
     """Match the hashes at `indices`, which share the bits `fixed` with the rest of their bucket."""
     for mask in block_masks(fixed, distance, len(indices)):
-        unmatched = matches[indices] < 0
-        indices = indices[unmatched]
+        indices = indices[matches[indices] < 0]
         if len(indices) < 2:
             return
-        packed = _pack_buckets(hashes, indices, mask)
         budget = COMPARISONS_PER_HASH * (len(indices) + PASS_OVERHEAD)
-        rest = _compare_buckets(hashes, packed, distance, matches, budget)
+        rest = _compare_buckets(
+            hashes,
+            _pack_buckets(
+                hashes, indices, mask
+            ),  # in no variable, to be freed before the recursion
+            distance,
+            matches,
+            budget,
+        )
         if len(rest):
             _find_matches(hashes, rest, mask, distance, matches)
 

@@ -3,7 +3,6 @@
 The exit code, the error on the terminal and the head of the report all follow from it.
 """
 
-import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,6 +11,7 @@ from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.job.gates import BLANK, SAFETY, GateSettings
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.runs.keys import parse_part_key
 from imagekiln.steps.runtime.figures import format_count, format_percent, pluralize
 from imagekiln.steps.runtime.sanitize import format_command
 
@@ -20,7 +20,6 @@ VerdictKind = Literal["finished", "incomplete", "failed"]
 GATE_OF_STATUS = {"blank": BLANK, "filtered": SAFETY}  # gates that set a status and not a mark
 MAX_IN_ERROR = 10  # parts, or causes of failure, in an error
 MAX_SHARD_COMMANDS = 3
-PART_SHARD = re.compile(r"(\d+)-\d+\D*$")  # in the key of a part
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,8 +160,8 @@ def _incomplete_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:
 
 
 def _shards_to_run(summary: Summary) -> list[int]:
-    matches = (PART_SHARD.search(part) for part in summary.missing_parts)
-    return sorted({int(match[1]) for match in matches if match is not None})
+    locations = (parse_part_key(part) for part in summary.missing_parts)
+    return sorted({shard for _, shard in filter(None, locations)})
 
 
 def _failed_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:

@@ -12,7 +12,12 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.imaging.codecs import encode_thumbnail
 from imagekiln.steps.imaging.measures import compare_pixels, resize_like
-from imagekiln.steps.maintain.pairing import Pairing, pair_images, read_manifest_rows
+from imagekiln.steps.maintain.pairing import (
+    ManifestRow,
+    Pairing,
+    pair_images,
+    read_manifest_rows,
+)
 from imagekiln.steps.runs.keys import DIFF_PAGE_KEY, PLAN_KEY, diff_image_key
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.readback import read_image_pixels
@@ -27,8 +32,6 @@ MAX_SAMPLED_PAIRS = 200
 MAX_PICTURED_PAIRS = 48
 MAX_PROMPT_CHARS = 400
 PICTURE_SIDE = 320  # pixels
-
-ManifestRow = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,8 @@ from imagekiln.steps.runs.tables import read_columns, read_table
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.scratch import Database
 
+ManifestRow = dict[str, object]
+
 PAIRING_COLUMNS = ("id", "image_index", "prompt", "negative_prompt", "status", "pixels_sha256")
 SHARD_STRIDE = 2**20  # more rows than a shard has
 TEXT_KEY = "concat('text|', strlen(prompt), ':', prompt, negative_prompt)"
@@ -102,7 +104,7 @@ def pair_images(database: Database, first: Run, second: Run, sample_size: int) -
     return _count_pairs(database, sample_size)
 
 
-def read_manifest_rows(run: Run, locations: Sequence[RowLocation]) -> list[dict[str, object]]:
+def read_manifest_rows(run: Run, locations: Sequence[RowLocation]) -> list[ManifestRow]:
     """The manifest's rows at these locations, in their order."""
     by_shard: defaultdict[int, set[RowLocation]] = defaultdict(set)
     for location in locations:
@@ -113,7 +115,7 @@ def read_manifest_rows(run: Run, locations: Sequence[RowLocation]) -> list[dict[
         len(shards),
     )
 
-    rows_by_location: dict[RowLocation, dict[str, object]] = {}
+    rows_by_location: dict[RowLocation, ManifestRow] = {}
     for shard, manifest in zip(shards, manifests, strict=True):
         shard_locations = list(by_shard[shard])
         numbers = pa.array([location.row for location in shard_locations])

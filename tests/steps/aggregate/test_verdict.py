@@ -7,7 +7,8 @@ import click
 import pytest
 
 from imagekiln.steps.aggregate.summary import Summary, load_summary
-from imagekiln.steps.aggregate.verdict import RunVerdict, judge_run
+from imagekiln.steps.aggregate.verdict import RunVerdict, judge_run, require_finished
+from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.cli.main import main
 from tests.runs import finished, job, write_prompts
@@ -115,6 +116,30 @@ def test_a_run_without_new_images_says_so(whole: Summary, plain: Job) -> None:
     result = judge_run(replace(whole, images=0, statuses={}, existing_images=7), plain, URI)
     assert (result.kind, result.headline) == ("finished", "Finished: there was no image to make.")
     assert result.advice == "Earlier runs have made 7 images that the prompts ask for."
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"statuses": {"ok": 10, "missing": 10}}, "10 of 20 images are missing"),
+        ({"statuses": {"ok": 13, "failed": 7}}, "7 of 20 images are not ok"),
+        ({"marks": {"low_contrast": 5}}, "low_contrast found 5 of 20"),
+    ],
+)
+def test_a_run_that_is_not_finished_raises_with_the_commands_that_the_report_shows(
+    changes: dict[str, object], sentence: str, whole: Summary, plain: Job
+) -> None:
+    verdict = judge_run(replace(whole, **changes), plain, URI)  # type: ignore[arg-type]  # fields of a summary
+    with pytest.raises(Incomplete) as caught:
+        require_finished(verdict)
+    assert str(caught.value).startswith(f"{URI}: ")
+    assert sentence in str(caught.value)
+    if verdict.kind == "failed":
+        assert all(command in str(caught.value) for command in verdict.commands)
+
+
+def test_a_finished_run_raises_nothing(whole: Summary, plain: Job) -> None:
+    require_finished(judge_run(whole, plain, URI))
 
 
 def test_an_unknown_option_in_a_command_is_caught() -> None:
