@@ -1,4 +1,4 @@
-"""A stand-in for the Kubernetes API on loopback: it serves a dictionary of objects, and refuses what it is told to."""
+"""A stand-in for the Kubernetes API on loopback: it serves a dictionary of objects."""
 
 import json
 import threading
@@ -20,7 +20,7 @@ BASE = Path(__file__).parents[1] / "workflows/cluster/base"
 SPACE = "namespaces/imagekiln"
 ARGO = f"apis/argoproj.io/v1alpha1/{SPACE}"
 CORE = f"api/v1/{SPACE}"
-PLACES = {
+FOLDERS = {
     "Namespace": "api/v1/namespaces",
     "ServiceAccount": f"{CORE}/serviceaccounts",
     "ResourceQuota": f"{CORE}/resourcequotas",
@@ -38,61 +38,64 @@ H100 = {
 
 @dataclass(slots=True)
 class Kube:
-    """A cluster: its objects by path, and what who asks may not do there."""
+    """A cluster: its objects by path, and what the user may not do there."""
 
     objects: dict[str, Json] = field(default_factory=dict)
     served: tuple[str, ...] = KINDS
     unreadable: set[str] = field(default_factory=set)  # plurals
-    refused: set[str] = field(
-        default_factory=lambda: {"get secrets"}
-    )  # rights; of an account: "name: verb resource"
+    # Rights that the user lacks, or an account: "verb resource", "account: verb resource".
+    refused: set[str] = field(default_factory=lambda: {"get secrets"})
     version: str = "v1.34.4"
-    argo: str | None = None  # the version that Argo's server says
+    argo: str | None = None  # the version that Argo's server reports
     down: bool = False
     invalid: str = ""  # what is wrong with every object that is applied
     page: int = 1000
     requests: list[str] = field(default_factory=list)
     url: str = ""
 
-    def put(self, folder: str, called: str, **values: object) -> None:
-        """Put an object there, with a name in its metadata."""
-        about = {"name": called, **get_mapping(values, "metadata")}
-        self.objects[f"{folder}/{called}"] = {**values, "metadata": about}
+    def put(self, folder: str, name: str, **values: object) -> None:
+        """Store an object, with its name in its metadata unless that has one."""
+        metadata = {"name": name, **get_mapping(values, "metadata")}
+        self.objects[f"{folder}/{name}"] = {**values, "metadata": metadata}
 
     def node(
         self,
-        called: str,
+        name: str,
         labels: Mapping[str, str] | None = None,
         taint: str = "",
         image: str = "",
         has: Mapping[str, str] | None = None,
     ) -> None:
-        """Put a node of 32 cores and 256 GiB there, and what else it has."""
+        """Store a node of 32 cores and 256 GiB, and what else it `has`."""
         taints = [{"key": taint, "value": "present", "effect": "NoSchedule"}] if taint else []
         resources = {"cpu": "32", "memory": "256Gi", "pods": "110"} | dict(has or {})
         status = {"allocatable": resources, "images": [{"names": [image]}] if image else []}
-        about = {"labels": dict(labels or {})}
-        self.put("api/v1/nodes", called, metadata=about, spec={"taints": taints}, status=status)
+        metadata = {"labels": dict(labels or {})}
+        self.put("api/v1/nodes", name, metadata=metadata, spec={"taints": taints}, status=status)
 
     def connection(self) -> ApiConnection:
-        """A way to it."""
+        """A connection to the cluster."""
         return ApiConnection(ApiAccess(self.url, lambda: None))
 
     def view(self) -> ClusterView:
-        """What doctor sees of it."""
+        """The cluster as doctor sees it."""
         return ClusterView(self.connection(), "imagekiln")
 
 
 def healthy() -> Kube:
-    """A cluster that lacks nothing for the profile `gpu`: our own manifests, a CPU node and one with two H100s."""
-    made = Kube()
+    """A cluster that lacks nothing for the profile `gpu`.
+
+    The shipped manifests are applied; there is a CPU node, and a node with two H100s.
+    """
+    kube = Kube()
     for file in sorted(BASE.glob("*.yaml")):
-        for each in yaml.safe_load_all(file.read_text(encoding="utf-8")):
-            if each.get("kind") in PLACES:
-                made.objects[f"{PLACES[each['kind']]}/{object_name(each)}"] = each
-    made.node("cpu-0")
-    made.node("gpu-0", H100, taint="nvidia.com/gpu", has={"nvidia.com/gpu": "2"})
-    return made
+        for manifest in yaml.safe_load_all(file.read_text(encoding="utf-8")):
+            folder = FOLDERS.get(manifest.get("kind"))
+            if folder is not None:
+                kube.objects[f"{folder}/{object_name(manifest)}"] = manifest
+    kube.node("cpu-0")
+    kube.node("gpu-0", H100, taint="nvidia.com/gpu", has={"nvidia.com/gpu": "2"})
+    return kube
 
 
 @contextmanager
@@ -120,12 +123,12 @@ def _handler(kube: Kube) -> type[BaseHTTPRequestHandler]:
             kube.requests.append(f"{self.command} {self.path}")
             path = urlsplit(self.path)
             query = {key: values[0] for key, values in parse_qs(path.query).items()}
-            status, said = _answer(
+            status, answer = _answer(
                 kube, self.command, path.path.strip("/"), query, json.loads(body or b"{}")
             )
             self.send_response(status)
             self.end_headers()
-            self.wfile.write(json.dumps(said).encode())
+            self.wfile.write(json.dumps(answer).encode())
 
         do_GET = do_POST = do_PATCH = handle_one  # noqa: N815  # names of the standard library
 
@@ -141,26 +144,26 @@ def _answer(kube: Kube, verb: str, path: str, query: dict[str, str], body: Json)
     if "accessreviews" in path:
         return 201, {"status": {"allowed": _right(body) not in kube.refused}}
     if verb == "PATCH":
-        assert query.get("dryRun") == "All", "doctor must change nothing"
+        assert query.get("dryRun") == "All", "doctor must not change the cluster"
         if kube.invalid:
             return 422, {"message": kube.invalid}
-        there = kube.objects[path]
-        return 200, {
-            **there,
-            **body,
-            "metadata": {**get_mapping(there, "metadata"), **get_mapping(body, "metadata")},
-        }
+        stored = kube.objects[path]
+        metadata = get_mapping(stored, "metadata") | get_mapping(body, "metadata")
+        return 200, {**stored, **body, "metadata": metadata}
+    if path in ("version", "api/v1/version", "apis/argoproj.io/v1alpha1"):
+        return _discover(kube, path)
+    return _read(kube, path, query)
+
+
+def _discover(kube: Kube, path: str) -> Answer:
+    """The version of Kubernetes or of Argo's server, or the kinds of Argo that are installed."""
     if path == "version":
         return 200, {"gitVersion": kube.version}
     if path == "api/v1/version":
         return (200, {"version": kube.argo}) if kube.argo else (404, {"message": "not found"})
-    if path == "apis/argoproj.io/v1alpha1":
-        return (
-            (200, {"resources": [{"name": each} for each in kube.served]})
-            if kube.served
-            else (404, {})
-        )
-    return _read(kube, path, query)
+    if not kube.served:
+        return 404, {}
+    return 200, {"resources": [{"name": plural} for plural in kube.served]}
 
 
 def _read(kube: Kube, path: str, query: dict[str, str]) -> Answer:
@@ -168,32 +171,38 @@ def _read(kube: Kube, path: str, query: dict[str, str]) -> Answer:
         return 403, {"message": "forbidden"}
     if path in kube.objects:
         return 200, kube.objects[path]
-    found = [each for at, each in kube.objects.items() if _in(at, path) and _selected(each, query)]
-    if not found and "limit" not in query:
+    matches = [
+        stored
+        for stored_path, stored in kube.objects.items()
+        if _is_in(stored_path, path) and _matches(stored, query)
+    ]
+    if not matches and "limit" not in query:
         return 404, {"message": f"{path} not found"}
     start = int(query.get("continue", "0"))
     end = start + min(kube.page, int(query["limit"]))
-    more = {"continue": str(end)} if end < len(found) else {}
-    # As custom resources have it: null for none.
-    return 200, {"items": found[start:end] or None, "metadata": more}
+    metadata = {"continue": str(end)} if end < len(matches) else {}
+    # An empty list of custom resources is null.
+    return 200, {"items": matches[start:end] or None, "metadata": metadata}
 
 
-def _in(at: str, folder: str) -> bool:
-    """Whether an object's path is of the folder; one without a namespace holds those of all."""
-    parent = at.rpartition("/")[0]
+def _is_in(path: str, folder: str) -> bool:
+    """Whether an object's path is in the folder; one without a namespace holds those of all."""
+    parent = path.rpartition("/")[0]
     return parent == folder or parent.replace(f"/{SPACE}/", "/") == folder
 
 
-def _selected(made: Json, query: dict[str, str]) -> bool:
+def _matches(stored: Json, query: dict[str, str]) -> bool:
     label, _, value = query.get("labelSelector", "").partition("=")
-    if label and get_texts(made, "metadata", "labels").get(label) != value:
+    if label and get_texts(stored, "metadata", "labels").get(label) != value:
         return False
-    wanted = query.get("fieldSelector", "").removeprefix("metadata.name=")
-    return not wanted or object_name(made) == wanted
+    name = query.get("fieldSelector", "").removeprefix("metadata.name=")
+    return not name or object_name(stored) == name
 
 
 def _right(body: Json) -> str:
-    asked = get_texts(body, "spec", "resourceAttributes")
-    resource = "/".join(filter(None, (asked["resource"], asked.get("subresource"))))
+    """The right that an access review asks for."""
+    attributes = get_texts(body, "spec", "resourceAttributes")
+    resource = "/".join(filter(None, (attributes["resource"], attributes.get("subresource"))))
+    right = f"{attributes['verb']} {resource}"
     account = str(get_mapping(body, "spec").get("user", "")).rpartition(":")[2]
-    return f"{account}: {asked['verb']} {resource}" if account else f"{asked['verb']} {resource}"
+    return f"{account}: {right}" if account else right

@@ -1,4 +1,4 @@
-"""The aggregate step: parts against the plan, then the manifest, the summary, the verdict and the dataset card.
+"""The aggregate step: manifest, summary, verdict and dataset card of a run.
 
 Imports `runs` and what is below it.
 """

@@ -1,8 +1,9 @@
-"""Whole numbers of any size in bins that grow with them: a few kilobytes, however many are counted."""
+"""Counters that stay small however much they count: histograms, frequent values, distributions."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -10,9 +11,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-BINS_PER_DOUBLING = 16  # bins from a value to its double
+T = TypeVar("T")
+
+BINS_PER_DOUBLING = 16  # from a value to its double
 LOG_BINS = 48 * BINS_PER_DOUBLING
 MAX_BINS = 24
+MAX_VALUES = 10_000  # beyond which rare ones are forgotten: errors and shapes are arbitrary
+RETAINED_VALUES = 100
+MAX_TOP_VALUES = 12
+SIDE_BITS = 17  # a side has at most 65,536 pixels
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +33,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """Counts by bin, neighbours joined so that there are at most 24. `least` and `most` are exact."""
+    """Counts in at most 24 bins. `least` and `most` are exact."""
 
     least: int = 0
     most: int = 0
@@ -35,59 +42,73 @@ class Histogram:
     @property
     def images(self) -> int:
         """How many values were counted."""
-        return sum(each.images for each in self.bins)
+        return sum(interval.images for interval in self.bins)
 
     def interquartile_range(self) -> tuple[float, float]:
-        """Between which bins' bounds the middle half of the values lies, at least."""
-        totals = np.cumsum([each.images for each in self.bins])
-        low, high = (int(np.searchsorted(totals, share * totals[-1])) for share in (0.25, 0.75))
-        return max(self.bins[low].low, self.least), min(self.bins[high].high, self.most)
+        """Bounds between which the middle half of the values lies, as exact as the bins are."""
+        low = self._quantile_bin(0.25).low
+        high = self._quantile_bin(0.75).high
+        return max(low, self.least), min(high, self.most)
+
+    def _quantile_bin(self, share: float) -> Bin:
+        quantile_rank = share * self.images
+        rank = 0
+        for interval in self.bins:
+            rank += interval.images
+            if rank >= quantile_rank:
+                return interval
+        return self.bins[-1]
 
 
 class LogHistogram:
-    """Counts values of 1 and more."""
+    """Counts whole numbers of 1 and more, of any size, in bins that grow with the numbers."""
 
     def __init__(self) -> None:
-        """Begin at nothing."""
+        """Begin with no value."""
         self._counts = np.zeros(LOG_BINS, dtype=np.int64)
-        self._least, self._most = 2**63 - 1, 0
+        self._least = 2**63 - 1
+        self._most = 0
 
     def add(self, values: npt.NDArray[np.integer]) -> None:
-        """Count so many more values."""
+        """Count these values."""
         if not len(values):
             return
-        self._least, self._most = (
-            min(self._least, int(values.min())),
-            max(self._most, int(values.max())),
+        least = int(values.min())
+        most = int(values.max())
+        self._least = min(self._least, least)
+        self._most = max(self._most, most)
+
+        doublings = np.log2(np.maximum(values, 1))
+        bins = np.floor(doublings * BINS_PER_DOUBLING).astype(np.int64)
+        last_bin = LOG_BINS - 1
+        self._counts += np.bincount(
+            np.minimum(bins, last_bin),
+            minlength=LOG_BINS,
         )
-        places = np.floor(np.log2(np.maximum(values, 1)) * BINS_PER_DOUBLING).astype(np.int64)
-        self._counts += np.bincount(np.minimum(places, LOG_BINS - 1), minlength=LOG_BINS)
 
     def to_histogram(self) -> Histogram:
-        """What was counted, from the first bin that holds something to the last."""
+        """The histogram from the first bin that is not empty to the last, neighbors merged."""
         filled = np.flatnonzero(self._counts)
         if not len(filled):
             return Histogram()
-        first, last = int(filled[0]), int(filled[-1])
-        wide = -(-(last - first + 1) // MAX_BINS)
+        first = int(filled[0])
+        last = int(filled[-1])
+        width = ceil((last - first + 1) / MAX_BINS)
+        starts = range(first, last + 1, width)
         return Histogram(
-            self._least,
-            self._most,
-            tuple(self._bin(at, wide) for at in range(first, last + 1, wide)),
+            least=self._least,
+            most=self._most,
+            bins=tuple(self._merged_bin(start, width) for start in starts),
         )
 
-    def _bin(self, first: int, wide: int) -> Bin:
+    def _merged_bin(self, start: int, width: int) -> Bin:
+        stop = start + width
+        counts = self._counts[start:stop]
         return Bin(
-            2 ** (first / BINS_PER_DOUBLING),
-            2 ** ((first + wide) / BINS_PER_DOUBLING),
-            int(self._counts[first : first + wide].sum()),
+            low=2 ** (start / BINS_PER_DOUBLING),
+            high=2 ** (stop / BINS_PER_DOUBLING),
+            images=int(counts.sum()),
         )
-
-
-T = TypeVar("T")
-MAX_VALUES = 10_000  # values; beyond it, rare ones are forgotten: errors and shapes may be anything
-RETAINED_VALUES = 100
-MAX_TOP_VALUES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +121,7 @@ class ValueCount:
 
 @dataclass(frozen=True, slots=True)
 class TopValues:
-    """A setting's most frequent values, how many images have a rarer one, and how many of these there are."""
+    """A setting's most frequent values; `others` counts the rarer ones, and their images."""
 
     top: tuple[ValueCount, ...] = ()
     others: int = 0
@@ -108,50 +129,57 @@ class TopValues:
 
 
 class TopKCounter(Generic[T]):
-    """Counts values. Where there are too many different ones, only the most frequent so far stay."""
+    """Counts values. Where too many are different, only the most frequent so far are retained."""
 
     def __init__(self) -> None:
-        """Begin at nothing."""
+        """Begin with no value."""
         self._counts: Counter[T] = Counter()
         self._total = 0
 
+    def __contains__(self, value: T) -> bool:
+        """Whether the value is retained."""
+        return value in self._counts
+
     def add(self, values: Iterable[T] | Mapping[T, int]) -> None:
-        """Count values, or add counts."""
+        """Count values, or add counts of values."""
         added = Counter(values)
         self._total += added.total()
         self._counts.update(added)
         if len(self._counts) > MAX_VALUES:
-            self._counts = Counter(dict(self._counts.most_common(RETAINED_VALUES)))
+            retained = self._counts.most_common(RETAINED_VALUES)
+            self._counts = Counter(dict(retained))
 
     def add_column(self, values: npt.NDArray[Any]) -> None:
         """Count the values of a column of numbers."""
-        different, counts = np.unique(values, return_counts=True)
-        self.add(dict(zip(different.tolist(), counts.tolist(), strict=True)))
+        distinct, counts = np.unique(values, return_counts=True)
+        pairs = zip(
+            distinct.tolist(),
+            counts.tolist(),
+            strict=True,
+        )
+        self.add(dict(pairs))
 
-    def __contains__(self, value: T) -> bool:
-        """Whether the value is counted."""
-        return value in self._counts
+    def most_common(self, limit: int) -> list[tuple[T, int]]:
+        """The most frequent values with their counts; among equal counts, the first value added."""
+        return self._counts.most_common(limit)
 
-    def most_common(self, most: int) -> list[tuple[T, int]]:
-        """The most frequent values, and how often each came up; of equal ones the first that came."""
-        return self._counts.most_common(most)
-
-    def top_values(self, said: Callable[[T], str]) -> TopValues:
+    def top_values(self, format_value: Callable[[T], str]) -> TopValues:
         """The most frequent values as people read them."""
-        top = tuple(
-            ValueCount(said(value), images) for value, images in self.most_common(MAX_TOP_VALUES)
-        )
+        common = self.most_common(MAX_TOP_VALUES)
+        top_images = sum(images for _, images in common)
         return TopValues(
-            top, len(self._counts) - len(top), self._total - sum(each.images for each in top)
+            top=tuple(ValueCount(format_value(value), images) for value, images in common),
+            others=len(self._counts) - len(common),
+            other_images=self._total - top_images,
         )
-
-
-SIDE_BITS = 17  # a side is at most 65,536
 
 
 @dataclass(frozen=True, slots=True)
 class Distributions:
-    """Bytes are of images that are ok; all else is of planned images. Prompts are in characters."""
+    """Distributions over planned images, but `bytes` over those that are ok.
+
+    Prompts are measured in characters, shapes in pixels.
+    """
 
     bytes: Histogram = field(default_factory=Histogram)
     prompt: Histogram = field(default_factory=Histogram)
@@ -161,29 +189,35 @@ class Distributions:
 
 
 class DistributionBuilder:
-    """Counts shard after shard."""
+    """Builds distributions shard by shard."""
 
     def __init__(self) -> None:
-        """Begin at nothing."""
-        self._bytes, self._prompt = LogHistogram(), LogHistogram()
-        self._shapes, self._steps, self._guidance = (
-            TopKCounter[int](),
-            TopKCounter[int](),
-            TopKCounter[float](),
-        )
+        """Begin with no image."""
+        self._bytes = LogHistogram()
+        self._prompt = LogHistogram()
+        self._shapes = TopKCounter[int]()
+        self._steps = TopKCounter[int]()
+        self._guidance = TopKCounter[float]()
 
     def add(self, manifest: pa.Table) -> None:
-        """Count one shard's images."""
-        self._bytes.add(pc.drop_null(manifest["size"]).to_numpy())
-        self._prompt.add(pc.utf8_length(manifest["prompt"]).to_numpy())
-        self._shapes.add_column(
-            (manifest["width"].to_numpy() << SIDE_BITS) | manifest["height"].to_numpy()
-        )
-        self._steps.add_column(manifest["steps"].to_numpy())
-        self._guidance.add_column(manifest["guidance"].to_numpy())
+        """Count the images of one shard."""
+        sizes = pc.drop_null(manifest["size"])
+        prompt_lengths = pc.utf8_length(manifest["prompt"])
+        self._bytes.add(sizes.to_numpy())
+        self._prompt.add(prompt_lengths.to_numpy())
+
+        steps = manifest["steps"].to_numpy()
+        guidance = manifest["guidance"].to_numpy()
+        self._steps.add_column(steps)
+        self._guidance.add_column(guidance)
+
+        widths = manifest["width"].to_numpy()
+        heights = manifest["height"].to_numpy()
+        shapes = (widths << SIDE_BITS) | heights
+        self._shapes.add_column(shapes)
 
     def build(self) -> Distributions:
-        """What was counted."""
+        """The distributions of all images added."""
         return Distributions(
             bytes=self._bytes.to_histogram(),
             prompt=self._prompt.to_histogram(),
@@ -193,5 +227,7 @@ class DistributionBuilder:
         )
 
 
-def _format_shape(key: int) -> str:
-    return f"{key >> SIDE_BITS} \N{MULTIPLICATION SIGN} {key & (1 << SIDE_BITS) - 1}"
+def _format_shape(packed: int) -> str:
+    width = packed >> SIDE_BITS
+    height = packed & (1 << SIDE_BITS) - 1
+    return f"{width} \N{MULTIPLICATION SIGN} {height}"

@@ -1,4 +1,4 @@
-"""Why images are not ok: each cause, how many images have it, and a few of them."""
+"""Why images are not ok: each cause, how many images have it, and a few examples."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,12 @@ from imagekiln.steps.runtime.sanitize import truncate_text
 MAX_EXAMPLES = 3
 MAX_PROMPT_CHARS = 300
 
+StatusAndError = tuple[str, str]
+
 
 @dataclass(frozen=True, slots=True)
 class FailureExample:
-    """One image that is not ok. `part` is where its row is; long prompts are cut."""
+    """One image that is not ok. `part` holds its row; a long prompt is truncated."""
 
     image_id: str
     row: int
@@ -25,7 +27,7 @@ class FailureExample:
 
 @dataclass(frozen=True, slots=True)
 class FailureCause:
-    """A reason why images are not ok, how many have it, and the first few."""
+    """A reason why images are not ok, how many have it, and the first few of them."""
 
     status: str
     error: str
@@ -34,42 +36,54 @@ class FailureCause:
 
 
 class FailureCounter:
-    """Adds up causes shard after shard."""
+    """Counts causes shard by shard."""
 
     def __init__(self) -> None:
-        """Begin at nothing."""
-        self._images: TopKCounter[tuple[str, str]] = TopKCounter()
-        self._examples: dict[tuple[str, str], list[FailureExample]] = {}
+        """Begin with no failure."""
+        self._images: TopKCounter[StatusAndError] = TopKCounter()
+        self._examples: dict[StatusAndError, list[FailureExample]] = {}
 
     def add(self, manifest: pa.Table) -> None:
-        """Add one shard's images."""
-        bad = manifest.filter(pc.is_valid(manifest["error"]))
-        pairs = zip(
-            bad["status"].to_pylist(), map(first_line, bad["error"].to_pylist()), strict=True
-        )
-        causes = list(pairs)
+        """Add the failures of one shard."""
+        has_error = pc.is_valid(manifest["error"])
+        failures = manifest.filter(has_error)
+        statuses = failures["status"].to_pylist()
+        errors = failures["error"].to_pylist()
+        causes = [
+            (status, first_line(error)) for status, error in zip(statuses, errors, strict=True)
+        ]
         self._images.add(causes)
-        for place, cause in enumerate(causes):
-            if (
-                cause in self._images
-                and len(examples := self._examples.setdefault(cause, [])) < MAX_EXAMPLES
-            ):
-                examples.append(_failure_example(bad, place))
-        self._examples = {
-            cause: some for cause, some in self._examples.items() if cause in self._images
-        }
+        for index, cause in enumerate(causes):
+            self._add_example(cause, failures, index)
 
-    def most_common(self, most: int) -> tuple[FailureCause, ...]:
+        for cause in list(self._examples):
+            if cause not in self._images:
+                del self._examples[cause]
+
+    def most_common(self, limit: int) -> tuple[FailureCause, ...]:
         """The most frequent causes."""
-        top = self._images.most_common(most)
         return tuple(
-            FailureCause(status, error, images, tuple(self._examples.get((status, error), ())))
-            for (status, error), images in top
+            self._failure_cause(cause, images) for cause, images in self._images.most_common(limit)
         )
 
+    def _failure_cause(self, cause: StatusAndError, images: int) -> FailureCause:
+        status, error = cause
+        examples = self._examples.get(cause, [])
+        return FailureCause(status, error, images, tuple(examples))
 
-def _failure_example(bad: pa.Table, place: int) -> FailureExample:
-    image_id, row, part, prompt = (
-        bad[name][place].as_py() for name in ("image_id", "row", "part", "prompt")
+    def _add_example(self, cause: StatusAndError, failures: pa.Table, index: int) -> None:
+        if cause not in self._images:
+            return
+        examples = self._examples.setdefault(cause, [])
+        if len(examples) < MAX_EXAMPLES:
+            examples.append(_failure_example(failures, index))
+
+
+def _failure_example(failures: pa.Table, index: int) -> FailureExample:
+    (row,) = failures.slice(index, 1).to_pylist()
+    return FailureExample(
+        image_id=row["image_id"],
+        row=row["row"],
+        part=row["part"],
+        prompt=truncate_text(row["prompt"], MAX_PROMPT_CHARS),
     )
-    return FailureExample(image_id, row, part, truncate_text(prompt, MAX_PROMPT_CHARS))

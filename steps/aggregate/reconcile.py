@@ -1,168 +1,212 @@
-"""One shard's parts against the plan: every planned image with what became of it. Reads no image."""
+"""Reconciles a run with its plan: every planned image and what became of it. Reads no image."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from imagekiln.steps.errors import Incomplete
-from imagekiln.steps.runs.formats import format_of, has_metadata_tables, metadata_tables
+from imagekiln.steps.runs.formats import PartFormat, format_of, has_metadata_tables, metadata_tables
 from imagekiln.steps.runs.image import MISSING_STATUS
 from imagekiln.steps.runs.keys import SUCCESS_KEY, round_folder
 from imagekiln.steps.runs.parts import Part, PartOutcomes, read_outcomes, require_same_images
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.rounds import iter_rounds
+from imagekiln.steps.runs.rounds import Round, iter_rounds
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.stats import ShardStats, load_stats
 from imagekiln.steps.runs.tables import LOCATION_SCHEMA, NEAR_DUPLICATE_SCHEMA, OUTCOME_SCHEMA
 from imagekiln.steps.runtime.concurrency import SingleFlightCache, map_ordered
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.storage.store import Store
+
+RESULT_SCHEMA = pa.schema([*OUTCOME_SCHEMA, *LOCATION_SCHEMA, *NEAR_DUPLICATE_SCHEMA])
+# Shards of each round in memory: shards of the run are reconciled in order, several at a time.
+CACHED_SHARDS_PER_ROUND = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ReconciledShard:
-    """A shard's manifest, one row for each planned image in the plan's order, and the parts that are not there."""
+    """A shard's manifest, a row for each planned image in order, and its missing parts."""
 
     manifest: pa.Table
     missing_parts: tuple[str, ...]
 
 
 def reconcile_shard(store: Store, plan: Plan, number: int) -> ReconciledShard:
-    """Compare one shard with its parts. Raises BadInput where a part is damaged or holds other images."""
-    wanted = read_shard(store, plan, number)
-    found = [(part, _read_outcomes(store, part)) for part in wanted]
+    """Compare one shard with its parts.
+
+    Raises BadInput where a part is damaged or holds other images than were planned.
+    """
+    parts = read_shard(store, plan, number)
+    outcomes = [_read_outcomes(store, part) for part in parts]
     layout = format_of(plan.job)
-    columns = [
-        _result_columns(part, layout.object_keys(part), outcomes) for part, outcomes in found
-    ]
-    rows = pa.concat_tables([part.rows for part in wanted])
-    results = pa.concat_tables(columns)
-    manifest = pa.Table.from_arrays(
-        [*rows.columns, *results.columns], schema=pa.schema([*rows.schema, *results.schema])
-    ).combine_chunks()
-    return ReconciledShard(
-        manifest, tuple(part.key for part, outcomes in found if outcomes is None)
+    results = pa.concat_tables(
+        _part_results(layout, part, outcome) for part, outcome in zip(parts, outcomes, strict=True)
     )
+    rows = pa.concat_tables([part.rows for part in parts])
+    manifest = pa.Table.from_arrays(
+        [*rows.columns, *results.columns],
+        schema=pa.schema([*rows.schema, *results.schema]),
+    )
+    missing_parts = tuple(
+        part.key for part, outcome in zip(parts, outcomes, strict=True) if outcome is None
+    )
+    return ReconciledShard(manifest.combine_chunks(), missing_parts)
 
 
 def _read_outcomes(store: Store, part: Part) -> PartOutcomes | None:
-    if not store.exists(part.key):  # opening a name that is not there makes s3fs list
+    if not store.exists(part.key):  # s3fs would list the folder on opening a missing object
         return None
     outcomes = read_outcomes(store, part.key, ["image_id", *OUTCOME_SCHEMA.names])
     require_same_images(store.uri_of(part.key), outcomes, part.rows)
     return outcomes
 
 
-def _result_columns(part: Part, places: list[str], outcomes: PartOutcomes | None) -> pa.Table:
-    count = part.rows.num_rows
+def _part_results(layout: PartFormat, part: Part, outcomes: PartOutcomes | None) -> pa.Table:
     if outcomes is None:
-        unknown = [pa.nulls(count, field.type) for field in list(RESULT_SCHEMA)[1:]]
-        return pa.Table.from_arrays(
-            [pa.array([MISSING_STATUS] * count), *unknown], schema=RESULT_SCHEMA
-        )
-    # An image that is not there lies nowhere: what says so is named instead.
-    where = pc.if_else(pc.is_valid(outcomes.offsets), pa.array(places), part.key)
-    place = [where, outcomes.offsets, pa.nulls(count, pa.string())]
+        return _missing_results(part.rows.num_rows)
+    # An image without bytes is in no object: the part, which has its status, is named instead.
+    has_bytes = pc.is_valid(outcomes.offsets)
+    keys = pc.if_else(has_bytes, pa.array(layout.object_keys(part)), part.key)
+    near_duplicates = pa.nulls(part.rows.num_rows, pa.string())
+    outcome_columns = outcomes.table.drop_columns(["image_id"]).columns
     return pa.Table.from_arrays(
-        [*outcomes.table.drop_columns(["image_id"]).columns, *place], schema=RESULT_SCHEMA
+        [*outcome_columns, keys, outcomes.offsets, near_duplicates], schema=RESULT_SCHEMA
     )
 
 
-RESULT_SCHEMA = pa.schema([*OUTCOME_SCHEMA, *LOCATION_SCHEMA, *NEAR_DUPLICATE_SCHEMA])
-CACHED_SHARDS_PER_ROUND = (
-    4  # shards of each round at hand: shards of the run are looked at in order, several at a time
-)
+def _missing_results(count: int) -> pa.Table:
+    status_field, *other_fields = RESULT_SCHEMA
+    statuses = pa.array([MISSING_STATUS] * count, status_field.type)
+    nulls = [pa.nulls(count, field.type) for field in other_fields]
+    return pa.Table.from_arrays([statuses, *nulls], schema=RESULT_SCHEMA)
 
 
 class RunReconciler:
-    """A run with all its rounds. For several threads, which look at its shards more or less in order."""
+    """A run with all its rounds. Threads may reconcile its shards, best roughly in order."""
 
-    def __init__(self, store: Store, frozen: Plan) -> None:
-        """Find the rounds there are."""
-        self.rounds = tuple(iter_rounds(store, frozen))
-        self.plan = frozen
+    def __init__(self, store: Store, plan: Plan) -> None:
+        """Open the rounds of the run."""
+        self.rounds = tuple(iter_rounds(store, plan))
+        self.plan = plan
         self._store = store
-        self._missing: dict[tuple[int, int], tuple[str, ...]] = {}
-        self._shard = SingleFlightCache(
-            self._round_manifest, CACHED_SHARDS_PER_ROUND * max(1, len(self.rounds))
+        self._missing_parts: dict[tuple[int, int], tuple[str, ...]] = {}
+        round_count = max(1, len(self.rounds))
+        self._round_manifest = SingleFlightCache(
+            self._reconcile_round_shard,
+            CACHED_SHARDS_PER_ROUND * round_count,
         )
 
     def reconcile(self, number: int) -> ReconciledShard:
-        """One shard of the run, with what later rounds made of its images. Raises BadInput, TryAgain."""
-        base = reconcile_shard(self._store, self.plan, number)
-        latest = base.manifest
-        for place, each in enumerate(self.rounds):
-            for shard in each.shards_covering(number):
-                latest = overlay(latest, self._shard((place, shard)))
-        left = zip(self._missing_part_numbers(base.manifest), base.missing_parts, strict=True)
-        still = set(self._missing_part_numbers(latest))
-        return ReconciledShard(latest, tuple(key for part, key in left if part in still))
+        """One shard of the run, with what later rounds made of its images.
+
+        Raises BadInput, TryAgain.
+        """
+        planned = reconcile_shard(self._store, self.plan, number)
+        manifest = planned.manifest
+        for index, retry_round in enumerate(self.rounds):
+            for shard in retry_round.shards_covering(number):
+                manifest = overlay(manifest, self._round_manifest((index, shard)))
+
+        keys = dict(
+            zip(self._missing_part_numbers(planned.manifest), planned.missing_parts, strict=True)
+        )
+        still_missing = set(self._missing_part_numbers(manifest))
+        return ReconciledShard(
+            manifest, tuple(key for part, key in keys.items() if part in still_missing)
+        )
 
     def round_stats(self) -> Iterator[ShardStats]:
-        """What the rounds' shards took, of those that told."""
-        for each in self.rounds:
-            told = map_ordered(partial(load_stats, each.store), len(each.plan.shards))
-            yield from (one for one in told if one is not None)
+        """The statistics of the rounds' shards, where they left any."""
+        for retry_round in self.rounds:
+            loaded = map_ordered(
+                partial(load_stats, retry_round.store), len(retry_round.plan.shards)
+            )
+            yield from (stats for stats in loaded if stats is not None)
 
     def round_metadata_tables(self) -> Iterator[tuple[str, pa.Table]]:
-        """What readers of the format want beside the images of the rounds, each with its key."""
-        for each in self.rounds if has_metadata_tables(self.plan.job) else ():
-            for shard in map_ordered(
-                partial(reconcile_shard, each.store, each.plan), len(each.plan.shards)
-            ):
-                for key, table in metadata_tables(each.plan.job, shard.manifest):
-                    yield f"{round_folder(each.plan.round)}/{key}", table
+        """The tables that readers of the format expect beside the rounds' images, with keys."""
+        if has_metadata_tables(self.plan.job):
+            yield from chain.from_iterable(map(_round_metadata_tables, self.rounds))
 
-    def missing_parts(self, number: int) -> tuple[str, ...]:
-        """The parts of one round that are not there, once every shard of the run is reconciled."""
+    def missing_parts(self, round_number: int) -> tuple[str, ...]:
+        """The missing parts of one round, once every shard of the run is reconciled."""
+        missing = sorted(self._missing_parts.items())
         return tuple(
-            key
-            for place, keys in sorted(self._missing.items())
-            if place[0] == number - 1
-            for key in keys
+            key for (index, _), keys in missing if index == round_number - 1 for key in keys
         )
 
     def mark_finished_rounds(self) -> None:
-        """Write down which rounds are finished, once everything else of them is written."""
-        for each in self.rounds:
-            if not self.missing_parts(each.plan.round):
-                each.store.create(SUCCESS_KEY, f"{each.plan.counts.images} images\n".encode())
+        """Mark the rounds that are complete, once everything about them is written."""
+        for retry_round in self.rounds:
+            if not self.missing_parts(retry_round.plan.round):
+                retry_round.store.create(
+                    SUCCESS_KEY, f"{retry_round.plan.counts.images} images\n".encode()
+                )
 
-    def require_finished(self, number: int) -> None:
-        """Raise Incomplete where parts of this round are not there."""
-        if number and (missing := self.missing_parts(number)):
+    def require_round_complete(self, round_number: int) -> None:
+        """Raise Incomplete where the round lacks parts. Number 0, the run itself, never does."""
+        missing = self.missing_parts(round_number)
+        if missing:
+            uri = self.rounds[round_number - 1].store.uri
+            parts = pluralize(len(missing), "part of this round is", "parts of this round are")
             raise Incomplete(
-                f"{self.rounds[number - 1].store.uri}: {len(missing)} parts of this round are missing, the first being "
-                f"{missing[0]}. Retry the run again: it goes on with this round."
+                f"{uri}: {parts} missing, the first of them {missing[0]}. "
+                "Retry the run again to resume this round."
             )
 
-    def _round_manifest(self, which: tuple[int, int]) -> pa.Table:
-        """A round's shard, its parts named as seen from the run."""
-        place, number = which
-        each = self.rounds[place]
-        shard = reconcile_shard(each.store, each.plan, number)
+    def _reconcile_round_shard(self, round_index_and_shard: tuple[int, int]) -> pa.Table:
+        """The manifest of a round's shard, with its parts named relative to the run."""
+        index, number = round_index_and_shard
+        retry_round = self.rounds[index]
+        shard = reconcile_shard(retry_round.store, retry_round.plan, number)
         if shard.missing_parts:
-            self._missing[which] = shard.missing_parts
+            self._missing_parts[round_index_and_shard] = shard.missing_parts
+
         column = shard.manifest.schema.get_field_index("part")
-        named = pc.binary_join_element_wise(round_folder(place + 1), shard.manifest["part"], "/")
-        return shard.manifest.set_column(column, shard.manifest.schema.field(column), named)
+        parts = pc.binary_join_element_wise(
+            round_folder(retry_round.plan.round), shard.manifest["part"], "/"
+        )
+        return shard.manifest.set_column(column, shard.manifest.schema.field(column), parts)
 
     def _missing_part_numbers(self, manifest: pa.Table) -> list[int]:
-        """The numbers of a shard's parts that have an image which is unaccounted for."""
-        gone = np.flatnonzero(pc.equal(manifest["status"], MISSING_STATUS).to_numpy())
-        return [int(part) for part in np.unique(gone // self.plan.part_images)]
+        """The numbers of a shard's parts that have a missing image."""
+        is_missing = pc.equal(manifest["status"], MISSING_STATUS).to_numpy()
+        missing_rows = np.flatnonzero(is_missing)
+        part_of_row = missing_rows // self.plan.part_images
+        parts: list[int] = np.unique(part_of_row).tolist()
+        return parts
+
+
+def _round_metadata_tables(retry_round: Round) -> Iterator[tuple[str, pa.Table]]:
+    plan = retry_round.plan
+    folder = round_folder(plan.round)
+    reconcile = partial(reconcile_shard, retry_round.store, plan)
+    for shard in map_ordered(reconcile, len(plan.shards)):
+        for key, table in metadata_tables(plan.job, shard.manifest):
+            yield f"{folder}/{key}", table
 
 
 def overlay(manifest: pa.Table, later: pa.Table) -> pa.Table:
-    """The manifest with rows of a later round in place of those that are not ok."""
-    there = pc.index_in(manifest["image_id"], later["image_id"].combine_chunks())
-    place = pc.fill_null(there, 0).to_numpy()
-    open_still = pc.not_equal(manifest["status"], "ok").to_numpy() & there.is_valid().to_numpy()
-    taken = open_still & (later["status"].to_numpy()[place] != MISSING_STATUS)
-    if not taken.any():
+    """The manifest with the rows of a later round in place of those that are not ok."""
+    later_ids = later["image_id"].combine_chunks()
+    position = pc.index_in(manifest["image_id"], later_ids)
+    in_later = position.is_valid().to_numpy()
+    later_rows = pc.fill_null(position, 0).to_numpy()
+
+    statuses = manifest["status"].to_numpy()
+    later_statuses = later["status"].to_numpy()
+    has_outcome = later_statuses[later_rows] != MISSING_STATUS
+    replaced = (statuses != "ok") & in_later & has_outcome
+    if not replaced.any():
         return manifest
-    rows = np.where(taken, manifest.num_rows + place, np.arange(manifest.num_rows))
-    return pa.concat_tables([manifest, later]).take(pa.array(rows)).combine_chunks()
+
+    count = manifest.num_rows
+    rows = np.where(replaced, count + later_rows, np.arange(count))
+    both = pa.concat_tables([manifest, later])
+    overlaid = both.take(pa.array(rows))
+    return overlaid.combine_chunks()

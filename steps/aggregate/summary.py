@@ -1,4 +1,4 @@
-"""The sums of a run: what was planned, what became of it, and what it took."""
+"""The summary of a run: what was planned, what became of it, and how long it took."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -30,11 +30,12 @@ MAX_LISTED = 100
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The sums of a run. `device_hours` are those that its shards told of; `bytes` those of the images.
+    """Counts and times of a run. A field with a default may be absent in an older summary.
 
-    What became of an image is what the latest round says that made it. `seconds` has all rounds' time. `marks` has the
-    images that each gate marked, and every gate that looked; `accepted` the gates whose share was let pass.
-    `price_per_hour` is what the job says that a device costs; what has a default may be absent in an older summary.
+    The status of an image is that of the latest round that generated it, and `seconds` and
+    `device_hours` add up all rounds, as far as their shards left statistics. `bytes` are those of
+    the images. `marks` counts the images that each gate marked, for every gate of the job, and
+    `accepted` names the gates whose limit does not count. `price_per_hour` is that of a device.
     """
 
     run_id: str
@@ -64,17 +65,17 @@ class Summary:
 
     @property
     def ok(self) -> int:
-        """Images that are as they should be."""
+        """Images with status ok."""
         return self.statuses.get("ok", 0)
 
     @property
     def missing(self) -> int:
-        """Images that are unaccounted for."""
+        """Images that no part holds."""
         return self.statuses.get(MISSING_STATUS, 0)
 
     @property
     def not_ok(self) -> int:
-        """Images that are missing, or have a status other than ok."""
+        """Images with any other status than ok, or none."""
         return self.images - self.ok
 
     @property
@@ -84,25 +85,41 @@ class Summary:
 
     @property
     def share_to_accept(self) -> float:
-        """The smallest share of images that are not ok, in thousandths, with which the run would be accepted."""
-        return ceil(1000 * self.not_ok / self.images) / 1000 if self.images else 0.0
+        """The smallest `failed_share`, in thousandths, with which the run would be accepted."""
+        if not self.images:
+            return 0.0
+        return ceil(1000 * self.not_ok / self.images) / 1000
 
     @property
     def cost(self) -> float | None:
-        """What the run's device hours cost, in the unit of the price; None without one."""
-        return None if self.price_per_hour is None else self.device_hours * self.price_per_hour
+        """The cost of the device hours, in the currency of the price; None without a price."""
+        if self.price_per_hour is None:
+            return None
+        return self.device_hours * self.price_per_hour
 
     @property
     def cost_per_thousand(self) -> float:
-        """What 1,000 images that are ok cost; 0 without a price."""
+        """The cost of 1,000 images that are ok; 0 without a price."""
         return 1000 * (self.cost or 0) / max(1, self.ok)
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptancePolicy:
+    """What a person accepts: a share of images that are not ok, and gates over their limit.
+
+    `price_per_hour` is the price of a device.
+    """
+
+    failed_share: float
+    accepted_gates: tuple[str, ...]
+    price_per_hour: float | None
 
 
 SUMMARY_ADAPTER: TypeAdapter[Summary] = TypeAdapter(Summary)
 
 
 def load_summary(store: Store) -> Summary:
-    """The sums of a finished run. Raises Missing, or BadInput where they do not read back."""
+    """The summary of a finished run. Raises Missing, or BadInput where it cannot be read."""
     try:
         return SUMMARY_ADAPTER.validate_json(store.read(SUMMARY_KEY))
     except ValidationError as error:
@@ -111,54 +128,43 @@ def load_summary(store: Store) -> Summary:
         ) from error
 
 
-def _value_counts(column: pa.ChunkedArray) -> dict[str, int]:
-    return {entry["values"]: entry["counts"] for entry in pc.value_counts(column).to_pylist()}
-
-
-@dataclass(frozen=True, slots=True)
-class AcceptancePolicy:
-    """What a person said of a run: the share of images that need not be ok, the gates whose share does not count,
-    and what a device costs an hour.
-    """
-
-    failed_share: float
-    accepted_gates: tuple[str, ...]
-    price_per_hour: float | None
-
-
 class SummaryBuilder:
-    """Adds up shard after shard, so that memory does not grow with the run."""
+    """Adds up a run shard by shard, in memory that does not grow with the run."""
 
     def __init__(self) -> None:
-        """Begin at nothing."""
+        """Begin with no shard."""
         self._statuses: Counter[str] = Counter()
         self._marks: Counter[str] = Counter()
-        self._causes, self._spread = FailureCounter(), DistributionBuilder()
-        self._missing: list[str] = []
-        self._missing_count = self._bytes = 0
+        self._failures = FailureCounter()
+        self._distributions = DistributionBuilder()
+        self._missing_parts: list[str] = []
+        self._missing_parts_count = 0
+        self._bytes = 0
 
     def add(self, shard: ReconciledShard) -> None:
-        """Add one shard's images."""
+        """Add the images of one shard."""
         manifest = shard.manifest
         self._statuses.update(_value_counts(manifest["status"]))
         self._marks.update(_value_counts(pc.list_flatten(manifest["marks"])))
+        self._failures.add(manifest)
+        self._distributions.add(manifest)
         self._bytes += pc.sum(manifest["size"]).as_py() or 0
-        self._missing_count += len(shard.missing_parts)
-        self._missing += shard.missing_parts[: MAX_LISTED - len(self._missing)]
-        self._causes.add(manifest)
-        self._spread.add(manifest)
+
+        room = MAX_LISTED - len(self._missing_parts)
+        self._missing_parts += shard.missing_parts[:room]
+        self._missing_parts_count += len(shard.missing_parts)
 
     def add_marks(self, gate: str, images: int) -> None:
-        """Add images that a gate marked once all shards were known."""
+        """Add images that a gate marked after looking at all shards."""
         self._marks[gate] += images
 
     def build(
-        self, plan: Plan, told: Iterable[ShardStats], accepted: AcceptancePolicy, rounds: int = 0
+        self, plan: Plan, stats: Iterable[ShardStats], policy: AcceptancePolicy, rounds: int = 0
     ) -> Summary:
-        """The sums, with what the shards of the run and of its rounds told of themselves, and what was accepted."""
-        stats = list(told)
-        seconds = sum((each.seconds for each in stats), StageSeconds())
-        made = sum(each.images for each in stats)
+        """The summary, with the statistics that the shards of the run and of its rounds left."""
+        all_stats = list(stats)
+        seconds = sum((shard.seconds for shard in all_stats), StageSeconds())
+        generated = sum(shard.images for shard in all_stats)
         return Summary(
             run_id=plan.run_id,
             rows=plan.input.rows,
@@ -168,20 +174,24 @@ class SummaryBuilder:
             images=plan.counts.images,
             statuses=dict(sorted(self._statuses.items())),
             bytes=self._bytes,
-            failures=self._causes.most_common(MAX_LISTED),
-            missing_parts=tuple(self._missing),
-            missing_parts_count=self._missing_count,
+            failures=self._failures.most_common(MAX_LISTED),
+            missing_parts=tuple(self._missing_parts),
+            missing_parts_count=self._missing_parts_count,
             seconds=seconds,
             device_hours=seconds.total / 3600,
-            images_per_second=made / seconds.total if seconds.total else 0.0,
-            devices=tuple(sorted({each.device for each in stats})),
-            failed_share=accepted.failed_share,
+            images_per_second=generated / seconds.total if seconds.total else 0.0,
+            devices=tuple(sorted({shard.device for shard in all_stats})),
+            failed_share=policy.failed_share,
             marks={gate: self._marks[gate] for gate in plan.job.gates.marking_gates},
-            accepted=accepted.accepted_gates,
+            accepted=policy.accepted_gates,
             existing_images=plan.counts.existing_images,
-            distributions=self._spread.build(),
-            throughput=summarize_throughput(len(plan.shards), stats),
+            distributions=self._distributions.build(),
+            throughput=summarize_throughput(len(plan.shards), all_stats),
             rounds=rounds,
-            price_per_hour=accepted.price_per_hour,
-            usage=summarize_usage(stats),
+            price_per_hour=policy.price_per_hour,
+            usage=summarize_usage(all_stats),
         )
+
+
+def _value_counts(column: pa.ChunkedArray) -> dict[str, int]:
+    return {entry["values"]: entry["counts"] for entry in pc.value_counts(column).to_pylist()}

@@ -1,4 +1,4 @@
-"""How fast each shard was, and which were slow."""
+"""How fast each shard was, which shards were slow, and how well their devices were used."""
 
 import math
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from imagekiln.steps.runs.stats import ShardStats, max_peak_memory, mean_busy_share
 
 MAX_SLOWEST = 10
-SLOW_RATIO = 0.8  # of the median: what is slower is worth a look
+SLOW_RATIO = 0.8  # of the median rate: slower shards are worth a look
 SIGNIFICANT_DIGITS = 4
 
 
@@ -23,9 +23,10 @@ class ShardTime:
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Images a second by shard, in the plan's order; None where it made nothing, or did not tell.
+    """Images a second by shard, in the plan's order; None where a shard has no rate.
 
-    `slowest` are those under 80 % of the `median`, the slowest first, at most ten of `slow`.
+    `slow` counts the shards under 80 % of the `median`, and `slowest` has at most ten of them, the
+    slowest first.
     """
 
     rates: tuple[float | None, ...] = ()
@@ -34,45 +35,62 @@ class Throughput:
     slowest: tuple[ShardTime, ...] = ()
 
 
-def summarize_throughput(shards: int, told: Sequence[ShardStats]) -> Throughput:
-    """The rates of a run of so many shards."""
-    most = {
-        each.shard: each for each in sorted(told, key=lambda each: each.images)
-    }  # of several rounds, the largest
-    made = sorted(
-        (each for each in most.values() if each.images_per_second > 0),
-        key=lambda each: each.images_per_second,
-    )
-    if not made:
-        return Throughput()
-    rates = {each.shard: _round_significant(each.images_per_second) for each in made}
-    median = made[len(made) // 2].images_per_second
-    slow = [each for each in made if each.images_per_second < SLOW_RATIO * median]
-    slowest = (
-        ShardTime(each.shard, each.images, each.seconds.total, each.attempts)
-        for each in slow[:MAX_SLOWEST]
-    )
-    return Throughput(
-        tuple(map(rates.get, range(shards))), _round_significant(median), len(slow), tuple(slowest)
-    )
-
-
-def _round_significant(rate: float) -> float:
-    return round(rate, SIGNIFICANT_DIGITS - 1 - math.floor(math.log10(rate)))
-
-
 @dataclass(frozen=True, slots=True)
 class DeviceUsage:
-    """What the shards told of their devices; None where none did.
+    """How well devices were used; None where no shard left such a figure.
 
-    `busy` is the share of wall time after loading in which the devices computed, and `peak_memory` the most that one of
-    them held, in bytes.
+    `busy` is the share of wall time after loading in which the devices computed, `peak_memory` the
+    most bytes in use on one of them.
     """
 
     busy: float | None = None
     peak_memory: int | None = None
 
 
-def summarize_usage(told: Sequence[ShardStats]) -> DeviceUsage:
-    """The use of all shards' devices: a shard that took longer counts for more."""
-    return DeviceUsage(mean_busy_share(told), max_peak_memory(told))
+def summarize_throughput(shards: int, stats: Sequence[ShardStats]) -> Throughput:
+    """The rates of a run of so many shards."""
+    largest = _largest_of_each_shard(stats)
+    measured = [shard for shard in largest if shard.images_per_second > 0]
+    if not measured:
+        return Throughput()
+
+    measured.sort(key=lambda shard: shard.images_per_second)
+    rates = {shard.shard: _round_significant(shard.images_per_second) for shard in measured}
+    middle = len(measured) // 2
+    median = measured[middle].images_per_second
+    slow_rate = SLOW_RATIO * median
+    slow = [shard for shard in measured if shard.images_per_second < slow_rate]
+    return Throughput(
+        rates=tuple(rates.get(number) for number in range(shards)),
+        median=_round_significant(median),
+        slow=len(slow),
+        slowest=tuple(_shard_time(shard) for shard in slow[:MAX_SLOWEST]),
+    )
+
+
+def summarize_usage(stats: Sequence[ShardStats]) -> DeviceUsage:
+    """The usage of all shards' devices, each shard weighted by its time."""
+    return DeviceUsage(mean_busy_share(stats), max_peak_memory(stats))
+
+
+def _largest_of_each_shard(stats: Sequence[ShardStats]) -> list[ShardStats]:
+    """Of statistics of one shard number, from several rounds, those with the most images."""
+    largest: dict[int, ShardStats] = {}
+    for shard in sorted(stats, key=lambda shard: shard.images):
+        largest[shard.shard] = shard
+    return list(largest.values())
+
+
+def _shard_time(stats: ShardStats) -> ShardTime:
+    return ShardTime(
+        shard=stats.shard,
+        images=stats.images,
+        seconds=stats.seconds.total,
+        attempts=stats.attempts,
+    )
+
+
+def _round_significant(rate: float) -> float:
+    magnitude = math.floor(math.log10(rate))
+    digits = SIGNIFICANT_DIGITS - 1 - magnitude
+    return round(rate, digits)

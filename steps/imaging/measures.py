@@ -49,7 +49,7 @@ def measure_image(rgb: RGB) -> ImageMeasures:
     gray = small.convert("L")
     return ImageMeasures(
         contrast=_contrast(gray),
-        saturation=_saturation(np.asarray(small)),
+        saturation=_saturation(small),
         phash=perceptual_hash(gray),
     )
 
@@ -84,13 +84,14 @@ def _low_frequency_cosines() -> npt.NDArray[np.int64]:
     """
     frequencies = np.arange(PHASH_FREQUENCIES).reshape(-1, 1)
     positions = np.arange(PHASH_SIDE // 2)
-    angles = np.pi * frequencies * (2 * positions + 1)
-    angles /= 2 * PHASH_SIDE
+    odd_positions = 2 * positions + 1
+    angles = np.pi * frequencies * odd_positions / (2 * PHASH_SIDE)
 
     cosines = COSINE_SCALE * np.cos(angles)
     left = np.rint(cosines).astype(np.int64)
-    signs = np.where(frequencies % 2, -1, 1)
-    right = np.fliplr(left) * signs
+    is_odd = frequencies % 2 == 1
+    mirrored = np.fliplr(left)
+    right = np.where(is_odd, -mirrored, mirrored)
     return np.hstack([left, right])
 
 
@@ -107,7 +108,8 @@ def perceptual_hash(gray: Pillow.Image) -> int:
     middle = np.sort(coefficients)[31:33]
     twice_median = middle.sum()
     bits = 2 * coefficients > twice_median
-    return int.from_bytes(np.packbits(bits).tobytes(), "big", signed=True)
+    packed = np.packbits(bits).tobytes()
+    return int.from_bytes(packed, "big", signed=True)
 
 
 def _contrast(gray: Pillow.Image) -> float:
@@ -126,16 +128,14 @@ def _contrast(gray: Pillow.Image) -> float:
     return math.sqrt(variance_times_pixels) / pixels / 255
 
 
-def _saturation(rgb: RGB) -> float:
+def _saturation(image: Pillow.Image) -> float:
     """The share of pixels whose saturation and value, as in HSV, are both at least 0.9."""
     # Channel by channel: numpy's max and min along an axis of three take sixty times as long.
-    red = rgb[..., 0]
-    green = rgb[..., 1]
-    blue = rgb[..., 2]
+    red, green, blue = (np.asarray(channel) for channel in image.split())
     greatest = np.maximum(np.maximum(red, green), blue)
     least = np.minimum(np.minimum(red, green), blue)
 
     bright = greatest >= VIVID_VALUE
     saturated = least <= greatest // VIVID_CHANNEL_RATIO
     vivid = np.count_nonzero(bright & saturated)
-    return int(vivid) / bright.size
+    return int(vivid) / (image.width * image.height)

@@ -8,6 +8,7 @@ ColumnKind = Literal["text", "integer", "number", "image"]
 Identity = Literal["always", "optional", "never"]
 
 MAX_IMAGES_PER_ROW = 10_000
+MAX_SEED = 2**63 - 1
 MAX_SIDE = 65_536  # pixels
 
 
@@ -22,7 +23,7 @@ class Bounds:
 STEPS = Bounds(1, 1000)
 GUIDANCE = Bounds(0, 100)
 IMAGES_PER_ROW = Bounds(1, MAX_IMAGES_PER_ROW)
-SEED = Bounds(0, 2**63 - 1 - MAX_IMAGES_PER_ROW)  # seed + image index fits 64 bits
+SEED = Bounds(0, MAX_SEED - MAX_IMAGES_PER_ROW)  # seed + image index must not exceed MAX_SEED
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +65,6 @@ IDENTITY_COLUMNS = tuple(column for column in PROMPT_COLUMNS if column.identity 
 OPTIONAL_IDENTITY_COLUMNS = tuple(
     column.name for column in PROMPT_COLUMNS if column.identity == "optional"
 )
-# Images of the input that condition an image: what it starts from, where it is drawn anew, what
+# Images of the input that condition an image: what it starts from, where it is redrawn, what
 # guides it.
 INPUT_IMAGE_COLUMNS = tuple(column.name for column in PROMPT_COLUMNS if column.kind == "image")

@@ -7,8 +7,6 @@ from pydantic_core import PydanticKnownError
 
 from imagekiln.steps.job.columns import STEPS
 
-MAX_SEED = 2**63 - 1
-
 T = TypeVar("T")
 
 

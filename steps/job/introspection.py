@@ -40,6 +40,14 @@ def setting_names(job: type[BaseModel], path: SettingPath) -> list[str]:
     return list(names)
 
 
+def required_setting_names(job: type[BaseModel], path: SettingPath) -> list[str]:
+    """The settings in the group at `path` that have no default."""
+    names = []
+    for group in _group_types(job, path):
+        names += [name for name, field in group.model_fields.items() if field.is_required()]
+    return names
+
+
 def has_group_kinds(job: type[BaseModel], path: SettingPath) -> bool:
     """Whether the settings in the group at `path` depend on its `kind`."""
     return len(_group_types(job, path)) > 1

@@ -10,9 +10,8 @@ from imagekiln.steps.job.adapters import (
     IpAdapterSettings,
     LoraSettings,
 )
-from imagekiln.steps.job.columns import GUIDANCE, IMAGES_PER_ROW
+from imagekiln.steps.job.columns import GUIDANCE, IMAGES_PER_ROW, MAX_SEED
 from imagekiln.steps.job.fields import (
-    MAX_SEED,
     Dtype,
     HubReference,
     Integer,
@@ -198,7 +197,7 @@ class Job(Settings):
         description="At most 40 lower-case letters, digits and hyphens, no hyphen first or last.",
     )
     prompts: NonEmptyText | Annotated[tuple[NonEmptyText, ...], Field(min_length=1)] = Field(
-        description="Parquet files: paths, globs or URIs."
+        description="Paths, globs or URIs of Parquet files."
     )
     output: NonEmptyText = Field(description="The folder or URI that holds the runs.")
     model: ModelSettings

@@ -108,7 +108,8 @@ def _record_locations(
     if isinstance(node, yaml.MappingNode):
         for key, value in node.value:
             inner = (*path, str(key.value))
-            _record_location(inner, f"{name}:{key.start_mark.line + 1}", locations)
+            line = key.start_mark.line + 1
+            _record_location(inner, f"{name}:{line}", locations)
             _record_locations(value, inner, name, locations, visited)
 
 
@@ -159,8 +160,10 @@ def _apply_change(
         group = inner
     group[path[-1]] = _parse_value(tuple(path), text)
 
-    for depth in range(1, len(path) + 1):
-        locations[tuple(path[:depth])] = source
+    changed: SettingPath = ()
+    for name in path:
+        changed = (*changed, name)
+        locations[changed] = source
 
 
 def _parse_value(path: SettingPath, text: str) -> object:

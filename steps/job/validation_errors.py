@@ -1,6 +1,7 @@
 """The mistakes in a job as sentences: where it is, what is wrong, and what to write instead."""
 
 import json
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
@@ -15,6 +16,7 @@ from imagekiln.steps.job.introspection import (
     has_user_defined_keys,
     iter_setting_paths,
     kinds_with_setting,
+    required_setting_names,
     setting_bounds,
     setting_description,
     setting_names,
@@ -63,9 +65,11 @@ def describe_validation_errors(
     paths = [_setting_path(job, error) for error in errors]
     problems: dict[SettingPath, str] = {}
     for path, error in zip(paths, errors, strict=True):
-        if any(_is_inside(other, path) for other in paths):
+        has_deeper_error = any(_is_inside(other, path) for other in paths)
+        if has_deeper_error:
             continue
-        if path not in problems or error["type"] == "too_short":
+        is_first = path not in problems
+        if is_first or error["type"] == "too_short":
             problems[path] = _describe_problem(job, path, error)
 
     sentences = []
@@ -77,7 +81,9 @@ def describe_validation_errors(
 
 
 def _is_inside(path: SettingPath, group: SettingPath) -> bool:
-    return path != group and path[: len(group)] == group
+    if len(path) <= len(group):
+        return False
+    return path[: len(group)] == group
 
 
 def _find_location(path: SettingPath, name: str, locations: Mapping[SettingPath, str]) -> str:
@@ -93,7 +99,7 @@ def _describe_problem(job: type[BaseModel], path: SettingPath, error: ErrorDetai
         case "extra_forbidden" | "invalid_key":
             return _describe_unknown_setting(job, path)
         case "missing":
-            return f"is missing; {_suggest_description(job, path) or 'add it'}"
+            return f"is missing; {_suggest_addition(job, path)}"
         case "value_error":
             return error["msg"].removeprefix("Value error, ")
         case "union_tag_invalid":
@@ -114,8 +120,7 @@ def _suggest_value(job: type[BaseModel], path: SettingPath, error: ErrorDetails)
         case "string_type":
             return _suggest_text(job, path, error["input"])
         case "model_type":
-            paths = [format_path((*path, name)) for name in setting_names(job, path)]
-            return f"it is a group: set {', '.join(paths)}"
+            return f"it is a group: set {_join_paths(path, setting_names(job, path))}"
         case kind if kind in NUMBER_ERRORS:
             return f"write {_describe_number(job, path)}"
         case kind if kind in REMEDIES:
@@ -124,6 +129,18 @@ def _suggest_value(job: type[BaseModel], path: SettingPath, error: ErrorDetails)
             return "write a date and time with an offset, such as 2026-11-21T01:30:00+00:00"
         case _:
             return error["msg"][:1].lower() + error["msg"][1:]
+
+
+def _suggest_addition(job: type[BaseModel], path: SettingPath) -> str:
+    required = required_setting_names(job, path)
+    if required:
+        return f"set {_join_paths(path, required)}"
+    return _suggest_description(job, path) or "add it"
+
+
+def _join_paths(group: SettingPath, names: list[str]) -> str:
+    paths = [format_path((*group, name)) for name in names]
+    return ", ".join(paths)
 
 
 def _suggest_text(job: type[BaseModel], path: SettingPath, value: object) -> str:
@@ -197,19 +214,24 @@ def _describe_unknown_setting(job: type[BaseModel], path: SettingPath) -> str:
 
 
 def _describe_setting_of_other_kind(job: type[BaseModel], path: SettingPath) -> str:
+    *group, _ = path
+    kind_path = format_path((*group, "kind"))
     kinds = " or ".join(kinds_with_setting(job, path))
-    kind_path = format_path((*path[:-1], "kind"))
     return f"is a setting of {kind_path} {kinds}; remove it, or change {kind_path}"
 
 
 def _same_setting_elsewhere(job: type[BaseModel], name: str) -> list[SettingPath]:
     """The settings inside any group whose name is nearest to `name`, if one is near enough."""
-    paths_by_name: dict[str, list[SettingPath]] = {}
+    paths_by_name = defaultdict(list)
     for path in iter_setting_paths(job):
-        if len(path) > 1:
-            paths_by_name.setdefault(str(path[-1]), []).append(path)
+        *group, last = path
+        if group:
+            paths_by_name[str(last)].append(path)
+
     matches = get_close_matches(name, paths_by_name, n=1, cutoff=MIN_SIMILARITY_ELSEWHERE)
-    return paths_by_name[matches[0]] if matches else []
+    if not matches:
+        return []
+    return paths_by_name[matches[0]]
 
 
 def _setting_path(job: type[BaseModel], error: ErrorDetails) -> SettingPath:

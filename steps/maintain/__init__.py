@@ -1,4 +1,4 @@
-"""A run after its end: verified, retried, reproduced, compared, cleaned up.
+"""What is done with a run afterwards: verify, retry, reproduce, diff and gc.
 
 Imports every other step.
 """

@@ -1,34 +1,39 @@
-"""Two runs side by side: the same prompts under two models or settings, in numbers and on a page."""
+"""Compares two runs: the same prompts under two models or settings, in numbers and on a page."""
 
 import math
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.imaging.codecs import encode_thumbnail
 from imagekiln.steps.imaging.measures import compare_pixels, resize_like
-from imagekiln.steps.maintain.pairing import ComparedRun, Pairing, pair_images, read_rows
+from imagekiln.steps.maintain.pairing import Pairing, pair_images, read_manifest_rows
 from imagekiln.steps.runs.keys import DIFF_PAGE_KEY, PLAN_KEY, diff_image_key
-from imagekiln.steps.runs.plan import Plan, load_plan
+from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.readback import read_image_pixels
-from imagekiln.steps.runs.rounds import resolve_run
+from imagekiln.steps.runs.rounds import Run, open_run
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.sanitize import sanitize_page_text
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.scratch import Database
 from imagekiln.steps.storage.store import Store
 
-MAX_PROMPT_CHARS = 400  # of a text that has a megabyte
+MAX_SAMPLED_PAIRS = 200
+MAX_PICTURED_PAIRS = 48
+MAX_PROMPT_CHARS = 400
+PICTURE_SIDE = 320  # pixels
+
+ManifestRow = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class PairComparison:
-    """One pair. `rms` is the distance of its pixels; sizes are width and height of the images themselves."""
+    """One pair. `rms` is the distance of its pixels; sizes are width and height in pixels."""
 
     prompt: str
     seeds: tuple[str, str]
@@ -36,32 +41,9 @@ class PairComparison:
     rms: float
 
 
-def render_diff(result: "Diff", shown: list[PairComparison]) -> str:
-    """The page as HTML. Everything of the user's is escaped."""
-    environment = Environment(
-        loader=PackageLoader("imagekiln.steps.maintain", "."), autoescape=True, trim_blocks=True
-    )
-    environment.filters["visible"] = _visible_prompt
-    template = environment.get_template("diff.html.j2")
-    pictures = [[diff_image_key(place, which) for which in "ab"] for place in range(len(shown))]
-    return template.render(diff=result, pairs=list(zip(shown, pictures, strict=True)))
-
-
-def _visible_prompt(text: str) -> str:
-    return sanitize_page_text(
-        text if len(text) <= MAX_PROMPT_CHARS else f"{text[:MAX_PROMPT_CHARS]}…"
-    )
-
-
-MAX_SAMPLED_PAIRS = 200
-MAX_PICTURED_PAIRS = 48
-PICTURE_SIDE = 320  # pixels
-ManifestRow = dict[str, object]
-
-
 @dataclass(frozen=True, slots=True)
 class StatusChange:
-    """So many images have come from one status to another."""
+    """How many images have one status in the first run and another in the second."""
 
     before: str
     after: str
@@ -70,7 +52,7 @@ class StatusChange:
 
 @dataclass(frozen=True, slots=True)
 class SettingDifference:
-    """A setting that the runs do not share."""
+    """A setting in which the runs differ."""
 
     name: str
     first: str
@@ -79,9 +61,10 @@ class SettingDifference:
 
 @dataclass(frozen=True, slots=True)
 class Diff:
-    """How two runs compare. `rms` is the mean distance of pixels over `sampled` pairs, in levels of 0 to 255.
+    """How two runs compare.
 
-    `indistinct` are images that are in no pair, since nothing but their seed tells them from another one of their run.
+    `rms` is the mean distance of pixels over `sampled` pairs, in levels of 0 to 255. `indistinct`
+    images are in no pair: only their seed tells them from another one of their run.
     """
 
     first: str
@@ -99,103 +82,145 @@ class Diff:
 
 
 def diff(first: str, second: str, to: str) -> Diff:
-    """Compare the runs at two URIs, and write a page with its pictures into the folder `to`.
+    """Compare the runs at two URIs, and write a page with images into the folder `to`.
 
-    Images are paired by their row's own id, where both runs have ids, or else by prompt and negative prompt, and by
-    their index. Raises Incomplete where a run was never aggregated, BadInput on damage, TryAgain where storage fails.
+    Images are paired by their row's own id, where both runs have ids, or else by prompt and
+    negative prompt, and by their index. Raises Incomplete where a run was never aggregated,
+    BadInput on damage, TryAgain where storage fails.
     """
-    one, other, target = _open_side(first), _open_side(second), open_store(to)
+    first_run = open_run(first)
+    second_run = open_run(second)
+    target = open_store(to)
     if target.exists(PLAN_KEY):
         raise BadInput(f"{target.uri}: is a run. Name another folder for the page.")
-    with (
-        tempfile.TemporaryDirectory(prefix="imagekiln-diff-") as spool,
-        closing(Database(Path(spool))) as database,
-    ):
-        paired = pair_images(database, one, other, MAX_SAMPLED_PAIRS)
-    firsts = read_rows(one, [pair[0] for pair in paired.sample])
-    seconds = read_rows(other, [pair[1] for pair in paired.sample])
-    sides = list(zip(firsts, seconds, strict=True))
-    shown = list(
-        map_ordered(
-            lambda place: _compare_pair(one, other, target, place, sides[place]), len(sides)
-        )
-    )
-    result = _build_diff(one, other, target, paired, shown)
-    target.replace(DIFF_PAGE_KEY, render_diff(result, shown[:MAX_PICTURED_PAIRS]).encode())
+
+    pairing = _pair_runs(first_run, second_run)
+    comparisons = _compare_sample(first_run, second_run, pairing, target)
+    result = _build_diff(first_run, second_run, target, pairing, comparisons)
+    page = render_diff(result, comparisons[:MAX_PICTURED_PAIRS])
+    target.replace(DIFF_PAGE_KEY, page.encode())
     return result
 
 
-def _open_side(uri: str) -> ComparedRun:
-    run, _ = resolve_run(uri)
-    store = open_store(run)
-    return ComparedRun(store, load_plan(store))
+def render_diff(result: Diff, comparisons: Sequence[PairComparison]) -> str:
+    """The page as HTML. All user text is escaped."""
+    environment = Environment(
+        loader=PackageLoader("imagekiln.steps.maintain", "."),
+        autoescape=True,
+        trim_blocks=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters["visible_text"] = _visible_text
+    image_keys = [
+        [diff_image_key(index, "a"), diff_image_key(index, "b")]
+        for index in range(len(comparisons))
+    ]
+    pairs = list(zip(comparisons, image_keys, strict=True))
+    return environment.get_template("diff.html.j2").render(diff=result, pairs=pairs)
+
+
+def _visible_text(text: str) -> str:
+    if len(text) > MAX_PROMPT_CHARS:
+        text = f"{text[:MAX_PROMPT_CHARS]}…"
+    return sanitize_page_text(text)
+
+
+def _pair_runs(first: Run, second: Run) -> Pairing:
+    with (
+        tempfile.TemporaryDirectory(prefix="imagekiln-diff-") as folder,
+        closing(Database(Path(folder))) as database,
+    ):
+        return pair_images(database, first, second, MAX_SAMPLED_PAIRS)
+
+
+def _compare_sample(
+    first: Run, second: Run, pairing: Pairing, target: Store
+) -> list[PairComparison]:
+    first_locations = [location for location, _ in pairing.sample]
+    second_locations = [location for _, location in pairing.sample]
+    first_rows = read_manifest_rows(first, first_locations)
+    second_rows = read_manifest_rows(second, second_locations)
+    stores = (first.store, second.store)
+
+    def compare(index: int) -> PairComparison:
+        rows = (first_rows[index], second_rows[index])
+        return _compare_pair(stores, rows, target, index)
+
+    comparisons = map_ordered(compare, len(pairing.sample))
+    return list(comparisons)
 
 
 def _compare_pair(
-    one: ComparedRun,
-    other: ComparedRun,
-    target: Store,
-    place: int,
-    rows: tuple[ManifestRow, ManifestRow],
+    stores: tuple[Store, Store], rows: tuple[ManifestRow, ManifestRow], target: Store, index: int
 ) -> PairComparison:
-    """Measure one pair; of the first ones, write the pictures."""
-    first, second = (
-        read_image_pixels(one.store, rows[0]),
-        read_image_pixels(other.store, rows[1]),
-    )
-    apart = compare_pixels(first, resize_like(second, first))
-    if place < MAX_PICTURED_PAIRS:
-        for which, picture in (("a", first), ("b", second)):
-            target.replace(diff_image_key(place, which), encode_thumbnail(picture, PICTURE_SIDE))
-    seeds = (str(rows[0]["seed"]), str(rows[1]["seed"]))
+    """Measure one pair, and write the images of the first pairs."""
+    first = read_image_pixels(stores[0], rows[0])
+    second = read_image_pixels(stores[1], rows[1])
+    difference = compare_pixels(first, resize_like(second, first))
+    if index < MAX_PICTURED_PAIRS:
+        first_content = encode_thumbnail(first, PICTURE_SIDE)
+        second_content = encode_thumbnail(second, PICTURE_SIDE)
+        target.replace(diff_image_key(index, "a"), first_content)
+        target.replace(diff_image_key(index, "b"), second_content)
     return PairComparison(
-        str(rows[0]["prompt"]), seeds, (first.shape[1::-1], second.shape[1::-1]), apart.rms
+        prompt=str(rows[0]["prompt"]),
+        seeds=(str(rows[0]["seed"]), str(rows[1]["seed"])),
+        sizes=(first.shape[1::-1], second.shape[1::-1]),
+        rms=difference.rms,
     )
 
 
 def _build_diff(
-    one: ComparedRun,
-    other: ComparedRun,
+    first: Run,
+    second: Run,
     target: Store,
-    paired: Pairing,
-    shown: list[PairComparison],
+    pairing: Pairing,
+    comparisons: Sequence[PairComparison],
 ) -> Diff:
-    changes = (
-        StatusChange(*both, images)
-        for both, images in sorted(paired.statuses.items())
-        if both[0] != both[1]
-    )
+    rms = None
+    if comparisons:
+        rms = math.fsum(comparison.rms for comparison in comparisons) / len(comparisons)
     return Diff(
-        one.store.uri,
-        other.store.uri,
-        target.uri_of(DIFF_PAGE_KEY),
-        paired.both,
-        paired.only_first,
-        paired.only_second,
-        paired.indistinct,
-        paired.pixels_equal,
-        tuple(changes),
-        tuple(_setting_differences(one.plan, other.plan)),
-        len(shown),
-        math.fsum(each.rms for each in shown) / len(shown) if shown else None,
+        first=first.store.uri,
+        second=second.store.uri,
+        page=target.uri_of(DIFF_PAGE_KEY),
+        both=pairing.both,
+        only_first=pairing.only_first,
+        only_second=pairing.only_second,
+        indistinct=pairing.indistinct,
+        pixels_equal=pairing.pixels_equal,
+        changes=tuple(_status_changes(pairing)),
+        settings=tuple(_setting_differences(first.plan, second.plan)),
+        sampled=len(comparisons),
+        rms=rms,
     )
 
 
-def _setting_differences(one: Plan, other: Plan) -> Iterator[SettingDifference]:
-    """What the plans differ in, and both of them say."""
-    first, second = (
-        dict(_flatten(each.job.model_dump(mode="json", exclude={"output", "cluster"})))
-        for each in (one, other)
-    )
-    first["model files"], second["model files"] = one.model.digest, other.model.digest
-    for name in first | second:
-        if first.get(name) != second.get(name):
-            yield SettingDifference(name, first.get(name, ""), second.get(name, ""))
+def _status_changes(pairing: Pairing) -> Iterator[StatusChange]:
+    for (before, after), images in sorted(pairing.statuses.items()):
+        if before != after:
+            yield StatusChange(before, after, images)
 
 
-def _flatten(values: dict[str, object], above: str = "") -> Iterator[tuple[str, str]]:
+def _setting_differences(first: Plan, second: Plan) -> Iterator[SettingDifference]:
+    """The settings of the jobs that differ, and the model's files."""
+    first_settings = _plan_settings(first)
+    second_settings = _plan_settings(second)
+    for name in first_settings | second_settings:
+        first_value = first_settings.get(name, "")
+        second_value = second_settings.get(name, "")
+        if first_value != second_value:
+            yield SettingDifference(name, first_value, second_value)
+
+
+def _plan_settings(plan: Plan) -> dict[str, str]:
+    job = plan.job.model_dump(mode="json", exclude={"output", "cluster"})
+    return {**dict(_flatten(job)), "model files": plan.model.digest}
+
+
+def _flatten(values: dict[str, object], prefix: str = "") -> Iterator[tuple[str, str]]:
     for name, value in values.items():
         if isinstance(value, dict):
-            yield from _flatten(value, f"{above}{name}.")
+            yield from _flatten(value, f"{prefix}{name}.")
         elif value is not None:
-            yield above + name, str(value)
+            yield f"{prefix}{name}", str(value)

@@ -1,10 +1,12 @@
-"""What unfinished runs and killed writers left under an output: listed, and removed only when told.
+"""Garbage collection: what unfinished runs and killed writers left under an output.
 
-The one place where objects are listed. Nothing is looked at but the folders of runs: those whose plan has their name.
+Listed, and removed only on request. This is the one place where objects are listed, and only in
+folders of runs: those whose plan bears the folder's name.
 """
 
+import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,69 +14,30 @@ from itertools import chain, islice
 from typing import Literal
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.maintain.garbage import temporary_objects, unreferenced_objects, walk_objects
-from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY
+from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, manifest_key, round_folder
 from imagekiln.steps.runs.plan import Plan, load_plan
+from imagekiln.steps.runs.rounds import Run, iter_rounds
+from imagekiln.steps.runs.tables import read_column
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import ObjectInfo, Store
 
+DAY_SECONDS = 86_400.0
+DEFAULT_AGE_DAYS = 7.0
 REMOVE_THREADS = 8
 REMOVE_BATCH = 1000
 
+TEMPORARY_PREFIX = ".writing-"  # of a local disk's temporary files
+PART_KEY = re.compile(r"images/(\d{5,})-(\d{4,})\.(?:parquet|tar)")
+IMAGE_KEY = re.compile(r"images/(\d{5,})/\d{4,}-\d{5,}\.(?:png|jpg|jpeg|webp)")
 
-def remove_run(store: Store) -> None:
-    """Remove a run: what makes it look whole first, should it have been finished meanwhile, and its plan last."""
-    if store.exists(SUCCESS_KEY):
-        store.remove(SUCCESS_KEY)
-    remove_objects(store, (each for each in walk_objects(store) if each.key != PLAN_KEY))
-    if store.exists(PLAN_KEY):
-        store.remove(PLAN_KEY)
-    for folder in _nested_folders(store, ""):
-        store.remove_folder(folder)
-    store.remove_folder("")
-
-
-def remove_objects(store: Store, objects: Iterable[ObjectInfo]) -> None:
-    """Remove objects, several at a time. One that is gone already is no matter."""
-    waiting = iter(objects)
-    with ThreadPoolExecutor(REMOVE_THREADS) as pool:
-        while some := list(islice(waiting, REMOVE_BATCH)):
-            list(pool.map(lambda each: _remove_object(store, each.key), some))
-
-
-def _remove_object(store: Store, key: str) -> None:
-    with suppress(Missing):
-        store.remove(key)
-
-
-def _nested_folders(store: Store, above: str) -> Iterator[str]:
-    """The folders within one, the innermost first."""
-    for each in list(store.list_folder(above)):
-        if each.is_folder:
-            yield from _nested_folders(store, each.key)
-            yield each.key
-
-
-DAY_SECONDS = 86_400.0  # seconds
-DEFAULT_AGE_DAYS = 7.0  # days
 GarbageReason = Literal["unfinished", "leftovers"]
 
 
 @dataclass(frozen=True, slots=True)
-class RunFolder:
-    """A run, and whether it was finished."""
-
-    run_id: str
-    store: Store
-    plan: Plan
-    finished: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Garbage:
-    """What may go of one run: all of it, or objects in it that nothing names.
+    """What may be removed of one run: all of an unfinished one, or the leftovers in a finished one.
 
-    `days` are how long nothing of it has been written.
+    `days` is the time since the last of it was written.
     """
 
     run: str
@@ -86,7 +49,7 @@ class Garbage:
 
 @dataclass(frozen=True, slots=True)
 class GcResult:
-    """What was found under an output, and whether it was removed."""
+    """The garbage under an output, and whether it was removed."""
 
     output: str
     found: tuple[Garbage, ...]
@@ -94,72 +57,193 @@ class GcResult:
 
     @property
     def bytes(self) -> int:
-        """What all of it takes."""
-        return sum(each.bytes for each in self.found)
+        """The size of all garbage."""
+        return sum(garbage.bytes for garbage in self.found)
 
 
 def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = False) -> GcResult:
-    """Find what may go under `output`: where nothing was written for `older_than` days. Removes it with `remove`.
+    """Find garbage under `output` to which nothing was written for `older_than` days.
 
-    A run that is removed loses its plan last, so that half of one is found again. Raises TryAgain where storage fails.
+    With `remove`, it is removed. A run loses its plan last, so that the rest of an interrupted
+    removal is found again. Raises TryAgain where storage fails.
     """
-    store, now = open_store(output), time.time()
-    runs = list(_iter_run_folders(store))
-    # What it has was left out of other runs, so that it is the only copy, whatever became of it since.
-    needed = {run_id for run in runs for run_id in run.plan.existing_runs}
+    store = open_store(output)
+    now = time.time()
+    cutoff = now - older_than * DAY_SECONDS
+    runs = list(_iter_runs(store))
+
+    # Later runs skipped the images of these, which may be the only copies: whatever their state.
+    needed_ids = {run_id for run in runs for run_id in run.plan.existing_runs}
     found: list[Garbage] = []
     for run in runs:
-        if not run.finished and run.run_id in needed:
+        finished = run.is_finished
+        if run.plan.run_id in needed_ids and not finished:
             continue
-        garbage = _assess_run(run, now, now - older_than * DAY_SECONDS)
-        if garbage is not None:
-            found.append(garbage)
-            if remove:
-                _remove_garbage(run, garbage, now - older_than * DAY_SECONDS)
+        garbage = _find_garbage(run, finished, now, cutoff)
+        if garbage is None:
+            continue
+        found.append(garbage)
+        if remove:
+            remove_garbage(run, garbage, cutoff)
     return GcResult(store.uri, tuple(found), remove)
 
 
-def _iter_run_folders(store: Store) -> Iterator[RunFolder]:
-    """The runs under an output. Folders that are not ours, or of another version, are passed over."""
-    for each in store.list_folder(""):
-        inside = open_store(f"{store.uri}/{each.key}")
-        if not each.is_folder or not inside.exists(PLAN_KEY):
+def remove_garbage(run: Run, garbage: Garbage, cutoff: float) -> None:
+    """Remove what was found, unless the run has been finished since."""
+    if garbage.reason == "leftovers":
+        _remove_objects(run.store, _objects_before(_leftovers(run), cutoff))
+    elif not run.is_finished:
+        remove_run(run.store)
+
+
+def remove_run(store: Store) -> None:
+    """Remove a run, its success marker first and its plan last: no rest of it looks finished."""
+    with suppress(Missing):
+        store.remove(SUCCESS_KEY)
+    _remove_objects(store, (entry for entry in walk_objects(store) if entry.key != PLAN_KEY))
+    with suppress(Missing):
+        store.remove(PLAN_KEY)
+    for folder in _nested_folders(store, ""):
+        store.remove_folder(folder)
+    store.remove_folder("")
+
+
+def walk_objects(store: Store, folder: str = "") -> Iterator[ObjectInfo]:
+    """Every object in a folder and its subfolders; the names of one folder are in memory."""
+    for entry in store.list_folder(folder):
+        if entry.is_folder:
+            yield from walk_objects(store, entry.key)
+        else:
+            yield entry
+
+
+def _iter_runs(store: Store) -> Iterator[Run]:
+    """The runs under an output. Folders of others, or of another version, are skipped."""
+    for entry in store.list_folder(""):
+        if not entry.is_folder:
+            continue
+        folder = open_store(f"{store.uri}/{entry.key}")
+        if not folder.exists(PLAN_KEY):
             continue
         try:
-            frozen = load_plan(inside)
+            plan = load_plan(folder)
         except BadInput:
             continue
-        if (frozen.run_id, frozen.round) == (each.key, 0):
-            yield RunFolder(each.key, inside, frozen, inside.exists(SUCCESS_KEY))
+        if plan.run_id == entry.key and plan.round == 0:
+            yield Run(folder, plan)
 
 
-def _assess_run(run: RunFolder, now: float, before: float) -> Garbage | None:
-    """What may go of one run, where it is old enough. A store that does not say how old things are has nothing old."""
-    objects = (
-        _older_objects(_leftover_objects(run), before) if run.finished else walk_objects(run.store)
-    )
-    count = size = 0
+def _find_garbage(run: Run, finished: bool, now: float, cutoff: float) -> Garbage | None:
+    """The garbage of one run, where it is old enough.
+
+    Where a store does not tell how old an object is, the object counts as new.
+    """
+    objects = _objects_before(_leftovers(run), cutoff) if finished else walk_objects(run.store)
+    count = 0
+    size = 0
     newest = 0.0
-    for each in objects:
-        count, size = count + 1, size + each.size
-        newest = max(newest, now if each.modified is None else each.modified)
-    if not count or newest > before:
+    for entry in objects:
+        count += 1
+        size += entry.size
+        newest = max(newest, now if entry.modified is None else entry.modified)
+    if not count or newest > cutoff:
         return None
-    reason: GarbageReason = "leftovers" if run.finished else "unfinished"
-    return Garbage(run.store.uri, reason, count, size, (now - newest) / DAY_SECONDS)
+    days = (now - newest) / DAY_SECONDS
+    return Garbage(run.store.uri, "leftovers" if finished else "unfinished", count, size, days)
 
 
-def _leftover_objects(run: RunFolder) -> Iterator[ObjectInfo]:
-    return chain(temporary_objects(run.store), unreferenced_objects(run.store, run.plan))
+def _leftovers(run: Run) -> Iterator[ObjectInfo]:
+    return chain(_temporary_objects(run.store), _unreferenced_objects(run))
 
 
-def _older_objects(objects: Iterable[ObjectInfo], before: float) -> Iterator[ObjectInfo]:
-    return (each for each in objects if each.modified is not None and each.modified <= before)
+def _temporary_objects(store: Store) -> Iterator[ObjectInfo]:
+    """Files whose writing was interrupted."""
+    for entry in walk_objects(store):
+        if entry.key.rpartition("/")[2].startswith(TEMPORARY_PREFIX):
+            yield entry
 
 
-def _remove_garbage(run: RunFolder, garbage: Garbage, before: float) -> None:
-    """Remove it, unless the run has been finished in the meantime."""
-    if garbage.reason == "leftovers":
-        remove_objects(run.store, _older_objects(_leftover_objects(run), before))
-    elif not run.store.exists(SUCCESS_KEY):
-        remove_run(run.store)
+def _unreferenced_objects(run: Run) -> Iterator[ObjectInfo]:
+    """Parts of a finished run that are in none of its plans, and images not in its manifest."""
+    own_shards = [(number, number) for number in range(len(run.plan.shards))]
+    yield from _unreferenced_of_plan(run.store, run.plan, "", own_shards)
+    for retry_round in iter_rounds(run.store, run.plan):
+        prefix = f"{round_folder(retry_round.plan.round)}/"
+        yield from _unreferenced_of_plan(
+            run.store, retry_round.plan, prefix, retry_round.plan.source_shards
+        )
+
+
+def _unreferenced_of_plan(
+    store: Store, plan: Plan, prefix: str, source_shards: Sequence[tuple[int, int]]
+) -> Iterator[ObjectInfo]:
+    """The same of one plan, whose keys begin with `prefix`.
+
+    The images of each shard are in the manifests of `source_shards`, the first to the last.
+    """
+    for entry in store.list_folder(f"{prefix}images"):
+        if not entry.is_folder:
+            if _is_unplanned_part(entry.key.removeprefix(prefix), plan):
+                yield entry
+            continue
+        shard = _shard_number(entry.key)
+        if shard is not None and shard < len(source_shards):
+            yield from _unreferenced_images(store, entry.key, prefix, source_shards[shard])
+
+
+def _is_unplanned_part(key: str, plan: Plan) -> bool:
+    match = PART_KEY.fullmatch(key)
+    if match is None:
+        return False
+    shard = int(match[1])
+    part = int(match[2])
+    return shard >= len(plan.shards) or part >= plan.part_count(shard)
+
+
+def _shard_number(folder: str) -> int | None:
+    name = folder.rpartition("/")[2]
+    return int(name) if name.isascii() and name.isdecimal() else None
+
+
+def _unreferenced_images(
+    store: Store, folder: str, prefix: str, source_shards: tuple[int, int]
+) -> Iterator[ObjectInfo]:
+    """Images in a shard's folder by an attempt other than the one that was committed."""
+    first, last = source_shards
+    referenced: set[str] = set()
+    try:
+        for number in range(first, last + 1):
+            referenced.update(read_column(store, manifest_key(number), "part").to_pylist())
+    except Missing:
+        return
+    for entry in store.list_folder(folder):
+        is_image = not entry.is_folder and IMAGE_KEY.fullmatch(entry.key.removeprefix(prefix))
+        if is_image and entry.key not in referenced:
+            yield entry
+
+
+def _objects_before(objects: Iterable[ObjectInfo], cutoff: float) -> Iterator[ObjectInfo]:
+    for entry in objects:
+        if entry.modified is not None and entry.modified <= cutoff:
+            yield entry
+
+
+def _remove_objects(store: Store, objects: Iterable[ObjectInfo]) -> None:
+    """Remove objects, several at a time. Those that are gone already do not matter."""
+
+    def remove(entry: ObjectInfo) -> None:
+        with suppress(Missing):
+            store.remove(entry.key)
+
+    remaining = iter(objects)
+    with ThreadPoolExecutor(REMOVE_THREADS) as pool:
+        while batch := list(islice(remaining, REMOVE_BATCH)):
+            list(pool.map(remove, batch))
+
+
+def _nested_folders(store: Store, parent: str) -> Iterator[str]:
+    """The folders within one, the innermost first."""
+    for entry in list(store.list_folder(parent)):
+        if entry.is_folder:
+            yield from _nested_folders(store, entry.key)
+            yield entry.key

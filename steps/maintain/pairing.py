@@ -1,47 +1,68 @@
-"""The images of two runs that belong together: of the same row, by its id or else its texts, and of the same index.
+"""Pairs the images of two runs: those of the same row, by its id or its texts, and the same index.
 
 DuckDB pairs them, in bounded memory, by a hash of what they have in common.
 """
 
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from imagekiln.steps.errors import Incomplete, Missing
 from imagekiln.steps.runs.keys import manifest_key
-from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.rounds import Run
 from imagekiln.steps.runs.tables import read_columns, read_table
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.storage.scratch import Database
-from imagekiln.steps.storage.store import Store
 
 PAIRING_COLUMNS = ("id", "image_index", "prompt", "negative_prompt", "status", "pixels_sha256")
+SHARD_STRIDE = 2**20  # more rows than a shard has
 TEXT_KEY = "concat('text|', strlen(prompt), ':', prompt, negative_prompt)"
 ID_KEY = f"CASE WHEN id IS NULL THEN {TEXT_KEY} ELSE concat('id|', id) END"
-SHARD_STRIDE = 2**20  # more than a shard has
 CREATE_IMAGES = "CREATE TABLE {run} (name UUID, number BIGINT, status VARCHAR, pixels UUID)"
 INSERT_IMAGES = """
-    INSERT INTO {run} SELECT CAST(substr(sha256(concat(image_index, '|', {key})), 1, 32) AS UUID), number, status,
-        CAST(substr(pixels_sha256, 1, 32) AS UUID) FROM shard_rows"""
-# Of rows that cannot be told apart, which differ in their seeds alone, the first one is taken.
+    INSERT INTO {run}
+    SELECT
+        CAST(substr(sha256(concat(image_index, '|', {key})), 1, 32) AS UUID),
+        number,
+        status,
+        CAST(substr(pixels_sha256, 1, 32) AS UUID)
+    FROM shard_rows"""
+# Of rows that only their seeds tell apart, the first one is paired.
 CREATE_FIRST = (
     "CREATE TABLE {run}_first AS SELECT name, min(number) AS number FROM {run} GROUP BY name"
 )
 CREATE_PAIRS = """
     CREATE TABLE pairs AS
-    SELECT numbers.name AS name, a, b, one.status AS was, other.status AS is_now, one.pixels = other.pixels AS same
-    FROM (SELECT name, x.number AS a, y.number AS b FROM one_first x JOIN other_first y USING (name)) numbers
-    JOIN one ON one.number = a JOIN other ON other.number = b"""
-
-
-@dataclass(frozen=True, slots=True)
-class ComparedRun:
-    """One of the two runs."""
-
-    store: Store
-    plan: Plan
+    SELECT
+        numbers.name AS name,
+        first_number,
+        second_number,
+        first_run.status AS first_status,
+        second_run.status AS second_status,
+        first_run.pixels = second_run.pixels AS pixels_equal
+    FROM (
+        SELECT name, one.number AS first_number, other.number AS second_number
+        FROM first_run_first one JOIN second_run_first other USING (name)
+    ) numbers
+    JOIN first_run ON first_run.number = first_number
+    JOIN second_run ON second_run.number = second_number"""
+COUNT_STATUSES = """
+    SELECT first_status, second_status, count(*) AS images FROM pairs GROUP BY ALL"""
+COUNT_IMAGES = """
+    SELECT
+        (SELECT count(*) FROM first_run_first) AS first,
+        (SELECT count(*) FROM second_run_first) AS second,
+        (SELECT count(*) FROM first_run) + (SELECT count(*) FROM second_run) AS images,
+        (SELECT count(*) FROM pairs WHERE pixels_equal) AS pixels_equal"""
+# A name is a hash, so that the smallest ones are a random sample.
+SAMPLE_PAIRS = """
+    SELECT first_number, second_number
+    FROM pairs
+    WHERE first_status = 'ok' AND second_status = 'ok'
+    ORDER BY name
+    LIMIT {limit}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +75,9 @@ class RowLocation:
 
 @dataclass(frozen=True, slots=True)
 class Pairing:
-    """How many images have a counterpart, what became of them, and a fair sample of those that are ok in both.
+    """How many images have a counterpart, their statuses, and a random sample of those ok in both.
 
-    `alike` are images beyond the first of several that nothing but the seed tells apart: they are in no pair.
+    `indistinct` images are in no pair: only their seed tells them from another one of their run.
     """
 
     both: int
@@ -68,81 +89,94 @@ class Pairing:
     sample: tuple[tuple[RowLocation, RowLocation], ...]
 
 
-def pair_images(database: Database, one: ComparedRun, other: ComparedRun, most: int) -> Pairing:
-    """Pair the images of two runs, and choose up to `most` pairs. Raises Incomplete, BadInput, TryAgain."""
-    # Where only one of the runs has ids, they pair nothing.
-    key = ID_KEY if _has_ids(one) and _has_ids(other) else TEXT_KEY
-    for run, side in (("one", one), ("other", other)):
-        database.execute(CREATE_IMAGES.format(run=run))
-        for table in _iter_manifests(side, PAIRING_COLUMNS):
-            database.register("shard_rows", table.to_reader())
-            database.execute(INSERT_IMAGES.format(run=run, key=key))
-        database.execute(CREATE_FIRST.format(run=run))
+def pair_images(database: Database, first: Run, second: Run, sample_size: int) -> Pairing:
+    """Pair the images of two runs and sample the pairs.
+
+    Raises Incomplete where a run was not aggregated, BadInput on damage, TryAgain.
+    """
+    # Where only one of the runs has ids, no id would find its counterpart.
+    key = ID_KEY if _has_ids(first) and _has_ids(second) else TEXT_KEY
+    _load_images(database, "first_run", first, key)
+    _load_images(database, "second_run", second, key)
     database.execute(CREATE_PAIRS)
-    return _count_pairs(database, most)
+    return _count_pairs(database, sample_size)
 
 
-def _count_pairs(database: Database, most: int) -> Pairing:
-    statuses = database.fetch_table(
-        "SELECT was, is_now, count(*) AS n FROM pairs GROUP BY ALL"
-    ).to_pylist()
-    (sums,) = database.fetch_table("""
-        SELECT (SELECT count(*) FROM one_first) AS one, (SELECT count(*) FROM other_first) AS other,
-            (SELECT count(*) FROM one) + (SELECT count(*) FROM other) AS images,
-            (SELECT count(*) FROM pairs WHERE same) AS same""").to_pylist()
-    # A name is a hash: the smallest ones are of no kind.
-    chosen = database.fetch_table(
-        f"SELECT a, b FROM pairs WHERE was = 'ok' AND is_now = 'ok' ORDER BY name LIMIT {most}"
-    ).to_pylist()
-    both = sum(each["n"] for each in statuses)
+def read_manifest_rows(run: Run, locations: Sequence[RowLocation]) -> list[dict[str, object]]:
+    """The manifest's rows at these locations, in their order."""
+    by_shard: defaultdict[int, set[RowLocation]] = defaultdict(set)
+    for location in locations:
+        by_shard[location.shard].add(location)
+    shards = sorted(by_shard)
+    manifests = map_ordered(
+        lambda index: read_table(run.store, manifest_key(shards[index])),
+        len(shards),
+    )
+
+    rows_by_location: dict[RowLocation, dict[str, object]] = {}
+    for shard, manifest in zip(shards, manifests, strict=True):
+        shard_locations = list(by_shard[shard])
+        numbers = pa.array([location.row for location in shard_locations])
+        rows = manifest.take(numbers).to_pylist()
+        rows_by_location.update(zip(shard_locations, rows, strict=True))
+    return [rows_by_location[location] for location in locations]
+
+
+def _has_ids(run: Run) -> bool:
+    for manifest in _iter_manifests(run, ("id",)):
+        if manifest["id"].null_count < manifest.num_rows:
+            return True
+    return False
+
+
+def _load_images(database: Database, table: str, run: Run, key: str) -> None:
+    database.execute(CREATE_IMAGES.format(run=table))
+    for manifest in _iter_manifests(run, PAIRING_COLUMNS):
+        database.register("shard_rows", manifest.to_reader())
+        database.execute(INSERT_IMAGES.format(run=table, key=key))
+    database.execute(CREATE_FIRST.format(run=table))
+
+
+def _iter_manifests(run: Run, columns: tuple[str, ...]) -> Iterator[pa.Table]:
+    """These columns of the manifest, shard by shard, with each row's number in the run."""
+
+    def read_shard(shard: int) -> pa.Table:
+        try:
+            manifest = read_columns(run.store, manifest_key(shard), columns)
+        except Missing as error:
+            raise Incomplete(
+                f"{run.store.uri}: has no complete manifest. Aggregate it first."
+            ) from error
+        start = shard * SHARD_STRIDE
+        numbers = pa.array(range(start, start + manifest.num_rows), pa.int64())
+        return manifest.append_column("number", numbers)
+
+    return map_ordered(read_shard, len(run.plan.shards))
+
+
+def _count_pairs(database: Database, sample_size: int) -> Pairing:
+    statuses = Counter(
+        {
+            (row["first_status"], row["second_status"]): row["images"]
+            for row in database.fetch_table(COUNT_STATUSES).to_pylist()
+        }
+    )
+    (counts,) = database.fetch_table(COUNT_IMAGES).to_pylist()
+    sample = database.fetch_table(SAMPLE_PAIRS.format(limit=sample_size)).to_pylist()
+    both = statuses.total()
     return Pairing(
-        both,
-        sums["one"] - both,
-        sums["other"] - both,
-        sums["images"] - sums["one"] - sums["other"],
-        sums["same"],
-        Counter({(each["was"], each["is_now"]): each["n"] for each in statuses}),
-        tuple(
-            (
-                RowLocation(*divmod(each["a"], SHARD_STRIDE)),
-                RowLocation(*divmod(each["b"], SHARD_STRIDE)),
-            )
-            for each in chosen
+        both=both,
+        only_first=counts["first"] - both,
+        only_second=counts["second"] - both,
+        indistinct=counts["images"] - counts["first"] - counts["second"],
+        pixels_equal=counts["pixels_equal"],
+        statuses=statuses,
+        sample=tuple(
+            (_row_location(row["first_number"]), _row_location(row["second_number"]))
+            for row in sample
         ),
     )
 
 
-def _has_ids(side: ComparedRun) -> bool:
-    return any(table["id"].null_count < table.num_rows for table in _iter_manifests(side, ("id",)))
-
-
-def _iter_manifests(side: ComparedRun, columns: tuple[str, ...]) -> Iterator[pa.Table]:
-    """These columns of the manifest, shard by shard, with where each row is."""
-
-    def numbered(number: int) -> pa.Table:
-        try:
-            there = read_columns(side.store, manifest_key(number), columns)
-        except Missing as error:
-            raise Incomplete(
-                f"{side.store.uri}: has no whole manifest. Aggregate it first."
-            ) from error
-        places = pa.array(
-            range(number * SHARD_STRIDE, number * SHARD_STRIDE + there.num_rows), pa.int64()
-        )
-        return there.append_column("number", places)
-
-    yield from map_ordered(numbered, len(side.plan.shards))
-
-
-def read_rows(side: ComparedRun, places: list[RowLocation]) -> list[dict[str, object]]:
-    """The manifest's rows at these places, in their order."""
-    wanted = sorted({place.shard for place in places})
-    found: dict[RowLocation, dict[str, object]] = {}
-    manifests = map_ordered(
-        lambda at: read_table(side.store, manifest_key(wanted[at])), len(wanted)
-    )
-    for each, manifest in zip(wanted, manifests, strict=True):
-        here = sorted({place.row for place in places if place.shard == each})
-        for place, row in zip(here, manifest.take(pa.array(here)).to_pylist(), strict=True):
-            found[RowLocation(each, place)] = row
-    return [found[place] for place in places]
+def _row_location(number: int) -> RowLocation:
+    return RowLocation(*divmod(number, SHARD_STRIDE))

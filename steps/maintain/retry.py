@@ -1,4 +1,4 @@
-"""Planning a round: the images that ended failed, blank or missing, cut as the run was, in a folder within it."""
+"""Generates again what is failed, blank or missing: a round of the run, in a folder within it."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -13,9 +13,9 @@ from imagekiln.steps.errors import Incomplete, Missing
 from imagekiln.steps.job.job import MAX_SHARD_IMAGES, Job
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.image import MISSING_STATUS
-from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, manifest_key, round_folder, shard_key
-from imagekiln.steps.runs.plan import Plan, PlanCounts, Shard, load_plan, plan_to_json
-from imagekiln.steps.runs.rounds import Round, iter_rounds, resolve_run
+from imagekiln.steps.runs.keys import PLAN_KEY, manifest_key, round_folder, shard_key
+from imagekiln.steps.runs.plan import Plan, PlanCounts, Shard, plan_to_json
+from imagekiln.steps.runs.rounds import Round, Run, iter_rounds, open_run
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import read_column, to_parquet
 from imagekiln.steps.runtime.concurrency import map_ordered
@@ -25,56 +25,26 @@ from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store, create_once
 
-RETRIED_STATUSES = ("blank", "failed", MISSING_STATUS)  # `filtered` is a verdict, not a fault
+RETRIED_STATUSES = ("blank", "failed", MISSING_STATUS)  # not `filtered`, which is no fault
 WORK_TOLERANCE = 1e-9
 
 
-def plan_next_round(store: Store, frozen: Plan) -> Round | None:
-    """The round to make now: the last one where it is unfinished, else a new one; None where nothing is left to make.
+@dataclass(frozen=True, slots=True)
+class RetryResult:
+    """A run after a round: the round's number and its images, both 0 where nothing was left."""
 
-    What is left is what the manifest says. Raises Incomplete where the run was never aggregated, BadInput, TryAgain.
-    """
-    number = 1
-    for each in iter_rounds(store, frozen):
-        if not each.is_finished:
-            return each
-        number = each.plan.round + 1
-    inside = open_store(f"{store.uri}/{round_folder(number)}")
-    shards = [
-        _write_shard(inside, place, each)
-        for place, each in enumerate(_group_into_shards(_rows_to_retry(store, frozen), frozen))
-    ]
-    if not shards:
-        return None
-    made = replace(
-        frozen,
-        counts=PlanCounts(
-            0, sum(each.shard.images for each in shards), 0, sum(each.truncated for each in shards)
-        ),
-        shards=tuple(each.shard for each in shards),
-        round=number,
-        source_shards=tuple(each.covers for each in shards),
-    )
-    create_once(inside, PLAN_KEY, plan_to_json(made))
-    return Round(inside, made)
-
-
-def plan_retry(job: Job) -> PlanResult:
-    """The round to make now of the job's run; where nothing is left, the run itself as a plan without shards.
-
-    Raises Missing where there is no such run, and what `next_round` raises.
-    """
-    there = make_plan(job, must_exist=True)
-    found = plan_next_round(open_store(there.uri), there.plan)
-    if found is None:
-        nothing = replace(there.plan, counts=replace(there.plan.counts, images=0), shards=())
-        return PlanResult(nothing, there.uri, adopted=True)
-    return PlanResult(found.plan, found.store.uri, adopted=False)
+    uri: str
+    round: int
+    images: int
+    summary: Summary
 
 
 @dataclass(frozen=True, slots=True)
 class _RetryRows:
-    """Image rows from the shards `first` to `last` of the run, and their work: that of a whole shard of it is 1."""
+    """Image rows from the shards `first` to `last` of the run.
+
+    `work` is measured in shards: that of a whole shard is 1.
+    """
 
     tables: tuple[pa.Table, ...] = ()
     images: int = 0
@@ -83,106 +53,34 @@ class _RetryRows:
     last: int = 0
 
     def __add__(self, other: "_RetryRows") -> "_RetryRows":
-        first = self.first if self.images else other.first
-        images, work = self.images + other.images, self.work + other.work
-        return _RetryRows(self.tables + other.tables, images, work, first, other.last)
+        return _RetryRows(
+            tables=self.tables + other.tables,
+            images=self.images + other.images,
+            work=self.work + other.work,
+            first=self.first if self.images else other.first,
+            last=other.last,
+        )
 
-    def split(self, first: int, size: int) -> Iterator["_RetryRows"]:
-        """The rows of one table in pieces: the first of at most `first` rows, the others of `size`."""
-        (table,), start = self.tables, 0
+    def split(self, first_size: int, size: int) -> Iterator["_RetryRows"]:
+        """The rows of a single table in pieces: one of `first_size` rows, the others of `size`."""
+        (table,) = self.tables
+        start = 0
         while start < self.images:
-            piece = table.slice(start, size if start else first)
-            yield _RetryRows(
-                (piece,),
-                piece.num_rows,
-                self.work * piece.num_rows / self.images,
-                self.first,
-                self.last,
-            )
+            piece = table.slice(start, size if start else first_size)
+            work = self.work * piece.num_rows / self.images
+            yield replace(self, tables=(piece,), images=piece.num_rows, work=work)
             start += piece.num_rows
+
+    def to_table(self) -> pa.Table:
+        """All rows in one table."""
+        return pa.concat_tables(self.tables).combine_chunks()
 
 
 @dataclass(frozen=True, slots=True)
 class _PlannedShard:
     shard: Shard
-    covers: tuple[int, int]
-    truncated: int
-
-
-def _rows_to_retry(store: Store, frozen: Plan) -> Iterator[_RetryRows]:
-    """The rows to make again, shard by shard of the run."""
-    sizes = [each.images for each in frozen.shards]
-    for number, rows in enumerate(
-        map_ordered(lambda number: _shard_rows_to_retry(store, frozen, number), len(sizes))
-    ):
-        if rows is not None:
-            # The last shard may be short: an image of it is no more work for that.
-            full = max(sizes[-2:]) if number == len(sizes) - 1 else sizes[number]
-            yield _RetryRows((rows,), rows.num_rows, rows.num_rows / full, number, number)
-
-
-def _shard_rows_to_retry(store: Store, frozen: Plan, number: int) -> pa.Table | None:
-    try:
-        status = read_column(store, manifest_key(number), "status")
-    except Missing as error:
-        raise Incomplete(
-            f"{store.uri_of(manifest_key(number))}: is not there, so nobody knows what is left. Run the job, or "
-            f"`{format_command('aggregate', store.uri)}`, first."
-        ) from error
-    again = pc.is_in(status, pa.array(RETRIED_STATUSES))
-    if not pc.any(again).as_py():
-        return None
-    return pa.concat_tables([part.rows for part in read_shard(store, frozen, number)]).filter(again)
-
-
-def _group_into_shards(left: Iterator[_RetryRows], frozen: Plan) -> Iterator[_RetryRows]:
-    """The rows in shards that are no more work than the run's are, of whole parts but for the last."""
-    waiting = _RetryRows()
-    for part in _group_into_parts(left, frozen.part_images):
-        both = waiting + part
-        if waiting.images and (both.work > 1 + WORK_TOLERANCE or both.images > MAX_SHARD_IMAGES):
-            yield waiting
-            both = part
-        waiting = both
-    if waiting.images:
-        yield waiting
-
-
-def _group_into_parts(left: Iterator[_RetryRows], size: int) -> Iterator[_RetryRows]:
-    waiting = _RetryRows()
-    for rows in left:
-        for piece in rows.split(size - waiting.images, size):
-            waiting += piece
-            if waiting.images == size:
-                yield replace(waiting, tables=(pa.concat_tables(waiting.tables).combine_chunks(),))
-                waiting = _RetryRows()
-    if waiting.images:
-        yield waiting
-
-
-def _write_shard(store: Store, number: int, each: _RetryRows) -> _PlannedShard:
-    rows = pa.concat_tables(each.tables).combine_chunks()
-    content = to_parquet(rows)
-    key = shard_key(number)
-    # Without a plan, what is there is left of a planning that was killed, on a manifest that may have changed since.
-    if not store.create(key, content) and store.read(key) != content:
-        store.replace(key, content)
-    truncated = pc.sum(rows["truncated"]).as_py() or 0
-    return _PlannedShard(
-        Shard(rows.num_rows, hashlib.sha256(content).hexdigest()),
-        (each.first, each.last),
-        truncated,
-    )
-
-
-@dataclass(frozen=True, slots=True)
-class RetryResult:
-    """A run after a round: the round's number and how many images it held. Both are 0 where nothing was left."""
-
-    uri: str
-    round: int
-    images: int
-    summary: Summary
+    source_shards: tuple[int, int]
+    truncated_prompts: int
 
 
 def retry(
@@ -191,28 +89,161 @@ def retry(
     stop: Stop | None = None,
     planned: Callable[[PlanResult], None] = lambda _: None,
 ) -> RetryResult:
-    """Make again what is not ok in the run at `uri`, but for what the safety checker filtered.
+    """Generate again what is not ok in the run at `uri`, except what the safety checker filtered.
 
-    Stopped and done again, it goes on with the same round. Raises what the steps raise: Incomplete where the run was
-    never aggregated, or where too many images are not ok after the round.
+    Where it was stopped, it resumes the same round. Raises what the steps raise: Incomplete where
+    the run was never aggregated, or where too many images are not ok after the round.
     """
-    progress, stop = progress or NoProgress(), stop or Stop()
-    run, _ = resolve_run(uri)
-    store = open_store(run)
-    there = plan_next_round(store, load_plan(store))
-    if there is None:
-        # A round that was finished by a retry killed just before the run was has nothing left, and the run no end.
-        done = store.exists(SUCCESS_KEY)
-        return RetryResult(store.uri, 0, 0, load_summary(store) if done else aggregate(store.uri))
-    planned(PlanResult(there.plan, there.store.uri, adopted=False))
+    run = open_run(uri)
+    retry_round = plan_next_round(run.store, run.plan)
+    if retry_round is None:
+        return RetryResult(run.store.uri, 0, 0, _finish_run(run))
+
+    planned(PlanResult(retry_round.plan, retry_round.store.uri, adopted=False))
+    _generate_round(retry_round, progress or NoProgress(), stop or Stop())
+    summary = aggregate(retry_round.store.uri)
+    return RetryResult(
+        run.store.uri, retry_round.plan.round, retry_round.plan.counts.images, summary
+    )
+
+
+def plan_retry(job: Job) -> PlanResult:
+    """The next round of the job's run; where nothing is left, the run as a plan without shards.
+
+    Raises Missing where there is no such run, and what `plan_next_round` raises.
+    """
+    run = make_plan(job, must_exist=True)
+    retry_round = plan_next_round(open_store(run.uri), run.plan)
+    if retry_round is None:
+        empty = replace(run.plan, counts=replace(run.plan.counts, images=0), shards=())
+        return PlanResult(empty, run.uri, adopted=True)
+    return PlanResult(retry_round.plan, retry_round.store.uri, adopted=False)
+
+
+def plan_next_round(store: Store, plan: Plan) -> Round | None:
+    """The last round where it is unfinished, or else a new one; None where nothing is left to do.
+
+    What is left is what the manifest says. Raises Incomplete where the run was never aggregated,
+    BadInput, TryAgain.
+    """
+    number = 1
+    for retry_round in iter_rounds(store, plan):
+        if not retry_round.is_finished:
+            return retry_round
+        number = retry_round.plan.round + 1
+
+    round_store = open_store(f"{store.uri}/{round_folder(number)}")
+    shards = [
+        _write_shard(round_store, shard_number, rows)
+        for shard_number, rows in enumerate(_group_into_shards(_rows_to_retry(store, plan), plan))
+    ]
+    if not shards:
+        return None
+    round_plan = replace(
+        plan,
+        counts=PlanCounts(
+            rejected_rows=0,
+            images=sum(planned.shard.images for planned in shards),
+            duplicate_images=0,
+            truncated_prompts=sum(planned.truncated_prompts for planned in shards),
+        ),
+        shards=tuple(planned.shard for planned in shards),
+        round=number,
+        source_shards=tuple(planned.source_shards for planned in shards),
+    )
+    create_once(round_store, PLAN_KEY, plan_to_json(round_plan))
+    return Round(round_store, round_plan)
+
+
+def _finish_run(run: Run) -> Summary:
+    """The summary of a run with nothing left to do.
+
+    A retry that was killed after its round was finished, and before the run was, left it
+    unfinished: it is aggregated now.
+    """
+    return load_summary(run.store) if run.is_finished else aggregate(run.store.uri)
+
+
+def _generate_round(retry_round: Round, progress: Progress, stop: Stop) -> None:
     # Only where pixels are made: torch takes seconds to import, and planning needs none of it.
     from imagekiln.steps.generate.step import denoiser_loader, generate_shard
 
-    open_denoiser = denoiser_loader(there.store, there.plan)
-    progress.start(there.plan.counts.images)
-    for number in range(len(there.plan.shards)):
-        generate_shard(there.store, there.plan, number, open_denoiser, progress, stop)
+    store = retry_round.store
+    plan = retry_round.plan
+    open_denoiser = denoiser_loader(store, plan)
+    progress.start(plan.counts.images)
+    for number in range(len(plan.shards)):
+        generate_shard(store, plan, number, open_denoiser, progress, stop)
     progress.close()
-    return RetryResult(
-        store.uri, there.plan.round, there.plan.counts.images, aggregate(there.store.uri)
+
+
+def _rows_to_retry(store: Store, plan: Plan) -> Iterator[_RetryRows]:
+    """The rows to generate again, shard by shard of the run."""
+    sizes = [shard.images for shard in plan.shards]
+    last = len(sizes) - 1
+    tables = map_ordered(lambda number: _shard_rows_to_retry(store, plan, number), len(sizes))
+    for number, table in enumerate(tables):
+        if table is None:
+            continue
+        # The last shard may be short: an image of it is no more work for that.
+        full_size = max(sizes[-2:]) if number == last else sizes[number]
+        yield _RetryRows((table,), table.num_rows, table.num_rows / full_size, number, number)
+
+
+def _shard_rows_to_retry(store: Store, plan: Plan, number: int) -> pa.Table | None:
+    key = manifest_key(number)
+    try:
+        statuses = read_column(store, key, "status")
+    except Missing as error:
+        raise Incomplete(
+            f"{store.uri_of(key)}: is missing, so it is unknown what is left. Run the job, or "
+            f"`{format_command('aggregate', store.uri)}`, first."
+        ) from error
+    is_retried = pc.is_in(statuses, pa.array(RETRIED_STATUSES))
+    if not pc.any(is_retried).as_py():
+        return None
+    rows = pa.concat_tables([part.rows for part in read_shard(store, plan, number)])
+    return rows.filter(is_retried)
+
+
+def _group_into_shards(rows: Iterator[_RetryRows], plan: Plan) -> Iterator[_RetryRows]:
+    """The rows in shards of whole parts, none of them more work than a shard of the run."""
+    shard = _RetryRows()
+    for part in _group_into_parts(rows, plan.part_images):
+        extended = shard + part
+        too_large = extended.work > 1 + WORK_TOLERANCE or extended.images > MAX_SHARD_IMAGES
+        if shard.images and too_large:
+            yield shard
+            shard = part
+        else:
+            shard = extended
+    if shard.images:
+        yield shard
+
+
+def _group_into_parts(rows: Iterator[_RetryRows], size: int) -> Iterator[_RetryRows]:
+    """The rows in parts of `size` images; the last one may be shorter."""
+    part = _RetryRows()
+    for shard_rows in rows:
+        for piece in shard_rows.split(size - part.images, size):
+            part += piece
+            if part.images == size:
+                yield replace(part, tables=(part.to_table(),))
+                part = _RetryRows()
+    if part.images:
+        yield part
+
+
+def _write_shard(store: Store, number: int, rows: _RetryRows) -> _PlannedShard:
+    table = rows.to_table()
+    content = to_parquet(table)
+    key = shard_key(number)
+    # Without a plan, an existing object is left over from an attempt at planning that was killed,
+    # and the manifest may have changed since.
+    if not store.create(key, content) and store.read(key) != content:
+        store.replace(key, content)
+    return _PlannedShard(
+        shard=Shard(table.num_rows, hashlib.sha256(content).hexdigest()),
+        source_shards=(rows.first, rows.last),
+        truncated_prompts=pc.sum(table["truncated"]).as_py() or 0,
     )

@@ -13,9 +13,10 @@ from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.job.gates import NEAR_DUPLICATE
-from imagekiln.steps.runs.formats import PartFormat, format_of, metadata_tables
+from imagekiln.steps.runs.formats import format_of, metadata_tables
 from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.runs.image_index import count_indexed_images
+from imagekiln.steps.runs.integrity import CheckResult, check_failure, run_check
 from imagekiln.steps.runs.keys import (
     CARD_KEY,
     DUPLICATES_KEY,
@@ -28,115 +29,23 @@ from imagekiln.steps.runs.keys import (
     manifest_key,
 )
 from imagekiln.steps.runs.parts import Part
-from imagekiln.steps.runs.plan import Plan, load_plan
-from imagekiln.steps.runs.readback import CheckResult, check_failure, run_check
-from imagekiln.steps.runs.rounds import Round, resolve_run
+from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.rounds import Round, Run, open_run
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import count_rows, read_column, read_table
 from imagekiln.steps.runtime.concurrency import ByteBudget, map_ordered
-from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
+
+MAX_BYTES_IN_FLIGHT = 2**30  # of the parts read at a time, however many readers there are
+INPUT_READERS = 4
+BYTES_PER_PIXEL = 3
 
 SummaryLoader = Callable[[], Summary]
 
 
-def check_metadata_objects(store: Store, frozen: Plan) -> CheckResult:
-    """Whether all of it is there, whole, and says the same."""
-    sums = cache(lambda: load_summary(store))
-    checks: list[Callable[[], str | None]] = [
-        lambda: _check_row_count(store, REJECTED_KEY, frozen.counts.rejected_rows),
-        lambda: _check_row_count(store, DUPLICATES_KEY, frozen.counts.duplicate_images),
-        lambda: _check_summary(store, frozen, sums),
-        lambda: _check_near_duplicates(store, frozen, sums),
-        lambda: _check_card(store),
-        lambda: _check_image_index(store, sums),
-        lambda: _check_report(store),
-    ]
-    return sum(map(run_check, checks), CheckResult())
-
-
-def _check_row_count(store: Store, key: str, wanted: int) -> str | None:
-    rows = count_rows(store, key)
-    return (
-        None
-        if rows == wanted
-        else f"{store.uri_of(key)}: has {rows} rows and not {wanted}, as planned"
-    )
-
-
-def _check_summary(store: Store, frozen: Plan, sums: SummaryLoader) -> str | None:
-    same = sums().images == frozen.counts.images
-    return None if same else f"{store.uri_of(SUMMARY_KEY)}: is of another plan"
-
-
-def _check_near_duplicates(store: Store, frozen: Plan, sums: SummaryLoader) -> str | None:
-    """They are marked once the manifest is there, so a manifest that was just written anew may lack them."""
-    if frozen.job.gates.near_duplicate is None:
-        return None
-    columns = map_ordered(
-        lambda number: read_column(store, manifest_key(number), "near_duplicate_of"),
-        len(frozen.shards),
-    )
-    found = sum(len(column) - column.null_count for column in columns)
-    marked = sums().marks.get(NEAR_DUPLICATE, 0)
-    return (
-        None
-        if found == marked
-        else f"{store.uri}: its manifest marks {found} near-duplicates and not {marked}"
-    )
-
-
-def _check_card(store: Store) -> str | None:
-    whole = store.read(CARD_KEY).startswith(b"---\n")
-    return None if whole else f"{store.uri_of(CARD_KEY)}: is no card of a dataset"
-
-
-def _check_image_index(store: Store, sums: SummaryLoader) -> str | None:
-    there, wanted = count_indexed_images(store), sums().ok
-    return (
-        None
-        if there == wanted
-        else f"{store.uri_of(image_ids_key(0))}: names {there} images and not {wanted}"
-    )
-
-
-def _check_report(store: Store) -> str | None:
-    whole = store.read(REPORT_KEY).rstrip().endswith(b"</html>")
-    return None if whole else f"{store.uri_of(REPORT_KEY)}: is no whole page"
-
-
-INPUT_READERS = 4
-
-
-def input_image_errors(store: Store, rows: pa.Table) -> Iterator[str]:
-    """What is wrong with the pictures of these image rows, a sentence each. Raises TryAgain where storage fails."""
-    columns = [rows[name] for name in INPUT_IMAGE_COLUMNS if name in rows.column_names]
-    digests = sorted(
-        {each for column in columns for each in column.unique().to_pylist() if each is not None}
-    )
-    found = map_ordered(
-        lambda number: _input_image_error(store, digests[number]), len(digests), INPUT_READERS
-    )
-    yield from (each for each in found if each is not None)
-
-
-def _input_image_error(store: Store, digest: str) -> str | None:
-    key = input_image_key(digest)
-    try:
-        good = hashlib.sha256(store.read(key)).hexdigest() == digest
-    except Missing:
-        return f"{store.uri_of(key)}: is missing"
-    return None if good else f"{store.uri_of(key)}: has other bytes than were planned"
-
-
-MAX_BYTES_IN_FLIGHT = (
-    2**30
-)  # bytes of the parts that are read at a time, however many readers there are
-
-
 @dataclass(frozen=True, slots=True)
 class VerifyResult:
-    """What was read back: images with good bytes, and how many bytes."""
+    """What was read back: the planned images, those that are ok, and the bytes of these."""
 
     run: str
     images: int
@@ -144,116 +53,228 @@ class VerifyResult:
     bytes: int
 
 
-def verify(uri: str) -> VerifyResult:
-    """Read every object of the run at `uri`. Raises Incomplete with a list where anything is missing or differs."""
-    run, _ = resolve_run(uri)
-    store = open_store(run)
-    frozen = load_plan(store)
-    if not store.exists(SUCCESS_KEY):
+def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyResult:
+    """Read every object of the run at `uri`.
+
+    Raises Incomplete with a list where anything is missing or differs.
+    """
+    run = open_run(uri)
+    if not run.is_finished:
         raise Incomplete(
-            f"{store.uri}: has no {SUCCESS_KEY}, so it is not finished. Run or aggregate it first."
+            f"{run.store.uri}: has no {SUCCESS_KEY}, so it is not finished. "
+            "Run or aggregate it first."
         )
-    room, again = ByteBudget(MAX_BYTES_IN_FLIGHT), RunReconciler(store, frozen)
-    checked = sum(
-        map_ordered(
-            lambda number: _check_shard(store, again, frozen, number, room), len(frozen.shards)
-        ),
-        CheckResult(),
-    )
-    for each in again.rounds:
-        check = partial(_check_round_shard, each, each.is_finished, room)
-        checked += sum(map_ordered(check, len(each.plan.shards)), CheckResult())
-    checked += check_metadata_objects(store, frozen) + run_check(
-        lambda: _check_listings(store, again.round_metadata_tables())
-    )
+    reconciler = RunReconciler(run.store, run.plan)
+    checked = _check_run(run, reconciler, ByteBudget(max_bytes_in_flight))
     if checked.error_count:
-        more = (
-            f" and {checked.error_count - len(checked.errors)} more"
-            if checked.error_count > len(checked.errors)
-            else ""
-        )
-        raise Incomplete(f"{store.uri}: {'; '.join(checked.errors)}{more}. {_remedy(again)}")
-    return VerifyResult(store.uri, checked.images, checked.ok, checked.bytes)
+        errors = "; ".join(checked.errors)
+        unlisted = checked.error_count - len(checked.errors)
+        if unlisted:
+            errors += f" and {unlisted} more"
+        raise Incomplete(f"{run.store.uri}: {errors}. {_advise(reconciler)}")
+    return VerifyResult(run.store.uri, checked.images, checked.ok, checked.bytes)
 
 
-def _remedy(again: RunReconciler) -> str:
-    """What to do: what a round made since the run was aggregated is in no manifest yet, and that is no damage."""
-    for each in again.rounds:
-        if not each.is_finished:
-            return f"Round {each.plan.round} is not finished: retry the run again, and it goes on with it; then verify."
-    return "Restore these objects, or make them again."
+def _check_run(run: Run, reconciler: RunReconciler, budget: ByteBudget) -> CheckResult:
+    check_shard = partial(_check_shard, run, reconciler, budget)
+    checked = sum(map_ordered(check_shard, len(run.plan.shards)), CheckResult())
+    for retry_round in reconciler.rounds:
+        checked += _check_round(retry_round, budget)
+    checked += check_metadata_objects(run.store, run.plan)
+    checked += run_check(lambda: _check_tables(run.store, reconciler.round_metadata_tables()))
+    return checked
+
+
+def _advise(reconciler: RunReconciler) -> str:
+    """What to do. Images of an unfinished round are in no manifest yet, which is no damage."""
+    for retry_round in reconciler.rounds:
+        if not retry_round.is_finished:
+            return (
+                f"Round {retry_round.plan.round} is not finished: "
+                "retry the run again to resume it, then verify."
+            )
+    return "Restore these objects, or generate them again."
 
 
 def _check_shard(
-    store: Store, again: RunReconciler, frozen: Plan, number: int, room: ByteBudget
+    run: Run, reconciler: RunReconciler, budget: ByteBudget, number: int
 ) -> CheckResult:
-    """The parts of one shard and its manifest, which tells how many images are good where nothing is wrong."""
+    """The parts of one shard, their input images, and the shard's manifest."""
     try:
-        wanted = read_shard(store, frozen, number)
+        parts = read_shard(run.store, run.plan, number)
     except BadInput as error:
         return check_failure(error)
-    rows = pa.concat_tables([part.rows for part in wanted])
-    kept = sum(map(check_failure, input_image_errors(store, rows)), CheckResult())
-    layout = format_of(frozen.job)
+    rows = pa.concat_tables([part.rows for part in parts])
+    checked = sum(map(check_failure, input_image_errors(run.store, rows)), CheckResult())
+
     try:
-        latest = again.reconcile(number).manifest
+        manifest = reconciler.reconcile(number).manifest
     except BadInput as error:
-        return sum(
-            (_check_part(store, part, layout, room) for part in wanted), check_failure(error) + kept
-        )
-    good = latest.filter(pc.equal(latest["status"], "ok"))
-    counts = kept + CheckResult(latest.num_rows, good.num_rows, pc.sum(good["size"]).as_py() or 0)
-    size = frozen.part_images
-    slices = (latest.slice(place * size, size) for place in range(len(wanted)))
-    read = (
-        part
-        for part, rows in zip(wanted, slices, strict=True)
-        if not (again.rounds and _is_replaced_by_round(store, part, rows))
-    )
-    counts += run_check(lambda: _check_manifest(store, frozen, number, latest))
-    return sum((_check_part(store, part, layout, room) for part in read), counts)
+        checked += check_failure(error)
+    else:
+        checked += _count_images(manifest)
+        checked += run_check(lambda: _check_manifest(run, number, manifest))
+        if reconciler.rounds:
+            parts = tuple(_parts_not_replaced(run, parts, manifest))
+    return checked + _check_parts(run.store, run.plan, parts, budget)
 
 
-def _check_round_shard(each: Round, finished: bool, room: ByteBudget, number: int) -> CheckResult:
-    try:
-        wanted = read_shard(each.store, each.plan, number)
-    except BadInput as error:
-        return check_failure(error)
-    layout = format_of(each.plan.job)
-    there = (
-        part for part in wanted if finished or each.store.exists(part.key)
-    )  # some, while it is being made
-    return sum((_check_part(each.store, part, layout, room) for part in there), CheckResult())
+def _count_images(manifest: pa.Table) -> CheckResult:
+    ok_rows = manifest.filter(pc.equal(manifest["status"], "ok"))
+    total_bytes = pc.sum(ok_rows["size"]).as_py() or 0
+    return CheckResult(images=manifest.num_rows, ok=ok_rows.num_rows, bytes=total_bytes)
 
 
-def _is_replaced_by_round(store: Store, part: Part, rows: pa.Table) -> bool:
-    """Whether a part is not there, but every image of it is in a later round."""
-    return rows["part"].null_count == 0 and not store.exists(part.key)
+def _parts_not_replaced(run: Run, parts: Iterable[Part], manifest: pa.Table) -> Iterator[Part]:
+    """The parts, without missing ones all of whose images a later round holds."""
+    size = run.plan.part_images
+    for index, part in enumerate(parts):
+        accounted_for = manifest.slice(index * size, size)["part"].null_count == 0
+        if not accounted_for or run.store.exists(part.key):
+            yield part
 
 
-def _check_part(store: Store, part: Part, layout: PartFormat, room: ByteBudget) -> CheckResult:
-    # An image is no larger than its pixels, but for a few bytes.
-    with room.reserve(3 * pc.sum(pc.multiply(part.rows["width"], part.rows["height"])).as_py()):
-        checked = layout.check(store, part)
-    return CheckResult(errors=checked.errors, error_count=checked.error_count)
+def _check_round(retry_round: Round, budget: ByteBudget) -> CheckResult:
+    finished = retry_round.is_finished
+
+    def check_shard(number: int) -> CheckResult:
+        store = retry_round.store
+        try:
+            parts = read_shard(store, retry_round.plan, number)
+        except BadInput as error:
+            return check_failure(error)
+        if not finished:  # some parts are still to be generated
+            parts = tuple(part for part in parts if store.exists(part.key))
+        return _check_parts(store, retry_round.plan, parts, budget)
+
+    return sum(map_ordered(check_shard, len(retry_round.plan.shards)), CheckResult())
 
 
-def _check_manifest(store: Store, frozen: Plan, number: int, latest: pa.Table) -> str | None:
+def _check_parts(
+    store: Store, plan: Plan, parts: Iterable[Part], budget: ByteBudget
+) -> CheckResult:
+    """The errors of parts. Their images are not counted: a later round may replace them."""
+    layout = format_of(plan.job)
+    errors = CheckResult()
+    for part in parts:
+        # An encoded image is no larger than its pixels, but for a few bytes.
+        pixels = pc.sum(pc.multiply(part.rows["width"], part.rows["height"])).as_py()
+        with budget.reserve(BYTES_PER_PIXEL * pixels):
+            checked = layout.check(store, part)
+        errors += CheckResult(errors=checked.errors, error_count=checked.error_count)
+    return errors
+
+
+def _check_manifest(run: Run, number: int, manifest: pa.Table) -> str | None:
+    """Compare the stored manifest of a shard with the one that follows from the parts."""
     key = manifest_key(number)
-    there, wanted = read_table(store, key), latest
+    stored = read_table(run.store, key)
+    expected = manifest
     if (
-        frozen.job.gates.near_duplicate is not None
-        and there.schema == wanted.schema
-        and len(there) == len(wanted)
+        run.plan.job.gates.near_duplicate is not None
+        and stored.schema == manifest.schema
+        and len(stored) == len(manifest)
     ):
-        wanted = mark_near_duplicates(
-            wanted, there["near_duplicate_of"]
-        )  # finding them again would take the whole run
-    if not there.equals(wanted):
-        return f"{store.uri_of(key)}: differs from the parts"
-    return _check_listings(store, metadata_tables(frozen.job, latest))
+        # As stored: finding near-duplicates again would take the whole run.
+        expected = mark_near_duplicates(manifest, stored["near_duplicate_of"])
+    if not stored.equals(expected):
+        return f"{run.store.uri_of(key)}: differs from the parts"
+    return _check_tables(run.store, metadata_tables(run.plan.job, manifest))
 
 
-def _check_listings(store: Store, wanted: Iterable[tuple[str, pa.Table]]) -> str | None:
-    differs = (key for key, table in wanted if not read_table(store, key).equals(table))
-    return next((f"{store.uri_of(key)}: differs from the manifest" for key in differs), None)
+def _check_tables(store: Store, tables: Iterable[tuple[str, pa.Table]]) -> str | None:
+    for key, table in tables:
+        if not read_table(store, key).equals(table):
+            return f"{store.uri_of(key)}: differs from the manifest"
+    return None
+
+
+def input_image_errors(store: Store, rows: pa.Table) -> Iterator[str]:
+    """What is wrong with the input images of these rows, a sentence each.
+
+    Raises TryAgain where storage fails.
+    """
+    digests: set[str] = set()
+    for name in INPUT_IMAGE_COLUMNS:
+        if name in rows.column_names:
+            digests.update(rows[name].drop_null().unique().to_pylist())
+    ordered = sorted(digests)
+    errors = map_ordered(
+        lambda index: _input_image_error(store, ordered[index]), len(ordered), INPUT_READERS
+    )
+    yield from (error for error in errors if error is not None)
+
+
+def _input_image_error(store: Store, digest: str) -> str | None:
+    key = input_image_key(digest)
+    try:
+        content = store.read(key)
+    except Missing:
+        return f"{store.uri_of(key)}: is missing"
+    if hashlib.sha256(content).hexdigest() != digest:
+        return f"{store.uri_of(key)}: has other bytes than were planned"
+    return None
+
+
+def check_metadata_objects(store: Store, plan: Plan) -> CheckResult:
+    """Whether the objects that are neither parts nor manifest are complete and consistent."""
+    load = cache(lambda: load_summary(store))
+    counts = plan.counts
+    checks: list[Callable[[], str | None]] = [
+        partial(_check_row_count, store, REJECTED_KEY, counts.rejected_rows),
+        partial(_check_row_count, store, DUPLICATES_KEY, counts.duplicate_images),
+        partial(_check_summary, store, plan, load),
+        partial(_check_near_duplicates, store, plan, load),
+        partial(_check_card, store),
+        partial(_check_image_index, store, load),
+        partial(_check_report, store),
+    ]
+    return sum(map(run_check, checks), CheckResult())
+
+
+def _check_row_count(store: Store, key: str, expected: int) -> str | None:
+    rows = count_rows(store, key)
+    if rows == expected:
+        return None
+    return f"{store.uri_of(key)}: has {rows} rows and not {expected}, as planned"
+
+
+def _check_summary(store: Store, plan: Plan, load: SummaryLoader) -> str | None:
+    if load().images == plan.counts.images:
+        return None
+    return f"{store.uri_of(SUMMARY_KEY)}: is of another plan"
+
+
+def _check_near_duplicates(store: Store, plan: Plan, load: SummaryLoader) -> str | None:
+    """They are marked after the manifest is written; a killed aggregation may lack them."""
+    if plan.job.gates.near_duplicate is None:
+        return None
+    columns = map_ordered(
+        lambda number: read_column(store, manifest_key(number), "near_duplicate_of"),
+        len(plan.shards),
+    )
+    stored = sum(len(column) - column.null_count for column in columns)
+    expected = load().marks.get(NEAR_DUPLICATE, 0)
+    if stored == expected:
+        return None
+    return f"{store.uri}: its manifest marks {stored} near-duplicates and not {expected}"
+
+
+def _check_card(store: Store) -> str | None:
+    if store.read(CARD_KEY).startswith(b"---\n"):
+        return None
+    return f"{store.uri_of(CARD_KEY)}: is not a dataset card"
+
+
+def _check_image_index(store: Store, load: SummaryLoader) -> str | None:
+    indexed = count_indexed_images(store)
+    expected = load().ok
+    if indexed == expected:
+        return None
+    return f"{store.uri_of(image_ids_key(0))}: names {indexed} images and not {expected}"
+
+
+def _check_report(store: Store) -> str | None:
+    if store.read(REPORT_KEY).rstrip().endswith(b"</html>"):
+        return None
+    return f"{store.uri_of(REPORT_KEY)}: is not a complete page"

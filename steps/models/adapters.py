@@ -37,11 +37,12 @@ def adapters_by_column(model: ModelSettings) -> dict[str, AdapterSettings]:
     return adapters
 
 
-def adapter_keys(model: ModelSettings) -> dict[str, str]:
+def adapter_keys(model: ModelSettings, pipeline: str) -> dict[str, str]:
     """What identifies each adapter and its settings, by the column whose images it reads.
 
-    Raises BadInput, Missing, TryAgain.
+    Raises BadInput where the pipeline does not support one of them, Missing, TryAgain.
     """
+    require_adapter_support(model, pipeline)
     adapters = adapters_by_column(model)
     return {column: _adapter_key(adapter) for column, adapter in adapters.items()}
 
@@ -92,7 +93,7 @@ def _refuse_pickles(adapter: AdapterSettings) -> None:
 
 
 def require_adapter_support(model: ModelSettings, pipeline: str) -> None:
-    """Raise BadInput where a pipeline takes an adapter of the job not, or its files do not fit."""
+    """Raise BadInput where a pipeline does not support an adapter, or its files do not fit."""
     variants = variants_of(pipeline)
     if model.controlnet is not None:
         if variants.controlnet is None:

@@ -3,11 +3,10 @@
 from collections.abc import Iterator
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.models.adapters import require_adapter_support
-from imagekiln.steps.models.families import FAMILIES
-from imagekiln.steps.models.lora_files import require_lora_support
+from imagekiln.steps.models.families import FAMILIES, family_of
 
 
 def shortcuts_label(speed: SpeedSettings) -> str | None:
@@ -22,12 +21,17 @@ def model_key_extras(speed: SpeedSettings) -> Iterator[str]:
 
 
 def require_compatibility(job: Job, pipeline: str) -> None:
-    """Check the job's shortcuts, adapters and LoRAs against its pipeline.
+    """Check the job's shortcuts, LoRAs and adapters against its pipeline, adapters by their files.
 
-    Raises BadInput where the pipeline takes one of them not, Missing, TryAgain.
+    Raises BadInput where it does not support one of them, Missing, TryAgain.
     """
-    require_shortcut_support(job, pipeline)
+    require_pipeline_support(job, pipeline)
     require_adapter_support(job.model, pipeline)
+
+
+def require_pipeline_support(job: Job, pipeline: str) -> None:
+    """Raise BadInput where the pipeline's class does not support the job's shortcuts or LoRAs."""
+    require_shortcut_support(job, pipeline)
     require_lora_support(job.model, pipeline)
 
 
@@ -50,4 +54,12 @@ def require_shortcut_support(job: Job, pipeline: str) -> None:
         raise BadInput(
             "speed.quantization is fp8, and model.loras change layers that would be in 8 bits. "
             "Remove one of them."
+        )
+
+
+def require_lora_support(model: ModelSettings, pipeline: str) -> None:
+    """Raise BadInput where the job has LoRAs and its pipeline is known to take none."""
+    if model.loras and not family_of(pipeline).supports_loras:
+        raise BadInput(
+            f"model.loras: {pipeline} takes no LoRA. Remove them, or name another model."
         )

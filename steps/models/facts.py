@@ -37,16 +37,22 @@ class ModelFacts:
 
 
 def load_model_facts(model: ModelSettings) -> ModelFacts:
-    """Find the model's configuration and read it. Raises what `read_model_facts` raises."""
-    return read_model_facts(model, configuration_folder(model))
+    """Find the model's configuration and read it. Raises what `locate_model` raises."""
+    _, facts = locate_model(model)
+    return facts
 
 
-def read_model_facts(model: ModelSettings, folder: Path) -> ModelFacts:
-    """Read the model's configuration in `folder`.
+def locate_model(model: ModelSettings) -> tuple[Path, ModelFacts]:
+    """The folder of the model's configuration, and what it states.
 
     Raises BadInput where it is no safetensors pipeline, or none that draws from a text alone,
     Missing, TryAgain.
     """
+    folder = configuration_folder(model)
+    return folder, _read_model_facts(model, folder)
+
+
+def _read_model_facts(model: ModelSettings, folder: Path) -> ModelFacts:
     pipeline, index = _read_model_index(model, folder)
     if reason := unsupported_reason(pipeline):
         raise BadInput(f"{model.id}: is a {pipeline}, which {reason}.")

@@ -9,7 +9,6 @@ from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.facts import is_hub_id
-from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.hub import download_file
 from imagekiln.steps.models.weights import file_sha256, tensor_names
 from imagekiln.steps.storage.failures import translate_errors
@@ -38,14 +37,6 @@ def load_lora_facts(model: ModelSettings) -> dict[str, LoraFacts]:
         name: _read_lora_facts(fetch_lora_file(name, lora), _setting_path(name))
         for name, lora in sorted(model.loras.items())
     }
-
-
-def require_lora_support(model: ModelSettings, pipeline: str) -> None:
-    """Raise BadInput where the job has LoRAs and its pipeline is known to take none."""
-    if model.loras and not family_of(pipeline).supports_loras:
-        raise BadInput(
-            f"model.loras: {pipeline} takes no LoRA. Remove them, or name another model."
-        )
 
 
 def fetch_lora_file(name: str, lora: LoraSettings) -> Path:

@@ -10,7 +10,7 @@ def floor_power_of_two(limit: float) -> int:
     if limit < 1:
         return 1
     exponent = int(limit).bit_length() - 1
-    return 2**exponent
+    return 1 << exponent
 
 
 def limit_batch_pixels(images: int, pixels: int, limit: int | None) -> int:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.adapters import adapter_keys
-from imagekiln.steps.models.compatibility import require_compatibility
-from imagekiln.steps.models.facts import ModelFacts, configuration_folder, read_model_facts
+from imagekiln.steps.models.compatibility import require_pipeline_support
+from imagekiln.steps.models.facts import ModelFacts, locate_model
 from imagekiln.steps.models.lora_files import LoraFacts, load_lora_facts
 
 
@@ -46,12 +46,11 @@ def resolve_model(job: Job) -> ResolvedModel:
     Raises BadInput where they do not, Missing where a file is missing, TryAgain where storage or
     the hub fails.
     """
-    configuration = configuration_folder(job.model)
-    facts = read_model_facts(job.model, configuration)
-    require_compatibility(job, facts.pipeline)
+    configuration, facts = locate_model(job.model)
+    require_pipeline_support(job, facts.pipeline)
     return ResolvedModel(
         facts=facts,
         configuration=configuration,
-        adapters=adapter_keys(job.model),
+        adapters=adapter_keys(job.model, facts.pipeline),
         loras=load_lora_facts(job.model),
     )

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job
@@ -26,9 +26,13 @@ BATCH_SHAPE_COLUMNS = {"width", "height", "guidance"}
 
 @dataclass(frozen=True, slots=True)
 class TuningEntries:
-    """The entries of a job's tuning file for its model and GPU."""
+    """The entries of a job's tuning file for its model and GPU.
+
+    `key` is what of them decides the plan, as text for the run's id; empty where nothing does.
+    """
 
     entries: tuple[TuningEntry, ...] = ()
+    key: str = ""
 
     def entry_for(self, width: int, height: int, *, guided: bool) -> TuningEntry | None:
         """The entry for a shape, or else for the next that asks more of the device.
@@ -63,20 +67,27 @@ class TuningEntries:
         return floor_power_of_two(entry.batch * min(1, work_ratio, pixel_ratio))
 
 
-def load_tuning(job: Job, model: ModelFacts) -> TuningEntries:
+def load_tuning(job: Job, model: ModelFacts, files: tuple[InputFile, ...]) -> TuningEntries:
     """The job's tuning entries for its model and GPU. Raises BadInput, Missing, TryAgain."""
-    name = job.batch.tuning
-    if name is None:
+    if job.batch.tuning is None:
         return TuningEntries()
     entries = [
-        entry for entry in _read_tuning(name).entries if _entry_matches(entry, job, model.digest)
+        entry
+        for entry in _read_tuning(job.batch.tuning).entries
+        if _entry_matches(entry, job, model.digest)
     ]
+    gpu = job.batch.gpu or _only_gpu(entries, job.batch.tuning)
+    tuning = TuningEntries(tuple(entry for entry in entries if entry.gpu == gpu))
+    return replace(tuning, key=_tuning_key(job, model, tuning, files))
+
+
+def _only_gpu(entries: list[TuningEntry], name: str) -> str | None:
+    """The GPU of the entries; None without entries. Raises BadInput where there are several."""
     gpus = sorted({entry.gpu for entry in entries})
-    if job.batch.gpu is None and len(gpus) > 1:
+    if len(gpus) > 1:
         listed = ", ".join(gpus)
         raise BadInput(f"{name}: has entries for several GPUs ({listed}). Name one as batch.gpu.")
-    gpu = job.batch.gpu or next(iter(gpus), None)
-    return TuningEntries(tuple(entry for entry in entries if entry.gpu == gpu))
+    return gpus[0] if gpus else None
 
 
 def _read_tuning(name: str) -> TuningFile:
@@ -96,13 +107,10 @@ def _entry_matches(entry: TuningEntry, job: Job, digest: str) -> bool:
     return throughput_settings(entry.speed) == throughput_settings(job.speed)
 
 
-def tuning_key(
+def _tuning_key(
     job: Job, model: ModelFacts, tuning: TuningEntries, files: tuple[InputFile, ...]
 ) -> str:
-    """What of the tuning file decides the plan, as text for the run's id; empty where nothing does.
-
-    Where no row can have a size or guidance of its own, that is one entry.
-    """
+    # Where no row can have a size or guidance of its own, one entry decides.
     entries = tuning.entries
     if not any(BATCH_SHAPE_COLUMNS & file.column_names.keys() for file in files):
         entry = default_tuning_entry(job, model, tuning)

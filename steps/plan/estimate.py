@@ -44,11 +44,12 @@ def estimate(job: Job, price_per_gpu_hour: float | None = None) -> Estimate:
     price = job.price_per_hour if price_per_gpu_hour is None else price_per_gpu_hour
     with tempfile.TemporaryDirectory(prefix="imagekiln-estimate-") as folder:
         scratch = Path(folder)
+        files = read_input_files(job, scratch)
         inputs = PlanInputs(
             job=job,
             model=model,
-            files=read_input_files(job, scratch),
-            tuning=load_tuning(job, model.facts),
+            files=files,
+            tuning=load_tuning(job, model.facts, files),
             existing_runs=successful_runs(job),
         )
         with make_draft(inputs, scratch) as draft:

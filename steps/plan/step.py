@@ -14,7 +14,7 @@ import pyarrow as pa
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
-from imagekiln.steps.plan.batch_sizes import load_tuning, tuning_key
+from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import choose_existing_runs, freeze_existing_runs
 from imagekiln.steps.plan.input_files import input_fingerprint, read_input_files
@@ -58,8 +58,8 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
     with tempfile.TemporaryDirectory(prefix="imagekiln-plan-") as folder:
         scratch = Path(folder)
         files = read_input_files(job, scratch)
-        tuning = load_tuning(job, model.facts)
-        keys = (input_fingerprint(files), model.digest, tuning_key(job, model.facts, tuning, files))
+        tuning = load_tuning(job, model.facts, files)
+        keys = (input_fingerprint(files), model.digest, tuning.key)
         run_id = job.run_id or derive_run_id(job, *keys)
         store = _open_run_store(job, run_id)
         adopted = _adopt_plan(store, job, model)

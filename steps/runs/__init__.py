@@ -1,4 +1,6 @@
-"""What a run is on disk: keys, schemas, plan.json, shards, parts in three formats, statistics, rounds, the image index.
+"""A run as it is stored: keys, schemas, plan, shards, parts in three formats, statistics, rounds.
 
-Imports `models`, `imaging` and what is below them.
+Others mostly take `plan.Plan` and `load_plan`, `shard.read_shard`, `formats.format_of`, the
+vocabulary of one image in `image`, and the names of objects in `keys`. Imports `models`, `imaging`
+and what these stand on.
 """

@@ -1,50 +1,77 @@
-"""The formats that a job chooses from: how the images of a part are laid down, found and read back."""
+"""The output formats that a job chooses from: how a part's images are stored and read back.
+
+Each format is a module here, with a class that satisfies `PartFormat` and a packed part that
+satisfies `PackedPart`. To add one:
+
+1. Name it in `Job.format` (`steps/job/job.py`).
+2. Write `<name>_format.py` beside the others. Make each object's key in `keys.py`. Write the object
+   named by the part's `key` last: it commits the part, and lists its rows and outcomes as
+   `parts.py` lays down, so that the manifest, `verify` and `retry` need to know nothing else.
+3. List the class in `PART_FORMATS`.
+4. Say in `steps/aggregate/card.py` how readers load it, and in
+   `steps/aggregate/report/page.py` what the report calls it.
+5. Add it to the formats in `tests/steps/runs/test_formats.py` (killed writers, two writers, damage)
+   and `test_readers.py` (the tools that people read it with).
+"""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import pyarrow as pa
 
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.runs.files_format import FilesFormat, imagefolder_metadata
+from imagekiln.steps.runs.files_format import FilesFormat
 from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.integrity import CheckResult
 from imagekiln.steps.runs.parquet_format import ParquetFormat
 from imagekiln.steps.runs.parts import Part
-from imagekiln.steps.runs.readback import CheckResult
-from imagekiln.steps.runs.shard import CHECKERS
 from imagekiln.steps.runs.webdataset_format import WebDatasetFormat
 from imagekiln.steps.storage.store import Store
 
+RECOVERY_THREADS = 8
+
 
 class PackedPart(Protocol):
-    """A part ready to be committed."""
+    """A part with its images, ready to be committed."""
 
     @property
     def part(self) -> Part:
         """The part as it was planned."""
 
     def commit(self, store: Store) -> None:
-        """Write what the part is made of, its commit last; the first writer of each object wins.
+        """Write the part's objects, the one that commits it last. The first writer of each wins.
 
-        Raises BadInput where an object is there that is of another plan, or damaged.
+        Raises BadInput where an object exists that belongs to another plan, or is damaged.
         """
 
 
 class PartFormat(Protocol):
-    """A layout of parts. In each, one Parquet object, the part's `key`, says that the part is there, and of what."""
+    """How the parts of a job are stored."""
+
+    has_metadata_tables: ClassVar[bool]
+    """Whether readers of the format need tables beside the images."""
+
+    def commit_key(self, shard_number: int, part_number: int) -> str:
+        """The key of the object that commits a part."""
 
     def pack(self, part: Part, images: Sequence[EncodedImage]) -> PackedPart:
-        """The part with these images, which may come in any order. The same images give the same bytes."""
+        """Pack a part's images, in any order. The same images give the same bytes."""
 
     def recover(self, store: Store, part: Part) -> bool:
-        """Commit a part whose images are all there already; False where any is not. Raises as commit does."""
+        """Commit a part whose images were all stored by a writer that was killed.
+
+        False where an image is missing. Raises as `commit` does.
+        """
 
     def object_keys(self, part: Part) -> list[str]:
-        """The object in which the bytes of each image lie, in the order of the rows."""
+        """The key of the object that holds each image, in the order of the rows."""
 
     def check(self, store: Store, part: Part) -> CheckResult:
-        """Read the part whole, and decode each of its images. Raises TryAgain where storage fails."""
+        """Read the whole part, and decode each of its images. Raises TryAgain."""
+
+    def metadata_tables(self, manifest: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """The tables beside a shard's images, each with its key, from the shard's manifest."""
 
 
 PART_FORMATS: dict[str, type[ParquetFormat | WebDatasetFormat | FilesFormat]] = {
@@ -54,23 +81,23 @@ PART_FORMATS: dict[str, type[ParquetFormat | WebDatasetFormat | FilesFormat]] = 
 }
 
 
-def recover_parts(store: Store, layout: PartFormat, missing: Sequence[Part]) -> list[Part]:
-    """Those of the missing parts that must be made: where nothing but the commit was, it is there now."""
-    with ThreadPoolExecutor(CHECKERS) as pool:
-        adopted = list(pool.map(lambda part: layout.recover(store, part), missing))
-    return [part for part, made in zip(missing, adopted, strict=True) if not made]
-
-
-def has_metadata_tables(job: Job) -> bool:
-    """Whether readers of the job's format want tables beside the images."""
-    return job.format == "files"
-
-
-def metadata_tables(job: Job, manifest: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-    """Tables beside the images of a shard that readers of the format want, each with its key, from its manifest."""
-    return imagefolder_metadata(manifest) if has_metadata_tables(job) else iter(())
-
-
 def format_of(job: Job) -> PartFormat:
     """The format of a job's parts."""
     return PART_FORMATS[job.format](job.encoding)
+
+
+def recover_parts(store: Store, layout: PartFormat, missing: Sequence[Part]) -> list[Part]:
+    """Commit those of the missing parts whose images are all stored; return the others."""
+    with ThreadPoolExecutor(RECOVERY_THREADS) as pool:
+        recovered = list(pool.map(lambda part: layout.recover(store, part), missing))
+    return [part for part, is_recovered in zip(missing, recovered, strict=True) if not is_recovered]
+
+
+def has_metadata_tables(job: Job) -> bool:
+    """Whether readers of the job's format need tables beside the images."""
+    return format_of(job).has_metadata_tables
+
+
+def metadata_tables(job: Job, manifest: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+    """The tables beside a shard's images, each with its key, from the shard's manifest."""
+    return format_of(job).metadata_tables(manifest)

@@ -1,9 +1,9 @@
-"""Image rows as a shard lists them, and the batches they are made in."""
+"""One image, as it is planned, drawn and encoded, and the batches that images are drawn in."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -12,40 +12,16 @@ from imagekiln.steps.imaging.measures import ImageMeasures
 from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS as INPUT_IMAGE_COLUMNS
 
 ID_COLUMNS = ("image_id", "id", "image_index")
-
-
-@dataclass(frozen=True, slots=True)
-class BatchShape:
-    """What all images of a batch have in common. Sizes are in pixels; `pictures` are the columns that are not null."""
-
-    width: int
-    height: int
-    steps: int
-    guidance: float
-    sampler: str
-    loras: str | None = None
-    strength: float | None = None
-    input_images: tuple[str, ...] = ()
-
-
 ImageStatus = Literal["ok", "blank", "filtered", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class DrawnImage:
-    """What the denoiser gave for one row: RGB uint8 (height, width, 3), or the reason why there is none."""
-
-    index_in_part: int
-    rgb: RGB | None
-    status: ImageStatus = "ok"
-    error: str | None = None
+MISSING_STATUS = "missing"  # in the manifest: a planned image that is in no part
 
 
 @dataclass(frozen=True, slots=True)
 class ImageParameters:
-    """Everything of one image that decides its pixels, but for the model.
+    """Everything that decides the pixels of one image, apart from the model. Sizes are in pixels.
 
-    `loras` is canonical text such as "style:0.8,detail:0.5". The pictures are the SHA-256 of their files.
+    `loras` is canonical text such as "style:0.8,detail:0.5". Input images are named by the SHA-256
+    of their files.
     """
 
     prompt: str
@@ -66,7 +42,7 @@ class ImageParameters:
 
 @dataclass(frozen=True, slots=True)
 class ImageRow:
-    """One image to make. `place` is its place in the part; `id` is that of the input's row, where it has one."""
+    """One image to make. `id` is the prompt row's own id, where the input has such a column."""
 
     index_in_part: int
     image_id: str
@@ -75,43 +51,36 @@ class ImageRow:
     image_index: int = 0
 
 
-def image_rows(table: pa.Table) -> list[ImageRow]:
-    """The image rows of one part's slice of a shard."""
-    there = set(table.column_names)  # an older plan lacks columns, as if they were null
-    columns = {
-        name: table[name].to_pylist() if name in there else [None] * table.num_rows
-        for name in (*ID_COLUMNS, *ImageParameters.__slots__)
-    }
-    pixels = [
-        ImageParameters(*values)
-        for values in zip(*(columns[name] for name in ImageParameters.__slots__), strict=True)
-    ]
-    each = zip(columns["image_id"], pixels, columns["id"], columns["image_index"], strict=True)
-    return [ImageRow(place, *values) for place, values in enumerate(each)]
+@dataclass(frozen=True, slots=True)
+class BatchShape:
+    """What all images of a batch have in common. Sizes are in pixels.
+
+    `input_images` are the columns of input images that are not null.
+    """
+
+    width: int
+    height: int
+    steps: int
+    guidance: float
+    sampler: str
+    loras: str | None = None
+    strength: float | None = None
+    input_images: tuple[str, ...] = ()
 
 
-def batch_shape(row: ImageRow) -> BatchShape:
-    """The shape of the batch that a row belongs to."""
-    pixels = row.parameters
-    pictures = tuple(name for name in INPUT_IMAGE_COLUMNS if getattr(pixels, name) is not None)
-    return BatchShape(pixels.width, pixels.height, pixels.steps, pixels.guidance, pixels.sampler,
-                 pixels.loras, pixels.strength, pictures)  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class DrawnImage:
+    """What the denoiser made of one row: RGB uint8 (height, width, 3), or why there is none."""
 
-
-def group_by_shape(rows: Sequence[ImageRow]) -> Iterator[list[ImageRow]]:
-    """Runs of neighbours that may share a batch."""
-    for _, run in groupby(rows, batch_shape):
-        yield list(run)
-
-
-def pad_rows(rows: Sequence[ImageRow], size: int) -> list[ImageRow]:
-    """Rows filled up to a batch of `size` with the last of them: another shape would give other bytes."""
-    return [*rows, *[rows[-1]] * (size - len(rows))]
+    index_in_part: int
+    rgb: RGB | None
+    status: ImageStatus = "ok"
+    error: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ImageQuality:
-    """The gates that marked an image, what the user's checks gave as reasons, and what was measured."""
+    """The gates that an image failed, the reasons that the user's checks gave, and its measures."""
 
     failed_gates: tuple[str, ...]
     reason: str | None
@@ -120,9 +89,9 @@ class ImageQuality:
 
 @dataclass(frozen=True, slots=True)
 class EncodedImage:
-    """One image as it will be stored. Bytes, hashes and what the gates found are there where the status is ok.
+    """One image as it will be stored. Content, hashes and quality are set where the status is ok.
 
-    `pixels_sha256` is of the pixels as they were drawn, and `suffix` ends the name of such a file.
+    `pixels_sha256` is the hash of the pixels before encoding. `suffix` is the file's, with its dot.
     """
 
     index_in_part: int
@@ -135,4 +104,52 @@ class EncodedImage:
     quality: ImageQuality | None = None
 
 
-MISSING_STATUS = "missing"  # the status of an image that is unaccounted for
+def image_rows(table: pa.Table) -> list[ImageRow]:
+    """The image rows in one part's slice of a shard."""
+    parameters = [
+        ImageParameters(*values)
+        for values in zip(*_columns(table, ImageParameters.__slots__), strict=True)
+    ]
+    image_ids, ids, image_indexes = _columns(table, ID_COLUMNS)
+    rows = zip(image_ids, parameters, ids, image_indexes, strict=True)
+    return [ImageRow(index, *values) for index, values in enumerate(rows)]
+
+
+def batch_shape(row: ImageRow) -> BatchShape:
+    """The shape of the batches that a row can be drawn in."""
+    parameters = row.parameters
+    return BatchShape(
+        width=parameters.width,
+        height=parameters.height,
+        steps=parameters.steps,
+        guidance=parameters.guidance,
+        sampler=parameters.sampler,
+        loras=parameters.loras,
+        strength=parameters.strength,
+        input_images=tuple(
+            name for name in INPUT_IMAGE_COLUMNS if getattr(parameters, name) is not None
+        ),
+    )
+
+
+def group_by_shape(rows: Sequence[ImageRow]) -> Iterator[list[ImageRow]]:
+    """Consecutive rows of one shape: those that can share a batch."""
+    for _, run in groupby(rows, batch_shape):
+        yield list(run)
+
+
+def pad_rows(rows: Sequence[ImageRow], size: int) -> list[ImageRow]:
+    """Rows filled up to a batch of `size` with the last one.
+
+    A batch of another size gives other bytes for the same rows.
+    """
+    padding = [rows[-1]] * (size - len(rows))
+    return [*rows, *padding]
+
+
+def _columns(table: pa.Table, names: Sequence[str]) -> list[list[Any]]:
+    # Columns that the plan of an older version lacks are null.
+    return [
+        table[name].to_pylist() if name in table.column_names else [None] * table.num_rows
+        for name in names
+    ]

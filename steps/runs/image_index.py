@@ -1,7 +1,8 @@
-"""Which images a run holds: the ids of those that are ok, as an index beside the manifest that later plans look into.
+"""The image index of a run: the ids of its images that are ok, in chunks beside the manifest.
 
-It lies in pieces of some megabytes, each a range of ids and sorted, so that memory is flat for any number of them.
-How many pieces there are follows from the plan, and each says it.
+Later plans match their own ids with it, to omit images that exist. Each chunk has a few megabytes,
+covers an equal range of ids and is sorted, so that memory stays flat for any number of images. The
+number of chunks follows from the plan, and is in the metadata of each.
 """
 
 import tempfile
@@ -24,97 +25,102 @@ from imagekiln.steps.storage.store import Store
 ID_DTYPE = np.dtype("S16")
 ID_RECORD_DTYPE = np.dtype([("id", ID_DTYPE)])
 NUMBERED_ID_DTYPE = np.dtype([("id", ID_DTYPE), ("number", np.int64)])
-BUFFER_RECORDS = 2**19  # records that wait in memory for their files
 IdArray = npt.NDArray[np.bytes_]
 RecordArray = npt.NDArray[Any]  # of a type with the field `id`
+
+BUFFER_RECORDS = 2**19  # held in memory before they are written to the bucket files
+IDS_PER_CHUNK = 2**19  # 8 MiB
+MAX_CHUNKS = 100_000
+ID_COLUMN = "image_id"
+IMAGE_INDEX_SCHEMA = pa.schema([pa.field(ID_COLUMN, pa.binary(ID_DTYPE.itemsize))])
+CHUNK_COUNT_METADATA = b"imagekiln.pieces"
 
 
 def ids_from_hex(column: pa.Array | pa.ChunkedArray) -> IdArray:
     """The ids in a column of 32 hexadecimal digits each."""
     texts = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    joined = pc.binary_join(pa.ListArray.from_arrays([0, len(texts)], texts), "")[0].as_py()
-    return np.frombuffer(bytes.fromhex(joined), ID_DTYPE)
+    whole_column = pa.ListArray.from_arrays([0, len(texts)], texts)
+    digits = pc.binary_join(whole_column, "")[0].as_py()
+    return np.frombuffer(bytes.fromhex(digits), ID_DTYPE)
 
 
 def ids_from_bytes(column: pa.Array) -> IdArray:
     """The ids in a column of 16 bytes each, without a null."""
     fixed = column.cast(pa.binary(ID_DTYPE.itemsize))
-    return np.frombuffer(
-        fixed.buffers()[1] or b"", ID_DTYPE, len(fixed), fixed.offset * ID_DTYPE.itemsize
-    )
+    content = fixed.buffers()[1] or b""
+    return np.frombuffer(content, ID_DTYPE, len(fixed), fixed.offset * ID_DTYPE.itemsize)
 
 
 def bucket_numbers(ids: IdArray, count: int) -> npt.NDArray[np.uint64]:
     """Which of `count` equal ranges each id falls into."""
-    leading = np.ascontiguousarray(ids).view(">u4")[::4].astype(np.uint64)
-    return leading * np.uint64(count) >> np.uint64(32)
+    leading_32_bits = np.ascontiguousarray(ids).view(">u4")[::4].astype(np.uint64)
+    return leading_32_bits * np.uint64(count) >> np.uint64(32)
 
 
-def overlapping_buckets(bucket: int, count: int, others: int) -> range:
-    """Which of `others` equal ranges share ids with one of `count`."""
-    return range(bucket * others // count, -(-(bucket + 1) * others // count))
+def overlapping_buckets(bucket: int, count: int, other_count: int) -> range:
+    """Which of `other_count` equal ranges share ids with one of `count`."""
+    first = bucket * other_count // count
+    end = -(-(bucket + 1) * other_count // count)
+    return range(first, end)
 
 
 class IdBuckets:
-    """Records with an id, in as many files as there are to be buckets. Fill it, then read each bucket."""
+    """Records distributed by id over files, one for each range. Fill it, then read each bucket."""
 
-    def __init__(self, folder: Path, count: int, kind: np.dtype[Any]) -> None:
-        """Begin empty. `folder` must be there, for no one else, with room for all records."""
+    def __init__(self, folder: Path, count: int, dtype: np.dtype[Any]) -> None:
+        """Start empty. The folder must exist, be empty, and have room for all records."""
         self.count = count
         self._folder = folder
-        self._kind = kind
-        self._waiting: list[RecordArray] = []
+        self._dtype = dtype
+        self._pending: list[RecordArray] = []
 
     def add(self, records: RecordArray) -> None:
-        """Take some records of the buckets' type. Raises TryAgain where the disk is full."""
-        self._waiting.append(records)
-        if sum(map(len, self._waiting)) >= BUFFER_RECORDS:
-            self._distribute()
+        """Add records of the buckets' type. Raises TryAgain where the disk is full."""
+        self._pending.append(records)
+        if sum(map(len, self._pending)) >= BUFFER_RECORDS:
+            self._flush()
 
     def read(self, number: int) -> RecordArray:
-        """One bucket, sorted by id."""
-        self._distribute()
+        """One bucket, sorted by id. Raises TryAgain where the disk is full."""
+        self._flush()
         path = self._path(number)
         with translate_errors(str(path)):
-            records = np.fromfile(path, self._kind) if path.exists() else np.empty(0, self._kind)
+            records = np.fromfile(path, self._dtype) if path.exists() else self._no_records()
         return records[np.argsort(records["id"])]
 
-    def _distribute(self) -> None:
-        records = np.concatenate([np.empty(0, self._kind), *self._waiting])
-        self._waiting.clear()
-        places = bucket_numbers(records["id"], self.count)
-        order = np.argsort(places, kind="stable")
-        there, starts = np.unique(places[order], return_index=True)
-        for number, piece in (
-            zip(there, np.split(records[order], starts[1:]), strict=True) if len(there) else ()
-        ):
-            with translate_errors(str(self._path(number))), self._path(number).open("ab") as file:
-                file.write(piece.tobytes())
+    def _flush(self) -> None:
+        records = np.concatenate([self._no_records(), *self._pending])
+        self._pending.clear()
+        if not len(records):
+            return
+        buckets = bucket_numbers(records["id"], self.count)
+        order = np.argsort(buckets, kind="stable")
+        numbers, starts = np.unique(buckets[order], return_index=True)
+        chunks = np.split(records[order], starts[1:])
+        for number, chunk in zip(numbers, chunks, strict=True):
+            path = self._path(number)
+            with translate_errors(str(path)), path.open("ab") as file:
+                file.write(chunk.tobytes())
+
+    def _no_records(self) -> RecordArray:
+        return np.empty(0, self._dtype)
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:05d}"
 
 
-IDS_PER_CHUNK = 2**19  # 8 MiB
-ID_COLUMN = "image_id"
-CHUNK_COUNT_METADATA = b"imagekiln.pieces"
-MAX_CHUNKS = 100_000
-IMAGE_INDEX_SCHEMA = pa.schema([pa.field(ID_COLUMN, pa.binary(ID_DTYPE.itemsize))])
-
-
 class ImageIndexWriter:
-    """The index of one run while it is made. Use it in a `with` block, which tidies up the disk."""
+    """Writes the index of one run. Use it in a `with` block, which deletes its working files."""
 
     def __init__(self, store: Store, planned: int) -> None:
-        """Take the run's folder, and the number of its planned images."""
+        """Start empty, for a run in `store` with this number of planned images."""
+        chunk_count = max(1, -(-planned // IDS_PER_CHUNK))
         self._store = store
         self._folder = tempfile.TemporaryDirectory(prefix="imagekiln-ids-")
-        self._buckets = IdBuckets(
-            Path(self._folder.name), max(1, -(-planned // IDS_PER_CHUNK)), ID_RECORD_DTYPE
-        )
+        self._buckets = IdBuckets(Path(self._folder.name), chunk_count, ID_RECORD_DTYPE)
 
     def __enter__(self) -> "ImageIndexWriter":
-        """Begin with no image."""
+        """The writer itself."""
         return self
 
     def __exit__(
@@ -127,40 +133,42 @@ class ImageIndexWriter:
         self._folder.cleanup()
 
     def add(self, manifest: pa.Table) -> None:
-        """Take the images of one shard. Raises TryAgain where the disk is full."""
-        good = manifest.filter(pc.equal(manifest["status"], "ok"))
-        self._buckets.add(ids_from_hex(good[ID_COLUMN]).view(ID_RECORD_DTYPE))
+        """Add the images of one shard. Raises TryAgain where the disk is full."""
+        images = manifest.filter(pc.equal(manifest["status"], "ok"))
+        self._buckets.add(ids_from_hex(images[ID_COLUMN]).view(ID_RECORD_DTYPE))
 
     def write(self) -> None:
-        """Write the index, over one that was there."""
-        for number in range(self._buckets.count):
+        """Write the index, over an earlier one."""
+        count = self._buckets.count
+        for number in range(count):
             ids = np.ascontiguousarray(self._buckets.read(number)["id"])
-            self._store.replace(image_ids_key(number), _chunk_to_parquet(ids, self._buckets.count))
+            self._store.replace(image_ids_key(number), _chunk_to_parquet(ids, count))
 
 
 def read_index_chunk(store: Store, number: int) -> tuple[IdArray, int]:
-    """One piece of a run's index, and how many there are. Raises BadInput where there is none or it is damaged."""
+    """One chunk of a run's index, and the number of chunks.
+
+    Raises BadInput where the chunk is missing or damaged.
+    """
     where = store.uri_of(image_ids_key(number))
     try:
         table = read_table(store, image_ids_key(number))
     except Missing as error:
         raise BadInput(
-            f"{where}: is not there, so nobody knows what the run holds. Aggregate it again."
+            f"{where}: is missing, so it is unknown which images the run holds. "
+            "Aggregate the run again."
         ) from error
-    told = (table.schema.metadata or {}).get(CHUNK_COUNT_METADATA, b"")
-    pieces = int(told) if told.isdigit() else 0
-    if (
-        table.schema != IMAGE_INDEX_SCHEMA
-        or table[ID_COLUMN].null_count
-        or not number < pieces <= MAX_CHUNKS
-    ):
-        raise BadInput(f"{where}: is no piece of an index. Aggregate the run again.")
-    return ids_from_bytes(table[ID_COLUMN].combine_chunks()), pieces
+    chunk_count = _chunk_count(table.schema)
+    is_chunk = table.schema == IMAGE_INDEX_SCHEMA and not table[ID_COLUMN].null_count
+    if not is_chunk or not number < chunk_count <= MAX_CHUNKS:
+        raise BadInput(f"{where}: is not a chunk of an image index. Aggregate the run again.")
+    return ids_from_bytes(table[ID_COLUMN].combine_chunks()), chunk_count
 
 
 def iter_index_chunks(store: Store) -> Iterator[IdArray]:
-    """Every piece of a run's index, in order."""
-    number, count = 0, 1
+    """Every chunk of a run's index, in order. Raises BadInput."""
+    number = 0
+    count = 1
     while number < count:
         ids, count = read_index_chunk(store, number)
         yield ids
@@ -168,13 +176,18 @@ def iter_index_chunks(store: Store) -> Iterator[IdArray]:
 
 
 def count_indexed_images(store: Store) -> int:
-    """How many images a run holds, as its index has it."""
+    """How many images a run's index lists. Raises BadInput."""
     return sum(map(len, iter_index_chunks(store)))
 
 
-def _chunk_to_parquet(ids: IdArray, pieces: int) -> bytes:
-    column = pa.FixedSizeBinaryArray.from_buffers(
-        IMAGE_INDEX_SCHEMA.field(ID_COLUMN).type, len(ids), [None, pa.py_buffer(ids)]
-    )
-    schema = IMAGE_INDEX_SCHEMA.with_metadata({CHUNK_COUNT_METADATA: str(pieces).encode()})
+def _chunk_count(schema: pa.Schema) -> int:
+    digits = (schema.metadata or {}).get(CHUNK_COUNT_METADATA, b"")
+    return int(digits) if digits.isdigit() else 0
+
+
+def _chunk_to_parquet(ids: IdArray, chunk_count: int) -> bytes:
+    kind = IMAGE_INDEX_SCHEMA.field(ID_COLUMN).type
+    column = pa.FixedSizeBinaryArray.from_buffers(kind, len(ids), [None, pa.py_buffer(ids)])
+    metadata = {CHUNK_COUNT_METADATA: str(chunk_count).encode()}
+    schema = IMAGE_INDEX_SCHEMA.with_metadata(metadata)
     return to_parquet(pa.Table.from_arrays([column], schema=schema))

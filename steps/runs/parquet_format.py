@@ -1,7 +1,15 @@
-"""The format `parquet`: a part is one Parquet object with its images in it, and that is all."""
+"""The format `parquet`: a part is one Parquet object that holds its images.
 
-from collections.abc import Sequence
+The column `image` comes first and is neither compressed nor dictionary-encoded, so that the bytes
+of each image are contiguous: with the offset and the size in the manifest, one ranged read fetches
+an image without a Parquet reader. The object commits the part, so a killed writer leaves nothing.
+"""
+
+import io
+import json
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,45 +17,58 @@ import pyarrow.parquet as pq
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.output import Encoding, is_lossless
 from imagekiln.steps.runs.image import EncodedImage
-from imagekiln.steps.runs.parts import Part, commit_part, parse_offsets, part_to_parquet
-from imagekiln.steps.runs.readback import (
-    CheckResult,
-    PartRow,
-    check_failure,
-    check_image_bytes,
-    iter_part_rows,
+from imagekiln.steps.runs.integrity import CheckResult, check_failure, check_image_bytes
+from imagekiln.steps.runs.keys import part_key
+from imagekiln.steps.runs.parts import (
+    RECORD_COLUMNS,
+    ImageRecord,
+    Part,
+    commit_part,
+    image_records,
+    join_outcome,
     matches_rows,
+    offsets_metadata,
+    outcome_table,
+    read_offsets,
 )
-from imagekiln.steps.runs.tables import DAMAGE_ERRORS, IMAGE_FIELD, damage_error
+from imagekiln.steps.runs.tables import IMAGE_FIELD, parquet_options, parse_parquet
 from imagekiln.steps.storage.store import Store
 
-LEADING_COLUMNS = (IMAGE_FIELD.name,)
+# Hugging Face datasets reads this to decode the column as images.
+HUGGINGFACE_METADATA = json.dumps({"info": {"features": {"image": {"_type": "Image"}}}})
+IMAGE_LEAVES = ("image.bytes", "image.path")
+CHECK_BATCH_ROWS = 4  # a check holds the bytes of so many images beside those of the part
 
 
 @dataclass(frozen=True, slots=True)
 class PackedParquet:
-    """A part's bytes, ready to be committed."""
+    """A part as one Parquet object."""
 
     part: Part
     content: bytes
 
     def commit(self, store: Store) -> None:
-        """Create the part, or find that another pod made it first. Raises BadInput where it holds other images."""
+        """Create the part, unless another pod already did."""
         commit_part(store, self.part.key, self.part.rows, self.content)
 
 
 @dataclass(frozen=True, slots=True)
 class ParquetFormat:
-    """Parts in Parquet."""
+    """Parts as Parquet objects with their images."""
 
     encoding: Encoding
+    has_metadata_tables: ClassVar[bool] = False
+
+    def commit_key(self, shard_number: int, part_number: int) -> str:
+        """The key of the part itself."""
+        return part_key(shard_number, part_number)
 
     def pack(self, part: Part, images: Sequence[EncodedImage]) -> PackedParquet:
-        """The part with these images."""
+        """Pack a part's images, in any order."""
         return PackedParquet(part, part_to_parquet(part.rows, images))
 
-    def recover(self, store: Store, part: Part) -> bool:  # noqa: ARG002  # as every format
-        """Nothing: the images are the commit."""
+    def recover(self, store: Store, part: Part) -> bool:  # noqa: ARG002  # as in every format
+        """False: without its commit, a part has no images."""
         return False
 
     def object_keys(self, part: Part) -> list[str]:
@@ -55,37 +76,90 @@ class ParquetFormat:
         return [part.key] * part.rows.num_rows
 
     def check(self, store: Store, part: Part) -> CheckResult:
-        """Read the part whole, and decode each of its images. Raises TryAgain where storage fails."""
-        where, images = store.uri_of(part.key), part.rows.num_rows
+        """Read the part, and decode each of its images."""
+        where = store.uri_of(part.key)
+        images = part.rows.num_rows
         try:
-            content = store.read(part.key)
-            offsets = parse_offsets(content, where)
-            with pq.ParquetFile(
-                pa.BufferReader(content), page_checksum_verification=True
-            ) as parquet:
-                if len(offsets) != images or not matches_rows(parquet, part.rows, LEADING_COLUMNS):
-                    return check_failure(f"{where}: holds other images than were planned", images)
-                rows = zip(
-                    iter_part_rows(parquet, LEADING_COLUMNS), offsets.to_pylist(), strict=True
-                )
-                exact = is_lossless(self.encoding)
-                return sum(
-                    (_check_image(row, content, offset, where, exact) for row, offset in rows),
-                    CheckResult(images),
-                )
+            return self._check_content(store.read(part.key), part, where)
         except BadInput as error:
             return check_failure(error, images)
-        except DAMAGE_ERRORS as error:
-            return check_failure(damage_error(where, error), images)
+
+    def metadata_tables(
+        self,
+        manifest: pa.Table,  # noqa: ARG002  # as in every format
+    ) -> Iterator[tuple[str, pa.Table]]:
+        """None: readers find everything in the parts."""
+        return iter(())
+
+    def _check_content(self, content: bytes, part: Part, where: str) -> CheckResult:
+        images = part.rows.num_rows
+        with parse_parquet(content, where) as parquet:
+            offsets = read_offsets(parquet).to_pylist()
+            if len(offsets) != images or not matches_rows(parquet, part.rows, [IMAGE_FIELD]):
+                return check_failure(f"{where}: holds other images than were planned", images)
+            stored = zip(_iter_images(parquet), offsets, strict=True)
+            checks = (
+                self._check_image(record, image, content, offset, where)
+                for (record, image), offset in stored
+            )
+            return sum(checks, CheckResult(images))
+
+    def _check_image(
+        self, record: ImageRecord, image: bytes, content: bytes, offset: int | None, where: str
+    ) -> CheckResult:
+        if record.status != "ok":
+            return CheckResult()
+        if offset is None or record.size is None or image != content[offset : offset + record.size]:
+            return check_failure(f"{where}: image {record.image_id} is not where the footer says")
+        return check_image_bytes(record, image, where, lossless=is_lossless(self.encoding))
 
 
-def _check_image(
-    row: PartRow, part: bytes, offset: int | None, where: str, exact: bool
-) -> CheckResult:
-    if row["status"] != "ok":
-        return CheckResult()
-    image, size = row["image"], row["size"]
-    content = image["bytes"] if isinstance(image, dict) else b""
-    if offset is None or not isinstance(size, int) or content != part[offset : offset + size]:
-        return check_failure(f"{where}: image {row['image_id']} is not where the footer says")
-    return check_image_bytes(row, content, where, exact)
+def part_to_parquet(rows: pa.Table, images: Sequence[EncodedImage]) -> bytes:
+    """A part with its images, in any order. The same rows and images give the same bytes."""
+    ordered = sorted(images, key=lambda image: image.index_in_part)
+    table = _part_table(rows, ordered)
+    sink = io.BytesIO()
+    with pq.ParquetWriter(sink, table.schema, **_part_options(table.schema)) as writer:
+        writer.write_table(table, row_group_size=max(1, table.num_rows))
+        offsets = _find_offsets(sink.getvalue(), ordered)
+        writer.add_key_value_metadata(offsets_metadata(list(offsets)))
+    return sink.getvalue()
+
+
+def _part_table(rows: pa.Table, images: Sequence[EncodedImage]) -> pa.Table:
+    files = [
+        None if image.content is None else {"bytes": image.content, "path": f"{name}{image.suffix}"}
+        for name, image in zip(rows["image_id"].to_pylist(), images, strict=True)
+    ]
+    metadata = join_outcome(rows, outcome_table(images))
+    schema = pa.schema(
+        [IMAGE_FIELD, *metadata.schema], metadata={"huggingface": HUGGINGFACE_METADATA}
+    )
+    columns = [pa.array(files, IMAGE_FIELD.type), *metadata.columns]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def _part_options(schema: pa.Schema) -> dict[str, object]:
+    others = [name for name in schema.names if name != IMAGE_FIELD.name]
+    compression = dict.fromkeys(IMAGE_LEAVES, "none") | dict.fromkeys(others, "zstd")
+    return {**parquet_options(schema), "compression": compression, "write_statistics": others}
+
+
+def _find_offsets(written: bytes, images: Sequence[EncodedImage]) -> Iterator[int | None]:
+    """The offset of each image in what the writer has written so far."""
+    position = 0
+    for image in images:
+        if image.content is None:
+            yield None
+            continue
+        position = written.index(image.content, position)
+        yield position
+        position += len(image.content)
+
+
+def _iter_images(parquet: pq.ParquetFile) -> Iterator[tuple[ImageRecord, bytes]]:
+    columns = [IMAGE_FIELD.name, *RECORD_COLUMNS]
+    for batch in parquet.iter_batches(CHECK_BATCH_ROWS, columns=columns, use_threads=False):
+        images = batch[IMAGE_FIELD.name].to_pylist()
+        for record, image in zip(image_records(batch), images, strict=True):
+            yield record, b"" if image is None else image["bytes"]

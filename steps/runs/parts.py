@@ -1,13 +1,12 @@
-"""A part: the images of one slice of a shard, whose commit is one Parquet object that is there whole or not at all.
+"""Parts: the images of one slice of a shard, committed by one Parquet object, whole or not at all.
 
-In the format `parquet` it holds the images too. Then `image` comes first and is neither compressed nor
-dictionary-encoded, so that each file's bytes lie in one piece: the footer tells where, and one ranged read fetches an
-image without a Parquet reader. In other formats it is the index of images that lie elsewhere.
+That object lists the part's image rows with the outcome of each, and its metadata has the offset at
+which the bytes of each image begin. In the format `parquet` the object holds the images as well; in
+the other formats it is the index of images that lie in objects of their own.
 """
 
-import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,202 +15,161 @@ import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.image import EncodedImage, ImageQuality
-from imagekiln.steps.runs.readback import PartRow, matches_rows
-from imagekiln.steps.runs.tables import (
-    DAMAGE_ERRORS,
-    IMAGE_FIELD,
-    OUTCOME_SCHEMA,
-    damage_error,
-    parquet_options,
-    to_parquet,
-)
-from imagekiln.steps.storage.failures import is_storage_error
+from imagekiln.steps.runs.tables import OUTCOME_SCHEMA, open_parquet, parse_parquet, to_parquet
 from imagekiln.steps.storage.store import Store
 
-
-def quality_columns(found: Sequence[ImageQuality | None]) -> dict[str, list[object]]:
-    """The columns of these images; images that are not ok were not looked at, and have no marks."""
-    return {
-        "marks": [[] if each is None else list(each.failed_gates) for each in found],
-        "marks_reason": [None if each is None else each.reason for each in found],
-        "contrast": [None if each is None else each.measures.contrast for each in found],
-        "saturation": [None if each is None else each.measures.saturation for each in found],
-        "phash": [None if each is None else each.measures.phash for each in found],
-    }
-
-
 OFFSETS_METADATA = b"imagekiln.offsets"
-# What Hugging Face datasets reads to show the column as images.
-HUGGINGFACE_METADATA = json.dumps({"info": {"features": {"image": {"_type": "Image"}}}})
-
-
-@dataclass(frozen=True, slots=True)
-class PartOutcomes:
-    """What a part says of its images, without their bytes: `image_id`, the outcome's columns, and offsets."""
-
-    table: pa.Table
-    offsets: pa.Array
-
-
-def part_to_parquet(rows: pa.Table, images: Sequence[EncodedImage]) -> bytes:
-    """The part of these image rows with their images. The same rows and images give the same bytes."""
-    table = _part_table(rows, images)
-    sink = io.BytesIO()
-    with pq.ParquetWriter(sink, table.schema, **_part_options(table.schema)) as writer:
-        writer.write_table(table, row_group_size=max(1, table.num_rows))
-        offsets = list(_find_offsets(sink.getvalue(), images))
-        writer.add_key_value_metadata({OFFSETS_METADATA.decode(): json.dumps(offsets)})
-    return sink.getvalue()
-
-
-def index_to_parquet(rows: pa.Table, outcome: pa.Table, offsets: Sequence[int | None]) -> bytes:
-    """The part of these image rows without their images, which begin at `offsets` in objects of their own."""
-    table = join_outcome(rows, outcome).replace_schema_metadata(
-        {OFFSETS_METADATA.decode(): json.dumps(list(offsets))}
-    )
-    return to_parquet(table)
-
-
-def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:
-    """All that there is to say of images: their rows and, in the same order, what became of them."""
-    return pa.Table.from_arrays(
-        [*rows.columns, *outcome.columns], schema=pa.schema([*rows.schema, *outcome.schema])
-    )
-
-
-def outcome_table(images: Sequence[EncodedImage]) -> pa.Table:
-    """What became of the images, in the order of their rows."""
-    ordered = sorted(images, key=lambda image: image.index_in_part)
-    values = {
-        "status": [image.status for image in ordered],
-        "error": [image.error for image in ordered],
-        "size": [None if image.content is None else len(image.content) for image in ordered],
-        "sha256": [image.sha256 for image in ordered],
-        "pixels_sha256": [image.pixels_sha256 for image in ordered],
-        **quality_columns([image.quality for image in ordered]),
-    }
-    return pa.table(values, schema=OUTCOME_SCHEMA)
-
-
-def commit_part(store: Store, key: str, rows: pa.Table, content: bytes) -> None:
-    """Create the part, or find that another pod made it first. Raises BadInput where it holds other images."""
-    if not store.create(key, content):
-        check_part(store, key, rows)
-
-
-def check_part(store: Store, key: str, rows: pa.Table) -> None:
-    """Make sure that the part which is there holds the images of these rows. Raises BadInput."""
-    require_same_images(store.uri_of(key), read_outcomes(store, key, ["image_id"]), rows)
-
-
-def require_same_images(where: str, there: PartOutcomes, rows: pa.Table) -> None:
-    """Raise BadInput unless the part holds exactly the images of these rows."""
-    if there.table["image_id"].combine_chunks() != rows["image_id"].combine_chunks():
-        raise BadInput(
-            f"{where}: holds the images of another plan. Choose another run_id or output."
-        )
-
-
-def read_outcomes(store: Store, key: str, columns: Sequence[str]) -> PartOutcomes:
-    """Read a part's metadata and none of its images. Raises Missing, or BadInput where it is damaged."""
-    with store.open(key) as file:
-        try:
-            parquet = pq.ParquetFile(file, page_checksum_verification=True)
-            table = parquet.read(columns=list(columns), use_threads=False)
-            there = _offsets_from_footer(parquet)
-        except (*DAMAGE_ERRORS, KeyError) as error:
-            if is_storage_error(error):
-                raise
-            raise damage_error(store.uri_of(key), error) from error
-    return PartOutcomes(table, there)
-
-
-def parse_offsets(content: bytes, where: str) -> pa.Array:
-    """Where each image's bytes begin in a part that was read whole; null where there is none. Raises BadInput."""
-    try:
-        with pq.ParquetFile(pa.BufferReader(content)) as parquet:
-            return _offsets_from_footer(parquet)
-    except (*DAMAGE_ERRORS, KeyError) as error:
-        raise damage_error(where, error) from error
-
-
-def _offsets_from_footer(parquet: pq.ParquetFile) -> pa.Array:
-    told = json.loads((parquet.metadata.metadata or {})[OFFSETS_METADATA])
-    places = np.array([-1 if offset is None else offset for offset in told], np.int64)
-    return pa.array(
-        places, mask=places < 0
-    )  # of a list with a None, each would look for pandas, for milliseconds
-
-
-def _part_table(rows: pa.Table, images: Sequence[EncodedImage]) -> pa.Table:
-    ordered = sorted(images, key=lambda image: image.index_in_part)
-    names = rows["image_id"].to_pylist()
-    files = [
-        None if image.content is None else {"bytes": image.content, "path": f"{name}{image.suffix}"}
-        for name, image in zip(names, ordered, strict=True)
-    ]
-    said = join_outcome(rows, outcome_table(images))
-    schema = pa.schema([IMAGE_FIELD, *said.schema], metadata={"huggingface": HUGGINGFACE_METADATA})
-    return pa.Table.from_arrays([pa.array(files, IMAGE_FIELD.type), *said.columns], schema=schema)
-
-
-def _part_options(schema: pa.Schema) -> dict[str, object]:
-    plain = {"image.bytes", "image.path"}
-    others = [name for name in schema.names if name != IMAGE_FIELD.name]
-    return {
-        **parquet_options(schema),
-        "compression": {**dict.fromkeys(plain, "none"), **dict.fromkeys(others, "zstd")},
-        "write_statistics": others,
-    }
-
-
-def _find_offsets(written: bytes, images: Sequence[EncodedImage]) -> Iterator[int | None]:
-    """Where each image's bytes begin in what was written so far."""
-    position = 0
-    for image in sorted(images, key=lambda image: image.index_in_part):
-        if image.content is None:
-            yield None
-            continue
-        position = written.index(image.content, position)
-        yield position
-        position += len(image.content)
-
-
-@dataclass(frozen=True, slots=True)
-class PartIndex:
-    """What a part says of its images: the plan's columns, what became of each, and where its bytes begin."""
-
-    table: pa.Table
-    offsets: list[int | None]
-
-    @property
-    def rows(self) -> list[PartRow]:
-        """What is told of each image."""
-        rows: list[PartRow] = self.table.select(
-            ["image_id", "width", "height", *OUTCOME_SCHEMA.names]
-        ).to_pylist()
-        return rows
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part to be: the name of the object whose presence says that it is there, and its image rows."""
+    """A planned part: the key of the object that commits it, and its image rows."""
 
     key: str
     rows: pa.Table
 
 
-def parse_part_index(content: bytes, part: Part, where: str) -> PartIndex:
-    """The index in these bytes. Raises BadInput where it is damaged, or not of this part's rows."""
-    offsets = parse_offsets(content, where).to_pylist()
-    try:
-        with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as parquet:
-            if len(offsets) == part.rows.num_rows and matches_rows(parquet, part.rows):
-                return PartIndex(
-                    parquet.read(use_threads=False).replace_schema_metadata(None), offsets
-                )
-    except DAMAGE_ERRORS as error:
-        raise damage_error(where, error) from error
+@dataclass(frozen=True, slots=True)
+class PartOutcomes:
+    """What a part records of its images, in the order of their rows, without their bytes.
+
+    An offset is null where there is no image.
+    """
+
+    table: pa.Table
+    offsets: pa.Array
+
+
+@dataclass(frozen=True, slots=True)
+class ImageRecord:
+    """What a part records of one image. `width` and `height` are in pixels, `size` is in bytes."""
+
+    image_id: str
+    width: int
+    height: int
+    status: str
+    size: int | None
+    sha256: str | None
+    pixels_sha256: str | None
+
+
+RECORD_COLUMNS = ImageRecord.__slots__
+
+
+def outcome_table(images: Sequence[EncodedImage]) -> pa.Table:
+    """The outcomes of a part's images, in the order of their rows."""
+    ordered = sorted(images, key=lambda image: image.index_in_part)
+    columns = {
+        "status": [image.status for image in ordered],
+        "error": [image.error for image in ordered],
+        "size": [None if image.content is None else len(image.content) for image in ordered],
+        "sha256": [image.sha256 for image in ordered],
+        "pixels_sha256": [image.pixels_sha256 for image in ordered],
+        **_quality_columns([image.quality for image in ordered]),
+    }
+    return pa.table(columns, schema=OUTCOME_SCHEMA)
+
+
+def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:
+    """Image rows side by side with their outcomes."""
+    schema = pa.schema([*rows.schema, *outcome.schema])
+    return pa.Table.from_arrays([*rows.columns, *outcome.columns], schema=schema)
+
+
+def image_records(table: pa.Table | pa.RecordBatch) -> list[ImageRecord]:
+    """The records in a table that has at least their columns."""
+    return [ImageRecord(**values) for values in table.select(list(RECORD_COLUMNS)).to_pylist()]
+
+
+def offsets_metadata(offsets: Sequence[int | None]) -> dict[str, str]:
+    """The offsets of a part's images as metadata of its Parquet object."""
+    return {OFFSETS_METADATA.decode(): json.dumps(list(offsets))}
+
+
+def read_offsets(parquet: pq.ParquetFile) -> pa.Array:
+    """The offsets in the metadata of a part; null where there is no image. Raises KeyError."""
+    metadata = parquet.metadata.metadata or {}
+    offsets = json.loads(metadata[OFFSETS_METADATA])
+    # `pa.array` of a list with a None looks for pandas first, which takes milliseconds.
+    numbers = np.array([-1 if offset is None else offset for offset in offsets], np.int64)
+    return pa.array(numbers, mask=numbers < 0)
+
+
+def matches_rows(parquet: pq.ParquetFile, rows: pa.Table, leading: Sequence[pa.Field] = ()) -> bool:
+    """Whether a part has the columns that were planned, and these rows in them.
+
+    `leading` are the columns that its format puts before those of the rows.
+    """
+    schema = pa.schema([*leading, *rows.schema, *OUTCOME_SCHEMA])
+    if not parquet.schema_arrow.equals(schema):
+        return False
+    stored = parquet.read(columns=rows.column_names, use_threads=False)
+    return bool(stored.equals(rows))
+
+
+def index_to_parquet(rows: pa.Table, outcome: pa.Table, offsets: Sequence[int | None]) -> bytes:
+    """A part's index: its rows and outcomes, and where each image begins in its object."""
+    table = join_outcome(rows, outcome)
+    return to_parquet(table.replace_schema_metadata(offsets_metadata(offsets)))
+
+
+def parse_part_index(content: bytes, part: Part, where: str) -> PartOutcomes:
+    """The index in these bytes, with all columns.
+
+    Raises BadInput where it is damaged, or its rows are not those of the part.
+    """
+    with parse_parquet(content, where) as parquet:
+        offsets = read_offsets(parquet)
+        if len(offsets) == part.rows.num_rows and matches_rows(parquet, part.rows):
+            table = parquet.read(use_threads=False)
+            return PartOutcomes(table.replace_schema_metadata(None), offsets)
     raise BadInput(
         f"{where}: holds other images than were planned. Choose another run_id or output."
     )
+
+
+def read_outcomes(store: Store, key: str, columns: Sequence[str]) -> PartOutcomes:
+    """Read columns of a part and none of its images.
+
+    Raises Missing, or BadInput where the part is damaged.
+    """
+    with open_parquet(store, key) as parquet:
+        table = parquet.read(columns=list(columns), use_threads=False)
+        return PartOutcomes(table, read_offsets(parquet))
+
+
+def commit_part(store: Store, key: str, rows: pa.Table, content: bytes) -> None:
+    """Create the object that commits a part, unless another pod already did.
+
+    Raises BadInput where the part that exists holds other images.
+    """
+    if not store.create(key, content):
+        check_part(store, key, rows)
+
+
+def check_part(store: Store, key: str, rows: pa.Table) -> None:
+    """Raise BadInput unless the part that exists holds exactly the images of these rows."""
+    outcomes = read_outcomes(store, key, ["image_id"])
+    require_same_images(store.uri_of(key), outcomes, rows)
+
+
+def require_same_images(where: str, outcomes: PartOutcomes, rows: pa.Table) -> None:
+    """Raise BadInput unless the outcomes are of exactly the images of these rows."""
+    stored_ids = outcomes.table["image_id"].combine_chunks()
+    planned_ids = rows["image_id"].combine_chunks()
+    if stored_ids != planned_ids:
+        raise BadInput(
+            f"{where}: holds the images of another plan. Choose another run_id or output."
+        )
+
+
+def _quality_columns(qualities: Sequence[ImageQuality | None]) -> dict[str, list[object]]:
+    # Images that are not ok are not judged: no gate failed them, and nothing was measured.
+    measures = [None if quality is None else quality.measures for quality in qualities]
+    return {
+        "marks": [[] if quality is None else list(quality.failed_gates) for quality in qualities],
+        "marks_reason": [None if quality is None else quality.reason for quality in qualities],
+        "contrast": [None if values is None else values.contrast for values in measures],
+        "saturation": [None if values is None else values.saturation for values in measures],
+        "phash": [None if values is None else values.phash for values in measures],
+    }

@@ -1,4 +1,7 @@
-"""The frozen plan of a run: what must exist. Everything after planning reads its settings here."""
+"""The plan of a run, frozen in plan.json: which images must exist, and how they are made.
+
+Every step after planning reads the job's settings here.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -18,7 +21,7 @@ PLAN_SCHEMA_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:
-    """What was read: how many files and rows, and one hash of all their bytes."""
+    """The input that was planned: its files and rows, and one hash of all their bytes."""
 
     files: int
     rows: int
@@ -27,7 +30,10 @@ class InputFacts:
 
 @dataclass(frozen=True, slots=True)
 class PlanCounts:
-    """What became of the rows. Every accepted row's images are planned once, or counted as duplicates or existing."""
+    """What became of the rows.
+
+    Each image of an accepted row is planned once, or counted as a duplicate or as existing.
+    """
 
     rejected_rows: int
     images: int
@@ -54,18 +60,20 @@ class Shard:
 
 
 def _dump_without_cluster(job: Job, dump: SerializerFunctionWrapHandler) -> dict[str, object]:
-    # Where a job runs decides nothing of what it makes.
+    # The cluster that a job runs on changes none of its images.
     values = cast("dict[str, object]", dump(job))
-    return {key: value for key, value in values.items() if key != "cluster"}
+    return {name: value for name, value in values.items() if name != "cluster"}
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A planned run, or a round of it. Sizes are in pixels; where the job named none, they are the model's.
+    """The plan of a run, or of one of its rounds.
 
-    `batches` has what was tuned for each size; there are none where the job says the number, or nobody knows.
-    `looked_at` are the runs whose images were left out. `round` is 0 for the run itself. In a round, `covers` has for
-    each shard the first and the last shard of the run that its images come from.
+    `width` and `height` are in pixels; where the job names none, they are the model's.
+    `batch_sizes` holds what was tuned for each size, and is empty where the job sets the number of
+    images itself or nothing was tuned. Images of `existing_runs` were omitted. `round` is 0 for the
+    run itself. In a round, `source_shards` has, for each shard, the first and the last shard of the
+    run that its images come from.
     """
 
     schema_version: int
@@ -87,29 +95,24 @@ class Plan:
 
     @property
     def max_batch_size(self) -> int:
-        """The images in the run's largest batches."""
+        """The number of images in the run's largest batches."""
         return max_batch_size(self.job, self.batch_sizes)
 
     def batch_size(self, width: int, height: int) -> int:
-        """The images in a batch of this size, in pixels."""
-        sizes = (
-            each.images for each in self.batch_sizes if (each.width, each.height) == (width, height)
-        )
-        return next(sizes, self.max_batch_size)
+        """The number of images in a batch of this size, in pixels."""
+        for size in self.batch_sizes:
+            if (size.width, size.height) == (width, height):
+                return size.images
+        return self.max_batch_size
 
     def part_count(self, shard: int) -> int:
-        """How many parts a shard has."""
+        """The number of parts of a shard."""
         return -(-self.shards[shard].images // self.part_images)
-
-
-def max_batch_size(job: Job, batches: Iterable[BatchSize]) -> int:
-    """The images in the largest batches of a job: tuned, or the job's own number, or a plain one."""
-    return max((each.images for each in batches), default=job.batch.images or DEFAULT_BATCH_IMAGES)
 
 
 @dataclass(frozen=True, slots=True)
 class PlanVersion:
-    """The part of a plan.json that every version has."""
+    """The part of plan.json that all versions share."""
 
     schema_version: int
 
@@ -118,34 +121,46 @@ PLAN_TYPE_ADAPTER: TypeAdapter[Plan] = TypeAdapter(Plan)
 PLAN_VERSION_TYPE_ADAPTER: TypeAdapter[PlanVersion] = TypeAdapter(PlanVersion)
 
 
+def max_batch_size(job: Job, batch_sizes: Iterable[BatchSize]) -> int:
+    """The images in a job's largest batches: as tuned, as the job sets it, or the default."""
+    default = job.batch.images or DEFAULT_BATCH_IMAGES
+    return max((size.images for size in batch_sizes), default=default)
+
+
 def plan_to_json(plan: Plan) -> bytes:
-    """The plan as the bytes of plan.json: the same plan gives the same bytes."""
+    """The plan as the bytes of plan.json. The same plan gives the same bytes."""
     return PLAN_TYPE_ADAPTER.dump_json(plan, indent=1) + b"\n"
 
 
 def load_plan(store: Store) -> Plan:
-    """Read the plan of the run in `store`. Raises BadInput where there is none, or one of another version."""
+    """Read the plan of the run in `store`.
+
+    Raises Missing where there is none, or BadInput where it is not readable or of another version.
+    """
     try:
-        return parse_plan(store.read(PLAN_KEY), store.uri_of(PLAN_KEY))
+        content = store.read(PLAN_KEY)
     except Missing as error:
         raise Missing(
             f"{store.uri}: holds no plan. Run `imagekiln plan` first, or check the run's name."
         ) from error
+    return parse_plan(content, store.uri_of(PLAN_KEY))
 
 
 def parse_plan(content: bytes, where: str) -> Plan:
     """The plan in the bytes of a plan.json. Raises BadInput."""
     try:
-        if (
-            version := PLAN_VERSION_TYPE_ADAPTER.validate_json(content).schema_version
-        ) != PLAN_SCHEMA_VERSION:
-            raise BadInput(
-                f"{where}: has version {version}, and this Imagekiln reads {PLAN_SCHEMA_VERSION}. Use its own."
-            )
-        return PLAN_TYPE_ADAPTER.validate_json(content)
+        version = PLAN_VERSION_TYPE_ADAPTER.validate_json(content).schema_version
+        if version == PLAN_SCHEMA_VERSION:
+            return PLAN_TYPE_ADAPTER.validate_json(content)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"])) or "the whole"
-        raise BadInput(
-            f"{where}: is no plan that can be read ({place}: {first['msg']}). Restore it."
-        ) from error
+        raise _unreadable_plan(where, error) from error
+    raise BadInput(
+        f"{where}: has version {version}, and this Imagekiln reads {PLAN_SCHEMA_VERSION}. "
+        "Use the Imagekiln that planned the run."
+    )
+
+
+def _unreadable_plan(where: str, error: ValidationError) -> BadInput:
+    first = error.errors()[0]
+    setting = ".".join(map(str, first["loc"])) or "the whole"
+    return BadInput(f"{where}: is not a readable plan ({setting}: {first['msg']}). Restore it.")

@@ -1,7 +1,7 @@
-"""The successful runs under one output: a log of small objects, numbered from 0, each created once and never changed.
+"""The registry of successful runs under one output: small objects, numbered from 0, never changed.
 
-The next number is found by asking for one after the other, so nothing is listed, and of two runs that end at once the
-second takes the number after.
+Each entry is created once, under the first number that is free. Numbers are tried one after the
+other, so that nothing is listed; of two runs that end at once, the second takes the next number.
 """
 
 import os
@@ -35,59 +35,66 @@ RUN_ENTRY_TYPE_ADAPTER: TypeAdapter[RunEntry] = TypeAdapter(RunEntry)
 
 
 def register_run(uri: str, entry: RunEntry) -> None:
-    """Register the run at `uri` under the folder that holds it. A copy by another name is no run of that folder's."""
-    output, folder = os.path.split(uri if "://" in uri else os.path.normpath(Path(uri).absolute()))
+    """Register the run at `uri` under the folder that holds it.
+
+    A copy of a run in a folder of another name is not registered.
+    """
+    path = uri if "://" in uri else os.path.normpath(Path(uri).absolute())
+    output, folder = os.path.split(path)
     if folder == entry.run_id:
         append_run_entry(output, entry)
 
 
 def append_run_entry(output: str, entry: RunEntry) -> None:
-    """Add a run to the log of `output`, unless it is there. Raises BadInput on damage, TryAgain where storage fails."""
-    log = open_store(output)
-    there = [*_iter_entries(log)]
-    number = len(there)
-    # A taken number is another run's, or our own after a lost answer: what lies there tells.
-    while entry not in there and not log.create(
-        registry_key(number), RUN_ENTRY_TYPE_ADAPTER.dump_json(entry) + b"\n"
-    ):
-        there.append(_read_entry(log, number))
-        number += 1
-
-
-def read_registry(output: str) -> list[RunEntry]:
-    """The runs in the log of `output`, oldest first, but for those whose `_SUCCESS` is gone.
+    """Append a run to the registry of `output`, unless it has an entry.
 
     Raises BadInput on damage, TryAgain where storage fails.
     """
-    log = open_store(output)
-    entries = [*dict.fromkeys(_iter_entries(log))]
+    store = open_store(output)
+    entries = list(_iter_entries(store))
+    content = RUN_ENTRY_TYPE_ADAPTER.dump_json(entry) + b"\n"
+    while entry not in entries:
+        number = len(entries)
+        if store.create(registry_key(number), content):
+            return
+        # Another run has the number, or this one after an answer was lost: its entry tells.
+        entries.append(_read_entry(store, number))
+
+
+def read_registry(output: str) -> list[RunEntry]:
+    """The runs in the registry of `output`, oldest first, without those whose `_SUCCESS` is gone.
+
+    Raises BadInput on damage, TryAgain where storage fails.
+    """
+    store = open_store(output)
+    entries = list(dict.fromkeys(_iter_entries(store)))
+    success_keys = [f"{entry.run_id}/{SUCCESS_KEY}" for entry in entries]
     with ThreadPoolExecutor(READERS) as pool:
-        done = pool.map(lambda entry: log.exists(f"{entry.run_id}/{SUCCESS_KEY}"), entries)
-        return [entry for entry, success in zip(entries, done, strict=True) if success]
+        is_success = pool.map(store.exists, success_keys)
+        return [entry for entry, success in zip(entries, is_success, strict=True) if success]
 
 
-def _iter_entries(log: Store) -> Iterator[RunEntry]:
-    """Every entry up to the first number that is free; some are read ahead."""
+def _iter_entries(store: Store) -> Iterator[RunEntry]:
+    """Every entry before the first free number; several numbers are read at once."""
     with ThreadPoolExecutor(READERS) as pool:
         for start in count(step=READERS):
-            for entry in pool.map(
-                lambda number: _read_entry_or_none(log, number), range(start, start + READERS)
-            ):
+            numbers = range(start, start + READERS)
+            for entry in pool.map(lambda number: _read_entry_or_none(store, number), numbers):
                 if entry is None:
                     return
                 yield entry
 
 
-def _read_entry_or_none(log: Store, number: int) -> RunEntry | None:
+def _read_entry_or_none(store: Store, number: int) -> RunEntry | None:
     try:
-        return _read_entry(log, number)
+        return _read_entry(store, number)
     except Missing:
         return None
 
 
-def _read_entry(log: Store, number: int) -> RunEntry:
+def _read_entry(store: Store, number: int) -> RunEntry:
     key = registry_key(number)
     try:
-        return RUN_ENTRY_TYPE_ADAPTER.validate_json(log.read(key))
+        return RUN_ENTRY_TYPE_ADAPTER.validate_json(store.read(key))
     except ValidationError as error:
-        raise BadInput(f"{log.uri_of(key)}: names no run. Restore it.") from error
+        raise BadInput(f"{store.uri_of(key)}: is not the entry of a run. Restore it.") from error

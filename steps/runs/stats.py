@@ -1,4 +1,4 @@
-"""What a shard took: seconds by stage, over all attempts that told of it."""
+"""The statistics of a shard: seconds by stage and what the device did, over all attempts."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -18,9 +18,9 @@ from imagekiln.steps.storage.store import Store
 class StageSeconds:
     """Wall time by stage. Stages overlap, so they may add up to more than `total`.
 
-    `text`, `denoise`, `decode` and `copy` are the device's: encoding texts, the denoiser's steps, the VAE's decoding,
-    and pixels on their way to the CPU. `encode_waits` is high where the device is what limits, `denoise_waits` where
-    encoding or writing is.
+    `text`, `denoise`, `decode` and `copy` are the device's: encoding prompts, denoising steps,
+    decoding by the VAE, and pixels on their way to the CPU. `encode_waits` is high where the device
+    is the bottleneck, `denoise_waits` where encoding or writing is.
     """
 
     total: float = 0.0
@@ -37,20 +37,20 @@ class StageSeconds:
     write_waits: float = 0.0
 
     def __add__(self, other: "StageSeconds") -> "StageSeconds":
-        """Both together."""
-        return StageSeconds(
-            *(getattr(self, name) + getattr(other, name) for name in StageSeconds.__slots__)
-        )
+        """The time of both."""
+        sums = (getattr(self, stage) + getattr(other, stage) for stage in StageSeconds.__slots__)
+        return StageSeconds(*sums)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardStats:
-    """One shard's statistics. `batch` is the images in the largest batch that was planned, and `batch_pixels` the most
-    pixels that a batch held in the end, where memory had run out.
+    """The statistics of one shard.
 
-    `busy` is the share of the wall time after loading in which the device computed, and `peak_memory` the most bytes in
-    use at once; None where that is not known. `compiled` is how the model was, and `decoded` how the VAE worked, in the
-    end.
+    `max_batch_size` is the number of images in the largest batch that was planned, and
+    `max_batch_pixels` the most pixels that a batch held in the end, where memory ran out.
+    `busy_share` is the share of the wall time after loading in which the device computed, and
+    `peak_memory` the most bytes in use at once; both are None where that is unknown. `compile_mode`
+    and `decode_mode` are the modes in use at the end.
     """
 
     shard: int
@@ -69,7 +69,7 @@ class ShardStats:
 
     @property
     def images_per_second(self) -> float:
-        """Images made for each second of wall time, loading included."""
+        """Images drawn per second of wall time, loading included."""
         return self.images / self.seconds.total if self.seconds.total else 0.0
 
     @property
@@ -88,41 +88,57 @@ def time_stage(seconds: StageSeconds, stage: str) -> Iterator[None]:
     try:
         yield
     finally:
-        setattr(seconds, stage, getattr(seconds, stage) + time.perf_counter() - started)
+        elapsed = time.perf_counter() - started
+        setattr(seconds, stage, getattr(seconds, stage) + elapsed)
 
 
 def add_queue_waits(seconds: StageSeconds, drawn: QueueWaits, encoded: QueueWaits) -> None:
-    """Write down where the pipeline's queues stood full or empty."""
+    """Add the time that stages waited for the queues of drawn batches and of encoded parts."""
     seconds.denoise_waits += drawn.full_seconds
     seconds.encode_waits += drawn.empty_seconds
     seconds.write_waits += encoded.empty_seconds
 
 
 def time_share(seconds: float, whole: float) -> float | None:
-    """What share of the whole so many seconds are, at most all of it; None of nothing."""
+    """The share of these seconds in the whole, at most 1; None where the whole is nothing."""
     return min(1.0, seconds / whole) if whole > 0 else None
 
 
-def record_stats(store: Store, attempt: ShardStats) -> None:
-    """Write the shard's statistics, added to those of earlier attempts."""
-    earlier = load_stats(store, attempt.shard)
-    store.replace(
-        stats_key(attempt.shard),
-        STATS_TYPE_ADAPTER.dump_json(_add_attempt(earlier, attempt), indent=1) + b"\n",
+def mean_busy_share(stats: Sequence[ShardStats]) -> float | None:
+    """The mean of known shares, weighted by the time after loading; None where none is known."""
+    known = [
+        (shard.busy_share, shard.working_seconds) for shard in stats if shard.busy_share is not None
+    ]
+    whole = sum(seconds for _, seconds in known)
+    if not whole:
+        return None
+    return sum(share * seconds for share, seconds in known) / whole
+
+
+def max_peak_memory(stats: Sequence[ShardStats]) -> int | None:
+    """The most memory in use, in bytes; None where it is unknown for all."""
+    return max(
+        (shard.peak_memory for shard in stats if shard.peak_memory is not None), default=None
     )
 
 
 def load_stats(store: Store, shard: int) -> ShardStats | None:
-    """The statistics of a shard, where it left any."""
+    """The statistics of a shard, where it has any."""
     try:
         return STATS_TYPE_ADAPTER.validate_json(store.read(stats_key(shard)))
-    except (Missing, ValidationError):  # of another version, or damaged: figures only
+    except (Missing, ValidationError):  # damaged or of another version: only figures are lost
         return None
 
 
-def _add_attempt(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
-    if earlier is None:
-        return attempt
+def record_stats(store: Store, attempt: ShardStats) -> None:
+    """Write the statistics of an attempt at a shard, added to those of earlier attempts."""
+    earlier = load_stats(store, attempt.shard)
+    stats = attempt if earlier is None else _add_attempt(earlier, attempt)
+    content = STATS_TYPE_ADAPTER.dump_json(stats, indent=1) + b"\n"
+    store.replace(stats_key(attempt.shard), content)
+
+
+def _add_attempt(earlier: ShardStats, attempt: ShardStats) -> ShardStats:
     return replace(
         attempt,
         attempts=earlier.attempts + 1,
@@ -132,25 +148,3 @@ def _add_attempt(earlier: ShardStats | None, attempt: ShardStats) -> ShardStats:
         busy_share=mean_busy_share([earlier, attempt]),
         peak_memory=max_peak_memory([earlier, attempt]),
     )
-
-
-def mean_busy_share(told: Sequence[ShardStats]) -> float | None:
-    """The share over all that told of one, each weighted by its time after loading."""
-    return weighted_share(
-        [
-            (each.busy_share * each.working_seconds, each.working_seconds)
-            for each in told
-            if each.busy_share is not None
-        ]
-    )
-
-
-def max_peak_memory(told: Sequence[ShardStats]) -> int | None:
-    """The most memory of all that told of any, in bytes."""
-    return max((each.peak_memory for each in told if each.peak_memory is not None), default=None)
-
-
-def weighted_share(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """What share the first of all pairs are of the second; None of nothing."""
-    whole = sum(of for _, of in pairs)
-    return sum(part for part, _ in pairs) / whole if whole else None

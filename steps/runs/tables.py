@@ -1,7 +1,11 @@
-"""Parquet that we own: the schema of each kind of object, and reading and writing it whole."""
+"""The Parquet objects of a run: the schema of each kind, and how they are written and read.
+
+The same rows always give the same bytes, and every page has a checksum that is verified on reading.
+"""
 
 import io
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -72,98 +76,137 @@ RESERVED_COLUMNS = {
     *NEAR_DUPLICATE_SCHEMA.names,
     IMAGE_FIELD.name,
 }
-# What repeats within an object is worth a dictionary; ids, prompts and hashes do not.
-DICTIONARY_COLUMNS = [
-    "negative_prompt", "width", "height", "steps", "guidance", "sampler", "loras", "strength", "shortcuts", "status",
-    "error", "part",
-]  # fmt: skip
-ROW_GROUP_ROWS = 131_072  # of what is written as a stream
+# Values in these columns repeat within an object; ids, prompts and hashes do not.
+DICTIONARY_COLUMNS = (
+    "negative_prompt",
+    "width",
+    "height",
+    "steps",
+    "guidance",
+    "sampler",
+    "loras",
+    "strength",
+    "shortcuts",
+    "status",
+    "error",
+    "part",
+)
+ROW_GROUP_ROWS = 131_072  # in tables that are written as a stream
 DAMAGE_ERRORS = (pa.ArrowException, OSError, ValueError)
 
 
+def parquet_options(schema: pa.Schema) -> dict[str, object]:
+    """The writer's options for a table with this schema."""
+    return {
+        "compression": "zstd",
+        "use_dictionary": [name for name in DICTIONARY_COLUMNS if name in schema.names],
+        "write_page_checksum": True,
+    }
+
+
 def to_parquet(table: pa.Table) -> bytes:
-    """The table as a whole Parquet object, with page checksums. The same table gives the same bytes."""
+    """The table as a whole Parquet object."""
     sink = io.BytesIO()
     pq.write_table(table, sink, **parquet_options(table.schema))
     return sink.getvalue()
 
 
-def write_parquet(path: Path, schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> None:
-    """Any number of rows as a Parquet file. The same rows give the same bytes, in whatever batches they come.
+def write_parquet(
+    path: Path,
+    schema: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
+    *,
+    row_group_rows: int = ROW_GROUP_ROWS,
+) -> None:
+    """Write any number of rows as a Parquet file. How they are cut into batches changes no byte.
 
     Raises TryAgain where the disk is full.
     """
-    with (
-        translate_errors(str(path)),
-        pq.ParquetWriter(path, schema, **parquet_options(schema)) as writer,
-    ):
-        for group in _row_groups(schema, batches):
-            writer.write_table(group)
-
-
-def _row_groups(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    waiting = pa.Table.from_batches([], schema)
-    for batch in batches:
-        waiting = pa.concat_tables([waiting, pa.Table.from_batches([batch]).cast(schema)])
-        while waiting.num_rows >= ROW_GROUP_ROWS:
-            yield waiting.slice(
-                0, ROW_GROUP_ROWS
-            ).combine_chunks()  # where pages end would follow the chunks
-            waiting = waiting.slice(ROW_GROUP_ROWS)
-    yield waiting.combine_chunks()
-
-
-def parquet_options(schema: pa.Schema) -> dict[str, object]:
-    """How we write Parquet."""
-    repeating = [name for name in DICTIONARY_COLUMNS if name in schema.names]
-    return {"compression": "zstd", "use_dictionary": repeating, "write_page_checksum": True}
+    options = parquet_options(schema)
+    with translate_errors(str(path)), pq.ParquetWriter(path, schema, **options) as writer:
+        for row_group in _row_groups(schema, batches, row_group_rows):
+            writer.write_table(row_group)
 
 
 def from_parquet(content: bytes, where: str, columns: Sequence[str] | None = None) -> pa.Table:
-    """The table in a whole Parquet object of ours. Raises BadInput where its bytes are damaged."""
-    try:
-        with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as parquet:
-            return parquet.read(columns=columns, use_threads=False)
-    except DAMAGE_ERRORS as error:
-        raise damage_error(where, error) from error
+    """The table in a whole Parquet object. Raises BadInput where it is damaged."""
+    with parse_parquet(content, where) as parquet:
+        return parquet.read(columns=columns, use_threads=False)
 
 
 def read_table(store: Store, key: str) -> pa.Table:
-    """A whole table of ours. Raises Missing, or BadInput where it is damaged."""
+    """Read a whole table. Raises Missing, or BadInput where it is damaged."""
     return from_parquet(store.read(key), store.uri_of(key))
 
 
 def read_column(store: Store, key: str, name: str) -> pa.Array:
-    """One column of a table of ours, the others not being read. Raises Missing, or BadInput where it is damaged."""
+    """Read one column of a table and no other. Raises Missing, or BadInput where it is damaged."""
     return read_columns(store, key, [name])[name].combine_chunks()
 
 
-def read_columns(store: Store, key: str, wanted: Sequence[str]) -> pa.Table:
-    """These columns of a table of ours, in this order. Raises Missing, or BadInput where it is damaged."""
-    if not store.exists(key):  # opening a name that is not there makes s3fs list
+def read_columns(store: Store, key: str, columns: Sequence[str]) -> pa.Table:
+    """Read these columns of a table, in this order.
+
+    Raises Missing, or BadInput where the table is damaged or lacks a column.
+    """
+    if not store.exists(key):  # s3fs lists the folder when it opens an object that does not exist
         raise Missing(f"{store.uri_of(key)}: no such file. Check the name.")
+    names = list(columns)
+    with open_parquet(store, key) as parquet:
+        return parquet.read(columns=names, use_threads=False).select(names)
+
+
+def count_rows(store: Store, key: str) -> int:
+    """Read a whole table, a batch at a time, and count its rows.
+
+    Raises Missing, or BadInput where the table is damaged.
+    """
+    with open_parquet(store, key, pre_buffer=False) as parquet:
+        return sum(batch.num_rows for batch in parquet.iter_batches(use_threads=False))
+
+
+@contextmanager
+def open_parquet(store: Store, key: str, *, pre_buffer: bool = True) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet object by ranged reads.
+
+    Raises Missing, BadInput where the block finds the object damaged, or what storage raises.
+    """
     with store.open(key) as file:
         try:
-            with pq.ParquetFile(file, page_checksum_verification=True) as parquet:
-                return parquet.read(columns=list(wanted), use_threads=False).select(list(wanted))
+            with pq.ParquetFile(
+                file, page_checksum_verification=True, pre_buffer=pre_buffer
+            ) as parquet:
+                yield parquet
         except (*DAMAGE_ERRORS, KeyError) as error:
             if is_storage_error(error):
                 raise
             raise damage_error(store.uri_of(key), error) from error
 
 
-def count_rows(store: Store, key: str) -> int:
-    """How many rows a table of ours has, all of them read but never held. Raises Missing, or BadInput on damage."""
-    with store.open(key) as file:
-        try:
-            with pq.ParquetFile(file, page_checksum_verification=True, pre_buffer=False) as parquet:
-                return sum(batch.num_rows for batch in parquet.iter_batches(use_threads=False))
-        except DAMAGE_ERRORS as error:
-            if is_storage_error(error):
-                raise
-            raise damage_error(store.uri_of(key), error) from error
+@contextmanager
+def parse_parquet(content: bytes, where: str) -> Iterator[pq.ParquetFile]:
+    """Open a Parquet object in memory. Raises BadInput where the block finds it damaged."""
+    try:
+        with pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True) as parquet:
+            yield parquet
+    except (*DAMAGE_ERRORS, KeyError) as error:
+        raise damage_error(where, error) from error
 
 
 def damage_error(where: str, error: Exception) -> BadInput:
-    """What to say of an object of ours that does not read back."""
+    """The error for an object of a run that cannot be read back."""
     return BadInput(f"{where}: is damaged ({error_reason(error)}). Restore or delete it.")
+
+
+def _row_groups(
+    schema: pa.Schema, batches: Iterator[pa.RecordBatch], row_group_rows: int
+) -> Iterator[pa.Table]:
+    pending = pa.Table.from_batches([], schema)
+    for batch in batches:
+        table = pa.Table.from_batches([batch]).cast(schema)
+        pending = pa.concat_tables([pending, table])
+        while pending.num_rows >= row_group_rows:
+            # Pages end where chunks do, so that a row group has to be one chunk.
+            yield pending.slice(0, row_group_rows).combine_chunks()
+            pending = pending.slice(row_group_rows)
+    yield pending.combine_chunks()

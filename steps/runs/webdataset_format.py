@@ -1,41 +1,46 @@
-"""The format `webdataset`: the images of a part in a tar, each with its prompt and its JSON, and the part's index.
+"""The format `webdataset`: a part is a tar of its images, and an index that commits it.
 
-The tar's last member is the index itself, under a name that readers of WebDataset skip. So whoever finds a tar without
-its index, left by a pod that was killed, commits what the tar says and draws nothing again.
+A sample of the tar is an image, its image row as JSON, and its prompt as text. The last member is
+the index itself, under a name that readers of WebDataset skip: a tar that a killed writer left
+without its index is committed from that member, and nothing is drawn again.
 """
 
 import io
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.output import Encoding, file_suffix, is_lossless
 from imagekiln.steps.runs.image import EncodedImage
-from imagekiln.steps.runs.keys import tar_key
+from imagekiln.steps.runs.integrity import CheckResult, check_failure, check_image_bytes
+from imagekiln.steps.runs.keys import index_key, tar_key
 from imagekiln.steps.runs.parts import (
+    ImageRecord,
     Part,
-    PartIndex,
+    PartOutcomes,
     commit_part,
+    image_records,
     index_to_parquet,
     join_outcome,
     outcome_table,
     parse_part_index,
 )
-from imagekiln.steps.runs.readback import CheckResult, PartRow, check_failure, check_image_bytes
 from imagekiln.steps.runs.sidecar import sidecar_lines
 from imagekiln.steps.runs.tables import damage_error
 from imagekiln.steps.storage.store import Store
 
 INDEX_MEMBER = "__index__"
 END_OF_ARCHIVE = bytes(2 * tarfile.BLOCKSIZE)
+MEMBER_MODE = 0o644
 
 
 @dataclass(frozen=True, slots=True)
 class PackedTar:
-    """A part's tar and index, ready to be committed."""
+    """A part as a tar and its index."""
 
     part: Part
     content: bytes
@@ -43,43 +48,40 @@ class PackedTar:
     lossless: bool
 
     def commit(self, store: Store) -> None:
-        """Write the tar, then the index: that of the tar which is there, where another pod made it first."""
-        key = tar_key(self.part.key)
-        index = (
-            self.index
-            if store.create(key, self.content)
-            else _read_index_member(store, self.part, self.lossless)
-        )
+        """Write the tar, then its index: that of another pod's tar, where one already exists."""
+        index = self.index
+        if not store.create(tar_key(self.part.key), self.content):
+            index = _read_index_member(store, self.part, lossless=self.lossless)
         commit_part(store, self.part.key, self.part.rows, index)
 
 
 @dataclass(frozen=True, slots=True)
 class WebDatasetFormat:
-    """Parts as tars."""
+    """Parts as tars, each with an index."""
 
     encoding: Encoding
+    has_metadata_tables: ClassVar[bool] = False
+
+    def commit_key(self, shard_number: int, part_number: int) -> str:
+        """The key of the index."""
+        return index_key(shard_number, part_number)
 
     def pack(self, part: Part, images: Sequence[EncodedImage]) -> PackedTar:
-        """The part with these images."""
+        """Pack a part's images, in any order."""
         ordered = sorted(images, key=lambda image: image.index_in_part)
+        contents = [image.content for image in ordered]
         outcome = outcome_table(ordered)
-        samples = list(
-            _iter_samples(
-                join_outcome(part.rows, outcome),
-                [image.content for image in ordered],
-                self.encoding,
-            )
-        )
+        samples = _build_samples(join_outcome(part.rows, outcome), contents, self.encoding)
         index = index_to_parquet(part.rows, outcome, list(_content_offsets(samples)))
-        return PackedTar(part, _build_tar(samples, index), index, is_lossless(self.encoding))
+        tar = _build_tar(samples, index)
+        return PackedTar(part, tar, index, is_lossless(self.encoding))
 
     def recover(self, store: Store, part: Part) -> bool:
-        """Commit the index of a tar that is there; False where none is."""
+        """Commit the index in a tar that was stored; False where there is no tar."""
         if not store.exists(tar_key(part.key)):
             return False
-        commit_part(
-            store, part.key, part.rows, _read_index_member(store, part, is_lossless(self.encoding))
-        )
+        index = _read_index_member(store, part, lossless=is_lossless(self.encoding))
+        commit_part(store, part.key, part.rows, index)
         return True
 
     def object_keys(self, part: Part) -> list[str]:
@@ -87,78 +89,93 @@ class WebDatasetFormat:
         return [tar_key(part.key)] * part.rows.num_rows
 
     def check(self, store: Store, part: Part) -> CheckResult:
-        """Read tar and index whole, and decode each image. Raises TryAgain where storage fails."""
-        where, images = store.uri_of(tar_key(part.key)), part.rows.num_rows
+        """Read tar and index, and decode each image."""
+        where = store.uri_of(tar_key(part.key))
+        images = part.rows.num_rows
         try:
-            content = store.read(part.key)
-            index = parse_part_index(content, part, store.uri_of(part.key))
+            index = store.read(part.key)
+            outcomes = parse_part_index(index, part, store.uri_of(part.key))
             tar = store.read(tar_key(part.key))
         except BadInput as error:
             return check_failure(error, images)
-        exact = is_lossless(self.encoding)
-        checked = sum(
-            (check_image_bytes(*each, where, exact) for each in _iter_images(index, tar)),
-            CheckResult(images),
-        )
-        # All else in the tar follows from the index, so one comparison finds whatever differs.
-        again = _build_tar(
-            list(_iter_samples(index.table, _image_contents(index, tar), self.encoding)), content
-        )
-        return (
-            checked if again == tar else checked + check_failure(f"{where}: differs from its index")
-        )
+        result = CheckResult(images)
+        for record, content in _iter_images(outcomes, tar):
+            result += check_image_bytes(record, content, where, lossless=is_lossless(self.encoding))
+        # The rest of the tar follows from its index: a tar built again differs where this one does.
+        samples = _build_samples(outcomes.table, _image_contents(outcomes, tar), self.encoding)
+        if _build_tar(samples, index) != tar:
+            result += check_failure(f"{where}: differs from its index")
+        return result
+
+    def metadata_tables(
+        self,
+        manifest: pa.Table,  # noqa: ARG002  # as in every format
+    ) -> Iterator[tuple[str, pa.Table]]:
+        """None: readers find everything in the tars."""
+        return iter(())
 
 
-def _read_index_member(store: Store, part: Part, exact: bool) -> bytes:
-    """The index in the tar that is there. Raises BadInput where it is of another plan, or the tar is damaged."""
-    where, content = store.uri_of(tar_key(part.key)), store.read(tar_key(part.key))
+def _read_index_member(store: Store, part: Part, *, lossless: bool) -> bytes:
+    """The index in a stored tar, after its images were checked.
+
+    Raises BadInput where the tar belongs to another plan, or is damaged.
+    """
+    where = store.uri_of(tar_key(part.key))
+    tar = store.read(tar_key(part.key))
+    index = _extract_index(tar, where)
+    outcomes = parse_part_index(index, part, where)
+    for record, content in _iter_images(outcomes, tar):
+        result = check_image_bytes(record, content, where, lossless=lossless)
+        if result.error_count:
+            raise BadInput(f"{result.errors[0]}. Delete the tar, and run the shard again.")
+    return index
+
+
+def _extract_index(tar: bytes, where: str) -> bytes:
     try:
-        with tarfile.open(fileobj=io.BytesIO(content), mode="r:") as tar:
-            member = tar.extractfile(INDEX_MEMBER)
-            found = member.read() if member else b""
+        with tarfile.open(fileobj=io.BytesIO(tar), mode="r:") as archive:
+            member = archive.extractfile(INDEX_MEMBER)
+            return member.read() if member else b""
     except (tarfile.TarError, KeyError, OSError) as error:
         raise damage_error(where, error) from error
-    index = parse_part_index(found, part, where)
-    for checked in (
-        check_image_bytes(*each, where, exact) for each in _iter_images(index, content)
-    ):
-        if checked.error_count:
-            raise BadInput(f"{checked.errors[0]}. Delete the tar, and it is made again.")
-    return found
 
 
-def _iter_images(index: PartIndex, tar: bytes) -> Iterator[tuple[PartRow, bytes]]:
-    for row, content in zip(index.rows, _image_contents(index, tar), strict=True):
+def _iter_images(outcomes: PartOutcomes, tar: bytes) -> Iterator[tuple[ImageRecord, bytes]]:
+    records = image_records(outcomes.table)
+    for record, content in zip(records, _image_contents(outcomes, tar), strict=True):
         if content is not None:
-            yield row, content
+            yield record, content
 
 
-def _image_contents(index: PartIndex, tar: bytes) -> list[bytes | None]:
-    places = zip(index.offsets, index.table["size"].to_pylist(), strict=True)
+def _image_contents(outcomes: PartOutcomes, tar: bytes) -> list[bytes | None]:
+    offsets = outcomes.offsets.to_pylist()
+    sizes = outcomes.table["size"].to_pylist()
     return [
-        None if offset is None else tar[offset : offset + (size or 0)] for offset, size in places
+        None if offset is None else tar[offset : offset + (size or 0)]
+        for offset, size in zip(offsets, sizes, strict=True)
     ]
 
 
-def _iter_samples(
-    told: pa.Table, contents: Sequence[bytes | None], encoding: Encoding
-) -> Iterator[bytes | None]:
-    """The members of each image, its bytes first. None where there are no bytes: readers take no sample without."""
-    texts = zip(
-        told["image_id"].to_pylist(),
-        told["prompt"].to_pylist(),
-        sidecar_lines(told),
-        contents,
-        strict=True,
-    )
-    for name, prompt, line, content in texts:
-        files = {file_suffix(encoding): content or b"", ".json": line, ".txt": prompt.encode()}
-        sample = b"".join(_tar_member(f"{name}{end}", file) for end, file in files.items())
-        yield None if content is None else sample
+def _build_samples(
+    table: pa.Table, contents: Sequence[bytes | None], encoding: Encoding
+) -> list[bytes | None]:
+    """The members of each image, its bytes first. None without an image: readers expect one."""
+    image_ids = table["image_id"].to_pylist()
+    prompts = table["prompt"].to_pylist()
+    lines = sidecar_lines(table)
+    samples: list[bytes | None] = []
+    for image_id, prompt, line, content in zip(image_ids, prompts, lines, contents, strict=True):
+        if content is None:
+            samples.append(None)
+            continue
+        files = {file_suffix(encoding): content, ".json": line, ".txt": prompt.encode()}
+        members = [_tar_member(f"{image_id}{suffix}", file) for suffix, file in files.items()]
+        samples.append(b"".join(members))
+    return samples
 
 
 def _content_offsets(samples: Sequence[bytes | None]) -> Iterator[int | None]:
-    """Where the bytes of each image begin in the tar: behind the header that its sample begins with."""
+    """The offset of each image in the tar: after the header of the first member of its sample."""
     position = tarfile.BLOCKSIZE
     for sample in samples:
         yield None if sample is None else position
@@ -170,7 +187,9 @@ def _build_tar(samples: Sequence[bytes | None], index: bytes) -> bytes:
 
 
 def _tar_member(name: str, content: bytes) -> bytes:
-    """One file of a tar, the same on every machine: of no time and no owner."""
+    """One file of a tar, the same on every machine: it has neither a time nor an owner."""
     info = tarfile.TarInfo(name)
-    info.size, info.mode = len(content), 0o644
-    return info.tobuf(tarfile.USTAR_FORMAT) + content + bytes(-len(content) % tarfile.BLOCKSIZE)
+    info.size = len(content)
+    info.mode = MEMBER_MODE
+    padding = bytes(-len(content) % tarfile.BLOCKSIZE)
+    return info.tobuf(tarfile.USTAR_FORMAT) + content + padding

@@ -1,13 +1,14 @@
-"""What made an image, as the text `parameters` that Stable Diffusion web UIs write and read back.
+"""The text `parameters` that Stable Diffusion web UIs write into an image and read back.
 
-Readers take the last line for settings, a line that begins with `Negative prompt:` for the end of the prompt, and
-drop white space around lines. What is quoted there is JSON. LoRAs stand in the prompt as <lora:name:weight>, and by
-the hashes of their tensors in the settings.
+Readers take the last line for the settings and a line that begins with `Negative prompt:` for the
+end of the prompt, and strip white space around lines. Quoted values are JSON. LoRAs are in the
+prompt as <lora:name:weight>, and in the settings by the hashes of their tensors.
 """
 
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import PurePath
 
 from imagekiln.steps.imaging.metadata import program_version
@@ -19,119 +20,131 @@ from imagekiln.steps.runs.image import ImageParameters
 from imagekiln.steps.runs.plan import Plan
 
 NEGATIVE_PROMPT_LABEL = "Negative prompt:"
-# Without it, such a line of a prompt would be taken for the negative prompt. It is seen by none and stripped by none.
+# Before a line of a prompt that begins with the label, so that readers do not end the prompt there.
+# It is invisible, and not white space that they would strip.
 GUARD = "\N{ZERO WIDTH SPACE}"
 LINE_TO_GUARD = re.compile(rf"^([^\S\n]*)(?={NEGATIVE_PROMPT_LABEL})", re.MULTILINE)
-HASH_DIGITS, LORA_HASH_DIGITS = 10, 12
+QUOTED_CHARACTERS = re.compile(r'[,:\n"]')
+HASH_DIGITS = 10
+LORA_HASH_DIGITS = 12
 ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 
 
+@dataclass(frozen=True, slots=True)
 class ModelLabel:
-    """What the text says of the model, and of the program."""
+    """How the text names a model and its LoRAs, and the further settings that all images share.
 
-    def __init__(
-        self,
-        name: str,
-        digest: str,
-        loras: Mapping[str, LoraFacts] | None = None,
-        further: Mapping[str, str] | None = None,
-    ) -> None:
-        """Take the model's id and what identifies its files, its LoRAs, and further settings that all images share.
+    `digest` identifies the model's files, as `id@revision` or `sha256:hash`.
+    """
 
-        Of a local folder, only the last name is told.
-        """
-        self.loras = loras or {}
-        kind, _, digits = digest.rpartition("@" if "@" in digest else ":")
-        self.name = PurePath(name).name if kind == "sha256" else name
-        self.hash = digits[:HASH_DIGITS]
-        self.extra_settings = dict(further or {})
+    model_id: str
+    digest: str
+    loras: Mapping[str, LoraFacts] = field(default_factory=dict)
+    extra_settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The model's id; of a local folder only the last name, which does not show its path."""
+        kind, _ = self._split_digest()
+        return PurePath(self.model_id).name if kind == "sha256" else self.model_id
+
+    @property
+    def hash(self) -> str:
+        """The first digits of the revision or of the hash."""
+        _, digits = self._split_digest()
+        return digits[:HASH_DIGITS]
+
+    def _split_digest(self) -> tuple[str, str]:
+        separator = "@" if "@" in self.digest else ":"
+        kind, _, digits = self.digest.rpartition(separator)
+        return kind, digits
 
 
 def model_label(plan: Plan) -> ModelLabel:
-    """What the text says of a plan's model, and the shortcuts taken."""
-    job, further = plan.job, dict[str, str]()
-    if named := shortcuts_label(job.speed):
-        further["Shortcuts"] = named
-    return ModelLabel(job.model.id, plan.model.digest, plan.loras, further)
+    """The label of a plan's model, with the shortcuts of its job."""
+    shortcuts = shortcuts_label(plan.job.speed)
+    extra_settings = {} if shortcuts is None else {"Shortcuts": shortcuts}
+    return ModelLabel(plan.job.model.id, plan.model.digest, plan.loras, extra_settings)
 
 
-def format_parameters(pixels: ImageParameters, model: ModelLabel, most: int | None = None) -> str:
-    """The whole text. With `most`, the prompts are cut so that it is no longer in units of UTF-16."""
-    settings, networks = _format_settings(pixels, model), _lora_tags(pixels)
-    prompt, negative = _guard_prompt(pixels.prompt), _guard_prompt(pixels.negative_prompt)
-    if most is not None:
-        room = (
-            most
-            - _utf16_length(settings)
-            - _utf16_length(networks)
-            - len(NEGATIVE_PROMPT_LABEL)
-            - 3
-        )  # two ends of line and a space
-        kept = _truncate(negative, max(room // 2, room - _utf16_length(prompt)))
-        prompt, negative = _truncate(prompt, room - _utf16_length(kept)), kept
-    return "\n".join(
-        [
-            prompt + networks,
-            *([f"{NEGATIVE_PROMPT_LABEL} {negative}"] if negative else []),
-            settings,
-        ]
-    )
+def format_parameters(
+    parameters: ImageParameters, model: ModelLabel, max_length: int | None = None
+) -> str:
+    """The text of one image. With `max_length`, in UTF-16 code units, the prompts are truncated."""
+    settings = _format_settings(parameters, model)
+    loras = _lora_tags(parameters)
+    prompt = _guard_prompt(parameters.prompt)
+    negative_prompt = _guard_prompt(parameters.negative_prompt)
+    if max_length is not None:
+        separators = f"\n{NEGATIVE_PROMPT_LABEL} \n"
+        room = max_length - _utf16_length(settings + loras + separators)
+        prompt, negative_prompt = _truncate_prompts(prompt, negative_prompt, room)
+    lines = [prompt + loras]
+    if negative_prompt:
+        lines.append(f"{NEGATIVE_PROMPT_LABEL} {negative_prompt}")
+    lines.append(settings)
+    return "\n".join(lines)
 
 
-def _lora_tags(pixels: ImageParameters) -> str:
-    return "".join(
-        f" <lora:{name}:{format_weight(weight)}>"
-        for name, weight in lora_weights(pixels.loras).items()
-    )
+def _lora_tags(parameters: ImageParameters) -> str:
+    weights = lora_weights(parameters.loras).items()
+    return "".join(f" <lora:{name}:{format_weight(weight)}>" for name, weight in weights)
 
 
-def _lora_hashes(pixels: ImageParameters, model: ModelLabel) -> str | None:
-    named = [name for name in lora_weights(pixels.loras) if name in model.loras]
-    return (
-        ", ".join(f"{name}: {model.loras[name].tensors[:LORA_HASH_DIGITS]}" for name in named)
-        or None
-    )
+def _lora_hashes(parameters: ImageParameters, model: ModelLabel) -> str | None:
+    hashes = {
+        name: model.loras[name].tensors[:LORA_HASH_DIGITS]
+        for name in lora_weights(parameters.loras)
+        if name in model.loras
+    }
+    return ", ".join(f"{name}: {digits}" for name, digits in hashes.items()) or None
 
 
-def _format_settings(pixels: ImageParameters, model: ModelLabel) -> str:
-    scheduler = SCHEDULERS.get(pixels.sampler)
+def _format_settings(parameters: ImageParameters, model: ModelLabel) -> str:
+    scheduler = SCHEDULERS.get(parameters.sampler)
+    strength = parameters.strength
     values = {
-        "Steps": str(pixels.steps),
+        "Steps": str(parameters.steps),
         "Sampler": scheduler.webui_sampler if scheduler else None,
         "Schedule type": scheduler.webui_schedule if scheduler else None,
-        "CFG scale": str(pixels.guidance),
-        "Seed": str(pixels.seed),
-        "Size": f"{pixels.width}x{pixels.height}",
-        "Denoising strength": None if pixels.strength is None else str(pixels.strength),
+        "CFG scale": str(parameters.guidance),
+        "Seed": str(parameters.seed),
+        "Size": f"{parameters.width}x{parameters.height}",
+        "Denoising strength": None if strength is None else str(strength),
         "Model hash": model.hash,
         "Model": model.name,
-        "Lora hashes": _lora_hashes(pixels, model),
+        "Lora hashes": _lora_hashes(parameters, model),
         **model.extra_settings,
         "Version": program_version(),
     }
-    return ", ".join(
-        f"{name}: {_quote(value)}" for name, value in values.items() if value is not None
-    )
+    present = {name: value for name, value in values.items() if value is not None}
+    return ", ".join(f"{name}: {_quote(value)}" for name, value in present.items())
 
 
 def _quote(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False) if re.search(r'[,:\n"]', value) else value
+    return json.dumps(value, ensure_ascii=False) if QUOTED_CHARACTERS.search(value) else value
 
 
 def _guard_prompt(prompt: str) -> str:
-    """A prompt that reads back as itself. NUL ends texts in PNG, and lone surrogates are in no text at all."""
-    text = prompt.replace("\0", "\N{REPLACEMENT CHARACTER}").encode(errors="replace").decode()
-    return LINE_TO_GUARD.sub(rf"\1{GUARD}", text)
+    """A prompt that reads back as itself."""
+    text = prompt.replace("\0", "\N{REPLACEMENT CHARACTER}")  # NUL ends a text in PNG
+    encodable = text.encode(errors="replace").decode()  # a lone surrogate cannot be encoded
+    return LINE_TO_GUARD.sub(rf"\1{GUARD}", encodable)
+
+
+def _truncate_prompts(prompt: str, negative_prompt: str, room: int) -> tuple[str, str]:
+    """Both prompts in so much room: each has half of it, and what the other leaves."""
+    negative_room = max(room // 2, room - _utf16_length(prompt))
+    negative_prompt = _truncate(negative_prompt, negative_room)
+    return _truncate(prompt, room - _utf16_length(negative_prompt)), negative_prompt
+
+
+def _truncate(text: str, max_length: int) -> str:
+    content = text.encode("utf-16-be")
+    if len(content) <= 2 * max_length:
+        return text
+    return content[: 2 * (max_length - 1)].decode("utf-16-be", "ignore") + ELLIPSIS
 
 
 def _utf16_length(text: str) -> int:
     return len(text.encode("utf-16-be")) // 2
-
-
-def _truncate(text: str, most: int) -> str:
-    whole = text.encode("utf-16-be")
-    return (
-        text
-        if len(whole) <= 2 * most
-        else whole[: 2 * (most - 1)].decode("utf-16-be", "ignore") + ELLIPSIS
-    )

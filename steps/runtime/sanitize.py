@@ -61,7 +61,8 @@ def quote_shell_word(text: str) -> str:
 
 def format_command(verb: str, run: str, *options: str) -> str:
     """The command line that applies a verb to a run."""
-    words = ["imagekiln", verb, quote_shell_word(run), *options]
+    words = ["imagekiln", verb, quote_shell_word(run)]
+    words += options
     return " ".join(words)
 
 

@@ -106,7 +106,7 @@ def _explain_os_error(where: str, error: OSError) -> KilnError:
     if isinstance(error, PermissionError):
         return _explain_permission_error(where, error)
     if isinstance(error, FileNotFoundError):
-        return _explain_not_found(where, error)
+        return _explain_absence(where, error)
     if isinstance(error, TimeoutError):
         return TryAgain(f"{where}: storage did not answer in time. Run the command again.")
 
@@ -133,7 +133,7 @@ def _explain_permission_error(where: str, error: PermissionError) -> KilnError:
     )
 
 
-def _explain_not_found(where: str, error: FileNotFoundError) -> KilnError:
+def _explain_absence(where: str, error: FileNotFoundError) -> KilnError:
     if error_code(error) == "NoSuchBucket":
         return BadInput(f"{where}: no such bucket. Create it, or correct the name.")
     if error_code(error) == "NoSuchUpload":

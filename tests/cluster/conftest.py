@@ -1,4 +1,4 @@
-"""The namespace of the shipped manifests, on the cluster that KUBECONFIG names, before the first test."""
+"""The shipped manifests, applied to the cluster of KUBECONFIG before the first test."""
 
 import os
 import shutil
@@ -18,17 +18,22 @@ from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.client.kubernetes import KubernetesApi
 from tests.cluster import jobs, kube
 
-NEEDED = ("KUBECONFIG", "AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+REQUIRED_VARIABLES = (
+    "KUBECONFIG",
+    "AWS_ENDPOINT_URL",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _namespace() -> None:
-    missing = [name for name in NEEDED if name not in os.environ] + (
-        [] if shutil.which("kubectl") else ["kubectl"]
-    )
+    missing = [name for name in REQUIRED_VARIABLES if name not in os.environ]
+    if shutil.which("kubectl") is None:
+        missing.append("kubectl")
     if missing:
         pytest.fail(
-            f"a cluster and its object store are named by the environment: {', '.join(missing)} missing"
+            f"set a cluster and its object store in the environment: {', '.join(missing)} missing"
         )
     kube.apply(kube.manifests())
     files = fsspec.filesystem("s3")
@@ -39,14 +44,14 @@ def _namespace() -> None:
 
 @pytest.fixture(scope="session")
 def argo() -> ArgoApi:
-    """The cluster by way of the Kubernetes API."""
+    """The cluster through the Kubernetes API."""
     return KubernetesApi(ApiConnection(kubernetes_access()))
 
 
 @pytest.fixture(scope="session")
 def server() -> ArgoServer:
-    """The cluster by way of Argo's server, which the environment names as for Argo's own command line."""
-    named = server_from_environment()
-    if named is None:
-        pytest.fail("ARGO_SERVER and ARGO_TOKEN name no server of Argo's")
-    return ArgoServer(ApiConnection(argo_server_access(named)))
+    """The cluster through the Argo server that ARGO_SERVER names."""
+    url = server_from_environment()
+    if url is None:
+        pytest.fail("set ARGO_SERVER and ARGO_TOKEN")
+    return ArgoServer(ApiConnection(argo_server_access(url)))

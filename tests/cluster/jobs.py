@@ -1,4 +1,4 @@
-"""Jobs for a cluster: small, in its own object store, with the bundled model, and what became of them."""
+"""Small jobs with the bundled model in the cluster's object store, and what became of them."""
 
 from pathlib import Path
 from uuid import uuid4
@@ -20,17 +20,17 @@ from imagekiln.steps.storage import open_store
 from tests.cluster.kube import NAMESPACE
 
 BUCKET = "s3://imagekiln-tests"
-COLOURS = ("red", "green", "blue", "yellow")
+COLORS = ("red", "green", "blue", "yellow")
 TEXTS = tuple(
     f"a {ink} circle on a {ground} background"
-    for ink in COLOURS
-    for ground in COLOURS
+    for ink in COLORS
+    for ground in COLORS
     if ink != ground
 )
 
 
 def prompts(columns: dict[str, list[object]] | None = None, key: str = "") -> str:
-    """Prompts in the bucket: these, or a dozen; give their URI."""
+    """Write prompts to the bucket, by default a dozen; their URI."""
     uri = f"{BUCKET}/{key or f'prompts/{uuid4().hex[:12]}.parquet'}"
     with fsspec.open(uri, "wb") as file:
         pq.write_table(pa.table(columns or {"prompt": list(TEXTS)}), file)
@@ -38,7 +38,7 @@ def prompts(columns: dict[str, list[object]] | None = None, key: str = "") -> st
 
 
 def job(**settings: object) -> Job:
-    """A job of two shards of six images, drawn in seconds, and a run that nobody has made yet."""
+    """A job of two shards of six images, drawn in seconds, as a new run."""
     values: dict[str, object] = {
         "name": "test",
         "run_id": f"run-{uuid4().hex[:12]}",
@@ -56,20 +56,20 @@ def job(**settings: object) -> Job:
     )
 
 
-def here(wanted: Job, folder: Path) -> str:
-    """The same job done on this machine."""
-    local = wanted.model_copy(update={"output": str(folder), "device": "cpu"})
+def run_here(original: Job, folder: Path) -> str:
+    """Run the same job on this machine; the run's URI."""
+    local = original.model_copy(update={"output": str(folder), "device": "cpu"})
     return run(local).uri
 
 
-def made(uri: str) -> dict[str, str]:
-    """A run's images and the hashes of their files, as its manifest has them."""
+def image_hashes(uri: str) -> dict[str, str]:
+    """The hash of each image's file by image id, from the manifest."""
     rows = manifest(uri)
     return dict(zip(rows["image_id"].to_pylist(), rows["sha256"].to_pylist(), strict=True))
 
 
-def incomplete(uri: str) -> None:
-    """Account for a run from this machine, where images are missing."""
+def aggregate_incomplete(uri: str) -> None:
+    """Aggregate a run in which images are missing."""
     with pytest.raises(Incomplete, match="are missing"):
         aggregate(uri)
 
@@ -81,10 +81,10 @@ def manifest(uri: str) -> pa.Table:
     return pa.concat_tables([read_table(store, manifest_key(number)) for number in range(count)])
 
 
-def written(uri: str) -> dict[str, object]:
+def write_times(uri: str) -> dict[str, object]:
     """When each object of a run's images was written."""
     files = fsspec.filesystem("s3", skip_instance_cache=True)
     return {
-        name: each["LastModified"]
-        for name, each in files.find(f"{uri}/images", detail=True).items()
+        name: details["LastModified"]
+        for name, details in files.find(f"{uri}/images", detail=True).items()
     }

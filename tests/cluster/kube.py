@@ -1,4 +1,4 @@
-"""kubectl for tests: the cluster that KUBECONFIG names, and the namespace that the shipped manifests make."""
+"""kubectl for tests: the cluster of KUBECONFIG, and the namespace of the shipped manifests."""
 
 import json
 import os
@@ -15,11 +15,11 @@ T = TypeVar("T")
 Object = dict[str, object]
 NAMESPACE = "imagekiln"
 OVERLAY = Path(__file__).parents[2] / "workflows/cluster/overlays/whole-cluster"
-FAULTS = Path(__file__).parents[3] / "shared/cluster/cluster"  # makes machines and stores go away
+FAULTS = Path(__file__).parents[3] / "shared/cluster/cluster"  # stops nodes and stores
 
 
 def kubectl(*arguments: str, stdin: str | None = None, namespace: str = NAMESPACE) -> str:
-    """What kubectl prints. Raises AssertionError with what it complains of."""
+    """The output of kubectl. Raises AssertionError with its errors."""
     done = subprocess.run(
         ["kubectl", "--namespace", namespace, *arguments],
         input=stdin,
@@ -41,43 +41,43 @@ def items(*arguments: str) -> list[Object]:
     return cast("list[Object]", get(*arguments)["items"])
 
 
-def at(found: object, *path: str | int) -> object:
-    """What lies at a path in an object, or None."""
+def get_field(value: object, *path: str | int) -> object:
+    """The value at a path in an object, or None."""
     for step in path:
-        if isinstance(found, list) and isinstance(step, int):
-            found = found[step] if step < len(found) else None
-        elif isinstance(found, dict):
-            found = found.get(step)
+        if isinstance(value, list) and isinstance(step, int):
+            value = value[step] if step < len(value) else None
+        elif isinstance(value, dict):
+            value = value.get(step)
         else:
             return None
-    return found
+    return value
 
 
 def pods(workflow: str, step: str | None = None) -> list[Object]:
-    """A workflow's pods that are there now."""
+    """A workflow's pods that exist now."""
     labels = f"workflows.argoproj.io/workflow={workflow}" + (
         f",imagekiln/step={step}" if step else ""
     )
     return items("pods", "--selector", labels)
 
 
-def name(found: Object) -> str:
+def name(value: Object) -> str:
     """An object's name."""
-    return str(at(found, "metadata", "name"))
+    return str(get_field(value, "metadata", "name"))
 
 
-def until(seconds: float, what: str, look: Callable[[], T | None], every: float = 1.0) -> T:
-    """What `look` gives once it gives something."""
+def wait_until(seconds: float, what: str, look: Callable[[], T | None], every: float = 1.0) -> T:
+    """The first result of `look` that is not empty."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if found := look():
-            return found
+        if value := look():
+            return value
         time.sleep(every)
     raise AssertionError(f"{what}: not within {seconds:.0f} s")
 
 
-def fault(*arguments: str) -> None:
-    """Break or mend something of the cluster, where there is a tool that can."""
+def inject_fault(*arguments: str) -> None:
+    """Break or repair a part of the cluster, where there is a tool that can."""
     if not FAULTS.exists():
         pytest.skip(f"needs a tool that can do `{arguments[0]}` to this cluster")
     subprocess.run([str(FAULTS), *arguments], check=True, capture_output=True, timeout=180)
@@ -85,8 +85,8 @@ def fault(*arguments: str) -> None:
 
 def manifests() -> list[Object]:
     """The shipped manifests, with the object store that the environment names."""
-    found = cast("list[Object]", list(yaml.safe_load_all(kubectl("kustomize", str(OVERLAY)))))
-    return [_here(each) for each in found] + [_credentials()]
+    objects = cast("list[Object]", list(yaml.safe_load_all(kubectl("kustomize", str(OVERLAY)))))
+    return [_with_object_store(item) for item in objects] + [_credentials()]
 
 
 def apply(objects: list[Object]) -> None:
@@ -94,16 +94,16 @@ def apply(objects: list[Object]) -> None:
     kubectl("apply", "--filename", "-", stdin=yaml.safe_dump_all(objects))
 
 
-def _here(found: Object) -> Object:
+def _with_object_store(value: Object) -> Object:
     endpoint = os.environ["AWS_ENDPOINT_URL"]
-    if name(found) == "imagekiln-defaults":
-        found["data"] = cast("Object", found["data"]) | {"AWS_ENDPOINT_URL": endpoint}
-    if name(found) == "artifact-repositories":
+    if name(value) == "imagekiln-defaults":
+        value["data"] = cast("Object", value["data"]) | {"AWS_ENDPOINT_URL": endpoint}
+    if name(value) == "artifact-repositories":
         scheme, _, host = endpoint.partition("://")
-        store = cast("Object", yaml.safe_load(str(at(found, "data", "s3"))))
+        store = cast("Object", yaml.safe_load(str(get_field(value, "data", "s3"))))
         settings = cast("Object", store["s3"]) | {"endpoint": host, "insecure": scheme == "http"}
-        found["data"] = {"s3": yaml.safe_dump({"s3": settings})}
-    return found
+        value["data"] = {"s3": yaml.safe_dump({"s3": settings})}
+    return value
 
 
 def _credentials() -> Object:

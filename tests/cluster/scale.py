@@ -1,4 +1,4 @@
-"""Many shards, with a stub in place of the GPU image: what a workflow weighs, and what the controller needs for it."""
+"""Many shards with a stub as the GPU image: the size of a workflow, the controller's memory."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.client import get_status, watch
 from tests.cluster import jobs, kube
-from tests.cluster.ending import submitted
+from tests.cluster.waiting import submit_with_template
 
 MIB = 2**20
 # More than what fits at once waits in Argo, not as pods that no node has room for.
@@ -21,7 +21,12 @@ AT_ONCE = 40
 PROFILE = """\
 like: test
 description: A pod that does nothing
-generate: {image: "localhost/imagekiln-stub:dev", cpu: 0.01, memory: 0.03, most_memory: 0.03, shared_memory: 0.001}
+generate:
+  image: localhost/imagekiln-stub:dev
+  cpu: 0.01
+  memory: 0.03
+  most_memory: 0.03
+  shared_memory: 0.001
 gpu: {resource: example.com/stub, device: cpu}
 """
 
@@ -44,17 +49,18 @@ def test_workflow_fits_in_its_object(shards: int, tmp_path: Path, argo: ArgoApi)
         },
     )
     with _advertised():
-        began, most = time.monotonic(), 0
-        name = submitted(job, argo)
+        start = time.monotonic()
+        peak_memory = 0
+        name = submit_with_template(job, argo)
         for _ in watch(name, kube.NAMESPACE, argo, every=5):
-            most = max(most, _controller_memory())
+            peak_memory = max(peak_memory, _controller_memory())
     status = get_status(name, kube.NAMESPACE, argo)
     stored = kube.get("workflow", name)
     size = len(json.dumps(stored, separators=(",", ":")).encode())
-    packed = kube.at(stored, "status", "compressedNodes")
+    packed = kube.get_field(stored, "status", "compressedNodes")
     print(  # noqa: T201  # what the run is for
-        f"\n{shards} shards: {time.monotonic() - began:.0f} s; workflow {size / MIB:.2f} MiB"
-        f"{', its nodes packed' if packed else ''}; controller at most {most} MiB"
+        f"\n{shards} shards: {time.monotonic() - start:.0f} s; workflow {size / MIB:.2f} MiB"
+        f"{', its nodes packed' if packed else ''}; controller at most {peak_memory} MiB"
     )
     assert status.pods.done == shards, status.failures[:3]
     assert size < MIB
@@ -83,13 +89,13 @@ def _advertised() -> Iterator[None]:
 
 
 def _controller_memory() -> int:
-    """What a controller on this machine holds, in MiB; 0 where it is not on this one."""
-    found = subprocess.run(
+    """The memory of a controller on this machine in MiB; 0 where none runs here."""
+    pids = subprocess.run(
         ["pgrep", "-x", "workflow-contro"], capture_output=True, text=True, check=False
     ).stdout.split()
-    if not found:
+    if not pids:
         return 0
-    status = Path(f"/proc/{found[0]}/status").read_text()
+    status = Path(f"/proc/{pids[0]}/status").read_text()
     return (
         next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS"))
         // 1024

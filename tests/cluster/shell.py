@@ -1,4 +1,4 @@
-"""Our command line against the cluster."""
+"""The command line against the cluster."""
 
 import os
 import subprocess
@@ -10,9 +10,9 @@ from types import MappingProxyType
 def shell(
     *arguments: str, environment: Mapping[str, str] = MappingProxyType({})
 ) -> "subprocess.CompletedProcess[str]":
-    """Our command, by the Kubernetes API unless the environment says otherwise."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("ARGO_")}
+    """Run a command, through the Kubernetes API unless the environment names an Argo server."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("ARGO_")}
     command = [sys.executable, "-m", "imagekiln", *arguments]
     return subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**kept, **environment}
+        command, capture_output=True, text=True, check=False, env={**inherited, **environment}
     )

@@ -10,7 +10,7 @@ from imagekiln.workflows.client.client import register_template
 from imagekiln.workflows.templates.batch import batch_task
 from imagekiln.workflows.templates.workflow_template import as_object
 from tests.cluster import jobs, kube
-from tests.cluster.ending import ended
+from tests.cluster.waiting import wait_for_end
 
 
 def test_batch_is_one_task_of_a_workflow_and_the_next_task_gets_its_run(argo: ArgoApi) -> None:
@@ -35,9 +35,9 @@ def test_batch_is_one_task_of_a_workflow_and_the_next_task_gets_its_run(argo: Ar
     )
     argo.create(as_object(pipeline.build()))
 
-    status = ended(name, argo)
+    status = wait_for_end(name, argo)
     assert (status.phase, status.failures) == ("Succeeded", ())
-    assert ended(f"{name}-images", argo).phase == "Succeeded"
+    assert wait_for_end(f"{name}-images", argo).phase == "Succeeded"
     inputs = _inputs(name, "last")
     assert inputs["images"] == str(len(jobs.TEXTS))
     assert inputs["run"].endswith(str(job.run_id))
@@ -57,8 +57,8 @@ def test_workflow_whose_batch_fails_fails_at_that_task(argo: ArgoApi) -> None:
     )
     argo.create(as_object(pipeline.build()))
 
-    assert ended(name, argo).phase == "Failed"
-    assert ended(f"{name}-images", argo).phase == "Failed"
+    assert wait_for_end(name, argo).phase == "Failed"
+    assert wait_for_end(f"{name}-images", argo).phase == "Failed"
 
 
 def _parameters(*names: str) -> list[Parameter]:
@@ -67,7 +67,7 @@ def _parameters(*names: str) -> list[Parameter]:
 
 def _inputs(workflow: str, task: str) -> dict[str, str]:
     """What a task of the workflow was given."""
-    nodes = kube.at(kube.get("workflow", workflow), "status", "nodes")
+    nodes = kube.get_field(kube.get("workflow", workflow), "status", "nodes")
     assert isinstance(nodes, dict)
     (node,) = (node for node in nodes.values() if node["displayName"] == task)
     return {item["name"]: item["value"] for item in node["inputs"]["parameters"]}

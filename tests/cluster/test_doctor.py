@@ -1,4 +1,4 @@
-"""Each prerequisite that is broken, one at a time, is named by doctor, with what to do."""
+"""Doctor names each prerequisite that is broken, one at a time, with its remedy."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -26,17 +26,19 @@ def job(**changes: object) -> Job:
     return jobs.job(**changes)
 
 
-def diagnosed(wanted: Job) -> dict[str, DoctorCheck]:
-    """What doctor says, by the prerequisite's name."""
-    checks = diagnose(wanted, ApiConnection(kubernetes_access()))
-    return {each.name: each for each in collect_diagnosis(wanted, checks).checks}
+def diagnose_by_name(job_to_check: Job) -> dict[str, DoctorCheck]:
+    """Doctor's checks by name."""
+    checks = diagnose(job_to_check, ApiConnection(kubernetes_access()))
+    return {check.name: check for check in collect_diagnosis(job_to_check, checks).checks}
 
 
-def wrong(wanted: Job) -> dict[str, str]:
-    """What is wrong, and what doctor says of it."""
-    found = diagnosed(wanted).values()
-    assert all(each.remedy for each in found if each.verdict == "wrong")
-    return {each.name: f"{each.says} {each.remedy}" for each in found if each.verdict == "wrong"}
+def wrong_checks(job_to_check: Job) -> dict[str, str]:
+    """The checks that are wrong, with message and remedy."""
+    checks = diagnose_by_name(job_to_check).values()
+    assert all(check.remedy for check in checks if check.verdict == "wrong")
+    return {
+        check.name: f"{check.says} {check.remedy}" for check in checks if check.verdict == "wrong"
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -45,27 +47,27 @@ def _registered(argo: ArgoApi) -> None:
 
 
 @contextmanager
-def without(kind: str, name: str) -> Iterator[None]:
-    """An object is not there, and is afterwards."""
-    there = kube.get(kind, name)
+def object_deleted(kind: str, name: str) -> Iterator[None]:
+    """Delete an object, and create it again afterwards."""
+    stored = kube.get(kind, name)
     kube.kubectl("delete", kind, name)
     try:
         yield
     finally:
-        about = cast("kube.Object", there["metadata"])
-        there["metadata"] = {
-            key: about[key]
+        metadata = cast("kube.Object", stored["metadata"])
+        stored["metadata"] = {
+            key: metadata[key]
             for key in ("name", "namespace", "labels", "annotations")
-            if key in about
+            if key in metadata
         }
-        kube.apply([there])
+        kube.apply([stored])
 
 
 @contextmanager
-def patched(
+def object_patched(
     kind: str, name: str, change: Mapping[str, object], back: Mapping[str, object], *more: str
 ) -> Iterator[None]:
-    """An object is changed, and changed back."""
+    """Patch an object, and patch it back afterwards."""
     how = ("patch", kind, name, "--type", "merge", *more, "--patch")
     kube.kubectl(*how, json.dumps(change))
     try:
@@ -75,11 +77,13 @@ def patched(
 
 
 @contextmanager
-def nodes(change: Mapping[str, object], back: Mapping[str, object], *more: str) -> Iterator[None]:
-    """Every GPU node is changed, and changed back."""
+def nodes_patched(
+    change: Mapping[str, object], back: Mapping[str, object], *more: str
+) -> Iterator[None]:
+    """Patch every GPU node, and patch it back afterwards."""
     with (
-        patched("node", GPU_NODES[0], change, back, *more),
-        patched("node", GPU_NODES[1], change, back, *more),
+        object_patched("node", GPU_NODES[0], change, back, *more),
+        object_patched("node", GPU_NODES[1], change, back, *more),
     ):
         yield
 
@@ -92,7 +96,7 @@ def profile(folder: Path, settings: str) -> Job:
 
 
 def test_whole_cluster_has_nothing_wrong() -> None:
-    assert wrong(job()) == {}
+    assert wrong_checks(job()) == {}
 
 
 @pytest.mark.parametrize(
@@ -106,60 +110,63 @@ def test_whole_cluster_has_nothing_wrong() -> None:
     ],
 )
 def test_object_that_is_missing_is_named(kind: str, name: str, check: str) -> None:
-    with without(kind, name):
-        found = wrong(job())
-    assert [*found] == [check]
+    with object_deleted(kind, name):
+        checks = wrong_checks(job())
+    assert [*checks] == [check]
 
 
 def test_namespace_that_is_missing_is_named() -> None:
-    found = wrong(job(cluster={"namespace": "nowhere", "profile": "test"}))
-    assert "nowhere" in found["namespace"]
+    checks = wrong_checks(job(cluster={"namespace": "nowhere", "profile": "test"}))
+    assert "nowhere" in checks["namespace"]
 
 
 def test_quota_that_no_pod_fits_in_is_named() -> None:
     key = "requests.nvidia.com/gpu"
     hard: kube.Object = {key: "0"}
     before: kube.Object = {
-        key: kube.at(kube.get("resourcequota", "imagekiln"), "spec", "hard", key)
+        key: kube.get_field(kube.get("resourcequota", "imagekiln"), "spec", "hard", key)
     }
-    with patched(
+    with object_patched(
         "resourcequota", "imagekiln", {"spec": {"hard": hard}}, {"spec": {"hard": before}}
     ):
-        assert "requests.nvidia.com/gpu" in wrong(job())["quota"]
+        assert "requests.nvidia.com/gpu" in wrong_checks(job())["quota"]
 
 
 def test_gpus_that_nobody_advertises_are_named() -> None:
     gone: kube.Object = {"nvidia.com/gpu": None}
     back: kube.Object = {"nvidia.com/gpu": "4"}
     change = {"status": {"capacity": gone, "allocatable": gone}}
-    with nodes(
+    with nodes_patched(
         change, {"status": {"capacity": back, "allocatable": back}}, "--subresource", "status"
     ):
-        assert "device plugin" in wrong(job())["gpu-nodes"]
+        assert "device plugin" in wrong_checks(job())["gpu-nodes"]
 
 
 def test_label_that_no_node_has_is_named_with_those_that_are_there(tmp_path: Path) -> None:
     labels = "generate: {labels: [{key: nvidia.com/gpu.product, values: [NVIDIA-B200]}]}"
-    said = wrong(profile(tmp_path, labels))["gpu-nodes"]
-    assert "nvidia.com/gpu.product" in said
-    assert "NVIDIA-H100-80GB-HBM3" in said
+    message = wrong_checks(profile(tmp_path, labels))["gpu-nodes"]
+    assert "nvidia.com/gpu.product" in message
+    assert "NVIDIA-H100-80GB-HBM3" in message
 
 
 def test_taint_that_is_not_tolerated_is_named(tmp_path: Path) -> None:
-    assert "nvidia.com/gpu" in wrong(profile(tmp_path, "generate: {tolerations: []}"))["gpu-nodes"]
+    assert (
+        "nvidia.com/gpu"
+        in wrong_checks(profile(tmp_path, "generate: {tolerations: []}"))["gpu-nodes"]
+    )
 
 
 def test_driver_that_is_too_old_is_named(tmp_path: Path) -> None:
     label = "nvidia.com/cuda.driver-version.full"
-    there = str(kube.at(kube.get("node", GPU_NODES[0]), "metadata", "labels", label))
-    with nodes(
-        {"metadata": {"labels": {label: "535.104.05"}}}, {"metadata": {"labels": {label: there}}}
+    stored = str(kube.get_field(kube.get("node", GPU_NODES[0]), "metadata", "labels", label))
+    with nodes_patched(
+        {"metadata": {"labels": {label: "535.104.05"}}}, {"metadata": {"labels": {label: stored}}}
     ):
-        assert "535.104.05" in wrong(profile(tmp_path, "gpu: {device: cuda}"))["driver"]
+        assert "535.104.05" in wrong_checks(profile(tmp_path, "gpu: {device: cuda}"))["driver"]
 
 
 def test_cpu_steps_without_a_node_are_named(tmp_path: Path) -> None:
-    assert "cpu-nodes" in wrong(profile(tmp_path, "steps: {node_selector: {pool: cpu}}"))
+    assert "cpu-nodes" in wrong_checks(profile(tmp_path, "steps: {node_selector: {pool: cpu}}"))
 
 
 @pytest.mark.parametrize(
@@ -176,49 +183,49 @@ def test_cpu_steps_without_a_node_are_named(tmp_path: Path) -> None:
 def test_what_a_profile_names_and_is_not_there_is_named(
     tmp_path: Path, settings: str, check: str, name: str
 ) -> None:
-    assert name in wrong(profile(tmp_path, settings))[check]
+    assert name in wrong_checks(profile(tmp_path, settings))[check]
 
 
 def test_template_of_another_profile_is_named(tmp_path: Path, argo: ArgoApi) -> None:
-    wanted = profile(tmp_path, "gpu: {count: 1}")
-    apply(wanted, argo)
-    assert "apply" in wrong(profile(tmp_path, "gpu: {count: 2}"))["template"]
+    job_with_profile = profile(tmp_path, "gpu: {count: 1}")
+    apply(job_with_profile, argo)
+    assert "apply" in wrong_checks(profile(tmp_path, "gpu: {count: 2}"))["template"]
 
 
 def test_bucket_that_cannot_be_is_named() -> None:
-    assert "No_Bucket" in wrong(job(output="s3://No_Bucket/out"))["output"]
+    assert "No_Bucket" in wrong_checks(job(output="s3://No_Bucket/out"))["output"]
 
 
 def test_prompts_that_are_missing_are_named() -> None:
-    assert "nothing" in wrong(job(prompts=f"{jobs.BUCKET}/nothing/*.parquet"))["prompts"]
+    assert "nothing" in wrong_checks(job(prompts=f"{jobs.BUCKET}/nothing/*.parquet"))["prompts"]
 
 
 def test_store_that_refuses_our_key_is_named(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(job_parameter(job()))
     other = {"AWS_SECRET_ACCESS_KEY": "another"}
     done = shell("doctor", str(tmp_path / "job.yaml"), "--output", "json", environment=other)
-    found = {
-        each["name"] for each in json.loads(done.stdout)["checks"] if each["verdict"] == "wrong"
+    checks = {
+        check["name"] for check in json.loads(done.stdout)["checks"] if check["verdict"] == "wrong"
     }
-    assert (done.returncode, found) == (2, {"output", "prompts"})
+    assert (done.returncode, checks) == (2, {"output", "prompts"})
 
 
 def test_right_that_a_submitter_lacks_is_named() -> None:
     token = kube.kubectl("create", "token", "imagekiln-sender").strip()
-    reached = kubernetes_access()
-    stranger = ApiAccess(reached.url, lambda: f"Bearer {token}", reached.verify)
-    found = {each.name: each for each in diagnose(job(), ApiConnection(stranger))}
-    assert found["your-rights"].verdict == "wrong"
-    assert "imagekiln-submitter" in str(found["your-rights"].remedy)
+    access = kubernetes_access()
+    stranger = ApiAccess(access.url, lambda: f"Bearer {token}", access.verify)
+    checks = {check.name: check for check in diagnose(job(), ApiConnection(stranger))}
+    assert checks["your-rights"].verdict == "wrong"
+    assert "imagekiln-submitter" in str(checks["your-rights"].remedy)
 
 
 def test_submitters_rights_are_enough_to_find_nothing_wrong() -> None:
     token = kube.kubectl("create", "token", "imagekiln-submitter").strip()
-    reached = kubernetes_access()
-    submitter = ApiAccess(reached.url, lambda: f"Bearer {token}", reached.verify)
-    found = [each for each in diagnose(job(), ApiConnection(submitter)) if each.verdict != "ok"]
-    assert {each.name for each in found if each.verdict == "wrong"} == set()
-    assert {each.name for each in found} <= {
+    access = kubernetes_access()
+    submitter = ApiAccess(access.url, lambda: f"Bearer {token}", access.verify)
+    checks = [check for check in diagnose(job(), ApiConnection(submitter)) if check.verdict != "ok"]
+    assert {check.name for check in checks if check.verdict == "wrong"} == set()
+    assert {check.name for check in checks} <= {
         "store-credentials",
         "gpu-metrics",
         "argo-version",

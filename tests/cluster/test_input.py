@@ -1,12 +1,14 @@
-"""What a person got wrong is said where they look, and costs no second try."""
+"""Bad input is reported where people look, and is not tried again."""
 
 from imagekiln.workflows.client.api import ArgoApi
 from tests.cluster import jobs, kube
-from tests.cluster.ending import ended, submitted, succeeded
+from tests.cluster.waiting import submit_with_template, wait_for_end, wait_for_success
 
 
 def test_bad_input_is_told_at_once_and_not_tried_again(argo: ArgoApi) -> None:
-    status = ended(submitted(jobs.job(prompts=f"{jobs.BUCKET}/nothing/*.parquet"), argo), argo)
+    status = wait_for_end(
+        submit_with_template(jobs.job(prompts=f"{jobs.BUCKET}/nothing/*.parquet"), argo), argo
+    )
     assert status.phase == "Failed"
     (failure,) = status.failures
     assert (failure.step, failure.exit_code, failure.attempts) == ("plan", 2, 1)
@@ -16,7 +18,7 @@ def test_bad_input_is_told_at_once_and_not_tried_again(argo: ArgoApi) -> None:
 def test_poisoned_prompts_fail_alone_and_end_the_run_with_3(argo: ArgoApi) -> None:
     samplers = ["flow_euler" if place in (2, 7) else "default" for place in range(len(jobs.TEXTS))]
     poisoned = jobs.prompts({"prompt": list(jobs.TEXTS), "sampler": list(samplers)})
-    status = ended(submitted(jobs.job(prompts=poisoned), argo), argo)
+    status = wait_for_end(submit_with_template(jobs.job(prompts=poisoned), argo), argo)
     (failure,) = status.failures
     assert (status.phase, failure.step, failure.exit_code, failure.attempts) == (
         "Failed",
@@ -43,19 +45,21 @@ def test_odd_texts_and_names_do_no_harm(argo: ArgoApi) -> None:
     key = "odd {{inputs.parameters.run}} it's $(id) ☃.parquet"
     carried = [f"{{{{{place}}}}}" for place in range(len(odd))]
     uri = jobs.prompts({"prompt": list(odd), "te'xt {{x}}": list(carried)}, key)
-    wanted = jobs.job(
+    odd_job = jobs.job(
         prompts=uri,
         carry=["te'xt {{x}}"],
         defaults={"steps": 2, "negative_prompt": "{{workflow.uid}} '\"\n$(id)"},
     )
-    rows = jobs.manifest(succeeded(submitted(wanted, argo), argo))
+    rows = jobs.manifest(wait_for_success(submit_with_template(odd_job, argo), argo))
     assert rows["prompt"].to_pylist() == odd
     assert set(rows["negative_prompt"].to_pylist()) == {"{{workflow.uid}} '\"\n$(id)"}
     assert rows["te'xt {{x}}"].to_pylist() == carried
 
 
 def test_a_name_that_argo_would_take_for_a_variable_is_refused(argo: ArgoApi) -> None:
-    status = ended(submitted(jobs.job(output=f"{jobs.BUCKET}/{{{{workflow.name}}}}"), argo), argo)
+    status = wait_for_end(
+        submit_with_template(jobs.job(output=f"{jobs.BUCKET}/{{{{workflow.name}}}}"), argo), argo
+    )
     (failure,) = status.failures
     assert (failure.step, failure.exit_code, failure.attempts) == ("plan", 2, 1)
-    assert kube.at(kube.get("workflow", status.name), "status", "phase") == "Failed"
+    assert kube.get_field(kube.get("workflow", status.name), "status", "phase") == "Failed"

@@ -1,4 +1,4 @@
-"""A shard that loses its pod goes on with what is missing, and makes nothing twice."""
+"""A shard that loses its pod resumes with what is missing, and makes nothing twice."""
 
 import json
 import time
@@ -13,61 +13,61 @@ from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.argo_server import ArgoServer
 from imagekiln.workflows.client.client import get_status, resubmit, stop, watch
 from tests.cluster import jobs, kube
-from tests.cluster.ending import ended, running, submitted, succeeded
+from tests.cluster.waiting import submit_with_template, wait_for_end, wait_for_pod, wait_for_success
 
 IMAGES = 120  # on a fast machine too, there is something left to do when its pod goes
 
 
-def slow(images: int = IMAGES, **more: object) -> Job:
+def slow_job(images: int = IMAGES, **more: object) -> Job:
     """A job of one shard that takes a while, in parts of two images."""
     texts = [jobs.TEXTS[place % len(jobs.TEXTS)] for place in range(images)]
     uri = jobs.prompts({"prompt": [*texts], "seed": list(range(images))})
     return jobs.job(prompts=uri, shard={"images": images}, defaults={"steps": 25}, **more)
 
 
-def some_parts(job: Job) -> dict[str, object]:
+def wait_for_parts(job: Job) -> dict[str, object]:
     """The parts of a run, once there are a few."""
     uri = f"{job.output}/{job.run_id}"
 
     def look() -> dict[str, object] | None:
-        found = jobs.written(uri)
-        return found if len(found) > 2 else None
+        written = jobs.write_times(uri)
+        return written if len(written) > 2 else None
 
-    return kube.until(300, "the first parts", look)
+    return kube.wait_until(300, "the first parts", look)
 
 
-def check(name: str, before: dict[str, object], argo: ArgoApi) -> None:
-    """The run is whole, nothing that was there was written again, and the pod after the first made what was missing."""
-    run = succeeded(name, argo)
+def check_resumed(name: str, before: dict[str, object], argo: ArgoApi) -> None:
+    """The run is whole, and no part of the first pod was written again."""
+    run = wait_for_success(name, argo)
     assert verify(run).ok == IMAGES
-    after = jobs.written(run)
+    after = jobs.write_times(run)
     assert {key: after[key] for key in before} == before
     assert get_status(name, kube.NAMESPACE, argo).images == IMAGES
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _mended() -> Iterator[None]:
+def _repaired_nodes() -> Iterator[None]:
     yield
     if kube.FAULTS.exists():
         for node in ("gpu-0", "gpu-1"):
             if not [each for each in kube.items("nodes") if kube.name(each) == node]:
-                kube.fault("node-start", node)
+                kube.inject_fault("node-start", node)
 
 
 def test_pod_deleted(argo: ArgoApi) -> None:
-    job = slow()
-    name = submitted(job, argo)
-    before = some_parts(job)
-    pod = kube.name(running(name, "generate"))
+    job = slow_job()
+    name = submit_with_template(job, argo)
+    before = wait_for_parts(job)
+    pod = kube.name(wait_for_pod(name, "generate"))
     kube.kubectl("delete", "pod", pod, "--grace-period", "0", "--force")
-    check(name, before, argo)
+    check_resumed(name, before, argo)
 
 
 def test_evicted_through_the_api(argo: ArgoApi) -> None:
-    job = slow()
-    name = submitted(job, argo)
-    before = some_parts(job)
-    pod = kube.name(running(name, "generate"))
+    job = slow_job()
+    name = submit_with_template(job, argo)
+    before = wait_for_parts(job)
+    pod = kube.name(wait_for_pod(name, "generate"))
     body = {
         "apiVersion": "policy/v1",
         "kind": "Eviction",
@@ -78,54 +78,57 @@ def test_evicted_through_the_api(argo: ArgoApi) -> None:
         kube.kubectl("create", "--raw", path, "--filename", "-", stdin=json.dumps(body))
     kube.kubectl("delete", "poddisruptionbudget", name)
     kube.kubectl("create", "--raw", path, "--filename", "-", stdin=json.dumps(body))
-    check(name, before, argo)
+    check_resumed(name, before, argo)
 
 
 def test_out_of_memory_is_tried_again_with_more(tmp_path: Path, argo: ArgoApi) -> None:
     profile = tmp_path / "little.yaml"
     profile.write_text(
-        "like: test\ndescription: for a test\ngenerate: {memory: 0.45, most_memory: 3, shared_memory: 0.0625}\n"
+        "like: test\ndescription: for a test\n"
+        "generate: {memory: 0.45, most_memory: 3, shared_memory: 0.0625}\n"
     )
-    job = slow(cluster={"namespace": kube.NAMESPACE, "profile": str(profile)})
-    name = submitted(job, argo)
-    asked: dict[str, str] = {}
+    job = slow_job(cluster={"namespace": kube.NAMESPACE, "profile": str(profile)})
+    name = submit_with_template(job, argo)
+    memory_by_pod: dict[str, str] = {}
     for _ in watch(name, kube.NAMESPACE, argo, every=1):
         for pod in kube.pods(name, "generate"):
-            asked[kube.name(pod)] = str(
-                kube.at(pod, "spec", "containers", 1, "resources", "limits", "memory")
+            memory_by_pod[kube.name(pod)] = str(
+                kube.get_field(pod, "spec", "containers", 1, "resources", "limits", "memory")
             )
-    assert len(set(asked.values())) > 1, "no attempt had more memory than the first"
-    check(name, {}, argo)
+    assert len(set(memory_by_pod.values())) > 1, "no attempt had more memory than the first"
+    check_resumed(name, {}, argo)
 
 
 def test_stopped_run_goes_on_when_it_is_retried(server: ArgoServer) -> None:
-    job = slow()
-    name = submitted(job, server)
-    before = some_parts(job)
+    job = slow_job()
+    name = submit_with_template(job, server)
+    before = wait_for_parts(job)
     stop(name, kube.NAMESPACE, server)
-    assert ended(name, server).phase == "Failed"
-    assert len(jobs.written(f"{job.output}/{job.run_id}")) < IMAGES // 2, "nothing was left to do"
-    check(resubmit(name, kube.NAMESPACE, server).name, before, server)
+    assert wait_for_end(name, server).phase == "Failed"
+    assert len(jobs.write_times(f"{job.output}/{job.run_id}")) < IMAGES // 2, (
+        "nothing was left to do"
+    )
+    check_resumed(resubmit(name, kube.NAMESPACE, server).name, before, server)
 
 
 def test_node_lost(argo: ArgoApi) -> None:
-    job = slow()
-    name = submitted(job, argo)
-    before = some_parts(job)
-    node = str(kube.at(running(name, "generate"), "spec", "nodeName"))
-    kube.fault("node-stop", node)
+    job = slow_job()
+    name = submit_with_template(job, argo)
+    before = wait_for_parts(job)
+    node = str(kube.get_field(wait_for_pod(name, "generate"), "spec", "nodeName"))
+    kube.inject_fault("node-stop", node)
     try:
-        check(name, before, argo)
+        check_resumed(name, before, argo)
     finally:
-        kube.fault("node-start", node)
+        kube.inject_fault("node-start", node)
 
 
 def test_controller_restarted_and_store_away_for_a_minute(argo: ArgoApi) -> None:
-    job = slow()
-    name = submitted(job, argo)
-    before = some_parts(job)
-    kube.fault("argo-restart")
-    kube.fault("s3-stop")
+    job = slow_job()
+    name = submit_with_template(job, argo)
+    before = wait_for_parts(job)
+    kube.inject_fault("argo-restart")
+    kube.inject_fault("s3-stop")
     time.sleep(60)
-    kube.fault("s3-start")
-    check(name, before, argo)
+    kube.inject_fault("s3-start")
+    check_resumed(name, before, argo)

@@ -10,13 +10,13 @@ import pytest
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
 from tests.cluster import jobs, kube
-from tests.cluster.ending import ended, running, submitted, succeeded
+from tests.cluster.waiting import submit_with_template, wait_for_end, wait_for_pod, wait_for_success
 
 NODE = "gpu-1"
 
 
 @contextmanager
-def advertised(resource: str, count: int) -> Iterator[None]:
+def resource_advertised(resource: str, count: int) -> Iterator[None]:
     """A node whose status says that it has so many of a resource."""
     amounts = {resource: str(count)}
     _patch({"status": {"capacity": amounts, "allocatable": amounts}})
@@ -40,7 +40,7 @@ def _patch(change: kube.Object) -> None:
     )
 
 
-def with_profile(folder: Path, name: str, settings: str, **more: object) -> Job:
+def job_with_profile(folder: Path, name: str, settings: str, **more: object) -> Job:
     """A job with a profile like `test`, of a user's own."""
     path = folder / f"{name}.yaml"
     path.write_text(f"like: test\ndescription: for a test\n{settings}\n")
@@ -51,28 +51,30 @@ def with_profile(folder: Path, name: str, settings: str, **more: object) -> Job:
 def test_a_slice_or_a_replica_lands_where_it_is_advertised(
     tmp_path: Path, argo: ArgoApi, resource: str
 ) -> None:
-    wanted = with_profile(
+    job = job_with_profile(
         tmp_path,
         resource.rpartition("/")[2].replace(".", "-"),
         f"gpu: {{resource: {resource}, device: cpu}}",
         shard={"images": 12},
     )
-    with advertised(resource, 2):
-        name = submitted(wanted, argo)
-        pod = running(name, "generate")
-        assert kube.at(pod, "spec", "nodeName") == NODE
-        assert kube.at(pod, "spec", "containers", 1, "resources", "limits", resource) == "1"
-        succeeded(name, argo)
+    with resource_advertised(resource, 2):
+        name = submit_with_template(job, argo)
+        pod = wait_for_pod(name, "generate")
+        assert kube.get_field(pod, "spec", "nodeName") == NODE
+        assert kube.get_field(pod, "spec", "containers", 1, "resources", "limits", resource) == "1"
+        wait_for_success(name, argo)
 
 
 def test_several_gpus_in_one_pod_make_a_shard_each(tmp_path: Path, argo: ArgoApi) -> None:
-    wanted = with_profile(
+    job = job_with_profile(
         tmp_path, "two-gpus", "gpu: {count: 2, device: cpu}\ngenerate: {memory: 4}"
     )
-    name = submitted(wanted, argo)
-    pod = running(name, "generate")
-    assert kube.at(pod, "spec", "containers", 1, "resources", "limits", "nvidia.com/gpu") == "2"
-    assert len(jobs.made(succeeded(name, argo))) == 12
+    name = submit_with_template(job, argo)
+    pod = wait_for_pod(name, "generate")
+    assert (
+        kube.get_field(pod, "spec", "containers", 1, "resources", "limits", "nvidia.com/gpu") == "2"
+    )
+    assert len(jobs.image_hashes(wait_for_success(name, argo))) == 12
 
 
 def test_cpu_steps_stay_off_gpu_nodes_without_taints_too(argo: ArgoApi) -> None:
@@ -80,20 +82,20 @@ def test_cpu_steps_stay_off_gpu_nodes_without_taints_too(argo: ArgoApi) -> None:
     for node in nodes:
         kube.kubectl("taint", "nodes", node, "nvidia.com/gpu-")
     try:
-        name = submitted(jobs.job(shard={"images": 12}), argo)
-        assert kube.at(running(name, "plan"), "spec", "nodeName") not in nodes
-        assert kube.at(running(name, "aggregate"), "spec", "nodeName") not in nodes
-        succeeded(name, argo)
+        name = submit_with_template(jobs.job(shard={"images": 12}), argo)
+        assert kube.get_field(wait_for_pod(name, "plan"), "spec", "nodeName") not in nodes
+        assert kube.get_field(wait_for_pod(name, "aggregate"), "spec", "nodeName") not in nodes
+        wait_for_success(name, argo)
     finally:
         for node in nodes:
             kube.kubectl("taint", "nodes", node, "nvidia.com/gpu=present:NoSchedule")
 
 
 def test_a_profile_of_real_gpus_says_that_there_is_none(tmp_path: Path, argo: ArgoApi) -> None:
-    wanted = with_profile(
+    job = job_with_profile(
         tmp_path, "real", "gpu: {device: cuda}\nretries: {limit: 1}", shard={"images": 12}
     )
-    status = ended(submitted(wanted, argo), argo)
+    status = wait_for_end(submit_with_template(job, argo), argo)
     (shard,) = [each for each in status.failures if each.step == "generate"]
     assert (shard.exit_code, shard.attempts) == (75, 2)
     assert "cuda" in shard.message.lower()

@@ -1,4 +1,4 @@
-"""What ended badly on the cluster is made again there, and nothing else is."""
+"""A retry on the cluster makes again what ended badly, and nothing else."""
 
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.maintain.verify import verify
@@ -11,46 +11,46 @@ from imagekiln.workflows.client.client import submit
 from imagekiln.workflows.objects import Json
 from imagekiln.workflows.templates.workflow import job_parameter
 from tests.cluster import jobs, kube
-from tests.cluster.ending import ended, submitted, succeeded
+from tests.cluster.waiting import submit_with_template, wait_for_end, wait_for_success
 
 LOST = (part_key(0, 1), part_key(1, 2))  # four images of twelve
 
 
-def losing_parts(wanted: Job, argo: ArgoApi) -> tuple[str, dict[str, str]]:
-    """A run that was whole, without some of its parts, as `aggregate` on this machine finds it; and its images."""
-    run = succeeded(submitted(wanted, argo), argo)
-    whole = jobs.made(run)
+def run_with_lost_parts(job: Job, argo: ArgoApi) -> tuple[str, dict[str, str]]:
+    """A run that has lost some of its parts, and the images that it had."""
+    run = wait_for_success(submit_with_template(job, argo), argo)
+    whole = jobs.image_hashes(run)
     store = open_store(run)
     for key in LOST:
         store.remove(key)
-    jobs.incomplete(run)
+    jobs.aggregate_incomplete(run)
     return run, whole
 
 
 def test_only_what_is_lost_is_made_again(argo: ArgoApi) -> None:
-    wanted = jobs.job()
-    run, whole = losing_parts(wanted, argo)
-    before, rows = jobs.written(run), jobs.manifest(run).to_pylist()
-    begun = submit(wanted, argo=argo, retry=True)
-    assert submit(wanted, argo=argo, retry=True).name == begun.name, "asked for twice, it ran twice"
-    assert succeeded(begun.name, argo) == f"{run}/retry-1"
-    assert jobs.made(run) == whole
-    assert jobs.written(run) == before, "parts of the run itself were written again"
+    job = jobs.job()
+    run, whole = run_with_lost_parts(job, argo)
+    before, rows = jobs.write_times(run), jobs.manifest(run).to_pylist()
+    retry = submit(job, argo=argo, retry=True)
+    assert submit(job, argo=argo, retry=True).name == retry.name, "submitted twice, it ran twice"
+    assert wait_for_success(retry.name, argo) == f"{run}/retry-1"
+    assert jobs.image_hashes(run) == whole
+    assert jobs.write_times(run) == before, "parts of the run itself were written again"
     after = jobs.manifest(run).to_pylist()
-    kept = [place for place, row in enumerate(rows) if row["status"] == "ok"]
-    assert len(kept) == 8
-    assert [after[place] for place in kept] == [rows[place] for place in kept]
-    assert len(jobs.written(f"{run}/retry-1")) == 2
+    intact = [place for place, row in enumerate(rows) if row["status"] == "ok"]
+    assert len(intact) == 8
+    assert [after[place] for place in intact] == [rows[place] for place in intact]
+    assert len(jobs.write_times(f"{run}/retry-1")) == 2
     assert verify(run).ok == 12
     assert open_store(run).exists(SUCCESS_KEY)
 
 
 def test_retry_with_nothing_left_succeeds_and_makes_nothing(argo: ArgoApi) -> None:
-    wanted = jobs.job()
-    run = succeeded(submitted(wanted, argo), argo)
-    begun = submit(wanted, argo=argo, retry=True)
-    assert succeeded(begun.name, argo) == run
-    assert not kube.pods(begun.name, "generate")
+    job = jobs.job()
+    run = wait_for_success(submit_with_template(job, argo), argo)
+    retry = submit(job, argo=argo, retry=True)
+    assert wait_for_success(retry.name, argo) == run
+    assert not kube.pods(retry.name, "generate")
     assert not open_store(f"{run}/retry-1").exists(PLAN_KEY)
 
 
@@ -58,11 +58,11 @@ def test_images_that_fail_again_end_each_round_with_3(argo: ArgoApi) -> None:
     samplers: list[object] = [
         "flow_euler" if place == 2 else "default" for place in range(len(jobs.TEXTS))
     ]
-    wanted = jobs.job(prompts=jobs.prompts({"prompt": list(jobs.TEXTS), "sampler": samplers}))
-    first = ended(submitted(wanted, argo), argo)
+    job = jobs.job(prompts=jobs.prompts({"prompt": list(jobs.TEXTS), "sampler": samplers}))
+    first = wait_for_end(submit_with_template(job, argo), argo)
     assert first.phase == "Failed"
     for number in (1, 2):
-        status = ended(submit(wanted, argo=argo, retry=True).name, argo)
+        status = wait_for_end(submit(job, argo=argo, retry=True).name, argo)
         (failure,) = status.failures
         assert (status.phase, failure.step, failure.exit_code) == ("Failed", "aggregate", 3)
         assert status.run == f"{first.run}/retry-{number}"
@@ -71,13 +71,15 @@ def test_images_that_fail_again_end_each_round_with_3(argo: ArgoApi) -> None:
 
 
 def test_by_the_form_of_argos_page(argo: ArgoApi, server: ArgoServer) -> None:
-    wanted = jobs.job()
-    run, whole = losing_parts(wanted, argo)
+    job = jobs.job()
+    run, whole = run_with_lost_parts(job, argo)
     body: Json = {
         "resourceKind": "WorkflowTemplate",
         "resourceName": "imagekiln-test",
-        "submitOptions": {"parameters": [f"job={job_parameter(wanted)}", "retry=true"]},
+        "submitOptions": {"parameters": [f"job={job_parameter(job)}", "retry=true"]},
     }
-    made = server.connection.request("POST", f"api/v1/workflows/{kube.NAMESPACE}/submit", body=body)
-    assert succeeded(kube.name(made), argo) == f"{run}/retry-1"
-    assert jobs.made(run) == whole
+    workflow = server.connection.request(
+        "POST", f"api/v1/workflows/{kube.NAMESPACE}/submit", body=body
+    )
+    assert wait_for_success(kube.name(workflow), argo) == f"{run}/retry-1"
+    assert jobs.image_hashes(run) == whole

@@ -10,7 +10,7 @@ from imagekiln.workflows.client.client import submit
 from imagekiln.workflows.client.schedules import backfill, resume, schedule, suspend
 from imagekiln.workflows.objects import object_metadata
 from tests.cluster import jobs, kube
-from tests.cluster.ending import ended, succeeded
+from tests.cluster.waiting import wait_for_end, wait_for_success
 
 DAYS = (date(2026, 3, 1), date(2026, 3, 2), date(2026, 3, 3))
 
@@ -19,26 +19,26 @@ def test_firing_makes_its_date_once(argo: ArgoApi) -> None:
     job = jobs.job(name=f"minutely-{datetime.now(UTC):%H%M%S}", run_id=None, shard={"images": 12})
     cron = schedule(job, "* * * * *", argo=argo)
     labels = f"workflows.argoproj.io/cron-workflow={cron}"
-    fired = kube.until(
+    workflow = kube.wait_until(
         150, "a firing", lambda: argo.list_objects("Workflow", kube.NAMESPACE, labels)
     )[0]
     suspend(cron, kube.NAMESPACE, argo)
-    run = succeeded(str(object_metadata(fired)["name"]), argo)
+    run = wait_for_success(str(object_metadata(workflow)["name"]), argo)
     assert verify(run).ok == len(jobs.TEXTS)
-    before = jobs.written(run)
+    before = jobs.write_times(run)
     schedule(job, "* * * * *", argo=argo)
-    assert kube.at(argo.get("CronWorkflow", kube.NAMESPACE, cron), "spec", "suspend") is True, (
-        "registering resumed it"
-    )
+    assert (
+        kube.get_field(argo.get("CronWorkflow", kube.NAMESPACE, cron), "spec", "suspend") is True
+    ), "registering resumed it"
 
-    at = object_metadata(fired)["annotations"]["workflows.argoproj.io/scheduled-time"]  # type: ignore[index]
-    again = ended(submit(job, at, "UTC", argo).name, argo)
+    at = object_metadata(workflow)["annotations"]["workflows.argoproj.io/scheduled-time"]  # type: ignore[index]
+    again = wait_for_end(submit(job, at, "UTC", argo).name, argo)
     assert (again.phase, again.run, again.pods.done) == ("Succeeded", run, 0), (
         "the same date made something again"
     )
-    assert jobs.written(run) == before
+    assert jobs.write_times(run) == before
     resume(cron, kube.NAMESPACE, argo)
-    assert kube.at(argo.get("CronWorkflow", kube.NAMESPACE, cron), "spec", "suspend") in (
+    assert kube.get_field(argo.get("CronWorkflow", kube.NAMESPACE, cron), "spec", "suspend") in (
         False,
         None,
     )
@@ -58,8 +58,8 @@ def test_backfill_makes_each_date_of_its_own_prompts(argo: ArgoApi) -> None:
     )
     cron = schedule(job, "30 1 * * *", "Europe/Berlin", argo)
     suspend(cron, kube.NAMESPACE, argo)
-    begun = [each.name for each in backfill(job, DAYS[0], DAYS[-1], argo)]
-    runs = [succeeded(name, argo) for name in begun]
+    names = [each.name for each in backfill(job, DAYS[0], DAYS[-1], argo)]
+    runs = [wait_for_success(name, argo) for name in names]
     assert [run.rpartition("/")[2] for run in runs] == [
         "nightly-20260301T003000Z", "nightly-20260302T003000Z", "nightly-20260303T003000Z",
     ]  # fmt: skip
@@ -67,7 +67,7 @@ def test_backfill_makes_each_date_of_its_own_prompts(argo: ArgoApi) -> None:
         assert sorted(jobs.manifest(run)["prompt"].to_pylist()) == sorted(
             jobs.TEXTS[place : place + 2]
         )
-    assert [each.name for each in backfill(job, DAYS[0], DAYS[-1], argo)] == begun
+    assert [each.name for each in backfill(job, DAYS[0], DAYS[-1], argo)] == names
     argo.delete("CronWorkflow", kube.NAMESPACE, cron)
 
 
@@ -77,16 +77,16 @@ def test_a_night_that_lost_images_makes_them_again(argo: ArgoApi) -> None:
     )
     cron = schedule(job, "30 1 * * *", "Europe/Berlin", argo)
     suspend(cron, kube.NAMESPACE, argo)
-    (fired,) = backfill(job, DAYS[0], DAYS[0], argo)
-    run = succeeded(fired.name, argo)
-    whole, before = jobs.made(run), jobs.written(run)
+    (workflow,) = backfill(job, DAYS[0], DAYS[0], argo)
+    run = wait_for_success(workflow.name, argo)
+    whole, before = jobs.image_hashes(run), jobs.write_times(run)
     open_store(run).remove(part_key(0, 1))
-    jobs.incomplete(run)
+    jobs.aggregate_incomplete(run)
     (again,) = backfill(job, DAYS[0], DAYS[0], argo, retry=True)
-    assert succeeded(again.name, argo) == f"{run}/retry-1"
-    assert jobs.made(run) == whole
-    assert len(set(before) - set(jobs.written(run))) == 1, (
+    assert wait_for_success(again.name, argo) == f"{run}/retry-1"
+    assert jobs.image_hashes(run) == whole
+    assert len(set(before) - set(jobs.write_times(run))) == 1, (
         "what was lost was written into the run itself"
     )
-    assert len(jobs.written(f"{run}/retry-1")) == 1
+    assert len(jobs.write_times(f"{run}/retry-1")) == 1
     argo.delete("CronWorkflow", kube.NAMESPACE, cron)

@@ -7,7 +7,7 @@ import pytest
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.client import watch
 from tests.cluster import jobs, kube
-from tests.cluster.ending import submitted
+from tests.cluster.waiting import submit_with_template
 
 LOCKED = {
     "allowPrivilegeEscalation": False,
@@ -21,51 +21,51 @@ LOCKED = {
 @pytest.fixture(scope="module")
 def pods(argo: ArgoApi) -> dict[str, kube.Object]:
     """Every pod that a run has had, by its name."""
-    found: dict[str, kube.Object] = {}
-    name = submitted(jobs.job(), argo)
+    pods_by_name: dict[str, kube.Object] = {}
+    name = submit_with_template(jobs.job(), argo)
     for _ in watch(name, kube.NAMESPACE, argo, every=0.5):
-        found |= {kube.name(each): each for each in kube.pods(name)}
-    return found
+        pods_by_name |= {kube.name(each): each for each in kube.pods(name)}
+    return pods_by_name
 
 
 def containers(pods: dict[str, kube.Object]) -> Iterator[tuple[str, object]]:
     """Every container of every pod, and who it is."""
     for name, pod in pods.items():
         for kind in ("initContainers", "containers"):
-            for each in kube.at(pod, "spec", kind) or []:  # type: ignore[attr-defined]
-                yield f"{name}/{kube.at(each, 'name')}", each
+            for each in kube.get_field(pod, "spec", kind) or []:  # type: ignore[attr-defined]
+                yield f"{name}/{kube.get_field(each, 'name')}", each
 
 
 def test_the_namespace_enforces_restricted() -> None:
-    labels = kube.at(kube.get("namespace", kube.NAMESPACE), "metadata", "labels")
-    assert kube.at(labels, "pod-security.kubernetes.io/enforce") == "restricted"
+    labels = kube.get_field(kube.get("namespace", kube.NAMESPACE), "metadata", "labels")
+    assert kube.get_field(labels, "pod-security.kubernetes.io/enforce") == "restricted"
 
 
 def test_every_container_is_locked_down(pods: dict[str, kube.Object]) -> None:
-    found = {name: kube.at(each, "securityContext") for name, each in containers(pods)}
-    assert len(found) >= 4 * 2, "plan, two shards and aggregate, each with Argo's own"
-    assert {name: each for name, each in found.items() if each != LOCKED} == {}
+    contexts = {name: kube.get_field(each, "securityContext") for name, each in containers(pods)}
+    assert len(contexts) >= 4 * 2, "plan, two shards and aggregate, each with Argo's own"
+    assert {name: each for name, each in contexts.items() if each != LOCKED} == {}
 
 
 def test_steps_are_where_their_profile_puts_them(pods: dict[str, kube.Object]) -> None:
     nodes = {
-        kube.name(each): kube.at(each, "metadata", "labels", "nvidia.com/gpu.present")
+        kube.name(each): kube.get_field(each, "metadata", "labels", "nvidia.com/gpu.present")
         for each in kube.items("nodes")
     }
     for pod in pods.values():
-        step = kube.at(pod, "metadata", "labels", "imagekiln/step")
-        on_gpu = nodes[str(kube.at(pod, "spec", "nodeName"))] == "true"
+        step = kube.get_field(pod, "metadata", "labels", "imagekiln/step")
+        on_gpu = nodes[str(kube.get_field(pod, "spec", "nodeName"))] == "true"
         assert on_gpu == (step == "generate"), (
-            f"{kube.name(pod)} is on {kube.at(pod, 'spec', 'nodeName')}"
+            f"{kube.name(pod)} is on {kube.get_field(pod, 'spec', 'nodeName')}"
         )
 
 
 def test_only_generate_asks_for_a_gpu_and_for_one(pods: dict[str, kube.Object]) -> None:
-    asked = {
-        name: kube.at(each, "resources", "limits", "nvidia.com/gpu")
+    requested = {
+        name: kube.get_field(each, "resources", "limits", "nvidia.com/gpu")
         for name, each in containers(pods)
     }
-    wanted = {
-        name: "1" if "-generate-" in name and name.endswith("/main") else None for name in asked
+    expected = {
+        name: "1" if "-generate-" in name and name.endswith("/main") else None for name in requested
     }
-    assert asked == wanted
+    assert requested == expected

@@ -1,4 +1,4 @@
-"""A job that is submitted, from wherever, gives the dataset that the same job gives on one machine."""
+"""A submitted job gives the dataset that the same job gives on one machine."""
 
 import json
 from pathlib import Path
@@ -15,8 +15,8 @@ from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.events import build_event_binding
 from imagekiln.workflows.templates.workflow import job_parameter
 from tests.cluster import jobs, kube
-from tests.cluster.ending import succeeded
 from tests.cluster.shell import shell
+from tests.cluster.waiting import wait_for_success
 
 
 @pytest.fixture(scope="module")
@@ -28,29 +28,29 @@ def text() -> str:
 @pytest.fixture(scope="module")
 def expected(text: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What one machine makes of them."""
-    return jobs.made(jobs.here(jobs.job(prompts=text), tmp_path_factory.mktemp("here")))
+    return jobs.image_hashes(jobs.run_here(jobs.job(prompts=text), tmp_path_factory.mktemp("here")))
 
 
-def check(run: str, expected: dict[str, str]) -> None:
+def check_run(run: str, expected: dict[str, str]) -> None:
     """The run is whole, and its bytes are those of one machine."""
     assert verify(run).ok == len(expected)
-    assert jobs.made(run) == expected
+    assert jobs.image_hashes(run) == expected
 
 
 def test_from_python(argo: ArgoApi, text: str, expected: dict[str, str]) -> None:
-    wanted = jobs.job(prompts=text)
-    begun = submit(wanted, argo=argo)
-    check(succeeded(begun.name, argo), expected)
-    assert submit(wanted, argo=argo).name == begun.name, "submitted twice, it ran twice"
+    job = jobs.job(prompts=text)
+    workflow = submit(job, argo=argo)
+    check_run(wait_for_success(workflow.name, argo), expected)
+    assert submit(job, argo=argo).name == workflow.name, "submitted twice, it ran twice"
 
 
 def test_from_the_shell(tmp_path: Path, text: str, expected: dict[str, str]) -> None:
-    wanted = jobs.job(prompts=text)
-    (tmp_path / "job.yaml").write_text(job_parameter(wanted))
+    job = jobs.job(prompts=text)
+    (tmp_path / "job.yaml").write_text(job_parameter(job))
     done = shell("submit", str(tmp_path / "job.yaml"), "--watch", "--output", "json")
     assert done.returncode == 0, done.stderr
     _, _, last = done.stdout.strip().rpartition("\n}\n")
-    check(json.loads(last)["run"], expected)
+    check_run(json.loads(last)["run"], expected)
 
 
 def test_by_the_form_of_argos_page(
@@ -62,26 +62,28 @@ def test_by_the_form_of_argos_page(
         "resourceName": "imagekiln-test",
         "submitOptions": {"parameters": [f"job={job_parameter(jobs.job(prompts=text))}"]},
     }
-    made = server.connection.request("POST", f"api/v1/workflows/{kube.NAMESPACE}/submit", body=body)
-    check(succeeded(kube.name(made), argo), expected)
+    workflow = server.connection.request(
+        "POST", f"api/v1/workflows/{kube.NAMESPACE}/submit", body=body
+    )
+    check_run(wait_for_success(kube.name(workflow), argo), expected)
 
 
 def test_by_an_event(
     argo: ArgoApi, server: ArgoServer, text: str, expected: dict[str, str]
 ) -> None:
-    wanted = jobs.job(prompts=text)
-    register_template(wanted, argo)
+    job = jobs.job(prompts=text)
+    register_template(job, argo)
     argo.apply(build_event_binding(load_profile("test"), kube.NAMESPACE))
     body: Json = {
-        "job": wanted.model_dump(mode="json", exclude_defaults=True),
-        "request": wanted.run_id,
+        "job": job.model_dump(mode="json", exclude_defaults=True),
+        "request": job.run_id,
     }
     path = f"api/v1/events/{kube.NAMESPACE}/imagekiln-test"
     server.connection.request("POST", path, body=body)
-    found = kube.until(30, "a workflow of the event", lambda: _of_event(str(wanted.run_id)))
+    names = kube.wait_until(30, "a workflow of the event", lambda: _of_event(str(job.run_id)))
     with pytest.raises(TryAgain, match="already exists"):
         server.connection.request("POST", path, body=body)
-    check(succeeded(found[0], argo), expected)
+    check_run(wait_for_success(names[0], argo), expected)
 
 
 def _of_event(request: str) -> list[str]:

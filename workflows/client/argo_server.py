@@ -47,7 +47,8 @@ class ArgoServer:
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
         """An object by its name."""
-        return self.connection.request("GET", _server_path(kind, namespace, name))
+        path = _server_path(kind, namespace, name)
+        return self.connection.request("GET", path)
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """The objects that a label selector matches."""
@@ -57,7 +58,8 @@ class ArgoServer:
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object."""
-        self.connection.request("DELETE", _server_path(kind, namespace, name))
+        path = _server_path(kind, namespace, name)
+        self.connection.request("DELETE", path)
 
     def stop(self, namespace: str, name: str) -> None:
         """Stop a workflow. Argo's server refuses to stop one that has ended."""

@@ -13,6 +13,12 @@ TRUST_ADVICE = (
 # What Kubernetes answers for a kind that no CustomResourceDefinition defines.
 UNKNOWN_KIND_MESSAGE = "the server could not find the requested resource"
 ANONYMOUS_USER = '"system:anonymous"'
+TOKEN_ERRORS = (requests.exceptions.InvalidHeader, UnicodeError)
+ADDRESS_ERRORS = (
+    requests.exceptions.InvalidURL,  # also of a proxy
+    requests.exceptions.InvalidSchema,
+    requests.exceptions.MissingSchema,
+)
 
 
 class AlreadyExists(BadInput):
@@ -46,12 +52,18 @@ def response_error(response: requests.Response, url: str) -> KilnError:
     return BadInput(f"{url}: rejected the request ({message}).")
 
 
-def tls_error(error: requests.exceptions.SSLError, url: str) -> BadInput:
-    """The error that a failed TLS handshake stands for."""
+def connection_error(error: Exception, url: str) -> KilnError:
+    """The error that a request without a response stands for."""
+    if isinstance(error, requests.exceptions.SSLError):
+        return _tls_error(error, url)
+    if isinstance(error, TOKEN_ERRORS):
+        return BadInput(
+            f"{url}: the token contains characters that no HTTP header may have. Set it again."
+        )
     cause = root_cause_message(error)
-    if PLAINTEXT_ERROR in cause:
-        return BadInput(f"{url}: does not use TLS. Write http://, or set ARGO_SECURE=false.")
-    return BadInput(f"{url}: the server's certificate is not trusted ({cause}). {TRUST_ADVICE}")
+    if isinstance(error, ADDRESS_ERRORS):
+        return BadInput(f"{url}: is not a valid address ({cause}). Write https://host:port.")
+    return TryAgain(f"{url}: did not answer ({cause}). Check the network, then run again.")
 
 
 def root_cause_message(error: Exception) -> str:
@@ -66,6 +78,13 @@ def root_cause_message(error: Exception) -> str:
     # urllib3 puts the repr of its connection before the message.
     message = str(cause).rpartition(">: ")[2]
     return first_line(message) or type(cause).__name__
+
+
+def _tls_error(error: requests.exceptions.SSLError, url: str) -> BadInput:
+    cause = root_cause_message(error)
+    if PLAINTEXT_ERROR in cause:
+        return BadInput(f"{url}: does not use TLS. Write http://, or set ARGO_SECURE=false.")
+    return BadInput(f"{url}: the server's certificate is not trusted ({cause}). {TRUST_ADVICE}")
 
 
 def _response_message(response: requests.Response) -> str:

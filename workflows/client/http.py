@@ -13,10 +13,11 @@ from urllib3.util.retry import Retry
 
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.workflows.client.failures import (
+    TOKEN_ERRORS,
     TRANSIENT_STATUSES,
+    connection_error,
     response_error,
     root_cause_message,
-    tls_error,
 )
 from imagekiln.workflows.objects import Json
 
@@ -24,11 +25,6 @@ CONNECT_TIMEOUT = 5
 READ_TIMEOUT = 30
 STREAM_TIMEOUT = 3600  # a log that is followed may stay silent for so long
 MAX_RETRIES = 4  # of one HTTP request; pods are retried by templates/retry.py
-INVALID_ADDRESS_ERRORS = (
-    requests.exceptions.InvalidURL,  # also of a proxy
-    requests.exceptions.InvalidSchema,
-    requests.exceptions.MissingSchema,
-)
 URL_CREDENTIALS = re.compile(r"//[^/@]*@")  # stripped from URLs in messages
 JSON_TYPE = "application/json"
 
@@ -130,24 +126,10 @@ class ApiConnection:
                 timeout=(CONNECT_TIMEOUT, STREAM_TIMEOUT if stream else READ_TIMEOUT),
                 stream=stream,
             )
-        except requests.exceptions.SSLError as error:
-            raise tls_error(error, self.url) from error
-        except (requests.exceptions.InvalidHeader, UnicodeError):
-            # The cause is not chained: it quotes the token.
-            raise BadInput(
-                f"{self.url}: the token contains characters that no HTTP header may have. "
-                "Set it again."
-            ) from None
-        except INVALID_ADDRESS_ERRORS as error:
-            cause = root_cause_message(error)
-            raise BadInput(
-                f"{self.url}: is not a valid address ({cause}). Write https://host:port."
-            ) from error
-        except requests.RequestException as error:
-            cause = root_cause_message(error)
-            raise TryAgain(
-                f"{self.url}: did not answer ({cause}). Check the network, then run again."
-            ) from error
+        except (requests.RequestException, UnicodeError) as error:
+            # The cause of a token's error quotes the token.
+            cause = None if isinstance(error, TOKEN_ERRORS) else error
+            raise connection_error(error, self.url) from cause
 
         if response.ok:
             return response

@@ -22,7 +22,8 @@ class KubernetesApi:
     def create(self, manifest: Json) -> Json:
         """Create an object."""
         kind, namespace, _ = object_identity(manifest)
-        return self.connection.request("POST", kubernetes_path(kind, namespace), body=manifest)
+        path = kubernetes_path(kind, namespace)
+        return self.connection.request("POST", path, body=manifest)
 
     def apply(self, manifest: Json, *, dry_run: bool = False) -> Json:
         """Server-side apply: fields that others own stay as they are. A dry run writes nothing."""
@@ -39,28 +40,34 @@ class KubernetesApi:
 
     def get(self, kind: str, namespace: str, name: str) -> Json:
         """An object by its name."""
-        return self.connection.request("GET", kubernetes_path(kind, namespace, name))
+        path = kubernetes_path(kind, namespace, name)
+        return self.connection.request("GET", path)
 
     def list_objects(self, kind: str, namespace: str, labels: str) -> list[Json]:
         """The objects that a label selector matches, of all pages."""
         query = {"labelSelector": labels, "limit": PAGE_LIMIT}
-        return list(self.connection.list_items(kubernetes_path(kind, namespace), query))
+        path = kubernetes_path(kind, namespace)
+        return list(self.connection.list_items(path, query))
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
         """Delete an object."""
-        self.connection.request("DELETE", kubernetes_path(kind, namespace, name))
+        path = kubernetes_path(kind, namespace, name)
+        self.connection.request("DELETE", path)
 
     def stop(self, namespace: str, name: str) -> None:
         """Stop a workflow, as Argo's server does it: by its `shutdown` field."""
-        self._merge_spec(kubernetes_path("Workflow", namespace, name), {"shutdown": "Stop"})
+        path = kubernetes_path("Workflow", namespace, name)
+        self._merge_spec(path, {"shutdown": "Stop"})
 
     def set_suspended(self, namespace: str, name: str, *, suspended: bool) -> None:
         """Suspend or resume a schedule by its `suspend` field."""
-        self._merge_spec(kubernetes_path("CronWorkflow", namespace, name), {"suspend": suspended})
+        path = kubernetes_path("CronWorkflow", namespace, name)
+        self._merge_spec(path, {"suspend": suspended})
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:  # noqa: ARG002
         """The pod's log lines, while the pod exists."""
-        path = f"api/v1/{object_path('namespaces', namespace, 'pods', pod)}/log"
+        pod_path = object_path("namespaces", namespace, "pods", pod)
+        path = f"api/v1/{pod_path}/log"
         query = {"container": "main", "follow": str(follow).lower()}
         return self.connection.stream_lines(path, query)
 

@@ -34,12 +34,13 @@ def logs(
         workflow = argo.get("Workflow", namespace, name)
         ended = read_available_status(workflow).ended
         for pod in _select_pods(workflow, shard):
-            may_have_log = pod.phase != "Pending" or ended or not follow
-            if may_have_log and pod.pod not in printed:
-                printed.add(pod.pod)
-                lines = _pod_lines(pod, name, namespace, argo, follow=follow)
-                label = "" if shard is not None else f"{_pod_label(pod)}: "
-                yield from (f"{label}{line}" for line in lines)
+            is_waiting = pod.phase == "Pending" and follow and not ended
+            if is_waiting or pod.pod in printed:
+                continue
+            printed.add(pod.pod)
+            label = _pod_label(pod) if shard is None else ""
+            for line in _pod_lines(pod, name, namespace, argo, follow=follow):
+                yield label + line
         if ended or not follow:
             break
         time.sleep(every)
@@ -51,7 +52,9 @@ def logs(
 
 def _select_pods(workflow: Json, shard: int | None) -> list[PodAttempt]:
     """Every attempt at every pod, or at those of one shard, in the order in which they started."""
-    pods = [attempt for attempts in pod_attempts(workflow) for attempt in attempts]
+    pods: list[PodAttempt] = []
+    for attempts in pod_attempts(workflow):
+        pods += attempts
     if shard is not None:
         pods = [pod for pod in pods if pod.shard == shard]
     return sorted(pods, key=lambda pod: pod.started or "~")
@@ -70,4 +73,7 @@ def _pod_lines(
 
 
 def _pod_label(pod: PodAttempt) -> str:
-    return pod.step if pod.shard is None else f"{pod.step} {pod.shard}"
+    """What precedes each line of a pod where the lines are those of several."""
+    if pod.shard is None:
+        return f"{pod.step}: "
+    return f"{pod.step} {pod.shard}: "

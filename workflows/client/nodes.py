@@ -30,8 +30,10 @@ def pod_attempts(workflow: Json) -> Iterator[tuple[PodAttempt, ...]]:
     """For each pod that the workflow needs, the attempts at it so far, the latest one last."""
     nodes = _read_nodes(workflow)
     workflow_name = str(object_metadata(workflow)["name"])
-    retry_nodes = [node for node in nodes.values() if node["type"] == "Retry"]
-    retried_ids = {child for node in retry_nodes for child in _child_ids(node)}
+    retried_ids: set[str] = set()
+    for node in nodes.values():
+        if node["type"] == "Retry":
+            retried_ids.update(_child_ids(node))
 
     for node in nodes.values():
         if node["type"] == "Retry":
@@ -54,11 +56,13 @@ def _read_nodes(workflow: Json) -> dict[str, Json]:
     status = cast("Json", workflow.get("status") or {})
     compressed = status.get("compressedNodes")
     if compressed:
-        text = zlib.decompress(base64.b64decode(str(compressed)), GZIP_WINDOW_BITS)
+        data = base64.b64decode(str(compressed))
+        text = zlib.decompress(data, GZIP_WINDOW_BITS)
         return cast("dict[str, Json]", json.loads(text))
     if status.get("offloadNodeStatusVersion"):
+        name = object_metadata(workflow)["name"]
         raise BadInput(
-            f"{object_metadata(workflow)['name']}: Argo keeps its nodes in a database, which only "
+            f"{name}: Argo keeps its nodes in a database, which only "
             "Argo's server can read. Set ARGO_SERVER."
         )
     return cast("dict[str, Json]", status.get("nodes") or {})
@@ -68,16 +72,22 @@ def _retry_attempts(
     retry_node: Json, nodes: Mapping[str, Json], workflow_name: str
 ) -> tuple[PodAttempt, ...]:
     """The pods under a Retry node; before the first of them, the Retry node itself."""
-    children = [nodes[child] for child in _child_ids(retry_node) if child in nodes]
-    pods = [child for child in children if child["type"] == "Pod"]
-    return tuple(_to_attempt(node, workflow_name) for node in pods or [retry_node])
+    pods: list[Json] = []
+    for child_id in _child_ids(retry_node):
+        child = nodes.get(child_id)
+        if child is not None and child["type"] == "Pod":
+            pods.append(child)
+    if not pods:
+        pods.append(retry_node)
+    return tuple(_to_attempt(pod, workflow_name) for pod in pods)
 
 
 def _to_attempt(node: Json, workflow_name: str) -> PodAttempt:
     step = str(node.get("templateName", ""))
     images_done = 0
     if step == "generate" and node["type"] == "Pod":
-        images_done = int(str(node.get("progress", "0/0")).partition("/")[0])
+        done, _, _ = str(node.get("progress", "0/0")).partition("/")
+        images_done = int(done)
     shard = _parameters(node, "inputs").get("shard")
 
     # Argo names a pod by its workflow, its template and the hash that ends its node's id.
@@ -97,7 +107,11 @@ def _parameters(node: Json, side: str) -> dict[str, str]:
     """A node's input or output parameters that have a value."""
     section = cast("Mapping[str, object]", node.get(side) or {})
     parameters = cast("list[dict[str, str]]", section.get("parameters") or [])
-    return {item["name"]: item["value"] for item in parameters if "value" in item}
+    values: dict[str, str] = {}
+    for parameter in parameters:
+        if "value" in parameter:
+            values[parameter["name"]] = parameter["value"]
+    return values
 
 
 def _child_ids(node: Json) -> list[str]:

@@ -39,12 +39,14 @@ def schedule(job: Job, cron: str, timezone: str = "UTC", argo: ArgoApi | None = 
 
 def suspend(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
     """Suspend a schedule: it does not fire until it is resumed."""
-    (argo or connect()).set_suspended(namespace, name, suspended=True)
+    argo = argo or connect()
+    argo.set_suspended(namespace, name, suspended=True)
 
 
 def resume(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
     """Resume a schedule. Argo makes up for the last fire time if that is under six hours ago."""
-    (argo or connect()).set_suspended(namespace, name, suspended=False)
+    argo = argo or connect()
+    argo.set_suspended(namespace, name, suspended=False)
 
 
 def backfill(
@@ -60,15 +62,7 @@ def backfill(
     argo = argo or connect()
     crons, timezone = _read_schedule(job, argo)
     times = _past_fire_times(crons, timezone, first, last)
-
-    name = cron_workflow_name(job)
-    if not times:
-        raise BadInput(f"{name}: has not fired from {first} to {last}. Name days in the past.")
-    if len(times) > MAX_FIRE_TIMES:
-        raise BadInput(
-            f"{name}: fired more than {MAX_FIRE_TIMES} times from {first} to {last}. "
-            "Name fewer days."
-        )
+    _require_reasonable_number(times, f"{cron_workflow_name(job)}: from {first} to {last}")
 
     statuses = []
     for fire_time in times:
@@ -81,9 +75,12 @@ def backfill(
 
 def _read_schedule(job: Job, argo: ArgoApi) -> tuple[list[str], str]:
     """The cron lines and the time zone of the job's schedule. Raises Missing."""
-    cron_workflow = argo.get("CronWorkflow", job.cluster.namespace, cron_workflow_name(job))
+    name = cron_workflow_name(job)
+    cron_workflow = argo.get("CronWorkflow", job.cluster.namespace, name)
     spec = cast("dict[str, object]", cron_workflow["spec"])
-    return cast("list[str]", spec["schedules"]), str(spec.get("timezone") or "UTC")
+    crons = cast("list[str]", spec["schedules"])
+    timezone = str(spec.get("timezone") or "UTC")
+    return crons, timezone
 
 
 def _past_fire_times(crons: list[str], timezone: str, first: date, last: date) -> list[datetime]:
@@ -92,11 +89,21 @@ def _past_fire_times(crons: list[str], timezone: str, first: date, last: date) -
     None that is still to come: planned early, a run would freeze prompts not yet written.
     """
     now = datetime.now(UTC)
-    every_line = merge(*(fire_times(cron, timezone, first, last) for cron in crons))
-    past = takewhile(lambda fire_time: fire_time <= now, every_line)
+    times_by_cron = [fire_times(cron, timezone, first, last) for cron in crons]
+    all_times = merge(*times_by_cron)
+    past = takewhile(lambda fire_time: fire_time <= now, all_times)
     bounded = islice(past, MAX_FIRE_TIMES * len(crons) + 1)  # the lines may share fire times
     unique = dict.fromkeys(bounded)
     return list(islice(unique, MAX_FIRE_TIMES + 1))
+
+
+def _require_reasonable_number(times: list[datetime], where: str) -> None:
+    if not times:
+        raise BadInput(f"{where}, the schedule has not fired. Name days in the past.")
+    if len(times) > MAX_FIRE_TIMES:
+        raise BadInput(
+            f"{where}, the schedule fires more than {MAX_FIRE_TIMES} times. Name fewer days."
+        )
 
 
 def _fired_workflow(job: Job, fire_time: datetime, argo: ArgoApi) -> WorkflowStatus | None:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import cast
@@ -84,15 +84,17 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
     started = cast("str | None", state.get("startedAt"))
     finished = cast("str | None", state.get("finishedAt"))
 
-    pods = [attempts for each in (workflow, *children) for attempts in pod_attempts(each)]
+    pods: list[Attempts] = []
+    for each in (workflow, *children):
+        pods += pod_attempts(each)
     shards = [attempts for attempts in pods if attempts[-1].step == "generate"]
     failed = [attempts for attempts in pods if attempts[-1].phase in FAILED_PHASES]
 
     outputs = plan_outputs(workflow)
     images = int(outputs["images"]) if "images" in outputs else None
-    images_per_pod = (images or 0) / max(1, int(outputs.get("pods", "1")))
-    images_done = round(sum(_images_done(attempts, images_per_pod) for attempts in shards))
+    images_done = _count_images(shards, outputs)
     rate = _image_rate(images_done, shards, finished)
+    seconds_left = (images - images_done) / rate if rate and images is not None else None
     return WorkflowStatus(
         name=str(metadata["name"]),
         namespace=str(metadata["namespace"]),
@@ -103,7 +105,7 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
         made=images_done,
         pods=_count_pods(shards),
         rate=rate,
-        seconds_left=(images - images_done) / rate if rate and images is not None else None,
+        seconds_left=seconds_left,
         started=started,
         finished=finished,
         failures=tuple(_step_failure(attempts) for attempts in failed),
@@ -126,6 +128,14 @@ def has_ended(workflow: Json) -> bool:
     return state.get("phase") in ENDED_PHASES
 
 
+def _count_images(shards: Sequence[Attempts], outputs: Mapping[str, str]) -> int:
+    """How many images the pods of generate have made; each makes an equal share of the run."""
+    images = int(outputs.get("images", "0"))
+    pods = int(outputs.get("pods", "1"))
+    images_per_pod = images / max(1, pods)
+    return round(sum(_images_done(attempts, images_per_pod) for attempts in shards))
+
+
 def _images_done(attempts: Attempts, images_per_pod: float) -> float:
     """How many images a pod has made: its own progress, or a pod's whole share once it is done.
 
@@ -142,8 +152,11 @@ def _image_rate(images: int, shards: Sequence[Attempts], finished: str | None) -
     if not images or not starts:
         return None
     start = datetime.fromisoformat(min(starts))
-    end = datetime.fromisoformat(finished) if finished else datetime.now(UTC)
-    return images / max(1.0, (end - start).total_seconds())
+    end = datetime.now(UTC)
+    if finished:
+        end = datetime.fromisoformat(finished)
+    seconds = (end - start).total_seconds()
+    return images / max(1.0, seconds)
 
 
 def _count_pods(shards: Sequence[Attempts]) -> PodCounts:

@@ -59,7 +59,11 @@ def diagnose(job: Job, kubernetes: ApiConnection, server: ApiConnection | None =
 
 def collect_diagnosis(job: Job, checks: Iterable[DoctorCheck]) -> Diagnosis:
     """The checks as one result."""
-    return Diagnosis(job.cluster.namespace, job.cluster.profile, tuple(checks))
+    return Diagnosis(
+        namespace=job.cluster.namespace,
+        profile=job.cluster.profile,
+        checks=tuple(checks),
+    )
 
 
 def _argo_checks(view: ClusterView, server: ApiConnection | None) -> Checks:

@@ -10,29 +10,40 @@ from imagekiln.workflows.objects import Json
 def get_mapping(value: object, *keys: str) -> Json:
     """The mapping at a path of keys; empty where there is none."""
     for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return cast("Json", value) if isinstance(value, dict) else {}
+        if not isinstance(value, dict):
+            return {}
+        value = value.get(key)
+    if isinstance(value, dict):
+        return cast("Json", value)
+    return {}
 
 
 def get_list(value: object, *keys: str) -> list[object]:
     """The list at a path of keys; empty where there is none."""
-    items = get_mapping(value, *keys[:-1]).get(keys[-1])
-    return items if isinstance(items, list) else []
+    *path, last = keys
+    items = get_mapping(value, *path).get(last)
+    if isinstance(items, list):
+        return items
+    return []
 
 
 def get_mappings(value: object, *keys: str) -> list[Json]:
     """The mappings in the list at a path of keys."""
-    return [cast("Json", item) for item in get_list(value, *keys) if isinstance(item, dict)]
+    items = get_list(value, *keys)
+    mappings = [item for item in items if isinstance(item, dict)]
+    return cast("list[Json]", mappings)
 
 
 def get_texts(value: object, *keys: str) -> dict[str, str]:
     """The mapping of strings at a path of keys, such as labels."""
-    return {key: str(item) for key, item in get_mapping(value, *keys).items()}
+    mapping = get_mapping(value, *keys)
+    return {key: str(item) for key, item in mapping.items()}
 
 
 def get_quantities(value: object, *keys: str) -> dict[str, Decimal]:
     """The mapping of quantities at a path of keys, such as 250m or 4Gi, as numbers."""
-    return {key: parse_amount(item) for key, item in get_mapping(value, *keys).items()}
+    mapping = get_mapping(value, *keys)
+    return {key: parse_amount(item) for key, item in mapping.items()}
 
 
 def parse_amount(text: object) -> Decimal:
@@ -44,21 +55,26 @@ def parse_amount(text: object) -> Decimal:
 
 def object_name(value: Mapping[str, object]) -> str:
     """An object's name."""
-    return str(get_mapping(value, "metadata").get("name", ""))
+    metadata = get_mapping(value, "metadata")
+    return str(metadata.get("name", ""))
 
 
 def object_namespace(value: Mapping[str, object]) -> str:
     """An object's namespace."""
-    return str(get_mapping(value, "metadata").get("namespace", ""))
+    metadata = get_mapping(value, "metadata")
+    return str(metadata.get("namespace", ""))
 
 
 def count_noun(number: int, noun: str) -> str:
     """A number with its noun, such as `2 nodes`."""
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun}s"
 
 
 def format_amount(resource: str, value: Decimal) -> str:
     """An amount of a resource for people: memory in GiB."""
     if resource.endswith("memory"):
-        return f"{float(value / 2**30):g} GiB"
+        gib = float(value / 2**30)
+        return f"{gib:g} GiB"
     return f"{float(value):g}"

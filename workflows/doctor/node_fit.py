@@ -6,7 +6,6 @@ from decimal import Decimal
 
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
 from imagekiln.workflows.doctor.kube_fields import (
-    count_noun,
     format_amount,
     get_list,
     get_mappings,
@@ -34,8 +33,9 @@ class Taint:
 
     def __str__(self) -> str:
         """As kubectl writes it: key=value:effect."""
-        key_value = f"{self.key}={self.value}" if self.value else self.key
-        return f"{key_value}:{self.effect}"
+        if not self.value:
+            return f"{self.key}:{self.effect}"
+        return f"{self.key}={self.value}:{self.effect}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,8 @@ class NodeFit:
 
 def list_nodes(view: ClusterView) -> tuple[Node, ...]:
     """Every node of the cluster. Raises Unreadable."""
-    return tuple(_to_node(manifest) for manifest in view.list_objects(NODES))
+    manifests = view.list_objects(NODES)
+    return tuple(_to_node(manifest) for manifest in manifests)
 
 
 def fit_pod(nodes: Sequence[Node], pod: PodSettings, requests: Mapping[str, Decimal]) -> NodeFit:
@@ -129,7 +130,10 @@ def _to_node(manifest: Json) -> Node:
 
 
 def _has_room(node: Node, requests: Mapping[str, Decimal]) -> bool:
-    return all(node.capacity(resource) >= amount for resource, amount in requests.items())
+    return all(
+        node.capacity(resource) >= amount  # of an empty node
+        for resource, amount in requests.items()
+    )
 
 
 def _untolerated_taints(node: Node, tolerations: Iterable[Toleration]) -> list[Taint]:
@@ -141,9 +145,13 @@ def _untolerated_taints(node: Node, tolerations: Iterable[Toleration]) -> list[T
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    if toleration.key != taint.key or toleration.effect not in (None, taint.effect):
+    if toleration.key != taint.key:
         return False
-    return toleration.operator == "Exists" or (toleration.value or "") == taint.value
+    if toleration.effect not in (None, taint.effect):
+        return False
+    if toleration.operator == "Exists":
+        return True
+    return (toleration.value or "") == taint.value
 
 
 def _explain_taints(nodes: Sequence[Node], tolerations: Sequence[Toleration]) -> NodeFit:
@@ -177,40 +185,45 @@ def _is_temporary(taint: Taint) -> bool:
 
 def _explain_labels(nodes: Sequence[Node], labels: Sequence[NodeLabel]) -> str:
     """The labels that no node matches, with the values that nodes do have."""
-    unmatched = [label for label in labels if not any(matches_label(node, label) for node in nodes)]
-    if not unmatched:
-        keys = ", ".join(label.key for label in labels)
-        return f"{_none_has(nodes)} all of the labels {keys} with the values asked for."
-    return " ".join(_explain_label(nodes, label) for label in unmatched)
+    unmatched = [
+        label
+        for label in labels
+        if not any(matches_label(node, label) for node in nodes)  # by itself
+    ]
+    if unmatched:
+        return " ".join(_explain_label(nodes, label) for label in unmatched)
+    keys = ", ".join(label.key for label in labels)
+    return f"{_none_has(nodes)} all of the labels {keys} with the values asked for."
 
 
 def _explain_label(nodes: Sequence[Node], label: NodeLabel) -> str:
     requirement = f"{label.key} {label.operator} {', '.join(label.values)}".rstrip()
-    values = sorted({node.labels[label.key] for node in nodes if label.key in node.labels})
-    actual = f"its values are {_list_texts(values)}" if values else "no node has that label"
+    values = {node.labels[label.key] for node in nodes if label.key in node.labels}
+    actual = "no node has that label"
+    if values:
+        actual = f"its values are {_list_texts(sorted(values))}"
     return f"{_none_has(nodes)} label {requirement}: {actual}."
 
 
 def _explain_size(nodes: Sequence[Node], requests: Mapping[str, Decimal]) -> str:
-    largest = {resource: max(node.capacity(resource) for node in nodes) for resource in requests}
-    short = [resource for resource in requests if requests[resource] > largest[resource]]
-    if not short:
-        amounts = ", ".join(
-            f"{format_amount(resource, amount)} {resource}" for resource, amount in requests.items()
-        )
-        return f"{_none_has(nodes)} all of these at once: {amounts}."
-    parts = [
-        f"{format_amount(resource, requests[resource])} of {resource}, and no node has more than "
-        f"{format_amount(resource, largest[resource])}"
-        for resource in short
-    ]
-    return f"A pod asks for {'; for '.join(parts)}."
+    amounts: list[str] = []
+    shortages: list[str] = []
+    for resource, amount in requests.items():
+        text = f"{format_amount(resource, amount)} of {resource}"
+        amounts.append(text)
+        largest = max(node.capacity(resource) for node in nodes)
+        if amount > largest:
+            most = format_amount(resource, largest)
+            shortages.append(f"{text}, and no node has more than {most}")
+    if shortages:
+        return f"A pod asks for {'; for '.join(shortages)}."
+    return f"{_none_has(nodes)} all of these at once: {', '.join(amounts)}."
 
 
 def _name_nodes(nodes: Sequence[Node]) -> str:
-    return (
-        f"Node {nodes[0].name}" if len(nodes) == 1 else f"Each of {count_noun(len(nodes), 'node')}"
-    )
+    if len(nodes) == 1:
+        return f"Node {nodes[0].name}"
+    return f"Each of {len(nodes)} nodes"
 
 
 def _none_has(nodes: Sequence[Node]) -> str:
@@ -220,6 +233,9 @@ def _none_has(nodes: Sequence[Node]) -> str:
 
 
 def _list_texts(texts: Sequence[str]) -> str:
+    """The first few of the texts, and how many more there are."""
     listed = ", ".join(texts[:MAX_LISTED])
     more = len(texts) - MAX_LISTED
-    return f"{listed} and {more} more" if more > 0 else listed
+    if more <= 0:
+        return listed
+    return f"{listed} and {more} more"

@@ -25,14 +25,20 @@ def write_plan_outputs(
     Argo could not pass on the run's URI.
     """
     _require_safe_uri(planned.uri)
-    finished = open_store(planned.uri).exists(SUCCESS_KEY)
-    pods = 0 if finished else ceil(len(planned.plan.shards) / workers)
-    fits_here = pods <= MAX_PODS
+    pods = ceil(len(planned.plan.shards) / workers)
+    if open_store(planned.uri).exists(SUCCESS_KEY):
+        pods = 0
+    pods_here = pods
+    child_workflows = 0
+    if pods > MAX_PODS:
+        pods_here = 0
+        child_workflows = ceil(pods / MAX_PODS)
+
     parameters = {
         "run": planned.uri,
         "pods": str(pods),
-        "pods_here": str(pods if fits_here else 0),
-        "workflows": str(0 if fits_here else ceil(pods / MAX_PODS)),
+        "pods_here": str(pods_here),
+        "workflows": str(child_workflows),
         "parallelism": str(cluster.parallelism),
         "priority": str(cluster.priority),
         "priority_class": cluster.priority_class or "",
@@ -48,7 +54,8 @@ def copy_report(folder: Path, uri: str) -> None:
 
     Where there is no report, do nothing.
     """
-    store = open_store(resolve_run(uri)[0])
+    run, *_ = resolve_run(uri)
+    store = open_store(run)
     plots = [plot_key(name, dark=dark) for name in PLOT_NAMES for dark in (False, True)]
     page = [key for key in (REPORT_KEY, *plots) if store.exists(key)]
     thumbnails = takewhile(store.exists, map(thumbnail_key, count()))

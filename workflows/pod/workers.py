@@ -25,7 +25,8 @@ def generate_shards(run: str, pod_index: int, workers: int) -> int:
 
     Pod 0 makes the first `workers` shards of the run, pod 1 the next, and so on.
     """
-    shard_count = len(load_plan(open_store(run)).shards)
+    plan = load_plan(open_store(run))
+    shard_count = len(plan.shards)
     first = pod_index * workers
     shards = range(first, min(first + workers, shard_count))
     if pod_index < 0 or not shards:
@@ -34,7 +35,8 @@ def generate_shards(run: str, pod_index: int, workers: int) -> int:
             "Count pods from 0."
         )
     command = (sys.executable, "-m", "imagekiln", "generate", "--shard")
-    return run_workers([(*command, str(shard), "--", run) for shard in shards], os.environ)
+    commands = [(*command, str(shard), "--", run) for shard in shards]
+    return run_workers(commands, os.environ)
 
 
 def run_workers(commands: Sequence[Sequence[str]], environment: Mapping[str, str]) -> int:
@@ -45,8 +47,8 @@ def run_workers(commands: Sequence[Sequence[str]], environment: Mapping[str, str
     """
     processes: list[subprocess.Popen[bytes]] = []
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="imagekiln-workers-")))
-        progress_files = [folder / str(index) for index in range(len(commands))]
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="imagekiln-workers-"))
+        progress_files = [Path(folder, str(index)) for index in range(len(commands))]
 
         _forward_signals(processes, stack)
         for index, command in enumerate(commands):
@@ -59,8 +61,13 @@ def run_workers(commands: Sequence[Sequence[str]], environment: Mapping[str, str
             stack.enter_context(_ProgressSum(progress_files, total))
         codes = [process.wait() for process in processes]
 
-    if any(code == TryAgain.exit_code or code < 0 for code in codes):
-        return TryAgain.exit_code
+    return _combine_exit_codes(codes)
+
+
+def _combine_exit_codes(codes: Sequence[int]) -> int:
+    for code in codes:
+        if code == TryAgain.exit_code or code < 0:  # negative: killed by a signal
+            return TryAgain.exit_code
     return next((code for code in codes if code != 0), 0)
 
 
@@ -82,7 +89,8 @@ def _worker_environment(
     """The environment of one worker: it sees one of the pod's GPUs, and reports to its own file."""
     visible = environment.get(VISIBLE_DEVICES_VARIABLE, "")
     devices = [device for device in visible.split(",") if device]
-    own = {VISIBLE_DEVICES_VARIABLE: devices[index] if index < len(devices) else str(index)}
+    device = devices[index] if index < len(devices) else str(index)
+    own = {VISIBLE_DEVICES_VARIABLE: device}
     if PROGRESS_VARIABLE in environment:
         own[PROGRESS_VARIABLE] = str(progress_file)
     return {**environment, **own}
@@ -115,7 +123,8 @@ class _ProgressSum:
             done = 0
             planned = 0
             for file in self._worker_files:
-                worker_done, _, worker_planned = file.read_text(encoding="utf-8").partition("/")
+                progress = file.read_text(encoding="utf-8")
+                worker_done, _, worker_planned = progress.partition("/")
                 done += int(worker_done)
                 planned += int(worker_planned)
             self._total_file.write_text(f"{done}/{planned}\n")

@@ -1,7 +1,4 @@
-"""Shards beyond what one workflow holds: further workflows of the same template.
-
-The first workflow creates and awaits them.
-"""
+"""Child workflows: shards beyond what one workflow holds, which creates and awaits them."""
 
 from hera.workflows import Resource, Suspend
 
@@ -12,18 +9,18 @@ from imagekiln.workflows.templates.retry import retry_strategy
 from imagekiln.workflows.templates.security import resource_pod_patch
 from imagekiln.workflows.templates.yaml import Unquoted, to_yaml
 
-PARENT_LABEL = "imagekiln/part-of"  # on a further workflow: the name of the first
+PARENT_LABEL = "imagekiln/part-of"  # on a child workflow: the name of its parent
 CHILD_TEMPLATE = "further-one"
 NOOP_TEMPLATE = "nothing"
-# What the plan step outputs of the job for each further workflow.
+# What the plan step outputs of the job for each child workflow.
 SCHEDULING_PARAMETERS = ("parallelism", "priority", "priority_class")
 MAX_PODS = 2000  # in one workflow, which then fits in its object without a database
 
 
 def noop_template() -> Suspend:
-    """The exit handler of further workflows: the first workflow's own handler reports.
+    """The exit handler of child workflows, which does nothing.
 
-    It would also name a run that only the plan step knows.
+    The parent's reports, and names a run that only the plan step knows.
     """
     return Suspend(name=NOOP_TEMPLATE, duration="0")
 

@@ -14,29 +14,30 @@ from imagekiln.steps.job.dates import parse_time_zone
 
 CRON_FIELDS = 5
 SUNDAY = 0  # and never 7
-CRON_ITEM = re.compile(
-    r"(\*|(\d+|[a-z]{3})(-(\d+|[a-z]{3}))?)(/\d+)?", re.IGNORECASE
-)  # no L, W and #, no seconds
+# No L, W and #, no seconds.
+CRON_ITEM = re.compile(r"(\*|(\d+|[a-z]{3})(-(\d+|[a-z]{3}))?)(/\d+)?", re.IGNORECASE)
 
 
 def check_cron(cron: str) -> None:
     """Raise BadInput where Argo would not read the schedule."""
-    fields = cron.split()
     try:
         CronSim(cron, datetime.now(UTC))
     except CronSimError as error:
         raise _cron_error(cron, str(error)) from error
+
+    fields = cron.split()
     if len(fields) != CRON_FIELDS:
         raise _cron_error(cron, "it has seconds")
-    for item in (item for field in fields for item in field.split(",")):
-        if not CRON_ITEM.fullmatch(item):
-            raise _cron_error(cron, f"Argo does not read {item!r}")
+    for field in fields:
+        for item in field.split(","):
+            if not CRON_ITEM.fullmatch(item):
+                raise _cron_error(cron, f"Argo does not read {item!r}")
     if "7" in re.split(r"[,-]", re.sub(r"/\d+", "", fields[-1])):
         raise _cron_error(cron, f"Sunday is {SUNDAY}")
 
 
 def fire_times(cron: str, timezone: str, first: date, last: date) -> Iterator[datetime]:
-    """The moments, in UTC, at which a schedule fires.
+    """When a schedule fires, in UTC.
 
     From the first day to the last, both included, in the schedule's time zone.
     """

@@ -1,4 +1,4 @@
-"""How one plan becomes many pods: in groups, and in further workflows beyond what one holds.
+"""How one plan becomes many pods: in groups, and in child workflows beyond what one holds.
 
 Only integers fan out, and shards output nothing: a workflow of 2,000 shards fits in its object
 without a database.
@@ -24,17 +24,25 @@ ENDED = (
 
 
 def main_dag(
-    plan_step: Container, fetch_step: Container | None, shards: DAG, children: DAG, last: Container
+    plan_step: Container,
+    fetch_step: Container | None,
+    shards: DAG,
+    children: DAG,
+    aggregate_step: Container,
 ) -> DAG:
-    """Plan, generate here and in further workflows, aggregate."""
+    """Plan, generate here and in child workflows, aggregate.
+
+        plan -> (fetch) -> generate, generate-further -> aggregate
+
+    `fetch` is there where one pod fills a cache of models for all.
+    """
     plan = Task(name="plan", template=plan_step)
     run = plan.get_parameter("run")
-    tasks = [plan]
-    ready = plan
+    before = [plan]
     if fetch_step is not None:
-        ready = Task(name="fetch", template=fetch_step, arguments=[run])
-        plan >> ready
-        tasks.append(ready)
+        fetch = Task(name="fetch", template=fetch_step, arguments=[run])
+        plan >> fetch
+        before.append(fetch)
 
     generate = Task(
         name="generate",
@@ -46,18 +54,19 @@ def main_dag(
         template=children,
         arguments=[run, *_outputs(plan, "pods", "workflows", *SCHEDULING_PARAMETERS)],
     )
-    aggregate = Task(name="aggregate", template=last, arguments=[run])
+    aggregate = Task(name="aggregate", template=aggregate_step, arguments=[run])
 
-    ready >> [generate, generate_further]
+    before[-1] >> [generate, generate_further]
     # Whatever became of the shards: aggregate finds what is missing, and fails if anything is.
     plan.next(aggregate, on=TaskResult.succeeded)
     generate.next(aggregate, on=ENDED)
     generate_further.next(aggregate, on=ENDED)
-    return DAG(name="main", fail_fast=False, tasks=[*tasks, generate, generate_further, aggregate])
+    tasks: list[Task | m.DAGTask] = [*before, generate, generate_further, aggregate]
+    return DAG(name="main", fail_fast=False, tasks=tasks)
 
 
 def shards_dag(group: DAG, mutex: str | None) -> DAG:
-    """`count` shards from `first` on, in groups. Also the entry point of further workflows."""
+    """`count` shards from `first` on, in groups. Also the entry point of child workflows."""
     groups = f"sprig.div(sprig.add(inputs.parameters.count, {GROUP_SHARDS - 1}), {GROUP_SHARDS})"
     task = Task(
         name="group",
@@ -69,7 +78,7 @@ def shards_dag(group: DAG, mutex: str | None) -> DAG:
         ],
         with_sequence=_sequence(count=f"{{{{={groups}}}}}"),
     )
-    # Here and not on the whole workflow, whose further workflows would wait for it for ever.
+    # Here and not on the whole workflow, whose children would wait for it forever.
     lock = m.Synchronization(mutexes=[m.Mutex(name=mutex)]) if mutex else None
     return DAG(
         name="shards",
@@ -96,7 +105,7 @@ def group_dag(generate: Container) -> DAG:
 
 
 def children_dag(child: Resource) -> DAG:
-    """Further workflows, one after the other: each has as many pods at once as the job asks for."""
+    """Child workflows, one after the other: each has as many pods at once as the job asks for."""
     task = Task(
         name="workflow",
         template=child,

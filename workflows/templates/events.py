@@ -21,26 +21,24 @@ def build_event_binding(profile: Profile, namespace: str) -> dict[str, object]:
     workflow.
     """
     name = template_name(profile)
-    made = m.WorkflowEventBinding(
+    parameters = [
+        m.Parameter(name=key, value_from=m.ValueFrom(event=f'payload["{key}"] ?? ""'))
+        for key in WORKFLOW_PARAMETERS
+    ]
+    workflow_name = f'payload["request"] == nil ? "" : "{name}-" + payload["request"]'
+    submit = m.Submit(
+        workflow_template_ref=m.WorkflowTemplateRef(name=name),
+        metadata=m.ObjectMeta(name=workflow_name),
+        arguments=m.Arguments(parameters=parameters),
+    )
+
+    # Hera has no class of its own for an event binding.
+    binding = m.WorkflowEventBinding(
         api_version=API_VERSION,
         kind="WorkflowEventBinding",
         metadata=m.ObjectMeta(name=name, namespace=namespace, labels=template_labels(profile)),
         spec=m.WorkflowEventBindingSpec(
-            event=m.Event(selector=f'discriminator == "{name}"'),
-            submit=m.Submit(
-                workflow_template_ref=m.WorkflowTemplateRef(name=name),
-                metadata=m.ObjectMeta(
-                    name=f'payload["request"] == nil ? "" : "{name}-" + payload["request"]'
-                ),
-                arguments=m.Arguments(
-                    parameters=[
-                        m.Parameter(
-                            name=key, value_from=m.ValueFrom(event=f'payload["{key}"] ?? ""')
-                        )
-                        for key in WORKFLOW_PARAMETERS
-                    ]
-                ),
-            ),
+            event=m.Event(selector=f'discriminator == "{name}"'), submit=submit
         ),
     )
-    return as_object(made)
+    return as_object(binding)

@@ -53,7 +53,7 @@ def build_workflow_template(
 ) -> dict[str, object]:
     """The template as a Kubernetes object. Its digest tells profiles and versions apart.
 
-    `max_pods` is the number of shards beyond which further workflows are made, and of each of them.
+    `max_pods` is how many shards a child workflow has. (The plan step decides when there are any.)
     """
     template = _workflow_template(profile, namespace, max_pods).build()
     spec = cast("m.WorkflowSpec", template.spec)

@@ -1,4 +1,4 @@
-"""The report: one HTML page with its pictures.
+"""The report: one HTML page with its images.
 
-Imports `aggregate`, but for its step.
+Imports `aggregate`, except its step.
 """

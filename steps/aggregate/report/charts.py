@@ -1,11 +1,11 @@
-"""What the report tells of a run's figures: each chart in words, as a table, and where it helps as a picture."""
+"""The report's charts: each figure in words, as a table, and where it helps as a plot."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from imagekiln.steps.aggregate.counters import Histogram, TopValues
 from imagekiln.steps.aggregate.summary import Summary
-from imagekiln.steps.aggregate.throughput import Throughput
+from imagekiln.steps.aggregate.throughput import ShardTime, Throughput
 from imagekiln.steps.runtime.figures import (
     format_bytes,
     format_count,
@@ -15,14 +15,15 @@ from imagekiln.steps.runtime.figures import (
     pluralize,
 )
 
-MIN_IMAGES = 50  # of fewer, and of fewer shards and bins, words and a table say all
+# Below these, the text and the table say it all, and there is no plot.
+MIN_IMAGES = 50
 MIN_SHARDS = 8
 MIN_BINS = 3
 
 
 @dataclass(frozen=True, slots=True)
 class BarPlot:
-    """Counts of images over the bounds of neighbouring bins: one bound more than counts."""
+    """Counts of images in neighboring bins. There is one bound more than counts."""
 
     bounds: tuple[str, ...]
     counts: tuple[int, ...]
@@ -30,7 +31,7 @@ class BarPlot:
 
 @dataclass(frozen=True, slots=True)
 class ScatterPlot:
-    """A rate by shard, where there is one; `slow` shards stand out, the slowest first."""
+    """A rate by shard, None where a shard has none. The `slow_shards` are ordered by rate."""
 
     rates: tuple[float | None, ...]
     median: float
@@ -39,7 +40,7 @@ class ScatterPlot:
 
 @dataclass(frozen=True, slots=True)
 class ShareRow:
-    """A line of a table with bars: what, how much as people read it, and of 0 to 1 how much of all that is."""
+    """A row of a table with bars: a name, a value as people read it, and a share from 0 to 1."""
 
     name: str
     value: str
@@ -48,7 +49,7 @@ class ShareRow:
 
 @dataclass(frozen=True, slots=True)
 class StackedBarPlot:
-    """Shares of a whole: those `in_turn` make one bar, and each one `beside` them has a bar of its own."""
+    """Shares of a whole: the `sequential` ones make one bar, each `concurrent` one its own."""
 
     sequential: tuple[ShareRow, ...]
     concurrent: tuple[ShareRow, ...]
@@ -59,7 +60,7 @@ Plot = BarPlot | ScatterPlot | StackedBarPlot
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A chart: `text` tells its figures in words. `drawing` is None where a picture would add nothing."""
+    """A chart: `text` has its figures in words. `plot` is None where one would add nothing."""
 
     name: str
     title: str
@@ -69,93 +70,120 @@ class Chart:
     plot: Plot | None
 
 
-def throughput_chart(given: Throughput) -> Chart | None:
-    """Images a second by shard; None where no shard told of any."""
-    told = [rate for rate in given.rates if rate is not None]
-    if not told:
+def throughput_chart(throughput: Throughput) -> Chart | None:
+    """Images a second by shard; None where no shard has a rate."""
+    rates = [rate for rate in throughput.rates if rate is not None]
+    if not rates:
         return None
-    slow = tuple(each.shard for each in given.slowest)
-    worst = f", the slowest shard {slow[0]}" if slow else ""
-    text = (
-        f"{pluralize(len(told), 'shard')}: the middle one made {format_number(given.median)} images a second, the others between "
-        f"{format_number(min(told))} and {format_number(max(told))}. "
-        + (
-            f"{format_count(given.slow)} made less than 80 % of the middle{worst}."
-            if given.slow
-            else "None was much slower."
-        )
+    slow_shards = tuple(shard.shard for shard in throughput.slowest)
+    plot = None
+    if len(rates) >= MIN_SHARDS:
+        plot = ScatterPlot(throughput.rates, throughput.median, slow_shards)
+    return Chart(
+        name="throughput",
+        title="Images a second, by shard",
+        text=f"{_describe_rates(throughput, rates)} {_describe_slow_shards(throughput)}",
+        columns=("slow shard", "images a second", "images", "time", "attempts"),
+        rows=tuple(_slow_shard_row(shard) for shard in throughput.slowest),
+        plot=plot,
     )
-    rows = tuple(
-        (format_count(each.shard), format_number(each.images / each.seconds), format_count(each.images), format_duration(each.seconds),
-         format_count(each.attempts))
-        for each in given.slowest
-    )  # fmt: skip
-    columns = ("slow shard", "images a second", "images", "time", "attempts")
-    drawing = ScatterPlot(given.rates, given.median, slow) if len(told) >= MIN_SHARDS else None
-    return Chart("throughput", "Images a second, by shard", text, columns, rows, drawing)
+
+
+def _describe_rates(throughput: Throughput, rates: list[float]) -> str:
+    return (
+        f"{pluralize(len(rates), 'shard')}: the median made {format_number(throughput.median)} "
+        f"images a second, the others between {format_number(min(rates))} and "
+        f"{format_number(max(rates))}."
+    )
+
+
+def _describe_slow_shards(throughput: Throughput) -> str:
+    if not throughput.slow:
+        return "None was much slower."
+    sentence = f"{format_count(throughput.slow)} made less than 80 % of the median"
+    if throughput.slowest:
+        sentence += f", the slowest being shard {throughput.slowest[0].shard}"
+    return f"{sentence}."
+
+
+def _slow_shard_row(shard: ShardTime) -> tuple[str, ...]:
+    return (
+        format_count(shard.shard),
+        format_number(shard.images / shard.seconds),
+        format_count(shard.images),
+        format_duration(shard.seconds),
+        format_count(shard.attempts),
+    )
 
 
 def distribution_charts(summary: Summary) -> list[Chart]:
-    """How the images' sizes and the prompts' lengths spread."""
-    found = summary.distributions
-    return [
-        *_distribution_chart("bytes", "Size of an image", "images", found.bytes, format_bytes),
-        *_distribution_chart(
+    """How the images' sizes and the prompts' lengths are distributed."""
+    distributions = summary.distributions
+    charts = (
+        _distribution_chart(
+            "bytes", "Size of an image", "images", distributions.bytes, format_bytes
+        ),
+        _distribution_chart(
             "prompts",
             "Length of the prompt, in characters",
             "prompts",
-            found.prompt,
+            distributions.prompt,
             lambda value: format_count(round(value)),
         ),
-    ]
+    )
+    return [chart for chart in charts if chart is not None]
 
 
 def _distribution_chart(
-    name: str, title: str, what: str, found: Histogram, said: Callable[[float], str]
-) -> list[Chart]:
-    if not found.images:
-        return []
-    low, high = map(said, found.interquartile_range())
-    text = f"From {said(found.least)} to {said(found.most)}; the middle half lies between {low} and {high}."
-    if found.least == found.most:
-        text = f"All are {said(found.least)}."
-    bounds = tuple(map(said, [*(each.low for each in found.bins), found.bins[-1].high]))
+    name: str, title: str, unit: str, histogram: Histogram, format_value: Callable[[float], str]
+) -> Chart | None:
+    if not histogram.images:
+        return None
+    bounds = [format_value(interval.low) for interval in histogram.bins]
+    bounds.append(format_value(histogram.bins[-1].high))
+    counts = tuple(interval.images for interval in histogram.bins)
     rows = tuple(
-        (
-            f"{bounds[place]} to {bounds[place + 1]}",
-            format_count(each.images),
-            format_percent(each.images / found.images),
-        )
-        for place, each in enumerate(found.bins)
+        (f"{low} to {high}", format_count(count), format_percent(count / histogram.images))
+        for low, high, count in zip(bounds, bounds[1:], counts, strict=False)
     )
-    enough = found.images >= MIN_IMAGES and len(found.bins) >= MIN_BINS
-    drawing = BarPlot(bounds, tuple(each.images for each in found.bins)) if enough else None
-    return [Chart(name, title, text, (title.lower(), what, "share"), rows, drawing)]
+    plot = None
+    if histogram.images >= MIN_IMAGES and len(counts) >= MIN_BINS:
+        plot = BarPlot(tuple(bounds), counts)
+    return Chart(
+        name=name,
+        title=title,
+        text=_describe_histogram(histogram, format_value),
+        columns=(title.lower(), unit, "share"),
+        rows=rows,
+        plot=plot,
+    )
+
+
+def _describe_histogram(histogram: Histogram, format_value: Callable[[float], str]) -> str:
+    least = format_value(histogram.least)
+    if histogram.least == histogram.most:
+        return f"All are {least}."
+    low, high = map(format_value, histogram.interquartile_range())
+    return (
+        f"From {least} to {format_value(histogram.most)}; "
+        f"the middle half lies between {low} and {high}."
+    )
 
 
 def share_tables(summary: Summary) -> dict[str, list[ShareRow]]:
-    """How many images have which shape, steps and guidance."""
-    found = summary.distributions
-    each = {
-        "Width and height, in pixels": found.shapes,
-        "Steps": found.steps,
-        "Guidance": found.guidance,
+    """How many images have which shape, steps and guidance, by title."""
+    distributions = summary.distributions
+    tables = {
+        "Width and height, in pixels": distributions.shapes,
+        "Steps": distributions.steps,
+        "Guidance": distributions.guidance,
     }
-    return {title: _share_rows(choices) for title, choices in each.items() if choices.top}
+    return {title: _share_rows(values) for title, values in tables.items() if values.top}
 
 
-def _share_rows(found: TopValues) -> list[ShareRow]:
-    total = sum(each.images for each in found.top) + found.other_images
-    some = [
-        ShareRow(each.value, format_count(each.images), each.images / total) for each in found.top
-    ]
-    if not found.other_images:
-        return some
-    return [
-        *some,
-        ShareRow(
-            f"and {format_count(found.others)} more",
-            format_count(found.other_images),
-            found.other_images / total,
-        ),
-    ]
+def _share_rows(values: TopValues) -> list[ShareRow]:
+    total = sum(value.images for value in values.top) + values.other_images
+    counts = [(value.value, value.images) for value in values.top]
+    if values.other_images:
+        counts.append((f"and {format_count(values.others)} more", values.other_images))
+    return [ShareRow(name, format_count(images), images / total) for name, images in counts]

@@ -1,7 +1,7 @@
-"""The pictures of the report: a fair sample of the run's good images, and a few that each gate marked."""
+"""The images of the report: a random sample of those that are ok, and a few of each gate."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from itertools import chain, islice
 
 import pyarrow as pa
@@ -14,11 +14,18 @@ from imagekiln.steps.runtime.sanitize import truncate_text
 from imagekiln.steps.storage.store import Store
 
 MAX_TEXT_CHARS = 500
+MAX_SAMPLES = 96
+MAX_SAMPLES_PER_GATE = 6
+MAX_GUARANTEED_SHAPES = 24  # shapes that are sure of a sample
+MAX_TRACKED_SHAPES = 1000  # the first ones; further shapes are sampled like any image
+THUMBNAIL_SIDE = 256  # pixels
+
+Shape = tuple[int, int]  # width and height in pixels
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One picture to show, where its bytes lie, and what the gates say of it. Long texts are cut."""
+    """One image to show: where its bytes are and what the gates say. Long texts are truncated."""
 
     image_id: str
     row: int
@@ -37,107 +44,136 @@ class Sample:
 
 
 class LowestHashSample:
-    """Keeps the images with the lowest ids."""
+    """A random sample: the images with the lowest ids, which are hashes."""
 
-    def __init__(self, most: int) -> None:
-        """Begin with none, and keep at most so many."""
+    def __init__(self, limit: int) -> None:
+        """Begin with no image, to retain at most `limit`."""
         self.items: list[Sample] = []
-        self._most = most
+        self._limit = limit
 
-    def add(self, rows: pa.Table) -> None:
-        """Let the images in these rows of the manifest take part, each once."""
-        if len(self.items) == self._most:
+    def add(self, manifest: pa.Table) -> None:
+        """Sample these rows of the manifest too, each of which must come only once."""
+        rows = manifest
+        if len(self.items) == self._limit:
             rows = rows.filter(pc.less(rows["image_id"], self.items[-1].image_id))
-        if rows.num_rows:
-            found = rows.take(pc.select_k_unstable(rows, self._most, [("image_id", "ascending")]))
-            self.items = sorted([*self.items, *to_samples(found)], key=lambda each: each.image_id)[
-                : self._most
-            ]
-
-
-def to_samples(rows: pa.Table) -> Iterator[Sample]:
-    """The images in these rows of the manifest, as pictures to show."""
-    for row in rows.select(list(Sample.__slots__)).to_pylist():
-        reason = row["marks_reason"]
-        said = {
-            "prompt": truncate_text(row["prompt"], MAX_TEXT_CHARS),
-            "marks_reason": reason and truncate_text(reason, MAX_TEXT_CHARS),
-        }
-        yield Sample(**row | said | {"marks": tuple(row["marks"] or ())})
-
-
-MAX_SAMPLES = 96
-MAX_GUARANTEED_SHAPES = 24  # shapes that are sure of a picture
-MAX_TRACKED_SHAPES = 1000  # shapes that are looked at, the first that come
-THUMBNAIL_SIDE = 256  # pixels
-MAX_SAMPLES_PER_GATE = 6  # pictures of each gate
-WidthHeight = tuple[int, int]
+        if rows.num_rows == 0:
+            return
+        lowest = pc.select_k_unstable(
+            rows,
+            k=self._limit,
+            sort_keys=[("image_id", "ascending")],
+        )
+        new_samples = to_samples(rows.take(lowest))
+        candidates = [*self.items, *new_samples]
+        candidates.sort(key=lambda sample: sample.image_id)
+        self.items = candidates[: self._limit]
 
 
 class ContactSheet:
-    """Chooses by lot among all images that are ok; each of the most frequent shapes is sure of one."""
+    """A random sample of the images that are ok, with one of each of the most frequent shapes."""
 
-    def __init__(self, marking: Sequence[str] = ()) -> None:
-        """Begin with none. `marking` are the gates whose marks are to be shown."""
-        self._lot = LowestHashSample(MAX_SAMPLES)
-        self._of_shape: dict[WidthHeight, Sample] = {}
-        self._counts: dict[WidthHeight, int] = {}
-        self._marked = {gate: LowestHashSample(MAX_SAMPLES_PER_GATE) for gate in marking}
-        self._marks: dict[str, Sample] = {}
+    def __init__(self, marking_gates: Sequence[str] = ()) -> None:
+        """Begin with no image. Images that `marking_gates` marked are sampled by gate too."""
+        self._random = LowestHashSample(MAX_SAMPLES)
+        self._by_gate: dict[str, LowestHashSample] = {}
+        for gate in marking_gates:
+            self._by_gate[gate] = LowestHashSample(MAX_SAMPLES_PER_GATE)
+        self._first_of_shape: dict[Shape, Sample] = {}
+        self._shape_counts: dict[Shape, int] = {}
+        self._remarked: dict[str, Sample] = {}
 
     def add(self, shard: ReconciledShard) -> None:
-        """Let one shard's images that are ok take part."""
-        good = shard.manifest.filter(pc.equal(shard.manifest["status"], "ok"))
-        self._add_shapes(good)
-        self._lot.add(good)
-        marks = good["marks"].combine_chunks()
-        places, gates = pc.list_parent_indices(marks), pc.list_flatten(marks)
-        for gate, lot in self._marked.items() if len(gates) else ():
-            lot.add(good.take(places.filter(pc.equal(gates, gate))))
+        """Sample the images of one shard."""
+        is_ok = pc.equal(shard.manifest["status"], "ok")
+        ok_rows = shard.manifest.filter(is_ok)
+        self._add_shapes(ok_rows)
+        self._random.add(ok_rows)
+
+        marks = ok_rows["marks"].combine_chunks()
+        row_of_mark = pc.list_parent_indices(marks)
+        gate_of_mark = pc.list_flatten(marks)
+        if len(gate_of_mark) == 0:
+            return
+        for gate, sample in self._by_gate.items():
+            is_of_gate = pc.equal(gate_of_mark, gate)
+            marked_rows = row_of_mark.filter(is_of_gate)
+            sample.add(ok_rows.take(marked_rows))
 
     def add_marked(self, gate: str, rows: pa.Table) -> None:
-        """Let images take part that a gate marked once all shards were known: their rows of the manifest."""
-        self._marked[gate].add(rows)
-        shown = pa.array([each.image_id for each in self._choose_samples()])
-        self._marks |= {
-            each.image_id: each
-            for each in to_samples(rows.filter(pc.is_in(rows["image_id"], shown)))
-        }
+        """Sample rows of the manifest that a gate marked after looking at all shards."""
+        self._by_gate[gate].add(rows)
+        chosen = self._choose_samples()
+        chosen_ids = pa.array([sample.image_id for sample in chosen])
+        is_chosen = pc.is_in(rows["image_id"], chosen_ids)
+        for sample in to_samples(rows.filter(is_chosen)):
+            self._remarked[sample.image_id] = sample
 
     @property
     def samples(self) -> list[Sample]:
-        """The pictures of the sheet, in the order of the run."""
-        marked = (self._marks.get(each.image_id, each) for each in self._choose_samples())
-        return sorted(marked, key=lambda each: (each.part, each.offset))
+        """The images of the sheet, in the order of the run."""
+        samples: list[Sample] = []
+        for sample in self._choose_samples():
+            remarked = self._remarked.get(sample.image_id)
+            samples.append(remarked or sample)
+        samples.sort(key=lambda sample: (sample.part, sample.offset))
+        return samples
 
     @property
     def samples_by_gate(self) -> dict[str, list[Sample]]:
-        """Pictures of each gate that marked some, by lot."""
-        return {gate: lot.items for gate, lot in self._marked.items() if lot.items}
+        """A random sample of the images that each gate marked, for the gates that marked any."""
+        return {
+            gate: sample.items for gate, sample in self._by_gate.items() if len(sample.items) > 0
+        }
 
     def _choose_samples(self) -> list[Sample]:
-        frequent = sorted(self._counts, key=lambda size: (-self._counts[size], size))[
-            :MAX_GUARANTEED_SHAPES
-        ]
-        sure = (self._of_shape[size] for size in frequent)
-        return list(islice(dict.fromkeys(chain(sure, self._lot.items)), MAX_SAMPLES))
-
-    def _add_shapes(self, good: pa.Table) -> None:
-        shapes = good.group_by(["width", "height"]).aggregate(
-            [("image_id", "min"), ("image_id", "count")]
+        counts = self._shape_counts
+        frequent_shapes = sorted(counts, key=lambda shape: (-counts[shape], shape))
+        guaranteed = (
+            self._first_of_shape[shape] for shape in frequent_shapes[:MAX_GUARANTEED_SHAPES]
         )
-        for shape in shapes.to_pylist():
-            size, lowest = (shape["width"], shape["height"]), shape["image_id_min"]
-            if size not in self._counts and len(self._counts) == MAX_TRACKED_SHAPES:
+        distinct = dict.fromkeys(chain(guaranteed, self._random.items))
+        return list(islice(distinct, MAX_SAMPLES))
+
+    def _add_shapes(self, ok_rows: pa.Table) -> None:
+        by_shape = ok_rows.group_by(["width", "height"])
+        groups = by_shape.aggregate(
+            [
+                ("image_id", "min"),
+                ("image_id", "count"),
+            ]
+        )
+        for group in groups.to_pylist():
+            shape = (group["width"], group["height"])
+            is_new = shape not in self._shape_counts
+            if is_new and len(self._shape_counts) == MAX_TRACKED_SHAPES:
                 continue
-            self._counts[size] = self._counts.get(size, 0) + shape["image_id_count"]
-            if size not in self._of_shape or lowest < self._of_shape[size].image_id:
-                place = pc.index(good["image_id"], lowest).as_py()
-                self._of_shape[size] = next(to_samples(good.slice(place, 1)))
+            count = self._shape_counts.get(shape, 0)
+            self._shape_counts[shape] = count + group["image_id_count"]
+            lowest_id = group["image_id_min"]
+            if is_new or lowest_id < self._first_of_shape[shape].image_id:
+                self._first_of_shape[shape] = _sample_of_id(ok_rows, lowest_id)
+
+
+def _sample_of_id(rows: pa.Table, image_id: str) -> Sample:
+    index = pc.index(rows["image_id"], image_id).as_py()
+    (sample,) = to_samples(rows.slice(index, 1))
+    return sample
+
+
+def to_samples(rows: pa.Table) -> Iterator[Sample]:
+    """The images in these rows of the manifest, as samples."""
+    columns = [field.name for field in fields(Sample)]
+    for row in rows.select(columns).to_pylist():
+        row["prompt"] = truncate_text(row["prompt"], MAX_TEXT_CHARS)
+        row["marks"] = tuple(row["marks"] or ())
+        reason = row["marks_reason"]
+        if reason:
+            row["marks_reason"] = truncate_text(reason, MAX_TEXT_CHARS)
+        yield Sample(**row)
 
 
 def render_thumbnail(store: Store, sample: Sample) -> bytes:
-    """The picture as a JPEG of at most 256 pixels a side, read by the manifest's offset alone.
+    """The image as a JPEG of at most 256 pixels a side. Reads the bytes of this image alone.
 
     Raises BadInput where it is damaged.
     """

@@ -1,11 +1,11 @@
-"""What the gates found, as the report shows it: counts against shares, and pictures by which to judge a gate."""
+"""The gates in the report: what each found against its limit, with images by which to judge it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from imagekiln.steps.aggregate.acceptance import GateResult, gate_results
 from imagekiln.steps.aggregate.report.contact_sheet import Sample
 from imagekiln.steps.aggregate.summary import Summary
+from imagekiln.steps.aggregate.verdict import GateResult, gate_results
 from imagekiln.steps.job.gates import (
     BLANK,
     LOW_CONTRAST,
@@ -16,12 +16,12 @@ from imagekiln.steps.job.gates import (
 )
 from imagekiln.steps.runtime.figures import format_number, format_percent, pluralize
 
-MAX_GATES_WITH_SAMPLES = 12  # that show pictures
+MAX_GATES_WITH_SAMPLES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class GateExample:
-    """One marked image: which picture of the report it is, and why the gate marked it."""
+    """One marked image: the number of its thumbnail, and why the gate marked it."""
 
     number: int
     sample: Sample
@@ -30,7 +30,7 @@ class GateExample:
 
 @dataclass(frozen=True, slots=True)
 class GateSection:
-    """What one gate looked for and found."""
+    """What one gate looks for and what it found."""
 
     result: GateResult
     criterion: str
@@ -38,46 +38,55 @@ class GateSection:
 
 
 def gate_sections(
-    given: GateSettings, summary: Summary, pictures: Mapping[str, Sequence[Sample]], first: int
+    gates: GateSettings,
+    summary: Summary,
+    samples_by_gate: Mapping[str, Sequence[Sample]],
+    first_number: int,
 ) -> tuple[GateSection, ...]:
-    """Every gate in its order. `pictures` by gate, of which the first is the report's picture number `first`."""
-    found = []
-    for finding in gate_results(given, summary):
-        some = pictures.get(finding.gate, ())
-        examples = (
-            GateExample(first + place, each, _mark_reason(finding.gate, each))
-            for place, each in enumerate(some)
+    """A section for every gate, in order. Thumbnails are numbered from `first_number`."""
+    sections = []
+    number = first_number
+    for result in gate_results(gates, summary):
+        samples = samples_by_gate.get(result.gate, ())
+        examples = tuple(
+            GateExample(index, sample, _mark_reason(result.gate, sample))
+            for index, sample in enumerate(samples, number)
         )
-        found.append(GateSection(finding, _criterion(given, finding.gate), tuple(examples)))
-        first += len(some)
-    return tuple(found)
+        sections.append(GateSection(result, _criterion(gates, result.gate), examples))
+        number += len(samples)
+    return tuple(sections)
 
 
 def top_gates(
-    pictures: Mapping[str, Sequence[Sample]], counts: Mapping[str, int]
+    samples_by_gate: Mapping[str, Sequence[Sample]], marks: Mapping[str, int]
 ) -> dict[str, Sequence[Sample]]:
-    """The pictures of those gates that marked the most, in the gates' order."""
-    frequent = sorted(pictures, key=lambda gate: -counts.get(gate, 0))[:MAX_GATES_WITH_SAMPLES]
-    return {gate: each for gate, each in pictures.items() if gate in frequent}
+    """The samples of the gates that marked the most images, in the gates' order."""
+    by_frequency = sorted(
+        samples_by_gate,
+        key=lambda gate: -marks.get(gate, 0),
+    )
+    top = set(by_frequency[:MAX_GATES_WITH_SAMPLES])
+    return {gate: samples for gate, samples in samples_by_gate.items() if gate in top}
 
 
-def _criterion(given: GateSettings, gate: str) -> str:
-    near = given.near_duplicate
-    entries = {check.name: check.entry for check in given.checks}
-    said = {
-        BLANK: "not finite, or one flat colour",
-        SAFETY: "refused by the model's safety checker",
-        LOW_CONTRAST: f"contrast under {format_number(given.low_contrast.below)}",
-        OVER_SATURATED: f"more than {format_percent(given.over_saturated.above)} vivid pixels",
-        NEAR_DUPLICATE: f"at most {pluralize(near.distance if near else 0, 'bit')} from an earlier image",
+def _criterion(gates: GateSettings, gate: str) -> str:
+    distance = gates.near_duplicate.distance if gates.near_duplicate else 0
+    criteria = {
+        BLANK: "not finite, or a single flat color",
+        SAFETY: "flagged by the model's safety checker",
+        LOW_CONTRAST: f"contrast under {format_number(gates.low_contrast.below)}",
+        OVER_SATURATED: f"more than {format_percent(gates.over_saturated.above)} vivid pixels",
+        NEAR_DUPLICATE: f"at most {pluralize(distance, 'bit')} from an earlier image",
     }
-    return said[gate] if gate in said else entries[gate]
+    criteria |= {check.name: check.entry for check in gates.checks}
+    return criteria[gate]
 
 
-def _mark_reason(gate: str, picture: Sample) -> str:
-    measured = {
-        LOW_CONTRAST: f"contrast {format_number(picture.contrast or 0)}",
-        OVER_SATURATED: f"{format_percent(picture.saturation or 0)} vivid pixels",
-        NEAR_DUPLICATE: f"looks like {picture.near_duplicate_of}",
-    }
-    return measured.get(gate, (picture.marks_reason or "").removeprefix(f"{gate}: "))
+def _mark_reason(gate: str, sample: Sample) -> str:
+    if gate == LOW_CONTRAST:
+        return f"contrast {format_number(sample.contrast or 0)}"
+    if gate == OVER_SATURATED:
+        return f"{format_percent(sample.saturation or 0)} vivid pixels"
+    if gate == NEAR_DUPLICATE:
+        return f"looks like {sample.near_duplicate_of}"
+    return (sample.marks_reason or "").removeprefix(f"{gate}: ")

@@ -1,13 +1,12 @@
-"""The report: one page with relative pictures, no script and no data URI, so that it opens anywhere."""
+"""The report page: HTML without scripts or data URIs, which opens anywhere."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
 
-from jinja2 import Environment, PackageLoader
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from imagekiln.steps.aggregate.report.bottleneck import find_bottleneck
 from imagekiln.steps.aggregate.report.charts import (
     Chart,
     distribution_charts,
@@ -17,16 +16,15 @@ from imagekiln.steps.aggregate.report.charts import (
 from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet, Sample, render_thumbnail
 from imagekiln.steps.aggregate.report.gates import gate_sections, top_gates
 from imagekiln.steps.aggregate.report.previous_run import compare_summaries, load_previous_summary
-from imagekiln.steps.aggregate.report.time_use import summarize_time_use
-from imagekiln.steps.aggregate.report.verdict import judge_run
+from imagekiln.steps.aggregate.report.time_use import find_bottleneck, summarize_time_use
 from imagekiln.steps.aggregate.summary import Summary
+from imagekiln.steps.aggregate.verdict import judge_run
 from imagekiln.steps.job.output import describe_encoding
 from imagekiln.steps.runs.keys import REPORT_KEY, plot_key, thumbnail_key
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runtime.figures import (
     format_bytes,
     format_count,
-    format_duration,
     format_number,
     format_percent,
     pluralize,
@@ -43,11 +41,20 @@ FORMAT_PHRASES = {
     "webdataset": "in WebDataset tars",
     "files": "as files with sidecars",
 }
+TEMPLATE_FILTERS: dict[str, Callable[..., str]] = {
+    "format_bytes": format_bytes,
+    "format_count": format_count,
+    "format_number": format_number,
+    "format_percent": format_percent,
+    "pluralize": pluralize,
+    "sanitize_lines": sanitize_lines,
+    "sanitize_page_text": sanitize_page_text,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """What a page tells of a run at `uri`: its sums, those of the run before, a sheet of pictures, and some by gate."""
+    """What the page shows of the run at `uri`. `previous` is the run that it is compared with."""
 
     uri: str
     plan: Plan
@@ -58,94 +65,93 @@ class ReportData:
 
     @property
     def samples(self) -> list[Sample]:
-        """All pictures, in the order of their numbers."""
+        """All samples, in the order in which thumbnails are numbered."""
         return [*self.sheet_samples, *chain.from_iterable(self.samples_by_gate.values())]
 
 
-def write_report(store: Store, plan: Plan, summary: Summary, samples: ContactSheet) -> None:
-    """Write the page and its pictures into the run, the page last."""
-    shown = top_gates(samples.samples_by_gate, summary.marks)
-    contents = ReportData(
-        store.uri, plan, summary, load_previous_summary(store, plan), samples.samples, shown
+def write_report(store: Store, plan: Plan, summary: Summary, sheet: ContactSheet) -> None:
+    """Write the page and its images into the run, the page last."""
+    data = ReportData(
+        uri=store.uri,
+        plan=plan,
+        summary=summary,
+        previous=load_previous_summary(store, plan),
+        sheet_samples=sheet.samples,
+        samples_by_gate=top_gates(sheet.samples_by_gate, summary.marks),
     )
-    with ThreadPoolExecutor(THUMBNAIL_WRITERS) as pool:
-        list(pool.map(lambda each: _write_thumbnail(store, *each), enumerate(contents.samples)))
+    _write_thumbnails(store, data.samples)
     write_plots(store, plotted_charts(summary))
-    store.replace(REPORT_KEY, render_report(contents).encode())
+    store.replace(REPORT_KEY, render_report(data).encode())
 
 
 def plotted_charts(summary: Summary) -> list[Chart]:
-    """The charts that have a picture."""
-    took = summarize_time_use(summary.seconds, summary.usage)
-    each = (
+    """The charts that have a plot."""
+    time_use = summarize_time_use(summary.seconds, summary.usage)
+    charts = [
         throughput_chart(summary.throughput),
-        took and took.chart,
+        time_use.chart if time_use else None,
         *distribution_charts(summary),
-    )
-    return [chart for chart in each if chart and chart.plot]
+    ]
+    return [chart for chart in charts if chart is not None and chart.plot is not None]
 
 
-def render_report(contents: ReportData) -> str:
-    """The report as HTML. Everything of the user's is escaped."""
+def render_report(data: ReportData) -> str:
+    """The report as HTML. All user text is escaped."""
     environment = Environment(
         loader=PackageLoader("imagekiln.steps.aggregate.report", "."),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
+        undefined=StrictUndefined,
     )
-    said = (
-        format_count,
-        format_number,
-        format_bytes,
-        format_percent,
-        format_duration,
-        pluralize,
-    )
-    environment.filters |= {each.__name__: each for each in said} | {
-        "visible": sanitize_page_text,
-        "visible_lines": sanitize_lines,
-    }
-    return environment.get_template("report.html.j2").render(_template_context(contents))
+    environment.filters |= TEMPLATE_FILTERS
+    return environment.get_template("report.html.j2").render(_template_context(data))
 
 
-def _template_context(contents: ReportData) -> dict[str, object]:
-    """What the template speaks of."""
-    summary, before = contents.summary, contents.previous
-    return {
-        "plan": contents.plan,
-        "summary": summary,
-        "verdict": judge_run(summary, contents.plan.job, contents.uri),
-        "failures": summary.failures[:MAX_FAILURES],
-        "first_failures": UNFOLDED_FAILURES,
-        "parts": summary.missing_parts[:MAX_PARTS],
-        "before": before,
-        "changes": compare_summaries(summary, before) if before else [],
-        "throughput": throughput_chart(summary.throughput),
-        "spreads": distribution_charts(summary),
-        "shares_of": share_tables(summary),
-        "spent": summarize_time_use(summary.seconds, summary.usage),
-        "bottleneck": find_bottleneck(summary.seconds, summary.usage),
-        "gates": gate_sections(
-            contents.plan.job.gates, summary, contents.samples_by_gate, len(contents.sheet_samples)
-        ),
-        "pictures": list(enumerate(contents.sheet_samples)),
-        "encoding": describe_encoding(contents.plan.job.encoding),
-        "laid_down": FORMAT_PHRASES[contents.plan.job.format],
-    }
-
-
-def _write_thumbnail(store: Store, place: int, sample: Sample) -> None:
-    store.replace(thumbnail_key(place), render_thumbnail(store, sample))
-
-
-def write_plots(store: Store, wanted: list[Chart]) -> None:
-    """Draw each chart for a light ground and a dark one."""
-    if not wanted:
+def write_plots(store: Store, charts: list[Chart]) -> None:
+    """Draw each chart's plot for a light background and for a dark one."""
+    if not charts:
         return
     # Only where something is drawn: matplotlib takes a second to import.
     from imagekiln.steps.aggregate.report import plots
 
-    for chart in wanted:
-        for scheme, dark in ((plots.LIGHT_SCHEME, False), (plots.DARK_SCHEME, True)):
-            if chart.plot:
-                store.replace(plot_key(chart.name, dark=dark), plots.draw_plot(chart.plot, scheme))
+    for chart in charts:
+        if chart.plot is not None:
+            light = plots.draw_plot(chart.plot, plots.LIGHT_SCHEME)
+            dark = plots.draw_plot(chart.plot, plots.DARK_SCHEME)
+            store.replace(plot_key(chart.name), light)
+            store.replace(plot_key(chart.name, dark=True), dark)
+
+
+def _write_thumbnails(store: Store, samples: Sequence[Sample]) -> None:
+    def write(number: int) -> None:
+        store.replace(thumbnail_key(number), render_thumbnail(store, samples[number]))
+
+    with ThreadPoolExecutor(THUMBNAIL_WRITERS) as pool:
+        list(pool.map(write, range(len(samples))))
+
+
+def _template_context(data: ReportData) -> dict[str, object]:
+    job = data.plan.job
+    summary = data.summary
+    return {
+        "plan": data.plan,
+        "summary": summary,
+        "encoding": describe_encoding(job.encoding),
+        "format_phrase": FORMAT_PHRASES[job.format],
+        "verdict": judge_run(summary, job, data.uri),
+        "missing_parts": summary.missing_parts[:MAX_PARTS],
+        "failures": summary.failures[:MAX_FAILURES],
+        "unfolded_failures": UNFOLDED_FAILURES,
+        "gates": gate_sections(
+            job.gates, summary, data.samples_by_gate, first_number=len(data.sheet_samples)
+        ),
+        "previous": data.previous,
+        "changes": compare_summaries(summary, data.previous) if data.previous else [],
+        "throughput": throughput_chart(summary.throughput),
+        "time_use": summarize_time_use(summary.seconds, summary.usage),
+        "bottleneck": find_bottleneck(summary.seconds, summary.usage),
+        "distributions": distribution_charts(summary),
+        "share_tables": share_tables(summary),
+        "samples": data.sheet_samples,
+    }

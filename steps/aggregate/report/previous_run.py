@@ -1,4 +1,4 @@
-"""The run before this one, of the same job's name, and how this one compares with it."""
+"""The previous run of the same job's name, and how this one compares with it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,16 @@ from imagekiln.steps.runtime.figures import (
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
-NEGLIGIBLE_CHANGE = 0.02  # a change smaller than this share is none
+NEGLIGIBLE_CHANGE = 0.02  # a share
+
 Judgment = Literal["better", "worse", "about the same", ""]
+Preference = Literal["more", "less", "none"]
 T = TypeVar("T", int, float)
 
 
 @dataclass(frozen=True, slots=True)
 class FigureChange:
-    """One figure of this run and of the one before, as people read them."""
+    """One figure of this run and of the previous one, as people read them."""
 
     name: str
     current: str
@@ -34,117 +36,117 @@ class FigureChange:
 
 
 def load_previous_summary(store: Store, plan: Plan) -> Summary | None:
-    """The sums of the successful run of this job's name that is registered before this one, or else the last.
+    """The summary of the successful run of this job's name before this one in the registry.
 
-    None where there is none, or where it cannot be read: the report does without.
+    Where this run is not registered yet, that is the last one. None where there is none, or it
+    cannot be read: the report does without.
     """
-    output, _, run_id = store.uri.rpartition("/")
-    if run_id != plan.run_id:
+    output, _, folder = store.uri.rpartition("/")
+    output = output or "."
+    if folder != plan.run_id:
         return None
     try:
-        earlier = _previous_entry(
-            read_registry(output or "."), RunEntry(plan.run_id, plan.job.name)
-        )
-        return (
-            None
-            if earlier is None
-            else load_summary(open_store(f"{output or '.'}/{earlier.run_id}"))
-        )
+        entry = _previous_entry(read_registry(output), RunEntry(plan.run_id, plan.job.name))
+        return None if entry is None else load_summary(open_store(f"{output}/{entry.run_id}"))
     except KilnError:
         return None
 
 
-def compare_summaries(now: Summary, before: Summary) -> list[FigureChange]:
-    """The figures side by side. Where neither more nor less is better, nothing is judged."""
+def compare_summaries(current: Summary, previous: Summary) -> list[FigureChange]:
+    """The figures side by side, judged where more or less of them is better."""
     return [
-        _figure_change("images planned", now.images, before.images, format_count),
-        _figure_change("images ok", now.ok, before.ok, format_count),
-        _figure_change(
-            "share not ok", _share_not_ok(now), _share_not_ok(before), format_percent, better=-1
+        _compare("images planned", current.images, previous.images, format_count),
+        _compare("images ok", current.ok, previous.ok, format_count),
+        _compare(
+            "share not ok", _share_not_ok(current), _share_not_ok(previous), format_percent, "less"
         ),
-        _figure_change(
+        _compare(
             "images a second",
-            now.images_per_second,
-            before.images_per_second,
+            current.images_per_second,
+            previous.images_per_second,
             format_number,
-            better=1,
+            "more",
         ),
-        _figure_change("device hours", now.device_hours, before.device_hours, format_number),
-        *_busy_changes(now, before),
-        *_gate_changes(now, before),
-        *_cost_changes(now, before),
-        _figure_change(
-            "size of an image",
-            now.bytes / max(1, now.ok),
-            before.bytes / max(1, before.ok),
-            format_bytes,
-        ),
+        _compare("device hours", current.device_hours, previous.device_hours, format_number),
+        *_busy_changes(current, previous),
+        *_gate_changes(current, previous),
+        *_cost_changes(current, previous),
+        _compare("size of an image", _mean_size(current), _mean_size(previous), format_bytes),
     ]
 
 
-def _busy_changes(now: Summary, before: Summary) -> list[FigureChange]:
-    if now.usage.busy is None or before.usage.busy is None:
+def _previous_entry(entries: Sequence[RunEntry], entry: RunEntry) -> RunEntry | None:
+    earlier = entries[: entries.index(entry)] if entry in entries else entries
+    same_name = [candidate for candidate in earlier if candidate.name == entry.name]
+    return same_name[-1] if same_name else None
+
+
+def _busy_changes(current: Summary, previous: Summary) -> list[FigureChange]:
+    busy = current.usage.busy
+    previous_busy = previous.usage.busy
+    if busy is None or previous_busy is None:
         return []
-    return [
-        _figure_change(
-            "share of time computing", now.usage.busy, before.usage.busy, format_percent, better=1
-        )
-    ]
+    return [_compare("share of time computing", busy, previous_busy, format_percent, "more")]
 
 
-def _gate_changes(now: Summary, before: Summary) -> list[FigureChange]:
-    each = [
-        (gate, now.marks[gate], before.marks[gate]) for gate in now.marks if gate in before.marks
-    ]
+def _gate_changes(current: Summary, previous: Summary) -> list[FigureChange]:
+    """The gates that both runs had, unless neither marked an image."""
     return [
-        _figure_change(
+        _compare(
             f"marked {gate}",
-            here / max(1, now.images),
-            there / max(1, before.images),
+            current.marks[gate] / max(1, current.images),
+            previous.marks[gate] / max(1, previous.images),
             format_percent,
-            better=-1,
+            "less",
         )
-        for gate, here, there in each
-        if here or there
+        for gate in current.marks
+        if gate in previous.marks and current.marks[gate] + previous.marks[gate] > 0
     ]
 
 
-def _cost_changes(now: Summary, before: Summary) -> list[FigureChange]:
-    if now.cost is None or before.cost is None:
+def _cost_changes(current: Summary, previous: Summary) -> list[FigureChange]:
+    if current.cost is None or previous.cost is None:
         return []
     return [
-        _figure_change(
+        _compare(
             "cost of 1,000 images",
-            now.cost_per_thousand,
-            before.cost_per_thousand,
+            current.cost_per_thousand,
+            previous.cost_per_thousand,
             "{:,.2f}".format,
-            better=-1,
+            "less",
         )
     ]
-
-
-def _previous_entry(entries: Sequence[RunEntry], this: RunEntry) -> RunEntry | None:
-    earlier = entries[: entries.index(this)] if this in entries else entries
-    return next((each for each in reversed(earlier) if each.name == this.name), None)
-
-
-def _figure_change(
-    name: str, now: T, before: T, said: Callable[[T], str], better: int = 0
-) -> FigureChange:
-    """`better` is 1 where more is better, -1 where less is."""
-    grown = now / before - 1 if before else float(now > before)
-    change = f"{100 * grown:+.0f} %" if before else ""
-    judgement: Judgment = ""
-    if better:
-        judgement = (
-            "about the same"
-            if abs(grown) < NEGLIGIBLE_CHANGE
-            else "better"
-            if grown * better > 0
-            else "worse"
-        )
-    return FigureChange(name, said(now), said(before), change, judgement)
 
 
 def _share_not_ok(summary: Summary) -> float:
     return summary.not_ok / max(1, summary.images)
+
+
+def _mean_size(summary: Summary) -> float:
+    return summary.bytes / max(1, summary.ok)
+
+
+def _compare(
+    name: str,
+    current: T,
+    previous: T,
+    format_value: Callable[[T], str],
+    preferred: Preference = "none",
+) -> FigureChange:
+    growth = current / previous - 1 if previous else float(current > previous)
+    difference = f"{100 * growth:+.0f} %" if previous else ""
+    return FigureChange(
+        name,
+        format_value(current),
+        format_value(previous),
+        difference,
+        _judge(growth, preferred),
+    )
+
+
+def _judge(growth: float, preferred: Preference) -> Judgment:
+    if preferred == "none":
+        return ""
+    if abs(growth) < NEGLIGIBLE_CHANGE:
+        return "about the same"
+    return "better" if (growth > 0) == (preferred == "more") else "worse"

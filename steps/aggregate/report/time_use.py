@@ -1,18 +1,49 @@
-"""Where a run's time went: what the device did, stage after stage, and what was done beside it."""
+"""Where a run's time went, stage by stage, and what limited its throughput."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from imagekiln.steps.aggregate.report.charts import Chart, ShareRow, StackedBarPlot
 from imagekiln.steps.aggregate.throughput import DeviceUsage
 from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.runtime.figures import format_duration, format_percent
 
+MIN_PLOT_SECONDS = 60.0  # below which the text and the table say it all
+SEQUENTIAL_STAGES = {
+    "load": "load the model",
+    "compile": "compile",
+    "text": "encode texts",
+    "denoise": "denoise",
+    "decode": "decode",
+    "wait": "wait",
+    "rest": "start and end",
+}
+COMBINED_STAGES = "text, denoise, decode"  # older versions did not measure them apart
+CONCURRENT_STAGES = {"encode": "encode and hash", "write": "write parts"}
+
+MIN_LOST_SHARE = 0.1  # of the time: what costs less is not worth a change
+MIN_BUSY_SHARE = 0.8  # of the time: a device that computes for less is not the limit
+BottleneckKind = Literal[
+    "device", "launching", "encoding", "storage", "loading", "compiling", "texts", "ends"
+]
+ADVICE: dict[BottleneckKind, str] = {
+    "encoding": "Give the pods more CPU cores, or choose a faster encoding.",
+    "storage": "Move the output closer to the pods, or choose an encoding with smaller files.",
+    "loading": "Make shards larger, or keep the model in a cache volume.",
+    "compiling": "Make shards larger, or keep the compiled code; for a few images, set "
+    "speed.compile to off.",
+    "texts": "Group rows with the same prompt, or ask for several images of each.",
+    "ends": "Make shards larger, and parts smaller.",
+    "launching": "Draw more images in a batch, or let the model be compiled.",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class TimeBreakdown:
-    """Seconds in turn, in this order. `text` has the texts that were not encoded beside a batch.
+    """The devices' seconds by stage, in this order; the stages do not overlap.
 
-    `wait` is for encoding or writing, and `rest` what is left: before the first image, after the last, and between.
+    `text` counts the texts that were not encoded during a batch, `wait` the time spent waiting for
+    encoding or writing, and `rest` what is left: before the first image, after the last, between.
     """
 
     load: float
@@ -24,85 +55,167 @@ class TimeBreakdown:
     rest: float
 
 
-def break_down_time(took: StageSeconds, used: DeviceUsage) -> TimeBreakdown:
-    """What the device did in turn, of shards that took this time with devices used like this."""
-    drawn = took.denoise + took.decode
-    # Where it is known for how long the device computed, what is in that and no drawing is texts.
-    text = took.text if used.busy is None else used.busy * (took.total - took.load) - drawn
-    text = min(took.text, max(0.0, text))
-    left = max(0.0, took.total - took.load - took.compile - text - drawn)
-    wait = min(
-        took.denoise_waits, left
-    )  # the device may still be at a batch while the next one waits
-    return TimeBreakdown(
-        took.load, took.compile, text, took.denoise, took.decode, wait, left - wait
-    )
-
-
-MIN_PLOT_SECONDS = 60.0  # of less, words and a table say all
-SEQUENTIAL_STAGES = {
-    "load": "load the model",
-    "compile": "compile",
-    "text": "encode texts",
-    "denoise": "denoise",
-    "decode": "decode",
-    "wait": "wait",
-    "rest": "begin and end",
-}
-COMBINED_STAGES = "text, denoise, decode"  # what versions told that knew no more
-CONCURRENT_STAGES = {"encode": "encode and hash", "write": "write parts"}
-
-
 @dataclass(frozen=True, slots=True)
 class TimeUse:
-    """Shares of the shards' wall time: of stages `in_turn`, which add up to all of it, and of those `beside` them."""
+    """Shares of the shards' wall time.
+
+    The `sequential` ones add up to all of it; the `concurrent` ones overlap them.
+    """
 
     sequential: tuple[ShareRow, ...]
     concurrent: tuple[ShareRow, ...]
     chart: Chart
 
 
-def summarize_time_use(took: StageSeconds, used: DeviceUsage) -> TimeUse | None:
-    """Where the time went; None where no shard told."""
-    if not took.total:
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """What limited a run; `sentence` and `advice` are for the report."""
+
+    kind: BottleneckKind
+    sentence: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Loss:
+    """Seconds in which the device drew nothing, and a sentence for their share of the time."""
+
+    kind: BottleneckKind
+    seconds: float
+    sentence: str
+
+
+def break_down_time(seconds: StageSeconds, usage: DeviceUsage) -> TimeBreakdown:
+    """What the devices did, one thing after another."""
+    drawing = seconds.denoise + seconds.decode
+    text = seconds.text
+    if usage.busy is not None:
+        # Of the time in which the device computed, what was not drawing was encoding texts.
+        computing = usage.busy * (seconds.total - seconds.load)
+        text = min(seconds.text, max(0.0, computing - drawing))
+
+    left = max(0.0, seconds.total - seconds.load - seconds.compile - text - drawing)
+    # The device may still be drawing a batch while the one before waits.
+    wait = min(seconds.denoise_waits, left)
+    return TimeBreakdown(
+        load=seconds.load,
+        compile=seconds.compile,
+        text=text,
+        denoise=seconds.denoise,
+        decode=seconds.decode,
+        wait=wait,
+        rest=left - wait,
+    )
+
+
+def summarize_time_use(seconds: StageSeconds, usage: DeviceUsage) -> TimeUse | None:
+    """Where the time went; None where no shard left statistics."""
+    if not seconds.total:
         return None
-    each = break_down_time(took, used)
-    in_turn = _share_rows(
-        [(_stage_label(name, took), getattr(each, name)) for name in SEQUENTIAL_STAGES], took.total
+    breakdown = break_down_time(seconds, usage)
+    sequential = tuple(
+        _share_row(_stage_label(stage, seconds), getattr(breakdown, stage), seconds.total)
+        for stage in SEQUENTIAL_STAGES
     )
-    main = [(name, getattr(took, stage)) for stage, name in CONCURRENT_STAGES.items()]
-    beside = _share_rows([*main, *_device_side_work(took, each)], took.total)
-    chart = _time_use_chart(took, in_turn, beside[: len(main)], beside)
-    return TimeUse(tuple(share for share in in_turn if share.share), beside, chart)
-
-
-def _stage_label(stage: str, took: StageSeconds) -> str:
-    return COMBINED_STAGES if stage == "denoise" and not took.decode else SEQUENTIAL_STAGES[stage]
-
-
-def _device_side_work(took: StageSeconds, each: TimeBreakdown) -> list[tuple[str, float]]:
-    """What the device itself does beside its batches, where it did any of it."""
-    named = (("encode texts, on the device", took.text - each.text), ("copy pixels", took.copy))
-    return [(name, time) for name, time in named if time > 0]
-
-
-def _share_rows(each: list[tuple[str, float]], total: float) -> tuple[ShareRow, ...]:
-    return tuple(ShareRow(name, format_duration(time), time / total) for name, time in each)
-
-
-def _time_use_chart(
-    took: StageSeconds,
-    in_turn: tuple[ShareRow, ...],
-    bars: tuple[ShareRow, ...],
-    beside: tuple[ShareRow, ...],
-) -> Chart:
-    text = f"Of the {format_duration(took.total)} that the shards took, in turn: {_format_shares(in_turn)}. Beside these: {_format_shares(beside)}."
-    drawing = StackedBarPlot(in_turn, bars) if took.total >= MIN_PLOT_SECONDS else None
-    return Chart("time", "Where the time went", text, (), (), drawing)
-
-
-def _format_shares(shares: tuple[ShareRow, ...]) -> str:
-    return (
-        ", ".join(f"{each.name} {format_percent(each.share)}" for each in shares if each.share)
-        or "nothing"
+    host_work = tuple(
+        _share_row(label, getattr(seconds, stage), seconds.total)
+        for stage, label in CONCURRENT_STAGES.items()
     )
+    concurrent = host_work + _overlapping_device_work(seconds, breakdown)
+    plot = StackedBarPlot(sequential, host_work) if seconds.total >= MIN_PLOT_SECONDS else None
+    text = (
+        f"Of the {format_duration(seconds.total)} that the shards took, one after another: "
+        f"{_format_shares(sequential)}. At the same time: {_format_shares(concurrent)}."
+    )
+    chart = Chart("time", "Where the time went", text, (), (), plot)
+    return TimeUse(tuple(row for row in sequential if row.share), concurrent, chart)
+
+
+def find_bottleneck(seconds: StageSeconds, usage: DeviceUsage) -> Bottleneck | None:
+    """What limited shards with these times; None where no shard left statistics."""
+    if not seconds.total:
+        return None
+    losses = _find_losses(seconds, break_down_time(seconds, usage))
+    worst = max(losses, key=lambda loss: loss.seconds)
+    if worst.seconds > MIN_LOST_SHARE * seconds.total:
+        share = format_percent(worst.seconds / seconds.total)
+        return Bottleneck(worst.kind, worst.sentence.format(share), ADVICE[worst.kind])
+    return _device_bottleneck(seconds, usage)
+
+
+def _stage_label(stage: str, seconds: StageSeconds) -> str:
+    if stage == "denoise" and not seconds.decode:
+        return COMBINED_STAGES
+    return SEQUENTIAL_STAGES[stage]
+
+
+def _overlapping_device_work(
+    seconds: StageSeconds, breakdown: TimeBreakdown
+) -> tuple[ShareRow, ...]:
+    """What the device itself did during its batches, as far as it did anything."""
+    work = {
+        "encode texts, on the device": seconds.text - breakdown.text,
+        "copy pixels": seconds.copy,
+    }
+    return tuple(
+        _share_row(label, duration, seconds.total)
+        for label, duration in work.items()
+        if duration > 0
+    )
+
+
+def _share_row(label: str, duration: float, total: float) -> ShareRow:
+    return ShareRow(label, format_duration(duration), duration / total)
+
+
+def _format_shares(rows: tuple[ShareRow, ...]) -> str:
+    shares = [f"{row.name} {format_percent(row.share)}" for row in rows if row.share]
+    return ", ".join(shares) or "nothing"
+
+
+def _find_losses(seconds: StageSeconds, breakdown: TimeBreakdown) -> list[_Loss]:
+    return [
+        _waiting_loss(seconds, breakdown.wait),
+        _Loss("loading", breakdown.load, "Loading the model took {} of the time."),
+        _Loss("compiling", breakdown.compile, "Compiling took {} of the time."),
+        _Loss("texts", breakdown.text, "Encoding texts took {} of the time."),
+        _Loss(
+            "ends",
+            breakdown.rest,
+            "{} of the time was spent before the first image, after the last, and between them.",
+        ),
+    ]
+
+
+def _waiting_loss(seconds: StageSeconds, wait: float) -> _Loss:
+    """The device waits for the slower of the two stages that follow it."""
+    if seconds.write > seconds.encode:
+        return _Loss(
+            "storage",
+            wait,
+            "Storage was the limit: {} of the time, the device waited for parts to be written.",
+        )
+    return _Loss(
+        "encoding",
+        wait,
+        "Encoding was the limit: {} of the time, the device waited for it.",
+    )
+
+
+def _device_bottleneck(seconds: StageSeconds, usage: DeviceUsage) -> Bottleneck:
+    if usage.busy is None:
+        share = format_percent((seconds.denoise + seconds.decode) / seconds.total)
+        sentence = f"The device was the limit, as it should be: it computed {share} of the time."
+        return Bottleneck("device", sentence, "")
+
+    share = format_percent(usage.busy)
+    if usage.busy < MIN_BUSY_SHARE:
+        sentence = (
+            f"Nothing held the device up, yet it computed only {share} of the time after loading: "
+            "it gets too little work at once."
+        )
+        return Bottleneck("launching", sentence, ADVICE["launching"])
+    sentence = (
+        f"The device was the limit, as it should be: it computed {share} of the time after loading."
+    )
+    return Bottleneck("device", sentence, "")

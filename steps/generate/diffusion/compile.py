@@ -20,9 +20,9 @@ from imagekiln.steps.generate.diffusion.device import is_device_lost, is_out_of_
 from imagekiln.steps.generate.diffusion.patches import (
     AnyFunction,
     compile_callbacks,
-    compiled_call,
     repeated_blocks,
     set_compiled_call,
+    with_float_timesteps,
 )
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.models.families import family_of
@@ -151,7 +151,7 @@ class CompiledPipeline:
             self.compiling_now = False
 
     def _code_key(self, batch: Sequence[ImageRow]) -> str:
-        """What decides the code: the batch's size and shape, its LoRAs, and whether it is guided."""
+        """What decides the code: size and shape of the batch, its LoRAs, whether it is guided."""
         shape = batch_shape(batch[0])
         guided = shape.guidance > self._family.guidance_threshold
         loras = ",".join(lora_weights(shape.loras)) or None
@@ -172,7 +172,7 @@ class CompiledNetworks:
     ) -> None:
         """Set them up, and `other_denoisers` each as a whole."""
         self.mode: CompileMode = mode
-        self._calls: dict[Network, AnyFunction | None] = {}
+        self._calls: dict[Network, AnyFunction] = {}
         denoiser = getattr(pipe, "unet", getattr(pipe, "transformer", None))
         if mode == "none" or denoiser is None:
             self.mode = "none"
@@ -185,7 +185,8 @@ class CompiledNetworks:
             modules.append(other.to(memory_format=torch.channels_last))
         for module in modules:
             module.compile(dynamic=False, recompile_limit=MAX_COMPILED_SHAPES, **COMPILE_OPTIONS)
-            self._calls[module] = compiled_call(module)
+            self._calls[module] = with_float_timesteps(module)
+        self.enable()
 
     def disable(self) -> None:
         """Run the networks uncompiled."""

@@ -78,7 +78,8 @@ class Denoiser:
         self._adapters = adapters
         self._variants = PipelineVariants(pipe, loras, adapters)
         self._inputs = self._variants.text_to_image.inputs
-        self._schedulers = {"default": pipe.scheduler}
+        self._own_scheduler = pipe.scheduler
+        self._schedulers: dict[str, diffusers.SchedulerMixin] = {}
 
         other_denoisers = []
         if adapters is not None and adapters.controlnet is not None:
@@ -196,7 +197,7 @@ class Denoiser:
         self._inputs.activate_loras(row)
         sampler = row.parameters.sampler
         if sampler not in self._schedulers:
-            self._schedulers[sampler] = make_scheduler(self._pipe, sampler)
+            self._schedulers[sampler] = make_scheduler(self._own_scheduler, sampler)
         pipe.scheduler = self._schedulers[sampler]
         for name in GUIDER_NAMES:
             if guider := getattr(pipe, name, None):

@@ -4,10 +4,11 @@ Each says why, and names the upstream source that it depends on. tests/.../test_
 when one of these parts changes. Versions: torch 2.15, diffusers 0.42, peft 0.21.
 """
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial, wraps
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import diffusers
 import torch
@@ -78,19 +79,45 @@ def fresh_compile_artifacts() -> Iterator[None]:
         yield
 
 
-def compiled_call(module: torch.nn.Module) -> AnyFunction | None:
-    """What calling a module runs in place of its own code; None where it was not compiled.
+def set_compiled_call(module: torch.nn.Module, call: AnyFunction | None) -> None:
+    """Have a module run this when it is called, or with None its own code again.
 
-    `torch.nn.Module.compile` sets it, and has no way back. Source: torch/nn/modules/module.py,
+    `torch.nn.Module.compile` sets it and has no way back. Source: torch/nn/modules/module.py,
     `Module._wrapped_call_impl`.
     """
-    call: AnyFunction | None = module._compiled_call_impl
-    return call
-
-
-def set_compiled_call(module: torch.nn.Module, call: AnyFunction | None) -> None:
-    """Have a module run this when it is called, or with None its own code again."""
     module._compiled_call_impl = call
+
+
+def with_float_timesteps(module: torch.nn.Module) -> AnyFunction:
+    """The compiled call of a module, which hands it integer timesteps as float32.
+
+    Euler's timesteps are float32, those of DDIM, PNDM, DPM++ and UniPC int64 (`set_timesteps` in
+    diffusers/schedulers), and each dtype would be compiled by itself. The denoisers turn them into
+    float32 first of all, so the bytes stay. Source: diffusers/models/embeddings.py,
+    `get_timestep_embedding`.
+    """
+    call = cast("AnyFunction", module._compiled_call_impl)
+    parameters = [*inspect.signature(module.forward).parameters]
+    if "timestep" not in parameters:
+        return call
+    position = parameters.index("timestep")
+
+    @wraps(call)
+    def call_with_float_timesteps(*args: object, **kwargs: object) -> Untyped:
+        converted = [*args]
+        if position < len(converted):
+            converted[position] = _to_float(converted[position])
+        if "timestep" in kwargs:
+            kwargs["timestep"] = _to_float(kwargs["timestep"])
+        return call(*converted, **kwargs)
+
+    return call_with_float_timesteps
+
+
+def _to_float(timestep: object) -> object:
+    if isinstance(timestep, torch.Tensor) and not timestep.is_floating_point():
+        return timestep.to(torch.float32)
+    return timestep
 
 
 def repeated_blocks(denoiser: torch.nn.Module) -> frozenset[str]:
@@ -145,6 +172,24 @@ def _sampling_by(generators: Sequence[torch.Generator], encode: AnyFunction) -> 
         return encoded
 
     return encode_by_generators
+
+
+@contextmanager
+def restored_vae_dtype(pipe: diffusers.DiffusionPipeline) -> Iterator[None]:
+    """Return the VAE to its dtype where the block fails.
+
+    SDXL's pipelines decode float16 models in float32 and return to float16 only after a success, so
+    a failed decode would fail every later image. Source: diffusers/pipelines/stable_diffusion_xl/
+    pipeline_stable_diffusion_xl.py, `needs_upcasting`.
+    """
+    vae: Untyped = getattr(pipe, "vae", None)
+    dtype = getattr(vae, "dtype", None)
+    try:
+        yield
+    except BaseException:
+        if dtype is not None and vae.dtype != dtype:
+            vae.to(dtype)
+        raise
 
 
 def accept_batch_embeds(pipe: diffusers.DiffusionPipeline) -> None:

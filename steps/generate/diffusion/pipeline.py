@@ -110,17 +110,18 @@ def _require_text_input(model_id: str, pipe: diffusers.DiffusionPipeline) -> Non
         )
 
 
-def make_scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers.SchedulerMixin:
-    """A scheduler by the sampler's name, with the model's own configuration.
+def make_scheduler(own: diffusers.SchedulerMixin, sampler: str) -> diffusers.SchedulerMixin:
+    """A scheduler by the sampler's name, with the configuration of the model's own scheduler.
 
+    `own` is always the one that the model came with: any other brings settings of its sampler.
     Raises ValueError where it does not fit the model: only the images that asked for it fail.
     """
     if sampler == "default":
-        return pipe.scheduler
+        return own
     spec = SCHEDULERS[sampler]
     scheduler_class = getattr(diffusers, spec.class_name)
-    own_class = type(pipe.scheduler)
-    compatible = {own_class, *pipe.scheduler.compatibles}
+    own_class = type(own)
+    compatible = {own_class, *own.compatibles}
     # LCM's scheduler lists no compatible ones, but runs on what DDIM's runs on.
     fits_as_lcm = sampler == "lcm" and diffusers.DDIMScheduler in compatible
     if scheduler_class not in compatible and not fits_as_lcm:
@@ -128,7 +129,7 @@ def make_scheduler(pipe: diffusers.DiffusionPipeline, sampler: str) -> diffusers
             f"sampler {sampler!r} does not fit this model, which came with {own_class.__name__}"
         )
     try:
-        return scheduler_class.from_config(pipe.scheduler.config, **spec.config)
+        return scheduler_class.from_config(own.config, **spec.config)
     except (ImportError, ValueError, TypeError) as error:
         raise ValueError(
             f"sampler {sampler!r} does not fit this model ({str(error).strip()})"

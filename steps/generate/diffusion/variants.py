@@ -9,7 +9,11 @@ from diffusers.utils import BaseOutput
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
 from imagekiln.steps.generate.diffusion.ip_adapter import ReferenceEmbeddings
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
-from imagekiln.steps.generate.diffusion.patches import Untyped, per_image_control_noise
+from imagekiln.steps.generate.diffusion.patches import (
+    Untyped,
+    per_image_control_noise,
+    restored_vae_dtype,
+)
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs, PipelineKwargs
 from imagekiln.steps.runs.image import ImageRow, batch_shape
 
@@ -27,7 +31,8 @@ class Variant:
 
     def draw(self, kwargs: PipelineKwargs) -> BaseOutput:
         """The output of the pipeline for a batch's arguments. Raises what the pipeline raises."""
-        with per_image_control_noise(self.pipe, kwargs.get("generator")):
+        control_noise = per_image_control_noise(self.pipe, kwargs.get("generator"))
+        with control_noise, restored_vae_dtype(self.pipe):
             return self.pipe(**kwargs, output_type=self.inputs.output_type)
 
 

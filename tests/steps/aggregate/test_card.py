@@ -13,8 +13,8 @@ from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.job.job import CardSettings, Job, ModelSettings
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.runs.plan import Plan, load_plan
-from imagekiln.steps.runs.sidecar import sample_features
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, read_table
+from imagekiln.steps.runs.webdataset_features import sample_features
 from imagekiln.steps.storage import open_store
 from tests.runs import finished
 from tests.texts import HOSTILE
@@ -33,11 +33,11 @@ def written(
     """The front matter and the text of the card of such a run, its job changed."""
     frozen, sums = done
     job: Job = frozen.job.model_copy(update=changes)
-    found = DatasetCard(render_card(replace(frozen, job=job), rows, sums))  # the hub's own reader
-    return yaml.safe_load(found.data.to_yaml()), found.text
+    result = DatasetCard(render_card(replace(frozen, job=job), rows, sums))  # the hub's own reader
+    return yaml.safe_load(result.data.to_yaml()), result.text
 
 
-def test_hub_is_told_what_the_dataset_is_and_where_its_images_are(
+def test_the_hub_reads_what_the_dataset_is_and_where_its_images_are(
     done: tuple[Plan, Summary],
 ) -> None:
     front, text = written(done)
@@ -47,7 +47,7 @@ def test_hub_is_told_what_the_dataset_is_and_where_its_images_are(
         {"config_name": "default", "data_files": [{"split": "train", "path": ["images/*.parquet"]}]}
     ]
     assert "license" not in front
-    assert "20 images made from prompts, of 20" in text
+    assert "20 images generated from prompts, of 20" in text
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def test_tar_s_samples_have_types_even_where_the_first_ones_are_null() -> None:
     rows = pa.schema(
         [("tag", pa.list_(pa.timestamp("us"))), ("map", pa.map_(pa.string(), pa.int64()))]
     )
-    [image, told, *texts] = sample_features(rows, Png())
+    [image, json_column, *texts] = sample_features(rows, Png())
     assert image == {"name": "png", "dtype": "image"}
-    assert isinstance(told["struct"], list)
-    assert told["struct"][:2] == [
+    assert isinstance(json_column["struct"], list)
+    assert json_column["struct"][:2] == [
         {"name": "tag", "list": "string"},
         {
             "name": "map",

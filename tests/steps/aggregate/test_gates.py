@@ -40,15 +40,15 @@ def _run(tmp_path: Path, **gates: object) -> Store:
 
 def test_each_gate_marks_the_images_of_a_real_run(tmp_path: Path) -> None:
     store = _run(tmp_path, low_contrast={"below": 0.5}, over_saturated={"above": 0}, checks=[EVEN])
-    there = manifest(store)
-    assert there["status"].to_pylist() == ["ok"] * 8
-    for row in there.to_pylist():
-        wanted = (
+    table = manifest(store)
+    assert table["status"].to_pylist() == ["ok"] * 8
+    for row in table.to_pylist():
+        expected = (
             ["low_contrast"]
             + ["over_saturated"] * (row["saturation"] > 0)
             + ["even"] * (row["seed"] % 2)
         )
-        assert row["marks"] == wanted
+        assert row["marks"] == expected
         assert row["marks_reason"] == (
             f"even: seed {row['seed']} is odd" if row["seed"] % 2 else None
         )
@@ -69,9 +69,9 @@ def test_a_resumed_run_comes_to_the_same_verdicts(tmp_path: Path) -> None:
 
 
 def test_gates_decide_no_pixels_and_no_image_id(tmp_path: Path) -> None:
-    plain, gated = planned(tmp_path, str(tmp_path / "a"), ROWS), planned(tmp_path, str(tmp_path / "b"), ROWS, gates={
-        "low_contrast": {"below": 0.1}, "checks": [EVEN],
-    })  # fmt: skip
+    gates = {"low_contrast": {"below": 0.1}, "checks": [EVEN]}
+    plain = planned(tmp_path, str(tmp_path / "a"), ROWS)
+    gated = planned(tmp_path, str(tmp_path / "b"), ROWS, gates=gates)
     ids = [
         read_shard(open_store(each.uri), each.plan, 0)[0].rows["image_id"].to_pylist()
         for each in (plain, gated)
@@ -103,8 +103,9 @@ def _fails(tmp_path: Path) -> Store:
     assert caught.value.exit_code == 3
     uri = next((tmp_path / "out").iterdir())
     assert str(caught.value) == (
-        f"{uri}: gates found more images than the job lets pass: low_contrast found 8 of 8 (1, and its share is 0.05); "
-        "even found 4 of 8 (0.5, and its share is 0.4). See them in the report. "
+        f"{uri}: gates found more images than the job allows: "
+        "low_contrast found 8 of 8 (share 1, allowed 0.05); "
+        "even found 4 of 8 (share 0.5, allowed 0.4). See them in the report. "
         f"To accept them: imagekiln aggregate {uri} --accept low_contrast --accept even"
     )
     return open_store(str(uri))
@@ -130,11 +131,11 @@ def test_what_a_gate_found_can_be_accepted_by_its_name(tmp_path: Path) -> None:
 
 
 def test_a_gate_that_the_job_does_not_have_cannot_be_accepted(tmp_path: Path) -> None:
-    there = planned(tmp_path, str(tmp_path / "out"), ROWS)
+    planned_run = planned(tmp_path, str(tmp_path / "out"), ROWS)
     with pytest.raises(
         BadInput, match="--accept evn: the job has no such gate; it has blank, safety, low_contrast"
     ):
-        aggregate(there.uri, accept=["evn"])
+        aggregate(planned_run.uri, accept=["evn"])
 
 
 @pytest.mark.parametrize(("gate", "status"), [("blank", "blank"), ("safety", "filtered")])
@@ -143,22 +144,22 @@ def test_statuses_have_a_share_too(
     gate: str, status: str, share: float | None, passes: bool, tmp_path: Path
 ) -> None:
     settings = {"gates": {gate: {"share": share}}, "limits": {"failed_share": 1}}
-    there = planned(tmp_path, str(tmp_path / "out"), ROWS, **settings)
-    fill(there, {place: not_ok(place, status) for place in (1, 5)})
+    planned_run = planned(tmp_path, str(tmp_path / "out"), ROWS, **settings)
+    fill(planned_run, {place: not_ok(place, status) for place in (1, 5)})
     if passes:
-        assert aggregate(there.uri).ok == 6
+        assert aggregate(planned_run.uri).ok == 6
         return
     with pytest.raises(
-        Incomplete, match=rf"{gate} found 2 of 8 \(0.25.* aggregate \S+ --accept {gate}$"
+        Incomplete, match=rf"{gate} found 2 of 8 \(share 0.25.* aggregate \S+ --accept {gate}$"
     ):
-        aggregate(there.uri)
-    assert aggregate(there.uri, accept=[gate]).ok == 6
+        aggregate(planned_run.uri)
+    assert aggregate(planned_run.uri, accept=[gate]).ok == 6
 
 
 def test_images_that_are_not_ok_are_not_looked_at(tmp_path: Path) -> None:
-    there = planned(tmp_path, str(tmp_path / "out"), ROWS, limits={"failed_share": 1})
-    fill(there, {place: not_ok(place) for place in range(8)})
-    aggregate(there.uri)
+    planned_run = planned(tmp_path, str(tmp_path / "out"), ROWS, limits={"failed_share": 1})
+    fill(planned_run, {place: not_ok(place) for place in range(8)})
+    aggregate(planned_run.uri)
     columns = ("marks", "marks_reason", "contrast", "saturation", "phash", "near_duplicate_of")
-    rows = manifest(open_store(there.uri)).select(columns).to_pylist()
+    rows = manifest(open_store(planned_run.uri)).select(columns).to_pylist()
     assert rows == [dict.fromkeys(columns) | {"marks": []}] * 8

@@ -1,13 +1,34 @@
-"""Nearly equal hashes, against comparing each with each."""
+"""Near-duplicates: nearly equal hashes, and how images are marked in the manifest."""
 
 import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from imagekiln.steps.aggregate import near_duplicates
-from imagekiln.steps.aggregate.near_duplicates import block_masks, find_earlier_matches
+from imagekiln.steps.aggregate.near_duplicates import (
+    NearDuplicateMarker,
+    block_masks,
+    find_earlier_matches,
+)
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import Incomplete
+from imagekiln.steps.imaging.measures import ImageMeasures
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.image import EncodedImage, ImageQuality
+from imagekiln.steps.runs.keys import manifest_key
+from imagekiln.steps.runs.tables import read_table, to_parquet
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+from tests.runs import encoded, fill, not_ok, planned
+from tests.steps.aggregate.test_gates import manifest
 
 Hashes = npt.NDArray[np.uint64]
 
@@ -25,18 +46,18 @@ def _clusters(seed: int, count: int = 300) -> npt.NDArray[np.int64]:
 
 def _near(hashes: npt.NDArray[np.int64], distance: int) -> npt.NDArray[np.bool_]:
     bare: Hashes = hashes.view(np.uint64)
-    found: npt.NDArray[np.bool_] = np.bitwise_count(bare[:, None] ^ bare[None, :]) <= distance
-    return found
+    result: npt.NDArray[np.bool_] = np.bitwise_count(bare[:, None] ^ bare[None, :]) <= distance
+    return result
 
 
 def _holds(hashes: npt.NDArray[np.int64], distance: int) -> None:
     """What is promised: an original is earlier and near, and no two without one are near."""
-    found, near = find_earlier_matches(hashes, distance), _near(hashes, distance)
-    marked = np.flatnonzero(found >= 0)
-    assert (found[marked] < marked).all()
-    assert near[marked, found[marked]].all()
-    kept = np.flatnonzero(found < 0)
-    assert near[np.ix_(kept, kept)].sum() == len(kept)
+    result, near = find_earlier_matches(hashes, distance), _near(hashes, distance)
+    marked = np.flatnonzero(result >= 0)
+    assert (result[marked] < marked).all()
+    assert near[marked, result[marked]].all()
+    remaining = np.flatnonzero(result < 0)
+    assert near[np.ix_(remaining, remaining)].sum() == len(remaining)
 
 
 @pytest.mark.parametrize("distance", range(9))
@@ -46,7 +67,7 @@ def test_each_marked_hash_is_near_an_earlier_one_and_no_two_others_are_near(dist
 
 
 @pytest.mark.parametrize("distance", [0, 3, 8])
-def test_it_holds_where_every_bucket_is_crowded(
+def test_it_holds_where_every_bucket_is_split_further(
     distance: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(near_duplicates, "COMPARISONS_PER_HASH", 1)
@@ -69,15 +90,15 @@ def test_the_first_stays_and_the_sign_bit_is_a_bit() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1])
-def test_few_are_no_trouble(count: int) -> None:
+def test_none_or_one_hash_has_no_match(count: int) -> None:
     assert find_earlier_matches(np.zeros(count, np.int64), 4).tolist() == [-1] * count
 
 
 def test_a_million_equal_hashes_take_no_longer_than_others() -> None:
     started = time.process_time()
-    found = find_earlier_matches(np.zeros(1_000_000, np.int64), 4)
-    assert found[0] == -1
-    assert not found[1:].any()
+    result = find_earlier_matches(np.zeros(1_000_000, np.int64), 4)
+    assert result[0] == -1
+    assert not result[1:].any()
     assert time.process_time() - started < 5
 
 
@@ -92,3 +113,153 @@ def test_hashes_within_the_distance_agree_in_one_choice_of_bits(distance: int, f
         differ = sum(1 << int(bit) for bit in bits)
         assert any(not mask & differ for mask in chosen)
     assert all(mask & fixed == fixed for mask in chosen)
+
+
+FAR = 0x0123_4567_89AB_CDEF
+
+
+def _hashed(place: int, phash: int, *marks: str) -> EncodedImage:
+    return replace(
+        encoded(place), quality=ImageQuality(marks, None, ImageMeasures(0.2, 0.1, phash))
+    )
+
+
+def _unlike(place: int) -> int:
+    """A hash far from those of other places."""
+    return (FAR * (2 * place + 3) * 0x9E3779B97F4A7C15 & (2**64 - 1)) - 2**63
+
+
+def _filled(planned_run: PlanResult, hashes: Mapping[int, int]) -> Store:
+    """A run of 20 images in shards of 8, 8 and 4, with these hashes; others are all unlike."""
+    images = {place: _hashed(place, hashes.get(place, _unlike(place))) for place in range(20)}
+    fill(planned_run, {**images, 3: not_ok(3)})
+    return open_store(planned_run.uri)
+
+
+def _planned(tmp_path: Path, output: str = "", **gate: object) -> PlanResult:
+    where = output or str(tmp_path / "out")
+    return planned(tmp_path, where, gates={"near_duplicate": gate}, limits={"failed_share": 0.1})
+
+
+ALIKE = {
+    2: 0,
+    6: 0b111,
+    9: 0,
+    17: 0b11 << 40,
+    19: -1,
+}  # 2, 6, 9, 17 within 4 bits of 2; 19 like none
+
+
+def test_near_duplicates_name_the_first_image_across_shards_on_disk_and_s3(
+    tmp_path: Path, store_uri: str
+) -> None:
+    store = _filled(_planned(tmp_path, store_uri), ALIKE)
+    summary = aggregate(store.uri)
+    table = pa.concat_tables([read_table(store, manifest_key(number)) for number in range(3)])
+    ids, of = table["image_id"].to_pylist(), table["near_duplicate_of"].to_pylist()
+    assert of == [ids[2] if place in (6, 9, 17) else None for place in range(20)]
+    assert table["marks"].to_pylist() == [["near_duplicate"] if name else [] for name in of]
+    assert set(table["status"].to_pylist()) == {"ok", "failed"}
+    assert summary.marks["near_duplicate"] == 3
+    assert verify(store.uri).ok == 19
+
+
+def test_without_the_gate_nothing_is_compared(tmp_path: Path) -> None:
+    planned_run = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 0.1})
+    summary = aggregate(_filled(planned_run, ALIKE).uri)
+    assert "near_duplicate" not in summary.marks
+    assert manifest(open_store(planned_run.uri))["near_duplicate_of"].null_count == 20
+
+
+def test_the_distance_is_that_of_the_job(tmp_path: Path) -> None:
+    store = _filled(_planned(tmp_path, distance=2), ALIKE)
+    assert (
+        aggregate(store.uri).marks["near_duplicate"] == 2
+    )  # 9 is equal, 17 two bits away, 6 three
+
+
+def test_other_marks_stay_in_front(tmp_path: Path) -> None:
+    planned_run = _planned(tmp_path)
+    fill(planned_run, {place: _hashed(place, 0, "low_contrast") for place in range(2)})
+    aggregate(planned_run.uri)
+    result = manifest(open_store(planned_run.uri))["marks"].to_pylist()
+    assert result[:3] == [["low_contrast"], ["low_contrast", "near_duplicate"], []]
+
+
+def test_a_share_of_near_duplicates_fails_the_run_and_the_manifest_has_them(tmp_path: Path) -> None:
+    store = _filled(_planned(tmp_path, share=0.1), ALIKE)
+    with pytest.raises(
+        Incomplete, match=r"near_duplicate found 3 of 20 \(share 0.15, allowed 0.1\)"
+    ):
+        aggregate(store.uri)
+    assert manifest(store)["near_duplicate_of"].null_count == 17
+
+
+def test_verify_finds_an_aggregation_that_was_killed_before_it_marked_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = _filled(_planned(tmp_path), ALIKE)
+    aggregate(store.uri)
+    with monkeypatch.context() as patch:
+        patch.setattr(NearDuplicateMarker, "mark_manifests", _killed)
+        with pytest.raises(KeyboardInterrupt):
+            aggregate(store.uri)
+    with pytest.raises(Incomplete, match="its manifest marks 0 near-duplicates and not 3"):
+        verify(store.uri)
+    aggregate(store.uri)
+    assert verify(store.uri).ok == 19
+
+
+def _killed(*_: object) -> int:
+    raise KeyboardInterrupt
+
+
+def test_only_manifests_in_which_something_was_found_are_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = _filled(_planned(tmp_path), {2: 0, 17: 0})
+    written: list[str] = []
+    replace_object = type(store).replace
+
+    def noting(self: Store, key: str, data: bytes) -> None:
+        written.append(key)
+        replace_object(self, key, data)
+
+    monkeypatch.setattr(type(store), "replace", noting)
+    aggregate(store.uri)
+    assert [written.count(manifest_key(number)) for number in range(3)] == [1, 1, 2]
+
+
+def test_aggregating_again_gives_the_same_manifests(tmp_path: Path) -> None:
+    store = _filled(_planned(tmp_path), ALIKE)
+    aggregate(store.uri)
+    before = [store.read(manifest_key(number)) for number in range(3)]
+    aggregate(store.uri)
+    assert [store.read(manifest_key(number)) for number in range(3)] == before
+
+
+@pytest.mark.parametrize("column", ["marks", "near_duplicate_of", "contrast"])
+def test_a_manifest_that_was_changed_is_found(column: str, tmp_path: Path) -> None:
+    store = _filled(_planned(tmp_path), ALIKE)
+    aggregate(store.uri)
+    table = pq.read_table(store.uri_of(manifest_key(1)))
+    other = (
+        table[column].take(pa.array([1, 0, *range(2, 8)]))
+        if column != "contrast"
+        else pa.array([0.5] * 8)
+    )
+    place = table.schema.get_field_index(column)
+    changed = table.set_column(
+        place, table.schema.field(column), other.cast(table.schema.field(column).type)
+    )
+    store.replace(manifest_key(1), to_parquet(changed))
+    with pytest.raises(Incomplete, match=r"manifest/00001.parquet: differs from the parts"):
+        verify(store.uri)
+
+
+def test_a_run_of_nothing_but_failures_has_no_near_duplicates(tmp_path: Path) -> None:
+    planned_run = planned(
+        tmp_path, str(tmp_path / "out"), gates={"near_duplicate": {}}, limits={"failed_share": 1}
+    )
+    fill(planned_run, {place: not_ok(place) for place in range(20)})
+    assert aggregate(planned_run.uri).marks["near_duplicate"] == 0

@@ -31,7 +31,7 @@ KEYS = [part_key(0, number) for number in range(3)]
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> PlanResult:
+def planned_run(tmp_path: Path) -> PlanResult:
     """A planned run of one shard with parts of 4, 4 and 2 images."""
     return planned(tmp_path, str(tmp_path / "out"), PROMPTS[:10], shard={"images": 100})
 
@@ -70,25 +70,27 @@ class _Counted:
 
 
 def test_every_planned_image_has_a_row_with_what_became_of_it_in_the_plan_s_order(
-    there: PlanResult,
+    planned_run: PlanResult,
 ) -> None:
-    fill(there, {5: not_ok(5)})
-    store = open_store(there.uri)
-    found = reconcile_shard(store, there.plan, 0)
+    fill(planned_run, {5: not_ok(5)})
+    store = open_store(planned_run.uri)
+    result = reconcile_shard(store, planned_run.plan, 0)
     rows = read_table(store, shard_key(0))
-    assert found.missing_parts == ()
+    assert result.missing_parts == ()
     tail = [*OUTCOME_SCHEMA.names, *LOCATION_SCHEMA.names, *NEAR_DUPLICATE_SCHEMA.names]
-    assert found.manifest.column_names == [*rows.column_names, *tail]
-    assert found.manifest.select(rows.column_names).equals(rows)
-    assert found.manifest["status"].to_pylist() == ["ok"] * 5 + ["failed"] + ["ok"] * 4
-    assert found.manifest["error"].to_pylist()[5] == "ValueError: a fault"
-    assert found.manifest["part"].to_pylist() == [KEYS[0]] * 4 + [KEYS[1]] * 4 + [KEYS[2]] * 2
+    assert result.manifest.column_names == [*rows.column_names, *tail]
+    assert result.manifest.select(rows.column_names).equals(rows)
+    assert result.manifest["status"].to_pylist() == ["ok"] * 5 + ["failed"] + ["ok"] * 4
+    assert result.manifest["error"].to_pylist()[5] == "ValueError: a fault"
+    assert result.manifest["part"].to_pylist() == [KEYS[0]] * 4 + [KEYS[1]] * 4 + [KEYS[2]] * 2
 
 
-def test_an_image_is_found_by_the_manifest_s_part_offset_and_size_alone(there: PlanResult) -> None:
-    fill(there, {5: not_ok(5)})
-    store = open_store(there.uri)
-    rows = reconcile_shard(store, there.plan, 0).manifest.to_pylist()
+def test_an_image_is_found_by_the_manifest_s_part_offset_and_size_alone(
+    planned_run: PlanResult,
+) -> None:
+    fill(planned_run, {5: not_ok(5)})
+    store = open_store(planned_run.uri)
+    rows = reconcile_shard(store, planned_run.plan, 0).manifest.to_pylist()
     assert rows[5]["offset"] is rows[5]["size"] is None
     for place, row in enumerate(rows):
         if place != 5:
@@ -96,20 +98,22 @@ def test_an_image_is_found_by_the_manifest_s_part_offset_and_size_alone(there: P
             assert content == encoded(place % 4).content
 
 
-def test_images_of_a_part_that_is_not_there_are_missing_and_no_others(there: PlanResult) -> None:
-    fill(there)
-    store = open_store(there.uri)
+def test_images_of_a_part_that_is_not_there_are_missing_and_no_others(
+    planned_run: PlanResult,
+) -> None:
+    fill(planned_run)
+    store = open_store(planned_run.uri)
     store.remove(KEYS[1])
-    found = reconcile_shard(store, there.plan, 0)
-    assert found.missing_parts == (KEYS[1],)
-    assert found.manifest["status"].to_pylist() == ["ok"] * 4 + ["missing"] * 4 + ["ok"] * 2
-    assert found.manifest.slice(4, 4)["part"].to_pylist() == [None] * 4
+    result = reconcile_shard(store, planned_run.plan, 0)
+    assert result.missing_parts == (KEYS[1],)
+    assert result.manifest["status"].to_pylist() == ["ok"] * 4 + ["missing"] * 4 + ["ok"] * 2
+    assert result.manifest.slice(4, 4)["part"].to_pylist() == [None] * 4
 
 
-def test_a_shard_that_was_never_begun_is_missing_as_a_whole(there: PlanResult) -> None:
-    found = reconcile_shard(open_store(there.uri), there.plan, 0)
-    assert found.missing_parts == tuple(KEYS)
-    assert found.manifest["status"].to_pylist() == ["missing"] * 10
+def test_a_shard_that_was_never_begun_is_missing_as_a_whole(planned_run: PlanResult) -> None:
+    result = reconcile_shard(open_store(planned_run.uri), planned_run.plan, 0)
+    assert result.missing_parts == tuple(KEYS)
+    assert result.manifest["status"].to_pylist() == ["missing"] * 10
 
 
 def _swapped(store: Store) -> None:
@@ -133,20 +137,20 @@ def _other_list(store: Store) -> None:
     ],
 )
 def test_what_is_not_of_this_plan_is_refused(
-    damage: object, sentence: str, there: PlanResult
+    damage: object, sentence: str, planned_run: PlanResult
 ) -> None:
-    fill(there)
-    store = open_store(there.uri)
+    fill(planned_run)
+    store = open_store(planned_run.uri)
     damage(store)  # type: ignore[operator]  # one of the functions above
     with pytest.raises(BadInput, match=sentence):
-        reconcile_shard(store, there.plan, 0)
+        reconcile_shard(store, planned_run.plan, 0)
 
 
-def test_no_image_is_read(there: PlanResult) -> None:
+def test_no_image_is_read(planned_run: PlanResult) -> None:
     large = {place: encode_drawn_image(picture(place, side=256), Png()) for place in range(10)}
-    fill(there, large)
-    store = Reading(Path(there.uri))
-    found = reconcile_shard(store, there.plan, 0)
-    images = sum(found.manifest["size"].to_pylist())
+    fill(planned_run, large)
+    store = Reading(Path(planned_run.uri))
+    result = reconcile_shard(store, planned_run.plan, 0)
+    images = sum(result.manifest["size"].to_pylist())
     assert images > 1_900_000
     assert 0 < store.bytes < 3 * FOOTER_BYTES + 20_000

@@ -23,117 +23,130 @@ from tests.runs import PROMPTS, encoded, fill, not_ok, planned
 
 
 @pytest.fixture
-def there(tmp_path: Path) -> PlanResult:
+def planned_run(tmp_path: Path) -> PlanResult:
     """A planned run of two shards with 8 and 2 images, and rows that made no image."""
     rows = [*PROMPTS[:10], {"prompt": "", "id": "empty"}, PROMPTS[3]]
     return planned(tmp_path, str(tmp_path / "out"), rows, limits={"rejected_share": 1.0})
 
 
-def _summary(there: PlanResult, *told: ShardStats) -> Summary:
-    sums, store = SummaryBuilder(), open_store(there.uri)
-    for number in range(len(there.plan.shards)):
-        sums.add(reconcile_shard(store, there.plan, number))
-    return sums.build(there.plan, told, AcceptancePolicy(0.0, (), there.plan.job.price_per_hour))
+def _summary(planned_run: PlanResult, *stats: ShardStats) -> Summary:
+    sums, store = SummaryBuilder(), open_store(planned_run.uri)
+    for number in range(len(planned_run.plan.shards)):
+        sums.add(reconcile_shard(store, planned_run.plan, number))
+    return sums.build(
+        planned_run.plan, stats, AcceptancePolicy(0.0, (), planned_run.plan.job.price_per_hour)
+    )
 
 
-def _told(shard: int, images: int, device: str, *seconds: float) -> ShardStats:
+def _shard_stats(shard: int, images: int, device: str, *seconds: float) -> ShardStats:
     return ShardStats(shard, 1, images, 1, 4, device, StageSeconds(*seconds))
 
 
-def test_every_planned_image_is_counted_once(there: PlanResult) -> None:
+def test_every_planned_image_is_counted_once(planned_run: PlanResult) -> None:
     fill(
-        there,
+        planned_run,
         {1: not_ok(1), 6: not_ok(6, "blank", "one colour"), 9: not_ok(9, "filtered", "refused")},
     )
-    found = _summary(there)
-    assert (found.images, found.ok, found.missing) == (10, 7, 0)
-    assert found.statuses == {"blank": 1, "failed": 1, "filtered": 1, "ok": 7}
-    assert sum(found.statuses.values()) == there.plan.counts.images
+    result = _summary(planned_run)
+    assert (result.images, result.ok, result.missing) == (10, 7, 0)
+    assert result.statuses == {"blank": 1, "failed": 1, "filtered": 1, "ok": 7}
+    assert sum(result.statuses.values()) == planned_run.plan.counts.images
 
 
-def test_rows_that_made_no_image_are_counted(there: PlanResult) -> None:
-    found = _summary(there)
-    assert (found.rows, found.rejected_rows, found.duplicate_images) == (12, 1, 1)
+def test_rows_that_made_no_image_are_counted(planned_run: PlanResult) -> None:
+    result = _summary(planned_run)
+    assert (result.rows, result.rejected_rows, result.duplicate_images) == (12, 1, 1)
 
 
-def test_bytes_are_those_of_the_images(there: PlanResult) -> None:
-    fill(there, {0: not_ok(0)})
+def test_bytes_are_those_of_the_images(planned_run: PlanResult) -> None:
+    fill(planned_run, {0: not_ok(0)})
     sizes = [len(encoded(place % 4).content or b"") for place in range(1, 10)]
-    assert _summary(there).bytes == sum(sizes)
+    assert _summary(planned_run).bytes == sum(sizes)
 
 
-def test_parts_that_are_not_there_are_listed_and_counted(there: PlanResult) -> None:
-    fill(there)
-    open_store(there.uri).remove(part_key(0, 1))
-    found = _summary(there)
-    assert (found.missing, found.missing_parts, found.missing_parts_count) == (
+def test_parts_that_are_not_there_are_listed_and_counted(planned_run: PlanResult) -> None:
+    fill(planned_run)
+    open_store(planned_run.uri).remove(part_key(0, 1))
+    result = _summary(planned_run)
+    assert (result.missing, result.missing_parts, result.missing_parts_count) == (
         4,
         (part_key(0, 1),),
         1,
     )
 
 
-def test_causes_come_by_how_often_they_happened(there: PlanResult) -> None:
+def test_causes_come_by_how_often_they_happened(planned_run: PlanResult) -> None:
     faults = {place: not_ok(place, error="KeyError: 'a'\nmore of it") for place in (1, 4, 8)}
-    fill(there, {**faults, 5: not_ok(5, error=f"OSError: {'x' * 300}")})
-    found = _summary(there).failures
-    assert (found[0].status, found[0].error, found[0].images) == ("failed", "KeyError: 'a'", 3)
-    assert (found[1].images, len(found[1].error)) == (1, 200)
+    fill(planned_run, {**faults, 5: not_ok(5, error=f"OSError: {'x' * 300}")})
+    result = _summary(planned_run).failures
+    assert (result[0].status, result[0].error, result[0].images) == ("failed", "KeyError: 'a'", 3)
+    assert (result[1].images, len(result[1].error)) == (1, 200)
 
 
 def test_lists_stay_short_however_long_the_run(tmp_path: Path) -> None:
     rows = [{"prompt": f"number {place}"} for place in range(MAX_LISTED + 20)]
-    there = planned(tmp_path, str(tmp_path / "out"), rows, batch={"images": 1}, part={"images": 1})
-    found = _summary(there)
-    assert (len(found.missing_parts), found.missing_parts_count) == (MAX_LISTED, MAX_LISTED + 20)
-    fill(there, {place: not_ok(place, error=f"number {place}") for place in range(MAX_LISTED + 20)})
-    assert len(_summary(there).failures) == MAX_LISTED
+    planned_run = planned(
+        tmp_path, str(tmp_path / "out"), rows, batch={"images": 1}, part={"images": 1}
+    )
+    result = _summary(planned_run)
+    assert (len(result.missing_parts), result.missing_parts_count) == (MAX_LISTED, MAX_LISTED + 20)
+    fill(
+        planned_run,
+        {place: not_ok(place, error=f"number {place}") for place in range(MAX_LISTED + 20)},
+    )
+    assert len(_summary(planned_run).failures) == MAX_LISTED
 
 
 def test_times_of_shards_add_up_to_device_hours_and_a_rate_for_one_device(
-    there: PlanResult,
+    planned_run: PlanResult,
 ) -> None:
-    found = _summary(there, _told(0, 8, "H100", 7200.0, 10.0), _told(1, 2, "H100", 3600.0, 20.0))
-    assert found.seconds == StageSeconds(total=10800.0, load=30.0)
-    assert found.device_hours == 3.0
-    assert found.images_per_second == pytest.approx(10 / 10800)
-    assert found.devices == ("H100",)
+    result = _summary(
+        planned_run,
+        _shard_stats(0, 8, "H100", 7200.0, 10.0),
+        _shard_stats(1, 2, "H100", 3600.0, 20.0),
+    )
+    assert result.seconds == StageSeconds(total=10800.0, load=30.0)
+    assert result.device_hours == 3.0
+    assert result.images_per_second == pytest.approx(10 / 10800)
+    assert result.devices == ("H100",)
 
 
-def test_shards_that_told_nothing_count_no_time(there: PlanResult) -> None:
-    fill(there)
-    found = _summary(there)
-    assert (found.device_hours, found.images_per_second, found.devices) == (0.0, 0.0, ())
+def test_shards_without_statistics_count_no_time(planned_run: PlanResult) -> None:
+    fill(planned_run)
+    result = _summary(planned_run)
+    assert (result.device_hours, result.images_per_second, result.devices) == (0.0, 0.0, ())
 
 
-def test_the_use_of_devices_is_summed(there: PlanResult) -> None:
-    told = [
-        replace(_told(place, 4, "H100", 100.0), busy_share=busy)
+def test_the_use_of_devices_is_summed(planned_run: PlanResult) -> None:
+    stats = [
+        replace(_shard_stats(place, 4, "H100", 100.0), busy_share=busy)
         for place, busy in enumerate((0.5, 1.0))
     ]
-    assert _summary(there, *told).usage == DeviceUsage(busy=0.75)
+    assert _summary(planned_run, *stats).usage == DeviceUsage(busy=0.75)
 
 
-def test_a_summary_comes_back_from_its_json(there: PlanResult) -> None:
-    fill(there, {1: not_ok(1)})
-    found = _summary(there, replace(_told(0, 8, "H100", 1.0), busy_share=0.5, peak_memory=10))
-    assert SUMMARY_ADAPTER.validate_json(SUMMARY_ADAPTER.dump_json(found)) == found
+def test_a_summary_comes_back_from_its_json(planned_run: PlanResult) -> None:
+    fill(planned_run, {1: not_ok(1)})
+    result = _summary(
+        planned_run, replace(_shard_stats(0, 8, "H100", 1.0), busy_share=0.5, peak_memory=10)
+    )
+    assert SUMMARY_ADAPTER.validate_json(SUMMARY_ADAPTER.dump_json(result)) == result
 
 
-def test_a_summary_of_an_older_version_reads_back(there: PlanResult) -> None:
-    fill(there)
-    found = json.loads(SUMMARY_ADAPTER.dump_json(_summary(there)))
+def test_a_summary_of_an_older_version_reads_back(planned_run: PlanResult) -> None:
+    fill(planned_run)
+    result = json.loads(SUMMARY_ADAPTER.dump_json(_summary(planned_run)))
     for name in ("marks", "distributions", "throughput", "price_per_hour", "usage"):
-        del found[name]
+        del result[name]
     for name in ("compile", "text", "decode", "copy"):
-        del found["seconds"][name]
-    assert SUMMARY_ADAPTER.validate_python(found).marks == {}
+        del result["seconds"][name]
+    assert SUMMARY_ADAPTER.validate_python(result).marks == {}
 
 
 def test_the_job_names_the_price(tmp_path: Path) -> None:
-    there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], price_per_hour=2.5)
-    found = _summary(there, _told(0, 4, "H100", 7200.0))
-    assert (found.price_per_hour, found.cost) == (2.5, 5.0)
+    planned_run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], price_per_hour=2.5)
+    result = _summary(planned_run, _shard_stats(0, 4, "H100", 7200.0))
+    assert (result.price_per_hour, result.cost) == (2.5, 5.0)
     assert _summary(planned(tmp_path, str(tmp_path / "other"), PROMPTS[:4])).cost is None
 
 

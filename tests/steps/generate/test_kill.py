@@ -1,4 +1,4 @@
-"""The short form of tests/slow/test_kill.py: processes that are ended lose nothing and spoil nothing."""
+"""The short form of tests/slow/test_kill.py: killed processes lose and spoil nothing."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""An image does not depend on its neighbours: the same image_id has the same bytes, however a run is cut or fed."""
+"""An image_id has the same bytes, however a run is cut and whatever its neighbors."""
 
 from collections.abc import Mapping
 from itertools import product

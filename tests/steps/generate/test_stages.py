@@ -22,8 +22,8 @@ from imagekiln.steps.generate.stages import (
 )
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow, image_rows
-from imagekiln.steps.runs.parquet_format import PackedParquet, ParquetFormat
-from imagekiln.steps.runs.parts import Part, part_to_parquet
+from imagekiln.steps.runs.parquet_format import PackedParquet, ParquetFormat, part_to_parquet
+from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import COMMIT_RESERVE_SECONDS, GRACE_SECONDS, Stop, Stopped
@@ -113,7 +113,7 @@ class Over:
 
 
 class Pending:
-    """Begins batches and returns: as on CUDA, one is over only once the next one is begun, a moment later."""
+    """Returns at once, as on CUDA: a batch is done a moment after the next one is begun."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._before = seconds, False

@@ -154,7 +154,8 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
         ((0, 64), "0 x 64: the model's sides are multiples of 8 pixels. Name another size."),
         (
             (8192, 8192),
-            "8192 x 8192: has more than 16777216 pixels. Name another size, or raise limits.pixels.",
+            "8192 x 8192: has more than 16777216 pixels. "
+            "Name another size, or raise limits.pixels.",
         ),
     ],
 )

@@ -42,7 +42,7 @@ def test_an_entry_takes_the_place_of_the_one_with_its_key(tmp_path: Path) -> Non
     add_tuning_entry(
         file, entry(batch=8, gpu_gib=79.9)
     )  # a driver that keeps a little more for itself
-    assert [each.batch for each in read_tuning_file(file).entries] == [8]
+    assert [entry.batch for entry in read_tuning_file(file).entries] == [8]
 
 
 def test_file_says_what_it_is_and_is_read_by_people() -> None:

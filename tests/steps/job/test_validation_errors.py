@@ -164,6 +164,45 @@ def test_sentence_stays_one_short_line_whatever_was_written(value: object) -> No
     assert len(message) < 200
 
 
+def test_missing_settings_are_reported_with_what_to_write() -> None:
+    with pytest.raises(BadInput) as caught:
+        validate_job({"name": "a"})
+    assert str(caught.value).splitlines() == [
+        "job: prompts is missing; write paths, globs or URIs of Parquet files.",
+        "job: output is missing; write the folder or URI that holds the runs.",
+        "job: model is missing; set model.id.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"skip_existing": "maybe"},
+            'skip_existing is "maybe"; write true or false.',
+        ),
+        (
+            {"model": {"id": "a", "loras": ["b"]}},
+            "model.loras is a list; write a group of settings.",
+        ),
+        (
+            {"gates": {"checks": [{"name": "a", "entry": "a:b"}] * 101}},
+            "gates.checks is a list; list at most 100.",
+        ),
+        (
+            {"limits": {"picture_bytes": 0}},
+            "limits.picture_bytes is 0; write a whole number from 1 to 1073741824.",
+        ),
+        (
+            {"model": {"id": "a", "controlnet": {"id": "b", "scale": 3}}},
+            "model.controlnet.scale is 3; write a number greater than 0 and at most 2.",
+        ),
+    ],
+)
+def test_every_kind_of_setting_has_a_remedy(settings: dict[str, object], message: str) -> None:
+    assert _message(**settings) == message
+
+
 def test_mistake_without_a_line_of_its_own_is_reported_at_its_groups() -> None:
     with pytest.raises(BadInput, match=r"^f:3: model\.id is missing; write a local folder, .*\.$"):
         validate_job({**SMALLEST, "model": {}}, "f", {(): "f:1", ("model",): "f:3"})

@@ -20,17 +20,17 @@ from tests.runs import PROMPTS, Rows, fill, finished, not_ok, planned
 from tests.texts import HOSTILE
 
 
-def made(
+def noise_run(
     folder: Path,
     rows: Rows = PROMPTS,
     outcomes: dict[int, EncodedImage] | None = None,
     **changes: object,
 ) -> str:
     """A run of pictures of noise."""
-    there = planned(folder, str(folder / "out"), rows, limits={"failed_share": 1}, **changes)
-    fill(there, outcomes)
-    aggregate(there.uri)
-    return there.uri
+    planned_run = planned(folder, str(folder / "out"), rows, limits={"failed_share": 1}, **changes)
+    fill(planned_run, outcomes)
+    aggregate(planned_run.uri)
+    return planned_run.uri
 
 
 def flat(place: int, level: int) -> EncodedImage:
@@ -45,84 +45,101 @@ def page(result: Diff) -> str:
 
 
 def test_numbers_of_two_runs(tmp_path: Path) -> None:
-    first = made(tmp_path / "a", PROMPTS[:10], {0: flat(0, 100), 1: not_ok(1), 2: flat(2, 90)})
-    second = made(
+    first = noise_run(tmp_path / "a", PROMPTS[:10], {0: flat(0, 100), 1: not_ok(1), 2: flat(2, 90)})
+    second = noise_run(
         tmp_path / "b",
         PROMPTS[2:12],
         {0: flat(0, 100), 1: not_ok(1, "blank")},
         defaults={"steps": 3, "guidance": 3.0, "seed": 7},
     )
-    found = diff(first, second, str(tmp_path / "page"))
-    assert (found.both, found.only_first, found.only_second, found.indistinct) == (8, 2, 2, 0)
-    assert found.changes == (StatusChange("ok", "blank", 1),)
+    actual = diff(first, second, str(tmp_path / "page"))
+    assert (actual.both, actual.only_first, actual.only_second, actual.indistinct) == (8, 2, 2, 0)
+    assert actual.changes == (StatusChange("ok", "blank", 1),)
     # Noise follows from the place in the part: rows 2 to 9 are at other places in the second run.
-    assert (found.pixels_equal, found.sampled) == (0, 7)
-    settings = {each.name: (each.first, each.second) for each in found.settings}
+    assert (actual.pixels_equal, actual.sampled) == (0, 7)
+    settings = {each.name: (each.first, each.second) for each in actual.settings}
     assert settings["defaults.steps"] == ("2", "3")
     assert "model files" not in settings
 
 
 def test_distance_is_the_root_mean_square_over_the_sample(tmp_path: Path) -> None:
-    first = made(tmp_path / "a", PROMPTS[:2], {0: flat(0, 100), 1: flat(1, 50)})
-    second = made(tmp_path / "b", PROMPTS[:2], {0: flat(0, 110), 1: flat(1, 50)})
-    found = diff(first, second, str(tmp_path / "page"))
-    assert (found.both, found.pixels_equal) == (2, 1)
-    assert found.rms == pytest.approx(10 * np.sqrt(255 / 256) / 2)
+    first = noise_run(tmp_path / "a", PROMPTS[:2], {0: flat(0, 100), 1: flat(1, 50)})
+    second = noise_run(tmp_path / "b", PROMPTS[:2], {0: flat(0, 110), 1: flat(1, 50)})
+    actual = diff(first, second, str(tmp_path / "page"))
+    assert (actual.both, actual.pixels_equal) == (2, 1)
+    assert actual.rms == pytest.approx(10 * np.sqrt(255 / 256) / 2)
 
 
 def test_a_run_is_equal_to_itself(tmp_path: Path, store_uri: str) -> None:
     store = finished(tmp_path / "run")
-    found = diff(store.uri, store.uri, f"{store_uri}/page")
-    assert (found.both, found.only_first, found.only_second, found.pixels_equal, found.rms) == (
+    actual = diff(store.uri, store.uri, f"{store_uri}/page")
+    assert (
+        actual.both,
+        actual.only_first,
+        actual.only_second,
+        actual.pixels_equal,
+        actual.rms,
+    ) == (
         20,
         0,
         0,
         20,
         0.0,
     )
-    assert (found.changes, found.settings) == ((), ())
-    there = open_store(f"{store_uri}/page")
-    pictures = re.findall(r'<img src="([^"]+)"', page(found))
+    assert (actual.changes, actual.settings) == ((), ())
+    target = open_store(f"{store_uri}/page")
+    pictures = re.findall(r'<img src="([^"]+)"', page(actual))
     assert len(pictures) == 40
-    assert all(there.exists(name) for name in pictures)
+    assert all(target.exists(name) for name in pictures)
 
 
 def test_texts_pair_where_one_run_has_no_ids(tmp_path: Path) -> None:
     bare = [{"prompt": row["prompt"]} for row in reversed(PROMPTS)]
-    found = diff(made(tmp_path / "a"), made(tmp_path / "b", bare), str(tmp_path / "page"))
-    assert (found.both, found.only_first, found.only_second) == (20, 0, 0)
+    actual = diff(
+        noise_run(tmp_path / "a"), noise_run(tmp_path / "b", bare), str(tmp_path / "page")
+    )
+    assert (actual.both, actual.only_first, actual.only_second) == (20, 0, 0)
 
 
 def test_ids_pair_where_texts_have_changed(tmp_path: Path) -> None:
     other = [{"id": row["id"], "prompt": f"{row['prompt']}, oil on canvas"} for row in PROMPTS]
     assert (
-        diff(made(tmp_path / "a"), made(tmp_path / "b", other), str(tmp_path / "page")).both == 20
+        diff(
+            noise_run(tmp_path / "a"), noise_run(tmp_path / "b", other), str(tmp_path / "page")
+        ).both
+        == 20
     )
 
 
 def test_images_of_one_row_pair_by_their_index(tmp_path: Path) -> None:
     rows = [dict(row) | {"images": 3} for row in PROMPTS[:2]]
-    found = diff(
-        made(tmp_path / "a", rows), made(tmp_path / "b", PROMPTS[:2]), str(tmp_path / "page")
+    actual = diff(
+        noise_run(tmp_path / "a", rows),
+        noise_run(tmp_path / "b", PROMPTS[:2]),
+        str(tmp_path / "page"),
     )
-    assert (found.both, found.only_first, found.only_second) == (2, 4, 0)
+    assert (actual.both, actual.only_first, actual.only_second) == (2, 4, 0)
 
 
 def test_images_that_only_a_seed_tells_apart_are_counted_and_in_no_pair(tmp_path: Path) -> None:
     rows = [{"prompt": "the same", "seed": seed} for seed in (1, 2, 3)]
-    found = diff(made(tmp_path / "a", rows), made(tmp_path / "b", rows[:1]), str(tmp_path / "page"))
-    assert (found.both, found.only_first, found.only_second, found.indistinct) == (1, 0, 0, 2)
+    actual = diff(
+        noise_run(tmp_path / "a", rows), noise_run(tmp_path / "b", rows[:1]), str(tmp_path / "page")
+    )
+    assert (actual.both, actual.only_first, actual.only_second, actual.indistinct) == (1, 0, 0, 2)
 
 
 def test_pictures_of_other_sizes_are_compared_in_the_first_one_s(tmp_path: Path) -> None:
     wide = [dict(row) | {"width": 24} for row in PROMPTS[:2]]
     picture = np.random.default_rng(1).integers(0, 256, (16, 24, 3), dtype=np.uint8)
     large = {place: encode_drawn_image(DrawnImage(place, picture), Png()) for place in range(2)}
-    found = diff(
-        made(tmp_path / "a", PROMPTS[:2]), made(tmp_path / "b", wide, large), str(tmp_path / "page")
+    actual = diff(
+        noise_run(tmp_path / "a", PROMPTS[:2]),
+        noise_run(tmp_path / "b", wide, large),
+        str(tmp_path / "page"),
     )
-    assert found.sampled == 2
-    assert found.rms
+    assert actual.sampled == 2
+    assert actual.rms
     with Pillow.open(tmp_path / "page" / diff_image_key(0, "b")) as image:
         assert image.size == (24, 16)
 
@@ -142,9 +159,9 @@ class Tags(HTMLParser):
 
 def test_hostile_texts_are_text_on_the_page(tmp_path: Path) -> None:
     texts = [*HOSTILE, "\x1b[31mred", '"><img src=x onerror=alert(1)>', "long " * 700]
-    first = made(tmp_path / "a", [{"prompt": text} for text in texts])
-    found = diff(first, first, str(tmp_path / "page"))
-    html = page(found)
+    first = noise_run(tmp_path / "a", [{"prompt": text} for text in texts])
+    actual = diff(first, first, str(tmp_path / "page"))
+    html = page(actual)
     tags = Tags()
     tags.feed(html)
     assert "script" not in tags.tags
@@ -164,11 +181,11 @@ def test_a_page_is_not_written_into_a_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lacking", [0, 2])
-def test_a_run_without_its_whole_manifest_is_to_be_aggregated_first(
+def test_a_run_without_a_complete_manifest_has_to_be_aggregated_first(
     lacking: int, tmp_path: Path
 ) -> None:
     store, other = finished(tmp_path / "run"), finished(tmp_path / "other")
     other.remove(manifest_key(lacking))
-    with pytest.raises(Incomplete, match="other: has no whole manifest"):
+    with pytest.raises(Incomplete, match="other: has no complete manifest"):
         diff(store.uri, other.uri, str(tmp_path / "page"))
     assert not (tmp_path / "page").exists()

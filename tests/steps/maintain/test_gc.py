@@ -12,13 +12,13 @@ import pytest
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import Incomplete, TryAgain
 from imagekiln.steps.maintain import gc as gc_module
-from imagekiln.steps.maintain.garbage import walk_objects
-from imagekiln.steps.maintain.gc import Garbage, gc, remove_run
+from imagekiln.steps.maintain.gc import Garbage, gc, remove_garbage, remove_run, walk_objects
 from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key, shard_key
 from imagekiln.steps.runs.plan import load_plan, plan_to_json
+from imagekiln.steps.runs.rounds import open_run
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
 from tests.jobs import files
@@ -27,7 +27,7 @@ from tests.runs import PROMPTS, Rows, fill, not_ok, planned
 DAY = 86_400
 
 
-def made(
+def finished_run(
     folder: Path,
     run_id: str,
     rows: Rows = PROMPTS,
@@ -37,12 +37,12 @@ def made(
     **changes: object,
 ) -> PlanResult:
     """A run under `folder`/out, finished or not, so many days old."""
-    there = planned(folder, str(folder / "out"), rows, run_id=run_id, **changes)
-    fill(there)
+    planned_run = planned(folder, str(folder / "out"), rows, run_id=run_id, **changes)
+    fill(planned_run)
     if done:
-        aggregate(there.uri)
-    aged(Path(there.uri), days)
-    return there
+        aggregate(planned_run.uri)
+    aged(Path(planned_run.uri), days)
+    return planned_run
 
 
 def aged(folder: Path, days: float) -> None:
@@ -51,19 +51,19 @@ def aged(folder: Path, days: float) -> None:
         os.utime(path, (time.time() - days * DAY,) * 2)
 
 
-def told(found: tuple[Garbage, ...]) -> dict[str, str]:
-    return {Path(each.run).name: each.reason for each in found}
+def reasons(result: tuple[Garbage, ...]) -> dict[str, str]:
+    return {Path(each.run).name: each.reason for each in result}
 
 
-def test_an_old_unfinished_run_is_listed_and_removed_only_when_told(tmp_path: Path) -> None:
-    made(tmp_path, "good")
-    there = made(tmp_path, "half", done=False)
+def test_an_old_unfinished_run_is_listed_and_removed_only_on_request(tmp_path: Path) -> None:
+    finished_run(tmp_path, "good")
+    planned_run = finished_run(tmp_path, "half", done=False)
     before = files(tmp_path / "out")
-    found = gc(str(tmp_path / "out"))
+    result = gc(str(tmp_path / "out"))
     size = sum(len(content) for name, content in before.items() if name.startswith("half/"))
-    (garbage,) = found.found
-    assert (garbage.run, garbage.reason, garbage.bytes, found.removed) == (
-        there.uri,
+    (garbage,) = result.found
+    assert (garbage.run, garbage.reason, garbage.bytes, result.removed) == (
+        planned_run.uri,
         "unfinished",
         size,
         False,
@@ -75,21 +75,21 @@ def test_an_old_unfinished_run_is_listed_and_removed_only_when_told(tmp_path: Pa
     assert files(tmp_path / "out") == {
         name: each for name, each in before.items() if not name.startswith("half/")
     }
-    assert not Path(there.uri).exists()
+    assert not Path(planned_run.uri).exists()
     assert gc(str(tmp_path / "out")).found == ()
 
 
 @pytest.mark.parametrize("key", [PLAN_KEY, part_key(2, 0), shard_key(0)])
-def test_a_run_in_which_anything_was_written_of_late_stays(key: str, tmp_path: Path) -> None:
-    there = made(tmp_path, "half", done=False)
-    os.utime(Path(there.uri) / key)
+def test_a_run_to_which_anything_was_written_recently_stays(key: str, tmp_path: Path) -> None:
+    planned_run = finished_run(tmp_path, "half", done=False)
+    os.utime(Path(planned_run.uri) / key)
     assert gc(str(tmp_path / "out"), remove=True).found == ()
-    assert told(gc(str(tmp_path / "out"), 0).found) == {"half": "unfinished"}
+    assert reasons(gc(str(tmp_path / "out"), 0).found) == {"half": "unfinished"}
 
 
-def test_a_run_whose_images_others_left_out_stays_whatever_became_of_it(tmp_path: Path) -> None:
-    first = made(tmp_path, "monday", PROMPTS[:6])
-    second = made(tmp_path, "tuesday", PROMPTS, skip_existing=True)
+def test_a_run_whose_images_others_skipped_stays_whatever_its_state(tmp_path: Path) -> None:
+    first = finished_run(tmp_path, "monday", PROMPTS[:6])
+    second = finished_run(tmp_path, "tuesday", PROMPTS, skip_existing=True)
     assert second.plan.counts.existing_images == 6
     open_store(first.uri).remove(SUCCESS_KEY)
     aged(tmp_path / "out", 10)
@@ -99,16 +99,16 @@ def test_a_run_whose_images_others_left_out_stays_whatever_became_of_it(tmp_path
 def test_a_finished_run_stays_even_where_a_later_one_of_its_name_holds_all_of_it(
     tmp_path: Path,
 ) -> None:
-    made(tmp_path, "monday", PROMPTS[:6], days=30)
-    made(tmp_path, "tuesday", PROMPTS, days=20)
+    finished_run(tmp_path, "monday", PROMPTS[:6], days=30)
+    finished_run(tmp_path, "tuesday", PROMPTS, days=20)
     before = files(tmp_path / "out")
     assert gc(str(tmp_path / "out"), remove=True).found == ()
     assert files(tmp_path / "out") == before
 
 
 def test_what_killed_writers_left_in_a_finished_run_goes_and_the_run_stays(tmp_path: Path) -> None:
-    there = made(tmp_path, "good")
-    run = Path(there.uri)
+    planned_run = finished_run(tmp_path, "good")
+    run = Path(planned_run.uri)
     before = files(run)
     left = [
         "images/.writing-abc",
@@ -129,15 +129,15 @@ def test_what_killed_writers_left_in_a_finished_run_goes_and_the_run_stays(tmp_p
     assert (garbage.reason, garbage.objects, garbage.bytes) == ("leftovers", 5, 25)
     assert set(files(run)) == set(before) | set(mine) | {"images/.writing-new"}
     assert {name: files(run)[name] for name in before} == before
-    assert verify(there.uri).ok == 20
+    assert verify(planned_run.uri).ok == 20
 
 
 def test_parts_of_rounds_are_named_by_the_manifest_and_stay(tmp_path: Path) -> None:
-    there = planned(tmp_path, str(tmp_path / "out"), run_id="run", limits={"failed_share": 1})
-    fill(there, {3: not_ok(3)})
-    aggregate(there.uri)
-    retry(there.uri)
-    folder = Path(there.uri) / "retry-1/images"
+    planned_run = planned(tmp_path, str(tmp_path / "out"), run_id="run", limits={"failed_share": 1})
+    fill(planned_run, {3: not_ok(3)})
+    aggregate(planned_run.uri)
+    retry(planned_run.uri)
+    folder = Path(planned_run.uri) / "retry-1/images"
     (folder / "00000").mkdir()
     strays = [
         folder / "00000-0001.parquet",
@@ -145,39 +145,39 @@ def test_parts_of_rounds_are_named_by_the_manifest_and_stay(tmp_path: Path) -> N
     ]  # the second is another attempt's
     for stray in strays:
         stray.write_bytes(b"stray")
-    aged(Path(there.uri), 10)
+    aged(Path(planned_run.uri), 10)
     assert gc(str(tmp_path / "out"), remove=True).bytes == 10
     assert not any(stray.exists() for stray in strays)
-    assert verify(there.uri).ok == 20
+    assert verify(planned_run.uri).ok == 20
 
 
 def test_what_is_no_run_of_ours_is_never_touched(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    there = made(tmp_path, "half", done=False)
-    shutil.copytree(there.uri, out / "copy")  # its plan has another name
+    planned_run = finished_run(tmp_path, "half", done=False)
+    shutil.copytree(planned_run.uri, out / "copy")  # its plan has another name
     (out / "stranger").mkdir()
     (out / "stranger" / "shards").write_bytes(b"mine")
     (out / "odd").mkdir()
     (out / "odd" / "plan.json").write_bytes(b'{"schema_version": 99}')
     (out / "plan.json").write_bytes(b"{}")
     (tmp_path / "elsewhere").mkdir()
-    shutil.copytree(there.uri, tmp_path / "elsewhere" / "linked")
+    shutil.copytree(planned_run.uri, tmp_path / "elsewhere" / "linked")
     (out / "linked").symlink_to(tmp_path / "elsewhere" / "linked")
-    (Path(there.uri) / "link").symlink_to(tmp_path / "elsewhere")
+    (Path(planned_run.uri) / "link").symlink_to(tmp_path / "elsewhere")
     aged(out, 10)
     elsewhere = files(tmp_path / "elsewhere")
-    assert told(gc(str(out), remove=True).found) == {"half": "unfinished"}
+    assert reasons(gc(str(out), remove=True).found) == {"half": "unfinished"}
     assert {"copy", "stranger", "odd", "linked", "plan.json"} <= {
         path.name for path in out.iterdir()
     }
     assert files(tmp_path / "elsewhere") == elsewhere
 
 
-def test_a_removal_cut_short_leaves_no_run_that_looks_whole_and_is_gone_on_with(
+def test_an_interrupted_removal_leaves_no_run_that_looks_finished_and_is_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made(tmp_path, "first", days=30)
-    made(tmp_path, "second", days=20)
+    finished_run(tmp_path, "first", days=30)
+    finished_run(tmp_path, "second", days=20)
     out, first = str(tmp_path / "out"), tmp_path / "out" / "first"
     whole = len(files(first))
     monkeypatch.setattr(gc_module, "REMOVE_THREADS", 1)
@@ -199,23 +199,19 @@ def test_a_removal_cut_short_leaves_no_run_that_looks_whole_and_is_gone_on_with(
         assert (first / PLAN_KEY).exists()
         with pytest.raises(Incomplete, match="has no _SUCCESS"):
             verify(str(first))
-        assert told(gc(out, remove=True).found) == {"first": "unfinished"}
+        assert reasons(gc(out, remove=True).found) == {"first": "unfinished"}
         assert not first.exists()
         shutil.copytree(tmp_path / "kept", first)
     assert verify(f"{out}/second").ok == 20
 
 
-def test_a_run_finished_in_the_meantime_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = made(tmp_path, "half", done=False)
-    before = len(files(Path(there.uri)))
-    monkeypatch.setattr(
-        "imagekiln.steps.maintain.gc._assess_run",
-        lambda *_: (aggregate(there.uri), Garbage(there.uri, "unfinished", 1, 1, 9.0))[1],
-    )
-    gc(str(tmp_path / "out"), remove=True)
-    assert len(files(Path(there.uri))) > before
+def test_a_run_finished_in_the_meantime_stays(tmp_path: Path) -> None:
+    half = finished_run(tmp_path, "half", done=False)
+    (garbage,) = gc(str(tmp_path / "out")).found
+    aggregate(half.uri)
+    before = files(Path(half.uri))
+    remove_garbage(open_run(half.uri), garbage, cutoff=time.time())
+    assert files(Path(half.uri)) == before
 
 
 def test_gc_on_s3_keeps_to_its_folder(tmp_path: Path, s3_bucket: str) -> None:
@@ -234,7 +230,7 @@ def test_gc_on_s3_keeps_to_its_folder(tmp_path: Path, s3_bucket: str) -> None:
     for name in neighbours:
         s3.pipe_file(name, b"mine")
     assert gc(out).found == (), "all of it is new"
-    assert told(gc(out, 0).found) == {"half": "unfinished"}
+    assert reasons(gc(out, 0).found) == {"half": "unfinished"}
     assert gc(out, 0, remove=True).removed
     assert list(walk_objects(open_store(half.uri))) == []
     assert all(s3.exists(name) for name in neighbours)
@@ -246,10 +242,10 @@ def test_an_output_that_is_not_there_has_nothing(tmp_path: Path, s3_bucket: str)
     assert gc(f"{s3_bucket}/nowhere").found == ()
 
 
-def test_a_plan_that_names_a_folder_elsewhere_is_passed_over(tmp_path: Path) -> None:
-    there = made(tmp_path, "half", done=False)
-    store = open_store(there.uri)
+def test_a_plan_that_names_a_folder_elsewhere_is_skipped(tmp_path: Path) -> None:
+    planned_run = finished_run(tmp_path, "half", done=False)
+    store = open_store(planned_run.uri)
     store.replace(PLAN_KEY, plan_to_json(replace(load_plan(store), run_id="../..")))
-    aged(Path(there.uri), 10)
+    aged(Path(planned_run.uri), 10)
     assert gc(str(tmp_path / "out"), remove=True).found == ()
     assert store.exists(PLAN_KEY)

@@ -14,7 +14,7 @@ from imagekiln.steps.local import run
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.runs.keys import manifest_key
-from imagekiln.steps.runs.parts import part_to_parquet
+from imagekiln.steps.runs.parquet_format import part_to_parquet
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage.store import Store
@@ -29,15 +29,15 @@ def store(tmp_path: Path) -> Store:
 
 def test_an_image_drawn_again_has_equal_bytes(store: Store, tmp_path: Path) -> None:
     row = manifests(store.uri)[13]
-    found = reproduce(store.uri, str(row["image_id"]), tmp_path / "again.png")
-    assert (found.equal, found.has_same_pixels, found.status_now, found.likeness) == (
+    result = reproduce(store.uri, str(row["image_id"]), tmp_path / "again.png")
+    assert (result.equal, result.has_same_pixels, result.status_now, result.likeness) == (
         "bytes",
         True,
         "ok",
         None,
     )
     assert (tmp_path / "again.png").read_bytes() == image(store, row)
-    assert found.then == found.now
+    assert result.then == result.now
 
 
 def test_the_file_is_named_after_the_image(
@@ -73,44 +73,44 @@ def test_another_picture_is_measured(store: Store, tmp_path: Path) -> None:
         ),
     )
     aggregate(store.uri)
-    found = reproduce(store.uri, str(row["image_id"]), tmp_path / "again.png")
-    assert (found.equal, found.has_same_pixels) == ("nothing", False)
+    result = reproduce(store.uri, str(row["image_id"]), tmp_path / "again.png")
+    assert (result.equal, result.has_same_pixels) == ("nothing", False)
     noise, again = picture(1).rgb, decode_image((tmp_path / "again.png").read_bytes())
     assert noise is not None
     apart = np.abs(noise.astype(int) - again.astype(int))
-    assert found.likeness is not None
-    assert found.likeness.largest == apart.max()
-    assert found.likeness.mean == pytest.approx(apart.mean())
-    assert found.likeness.psnr == pytest.approx(10 * np.log10(255**2 / np.mean(apart**2)))
+    assert result.likeness is not None
+    assert result.likeness.largest == apart.max()
+    assert result.likeness.mean == pytest.approx(apart.mean())
+    assert result.likeness.psnr == pytest.approx(10 * np.log10(255**2 / np.mean(apart**2)))
 
 
 def test_an_image_of_a_round_is_found(tmp_path: Path) -> None:
-    wanted = job(write_prompts(tmp_path / "prompts.parquet"), str(tmp_path / "out"))
+    expected = job(write_prompts(tmp_path / "prompts.parquet"), str(tmp_path / "out"))
     with failing(str(PROMPTS[9]["prompt"])), pytest.raises(Incomplete) as caught:
-        run(wanted)
+        run(expected)
     uri, _, _ = str(caught.value).partition(": ")
     retry(uri)
     row = manifests(uri)[9]
     assert str(row["part"]).startswith("retry-1/")
-    found = reproduce(f"{uri}/retry-1", str(row["image_id"]), tmp_path / "again.png")
-    assert (found.run, found.equal, found.then) == (uri, "bytes", found.now)
+    result = reproduce(f"{uri}/retry-1", str(row["image_id"]), tmp_path / "again.png")
+    assert (result.run, result.equal, result.then) == (uri, "bytes", result.now)
 
 
 def test_an_image_that_failed_is_drawn_and_has_nothing_to_be_compared_with(tmp_path: Path) -> None:
-    there = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 1})
-    fill(there, {5: not_ok(5)})
-    aggregate(there.uri)
-    name = str(manifests(there.uri)[5]["image_id"])
-    found = reproduce(there.uri, name, tmp_path / "again.png")
-    assert (found.status_then, found.status_now, found.has_same_pixels, found.likeness) == (
+    planned_run = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 1})
+    fill(planned_run, {5: not_ok(5)})
+    aggregate(planned_run.uri)
+    name = str(manifests(planned_run.uri)[5]["image_id"])
+    result = reproduce(planned_run.uri, name, tmp_path / "again.png")
+    assert (result.status_then, result.status_now, result.has_same_pixels, result.likeness) == (
         "failed",
         "ok",
         False,
         None,
     )
     with failing(str(PROMPTS[5]["prompt"])):
-        found = reproduce(there.uri, name, tmp_path / "none.png")
-    assert (found.status_now, found.file, found.error) == (
+        result = reproduce(planned_run.uri, name, tmp_path / "none.png")
+    assert (result.status_now, result.file, result.error) == (
         "failed",
         None,
         "ValueError: cannot draw 'a red circle number 5'",
@@ -124,7 +124,7 @@ def test_what_is_no_image_of_the_run_is_refused(name: str, store: Store) -> None
         reproduce(store.uri, name)
 
 
-def test_a_run_without_its_whole_manifest_is_to_be_aggregated_first(store: Store) -> None:
+def test_a_run_without_a_complete_manifest_has_to_be_aggregated_first(store: Store) -> None:
     store.remove(manifest_key(2))
     with pytest.raises(Incomplete, match=f"imagekiln aggregate {store.uri}"):
         reproduce(store.uri, "0" * 32)

@@ -1,8 +1,10 @@
-"""Another round: only what is not ok is made again, and everything else stays as it was."""
+"""A round of retry: what it holds and where it is cut, and that nothing else changes."""
 
 import hashlib
+import random
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
@@ -13,13 +15,129 @@ from imagekiln.steps.maintain.retry import retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key, shard_key
-from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.plan import load_plan, plan_to_json
+from imagekiln.steps.runs.rounds import Round
+from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests.faults import failing, image, manifests
 from tests.jobs import files
-from tests.runs import PROMPTS, fill, finished, job, not_ok, planned, write_prompts
+from tests.runs import PROMPTS, begun, fill, finished, job, not_ok, planned, write_prompts
+from tests.texts import HOSTILE, chance
+
+IMAGES = 200
+ROWS = [{"prompt": f"a red circle number {place}", "id": f"row-{place}"} for place in range(IMAGES)]
+
+
+def run_with_failures(folder: Path, bad: set[int], **changes: object) -> PlanResult:
+    """A run of 25 shards of 8 images in parts of 4, aggregated, these of them having failed."""
+    planned_run = planned(folder, str(folder / "out"), ROWS, limits={"failed_share": 1}, **changes)
+    fill(planned_run, {place: not_ok(place) for place in bad})
+    aggregate(planned_run.uri)
+    return planned_run
+
+
+def rows(result: Round) -> list[pa.Table]:
+    return [
+        read_table(result.store, shard_key(number)) for number in range(len(result.plan.shards))
+    ]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_round_holds_what_is_not_ok_in_the_plan_s_order_and_knows_where_it_is_from(
+    seed: int, tmp_path: Path
+) -> None:
+    dice: random.Random = chance(seed)
+    bad = set(dice.sample(range(IMAGES), dice.choice((1, 30, IMAGES))))
+    planned_run = run_with_failures(tmp_path, bad)
+    result = begun(planned_run)
+    shards = rows(result)
+    assert [row for shard in shards for row in shard["id"].to_pylist()] == [
+        f"row-{place}" for place in sorted(bad)
+    ]
+    assert [shard.num_rows for shard in shards] == [each.images for each in result.plan.shards]
+    assert {shard.num_rows for shard in shards[:-1]} <= {8}
+    for number in range(len(planned_run.plan.shards)):
+        ids = {f"row-{place}" for place in range(8 * number, 8 * number + 8)}
+        holding = [
+            place for place, shard in enumerate(shards) if ids & set(shard["id"].to_pylist())
+        ]
+        assert set(holding) <= set(result.shards_covering(number))
+    for shard, (first, last) in zip(shards, result.plan.source_shards, strict=True):
+        places = [int(name.removeprefix("row-")) // 8 for name in shard["id"].to_pylist()]
+        assert (min(places), max(places)) == (first, last)
+
+
+def test_a_round_has_the_run_s_settings_and_counts_of_its_own(tmp_path: Path) -> None:
+    planned_run = run_with_failures(tmp_path, {3, 90})
+    result = begun(planned_run).plan
+    assert (result.job, result.model, result.run_id, result.part_images) == (
+        planned_run.plan.job,
+        planned_run.plan.model,
+        planned_run.plan.run_id,
+        planned_run.plan.part_images,
+    )
+    assert (result.round, result.counts.images, result.source_shards) == (1, 2, ((0, 11),))
+
+
+def test_the_same_manifest_gives_the_same_round_and_an_unfinished_one_is_resumed(
+    tmp_path: Path,
+) -> None:
+    planned_run = run_with_failures(tmp_path, {3, 90})
+    store = open_store(planned_run.uri)
+    first = begun(planned_run)
+    content = first.store.read(PLAN_KEY)
+    assert begun(planned_run).plan == first.plan
+    first.store.remove(PLAN_KEY)
+    assert plan_to_json(begun(planned_run).plan) == first.store.read(PLAN_KEY) == content
+    assert not store.exists("retry-2/plan.json")
+
+
+def test_what_a_killed_planning_left_on_an_older_manifest_is_no_obstacle(tmp_path: Path) -> None:
+    planned_run = run_with_failures(tmp_path, {3})
+    begun(planned_run).store.remove(PLAN_KEY)
+    fill(planned_run)  # is there already: the first writer wins
+    store = open_store(planned_run.uri)
+    store.remove(part_key(5, 0))
+    with pytest.raises(Incomplete):
+        aggregate(planned_run.uri)
+    result = begun(planned_run)
+    assert result.plan.counts.images == 5
+    assert [row for shard in rows(result) for row in shard["id"].to_pylist()] == [
+        f"row-{place}" for place in (3, 40, 41, 42, 43)
+    ]
+
+
+def test_a_shard_of_a_round_is_as_much_work_as_one_of_the_run(tmp_path: Path) -> None:
+    mixed = [row | {"steps": 8 if place < 40 else 2} for place, row in enumerate(ROWS[:80])]
+    planned_run = planned(
+        tmp_path,
+        str(tmp_path / "out"),
+        mixed,
+        limits={"failed_share": 1},
+        shard={"minutes": 1, "seconds_per_image": 2},
+        defaults={"steps": 4},
+    )
+    fill(planned_run, {place: not_ok(place) for place in range(80)})
+    aggregate(planned_run.uri)
+    assert [each.images for each in begun(planned_run).plan.shards] == [
+        each.images for each in planned_run.plan.shards
+    ]
+
+
+def test_hostile_texts_and_carried_columns_go_along(tmp_path: Path) -> None:
+    texts = [{"prompt": text, "note": text[::-1]} for text in HOSTILE]
+    planned_run = planned(
+        tmp_path, str(tmp_path / "out"), texts, carry=["note"], limits={"failed_share": 1}
+    )
+    fill(planned_run, {place: not_ok(place) for place in range(len(HOSTILE))})
+    aggregate(planned_run.uri)
+    result = [row for shard in rows(begun(planned_run)) for row in shard.to_pylist()]
+    assert [(row["prompt"], row["note"]) for row in result] == [
+        (row["prompt"], row["note"]) for row in manifests(planned_run.uri)
+    ]
+
 
 TEXTS = [str(row["prompt"]) for row in PROMPTS]
 BAD = (1, 2, 9, 17)  # in three shards
@@ -29,15 +147,15 @@ Rows = list[dict[str, object]]
 @pytest.fixture
 def failed(tmp_path: Path, store_uri: str) -> str:
     """A run of 20 images, four of which failed."""
-    wanted = job(write_prompts(tmp_path / "prompts.parquet"), store_uri)
+    expected = job(write_prompts(tmp_path / "prompts.parquet"), store_uri)
     with failing(*(TEXTS[place] for place in BAD)), pytest.raises(Incomplete) as caught:
-        run(wanted)
+        run(expected)
     uri, _, _ = str(caught.value).partition(": ")
     assert f"imagekiln retry {uri}" in str(caught.value)
     return uri
 
 
-def kept(store: Store) -> dict[str, bytes]:
+def stored_objects(store: Store) -> dict[str, bytes]:
     """Every part of the run itself, and its plan and lists."""
     parts = [
         part_key(number, part) for number, count in enumerate((2, 2, 1)) for part in range(count)
@@ -45,11 +163,11 @@ def kept(store: Store) -> dict[str, bytes]:
     return {key: store.read(key) for key in (PLAN_KEY, *map(shard_key, range(3)), *parts)}
 
 
-def test_only_failed_images_are_made_again_and_the_others_stay_byte_for_byte(
+def test_only_failed_images_are_generated_again_and_the_others_stay_byte_for_byte(
     failed: str, tmp_path: Path
 ) -> None:
     store = open_store(failed)
-    parts, before = kept(store), manifests(failed)
+    parts, before = stored_objects(store), manifests(failed)
     with failing() as drawn:
         done = retry(failed)
     assert sorted(set(drawn)) == sorted(TEXTS[place] for place in BAD)
@@ -60,7 +178,7 @@ def test_only_failed_images_are_made_again_and_the_others_stay_byte_for_byte(
         20,
         1,
     )
-    assert kept(store) == parts
+    assert stored_objects(store) == parts
     after = manifests(failed)
     assert [row for place, row in enumerate(after) if place not in BAD] == [
         row for place, row in enumerate(before) if place not in BAD
@@ -104,21 +222,21 @@ def test_where_nothing_is_left_nothing_is_written(tmp_path: Path) -> None:
     assert files(tmp_path / "run") == before
 
 
-def test_filtered_images_are_not_made_again(tmp_path: Path) -> None:
-    there = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 1})
-    fill(there, {3: not_ok(3, "filtered"), 4: not_ok(4, "blank")})
-    aggregate(there.uri)
+def test_filtered_images_are_not_generated_again(tmp_path: Path) -> None:
+    planned_run = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 1})
+    fill(planned_run, {3: not_ok(3, "filtered"), 4: not_ok(4, "blank")})
+    aggregate(planned_run.uri)
     with failing() as drawn:
-        assert retry(there.uri).images == 1
+        assert retry(planned_run.uri).images == 1
     assert set(drawn) == {TEXTS[4]}
     assert {
         place: row["status"]
-        for place, row in enumerate(manifests(there.uri))
+        for place, row in enumerate(manifests(planned_run.uri))
         if row["status"] != "ok"
     } == {3: "filtered"}
 
 
-def test_images_of_a_lost_part_are_made_again(tmp_path: Path) -> None:
+def test_images_of_a_lost_part_are_generated_again(tmp_path: Path) -> None:
     store = finished(tmp_path / "run")
     before = manifests(store.uri)
     store.remove(part_key(1, 0))
@@ -129,24 +247,24 @@ def test_images_of_a_lost_part_are_made_again(tmp_path: Path) -> None:
     assert set(drawn) == set(TEXTS[8:12])
     assert (done.images, done.summary.ok, done.summary.missing_parts_count) == (4, 20, 0)
     assert [row["sha256"] for row in manifests(store.uri)] == [row["sha256"] for row in before]
-    found = verify(store.uri)
-    assert (found.images, found.ok, found.bytes) == (
+    result = verify(store.uri)
+    assert (result.images, result.ok, result.bytes) == (
         20,
         20,
         sum(int(str(row["size"])) for row in before),
     )
 
 
-def test_a_run_that_was_never_aggregated_is_to_be_finished_first(tmp_path: Path) -> None:
-    there = planned(tmp_path, str(tmp_path / "out"))
+def test_a_run_that_was_never_aggregated_has_to_be_finished_first(tmp_path: Path) -> None:
+    planned_run = planned(tmp_path, str(tmp_path / "out"))
     with pytest.raises(
-        Incomplete, match=r"manifest/00000.parquet: is not there.*imagekiln aggregate"
+        Incomplete, match=r"manifest/00000.parquet: is missing.*imagekiln aggregate"
     ):
-        retry(there.uri)
-    assert not (Path(there.uri) / "retry-1").exists()
+        retry(planned_run.uri)
+    assert not (Path(planned_run.uri) / "retry-1").exists()
 
 
-def test_a_stopped_retry_goes_on_with_its_round(failed: str) -> None:
+def test_a_stopped_retry_resumes_its_round(failed: str) -> None:
     stop = Stop()
 
     def stop_it(there: PlanResult) -> None:
@@ -188,25 +306,25 @@ def test_time_of_all_rounds_is_in_the_summary(failed: str) -> None:
 
 
 def test_a_share_that_was_accepted_by_hand_stays_accepted(tmp_path: Path) -> None:
-    there = planned(tmp_path, str(tmp_path / "out"))
-    fill(there, {3: not_ok(3, "filtered"), 4: not_ok(4)})
-    aggregate(there.uri, 0.1)
-    assert retry(there.uri).summary.ok == 19
-    assert open_store(there.uri).read(SUCCESS_KEY) == b"19 of 20 images\n"
+    planned_run = planned(tmp_path, str(tmp_path / "out"))
+    fill(planned_run, {3: not_ok(3, "filtered"), 4: not_ok(4)})
+    aggregate(planned_run.uri, 0.1)
+    assert retry(planned_run.uri).summary.ok == 19
+    assert open_store(planned_run.uri).read(SUCCESS_KEY) == b"19 of 20 images\n"
     with pytest.raises(Incomplete):
-        aggregate(there.uri, 0.0)
+        aggregate(planned_run.uri, 0.0)
 
 
-def test_a_stranger_in_a_round_s_place_is_refused(tmp_path: Path) -> None:
+def test_a_folder_of_another_run_in_place_of_a_round_is_refused(tmp_path: Path) -> None:
     store, other = finished(tmp_path / "run"), finished(tmp_path / "other")
     store.create("retry-1/plan.json", other.read(PLAN_KEY))
     for step in (aggregate, verify, retry):
-        with pytest.raises(BadInput, match="retry-1: is no round of this run"):
+        with pytest.raises(BadInput, match="retry-1: is not a round of this run"):
             step(store.uri)
 
 
 def test_a_run_of_that_name_is_no_round(tmp_path: Path) -> None:
-    there = planned(tmp_path, str(tmp_path / "out"), run_id="retry-1")
-    fill(there)
-    assert aggregate(there.uri).ok == 20
-    assert load_plan(open_store(there.uri)).round == 0
+    planned_run = planned(tmp_path, str(tmp_path / "out"), run_id="retry-1")
+    fill(planned_run)
+    assert aggregate(planned_run.uri).ok == 20
+    assert load_plan(open_store(planned_run.uri)).round == 0

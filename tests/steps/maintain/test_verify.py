@@ -15,6 +15,7 @@ from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.integrity import MAX_LISTED_ERRORS, CheckResult, check_failure
 from imagekiln.steps.runs.keys import (
     DUPLICATES_KEY,
     REJECTED_KEY,
@@ -25,9 +26,9 @@ from imagekiln.steps.runs.keys import (
     part_key,
     shard_key,
 )
-from imagekiln.steps.runs.parts import Part, part_to_parquet
+from imagekiln.steps.runs.parquet_format import part_to_parquet
+from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runs.readback import MAX_LISTED_ERRORS, CheckResult, check_failure
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.storage import open_store
@@ -48,12 +49,12 @@ def _part(store: Store) -> Part:
 
 
 def test_a_good_run_reads_back_as_planned(store: Store) -> None:
-    found = verify(store.uri)
+    result = verify(store.uri)
     sizes = [
         pq.read_table(store.uri_of(manifest_key(number)))["size"].to_pylist() for number in range(3)
     ]
-    assert (found.run, found.images, found.ok) == (store.uri, 20, 20)
-    assert found.bytes == sum(sum(each) for each in sizes)
+    assert (result.run, result.images, result.ok) == (store.uri, 20, 20)
+    assert result.bytes == sum(sum(each) for each in sizes)
 
 
 def _flip(store: Store, key: str, place: int) -> None:
@@ -175,7 +176,7 @@ def test_a_finished_run_has_its_lists_its_summary_and_its_report(key: str, store
 
 
 @pytest.mark.parametrize("key", [REJECTED_KEY, DUPLICATES_KEY])
-def test_a_list_of_another_plan_is_found(key: str, store: Store) -> None:
+def test_a_rejected_or_duplicates_list_of_another_plan_is_detected(key: str, store: Store) -> None:
     store.replace(key, to_parquet(pa.table({"row": [0, 1]})))
     with pytest.raises(Incomplete, match=f"{key}: has 2 rows and not 0, as planned"):
         verify(store.uri)
@@ -188,7 +189,7 @@ def test_summary_of_another_plan_is_found(store: Store) -> None:
         verify(store.uri)
 
 
-def test_a_run_in_which_nothing_is_right_takes_no_memory_for_saying_so(store: Store) -> None:
+def test_the_list_of_errors_stays_short_where_nothing_is_right(store: Store) -> None:
     for number, count in enumerate((2, 2, 1)):
         for place in range(count):
             rows = read_shard(store, load_plan(store), number)[place].rows
@@ -202,11 +203,8 @@ def test_a_run_in_which_nothing_is_right_takes_no_memory_for_saying_so(store: St
     assert len(sum([check_failure("a sentence")] * 1000, CheckResult()).errors) == MAX_LISTED_ERRORS
 
 
-def test_a_part_larger_than_the_memory_for_parts_is_read_all_the_same(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("imagekiln.steps.maintain.verify.MAX_BYTES_IN_FLIGHT", 1)
-    assert verify(store.uri).ok == 20
+def test_a_part_larger_than_the_memory_for_parts_is_read_all_the_same(store: Store) -> None:
+    assert verify(store.uri, max_bytes_in_flight=1).ok == 20
 
 
 def test_everything_that_is_wrong_is_listed_not_only_the_first(store: Store) -> None:
@@ -223,8 +221,8 @@ def test_everything_that_is_wrong_is_listed_not_only_the_first(store: Store) -> 
 def test_images_that_are_not_ok_have_nothing_to_check(store: Store) -> None:
     _with(store, not_ok(0))
     aggregate(store.uri, failed_share=1.0)
-    found = verify(store.uri)
-    assert (found.images, found.ok) == (20, 19)
+    result = verify(store.uri)
+    assert (result.images, result.ok) == (20, 19)
 
 
 def test_an_unfinished_run_is_incomplete(store: Store) -> None:

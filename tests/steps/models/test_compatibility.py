@@ -63,9 +63,7 @@ def test_every_shortcut_gives_every_image_another_id_and_speed_alone_none(tmp_pa
 def test_what_is_no_setting_of_speed_is_refused_with_those_that_are(
     setting: str, tmp_path: Path
 ) -> None:
-    said = (
-        rf"speed\.{setting} is not a setting; the settings of speed are compile, compile_cache, vae, quantization\."
-    )
+    said = rf"speed\.{setting} is not a setting; the settings of speed are compile, compile_cache, vae, quantization\."
     with pytest.raises(BadInput, match=said):
         _planned(tmp_path, speed={setting: 2})
 

@@ -8,12 +8,12 @@ from imagekiln.steps.errors import BadInput, KilnError, Missing
 from imagekiln.steps.generate.diffusion.pipeline import fetch_run_models
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models.compatibility import require_lora_support
 from imagekiln.steps.models.families import FAMILIES
 from imagekiln.steps.models.lora_files import (
     LoraFacts,
     fetch_planned_lora,
     load_lora_facts,
-    require_lora_support,
 )
 from tests import runs, safetensors
 from tests.hub import MODEL, REVISION

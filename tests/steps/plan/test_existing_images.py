@@ -21,10 +21,9 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.scratch import Database
 from imagekiln.steps.storage.store import Store
 from tests import jobs
+from tests.image_ids import hexadecimal, write
+from tests.registry import entry, succeed
 from tests.s3 import S3Server, log_in
-from tests.steps.runs.test_buckets import hexadecimal
-from tests.steps.runs.test_holdings import write
-from tests.steps.runs.test_runs import entry, succeed
 from tests.stub_s3 import stub_s3
 
 

@@ -1,9 +1,12 @@
-"""Every format: parts are there whole or not at all, whoever else writes them, and verify finds what is wrong."""
+"""Formats whose images lie beside the commit: parts are whole or missing, whoever else writes them.
+
+`verify` finds whatever is wrong in them. `test_parquet_format.py` has the format with one object.
+"""
 
 import io
 import json
 import tarfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,11 +15,12 @@ import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.job.output import Png
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.files_format import imagefolder_metadata
+from imagekiln.steps.runs.files_format import FilesFormat
 from imagekiln.steps.runs.formats import format_of, recover_parts
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import manifest_key, shard_key, tar_key
@@ -35,13 +39,14 @@ from imagekiln.steps.storage.local import LocalStore
 from tests.jobs import files as files_of
 from tests.runs import PROMPTS, encoded, fill, job, not_ok, planned, write_prompts
 
-BYTES_FIRST = ["webdataset", "files"]
+INDEXED_FORMATS = ["webdataset", "files"]
 IMAGES = [encoded(0), not_ok(1), encoded(2), encoded(3)]
-OTHERS = [replace(encoded(place + 9), index_in_part=place) for place in range(4)]
+OTHER_IMAGES = [replace(encoded(index + 9), index_in_part=index) for index in range(4)]
 
 
-@pytest.fixture(params=BYTES_FIRST)
+@pytest.fixture(params=INDEXED_FORMATS)
 def layout(request: pytest.FixtureRequest) -> str:
+    """The name of each format in turn."""
     return str(request.param)
 
 
@@ -49,301 +54,288 @@ def plan_of(folder: Path, layout: str, rows: int = 8, **settings: object) -> Pla
     return planned(folder, str(folder / "out"), PROMPTS[:rows], format=layout, **settings)
 
 
-def first_part(there: PlanResult) -> Part:
-    return read_shard(open_store(there.uri), there.plan, 0)[0]
+def first_part(planned_run: PlanResult) -> Part:
+    return read_shard(open_store(planned_run.uri), planned_run.plan, 0)[0]
 
 
-def commit(there: PlanResult, images: list[EncodedImage]) -> None:
-    format_of(there.plan.job).pack(first_part(there), images).commit(open_store(there.uri))
+def commit(planned_run: PlanResult, images: list[EncodedImage]) -> None:
+    packed = format_of(planned_run.plan.job).pack(first_part(planned_run), images)
+    packed.commit(open_store(planned_run.uri))
 
 
-def images_of(there: PlanResult) -> dict[str, bytes]:
+def remove_index(planned_run: PlanResult) -> None:
+    Path(planned_run.uri, first_part(planned_run).key).unlink()
+
+
+def objects_of(planned_run: PlanResult) -> dict[str, bytes]:
     """All objects of the images and their indexes."""
-    found = files_of(Path(there.uri))
-    return {key: content for key, content in found.items() if key.startswith(("images/", "index/"))}
+    files = files_of(Path(planned_run.uri))
+    return {key: content for key, content in files.items() if key.startswith(("images/", "index/"))}
 
 
-class Dying(LocalStore):
-    """A run's folder that fails for good after so many objects were written, as if the process were killed."""
+def flip_bit(path: Path, position: int) -> None:
+    content = bytearray(path.read_bytes())
+    content[position] ^= 1
+    path.write_bytes(content)
 
-    def __init__(self, there: PlanResult, writes: int) -> None:
-        super().__init__(Path(there.uri))
-        self.left, self.written = writes, list[str]()
+
+class DyingStore(LocalStore):
+    """A run's folder that fails for good after so many writes, as if the process were killed."""
+
+    def __init__(self, planned_run: PlanResult, writes: int) -> None:
+        super().__init__(Path(planned_run.uri))
+        self.writes_left = writes
+        self.written: list[str] = []
 
     def create(self, key: str, data: bytes) -> bool:
-        self.left -= 1
-        if self.left < 0:
+        self.writes_left -= 1
+        if self.writes_left < 0:
             raise KeyboardInterrupt
         self.written.append(key)
         return super().create(key, data)
 
 
-@pytest.mark.parametrize("layout", BYTES_FIRST)
+@pytest.mark.parametrize("layout", INDEXED_FORMATS)
 def test_whole_job_in_each_format_makes_the_images_that_parquet_has(
     store_uri: str, tmp_path: Path, layout: str
 ) -> None:
     prompts = write_prompts(tmp_path / "prompts.parquet", PROMPTS[:6])
-    same = {"batch": {"images": 2}, "part": {"images": 4}}
-    wanted = run(job(prompts, str(tmp_path / "wanted"), **same))
-    done = run(job(prompts, store_uri, format=layout, **same))
-    assert verify(done.uri).ok == done.summary.ok == 6
+    sizes = {"batch": {"images": 2}, "part": {"images": 4}}
+    expected = run(job(prompts, str(tmp_path / "parquet"), **sizes))
+    result = run(job(prompts, store_uri, format=layout, **sizes))
+    assert verify(result.uri).ok == result.summary.ok == 6
     columns = ["image_id", "prompt", "seed", "status", "size", "sha256", "pixels_sha256"]
-    found, expected = (
-        read_table(open_store(uri), manifest_key(0)) for uri in (done.uri, wanted.uri)
-    )
-    assert found.select(columns).equals(expected.select(columns))
-    assert run(job(prompts, store_uri, format=layout, **same)).before
+    manifest = read_table(open_store(result.uri), manifest_key(0)).select(columns)
+    assert manifest.equals(read_table(open_store(expected.uri), manifest_key(0)).select(columns))
+    assert run(job(prompts, store_uri, format=layout, **sizes)).before
 
 
 def test_manifest_names_an_object_and_the_range_of_it_that_is_the_image(
     tmp_path: Path, layout: str
 ) -> None:
-    there = plan_of(tmp_path, layout)
-    fill(there, {1: not_ok(1)})
-    aggregate(there.uri, failed_share=1)
-    for place, row in enumerate(read_table(open_store(there.uri), manifest_key(0)).to_pylist()):
-        content = (Path(there.uri) / row["part"]).read_bytes()
-        if place == 1:
-            assert (row["status"], row["offset"], row["part"]) == (
-                "failed",
-                None,
-                "index/00000-0000.parquet",
-            )
-        else:
-            assert (
-                content[row["offset"] : row["offset"] + row["size"]] == encoded(place % 4).content
-            )
+    planned_run = plan_of(tmp_path, layout)
+    fill(planned_run, {1: not_ok(1)})
+    aggregate(planned_run.uri, failed_share=1)
+    manifest = read_table(open_store(planned_run.uri), manifest_key(0)).to_pylist()
+    failed = manifest.pop(1)
+    assert (failed["status"], failed["offset"]) == ("failed", None)
+    assert failed["part"] == "index/00000-0000.parquet"
+    for row, index in zip(manifest, (0, 2, 3, 0, 1, 2, 3), strict=True):
+        content = Path(planned_run.uri, row["part"]).read_bytes()
+        assert content[row["offset"] : row["offset"] + row["size"]] == encoded(index).content
 
 
 def test_same_images_give_the_same_objects(tmp_path: Path, layout: str) -> None:
-    one, other = plan_of(tmp_path / "one", layout), plan_of(tmp_path / "other", layout)
+    one = plan_of(tmp_path / "one", layout)
+    other = plan_of(tmp_path / "other", layout)
     commit(one, IMAGES)
     commit(other, IMAGES[::-1])
-    assert images_of(one) == images_of(other)
+    assert objects_of(one) == objects_of(other)
 
 
 def test_commit_comes_last(tmp_path: Path, layout: str) -> None:
-    there = plan_of(tmp_path, layout)
-    store = Dying(there, 100)
-    format_of(there.plan.job).pack(first_part(there), IMAGES).commit(store)
+    planned_run = plan_of(tmp_path, layout)
+    store = DyingStore(planned_run, 100)
+    format_of(planned_run.plan.job).pack(first_part(planned_run), IMAGES).commit(store)
     assert store.written[-1] == "index/00000-0000.parquet"
-    ends = [Path(key).suffix for key in store.written]
-    assert ends == (
-        [".tar", ".parquet"]
-        if layout == "webdataset"
-        else [".png"] * 3 + [".json"] * 4 + [".parquet"]
-    )
+    suffixes = [Path(key).suffix for key in store.written]
+    if layout == "webdataset":
+        assert suffixes == [".tar", ".parquet"]
+    else:
+        assert suffixes == [".png"] * 3 + [".json"] * 4 + [".parquet"]
 
 
-@pytest.mark.parametrize("others", [IMAGES, OTHERS], ids=["equal bytes", "other bytes"])
+@pytest.mark.parametrize("others", [IMAGES, OTHER_IMAGES], ids=["equal bytes", "other bytes"])
 def test_writer_that_died_at_any_moment_leaves_what_the_next_one_completes(
     tmp_path: Path, layout: str, others: list[EncodedImage]
 ) -> None:
     for writes in range(8):
-        there = plan_of(tmp_path / str(writes), layout, rows=4)
-        store = Dying(there, writes)
-        format_, part = format_of(there.plan.job), first_part(there)
+        planned_run = plan_of(tmp_path / str(writes), layout, rows=4)
+        store = open_store(planned_run.uri)
+        part = first_part(planned_run)
+        part_format = format_of(planned_run.plan.job)
         try:
-            format_.pack(part, IMAGES).commit(store)
+            part_format.pack(part, IMAGES).commit(DyingStore(planned_run, writes))
         except KeyboardInterrupt:
-            assert missing_parts(open_store(there.uri), [part]) == [part]
-        if recover_parts(open_store(there.uri), format_, [part]):
-            format_.pack(part, others).commit(open_store(there.uri))
-        aggregate(there.uri, failed_share=1)
-        assert verify(there.uri).images == 4
+            assert missing_parts(store, [part]) == [part]
+        if recover_parts(store, part_format, [part]):
+            part_format.pack(part, others).commit(store)
+        aggregate(planned_run.uri, failed_share=1)
+        assert verify(planned_run.uri).images == 4
 
 
 def test_second_writer_with_other_bytes_takes_what_the_first_one_wrote(
     tmp_path: Path, layout: str
 ) -> None:
-    there = plan_of(tmp_path, layout)
-    commit(there, IMAGES)
-    before = images_of(there)
-    commit(there, OTHERS)
-    Path(there.uri, first_part(there).key).unlink()
-    commit(there, OTHERS)
-    found = images_of(there)
+    planned_run = plan_of(tmp_path, layout)
+    commit(planned_run, IMAGES)
+    before = objects_of(planned_run)
+    commit(planned_run, OTHER_IMAGES)
+    remove_index(planned_run)
+    commit(planned_run, OTHER_IMAGES)
+    after = objects_of(planned_run)
     # The first one failed at this image; a file that the second one has of it is in no index.
     unused = {"images/00000/0000-00001.png"} if layout == "files" else set()
-    assert found.keys() - before.keys() == unused
-    assert found | before == found
+    assert after.keys() - before.keys() == unused
+    assert after | before == after
 
 
 def test_part_that_lacks_only_its_index_is_committed_without_drawing(
     tmp_path: Path, layout: str
 ) -> None:
-    there = plan_of(tmp_path, layout)
-    commit(there, IMAGES)
-    before, part = images_of(there), first_part(there)
-    Path(there.uri, part.key).unlink()
-    assert recover_parts(open_store(there.uri), format_of(there.plan.job), [part]) == []
-    assert images_of(there) == before
+    planned_run = plan_of(tmp_path, layout)
+    commit(planned_run, IMAGES)
+    before = objects_of(planned_run)
+    part = first_part(planned_run)
+    remove_index(planned_run)
+    store = open_store(planned_run.uri)
+    assert recover_parts(store, format_of(planned_run.plan.job), [part]) == []
+    assert objects_of(planned_run) == before
 
 
 def test_part_that_lacks_only_its_index_is_accounted_for_and_not_retried(
     tmp_path: Path, layout: str
 ) -> None:
-    there = plan_of(tmp_path, layout)
-    fill(there)
-    Path(there.uri, first_part(there).key).unlink()
-    assert aggregate(there.uri).ok == 8
-    assert plan_next_round(open_store(there.uri), there.plan) is None
-    assert verify(there.uri).ok == 8
+    planned_run = plan_of(tmp_path, layout)
+    fill(planned_run)
+    remove_index(planned_run)
+    assert aggregate(planned_run.uri).ok == 8
+    assert plan_next_round(open_store(planned_run.uri), planned_run.plan) is None
+    assert verify(planned_run.uri).ok == 8
 
 
 def test_file_that_was_removed_with_its_index_is_drawn_again(tmp_path: Path) -> None:
-    there = plan_of(tmp_path, "files")
-    commit(there, IMAGES)
-    before, part = images_of(there), first_part(there)
-    for key in (part.key, "images/00000/0000-00002.png"):
-        Path(there.uri, key).unlink()
-    assert recover_parts(open_store(there.uri), format_of(there.plan.job), [part]) == [part]
-    with pytest.raises(
-        BadInput, match=r"0000-00002.json: tells of another image than lies beside it. Delete both"
-    ):
-        commit(there, [*IMAGES[:2], OTHERS[2], IMAGES[3]])
-    Path(there.uri, "images/00000/0000-00002.png").unlink()
-    commit(there, IMAGES)
-    assert images_of(there) == before
+    planned_run = plan_of(tmp_path, "files")
+    commit(planned_run, IMAGES)
+    before = objects_of(planned_run)
+    part = first_part(planned_run)
+    image = Path(planned_run.uri, "images/00000/0000-00002.png")
+    remove_index(planned_run)
+    image.unlink()
+    store = open_store(planned_run.uri)
+    assert recover_parts(store, format_of(planned_run.plan.job), [part]) == [part]
+    refusal = r"0000-00002.json: describes another image than the file beside it. Delete both"
+    with pytest.raises(BadInput, match=refusal):
+        commit(planned_run, [*IMAGES[:2], OTHER_IMAGES[2], IMAGES[3]])
+    image.unlink()
+    commit(planned_run, IMAGES)
+    assert objects_of(planned_run) == before
 
 
-def damaged_tar(folder: Path) -> None:
+def damage_tar(folder: Path) -> None:
     tar = folder / "images/00000-0000.tar"
     tar.write_bytes(tar.read_bytes()[:700])
 
 
-def damaged_file(folder: Path) -> None:
+def damage_file(folder: Path) -> None:
     (folder / "images/00000/0000-00000.png").write_bytes(b"no picture")
     (folder / "images/00000/0000-00000.json").unlink()
 
 
-@pytest.mark.parametrize(
-    ("layout", "damage"), [("webdataset", damaged_tar), ("files", damaged_file)]
-)
-def test_damaged_object_of_another_attempt_is_told_and_not_committed(
+@pytest.mark.parametrize(("layout", "damage"), [("webdataset", damage_tar), ("files", damage_file)])
+def test_damaged_object_of_another_attempt_is_refused_and_not_committed(
     tmp_path: Path, layout: str, damage: Callable[[Path], None]
 ) -> None:
-    there = plan_of(tmp_path, layout)
-    commit(there, IMAGES)
-    Path(there.uri, first_part(there).key).unlink()
-    damage(Path(there.uri))
+    planned_run = plan_of(tmp_path, layout)
+    commit(planned_run, IMAGES)
+    remove_index(planned_run)
+    damage(Path(planned_run.uri))
     with pytest.raises(BadInput, match=r"images/00000.*is damaged \(.*Restore or delete it"):
-        commit(there, IMAGES)
-    assert not Path(there.uri, first_part(there).key).exists()
+        commit(planned_run, IMAGES)
+    assert not Path(planned_run.uri, first_part(planned_run).key).exists()
 
 
 def test_tar_whose_image_is_not_what_its_index_says_is_not_committed(tmp_path: Path) -> None:
-    there = plan_of(tmp_path, "webdataset")
-    commit(there, IMAGES)
-    Path(there.uri, first_part(there).key).unlink()
-    tar = Path(there.uri, "images/00000-0000.tar")
-    tar.write_bytes(_flipped(tar.read_bytes(), 600))
-    with pytest.raises(
-        BadInput,
-        match=r"00000-0000.tar: image \w+ has other bytes than were written\. Delete the tar",
-    ):
-        commit(there, IMAGES)
+    planned_run = plan_of(tmp_path, "webdataset")
+    commit(planned_run, IMAGES)
+    remove_index(planned_run)
+    flip_bit(Path(planned_run.uri, "images/00000-0000.tar"), 600)
+    refusal = r"00000-0000.tar: image \w+ has other bytes than were written\. Delete the tar"
+    with pytest.raises(BadInput, match=refusal):
+        commit(planned_run, IMAGES)
 
 
 def test_objects_of_another_plan_are_refused(tmp_path: Path, layout: str) -> None:
-    one, other = (
-        plan_of(tmp_path / "one", layout),
-        plan_of(tmp_path / "two", layout, defaults={"steps": 3, "seed": 7}),
-    )
+    one = plan_of(tmp_path / "one", layout)
+    other = plan_of(tmp_path / "two", layout, defaults={"steps": 3, "seed": 7})
     commit(one, IMAGES)
-    Path(one.uri, first_part(one).key).unlink()
-    Path(one.uri, "plan.json").write_bytes(Path(other.uri, "plan.json").read_bytes())
-    Path(one.uri, shard_key(0)).write_bytes(Path(other.uri, shard_key(0)).read_bytes())
-    there = replace(one, plan=load_plan(open_store(one.uri)))
+    remove_index(one)
+    for key in ("plan.json", shard_key(0)):
+        Path(one.uri, key).write_bytes(Path(other.uri, key).read_bytes())
+    mixed = replace(one, plan=load_plan(open_store(one.uri)))
     with pytest.raises(BadInput, match=r"another plan|other images than were planned"):
-        commit(there, IMAGES)
-
-
-def _flipped(content: bytes, place: int) -> bytes:
-    changed = bytearray(content)
-    changed[place] ^= 1
-    return bytes(changed)
-
-
-WHERE: Mapping[str, list[tuple[str, int]]] = {
-    "webdataset": [
-        ("images/00000-0000.tar", 600),
-        ("images/00000-0000.tar", -1),
-        ("index/00000-0000.parquet", -1),
-    ],
-    "files": [
-        ("images/00000/0000-00002.png", 60),
-        ("images/00000/0000-00001.json", 20),
-        ("index/00000-0000.parquet", -1),
-        ("images/00000/metadata.parquet", -1),
-    ],
-}
+        commit(mixed, IMAGES)
 
 
 @pytest.mark.parametrize(
-    ("layout", "key", "place"), [(each, *at) for each, all_ in WHERE.items() for at in all_]
+    ("layout", "key", "position"),
+    [
+        ("webdataset", "images/00000-0000.tar", 600),
+        ("webdataset", "images/00000-0000.tar", -1),
+        ("webdataset", "index/00000-0000.parquet", -1),
+        ("files", "images/00000/0000-00002.png", 60),
+        ("files", "images/00000/0000-00001.json", 20),
+        ("files", "index/00000-0000.parquet", -1),
+        ("files", "images/00000/metadata.parquet", -1),
+    ],
 )
 def test_verify_finds_what_is_damaged_or_missing(
-    tmp_path: Path, layout: str, key: str, place: int
+    tmp_path: Path, layout: str, key: str, position: int
 ) -> None:
-    there = plan_of(tmp_path, layout, rows=4)
-    fill(there, {1: not_ok(1)})
-    aggregate(there.uri, failed_share=1)
-    path = Path(there.uri, key)
-    path.write_bytes(_flipped(path.read_bytes(), place))
+    planned_run = plan_of(tmp_path, layout, rows=4)
+    fill(planned_run, {1: not_ok(1)})
+    aggregate(planned_run.uri, failed_share=1)
+    path = Path(planned_run.uri, key)
+    flip_bit(path, position)
     with pytest.raises(Incomplete, match=key):
-        verify(there.uri)
+        verify(planned_run.uri)
     path.unlink()
     with pytest.raises(Incomplete, match=f"{key}: no such file"):
-        verify(there.uri)
+        verify(planned_run.uri)
 
 
 def test_tar_holds_three_files_an_image_of_no_time_and_no_owner(tmp_path: Path) -> None:
-    there = plan_of(tmp_path, "webdataset")
-    commit(there, IMAGES)
-    part = first_part(there)
-    ids = [name for place, name in enumerate(part.rows["image_id"].to_pylist()) if place != 1]
-    with tarfile.open(Path(there.uri, tar_key(part.key)), "r:") as tar:
+    planned_run = plan_of(tmp_path, "webdataset")
+    commit(planned_run, IMAGES)
+    part = first_part(planned_run)
+    image_ids = part.rows["image_id"].to_pylist()
+    with tarfile.open(Path(planned_run.uri, tar_key(part.key)), "r:") as tar:
         members = tar.getmembers()
-        assert [each.name for each in members[:-1]] == [
-            f"{name}.{end}" for name in ids for end in ("png", "json", "txt")
-        ]
-        assert members[-1].name == INDEX_MEMBER
-        assert {
-            (each.mtime, each.uid, each.gid, each.uname, each.gname, each.mode) for each in members
-        } == {(0, 0, 0, "", "", 0o644)}
-        told = json.load(tar.extractfile(members[1]) or io.BytesIO())
-    assert told["prompt"] == PROMPTS[0]["prompt"]
-    assert (told["status"], told["sha256"]) == ("ok", IMAGES[0].sha256)
+        sidecar = json.load(tar.extractfile(members[1]) or io.BytesIO())
+    assert [member.name for member in members] == [
+        *(f"{image_ids[index]}.{end}" for index in (0, 2, 3) for end in ("png", "json", "txt")),
+        INDEX_MEMBER,
+    ]
+    for member in members:
+        assert (member.mtime, member.uid, member.gid) == (0, 0, 0)
+        assert (member.uname, member.gname, member.mode) == ("", "", 0o644)
+    assert sidecar["prompt"] == PROMPTS[0]["prompt"]
+    assert (sidecar["status"], sidecar["sha256"]) == ("ok", IMAGES[0].sha256)
 
 
-def test_image_that_failed_has_its_error_beside_where_it_would_be(tmp_path: Path) -> None:
-    there = plan_of(tmp_path, "files")
-    commit(there, IMAGES)
-    folder = Path(there.uri, "images/00000")
+def test_image_that_failed_has_a_sidecar_with_its_error(tmp_path: Path) -> None:
+    planned_run = plan_of(tmp_path, "files")
+    commit(planned_run, IMAGES)
+    folder = Path(planned_run.uri, "images/00000")
     assert not (folder / "0000-00001.png").exists()
-    told = json.loads((folder / "0000-00001.json").read_text())
-    assert (told["status"], told["error"]) == ("failed", "ValueError: a fault")
+    sidecar = json.loads((folder / "0000-00001.json").read_text())
+    assert (sidecar["status"], sidecar["error"]) == ("failed", "ValueError: a fault")
 
 
-def test_listing_of_a_folder_leaves_out_what_readers_would_open_as_a_file() -> None:
-    row = dict.fromkeys(
-        (*IMAGE_ROW_SCHEMA.names, *OUTCOME_SCHEMA.names, *NEAR_DUPLICATE_SCHEMA.names)
-    )
-    here = {
+def test_table_of_a_folder_omits_what_readers_would_open_as_a_file() -> None:
+    names = (*IMAGE_ROW_SCHEMA.names, *OUTCOME_SCHEMA.names, *NEAR_DUPLICATE_SCHEMA.names)
+    image = {
+        **dict.fromkeys(names),
         "status": "ok",
         "part": "images/00000/0000-00000.png",
         "offset": 0,
         "tag": "a",
         "x_file_name": "/etc/passwd",
+        "nested": {"file_name": "/etc/passwd"},
     }
-    [(key, listing)] = imagefolder_metadata(
-        pa.Table.from_pylist([row | here, row | here | {"status": "failed"}])
-    )
+    manifest = pa.Table.from_pylist([image, {**image, "status": "failed"}])
+    [(key, table)] = FilesFormat(Png()).metadata_tables(manifest)
     assert key == "images/00000/metadata.parquet"
-    assert (listing.num_rows, listing["file_name"][0].as_py(), listing["tag"][0].as_py()) == (
-        1,
-        "0000-00000.png",
-        "a",
-    )
-    assert "x_file_name" not in listing.column_names
+    [row] = table.to_pylist()
+    assert (row["file_name"], row["tag"]) == ("0000-00000.png", "a")
+    assert not {"x_file_name", "nested"} & row.keys()

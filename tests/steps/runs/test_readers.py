@@ -1,7 +1,13 @@
-"""A finished run, opened with the tools that people have. None of them needs code of ours."""
+"""Finished runs in each format, opened with the tools that people have.
 
+Every prompt comes back as it was, every image as it was drawn, and none of it needs Imagekiln.
+"""
+
+import gc
 import hashlib
 import io
+import json
+import warnings
 from importlib import import_module
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -11,27 +17,33 @@ import numpy as np
 import pandas as pd  # type: ignore[import-untyped]  # it ships no types
 import polars as pl
 import pytest
+import webdataset
 from PIL import Image
 
+from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.imaging.codecs import hash_pixels
-from tests.runs import IMAGES, PROMPTS, finished
+from tests.runs import IMAGES, PROMPTS, fill, finished, not_ok, planned
+from tests.texts import HOSTILE
 
-datasets = import_module(
-    "datasets"
-)  # type checkers take the folder of that name in this repository for it
-Loaded: TypeAlias = Any  # a datasets.Dataset
+# By name, because type checkers take this repository's folder `datasets` for the library.
+datasets = import_module("datasets")
+Dataset: TypeAlias = Any
 IDS = [row["id"] for row in PROMPTS]
+TEXTS = [*HOSTILE, "long " * 20_000, "of the image that failed"]
+OK_TEXTS = TEXTS[:-1]
+UNTAGGED = 7  # the first rows, so that a reader that infers types from them finds nulls
+FORMATS = ["parquet", "webdataset", "files"]
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run of 20 images in five parts."""
+    """A finished run of 20 images in five parts of Parquet."""
     return Path(finished(tmp_path_factory.mktemp("readers") / "run").uri)
 
 
 @pytest.fixture(scope="module")
-def loaded(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Loaded:
-    """The parts as Hugging Face datasets loads them."""
+def parts(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """The parts of that run as Hugging Face datasets loads them."""
     return datasets.load_dataset(
         "parquet",
         data_files=str(run / "images" / "*.parquet"),
@@ -40,42 +52,131 @@ def loaded(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Loaded:
     )
 
 
-def test_hugging_face_datasets_knows_the_images_for_images(loaded: Loaded) -> None:
-    assert loaded.features["image"] == datasets.Image()
-    assert loaded.features["seed"].dtype == "int64"
-    assert loaded.num_rows == IMAGES
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A finished run of hostile prompts in each format."""
+    return {layout: finish(tmp_path_factory.mktemp(layout), layout) for layout in FORMATS}
 
 
-def test_hugging_face_datasets_decodes_the_pixels_that_were_drawn(loaded: Loaded) -> None:
-    for row in loaded:
+def finish(folder: Path, layout: str) -> Path:
+    """A finished run with the prompts of `TEXTS`, the last of which failed."""
+    rows = [
+        {"prompt": text, "tag": text if index >= UNTAGGED else None, "x_file_name": "/"}
+        for index, text in enumerate(TEXTS)
+    ]
+    limits = {"prompt_chars": 200_000, "failed_share": 0.1}
+    carry = ["tag", "x_file_name"]
+    result = planned(folder, str(folder / "out"), rows, format=layout, limits=limits, carry=carry)
+    fill(result, {len(TEXTS) - 1: not_ok(0)})
+    aggregate(result.uri)
+    return Path(result.uri)
+
+
+def test_hugging_face_datasets_knows_the_images_for_images(parts: Dataset) -> None:
+    assert parts.features["image"] == datasets.Image()
+    assert parts.features["seed"].dtype == "int64"
+    assert parts.num_rows == IMAGES
+
+
+def test_hugging_face_datasets_decodes_the_pixels_that_were_drawn(parts: Dataset) -> None:
+    for row in parts:
         assert hash_pixels(np.asarray(row["image"])) == row["pixels_sha256"]
-    assert sorted(loaded["id"]) == sorted(IDS)
+    assert sorted(parts["id"]) == sorted(IDS)
 
 
 def test_hugging_face_datasets_streams_the_images(run: Path) -> None:
-    streamed = datasets.load_dataset(
+    stream = datasets.load_dataset(
         "parquet", data_files=str(run / "images" / "*.parquet"), split="train", streaming=True
     )
-    first = next(iter(streamed))
+    first = next(iter(stream))
     assert (first["image"].size, first["image"].mode, first["id"]) == ((16, 16), "RGB", "row-0")
 
 
+@pytest.mark.parametrize("layout", FORMATS)
+def test_hugging_face_datasets_loads_the_folder_as_its_card_says(
+    runs: dict[str, Path], layout: str, tmp_path: Path
+) -> None:
+    dataset: Dataset = datasets.load_dataset(
+        str(runs[layout]), split="train", cache_dir=str(tmp_path)
+    )
+    rows = [
+        row["json"] | {"image": row["png"]} if layout == "webdataset" else row for row in dataset
+    ]
+    # Folders of files come in the order in which the disk lists them.
+    ok_rows = [row for row in rows if row["status"] == "ok"]
+    ok_rows.sort(key=lambda row: OK_TEXTS.index(row["prompt"]))
+    assert [row["prompt"] for row in ok_rows] == OK_TEXTS
+    assert [row["tag"] for row in ok_rows] == [None] * UNTAGGED + OK_TEXTS[UNTAGGED:]
+    for row in ok_rows:
+        assert hash_pixels(np.asarray(row["image"])) == row["pixels_sha256"]
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+def test_hugging_face_datasets_streams_the_folder(runs: dict[str, Path], layout: str) -> None:
+    first = next(iter(datasets.load_dataset(str(runs[layout]), split="train", streaming=True)))
+    assert first["png" if layout == "webdataset" else "image"].size == (16, 16)
+
+
+def test_webdataset_gives_image_text_and_settings(runs: dict[str, Path]) -> None:
+    tars = sorted(map(str, (runs["webdataset"] / "images").glob("*.tar")))
+    with warnings.catch_warnings():
+        # WebDataset leaves files to be closed by the garbage collector.
+        warnings.simplefilter("ignore", ResourceWarning)
+        samples = list(webdataset.WebDataset(tars, shardshuffle=False).decode("rgb8"))
+        gc.collect()
+    assert [sample["txt"] for sample in samples] == OK_TEXTS
+    assert [sample["json"]["prompt"] for sample in samples] == OK_TEXTS
+    for sample in samples:
+        assert sample["__key__"] == sample["json"]["image_id"]
+        assert hash_pixels(sample["png"]) == sample["json"]["pixels_sha256"]
+
+
+def test_every_file_has_a_sidecar_with_its_prompt(runs: dict[str, Path]) -> None:
+    folder = runs["files"] / "images"
+    sidecars = [json.loads(path.read_text()) for path in sorted(folder.glob("*/*.json"))]
+    assert [sidecar["prompt"] for sidecar in sidecars] == TEXTS
+    images = sorted(folder.glob("*/*.png"))
+    for path, sidecar in zip(images, sidecars[:-1], strict=True):
+        with Image.open(io.BytesIO(path.read_bytes())) as image:
+            assert hash_pixels(np.asarray(image)) == sidecar["pixels_sha256"]
+
+
 def test_duckdb_joins_manifest_and_images(run: Path) -> None:
-    found = duckdb.execute(f"""
-        SELECT manifest.id, manifest.sha256, image.bytes AS content, octet_length(image.bytes) = manifest.size AS fits
-        FROM '{run}/manifest/*.parquet' AS manifest JOIN '{run}/images/*.parquet' AS parts USING (image_id)
-        WHERE manifest.status = 'ok' ORDER BY CAST(manifest.id[5:] AS INTEGER)""").fetchall()
-    assert [row[0] for row in found] == IDS
-    for _, sha256, content, fits in found:
-        assert fits
+    rows = duckdb.execute(f"""
+        SELECT manifest.id, manifest.sha256, image.bytes, manifest.size
+        FROM '{run}/manifest/*.parquet' AS manifest
+        JOIN '{run}/images/*.parquet' AS parts USING (image_id)
+        WHERE manifest.status = 'ok'
+        ORDER BY CAST(manifest.id[5:] AS INTEGER)""").fetchall()
+    assert [row[0] for row in rows] == IDS
+    for _, sha256, content, size in rows:
+        assert len(content) == size
         assert hashlib.sha256(content).hexdigest() == sha256
 
 
 def test_duckdb_reads_metadata_by_group(run: Path) -> None:
-    found = duckdb.execute(
+    rows = duckdb.execute(
         f"SELECT status, count(*), min(width) FROM '{run}/manifest/*.parquet' GROUP BY status"
     ).fetchall()
-    assert found == [("ok", IMAGES, 16)]
+    assert rows == [("ok", IMAGES, 16)]
+
+
+@pytest.mark.parametrize("layout", FORMATS[1:])
+def test_duckdb_reads_the_indexes(runs: dict[str, Path], layout: str) -> None:
+    rows = duckdb.execute(
+        f"SELECT prompt, status FROM '{runs[layout]}/index/*.parquet' ORDER BY row"
+    ).fetchall()
+    assert rows == [*((text, "ok") for text in OK_TEXTS), (TEXTS[-1], "failed")]
+
+
+def test_duckdb_joins_files_and_manifest(runs: dict[str, Path]) -> None:
+    folder = runs["files"]
+    rows = duckdb.execute(f"""
+        SELECT prompt, sha256(content) = manifest.sha256
+        FROM '{folder}/manifest/*.parquet' AS manifest
+        JOIN read_blob('{folder}/images/*/*.png') AS files ON ends_with(files.filename, part)
+        ORDER BY row""").fetchall()
+    assert rows == [(text, True) for text in OK_TEXTS]
 
 
 def test_polars_reads_manifest_and_images(run: Path) -> None:
@@ -84,6 +185,18 @@ def test_polars_reads_manifest_and_images(run: Path) -> None:
     joined = manifest.join(images, on="image_id", maintain_order="left").unnest("image")
     assert joined["id"].to_list() == IDS
     for content, sha256 in joined.select("bytes", "sha256").iter_rows():
+        assert hashlib.sha256(content).hexdigest() == sha256
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+def test_polars_reads_the_manifest_and_any_reader_the_range_that_it_names(
+    runs: dict[str, Path], layout: str
+) -> None:
+    manifest = pl.read_parquet(runs[layout] / "manifest" / "*.parquet")
+    assert manifest["prompt"].to_list() == TEXTS
+    locations = manifest.select("part", "offset", "size", "sha256").head(-1)
+    for part, offset, size, sha256 in locations.iter_rows():
+        content = (runs[layout] / part).read_bytes()[offset : offset + size]
         assert hashlib.sha256(content).hexdigest() == sha256
 
 
@@ -104,3 +217,9 @@ def test_an_image_is_a_ranged_read_without_any_parquet_reader(run: Path) -> None
         assert hashlib.sha256(content).hexdigest() == row["sha256"]
         with Image.open(io.BytesIO(content)) as image:
             assert image.format == "PNG"
+
+
+@pytest.mark.parametrize("layout", FORMATS)
+def test_no_name_holds_user_text(runs: dict[str, Path], layout: str) -> None:
+    names = {str(path.relative_to(runs[layout])) for path in runs[layout].rglob("*")}
+    assert all(name.isascii() and "passwd" not in name and " " not in name for name in names)

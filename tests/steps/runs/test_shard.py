@@ -1,3 +1,6 @@
+"""A shard: its parts in order, and those that are missing."""
+
+from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,7 +10,8 @@ from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import shard_key
-from imagekiln.steps.runs.parts import Part, commit_part, part_to_parquet
+from imagekiln.steps.runs.parquet_format import part_to_parquet
+from imagekiln.steps.runs.parts import Part, commit_part
 from imagekiln.steps.runs.shard import count_images, missing_parts, read_shard
 from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.storage import open_store
@@ -27,59 +31,63 @@ def planned(tmp_path: Path, output: str) -> PlanResult:
 
 def make(store: Store, part: Part) -> None:
     """Commit a part whose images all failed: only its names matter here."""
-    failed = [EncodedImage(place, "failed", "not drawn") for place in range(part.rows.num_rows)]
+    failed = [EncodedImage(index, "failed", "not drawn") for index in range(part.rows.num_rows)]
     commit_part(store, part.key, part.rows, part_to_parquet(part.rows, failed))
+
+
+def missing_keys(store: Store, parts: Sequence[Part]) -> list[str]:
+    return [part.key for part in missing_parts(store, parts)]
 
 
 def test_parts_of_all_shards_are_the_planned_images_in_order(
     tmp_path: Path, store_uri: str
 ) -> None:
-    there = planned(tmp_path, store_uri)
-    store = open_store(there.uri)
-    read = [read_shard(store, there.plan, number) for number in range(len(there.plan.shards))]
-    assert [[part.rows.num_rows for part in each] for each in read] == [[4, 4], [4, 4], [4, 2]]
-    assert [part.key for part in read[1]] == [
+    result = planned(tmp_path, store_uri)
+    store = open_store(result.uri)
+    shards = [read_shard(store, result.plan, number) for number in range(3)]
+    assert len(result.plan.shards) == 3
+    assert [[part.rows.num_rows for part in parts] for parts in shards] == [[4, 4], [4, 4], [4, 2]]
+    assert [part.key for part in shards[1]] == [
         "images/00001-0000.parquet",
         "images/00001-0001.parquet",
     ]
-    assert pa.concat_tables([part.rows for each in read for part in each]) == jobs.image_rows(there)
-    assert [count_images(each) for each in read] == [8, 8, 6]
+    rows = pa.concat_tables([part.rows for parts in shards for part in parts])
+    assert rows == jobs.image_rows(result)
+    assert [count_images(parts) for parts in shards] == [8, 8, 6]
 
 
 @pytest.mark.parametrize("number", [-1, 3, 10**6])
 def test_shard_that_the_plan_does_not_have_is_bad_input(tmp_path: Path, number: int) -> None:
-    there = planned(tmp_path, str(tmp_path / "out"))
+    result = planned(tmp_path, str(tmp_path / "out"))
     with pytest.raises(BadInput, match=f"has shards 0 to 2, not {number}"):
-        read_shard(open_store(there.uri), there.plan, number)
+        read_shard(open_store(result.uri), result.plan, number)
 
 
 def test_shard_that_changed_since_planning_is_refused(tmp_path: Path) -> None:
-    there = planned(tmp_path, str(tmp_path / "out"))
-    store = open_store(there.uri)
+    result = planned(tmp_path, str(tmp_path / "out"))
+    store = open_store(result.uri)
     store.replace(shard_key(1), store.read(shard_key(0)))
     with pytest.raises(BadInput, match=r"shards/00001\.parquet: is not what was planned"):
-        read_shard(store, there.plan, 1)
+        read_shard(store, result.plan, 1)
 
 
 def test_missing_parts_are_found_wherever_the_gaps_are(tmp_path: Path, store_uri: str) -> None:
-    there = planned(tmp_path, store_uri)
-    store = open_store(there.uri)
-    wanted = [part for number in range(3) for part in read_shard(store, there.plan, number)]
-    assert [part.key for part in missing_parts(store, wanted)] == [part.key for part in wanted]
-    for place in (5, 0, 3):
-        make(store, wanted[place])
-    assert [part.key for part in missing_parts(store, wanted)] == [
-        wanted[place].key for place in (1, 2, 4)
-    ]
-    for place in (1, 2, 4):
-        make(store, wanted[place])
-    assert missing_parts(store, wanted) == []
+    result = planned(tmp_path, store_uri)
+    store = open_store(result.uri)
+    parts = [part for number in range(3) for part in read_shard(store, result.plan, number)]
+    assert missing_keys(store, parts) == [part.key for part in parts]
+    for number in (5, 0, 3):
+        make(store, parts[number])
+    assert missing_keys(store, parts) == [parts[number].key for number in (1, 2, 4)]
+    for number in (1, 2, 4):
+        make(store, parts[number])
+    assert missing_parts(store, parts) == []
 
 
 def test_part_with_images_of_another_plan_is_refused(tmp_path: Path, store_uri: str) -> None:
-    there = planned(tmp_path, store_uri)
-    store = open_store(there.uri)
-    first, second = read_shard(store, there.plan, 0)
+    result = planned(tmp_path, store_uri)
+    store = open_store(result.uri)
+    first, second = read_shard(store, result.plan, 0)
     make(store, Part(first.key, second.rows))
     with pytest.raises(
         BadInput, match=r"images/00000-0000\.parquet: holds the images of another plan"
@@ -88,12 +96,12 @@ def test_part_with_images_of_another_plan_is_refused(tmp_path: Path, store_uri: 
 
 
 def test_damaged_part_is_refused(tmp_path: Path, store_uri: str) -> None:
-    there = planned(tmp_path, store_uri)
-    store = open_store(there.uri)
-    wanted = read_shard(store, there.plan, 0)
-    store.create(wanted[0].key, to_parquet(wanted[0].rows)[:-100])
+    result = planned(tmp_path, store_uri)
+    store = open_store(result.uri)
+    parts = read_shard(store, result.plan, 0)
+    store.create(parts[0].key, to_parquet(parts[0].rows)[:-100])
     with pytest.raises(BadInput, match=r"images/00000-0000\.parquet: is damaged"):
-        missing_parts(store, wanted)
+        missing_parts(store, parts)
 
 
 def test_part_whose_commit_was_never_answered_counts_as_made(
@@ -101,12 +109,12 @@ def test_part_whose_commit_was_never_answered_counts_as_made(
 ) -> None:
     with stub_s3() as stub:
         log_in(S3Server(stub.endpoint), monkeypatch)
-        there = planned(tmp_path, "s3://bucket/out")
-        store = open_store(there.uri)
-        wanted = read_shard(store, there.plan, 0)
+        result = planned(tmp_path, "s3://bucket/out")
+        store = open_store(result.uri)
+        parts = read_shard(store, result.plan, 0)
         stub.faults.append("lost")
-        make(store, wanted[0])
-        assert [part.key for part in missing_parts(store, wanted)] == [wanted[1].key]
+        make(store, parts[0])
+        assert missing_keys(store, parts) == [parts[1].key]
 
 
 def test_part_whose_reading_fails_is_not_called_damaged(
@@ -114,12 +122,11 @@ def test_part_whose_reading_fails_is_not_called_damaged(
 ) -> None:
     with stub_s3() as stub:
         log_in(S3Server(stub.endpoint), monkeypatch)
-        there = planned(tmp_path, "s3://bucket/out")
-        store = open_store(there.uri)
-        part, _ = read_shard(store, there.plan, 0)
+        result = planned(tmp_path, "s3://bucket/out")
+        store = open_store(result.uri)
+        part, _ = read_shard(store, result.plan, 0)
         make(store, part)
-        stub.faults.extend(
-            ["none", "none", EXPIRED]
-        )  # it is there, and so long; what it holds cannot be read
+        # Its existence and its size are answered, and reading it is refused.
+        stub.faults.extend(["none", "none", EXPIRED])
         with pytest.raises(TryAgain, match="the credentials have expired"):
             missing_parts(store, [part])

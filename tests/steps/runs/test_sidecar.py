@@ -1,4 +1,4 @@
-"""What stands beside an image as JSON, whatever types a row carries."""
+"""The JSON sidecar of an image, whatever types a row carries."""
 
 import datetime
 import json
@@ -17,7 +17,7 @@ def line(value: object, kind: pa.DataType) -> object:
 
 
 @pytest.mark.parametrize(
-    ("value", "kind", "wanted"),
+    ("value", "kind", "expected"),
     [
         (None, pa.string(), None),
         (2**63, pa.uint64(), 2**63),
@@ -36,9 +36,9 @@ def line(value: object, kind: pa.DataType) -> object:
     ids=str,
 )
 def test_value_of_any_type_that_can_be_carried_is_json(
-    value: object, kind: pa.DataType, wanted: object
+    value: object, kind: pa.DataType, expected: object
 ) -> None:
-    assert line(value, kind) == wanted
+    assert line(value, kind) == expected
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -47,5 +47,5 @@ def test_text_comes_back_as_it_was(text: str) -> None:
 
 
 def test_image_is_one_line_in_the_order_of_the_columns() -> None:
-    found = list(sidecar_lines(pa.table({"b": ["two\nlines", "x"], "a": [1, 2]})))
-    assert found == [b'{"b": "two\\nlines", "a": 1}\n', b'{"b": "x", "a": 2}\n']
+    lines = list(sidecar_lines(pa.table({"b": ["two\nlines", "x"], "a": [1, 2]})))
+    assert lines == [b'{"b": "two\\nlines", "a": 1}\n', b'{"b": "x", "a": 2}\n']

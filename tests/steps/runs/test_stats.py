@@ -1,9 +1,8 @@
-"""What a shard took."""
+"""The statistics of a shard, over all attempts at it."""
 
 import json
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -18,18 +17,12 @@ from imagekiln.steps.runs.stats import (
     time_stage,
 )
 from imagekiln.steps.runtime.prefetch import QueueWaits
-from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 
-def _attempt(images: int = 4, batch: int = 8) -> ShardStats:
+def attempt(images: int = 4, batch: int = 8) -> ShardStats:
     seconds = StageSeconds(total=2.0, load=0.5, denoise=1.0, encode=0.25, write=0.125)
     return ShardStats(3, 1, images, 1, batch, "cpu", seconds, {"torch": "2"})
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return open_store(str(tmp_path / "run"))
 
 
 def test_a_stage_s_time_is_added_up_however_the_block_ends() -> None:
@@ -48,22 +41,22 @@ def test_a_stage_s_time_is_added_up_however_the_block_ends() -> None:
     assert seconds.denoise == 0
 
 
-def test_what_is_recorded_comes_back(store: Store) -> None:
-    record_stats(store, _attempt())
-    assert load_stats(store, 3) == _attempt()
+def test_recorded_statistics_read_back(store: Store) -> None:
+    record_stats(store, attempt())
+    assert load_stats(store, 3) == attempt()
 
 
-def test_a_shard_that_told_nothing_has_no_statistics(store: Store) -> None:
+def test_a_shard_without_a_record_has_no_statistics(store: Store) -> None:
     assert load_stats(store, 3) is None
 
 
 def test_attempts_add_up_and_the_last_batch_size_stands(store: Store) -> None:
-    for attempt in (_attempt(4, 8), _attempt(2, 4), _attempt(1, 4)):
-        record_stats(store, attempt)
-    found = load_stats(store, 3)
-    assert found is not None
-    assert (found.attempts, found.images, found.parts, found.max_batch_size) == (3, 7, 3, 4)
-    assert found.seconds == StageSeconds(total=6.0, load=1.5, denoise=3.0, encode=0.75, write=0.375)
+    for images, batch in ((4, 8), (2, 4), (1, 4)):
+        record_stats(store, attempt(images, batch))
+    stats = load_stats(store, 3)
+    assert stats is not None
+    assert (stats.attempts, stats.images, stats.parts, stats.max_batch_size) == (3, 7, 3, 4)
+    assert stats.seconds == StageSeconds(total=6.0, load=1.5, denoise=3.0, encode=0.75, write=0.375)
 
 
 def test_what_the_device_did_is_added_up_over_attempts(store: Store) -> None:
@@ -72,40 +65,41 @@ def test_what_the_device_did_is_added_up_over_attempts(store: Store) -> None:
     last = ShardStats(3, 1, 4, 1, 8, "L4", StageSeconds(total=3.0, load=1.0), {}, 0.9, 7)
     record_stats(store, first)
     record_stats(store, last)
-    found = load_stats(store, 3)
-    assert found is not None
-    assert found.busy_share == pytest.approx((0.5 * 6 + 0.9 * 2) / 8)
-    assert found.peak_memory == 9
+    stats = load_stats(store, 3)
+    assert stats is not None
+    assert stats.busy_share == pytest.approx((0.5 * 6 + 0.9 * 2) / 8)
+    assert stats.peak_memory == 9
 
 
-def test_what_an_attempt_does_not_know_of_the_device_is_not_made_up(store: Store) -> None:
-    record_stats(store, _attempt())
-    record_stats(store, replace(_attempt(), busy_share=0.5, peak_memory=7))
-    found = load_stats(store, 3)
-    assert found is not None
-    assert (found.busy_share, found.peak_memory) == (0.5, 7)
+def test_an_attempt_that_knows_nothing_of_the_device_changes_no_share(store: Store) -> None:
+    record_stats(store, attempt())
+    record_stats(store, replace(attempt(), busy_share=0.5, peak_memory=7))
+    stats = load_stats(store, 3)
+    assert stats is not None
+    assert (stats.busy_share, stats.peak_memory) == (0.5, 7)
 
 
 def test_statistics_of_an_older_version_load(store: Store) -> None:
-    new = {"compile", "text", "decode", "copy", "busy", "peak_memory"}
-    told = STATS_TYPE_ADAPTER.dump_python(_attempt())
-    told["seconds"] = {name: value for name, value in told["seconds"].items() if name not in new}
-    content = json.dumps({name: value for name, value in told.items() if name not in new})
+    added = {"compile", "text", "decode", "copy", "busy_share", "peak_memory"}
+    values = STATS_TYPE_ADAPTER.dump_python(attempt())
+    seconds = {name: value for name, value in values["seconds"].items() if name not in added}
+    values = {name: value for name, value in values.items() if name not in added}
+    content = json.dumps({**values, "seconds": seconds})
     store.replace(stats_key(3), content.encode())
-    assert load_stats(store, 3) == _attempt()
+    assert load_stats(store, 3) == attempt()
 
 
 def test_statistics_lie_where_the_plan_says(store: Store) -> None:
-    record_stats(store, _attempt())
+    record_stats(store, attempt())
     assert store.exists(stats_key(3))
 
 
 def test_images_per_second_counts_the_loading() -> None:
-    assert _attempt().images_per_second == 2.0
+    assert attempt().images_per_second == 2.0
     assert ShardStats(0, 1, 0, 0, 8, "cpu", StageSeconds()).images_per_second == 0.0
 
 
-def test_waits_are_told_by_who_waited() -> None:
+def test_waits_count_for_the_stage_that_waited() -> None:
     seconds = StageSeconds(denoise_waits=1.0)
     add_queue_waits(
         seconds,

@@ -361,7 +361,7 @@ def test_output_that_is_damaged() -> None:
     assert CliRunner().invoke(main, ["plan", _job(PROMPTS, run_id="mine")]).exit_code == 0
     Path("out/mine/plan.json").write_bytes(b"{}")
     assert _refused("plan", _job(run_id="mine")).startswith(
-        "out/mine/plan.json: is no plan that can be read ("
+        "out/mine/plan.json: is not a readable plan ("
     )
 
 

@@ -8,7 +8,7 @@ import pytest
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import REPORT_KEY, SUMMARY_KEY, stats_key
-from imagekiln.steps.runs.parts import part_to_parquet
+from imagekiln.steps.runs.parquet_format import part_to_parquet
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store

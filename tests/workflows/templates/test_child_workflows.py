@@ -1,4 +1,4 @@
-"""Further workflows, for shards beyond what one holds."""
+"""Child workflows, for shards beyond what one holds."""
 
 import json
 import re

@@ -26,8 +26,8 @@ def test_midnight_belongs_to_the_day_it_begins() -> None:
 
 
 def test_clocks_that_change_move_the_moment() -> None:
-    found = moments("30 4 * * *", "Europe/Berlin", date(2026, 10, 24), date(2026, 10, 25))
-    assert found == ["2026-10-24T02:30:00+00:00", "2026-10-25T03:30:00+00:00"]
+    both_days = moments("30 4 * * *", "Europe/Berlin", date(2026, 10, 24), date(2026, 10, 25))
+    assert both_days == ["2026-10-24T02:30:00+00:00", "2026-10-25T03:30:00+00:00"]
 
 
 # Argo takes the last six without a word, and never fires them.

@@ -7,9 +7,13 @@ from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.device import (
     choose_device,
     describe_device,
+    device_memory,
     free_memory,
     is_device_lost,
     is_out_of_memory,
+    peak_bytes,
+    reset_peak,
+    synchronized_time,
 )
 
 THERE = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
@@ -68,3 +72,15 @@ def test_an_error_of_the_device_itself_loses_it() -> None:
 def test_freeing_memory_works_on_every_device() -> None:
     free_memory()
     assert torch.empty(1).device.type == "cpu"
+
+
+CPU = torch.device("cpu")
+
+
+def test_the_clock_goes_on() -> None:
+    assert synchronized_time(CPU) <= synchronized_time(CPU)
+
+
+def test_a_device_that_shares_the_machines_memory_tells_of_none() -> None:
+    reset_peak(CPU)
+    assert (device_memory(CPU), peak_bytes(CPU)) == (None, None)

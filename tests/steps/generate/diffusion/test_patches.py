@@ -1,4 +1,4 @@
-"""The private parts of torch, diffusers and peft that the product depends on are still as it expects."""
+"""The private parts of torch, diffusers and peft in use are still as the product expects."""
 
 import inspect
 import re
@@ -11,11 +11,12 @@ from peft.tuners.tuners_utils import BaseTunerLayer
 
 from imagekiln.steps.generate.diffusion import patches
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
+from imagekiln.steps.generate.diffusion.patches import per_image_control_noise
 from imagekiln.steps.job.adapters import LoraSettings
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.families import FAMILIES
 from imagekiln.steps.models.lora_files import load_lora_facts
-from tests import loras, models
+from tests import adapters, loras, models
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
@@ -60,21 +61,51 @@ def test_each_compilation_is_reported_at_its_start_and_its_end() -> None:
 def test_a_compiled_module_runs_its_own_code_again_and_then_what_was_compiled() -> None:
     torch.compiler.reset()
     module, compiled = Doubled(), list[object]()
-    assert patches.compiled_call(module) is None
 
     def backend(graph: torch.fx.GraphModule, _inputs: object) -> object:
         compiled.append(graph)
         return graph.forward
 
     module.compile(backend=backend)
-    call = patches.compiled_call(module)
-    assert call is not None
+    call = patches.with_float_timesteps(module)
     patches.set_compiled_call(module, None)
     module(torch.zeros(2))
     assert compiled == []
     patches.set_compiled_call(module, call)
     module(torch.zeros(2))
     assert len(compiled) == 1
+
+
+@pytest.mark.parametrize("as_keyword", [False, True])
+def test_a_compiled_denoiser_gets_integer_timesteps_as_float32(as_keyword: bool) -> None:
+    class Denoiser(torch.nn.Module):
+        def forward(self, sample: torch.Tensor, timestep: torch.Tensor) -> list[torch.Tensor]:
+            return [sample, timestep]
+
+    module = Denoiser()
+    module.compile(backend="eager")
+    call = patches.with_float_timesteps(module)
+    index, timestep = torch.tensor(3), torch.tensor(981)
+    sample, received = call(index, timestep=timestep) if as_keyword else call(index, timestep)
+    assert sample.dtype == torch.int64
+    assert (received.dtype, received.item()) == (torch.float32, 981)
+
+
+@pytest.mark.parametrize("network", ["UNet2DConditionModel", "ControlNetModel"])
+def test_denoisers_take_timesteps_by_the_same_name(network: str) -> None:
+    assert "timestep" in inspect.signature(getattr(diffusers, network).forward).parameters
+
+
+@pytest.mark.parametrize("kind", ["sd", "sdxl"])
+def test_integer_timesteps_and_float32_give_the_same_bytes(kind: models.Kind) -> None:
+    unet = models.pipe(kind).unet
+    sample = torch.randn(1, 4, 8, 8, generator=torch.Generator().manual_seed(7))
+    for timestep in (0, 1, 501, 981):
+        embedded = [
+            unet.get_time_embed(sample, torch.tensor(timestep, dtype=dtype))
+            for dtype in (torch.int64, torch.float32)
+        ]
+        assert torch.equal(*embedded)
 
 
 def test_only_what_is_compiled_in_the_block_is_saved() -> None:
@@ -171,3 +202,45 @@ def test_private_names_of_libraries_appear_in_this_module_alone() -> None:
     assert modules == {"patches.py"}
     text = "".join(path.read_text() for path in folder.glob("*.py") if path.name != "patches.py")
     assert not re.search(r"^ *(from|import) torch\S*\._", text, re.MULTILINE)
+
+
+def _generators(*seeds: int) -> list[torch.Generator]:
+    return [torch.Generator("cpu").manual_seed(seed) for seed in seeds]
+
+
+def _pipe() -> models.Untyped:
+    return diffusers.AutoPipelineForText2Image.from_pipe(
+        models.pipe("sd3"), controlnet=adapters.beside("sd3")
+    )
+
+
+@torch.no_grad()
+def _encoded(pipe: models.Untyped, pictures: torch.Tensor) -> torch.Tensor:
+    found: torch.Tensor = pipe.vae.encode(pictures).latent_dist.sample()
+    return found
+
+
+@pytest.mark.parametrize("halves", [1, 2])
+def test_a_picture_is_encoded_the_same_in_every_slot_with_guidance_and_without(halves: int) -> None:
+    pipe, pictures = _pipe(), torch.rand((2, 3, 16, 16), generator=torch.Generator().manual_seed(1))
+    with per_image_control_noise(pipe, _generators(3, 4)):
+        one = _encoded(pipe, pictures.repeat(halves, 1, 1, 1))
+    with per_image_control_noise(pipe, _generators(4, 3)):
+        other = _encoded(pipe, pictures.flip(0).repeat(halves, 1, 1, 1))
+    assert torch.equal(one.reshape(halves, 2, -1), other.reshape(halves, 2, -1).flip(1))
+    assert not torch.equal(one[0], one[1])
+
+
+def test_the_vae_encodes_as_before_after_a_block_that_failed() -> None:
+    pipe = _pipe()
+    before = pipe.vae.encode
+    with pytest.raises(KeyError), per_image_control_noise(pipe, _generators(1)):
+        raise KeyError
+    assert pipe.vae.encode == before
+
+
+def test_a_pipeline_that_encodes_by_generators_itself_is_left_as_it_is() -> None:
+    pipe = models.pipe("flux")
+    before = pipe.vae.encode
+    with per_image_control_noise(pipe, _generators(1)):
+        assert pipe.vae.encode == before

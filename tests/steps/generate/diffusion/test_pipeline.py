@@ -193,13 +193,13 @@ def test_code_in_a_model_s_folder_is_never_run(where: str, tmp_path: Path) -> No
 
 def test_default_is_the_scheduler_that_the_model_came_with() -> None:
     pipe = models.pipe("sd")
-    assert make_scheduler(pipe, "default") is pipe.scheduler
+    assert make_scheduler(pipe.scheduler, "default") is pipe.scheduler
 
 
 @pytest.mark.parametrize("sampler", sorted(set(SCHEDULERS) - {"flow_euler"}))
 def test_a_sampler_is_a_scheduler_of_its_own_with_the_model_s_configuration(sampler: str) -> None:
     pipe = models.pipe("sd")
-    found = make_scheduler(pipe, sampler)
+    found = make_scheduler(pipe.scheduler, sampler)
     spec = SCHEDULERS[sampler]
     assert type(found).__name__ == spec.class_name
     assert found is not pipe.scheduler
@@ -227,11 +227,11 @@ def test_a_sampler_that_does_not_fit_the_model_says_so(
     kind: models.Kind, sampler: str, sentence: str
 ) -> None:
     with pytest.raises(ValueError, match=sentence):
-        make_scheduler(models.pipe(kind), sampler)
+        make_scheduler(models.pipe(kind).scheduler, sampler)
 
 
 def test_a_flow_model_takes_the_flow_sampler() -> None:
-    found = make_scheduler(models.pipe("sd3"), "flow_euler")
+    found = make_scheduler(models.pipe("sd3").scheduler, "flow_euler")
     assert isinstance(found, diffusers.FlowMatchEulerDiscreteScheduler)
 
 

@@ -1,4 +1,4 @@
-"""Pipelines of no known family: the same pixels as from diffusers' own call, one at a time, in a whole job."""
+"""Pipelines of no known family: the pixels of diffusers' own call, one image at a time."""
 
 import inspect
 from pathlib import Path

@@ -1,0 +1,222 @@
+"""The verdict on an aggregated run: finished, incomplete or failed, and what to do next.
+
+The exit code, the error on the terminal and the head of the report all follow from it.
+"""
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from imagekiln.steps.aggregate.acceptance import format_aggregate_command
+from imagekiln.steps.aggregate.summary import Summary
+from imagekiln.steps.errors import Incomplete
+from imagekiln.steps.job.gates import BLANK, SAFETY, GateSettings
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.runtime.figures import format_count, format_percent, pluralize
+from imagekiln.steps.runtime.sanitize import format_command
+
+GateStatus = Literal["any", "within", "exceeded", "accepted"]
+VerdictKind = Literal["finished", "incomplete", "failed"]
+GATE_OF_STATUS = {"blank": BLANK, "filtered": SAFETY}  # gates that set a status and not a mark
+MAX_IN_ERROR = 10  # parts, or causes of failure, in an error
+MAX_SHARD_COMMANDS = 3
+PART_SHARD = re.compile(r"(\d+)-\d+\D*$")  # in the key of a part
+
+
+@dataclass(frozen=True, slots=True)
+class GateResult:
+    """How many of a run's planned images a gate found.
+
+    `allowed_share` is None for a gate that only marks; `accepted` says that a person accepted
+    whatever the gate found.
+    """
+
+    gate: str
+    images: int
+    total: int
+    allowed_share: float | None
+    accepted: bool
+
+    @property
+    def share(self) -> float:
+        """The images found, as a share of all planned images."""
+        return self.images / self.total if self.total else 0.0
+
+    @property
+    def status(self) -> GateStatus:
+        """What the count means for the run."""
+        if self.allowed_share is None:
+            return "any"
+        if self.images <= self.allowed_share * self.total:
+            return "within"
+        return "accepted" if self.accepted else "exceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class RunVerdict:
+    """How a run ended: `headline` and `advice` are sentences, `commands` what to type next.
+
+    `error` says the same in one line, for an exception; it is None where the run is finished.
+    """
+
+    kind: VerdictKind
+    headline: str
+    advice: str
+    commands: tuple[str, ...]
+    error: str | None = None
+
+
+def gate_results(gates: GateSettings, summary: Summary) -> tuple[GateResult, ...]:
+    """What each gate found in a run."""
+    counts = dict(summary.marks)
+    for status, gate in GATE_OF_STATUS.items():
+        counts.setdefault(gate, summary.statuses.get(status, 0))
+    return tuple(
+        GateResult(name, counts.get(name, 0), summary.images, gate.share, name in summary.accepted)
+        for name, gate in gates.all_gates.items()
+    )
+
+
+def judge_run(summary: Summary, job: Job, uri: str) -> RunVerdict:
+    """The verdict on the run at `uri`."""
+    if summary.missing:
+        return _incomplete_verdict(summary, job, uri)
+    if summary.too_many_failed:
+        return _failed_verdict(summary, job, uri)
+    exceeded = _exceeded_gates(summary, job)
+    if exceeded:
+        return _exceeded_verdict(exceeded, summary, job, uri)
+    return _finished_verdict(summary, uri)
+
+
+def require_finished(verdict: RunVerdict) -> None:
+    """Raise Incomplete unless the run is finished."""
+    if verdict.error is not None:
+        raise Incomplete(verdict.error)
+
+
+def _finished_verdict(summary: Summary, uri: str) -> RunVerdict:
+    verify = format_command("verify", uri)
+    if not summary.images:
+        return RunVerdict(
+            "finished", "Finished: there was no image to make.", _explain_no_images(summary), ()
+        )
+
+    all_images = pluralize(summary.images, "image is", "images are")
+    if not summary.not_ok:
+        return RunVerdict(
+            "finished",
+            f"Finished: all {all_images} ok.",
+            "Nothing is left to do. To read everything back and check it by hash:",
+            (verify,),
+        )
+
+    commands = [verify]
+    purpose = "To check the stored images by hash"
+    if summary.not_ok > summary.statuses.get("filtered", 0):  # filtered images are not retried
+        commands.append(format_command("retry", uri))
+        purpose += ", or to generate the others again"
+    not_ok_share = format_percent(summary.not_ok / summary.images)
+    return RunVerdict(
+        "finished",
+        f"Finished: {format_count(summary.ok)} of {all_images} ok.",
+        f"{not_ok_share} are not, within the accepted {format_percent(summary.failed_share)}. "
+        f"{purpose}:",
+        tuple(commands),
+    )
+
+
+def _explain_no_images(summary: Summary) -> str:
+    if not summary.existing_images:
+        return "No row of the prompts was accepted."
+    images = pluralize(summary.existing_images, "image")
+    return f"Earlier runs have made {images} that the prompts ask for."
+
+
+def _incomplete_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:
+    shards = _shards_to_run(summary)
+    commands = [
+        format_command("generate", uri, f"--shard {shard}") for shard in shards[:MAX_SHARD_COMMANDS]
+    ]
+    commands.append(format_aggregate_command(uri, job, summary.failed_share, summary.accepted))
+
+    by_hand = "Or by hand, shard by shard"
+    unlisted_parts = summary.missing_parts_count > len(summary.missing_parts)
+    if len(shards) > MAX_SHARD_COMMANDS or unlisted_parts:
+        by_hand += ", of which these are the first"
+
+    listed = ", ".join(summary.missing_parts[:MAX_IN_ERROR])
+    if summary.missing_parts_count > MAX_IN_ERROR:
+        listed += f" and {summary.missing_parts_count - MAX_IN_ERROR} more"
+    images = pluralize(summary.images, "image")
+    return RunVerdict(
+        "incomplete",
+        f"Incomplete: {format_count(summary.missing)} of {images} are missing.",
+        "Run the job again, or its workflow: it generates what is missing and nothing else. "
+        f"{by_hand}:",
+        tuple(commands),
+        f"{uri}: {summary.missing} of {summary.images} images are missing: {listed}. "
+        "Run their shards again.",
+    )
+
+
+def _shards_to_run(summary: Summary) -> list[int]:
+    matches = (PART_SHARD.search(part) for part in summary.missing_parts)
+    return sorted({int(match[1]) for match in matches if match is not None})
+
+
+def _failed_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:
+    causes = "; ".join(
+        f"{cause.images} {cause.status} ({cause.error})"
+        for cause in summary.failures[:MAX_IN_ERROR]
+    )
+    retry = format_command("retry", uri)
+    accept = _accept_command(summary, job, uri)
+    not_ok_share = format_percent(summary.not_ok / summary.images)
+    all_images = pluralize(summary.images, "image is", "images are")
+    return RunVerdict(
+        "failed",
+        f"Too many images failed: {format_count(summary.not_ok)} of {all_images} not ok.",
+        f"That is {not_ok_share}; {format_percent(summary.failed_share)} are accepted. "
+        "See the causes below. Generate these images again, or accept the run as it is:",
+        (retry, accept),
+        f"{uri}: {summary.not_ok} of {summary.images} images are not ok: {causes}. "
+        f"To generate them again: {retry}. To accept them: {accept}",
+    )
+
+
+def _exceeded_verdict(
+    exceeded: list[GateResult], summary: Summary, job: Job, uri: str
+) -> RunVerdict:
+    allowed = "; ".join(
+        f"{result.gate} {format_percent(result.share)}, "
+        f"where {format_percent(result.allowed_share or 0)} are allowed"
+        for result in exceeded
+    )
+    counts = "; ".join(
+        f"{result.gate} found {result.images} of {result.total} "
+        f"(share {result.share:.3g}, allowed {result.allowed_share:g})"
+        for result in exceeded
+    )
+    accepted = (*summary.accepted, *(result.gate for result in exceeded))
+    accept = format_aggregate_command(uri, job, summary.failed_share, accepted)
+    return RunVerdict(
+        "failed",
+        f"{pluralize(len(exceeded), 'gate')} found too many images.",
+        f"{allowed}. See the images below. Change the job, or accept what was found:",
+        (accept,),
+        f"{uri}: gates found more images than the job allows: {counts}. See them in the report. "
+        f"To accept them: {accept}",
+    )
+
+
+def _exceeded_gates(summary: Summary, job: Job) -> list[GateResult]:
+    results = gate_results(job.gates, summary)
+    return [result for result in results if result.status == "exceeded"]
+
+
+def _accept_command(summary: Summary, job: Job, uri: str) -> str:
+    """The command that accepts everything in which a run is not as the job asks."""
+    failed_share = max(summary.failed_share, summary.share_to_accept)
+    exceeded = (result.gate for result in _exceeded_gates(summary, job))
+    return format_aggregate_command(uri, job, failed_share, (*summary.accepted, *exceeded))

@@ -1,0 +1,75 @@
+"""Whether what was written reads back as what was planned and drawn: the result of such checks."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.imaging.codecs import decode_image, hash_pixels
+from imagekiln.steps.runs.parts import ImageRecord
+
+MAX_LISTED_ERRORS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """How many images were checked, how many of them are ok and intact, and the bytes of those.
+
+    `errors` holds the first sentences about what is wrong, and `error_count` says how many there
+    are, so that memory stays flat for a run in which nothing is right.
+    """
+
+    images: int = 0
+    ok: int = 0
+    bytes: int = 0
+    errors: tuple[str, ...] = ()
+    error_count: int = 0
+
+    def __add__(self, other: "CheckResult") -> "CheckResult":
+        """The result of both checks."""
+        return CheckResult(
+            images=self.images + other.images,
+            ok=self.ok + other.ok,
+            bytes=self.bytes + other.bytes,
+            errors=(self.errors + other.errors)[:MAX_LISTED_ERRORS],
+            error_count=self.error_count + other.error_count,
+        )
+
+
+def check_failure(error: str | BadInput, images: int = 0) -> CheckResult:
+    """The result of a check of so many images that ended with this sentence."""
+    return CheckResult(images, errors=(str(error).rstrip("."),), error_count=1)
+
+
+def run_check(check: Callable[[], str | None]) -> CheckResult:
+    """The result of a check that returns a sentence or raises BadInput if something is wrong."""
+    try:
+        error = check()
+    except BadInput as bad_input:
+        return check_failure(bad_input)
+    return CheckResult() if error is None else check_failure(error)
+
+
+def check_image_bytes(
+    record: ImageRecord, content: bytes, where: str, *, lossless: bool
+) -> CheckResult:
+    """Compare the bytes of an image with its record.
+
+    `lossless` says that the encoding is: then the decoded pixels must be those that were drawn.
+    """
+    error = _image_error(record, content, lossless=lossless)
+    if error is not None:
+        return check_failure(f"{where}: image {record.image_id} {error}")
+    return CheckResult(ok=1, bytes=len(content))
+
+
+def _image_error(record: ImageRecord, content: bytes, *, lossless: bool) -> str | None:
+    if hashlib.sha256(content).hexdigest() != record.sha256:
+        return "has other bytes than were written"
+    try:
+        rgb = decode_image(content, (record.width, record.height))
+    except (OSError, ValueError) as error:
+        return f"does not decode ({error})"
+    if lossless and hash_pixels(rgb) != record.pixels_sha256:
+        return "has other pixels than were drawn"
+    return None

@@ -1,0 +1,42 @@
+"""Waiting for the workflows of tests, and for their pods."""
+
+from imagekiln.steps.job.job import Job
+from imagekiln.workflows.client.api import ArgoApi
+from imagekiln.workflows.client.client import apply, submit, wait
+from imagekiln.workflows.client.status import WorkflowStatus
+from tests.cluster import kube
+
+SECONDS = 900.0
+
+
+def wait_for_end(name: str, argo: ArgoApi) -> WorkflowStatus:
+    """A workflow's status once it has ended."""
+    return wait(name, kube.NAMESPACE, SECONDS, argo, every=1)
+
+
+def wait_for_success(name: str, argo: ArgoApi) -> str:
+    """The run of a workflow that has to succeed."""
+    status = wait_for_end(name, argo)
+    assert (status.phase, status.failures) == ("Succeeded", ())
+    assert status.run is not None
+    return status.run
+
+
+def submit_with_template(job: Job, argo: ArgoApi) -> str:
+    """The name of the workflow of a job, whose template is brought up to date first."""
+    apply(job, argo)
+    return submit(job, argo=argo).name
+
+
+def wait_for_pod(name: str, step: str, seconds: float = 300) -> kube.Object:
+    """A pod of this step, once it runs."""
+
+    def look() -> kube.Object | None:
+        running = (
+            pod
+            for pod in kube.pods(name, step)
+            if kube.get_field(pod, "status", "phase") == "Running"
+        )
+        return next(running, None)
+
+    return kube.wait_until(seconds, f"a pod of {name} that runs {step}", look)

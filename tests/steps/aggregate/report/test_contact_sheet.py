@@ -1,0 +1,199 @@
+"""The pictures of the contact sheet."""
+
+import hashlib
+import io
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+
+from imagekiln.steps.aggregate.reconcile import ReconciledShard
+from imagekiln.steps.aggregate.report.contact_sheet import (
+    MAX_SAMPLES,
+    MAX_SAMPLES_PER_GATE,
+    THUMBNAIL_SIDE,
+    ContactSheet,
+    Sample,
+    render_thumbnail,
+)
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.generate.encoder import encode_drawn_image
+from imagekiln.steps.imaging.codecs import encode_image
+from imagekiln.steps.job.output import Png
+from imagekiln.steps.runs.keys import part_key
+from imagekiln.steps.storage import open_store
+from tests.runs import encoded, picture
+from tests.steps.aggregate.test_reconcile import Reading
+
+
+def _name(number: int, place: int) -> str:
+    return hashlib.sha256(f"{number}-{place}".encode()).hexdigest()[:32]
+
+
+def _shard(
+    number: int, statuses: Sequence[str], width: int = 8, marks: Sequence[str] = ()
+) -> ReconciledShard:
+    places = range(len(statuses))
+    manifest = pa.table(
+        {
+            "image_id": [_name(number, place) for place in places],
+            "row": list(places),
+            "status": list(statuses),
+            "part": [part_key(number, 0)] * len(statuses),
+            "offset": list(places),
+            "size": [1] * len(statuses),
+            "prompt": [f"{number}-{place}" for place in places],
+            "seed": [0] * len(statuses),
+            "width": pa.array([width] * len(statuses), pa.int64()),
+            "height": pa.array([8] * len(statuses), pa.int64()),
+            "marks": pa.array([list(marks)] * len(statuses), pa.list_(pa.string())),
+            "marks_reason": pa.nulls(len(statuses), pa.string()),
+            "contrast": pa.array([0.5] * len(statuses), pa.float32()),
+            "saturation": pa.array([0.25] * len(statuses), pa.float32()),
+            "near_duplicate_of": pa.nulls(len(statuses), pa.string()),
+        }
+    )
+    return ReconciledShard(manifest, ())
+
+
+def _chosen(*shards: ReconciledShard) -> list[Sample]:
+    samples = ContactSheet()
+    for each in shards:
+        samples.add(each)
+    return samples.samples
+
+
+def _same(shards: int, statuses: Sequence[str]) -> list[Sample]:
+    return _chosen(*(_shard(number, statuses) for number in range(shards)))
+
+
+def test_a_sheet_is_filled_from_all_over_the_run() -> None:
+    numbers = [int(sample.part[7:12]) for sample in _same(1000, ["ok"] * 20)]
+    assert len(numbers) == MAX_SAMPLES
+    quarters = Counter(number // 250 for number in numbers)
+    assert all(12 <= quarters[quarter] <= 36 for quarter in range(4))  # 24 on average
+
+
+def test_a_shard_has_pictures_by_how_many_good_images_it_has() -> None:
+    shards = [_shard(number, ["ok"] * (900 if number else 100)) for number in range(2)]
+    each = Counter(sample.part for sample in _chosen(*shards))
+    assert 2 <= each[part_key(0, 0)] <= 20  # a tenth of 96 on average
+
+
+def test_the_order_of_shards_does_not_matter_and_samples_are_in_the_order_of_the_run() -> None:
+    shards = [_shard(number, ["ok"] * 50) for number in range(10)]
+    chosen = _chosen(*shards)
+    assert chosen == _chosen(*reversed(shards))
+    assert chosen == sorted(chosen, key=lambda sample: (sample.part, sample.offset))
+
+
+def test_a_rare_shape_is_sure_of_a_picture() -> None:
+    common, rare = (
+        [_shard(number, ["ok"] * 5000) for number in range(4)],
+        _shard(9, ["ok"] * 2, width=16),
+    )
+    chosen = _chosen(*common, rare)
+    assert [sample.width for sample in chosen].count(16) >= 1
+    assert len(chosen) == MAX_SAMPLES
+
+
+def test_shapes_without_number_leave_room_for_a_fair_choice() -> None:
+    many = [_shard(number, ["ok"], width=8 * number + 8) for number in range(1500)]
+    chosen = _chosen(*many, _shard(2000, ["ok"] * 5000))
+    assert [sample.part for sample in chosen].count(part_key(2000, 0)) > MAX_SAMPLES // 2
+
+
+def test_a_small_run_shows_each_image_once() -> None:
+    assert [sample.prompt for sample in _same(2, ["ok"] * 3)] == [
+        "0-0",
+        "0-1",
+        "0-2",
+        "1-0",
+        "1-1",
+        "1-2",
+    ]
+
+
+def test_only_images_that_are_ok_are_shown() -> None:
+    assert [
+        sample.prompt for sample in _same(1, ["failed", "ok", "missing", "filtered", "ok"])
+    ] == ["0-1", "0-4"]
+
+
+def test_a_shard_without_any_good_image_shows_none() -> None:
+    assert _same(2, ["failed"]) == []
+
+
+def test_each_gate_has_a_random_sample_of_the_ok_images_that_it_marked() -> None:
+    samples = ContactSheet(["dull", "loud", "quiet"])
+    samples.add(_shard(0, ["ok", "filtered"] * 50, marks=["dull"]))
+    samples.add(_shard(1, ["ok"] * 2, marks=["loud", "dull"]))
+    result = samples.samples_by_gate
+    assert {gate: len(each) for gate, each in result.items()} == {
+        "dull": MAX_SAMPLES_PER_GATE,
+        "loud": 2,
+    }
+    good = sorted(
+        [_name(0, place) for place in range(0, 100, 2)] + [_name(1, place) for place in range(2)]
+    )
+    assert [each.image_id for each in result["dull"]] == good[:MAX_SAMPLES_PER_GATE]
+
+
+def test_marks_set_after_all_shards_are_on_the_sheet_too() -> None:
+    samples = ContactSheet(["near"])
+    shard = _shard(0, ["ok"] * 4)
+    samples.add(shard)
+    samples.add_marked("near", _shard(0, ["ok"] * 4, marks=["near"]).manifest.slice(1, 1))
+    assert [each.marks for each in samples.samples] == [(), ("near",), (), ()]
+    assert [each.image_id for each in samples.samples_by_gate["near"]] == [_name(0, 1)]
+
+
+def _sample(size: int, width: int = 16, height: int = 16, offset: int = 0) -> Sample:
+    return Sample("0" * 32, 0, "part", offset, size, "a", 1, width, height)
+
+
+@pytest.mark.parametrize(("side", "expected_side"), [(16, 16), (600, THUMBNAIL_SIDE)])
+def test_a_thumbnail_is_a_small_jpeg_of_its_picture(
+    side: int, expected_side: int, tmp_path: Path
+) -> None:
+    image = encode_drawn_image(picture(1, side), Png())
+    assert image.content is not None
+    store = open_store(str(tmp_path))
+    store.create("part", b"before" + image.content + b"after")
+    content = render_thumbnail(store, _sample(len(image.content), side, side, offset=6))
+    with Image.open(io.BytesIO(content)) as small:
+        assert (small.format, small.size) == ("JPEG", (expected_side, expected_side))
+        mean = np.asarray(small).mean((0, 1))
+    assert np.abs(mean - np.asarray(picture(1, side).rgb).mean((0, 1))).max() < 4
+
+
+def test_a_wide_picture_keeps_its_shape(tmp_path: Path) -> None:
+    content = encode_image(np.zeros((100, 1000, 3), dtype=np.uint8), Png())
+    store = open_store(str(tmp_path))
+    store.create("part", content)
+    with Image.open(io.BytesIO(render_thumbnail(store, _sample(len(content), 1000, 100)))) as small:
+        assert small.size == (THUMBNAIL_SIDE, round(THUMBNAIL_SIDE / 10))
+
+
+def test_a_thumbnail_reads_its_image_and_nothing_else(tmp_path: Path) -> None:
+    content = encoded(1).content or b""
+    store = Reading(tmp_path)
+    store.create("part", b"x" * 1_000_000 + content + b"x" * 1_000_000)
+    render_thumbnail(store, _sample(len(content), offset=1_000_000))
+    assert store.bytes == len(content)
+
+
+def test_a_damaged_image_names_its_part(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path))
+    store.create("part", b"no image at all")
+    with pytest.raises(BadInput, match=r"part: is damaged \(.*\). Restore or delete it"):
+        render_thumbnail(store, _sample(15))
+
+
+def test_a_part_that_vanished_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(Missing, match="part: no such file"):
+        render_thumbnail(open_store(str(tmp_path)), _sample(15))

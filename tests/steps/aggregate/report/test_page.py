@@ -1,0 +1,408 @@
+"""The report: totals that are right, and untrusted text that stays text."""
+
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from imagekiln.steps.aggregate.counters import Bin, Distributions, Histogram
+from imagekiln.steps.aggregate.failures import FailureCause
+from imagekiln.steps.aggregate.report.page import (
+    ReportData,
+    plotted_charts,
+    render_report,
+    write_plots,
+)
+from imagekiln.steps.aggregate.report.plots import DARK_SCHEME, LIGHT_SCHEME, draw_plot
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.aggregate.summary import SUMMARY_ADAPTER, Summary
+from imagekiln.steps.aggregate.throughput import DeviceUsage, summarize_throughput
+from imagekiln.steps.errors import Incomplete
+from imagekiln.steps.imaging.measures import ImageMeasures
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.image import ImageQuality
+from imagekiln.steps.runs.keys import PLOT_NAMES, REPORT_KEY, SUMMARY_KEY, part_key
+from imagekiln.steps.runs.stats import ShardStats, StageSeconds
+from imagekiln.steps.runtime.figures import format_duration
+from imagekiln.steps.runtime.sanitize import sanitize_page_text as visible
+from imagekiln.steps.storage import open_store
+from tests.runs import PROMPTS, encoded, fill, finished, not_ok, planned
+
+HOSTILE = [
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "' onload='alert(1)",
+    "</title></figcaption><iframe src=//evil.example></iframe>",
+    "javascript:alert(1) data:text/html,<b>",
+    "{{ 7 * 7 }} {% include '/etc/passwd' %} <!--",
+    "a nul \x00 and \x1b[31mred\x1b[0m and \x9b31m and \x07",
+    "\u202eright to left\u202c &lt;b&gt; &amp;",
+    "two\nlines\tand a tab",
+]
+LINKS = ("src", "srcset", "href", "action", "data", "poster", "background")
+
+
+class Page(HTMLParser):
+    """What a browser makes of a page: its tags with their attributes, and its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.texts: list[str] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.texts.append(data.strip())
+
+    def named(self, tag: str) -> list[dict[str, str]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+    def after(self, text: str) -> str:
+        return self.texts[self.texts.index(text) + 1]
+
+
+def _html(planned_run: Path | str) -> str:
+    return open_store(str(planned_run)).read(REPORT_KEY).decode()
+
+
+@pytest.fixture(scope="module")
+def hostile(tmp_path_factory: pytest.TempPathFactory) -> PlanResult:
+    """An aggregated run whose prompts and errors want to be more than text."""
+    scratch = tmp_path_factory.mktemp("hostile")
+    rows = [{"prompt": prompt, "seed": place} for place, prompt in enumerate([*HOSTILE, *HOSTILE])]
+    planned_run = planned(
+        scratch, str(scratch / "out"), rows, shard={"images": 100}, limits={"failed_share": 1.0}
+    )
+    fill(
+        planned_run,
+        {place: not_ok(place, error=f"ValueError: {text}") for place, text in enumerate(HOSTILE)},
+    )
+    aggregate(planned_run.uri)
+    return planned_run
+
+
+def test_prompts_and_errors_are_shown_as_they_were_written(hostile: PlanResult) -> None:
+    page = Page(_html(hostile.uri))
+    captions = [text for text in page.texts if text in {visible(prompt) for prompt in HOSTILE}]
+    assert sorted(captions) == sorted(
+        2 * [visible(prompt) for prompt in HOSTILE]
+    )  # failed once, made once
+    assert {image["alt"] for image in page.named("img")} == {visible(prompt) for prompt in HOSTILE}
+    assert visible(f"ValueError: {HOSTILE[0]}") in page.texts
+
+
+def test_no_text_becomes_a_tag_or_an_attribute(hostile: PlanResult) -> None:
+    harmless, page = Page(_plain_html(hostile)), Page(_html(hostile.uri))
+    assert {tag for tag, _ in page.tags} <= {tag for tag, _ in harmless.tags}
+    assert {name for _, attributes in page.tags for name in attributes} <= {
+        name for _, attributes in harmless.tags for name in attributes
+    }
+    assert not [name for _, attributes in page.tags for name in attributes if name.startswith("on")]
+
+
+def _plain_html(hostile: PlanResult) -> str:
+    """The report of the same run, had its prompts and errors been harmless."""
+    scratch = Path(hostile.uri).parent.parent / "plain"
+    rows = [{"prompt": f"number {place}"} for place in range(2 * len(HOSTILE))]
+    planned_run = planned(
+        scratch, str(scratch / "out"), rows, shard={"images": 100}, limits={"failed_share": 1.0}
+    )
+    fill(planned_run, {place: not_ok(place) for place in range(len(HOSTILE))})
+    aggregate(planned_run.uri)
+    return _html(planned_run.uri)
+
+
+@pytest.mark.parametrize("word", ["<script", "<iframe", "<link", "@import", "url("])
+def test_the_page_brings_in_nothing_from_elsewhere(word: str, hostile: PlanResult) -> None:
+    assert word not in _html(hostile.uri).lower()
+
+
+def test_links_are_relative_to_files_that_are_there(hostile: PlanResult) -> None:
+    page = Page(_html(hostile.uri))
+    places = {attributes["id"] for _, attributes in page.tags if "id" in attributes}
+    result = [
+        (name, value) for _, each in page.tags for name, value in each.items() if name in LINKS
+    ]
+    within = [value for _, value in result if value.startswith("#")]
+    links = [value for _, value in result if not value.startswith("#")]
+    assert within
+    assert {value[1:] for value in within} <= places
+    assert len(links) == len(HOSTILE)
+    for link in links:
+        parts = urlsplit(link)
+        assert (parts.scheme, parts.netloc) == ("", "")
+        assert not link.startswith("/")
+        assert (Path(hostile.uri) / "report" / link).is_file()
+
+
+def test_every_picture_has_a_text_and_a_size(hostile: PlanResult) -> None:
+    for image in Page(_html(hostile.uri)).named("img"):
+        assert image["alt"].strip()
+        assert (image["width"], image["height"]) == ("16", "16")
+
+
+def test_no_control_character_is_in_the_page(hostile: PlanResult) -> None:
+    assert not [sign for sign in _html(hostile.uri) if ord(sign) < 32 and sign != "\n"]
+    assert not [sign for sign in _html(hostile.uri) if 0x7F <= ord(sign) < 0xA0]
+
+
+def _tiles(page: Page) -> dict[str, str]:
+    labels = [
+        "ok",
+        "failed",
+        "blank",
+        "missing",
+        "rows rejected",
+        "duplicates, generated once",
+        "prompts truncated",
+    ]
+    return {label: page.after(label) for label in labels if label in page.texts}
+
+
+def test_totals_are_those_of_the_summary(tmp_path: Path) -> None:
+    rows = [*PROMPTS[:10], {"prompt": "", "id": "empty"}, PROMPTS[3], {"prompt": "word " * 60}]
+    planned_run = planned(
+        tmp_path, str(tmp_path / "out"), rows, limits={"rejected_share": 1.0, "failed_share": 1.0}
+    )
+    fill(planned_run, {1: not_ok(1), 2: not_ok(2), 6: not_ok(6, "blank", "one colour")})
+    open_store(planned_run.uri).remove(part_key(1, 0))
+    with pytest.raises(Incomplete):
+        aggregate(planned_run.uri)
+    assert _tiles(Page(_html(planned_run.uri))) == {
+        "ok": "5",
+        "failed": "2",
+        "blank": "1",
+        "missing": "3",
+        "rows rejected": "1",
+        "duplicates, generated once": "1",
+        "prompts truncated": "1",
+    }
+
+
+def test_an_unfinished_run_names_what_is_missing(tmp_path: Path) -> None:
+    planned_run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4])
+    with pytest.raises(Incomplete):
+        aggregate(planned_run.uri)
+    page = Page(_html(planned_run.uri))
+    assert page.after("Missing").startswith("1 part is missing")
+    assert part_key(0, 0) in page.after("Missing")
+    assert page.named("img") == []
+
+
+def test_a_finished_run_shows_its_model_device_and_time_by_stage(tmp_path: Path) -> None:
+    store = finished(tmp_path / "run")
+    summary: Summary = SUMMARY_ADAPTER.validate_json(store.read(SUMMARY_KEY))
+    page = Page(_html(tmp_path / "run"))
+    assert page.texts.count(summary.run_id) == 2  # as title and as heading
+    assert any(text.endswith("float32, on cpu. PNG, lossless, in Parquet.") for text in page.texts)
+    assert page.after("encode and hash") == format_duration(summary.seconds.encode)
+    assert "Finished: all 20 images are ok." in page.texts
+
+
+def test_the_page_of_hostile_text_is_as_large_as_that_of_harmless_text(tmp_path: Path) -> None:
+    rows = [{"prompt": "<b>" * 300_000 + str(place)} for place in range(4)]
+    limits = {"failed_share": 1.0, "prompt_chars": 1_000_000}
+    planned_run = planned(tmp_path, str(tmp_path / "out"), rows, limits=limits)
+    fill(planned_run, {0: not_ok(0, error="x" * 1_000_000)})
+    aggregate(planned_run.uri)
+    assert len(_html(planned_run.uri)) < 40_000
+    assert "… and 899,501 more characters" in _html(planned_run.uri)
+
+
+def test_every_cause_has_a_few_images_as_examples(tmp_path: Path) -> None:
+    planned_run = planned(
+        tmp_path, str(tmp_path / "out"), PROMPTS[:8], limits={"failed_share": 1.0}
+    )
+    fill(planned_run, {place: not_ok(place) for place in range(5)})
+    summary = aggregate(planned_run.uri)
+    assert [each.row for each in summary.failures[0].examples] == [0, 1, 2]
+    page = Page(_html(planned_run.uri))
+    for example in summary.failures[0].examples:
+        place = page.texts.index(example.image_id)
+        assert page.texts[place - 2] == example.prompt
+        assert page.texts[place + 2] == example.part == part_key(0, 0)
+
+
+def test_headings_are_in_order_and_every_table_has_a_caption_and_headers(tmp_path: Path) -> None:
+    finished(tmp_path / "run")
+    page = Page(_html(tmp_path / "run"))
+    tags = [tag for tag, _ in page.tags]
+    levels = [int(tag[1]) for tag in tags if re.fullmatch("h[1-6]", tag)]
+    assert levels.count(1) == 1
+    assert all(after <= before + 1 for before, after in pairwise(levels))
+    assert {"header", "nav", "main", "footer"} <= set(tags)
+    assert tags.count("table") == tags.count("caption") == tags.count("thead")
+    assert all("scope" in header for header in page.named("th"))
+
+
+def _luminance(colour: str) -> float:
+    each = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (
+        sign / 12.92 if sign <= 0.04045 else ((sign + 0.055) / 1.055) ** 2.4 for sign in each
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _contrast(one: str, other: str) -> float:
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def test_text_stands_out_from_its_ground_in_both_schemes(tmp_path: Path) -> None:
+    finished(tmp_path / "run")
+    blocks = _html(tmp_path / "run").split(":root")[1:3]
+    schemes = [dict(re.findall(r"--(\w+): (#[0-9a-f]{6})", block)) for block in blocks]
+    for colours in schemes:
+        for text in ("ink", "quiet", "good", "bad", "warn"):
+            assert _contrast(colours[text], colours["card"]) >= 4.5
+            assert _contrast(colours[text], colours["ground"]) >= 4.5
+    assert schemes[0] != schemes[1]
+
+
+@pytest.fixture(scope="module")
+def large(hostile: PlanResult) -> tuple[ReportData, str]:
+    """What a run of ten million images in 2,000 shards tells of itself, and its page."""
+    summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(SUMMARY_KEY))
+    stats = [
+        ShardStats(number, 1, 5000, 79, 8, "H100", StageSeconds(3000.0 + 2 * number))
+        for number in range(2000)
+    ]
+    bins = Histogram(1, 64, tuple(Bin(2.0**place, 2.0 ** (place + 1), 10**6) for place in range(6)))
+    failures = tuple(
+        FailureCause("failed", f"cause {place}", 10_000 - place) for place in range(100)
+    )
+    sums = replace(
+        summary,
+        images=10_000_000,
+        statuses={"ok": 9_000_000, "failed": 1_000_000},
+        failures=failures,
+        throughput=summarize_throughput(2000, stats),
+        distributions=Distributions(bins, bins),
+        marks={"low_contrast": 53_000},
+        price_per_hour=2.5,
+        device_hours=1000.0,
+        seconds=StageSeconds(
+            total=3.6e6, load=1e5, denoise=3e6, decode=3e5, denoise_waits=1e5, encode=2e6, write=1e5
+        ),
+        usage=DeviceUsage(busy=0.95, peak_memory=31_400_000_000),
+    )
+    contents = ReportData(
+        "s3://bucket/a run", hostile.plan, sums, replace(sums, run_id="the-one-before"), []
+    )
+    return contents, render_report(contents)
+
+
+def test_ten_million_images_in_two_thousand_shards_are_a_short_page(
+    large: tuple[ReportData, str],
+) -> None:
+    page = Page(large[1])
+    assert len(large[1]) < 50_000
+    assert page.after("images planned") == "10,000,000"
+    assert "53,000" in page.texts
+    assert page.after("cost, at 2.5 an hour") == "2,500.00"
+    assert "15 more causes" in page.texts
+    assert any(text.startswith("And at least 80 more causes") for text in page.texts)
+    assert "the-one-before" in page.texts
+
+
+def test_device_usage_and_bottleneck_are_on_the_page(
+    large: tuple[ReportData, str],
+) -> None:
+    page = Page(large[1])
+    assert page.after("busy share of the time after loading") == "95 %"
+    assert page.after("peak memory of a device") == "31.4 GB"
+    assert any(text.startswith("The device was the limit, as it should be") for text in page.texts)
+    assert page.after("denoise") == "833 h 20 min"
+
+
+def test_plots_come_light_and_dark_with_their_figures_in_words(
+    large: tuple[ReportData, str], tmp_path: Path
+) -> None:
+    contents, html = large
+    store = open_store(str(tmp_path))
+    write_plots(store, plotted_charts(contents.summary))
+    page = Page(html)
+    pairs = list(zip(page.named("source"), page.named("img"), strict=True))
+    assert len(pairs) == len(PLOT_NAMES)
+    for dark, light in pairs:
+        assert "prefers-color-scheme: dark" in dark["media"]
+        assert re.search(r"\d", light["alt"])
+        for link in (dark["srcset"], light["src"]):
+            assert (tmp_path / "report" / link).stat().st_size < 60_000
+
+
+def test_the_same_figures_give_the_same_bytes(large: tuple[ReportData, str]) -> None:
+    contents, html = large
+    assert render_report(contents) == html
+    chart = plotted_charts(contents.summary)[0]
+    assert chart.plot is not None
+    content = draw_plot(chart.plot, LIGHT_SCHEME)
+    assert content == draw_plot(chart.plot, LIGHT_SCHEME)
+    assert not [word for word in (b"tEXt", b"tIME", b"matplotlib", b"iTXt") if word in content]
+    assert content != draw_plot(chart.plot, DARK_SCHEME)
+
+
+def test_a_small_run_has_no_plots(tmp_path: Path) -> None:
+    finished(tmp_path / "run")
+    assert [path.name for path in (tmp_path / "run" / "report").glob("*.png")] == []
+
+
+def _marked(tmp_path: Path) -> PlanResult:
+    """A run of 8 images, two of them marked by a user's check, with HTML in its reason."""
+    rows = [*PROMPTS[:8]]
+    check = {"name": "even", "entry": "tests.own_checks:even", "share": 0.1}
+    planned_run = planned(
+        tmp_path,
+        str(tmp_path / "out"),
+        rows,
+        gates={"checks": [check]},
+        limits={"failed_share": 0.5},
+    )
+    bad = ImageQuality(("even",), "even: <b>odd</b>", ImageMeasures(0.2, 0.1, 0))
+    fill(
+        planned_run,
+        {
+            1: replace(encoded(1), quality=bad),
+            3: not_ok(3, "filtered", "unsafe"),
+            5: replace(encoded(5), quality=bad),
+        },
+    )
+    aggregate(planned_run.uri, accept=["even"])
+    return planned_run
+
+
+def test_a_gate_is_shown_with_its_share_and_images_that_it_marked(tmp_path: Path) -> None:
+    planned_run = _marked(tmp_path)
+    page = Page(_html(planned_run.uri))
+    assert page.texts.count("<b>odd</b>") == 2
+    assert "over 10 %, accepted" in page.texts
+    assert page.texts.count("even") == 2 + 2  # in the table and over its pictures, and on the sheet
+    pictures = sorted(image["src"] for image in page.named("img"))
+    assert pictures == [f"thumbnails/{place:04d}.jpg" for place in range(7 + 2)]
+    assert all((Path(planned_run.uri) / "report" / picture).is_file() for picture in pictures)
+    assert len([image for image in page.named("img") if image["alt"] == PROMPTS[3]["prompt"]]) == 0
+
+
+def test_rounds_and_images_of_earlier_runs_are_on_the_page(hostile: PlanResult) -> None:
+    summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(SUMMARY_KEY))
+    page = Page(
+        render_report(
+            ReportData(
+                "run", hostile.plan, replace(summary, rounds=2, existing_images=1234), None, []
+            )
+        )
+    )
+    assert page.after("retry rounds") == "2"
+    assert page.after("images of earlier runs, skipped") == "1,234"
+    assert any("retry-1 to retry-2" in text for text in page.texts)
+    plain = Page(_html(hostile.uri))
+    assert not {"retry rounds", "images of earlier runs, skipped"} & set(plain.texts)

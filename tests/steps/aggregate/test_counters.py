@@ -1,0 +1,95 @@
+"""How a run's images spread, counted shard by shard in little memory."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from imagekiln.steps.aggregate.counters import (
+    MAX_BINS,
+    MAX_TOP_VALUES,
+    MAX_VALUES,
+    DistributionBuilder,
+    Distributions,
+    Histogram,
+    LogHistogram,
+    TopKCounter,
+)
+
+
+def _manifest(
+    sizes: list[int | None], shape: tuple[int, int] = (64, 96), guidance: float = 3.0
+) -> pa.Table:
+    count = len(sizes)
+    return pa.table(
+        {
+            "size": pa.array(sizes, pa.int64()),
+            "prompt": pa.array(["ż" * (place + 1) for place in range(count)], pa.string()),
+            "width": pa.array([shape[0]] * count, pa.int64()),
+            "height": pa.array([shape[1]] * count, pa.int64()),
+            "steps": pa.array([30] * count, pa.int64()),
+            "guidance": pa.array([guidance] * count, pa.float64()),
+        }
+    )
+
+
+def test_every_image_is_counted_by_its_settings_and_every_good_one_by_its_size() -> None:
+    spread = DistributionBuilder()
+    spread.add(_manifest([1000, None, 2000]))
+    spread.add(_manifest([500], shape=(1024, 512), guidance=7.5))
+    result = spread.build()
+    assert (result.bytes.least, result.bytes.most, result.bytes.images) == (500, 2000, 3)
+    assert (result.prompt.least, result.prompt.most, result.prompt.images) == (1, 3, 4)
+    assert [(each.value, each.images) for each in result.shapes.top] == [
+        ("64 \N{MULTIPLICATION SIGN} 96", 3),
+        ("1024 \N{MULTIPLICATION SIGN} 512", 1),
+    ]
+    assert [(each.value, each.images) for each in result.guidance.top] == [("3", 3), ("7.5", 1)]
+    assert [(each.value, each.images) for each in result.steps.top] == [("30", 4)]
+
+
+def test_nothing_counted_is_an_empty_distribution() -> None:
+    spread = DistributionBuilder()
+    spread.add(_manifest([]))
+    assert spread.build() == Distributions()
+    spread.add(_manifest([None]))
+    assert spread.build().bytes == Histogram()
+
+
+@pytest.mark.parametrize("values", [[1], [7] * 5, [1, 2**46], list(range(1, 5000)), [2**62]])
+def test_a_histogram_holds_every_value_between_its_bounds(values: list[int]) -> None:
+    growing = LogHistogram()
+    growing.add(np.array(values))
+    result = growing.to_histogram()
+    assert result.images == len(values)
+    assert len(result.bins) <= MAX_BINS
+    assert all(one.high == two.low for one, two in zip(result.bins, result.bins[1:], strict=False))
+    assert result.bins[0].low <= min(values) + 1e-9
+
+
+def test_a_bin_holds_what_is_counted_within_its_bounds() -> None:
+    values = np.random.default_rng(1).integers(100, 100_000, 10_000)
+    growing = LogHistogram()
+    for some in np.array_split(values, 7):
+        growing.add(some)
+    for each in growing.to_histogram().bins:
+        assert each.images == ((values >= each.low) & (values < each.high)).sum()
+
+
+def test_the_middle_half_lies_in_the_middle() -> None:
+    growing = LogHistogram()
+    growing.add(np.arange(1000, 2000))
+    low, high = growing.to_histogram().interquartile_range()
+    assert 1150 <= low <= 1250 <= 1750 <= high <= 1850
+
+
+def test_frequent_values_stay_however_many_rare_ones_there_are() -> None:
+    tally = TopKCounter[int]()
+    for start in range(0, 3 * MAX_VALUES, 1000):
+        tally.add_column(np.concatenate([np.arange(start + 10, start + 1010), np.full(50, 1)]))
+    result = tally.top_values(str)
+    assert (result.top[0].value, result.top[0].images) == ("1", 50 * 3 * MAX_VALUES // 1000)
+    assert len(result.top) == MAX_TOP_VALUES
+    assert (
+        sum(each.images for each in result.top) + result.other_images
+        == 1050 * 3 * MAX_VALUES // 1000
+    )

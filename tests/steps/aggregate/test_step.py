@@ -1,0 +1,237 @@
+"""Accounting for every planned image."""
+
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from imagekiln.steps.aggregate.report import contact_sheet
+from imagekiln.steps.aggregate.step import aggregate, aggregate_run
+from imagekiln.steps.aggregate.summary import SUMMARY_ADAPTER
+from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.generate.encoder import encode_drawn_image
+from imagekiln.steps.job.output import Png
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.keys import (
+    REPORT_KEY,
+    SUCCESS_KEY,
+    SUMMARY_KEY,
+    manifest_key,
+    part_key,
+    thumbnail_key,
+)
+from imagekiln.steps.runs.rounds import Run
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.local import LocalStore
+from imagekiln.steps.storage.store import Store
+from tests.runs import PROMPTS, encoded, fill, finished, not_ok, picture, planned
+from tests.steps.aggregate.test_reconcile import FOOTER_BYTES, Reading
+
+
+@pytest.fixture
+def planned_run(tmp_path: Path) -> PlanResult:
+    """A planned run: shards of 8, 8 and 4 images, in parts of 4."""
+    return planned(tmp_path, str(tmp_path / "out"))
+
+
+def _column(store: Store, name: str) -> list[str]:
+    """A column of the whole manifest."""
+    tables = [
+        pq.read_table(store.uri_of(manifest_key(number)), columns=[name]) for number in range(3)
+    ]
+    return [value for table in tables for value in table[name].to_pylist()]
+
+
+def test_a_whole_run_gets_manifest_summary_report_and_success(
+    tmp_path: Path, store_uri: str
+) -> None:
+    planned_run = planned(tmp_path, store_uri)
+    fill(planned_run)
+    summary = aggregate(planned_run.uri)
+    store = open_store(planned_run.uri)
+    assert (summary.images, summary.ok, summary.missing) == (20, 20, 0)
+    assert SUMMARY_ADAPTER.validate_json(store.read(SUMMARY_KEY)) == summary
+    assert store.read(SUCCESS_KEY) == b"20 of 20 images\n"
+    assert b"Finished: all 20 images are ok." in store.read(REPORT_KEY)
+    assert [store.exists(manifest_key(number)) for number in range(4)] == [True, True, True, False]
+    assert [store.exists(thumbnail_key(number)) for number in (0, 19, 20)] == [True, True, False]
+
+
+def test_the_manifest_has_every_planned_image_once(planned_run: PlanResult) -> None:
+    fill(planned_run)
+    aggregate(planned_run.uri)
+    store = open_store(planned_run.uri)
+    assert _column(store, "id") == [row["id"] for row in PROMPTS]
+
+
+class Recording(LocalStore):
+    """A disk that remembers in which order it was written to."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.written: list[str] = []
+
+    def create(self, key: str, data: bytes) -> bool:
+        self.written.append(key)
+        return super().create(key, data)
+
+    def replace(self, key: str, data: bytes) -> None:
+        self.written.append(key)
+        super().replace(key, data)
+
+
+def test_success_is_written_last(planned_run: PlanResult) -> None:
+    fill(planned_run)
+    store = Recording(Path(planned_run.uri))
+    aggregate_run(Run(store, planned_run.plan))
+    assert store.written[-1] == SUCCESS_KEY
+    assert store.written.count(SUCCESS_KEY) == 1
+    assert {manifest_key(2), SUMMARY_KEY, REPORT_KEY, thumbnail_key(0)} <= set(store.written[:-1])
+
+
+def test_missing_parts_are_named_and_everything_else_is_accounted_for(
+    planned_run: PlanResult,
+) -> None:
+    fill(planned_run)
+    store = open_store(planned_run.uri)
+    for key in (part_key(0, 1), part_key(2, 0)):
+        store.remove(key)
+    sentence = (
+        r"8 of 20 images are missing: images/00000-0001.parquet, images/00002-0000.parquet. "
+        "Run their shards"
+    )
+    with pytest.raises(Incomplete, match=sentence) as caught:
+        aggregate(planned_run.uri)
+    assert caught.value.exit_code == 3
+    assert _column(store, "status") == ["ok"] * 4 + ["missing"] * 4 + ["ok"] * 8 + ["missing"] * 4
+    assert SUMMARY_ADAPTER.validate_json(store.read(SUMMARY_KEY)).missing == 8
+    assert store.exists(REPORT_KEY)
+    assert not store.exists(SUCCESS_KEY)
+
+
+def test_a_long_list_of_missing_parts_is_cut(tmp_path: Path) -> None:
+    planned_run = planned(
+        tmp_path,
+        str(tmp_path / "out"),
+        batch={"images": 1},
+        part={"images": 1},
+        shard={"images": 20},
+    )
+    with pytest.raises(
+        Incomplete, match=r"20 of 20 images are missing: .*00000-0009.parquet and 10 more. Run"
+    ):
+        aggregate(planned_run.uri)
+
+
+def test_a_run_becomes_whole_when_its_missing_part_is_made(planned_run: PlanResult) -> None:
+    fill(planned_run)
+    store = open_store(planned_run.uri)
+    content = store.read(part_key(1, 0))
+    store.remove(part_key(1, 0))
+    with pytest.raises(Incomplete):
+        aggregate(planned_run.uri)
+    store.create(part_key(1, 0), content)
+    assert aggregate(planned_run.uri).ok == 20
+    assert store.exists(SUCCESS_KEY)
+    assert _column(store, "status") == ["ok"] * 20
+
+
+def test_a_run_that_is_no_longer_whole_loses_its_success(planned_run: PlanResult) -> None:
+    fill(planned_run)
+    aggregate(planned_run.uri)
+    store = open_store(planned_run.uri)
+    store.remove(part_key(1, 0))
+    with pytest.raises(Incomplete):
+        aggregate(planned_run.uri)
+    assert not store.exists(SUCCESS_KEY)
+
+
+def test_more_bad_images_than_allowed_fail_the_run_with_their_causes(
+    planned_run: PlanResult,
+) -> None:
+    fill(planned_run, {1: not_ok(1), 2: not_ok(2), 9: not_ok(9, "blank", "one colour")})
+    sentence = (
+        r"3 of 20 images are not ok: 2 failed \(ValueError: a fault\); "
+        r"1 blank \(one colour\)\. .*--failed-share 0.15"
+    )
+    with pytest.raises(Incomplete, match=sentence):
+        aggregate(planned_run.uri)
+    assert not open_store(planned_run.uri).exists(SUCCESS_KEY)
+
+
+def test_as_many_bad_images_as_the_job_allows_are_a_success(tmp_path: Path) -> None:
+    planned_run = planned(tmp_path, str(tmp_path / "out"), limits={"failed_share": 0.1})
+    fill(planned_run, {1: not_ok(1), 2: not_ok(2)})
+    assert aggregate(planned_run.uri).ok == 18
+    assert open_store(planned_run.uri).read(SUCCESS_KEY) == b"18 of 20 images\n"
+
+
+def test_bad_images_can_be_accepted_afterwards_and_missing_ones_cannot(
+    planned_run: PlanResult,
+) -> None:
+    fill(planned_run, {1: not_ok(1)})
+    with pytest.raises(Incomplete):
+        aggregate(planned_run.uri, 0.049)
+    assert aggregate(planned_run.uri, 0.05).ok == 19
+    open_store(planned_run.uri).remove(part_key(2, 0))
+    with pytest.raises(Incomplete, match="4 of 20 images are missing"):
+        aggregate(planned_run.uri, 1.0)
+
+
+def test_a_part_of_another_plan_is_never_accounted_for(planned_run: PlanResult) -> None:
+    fill(planned_run)
+    store = open_store(planned_run.uri)
+    store.replace(part_key(1, 0), store.read(part_key(1, 1)))
+    with pytest.raises(BadInput, match=r"00001-0000.parquet: holds the images of another plan"):
+        aggregate(planned_run.uri)
+    assert not store.exists(SUCCESS_KEY)
+
+
+def test_the_same_parts_give_the_same_manifest_again(planned_run: PlanResult) -> None:
+    fill(planned_run)
+    aggregate(planned_run.uri)
+    store = open_store(planned_run.uri)
+    first = [store.read(manifest_key(number)) for number in range(3)]
+    aggregate(planned_run.uri)
+    assert [store.read(manifest_key(number)) for number in range(3)] == first
+
+
+def test_no_image_is_read_but_those_of_the_contact_sheet(
+    planned_run: PlanResult, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(
+        planned_run,
+        {place: encode_drawn_image(picture(place, side=256), Png()) for place in range(20)},
+    )
+    store = Reading(Path(planned_run.uri))
+    monkeypatch.setattr(contact_sheet, "MAX_SAMPLES", 1)
+    summary = aggregate_run(Run(store, planned_run.plan))
+    sheet = summary.bytes / 20
+    assert sheet < store.bytes < sheet + 5 * FOOTER_BYTES + 120_000 < summary.bytes / 4
+
+
+def test_the_summary_has_the_statistics_of_shards_that_left_some(tmp_path: Path) -> None:
+    store = finished(tmp_path / "run")
+    store.remove("stats/00001.json")
+    summary = aggregate(store.uri)
+    assert (summary.ok, summary.devices) == (20, ("cpu",))
+    assert summary.images_per_second > 0
+
+
+def test_images_are_what_the_parts_hold_not_what_the_summary_said_before(
+    planned_run: PlanResult,
+) -> None:
+    fill(planned_run)
+    store = open_store(planned_run.uri)
+    store.replace(SUMMARY_KEY, b"{}")
+    assert aggregate(planned_run.uri).bytes == sum(
+        len(encoded(place % 4).content or b"") for place in range(20)
+    )
+
+
+def test_a_price_given_by_hand_goes_before_the_job_s_and_stays(tmp_path: Path) -> None:
+    planned_run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], price_per_hour=2.0)
+    fill(planned_run)
+    assert aggregate(planned_run.uri).price_per_hour == 2.0
+    assert aggregate(planned_run.uri, price=3.5).price_per_hour == 3.5
+    assert aggregate(planned_run.uri).price_per_hour == 3.5

@@ -1,0 +1,122 @@
+"""How a run ended, and what to do next."""
+
+import shlex
+from dataclasses import replace
+
+import click
+import pytest
+
+from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.aggregate.verdict import RunVerdict, judge_run
+from imagekiln.steps.job.job import Job
+from imagekiln.workflows.cli.main import main
+from tests.runs import finished, job, write_prompts
+
+URI = "s3://bucket/a run; rm -rf '$HOME'"
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    """A job that accepts no failure, and whose gates have shares."""
+    folder = tmp_path_factory.mktemp("plain")
+    gates = {"low_contrast": {"share": 0.1}, "safety": {"share": 0.1}, "over_saturated": {}}
+    return job(write_prompts(folder / "prompts.parquet"), str(folder / "out"), gates=gates)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Summary:
+    """The sums of a run of 20 good images."""
+    return load_summary(finished(tmp_path_factory.mktemp("verdict") / "run"))
+
+
+def _words(result: RunVerdict) -> list[list[str]]:
+    """Every command as words, having been one that the program takes."""
+    words = [shlex.split(command)[1:] for command in result.commands]
+    for name, *rest in words:
+        main.commands[name].make_context(name, list(rest), resilient_parsing=False)
+    return words
+
+
+def test_a_whole_run_is_finished(whole: Summary, plain: Job) -> None:
+    result = judge_run(whole, plain, URI)
+    assert (result.kind, result.headline) == ("finished", "Finished: all 20 images are ok.")
+    assert _words(result) == [["verify", URI]]
+
+
+def test_a_run_within_its_limits_is_finished(whole: Summary, plain: Job) -> None:
+    result = judge_run(
+        replace(whole, statuses={"ok": 19, "failed": 1}, failed_share=0.05), plain, URI
+    )
+    assert (result.kind, result.headline) == ("finished", "Finished: 19 of 20 images are ok.")
+    assert [words[0] for words in _words(result)] == ["verify", "retry"]
+
+
+def test_an_incomplete_run_names_the_shards_to_run(whole: Summary, plain: Job) -> None:
+    parts = ("images/00003-0001.parquet", "images/00003-0002.parquet", "images/00012-0000.tar")
+    lacking = replace(
+        whole, statuses={"ok": 10, "missing": 10}, missing_parts=parts, missing_parts_count=3
+    )
+    result = judge_run(lacking, plain, URI)
+    assert (result.kind, result.headline) == (
+        "incomplete",
+        "Incomplete: 10 of 20 images are missing.",
+    )
+    assert _words(result) == [
+        ["generate", URI, "--shard", "3"],
+        ["generate", URI, "--shard", "12"],
+        ["aggregate", URI],
+    ]
+
+
+def test_a_run_with_too_many_failures_says_how_to_accept_them(whole: Summary, plain: Job) -> None:
+    result = judge_run(replace(whole, statuses={"ok": 13, "failed": 7}), plain, URI)
+    assert (result.kind, result.headline) == (
+        "failed",
+        "Too many images failed: 7 of 20 images are not ok.",
+    )
+    assert _words(result)[-1] == ["aggregate", URI, "--failed-share", "0.35"]
+
+
+def test_filtered_images_are_not_offered_for_retry(whole: Summary, plain: Job) -> None:
+    result = judge_run(
+        replace(whole, statuses={"ok": 19, "filtered": 1}, failed_share=0.05), plain, URI
+    )
+    assert [words[0] for words in _words(result)] == ["verify"]
+
+
+def test_a_gate_that_found_too_many_is_no_success(whole: Summary, plain: Job) -> None:
+    marks = {"low_contrast": 5, "over_saturated": 20}
+    result = judge_run(replace(whole, marks=marks), plain, URI)
+    assert (result.kind, result.headline) == ("failed", "1 gate found too many images.")
+    assert result.advice.startswith("low_contrast 25 %, where 10 % are allowed.")
+    assert _words(result) == [["aggregate", URI, "--accept", "low_contrast"]]
+    accepted = judge_run(replace(whole, marks=marks, accepted=("low_contrast",)), plain, URI)
+    assert accepted.kind == "finished"
+
+
+def test_one_command_accepts_failures_and_gates(whole: Summary, plain: Job) -> None:
+    lacking = replace(
+        whole,
+        statuses={"ok": 13, "filtered": 7},
+        marks={"low_contrast": 5},
+        accepted=("low_contrast",),
+    )
+    accept = ["--accept", "low_contrast", "--accept", "safety"]
+    assert _words(judge_run(lacking, plain, URI))[-1] == [
+        "aggregate",
+        URI,
+        "--failed-share",
+        "0.35",
+        *accept,
+    ]
+
+
+def test_a_run_without_new_images_says_so(whole: Summary, plain: Job) -> None:
+    result = judge_run(replace(whole, images=0, statuses={}, existing_images=7), plain, URI)
+    assert (result.kind, result.headline) == ("finished", "Finished: there was no image to make.")
+    assert result.advice == "Earlier runs have made 7 images that the prompts ask for."
+
+
+def test_an_unknown_option_in_a_command_is_caught() -> None:
+    with pytest.raises(click.UsageError):
+        _words(RunVerdict("finished", "", "", ("imagekiln verify --never",)))

@@ -1,0 +1,364 @@
+"""ControlNets and IP-Adapters: whole jobs, slots of a batch, and what is refused."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image as Pillow
+from PIL import ImageOps
+
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.step import denoiser_loader
+from imagekiln.steps.imaging.input_images import open_input_image
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.reproduce import reproduce
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.runs.image import ImageRow, image_rows
+from imagekiln.steps.runs.keys import REJECTED_KEY, manifest_key, shard_key
+from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.storage import open_store
+from tests import adapters, families, models
+from tests.adapters import Controlled, Kind
+from tests.drawing import bytes_of
+from tests.pictures import half, noise
+from tests.runs import job, planned, write_prompts
+
+pytestmark = [
+    pytest.mark.filterwarnings(each) for each in (models.DIFFUSERS_WARNS, models.FLUX_WARNS)
+]
+
+KINDS: list[Kind] = ["sd", "sdxl"]
+PROMPTS = ["a red circle", "a blue square on yellow", "two green triangles", "a star"]
+PLAIN: dict[str, object] = {
+    "width": models.SIDE,
+    "height": models.SIDE,
+    "strength": None,
+    "source_image": None,
+    "mask_image": None,
+    "control_image": None,
+    "reference_image": None,
+}
+
+
+def _model(kind: Controlled) -> dict[str, object]:
+    controlled: dict[str, object] = {
+        "id": str(adapters.model(kind)),
+        "dtype": "float32",
+        "controlnet": {"id": str(adapters.controlnet(kind)), "scale": 0.7},
+    }
+    if kind not in ("sd", "sdxl"):
+        return controlled
+    return controlled | {
+        "ip_adapter": {
+            "id": str(adapters.ip_adapter(kind)),
+            "weight_name": "adapter.safetensors",
+            "scale": 0.8,
+        }
+    }
+
+
+def _rows(**pictures: object) -> list[dict[str, object]]:
+    """Four rows with pictures of these columns, another picture for each row, but for masks."""
+    strength = 0.5 if "source_image" in pictures else None
+    return [
+        {
+            **PLAIN,
+            "strength": strength,
+            "prompt": prompt,
+            **{name: half() if name == "mask_image" else noise(place) for name in pictures},
+        }
+        for place, prompt in enumerate(PROMPTS)
+    ]
+
+
+ALL: list[dict[str, bool]] = [
+    {"control_image": True},
+    {"control_image": True, "source_image": True},
+    {"control_image": True, "source_image": True, "mask_image": True},
+    {"reference_image": True},
+    {"reference_image": True, "source_image": True},
+    {"reference_image": True, "control_image": True, "source_image": True, "mask_image": True},
+]
+CASES: list[tuple[Controlled, dict[str, bool]]] = [
+    *((kind, pictures) for kind in KINDS for pictures in ALL),
+    *(("flux", pictures) for pictures in ALL[:3]),
+    ("sd3", ALL[0]),
+]
+
+
+def _opened(
+    folder: Path, kind: Controlled, rows: list[dict[str, object]]
+) -> tuple[Denoiser, list[ImageRow]]:
+    return _with(folder, _model(kind), rows)
+
+
+def _with(
+    folder: Path, model: dict[str, object], rows: list[dict[str, object]]
+) -> tuple[Denoiser, list[ImageRow]]:
+    there = planned(folder, str(folder / "out"), rows, model=model)
+    store = open_store(there.uri)
+    return denoiser_loader(store, there.plan)(), image_rows(read_table(store, shard_key(0)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "pictures"), CASES, ids=lambda each: each if isinstance(each, str) else "+".join(each)
+)
+def test_an_image_has_the_same_bytes_in_every_slot_and_follows_its_own_pictures(
+    tmp_path: Path, kind: Controlled, pictures: dict[str, bool]
+) -> None:
+    denoiser, rows = _opened(tmp_path, kind, _rows(**pictures))
+    wide = [_changed(row, width=2 * models.SIDE) for row in rows]
+    for size, each in ((2, rows), (4, rows), (2, wide), (4, wide)):
+        whole = bytes_of(denoiser, each[:size], size)
+        assert whole == bytes_of(denoiser, each[:size][::-1], size)[::-1]
+        assert whole[1:2] == bytes_of(denoiser, each[1:2], size)
+    for name in {*pictures} - {"mask_image"}:
+        other = _changed(rows[0], **{name: getattr(rows[3].parameters, name)})
+        assert bytes_of(denoiser, [other], 4) != bytes_of(denoiser, rows[:1], 4)
+
+
+def _changed(row: ImageRow, **changes: object) -> ImageRow:
+    return replace(row, parameters=replace(row.parameters, **changes))  # type: ignore[arg-type]  # the caller's names
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_image_without_pictures_is_drawn_as_by_the_model_alone(
+    tmp_path: Path, kind: Kind
+) -> None:
+    rows = [*_rows(reference_image=True, control_image=True)[:1], {**PLAIN, "prompt": "a square"}]
+    denoiser, found = _opened(tmp_path, kind, rows)
+    plain = [row for row in found if row.parameters.reference_image is None]
+    drawn = (
+        bytes_of(denoiser, [row for row in found if row not in plain], 4),
+        bytes_of(denoiser, plain, 4),
+    )
+    (alone,) = Denoiser(models.pipe(kind)).draw(plain, 4, lambda: None)
+    assert alone.rgb is not None
+    assert drawn[1] == [alone.rgb.tobytes()]
+
+
+def test_an_ip_adapter_draws_what_it_draws_in_diffusers(tmp_path: Path) -> None:
+    denoiser, rows = _opened(tmp_path, "sd", _rows(reference_image=True)[:1])
+    pipe = models.pipe("sd")
+    folder = str(adapters.ip_adapter("sd"))
+    pipe.load_ip_adapter(
+        folder,
+        subfolder="",
+        weight_name="adapter.safetensors",
+        image_encoder_folder="image_encoder",
+    )
+    assert bytes_of(denoiser, rows, 1) == [
+        adapters.drawn_by_diffusers(pipe, PROMPTS[0], rows[0], guidance=3.0)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("model", "more"),
+    [
+        ("flux", {}),
+        ("flux", {"num_layers": 2, "num_single_layers": 0, "guidance_embeds": True}),
+        ("flux-of-8", {"conditioning_embedding_channels": 4, "patch_size": 2}),  # as XLabs' are
+        ("sd3", {}),
+        ("sd3", {"force_zeros_for_pooled_projection": False}),
+        (
+            "sd3",  # as SD3.5's own
+            {
+                "joint_attention_dim": None,
+                "use_pos_embed": False,
+                "force_zeros_for_pooled_projection": False,
+            },
+        ),
+    ],
+    ids=["flux", "flux-guided", "flux-hint", "sd3", "sd3-pooled", "sd3.5"],
+)
+def test_a_controlnet_draws_what_it_draws_in_diffusers(
+    tmp_path: Path, model: adapters.Model, more: dict[str, object]
+) -> None:
+    import diffusers
+    import torch
+
+    folder, network = (
+        adapters.model(model),
+        adapters.beside("sd3" if model == "sd3" else "flux", **more),
+    )
+    row = {**_rows(control_image=True)[0], "width": 48, "height": 32, "negative_prompt": "grey"}
+    asked = {"id": str(folder), "dtype": "float32"}
+    control = {"id": str(adapters.saved_controlnet(network)), "scale": 0.7}
+    denoiser, rows = _with(tmp_path, asked | {"controlnet": control}, [row])
+    pipe = diffusers.AutoPipelineForText2Image.from_pipe(
+        diffusers.DiffusionPipeline.from_pretrained(folder), controlnet=network
+    )
+    generator = torch.Generator("cpu").manual_seed(rows[0].parameters.seed)
+    factor, wide = pipe.vae_scale_factor, pipe.vae.config.latent_channels
+    latents = torch.randn((1, wide, 32 // factor, 48 // factor), generator=generator)
+    if model != "sd3":
+        latents = pipe._pack_latents(latents, *latents.shape)
+    with torch.random.fork_rng():
+        torch.set_rng_state(
+            generator.get_state()
+        )  # StableDiffusion3ControlNetPipeline encodes by it
+        (theirs,) = pipe(
+            PROMPTS[0],
+            negative_prompt="grey" if model == "sd3" else None,
+            control_image=ImageOps.fit(
+                open_input_image(noise(0)), (48, 32), Pillow.Resampling.LANCZOS
+            ),
+            controlnet_conditioning_scale=0.7,
+            width=48,
+            height=32,
+            num_inference_steps=2,
+            guidance_scale=3.0,
+            generator=generator,
+            latents=latents,
+        ).images
+    assert bytes_of(denoiser, rows, 1) == [np.asarray(theirs).tobytes()]
+
+
+@pytest.mark.parametrize("kind", ["flux", "sd3"])
+def test_a_job_with_a_controlnet_runs_is_verified_and_reproduced(
+    tmp_path: Path, kind: Controlled
+) -> None:
+    rows = [
+        *_rows(control_image=True)[:3],
+        {**PLAIN, "prompt": "a square"},
+        {**_rows(control_image=True)[3], "width": 2 * models.SIDE},
+        {**_rows(control_image=True, source_image=True)[0], "prompt": "a line"},
+    ]
+    limits = {"rejected_share": 0.5}
+    asked = job(
+        write_prompts(tmp_path / "p.parquet", rows),
+        str(tmp_path / "out"),
+        model=_model(kind),
+        limits=limits,
+    )
+    done = run(asked)
+    images = 6 if kind == "flux" else 5
+    assert (done.summary.images, done.summary.ok) == (images, images)
+    refused = read_table(open_store(done.uri), REJECTED_KEY).to_pylist() if kind == "sd3" else []
+    assert [(row["column"], row["reason"]) for row in refused] == [
+        ("control_image", "does not go with a source_image for StableDiffusion3Pipeline")
+    ] * (6 - images)
+    assert verify(done.uri).ok == images
+    for row in read_table(open_store(done.uri), manifest_key(0)).to_pylist():
+        if row["control_image"]:
+            assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_with_both_runs_is_verified_and_reproduced(tmp_path: Path, kind: Kind) -> None:
+    rows = [
+        *_rows(control_image=True)[:2],
+        *_rows(reference_image=True)[2:],
+        {**PLAIN, "prompt": "a square"},
+    ]
+    done = run(
+        job(write_prompts(tmp_path / "p.parquet", rows), str(tmp_path / "out"), model=_model(kind))
+    )
+    assert (done.summary.images, done.summary.ok) == (5, 5)
+    assert verify(done.uri).ok == 5
+    for row in read_table(open_store(done.uri), manifest_key(0)).to_pylist()[::2]:
+        assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"controlnet": {"id": "there/is/none"}}, "model.controlnet: there/is/none is no folder."),
+        (
+            {"controlnet": {"id": "{pickles}"}},
+            "model.controlnet: .* has no \\*.safetensors. Pickles can run code",
+        ),
+        (
+            {"controlnet": {"id": "{unet}"}},
+            "model.controlnet: .* is a UNet2DConditionModel, not a ControlNetModel",
+        ),
+        (
+            {"ip_adapter": {"id": "{pickles}", "weight_name": "a.safetensors"}},
+            "has no a.safetensors. Pickles can",
+        ),
+        (
+            {"id": "{lcm}", "controlnet": {"id": "{control}"}},
+            "controlnet: LatentConsistencyModelPipeline takes none",
+        ),
+        (
+            {"id": "{flux}", "controlnet": {"id": "{control}"}},
+            "model.controlnet: .* is a ControlNetModel, not a FluxControlNetModel. Name another",
+        ),
+        (
+            {"id": "{sd3}", "controlnet": {"id": "{flux-control}"}},
+            "model.controlnet: .* is a FluxControlNetModel, not a SD3ControlNetModel. Name another",
+        ),
+        (
+            {"id": "{flux}", "controlnet": {"id": "{wide-flux}"}},
+            "model.controlnet: .* has layers of 48 channels, and the model has 32. Name another",
+        ),
+        (
+            {"id": "{flux}", "controlnet": {"id": "{union}"}},
+            "model.controlnet: .* is a union, which asks for a mode. Name another",
+        ),
+        (
+            {"controlnet": {"id": "{wide}"}},
+            "model.controlnet: .* reads texts of 64 channels, and .* has 32. Name another",
+        ),
+        (
+            {"controlnet": {"id": "org/name"}},
+            "model.controlnet.revision is missing: pin org/name to a commit",
+        ),
+    ],
+)
+def test_a_network_that_is_none_is_refused_at_planning(
+    tmp_path: Path, changes: dict[str, object], told: str
+) -> None:
+    pickles = tmp_path / "pickles"
+    pickles.mkdir()
+    (pickles / "diffusion_pytorch_model.bin").write_bytes(b"\x80\x04")
+    (pickles / "config.json").write_text('{"_class_name": "ControlNetModel"}')
+    known = {
+        "{pickles}": pickles,
+        "{unet}": models.folder("sd") / "unet",
+        "{flux}": models.folder("flux"),
+        "{sd3}": models.folder("sd3"),
+        "{lcm}": families.folder("lcm"),
+        "{control}": adapters.controlnet("sd"),
+        "{wide}": adapters.controlnet("sdxl"),
+        "{flux-control}": adapters.controlnet("flux"),
+        "{wide-flux}": adapters.saved_controlnet(adapters.beside("flux", num_attention_heads=3)),
+        "{union}": adapters.saved_controlnet(adapters.beside("flux", num_mode=7)),
+    }
+
+    def filled(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: filled(each) for key, each in value.items()}
+        return str(known[value]) if value in known else value
+
+    model = {"id": str(models.folder("sd")), "dtype": "float32", **changes}
+    with pytest.raises((BadInput, Missing), match=told):
+        planned(tmp_path, str(tmp_path / "out"), _rows(control_image=True), model=filled(model))
+
+
+@pytest.mark.parametrize(("whose", "sees"), [("sdxl", models.WIDE), ("sd", 2 * models.WIDE)])
+def test_an_ip_adapter_of_another_model_or_image_encoder_is_the_job_s_mistake(
+    tmp_path: Path, whose: Kind, sees: int
+) -> None:
+    shutil.copytree(adapters.ip_adapter(whose), tmp_path / "adapter")
+    adapters.save_image_encoder(tmp_path / "adapter", sees)
+    adapter = {"id": str(tmp_path / "adapter"), "weight_name": "adapter.safetensors"}
+    model = {"id": str(models.folder("sd")), "dtype": "float32", "ip_adapter": adapter}
+    there = planned(tmp_path, str(tmp_path / "out"), _rows(reference_image=True), model=model)
+    with pytest.raises(
+        BadInput, match=r"model\.ip_adapter: does not fit the model \(.*\). Name another"
+    ):
+        denoiser_loader(open_store(there.uri), there.plan)()
+
+
+def test_a_network_that_was_changed_is_not_drawn_with(tmp_path: Path) -> None:
+    copy = tmp_path / "control"
+    shutil.copytree(adapters.controlnet("sd"), copy)
+    model = {"id": str(models.folder("sd")), "dtype": "float32", "controlnet": {"id": str(copy)}}
+    there = planned(tmp_path, str(tmp_path / "out"), _rows(control_image=True), model=model)
+    shutil.copytree(adapters.controlnet("sdxl"), copy, dirs_exist_ok=True)
+    with pytest.raises(BadInput, match="is not what the run was planned with"):
+        denoiser_loader(open_store(there.uri), there.plan)()

@@ -1,0 +1,316 @@
+"""Compiled networks: equal pictures to the eye, and plain ones where compiling fails."""
+
+import hashlib
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import cast
+
+import diffusers
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from imagekiln.steps.generate.diffusion import compile as compile_module
+from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
+from imagekiln.steps.generate.diffusion.compile import log
+from imagekiln.steps.generate.diffusion.compile_cache import CompileCache
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.image_prefetch import ImagePrefetcher
+from imagekiln.steps.generate.diffusion.loras import LoraLayers
+from imagekiln.steps.generate.recovery import BatchRecovery
+from imagekiln.steps.imaging.codecs import decode_image
+from imagekiln.steps.job.adapters import LoraSettings
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.local import run
+from imagekiln.steps.models.lora_files import load_lora_facts
+from imagekiln.steps.runs.image import DrawnImage, ImageRow
+from imagekiln.steps.runs.keys import input_image_key
+from imagekiln.steps.runs.stats import load_stats
+from imagekiln.steps.storage import open_store
+from tests import adapters, loras, models, runs
+from tests.faults import image, manifests
+from tests.models import Kind
+from tests.pictures import noise
+from tests.runs import image_row
+
+pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
+
+ON = SpeedSettings(compile="on")
+RGB = npt.NDArray[np.uint8]
+
+
+@pytest.fixture(autouse=True)
+def traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything but the making of kernels, which takes minutes on a CPU: tests/slow has that."""
+    monkeypatch.setattr(compile_module, "COMPILE_OPTIONS", {"backend": "eager"})
+    # Thousands of lines, which pytest would keep.
+    monkeypatch.setattr(logging.getLogger("torch.__trace"), "propagate", False)
+    torch.compiler.reset()
+
+
+def _rows(count: int = 2, **settings: object) -> list[ImageRow]:
+    return [image_row(f"a red circle number {place}", place, **settings) for place in range(count)]
+
+
+def _drawn(denoiser: Denoiser, rows: list[ImageRow], size: int = 2) -> list[RGB]:
+    return [_rgb(picture) for picture in denoiser.draw(rows, size, lambda: None)]
+
+
+def _rgb(picture: DrawnImage) -> RGB:
+    assert picture.rgb is not None, picture.error
+    return picture.rgb
+
+
+@pytest.mark.parametrize(("kind", "how"), [("sd", "whole"), ("sd3", "whole"), ("flux", "regional")])
+def test_a_compiled_model_draws_the_same_to_the_eye_whoever_the_neighbours_are(
+    kind: Kind, how: str
+) -> None:
+    rows, plain, compiled = _rows(), Denoiser(models.pipe(kind)), Denoiser(models.pipe(kind), ON)
+    drawn = _drawn(compiled, rows)
+    assert compiled.compiled_pipeline.mode == how
+    assert compiled.compiled_pipeline.clock.count > 0
+    apart = [
+        np.abs(ours.astype(int) - theirs).max()
+        for ours, theirs in zip(drawn, _drawn(plain, rows), strict=True)
+    ]
+    assert max(apart) <= 2
+    assert np.array_equal(_drawn(compiled, rows[1:])[0], drawn[1])
+
+
+def test_a_shape_is_compiled_once_whatever_its_steps_and_guidance() -> None:
+    denoiser = Denoiser(models.pipe("sd"), ON)
+    _drawn(denoiser, _rows())
+    known = (denoiser.compiled_pipeline.clock.count, denoiser.compiled_pipeline.clock.seconds)
+    assert known[1] > 0
+    with torch.compiler.set_stance("fail_on_recompile"):
+        _drawn(denoiser, _rows(steps=4, guidance=5.0, sampler="ddpm"))
+    assert (
+        denoiser.compiled_pipeline.clock.count,
+        denoiser.compiled_pipeline.clock.seconds,
+    ) == known
+
+
+@pytest.mark.parametrize(("first", "second"), [("euler", "ddim"), ("ddim", "euler")])
+def test_samplers_with_integer_and_with_fractional_timesteps_share_the_code_of_a_shape(
+    first: str, second: str
+) -> None:
+    rows = {name: _rows(sampler=name) for name in (first, second)}
+    denoiser, plain = Denoiser(models.pipe("sd"), ON), Denoiser(models.pipe("sd"))
+    drawn = _drawn(denoiser, rows[first])
+    with torch.compiler.set_stance("fail_on_recompile"):
+        drawn += _drawn(denoiser, rows[second])
+    expected = _drawn(plain, rows[first]) + _drawn(plain, rows[second])
+    assert all(np.array_equal(*each) for each in zip(drawn, expected, strict=True))
+
+
+def test_an_image_has_the_same_bytes_whichever_shapes_came_before() -> None:
+    last = _rows(width=24, height=32)
+    alone = _drawn(Denoiser(models.pipe("flux"), ON), last)
+    torch.compiler.reset()
+    denoiser = Denoiser(models.pipe("flux"), ON)
+    _drawn(denoiser, _rows(width=32, height=24))
+    assert all(np.array_equal(*each) for each in zip(_drawn(denoiser, last), alone, strict=True))
+
+
+def _is_compiled(network: torch.nn.Module) -> bool:
+    return bool(network._compiled_call_impl)  # torch has no public way to ask
+
+
+def test_a_controlnet_is_compiled_beside_the_denoiser(tmp_path: Path) -> None:
+    network = diffusers.ControlNetModel.from_pretrained(adapters.controlnet("sd"))
+    conditions = LoadedAdapters(ImagePrefetcher(open_store(str(tmp_path))), network)
+    Denoiser(models.pipe("sd"), ON, adapters=conditions)
+    assert _is_compiled(network)
+    plain = diffusers.ControlNetModel.from_pretrained(adapters.controlnet("sd"))
+    Denoiser(models.pipe("sd"), adapters=LoadedAdapters(conditions.image_prefetcher, plain))
+    assert not _is_compiled(plain)
+
+
+@pytest.mark.filterwarnings(models.FLUX_WARNS)
+@pytest.mark.parametrize("kind", ["flux", "sd3"])
+def test_a_controlnet_s_pictures_are_the_same_compiled_and_plain(
+    tmp_path: Path, kind: adapters.Controlled
+) -> None:
+    store, control = open_store(str(tmp_path)), noise(1)
+    store.create(input_image_key(digest := hashlib.sha256(control).hexdigest()), control)
+    rows = _rows(control_image=digest)
+
+    def drawn(speed: SpeedSettings) -> list[RGB]:
+        pipe = diffusers.DiffusionPipeline.from_pretrained(adapters.model(kind))
+        network = type(adapters.beside(kind)).from_pretrained(adapters.controlnet(kind))
+        denoiser = Denoiser(pipe, speed, adapters=LoadedAdapters(ImagePrefetcher(store), network))
+        pictures = _drawn(denoiser, rows)
+        assert denoiser.compiled_pipeline.mode == (
+            "none" if speed != ON else "regional" if kind == "flux" else "whole"
+        )
+        return pictures
+
+    assert all(
+        np.array_equal(*each) for each in zip(drawn(ON), drawn(SpeedSettings()), strict=True)
+    )
+
+
+def _failing(_graph: object, _inputs: object) -> object:
+    raise RuntimeError("the compiler\nfell over")
+
+
+def test_where_compiling_fails_images_are_drawn_plainly_and_one_sentence_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compile_module, "COMPILE_OPTIONS", {"backend": _failing})
+    denoiser, rows = Denoiser(models.pipe("sd"), ON), _rows()
+    drawn = _drawn(denoiser, rows) + _drawn(denoiser, _rows(width=32))
+    plain = _drawn(Denoiser(models.pipe("sd")), rows)
+    assert all(np.array_equal(*each) for each in zip(drawn, plain, strict=False))
+    assert denoiser.compiled_pipeline.mode == "none"
+    (said,) = [each.getMessage() for each in caplog.records if each.name == log.name]
+    assert said.startswith("The model could not be compiled (")
+    assert said.endswith("so it runs uncompiled, slower. Set speed.compile: off.")
+    assert "\n" not in said
+
+
+class Shared:
+    """Keeps no code, and records the batch shapes that asked for it and those that left theirs."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.left: list[str] = []
+
+    @contextmanager
+    def shared(self, batch: str) -> Iterator[None]:
+        self.asked.append(batch)
+        yield
+        self.left.append(batch)
+
+
+def test_code_is_shared_once_a_shape_and_by_loras_of_any_weight() -> None:
+    shared, pipe = Shared(), models.pipe("sd")
+    files = {"style": LoraSettings(id=str(loras.folder("sd", 1)))}
+    layers = LoraLayers(
+        pipe, files, load_lora_facts(ModelSettings(id="bundled:shapes", loras=files))
+    )
+    denoiser = Denoiser(pipe, ON, cast("CompileCache", shared), loras=layers)
+    _drawn(denoiser, _rows(loras="style:0.8"))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        drawn = [_drawn(denoiser, _rows(loras=f"style:{weight}")) for weight in (0.8, -0.3)]
+    assert not np.array_equal(drawn[0][0], drawn[1][0])
+    _drawn(denoiser, _rows())
+    assert shared.left == shared.asked
+    assert len(shared.asked) == 2
+
+
+def test_half_of_a_shape_s_code_is_not_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, pipe = Shared(), models.pipe("sd")
+    denoiser = Denoiser(pipe, ON, cast("CompileCache", shared))
+    decode = pipe.vae.decode
+    pipe.vae.decode = lambda *_, **__: 1 / 0  # after the network was compiled
+    with pytest.raises(ZeroDivisionError):
+        _drawn(denoiser, _rows())
+    pipe.vae.decode = decode
+    _drawn(denoiser, _rows())
+    monkeypatch.setattr(compile_module, "COMPILE_OPTIONS", {"backend": _failing})
+    torch.compiler.reset()
+    _drawn(Denoiser(models.pipe("sd"), ON, cast("CompileCache", shared)), _rows())
+    assert (len(shared.asked), shared.left) == (2, [])
+
+
+def test_what_cannot_be_compiled_for_a_later_batch_is_drawn_plainly_too() -> None:
+    pipe = models.pipe("sd")
+    denoiser = Denoiser(pipe, ON)
+    _drawn(denoiser, _rows())
+    compiled = denoiser.compiled_pipeline.clock.count
+    for network in (pipe.unet, pipe.vae.decoder):
+        network.compile(dynamic=False, backend=_failing)
+    drawn = _drawn(denoiser, _rows(guidance=1.0))  # another shape: the network sees half as many
+    assert denoiser.compiled_pipeline.clock.count > compiled
+    plain = _drawn(Denoiser(models.pipe("sd")), _rows(guidance=1.0))
+    assert all(map(np.array_equal, drawn, plain))
+
+
+def test_an_image_that_fails_by_itself_leaves_the_model_compiled() -> None:
+    pipe = models.pipe("sd")
+    denoiser = Denoiser(pipe, ON)
+    rescue = BatchRecovery(lambda rows, size: denoiser.draw(rows, size, lambda: None), lambda _: 2)
+    (failed,) = next(rescue.draw_batches([image_row(sampler="flow_euler")]))
+    assert failed.status == "failed"
+    decode = pipe.vae.decode
+    pipe.vae.decode = lambda *_, **__: 1 / 0  # after the network was compiled
+    (failed,) = next(rescue.draw_batches([image_row()]))
+    assert failed.error == "ZeroDivisionError: division by zero"
+    pipe.vae.decode = decode
+    compiled = denoiser.compiled_pipeline.clock.count
+    (good,) = next(rescue.draw_batches([image_row()]))
+    assert (good.status, denoiser.compiled_pipeline.mode) == ("ok", "whole")
+    assert denoiser.compiled_pipeline.clock.count > compiled
+
+
+def test_memory_that_runs_out_is_not_taken_for_a_compiler_that_fails() -> None:
+    pipe = models.pipe("flux")
+    denoiser = Denoiser(pipe, ON)
+
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("out of memory")
+
+    pipe.vae.decode = full
+    with pytest.raises(torch.OutOfMemoryError):
+        denoiser.draw(_rows(), 2, lambda: None)
+    assert denoiser.compiled_pipeline.mode == "regional"
+
+
+@pytest.mark.parametrize("speed", [SpeedSettings(), SpeedSettings(compile="off")])
+def test_a_cpu_runs_the_model_as_it_is_unless_told_otherwise(speed: SpeedSettings) -> None:
+    denoiser = Denoiser(models.pipe("sd"), speed)
+    _drawn(denoiser, _rows(1), 1)
+    assert (denoiser.compiled_pipeline.mode, denoiser.compiled_pipeline.clock.count) == ("none", 0)
+
+
+def test_without_a_compiler_nothing_is_compiled_and_a_sentence_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", "")
+    assert Denoiser(models.pipe("sd"), ON).compiled_pipeline.mode == "none"
+    assert "There is no C compiler with Python's headers" in caplog.text
+    assert "Install gcc, or set speed.compile: off." in caplog.text
+
+
+def test_a_pipeline_of_no_known_family_runs_as_it_is() -> None:
+    class Unknown(type(models.pipe("sd"))):  # type: ignore[misc]  # whatever diffusers gives
+        """A pipeline that stands in no table."""
+
+    plain = models.pipe("sd")
+    assert (
+        Denoiser(
+            Unknown(**plain.components, requires_safety_checker=False), ON
+        ).compiled_pipeline.mode
+        == "none"
+    )
+
+
+def test_the_whole_job_runs_compiled_and_its_statistics_say_so(tmp_path: Path) -> None:
+    prompts = runs.write_prompts(tmp_path / "prompts.parquet", runs.PROMPTS[:6])
+    plain, compiled = (
+        run(runs.job(prompts, str(tmp_path / name), speed={"compile": name})).uri
+        for name in ("off", "on")
+    )
+    told, before = (load_stats(open_store(uri), 0) for uri in (compiled, plain))
+    assert told is not None
+    assert before is not None
+    assert (told.compile_mode, before.compile_mode, before.seconds.compile) == (
+        "whole",
+        "none",
+        0.0,
+    )
+    assert 0 < told.seconds.compile < told.seconds.total - told.seconds.load
+    assert 0 < told.seconds.denoise < told.seconds.total - told.seconds.load - told.seconds.compile
+    for one, other in zip(manifests(compiled), manifests(plain), strict=True):
+        assert one["image_id"] == other["image_id"]
+        drawn, wanted = (
+            decode_image(image(open_store(uri), row))
+            for uri, row in ((compiled, one), (plain, other))
+        )
+        assert np.abs(drawn.astype(int) - wanted).max() <= 2

@@ -1,0 +1,200 @@
+"""Compiled code kept for others: used where it is sound, passed over where it is not."""
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch._inductor.config
+from torch._dynamo.utils import counters
+
+from imagekiln.steps.errors import Missing, TryAgain
+from imagekiln.steps.generate.diffusion import compile_cache
+from imagekiln.steps.generate.diffusion.compile_cache import FORMAT_HEADER, CompileCache
+from imagekiln.steps.maintain.gc import gc
+from imagekiln.steps.runs.keys import compiled_code_key
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+
+CPU = torch.device("cpu")
+Pod = Callable[[str], None]
+
+
+@pytest.fixture
+def pod(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Pod]:
+    """Calls that begin as in a process on a machine of its own, which has compiled nothing yet."""
+
+    def fresh(name: str) -> None:
+        torch.compiler.reset()
+        counters.clear()
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / name))
+
+    # Thousands of lines, which pytest would keep.
+    monkeypatch.setattr(logging.getLogger("torch.__trace"), "propagate", False)
+    with torch._inductor.config.patch(compile_threads=1):  # no processes of its own
+        fresh("first")
+        yield fresh
+    torch.compiler.reset()
+
+
+@torch.no_grad()
+def _run(code: CompileCache, batch: str = "4 images", side: int = 4) -> torch.Tensor:
+    """A network without kernels of its own, which would take a C++ compiler seconds."""
+    network = torch.nn.Linear(side, side)
+    torch.nn.init.eye_(network.weight)
+    torch.nn.init.ones_(network.bias)
+    with code.shared(batch):
+        done: torch.Tensor = torch.compile(network, dynamic=False)(torch.ones(2, side))
+    return done
+
+
+def _code(store: Store, model: str = "a model") -> CompileCache:
+    return CompileCache(store, CPU, model)
+
+
+def _hits() -> int:
+    return (
+        counters["inductor"]["fxgraph_cache_hit"] + counters["aot_autograd"]["autograd_cache_hit"]
+    )
+
+
+def _kept(store: Store) -> list[str]:
+    return sorted(each.key for each in store.list_folder("_compiled"))
+
+
+def test_what_one_pod_compiled_the_next_one_loads(store_uri: str, pod: Pod) -> None:
+    store = open_store(store_uri)
+    made = _run(_code(store))
+    (key,) = _kept(store)
+    written = store.read(key)
+    assert _hits() == 0
+    pod("second")
+    assert torch.equal(_run(_code(store)), made)
+    assert _hits() > 0
+    assert store.read(key) == written
+
+
+def test_another_model_or_shape_has_code_of_its_own(tmp_path: Path, pod: Pod) -> None:
+    store = open_store(str(tmp_path / "out"))
+    first = _code(store)
+    _run(first)
+    _run(first, "8 images", side=8)
+    sizes = [each.size for each in store.list_folder("_compiled")]
+    assert max(sizes) < 1.5 * min(sizes)  # the second holds nothing of the first
+    pod("second")
+    _run(_code(store, "another model"))
+    assert len(_kept(store)) == 3
+    assert _hits() == 0
+
+
+@pytest.mark.parametrize("spoilt", ["cut", "flipped", "alien", "sealed"])
+def test_spoilt_code_is_passed_over_with_a_sentence_and_left_where_it_is(
+    spoilt: str, tmp_path: Path, pod: Pod, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(str(tmp_path / "out"))
+    made = _run(_code(store))
+    (key,) = _kept(store)
+    content = store.read(key)
+    head, code = len(FORMAT_HEADER) + 32, b"no artifacts"
+    spoilt_content = {
+        "cut": content[:-1],
+        "flipped": content[:head] + bytes([content[head] ^ 1]) + content[head + 1 :],
+        "alien": b"x",
+        "sealed": FORMAT_HEADER
+        + hashlib.sha256(code).digest()
+        + code,  # whole, but nothing PyTorch knows
+    }[spoilt]
+    store.replace(key, spoilt_content)
+    pod("second")
+    assert torch.equal(_run(_code(store)), made)
+    assert _hits() == 0
+    assert (
+        f"{store.uri_of(key)}: is not compiled code, or damaged; "
+        "the model is compiled here. Delete it." in caplog.text
+    )
+    assert store.read(key) == spoilt_content
+
+
+def test_an_object_of_any_size_is_read_no_further_than_code_is_large(
+    tmp_path: Path, pod: Pod, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(str(tmp_path / "out"))
+    made = _run(_code(store))
+    (key,) = _kept(store)
+    monkeypatch.setattr(compile_cache, "MAX_OBJECT_BYTES", len(store.read(key)) - 1)
+    pod("second")
+    assert torch.equal(_run(_code(store)), made)
+    assert _hits() == 0
+    assert "is not compiled code, or damaged" in caplog.text
+    pod("third")
+    _run(_code(store, "another model"))
+    assert _kept(store) == [key]  # and none is kept that nobody would read
+
+
+class Slow:
+    """A store in which another pod keeps its code while this one compiles."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def read_prefix(self, key: str, _: int) -> bytes:
+        self._store.create(key, b"theirs")
+        raise Missing(f"{key}: no such file.")
+
+    def exists(self, key: str) -> bool:
+        return self._store.exists(key)
+
+
+@pytest.mark.usefixtures("pod")
+def test_of_pods_that_compile_at_once_only_the_first_sends_its_code(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "out"))
+    _run(_code(Slow(store)))  # type: ignore[arg-type]  # nothing more is asked for
+    (key,) = _kept(store)
+    assert store.read(key) == b"theirs"
+
+
+class Down:
+    """A store that is away: for reading, or for writing."""
+
+    def __init__(self, store: Store, *, reads: bool) -> None:
+        self._store, self._reads = store, reads
+
+    def read_prefix(self, key: str, most: int) -> bytes:
+        if not self._reads:
+            raise TryAgain(f"{key}: storage timed out.")
+        return self._store.read_prefix(key, most)
+
+    def exists(self, key: str) -> bool:
+        return self._store.exists(key)
+
+    def create(self, key: str, _: bytes) -> bool:
+        raise TryAgain(f"{key}: storage timed out.")
+
+
+@pytest.mark.usefixtures("pod")
+@pytest.mark.parametrize(
+    ("reads", "sentence"), [(False, "The model is compiled here."), (True, "is not kept.")]
+)
+def test_storage_that_fails_stops_no_image(
+    reads: bool, sentence: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Down(open_store(str(tmp_path / "out")), reads=reads)
+    assert torch.equal(_run(_code(store)), torch.full((2, 4), 2.0))  # type: ignore[arg-type]  # the rest is not asked for
+    assert "storage timed out." in caplog.text
+    assert sentence in caplog.text
+
+
+def test_a_batch_that_fails_leaves_no_code(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "out"))
+    with pytest.raises(ZeroDivisionError), _code(store).shared("4 images"):
+        raise ZeroDivisionError
+    assert _kept(store) == []
+
+
+def test_gc_leaves_compiled_code_alone(tmp_path: Path) -> None:
+    store = open_store(str(tmp_path / "out"))
+    store.create(compiled_code_key("0f"), b"code")
+    assert gc(store.uri, older_than=0, remove=True).found == ()
+    assert store.read(compiled_code_key("0f")) == b"code"

@@ -1,0 +1,410 @@
+"""The pixels: what we draw is what diffusers draws, bit for bit, whoever the neighbours are."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import wraps
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+import transformers
+
+from imagekiln.steps.generate.diffusion import denoiser
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser, safety_flags
+from imagekiln.steps.generate.diffusion.pipeline import make_scheduler
+from imagekiln.steps.generate.diffusion.transfer import to_uint8
+from imagekiln.steps.generate.recovery import BatchRecovery
+from imagekiln.steps.job.samplers import SCHEDULERS
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.image import DrawnImage, ImageRow
+from imagekiln.steps.runtime.signals import Stopped
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+from tests import families, loras, models, runs
+from tests.models import Kind
+from tests.runs import image_row
+
+pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
+
+RGB = npt.NDArray[np.uint8]
+KINDS: list[Kind] = ["shapes", "sd", "sdxl", "sd3", "flux"]
+PROMPTS = ["a red circle", "a blue square on yellow", "two green triangles", "a red circle"]
+
+
+def _rows(kind: Kind, **settings: object) -> list[ImageRow]:
+    side = {"width": 64, "height": 64} if kind == "shapes" else {}
+    seeds = {"seed": 0} if "seed" in settings else {}
+    return [
+        image_row(prompt, place, **{**side, **seeds, **settings})
+        for place, prompt in enumerate(PROMPTS)
+    ]
+
+
+def _ours(kind: Kind, rows: Sequence[ImageRow], size: int = 4) -> list[RGB]:
+    return [_rgb(picture) for picture in Denoiser(models.pipe(kind)).draw(rows, size, lambda: None)]
+
+
+def _rgb(picture: DrawnImage) -> RGB:
+    assert picture.status == "ok", picture.error
+    assert picture.rgb is not None
+    return picture.rgb
+
+
+def _diffusers(
+    kind: Kind, rows: Sequence[ImageRow], *, exact: bool = True, **more: object
+) -> list[RGB]:
+    """The same images by diffusers' own call, from the text itself, as its users write it.
+
+    On some processors, a text encoder's last digit depends on how many texts it encodes at once.
+    To compare bits, it encodes them one by one in the families in which we do.
+    """
+    first, pipe = rows[0].parameters, models.pipe(kind)
+    pipe.scheduler = make_scheduler(pipe.scheduler, first.sampler)
+    if exact:
+        pipe.encode_prompt = _one_by_one(pipe.encode_prompt)
+    drawn = pipe(
+        [row.parameters.prompt for row in rows],
+        generator=[torch.Generator("cpu").manual_seed(row.parameters.seed) for row in rows],
+        width=first.width,
+        height=first.height,
+        num_inference_steps=first.steps,
+        guidance_scale=first.guidance,
+        **more,
+    )
+    return [np.asarray(image) for image in drawn.images]
+
+
+def _one_by_one(encode: Callable[..., tuple[torch.Tensor | None, ...]]) -> Callable[..., object]:
+    def encode_each(*places: object, **names: object) -> object:
+        given = inspect.signature(encode).bind(*places, **names).arguments
+        assert isinstance(given["prompt"], list)
+        lists = {name: value for name, value in given.items() if isinstance(value, list)}
+        each = [
+            encode(**given | {name: [value[place]] for name, value in lists.items()})
+            for place in range(len(given["prompt"]))
+        ]
+        return tuple(_joined(tensors) for tensors in zip(*each, strict=True))
+
+    return encode_each
+
+
+def _joined(tensors: tuple[torch.Tensor | None, ...]) -> torch.Tensor | None:
+    present = [tensor for tensor in tensors if tensor is not None]
+    # FLUX returns the positions of its tokens too: the same for all texts, without a batch axis.
+    return torch.cat(present) if present and len(present[0]) == 1 else tensors[0]
+
+
+def _equal(ones: Sequence[RGB], others: Sequence[RGB]) -> bool:
+    return len(ones) == len(others) and all(map(np.array_equal, ones, others))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_are_those_of_diffusers_own_call(kind: Kind) -> None:
+    rows = _rows(kind)
+    drawn = _ours(kind, rows)
+    assert _equal(drawn, _diffusers(kind, rows))
+    assert all(image.std() > 1 for image in drawn)
+    assert not np.array_equal(drawn[0], drawn[3])  # the same prompt from another seed
+
+
+@pytest.mark.parametrize("kind", ["shapes", "sdxl"])
+def test_encoding_texts_one_by_one_changes_no_colour_by_more_than_its_rounding(kind: Kind) -> None:
+    rows = _rows(kind)
+    pairs = zip(_ours(kind, rows), _diffusers(kind, rows, exact=False), strict=True)
+    assert all(np.abs(ours.astype(int) - theirs).max() <= 1 for ours, theirs in pairs)
+
+
+@pytest.mark.parametrize("guidance", [1.5, 7.5])
+@pytest.mark.parametrize("kind", ["shapes", "sdxl", "sd3"])
+def test_negative_prompts_are_those_of_diffusers_own_call(kind: Kind, guidance: float) -> None:
+    rows = _rows(kind, negative_prompt="a yellow square", guidance=guidance)
+    drawn = _ours(kind, rows)
+    assert _equal(drawn, _diffusers(kind, rows, negative_prompt=["a yellow square"] * len(rows)))
+    assert not _equal(drawn, _ours(kind, _rows(kind, guidance=guidance)))
+
+
+@pytest.mark.parametrize("guidance", [0.0, 1.0])
+@pytest.mark.parametrize("kind", ["shapes", "sdxl", "sd3"])
+def test_images_without_guidance_are_those_of_diffusers_own_call(
+    kind: Kind, guidance: float
+) -> None:
+    rows = _rows(kind, guidance=guidance, negative_prompt="a yellow square")
+    assert _equal(_ours(kind, rows), _diffusers(kind, rows))
+
+
+@pytest.mark.parametrize("sampler", sorted(set(SCHEDULERS) - {"flow_euler"}))
+@pytest.mark.parametrize("kind", ["sd", "sdxl"])
+def test_every_sampler_draws_what_it_draws_in_diffusers(kind: Kind, sampler: str) -> None:
+    rows = _rows(kind, sampler=sampler, steps=4)
+    assert _equal(_ours(kind, rows), _diffusers(kind, rows))
+
+
+@pytest.mark.parametrize("kind", ["sd3", "flux"])
+def test_flow_models_draw_with_the_flow_sampler(kind: Kind) -> None:
+    rows = _rows(kind, sampler="flow_euler")
+    assert _equal(_ours(kind, rows), _diffusers(kind, rows))
+
+
+def test_an_image_that_asks_for_an_unfit_sampler_fails_and_no_other() -> None:
+    denoiser = Denoiser(models.pipe("sd"))
+    rescue = BatchRecovery(lambda rows, size: denoiser.draw(rows, size, lambda: None), lambda _: 4)
+    (failed,) = next(rescue.draw_batches([image_row(sampler="flow_euler")]))
+    assert (failed.status, failed.rgb) == ("failed", None)
+    assert failed.error is not None
+    assert "sampler 'flow_euler' does not fit this model" in failed.error
+    (drawn,) = next(rescue.draw_batches([image_row()]))
+    assert drawn.status == "ok"
+
+
+def test_a_sampler_leaves_no_trace_in_the_images_after_it() -> None:
+    denoiser = Denoiser(models.pipe("sd"))
+    rows = _rows("sd")
+    first = [_rgb(each) for each in denoiser.draw(rows, 4, lambda: None)]
+    denoiser.draw(_rows("sd", sampler="dpmpp_2m", steps=3), 4, lambda: None)
+    assert _equal([_rgb(each) for each in denoiser.draw(rows, 4, lambda: None)], first)
+
+
+@pytest.mark.parametrize("size", [4, 8])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_image_is_the_same_alone_first_and_last(kind: Kind, size: int) -> None:
+    wanted, *others = [
+        image_row(f"{PROMPTS[0]} {place}", place, **_side(kind)) for place in range(size)
+    ]
+    alone = _ours(kind, [wanted], size)[0]
+    assert np.array_equal(_ours(kind, [wanted, *others], size)[0], alone)
+    assert np.array_equal(_ours(kind, [*others, wanted], size)[-1], alone)
+
+
+def _side(kind: Kind) -> dict[str, object]:
+    return {"width": 64, "height": 64} if kind == "shapes" else {}
+
+
+@pytest.mark.parametrize("kind", ["shapes", "sdxl"])
+def test_a_batch_that_is_not_full_gives_the_bytes_of_a_full_one(kind: Kind) -> None:
+    rows = _rows(kind)
+    assert _equal(_ours(kind, rows[:3]), _ours(kind, rows)[:3])
+
+
+@pytest.mark.parametrize("count", [1, 3, 4])
+def test_the_denoiser_always_gets_a_batch_of_the_full_size(count: int) -> None:
+    pipe, seen = models.pipe("sd"), list[int]()
+    pipe.unet.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    Denoiser(pipe).draw(_rows("sd")[:count], 4, lambda: None)
+    assert seen == [8, 8]  # two steps, each with and without the prompt
+
+
+@pytest.mark.parametrize("sampler", ["ddpm", "dpmpp_2m_sde", "euler_a", "lcm"])
+def test_noise_drawn_at_each_step_is_an_image_s_own(sampler: str) -> None:
+    rows = _rows("sd", sampler=sampler, steps=4)
+    assert np.array_equal(_ours("sd", rows[2:3])[0], _ours("sd", rows)[2])
+
+
+def test_sizes_other_than_the_model_s_are_drawn() -> None:
+    rows = _rows("sd", width=32, height=24)
+    drawn = _ours("sd", rows)
+    assert {image.shape for image in drawn} == {(24, 32, 3)}
+    assert _equal(drawn, _diffusers("sd", rows))
+
+
+def test_an_image_of_another_size_than_asked_fails() -> None:
+    pipe = models.pipe("sd")
+    pipe.vae.decode = lambda latents, **_: (torch.zeros(len(latents), 3, 32, 24),)
+    with pytest.raises(
+        ValueError, match="the model drew 24 x 32 pixels, which is the nearest size that it knows"
+    ):
+        Denoiser(pipe).draw(_rows("sd"), 4, lambda: None)
+
+
+def test_images_come_in_the_order_of_their_rows_and_know_their_places() -> None:
+    rows = [image_row(place=place) for place in (7, 3, 5)]
+    assert [
+        each.index_in_part for each in Denoiser(models.pipe("sd")).draw(rows, 4, lambda: None)
+    ] == [7, 3, 5]
+
+
+@pytest.mark.parametrize("kind", ["sd", "sdxl", "sd3", "flux"])
+def test_whoever_wants_to_stop_is_asked_after_every_step(kind: Kind) -> None:
+    asked = []
+    Denoiser(models.pipe(kind)).draw(_rows(kind, steps=3), 4, lambda: asked.append(1))
+    assert len(asked) == 3
+
+
+def test_a_stop_gives_up_in_the_middle_of_a_batch() -> None:
+    asked = []
+
+    def stop() -> None:
+        asked.append(1)
+        if len(asked) == 2:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        Denoiser(models.pipe("sd")).draw(_rows("sd", steps=50), 4, stop)
+    assert len(asked) == 2
+
+
+def test_numbers_that_are_not_finite_make_only_their_own_image_blank() -> None:
+    pipe = models.pipe("sd")
+    whole = Denoiser(pipe).draw(_rows("sd"), 4, lambda: None)
+    encode_prompt = pipe.encode_prompt
+
+    @wraps(encode_prompt)
+    def poisoned(prompt: list[str], *places: object, **names: object) -> tuple[torch.Tensor, ...]:
+        embeds, negative = encode_prompt(prompt, *places, **names)
+        return embeds * (float("nan") if prompt == ["poison"] else 1), negative
+
+    pipe.encode_prompt = poisoned
+    rows = [*_rows("sd")[:2], image_row("poison", 2), *_rows("sd")[3:]]
+    found = Denoiser(pipe).draw(rows, 4, lambda: None)
+    assert [each.status for each in found] == ["ok", "ok", "blank", "ok"]
+    assert (found[2].rgb, found[2].error) == (None, "the model gave numbers that are not finite")
+    for place in (0, 1, 3):
+        assert np.array_equal(_rgb(found[place]), _rgb(whole[place]))
+
+
+def test_the_safety_checker_marks_only_its_own_image() -> None:
+    rows = _rows("sd")
+    whole = _ours("sd", rows)
+    pipe = models.pipe("sd")
+    # Refuses the brightest one: a real checker with random weights cannot tell noise apart.
+    limit = np.mean(sorted(image.mean() for image in whole)[-2:]) / 255
+    pipe.register_modules(safety_checker=Refusing(float(limit)), feature_extractor=_clip_input())
+    found = Denoiser(pipe).draw(rows, 4, lambda: None)
+    brightest = int(np.argmax([image.mean() for image in whole]))
+    assert [each.status for each in found] == [
+        "filtered" if place == brightest else "ok" for place in range(4)
+    ]
+    assert (found[brightest].rgb, found[brightest].error) == (
+        None,
+        "the model's safety checker refused it",
+    )
+    assert all(
+        np.array_equal(_rgb(found[place]), whole[place]) for place in range(4) if place != brightest
+    )
+
+
+def test_padding_is_not_what_the_safety_checker_marks() -> None:
+    pipe = models.pipe("sd")
+    pipe.register_modules(safety_checker=Refusing(-1.0), feature_extractor=_clip_input())
+    found = Denoiser(pipe).draw(_rows("sd")[:3], 4, lambda: None)
+    assert [(each.index_in_part, each.status) for each in found] == [
+        (0, "filtered"),
+        (1, "filtered"),
+        (2, "filtered"),
+    ]
+
+
+class Refusing(torch.nn.Module):
+    """A safety checker that refuses bright images, and blackens them as diffusers' own does."""
+
+    device = torch.device("cpu")
+    dtype = torch.float32
+
+    def __init__(self, limit: float) -> None:
+        super().__init__()
+        self._limit = limit
+
+    def forward(
+        self, clip_input: torch.Tensor, images: torch.Tensor
+    ) -> tuple[torch.Tensor, list[bool]]:
+        assert len(clip_input) == len(images)
+        refused = ((images / 2 + 0.5).clamp(0, 1).mean((1, 2, 3)) > self._limit).tolist()
+        return torch.stack(
+            [image * (not bad) for image, bad in zip(images, refused, strict=True)]
+        ), refused
+
+
+def _clip_input() -> object:
+    return transformers.CLIPImageProcessor(
+        size={"shortest_edge": 8}, crop_size={"height": 8, "width": 8}
+    )
+
+
+def test_a_text_that_cannot_be_encoded_fails_alone_and_its_neighbours_keep_their_bytes() -> None:
+    pipe = models.pipe("sd")
+    rows = _rows("sd")
+    whole = [_rgb(each) for each in Denoiser(pipe).draw(rows, 4, lambda: None)]
+    encode_prompt = pipe.encode_prompt
+
+    @wraps(encode_prompt)
+    def poisoned(prompt: list[str], *places: object, **names: object) -> tuple[torch.Tensor, ...]:
+        if prompt == [PROMPTS[1]]:
+            raise IndexError("a token out of range")
+        embeds: tuple[torch.Tensor, ...] = encode_prompt(prompt, *places, **names)
+        return embeds
+
+    pipe.encode_prompt = poisoned
+    denoiser = Denoiser(pipe)
+    found = next(
+        BatchRecovery(
+            lambda rows, size: denoiser.draw(rows, size, lambda: None), lambda _: 4
+        ).draw_batches(rows)
+    )
+    assert [each.status for each in found] == ["ok", "failed", "ok", "ok"]
+    assert found[1].error == "IndexError: a token out of range"
+    assert all(np.array_equal(_rgb(found[place]), whole[place]) for place in (0, 2, 3))
+
+
+def test_colours_are_rounded_as_diffusers_rounds_them() -> None:
+    values = torch.linspace(-0.1, 1.1, 3 * 64 * 64).reshape(1, 3, 64, 64)
+    clamped = values.clamp(0, 1).permute(0, 2, 3, 1).numpy()
+    assert np.array_equal(to_uint8(values).numpy(), (clamped * 255).round().astype("uint8"))
+
+
+def test_bfloat16_models_draw_finite_images() -> None:
+    drawn = Denoiser(models.pipe("sdxl").to(torch.bfloat16)).draw(_rows("sdxl"), 4, lambda: None)
+    assert all(_rgb(each).std() > 1 for each in drawn)
+
+
+@pytest.mark.parametrize("name", ["nsfw_content_detected", "nsfw_detected"])
+def test_what_a_safety_checker_refused_is_known_by_either_name(name: str) -> None:
+    assert safety_flags(SimpleNamespace(images=[], **{name: [False, True]}), 2) == [False, True]
+    assert safety_flags(SimpleNamespace(images=[], **{name: None}), 2) == [False, False]
+
+
+def test_without_a_safety_checker_nothing_is_refused() -> None:
+    assert safety_flags(SimpleNamespace(images=[]), 2) == [False, False]
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
+    """Where compiled code is looked for from now on, and what decides it."""
+    seen = list[tuple[str, str]]()
+
+    def note(store: Store, _: torch.device, model: str) -> None:
+        seen.append((store.uri, model))
+
+    monkeypatch.setattr(denoiser, "CompileCache", note)
+    return seen
+
+
+def _planned(tmp_path: Path, run_id: str, seed: int | None = None, **speed: object) -> PlanResult:
+    style = {} if seed is None else {"style": {"id": str(loras.folder("sd", seed))}}
+    model = {"id": str(families.folder("sd")), "dtype": "float32", "loras": style}
+    return runs.planned(tmp_path, str(tmp_path / "out"), run_id=run_id, model=model, speed=speed)
+
+
+def _open(planned: PlanResult, *, code: bool = True) -> None:
+    load_denoiser(planned.plan, open_store(planned.uri), code=code)
+
+
+def test_all_runs_of_an_output_share_the_code_of_a_model_and_its_loras(
+    tmp_path: Path, taken: list[tuple[str, str]]
+) -> None:
+    plans = [_planned(tmp_path, f"r{place}", seed) for place, seed in enumerate([None, None, 1, 2])]
+    for each in plans:
+        _open(each)
+    assert {uri for uri, _ in taken} == {str(tmp_path / "out")}
+    plain, same, style, other = (model for _, model in taken)
+    assert plain == same
+    assert len({plain, style, other}) == 3
+
+
+def test_a_job_that_trusts_nobody_s_code_takes_none_and_neither_does_who_reproduces(
+    tmp_path: Path, taken: list[tuple[str, str]]
+) -> None:
+    _open(_planned(tmp_path, "mine", compile_cache="off"))
+    _open(_planned(tmp_path, "again"), code=False)
+    assert taken == []

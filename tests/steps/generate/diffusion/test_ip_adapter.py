@@ -1,0 +1,355 @@
+"""IP-Adapters of transformers: whole jobs, slots of a batch, and what is refused."""
+
+import shutil
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+import transformers
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.step import denoiser_loader
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.reproduce import reproduce
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.runs.image import ImageRow, image_rows
+from imagekiln.steps.runs.keys import REJECTED_KEY, manifest_key, shard_key
+from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.storage import open_store
+from tests import adapters, loras, models
+from tests.adapters import Transformer
+from tests.drawing import bytes_of
+from tests.pictures import half, noise
+from tests.runs import image_row, job, planned, write_prompts
+
+pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
+
+FILE = "adapter.safetensors"
+KINDS: list[Transformer] = ["flux", "sd3"]
+ADAPTERS: Mapping[Transformer, Callable[[], Path]] = {
+    "flux": adapters.flux_ip_adapter,
+    "sd3": adapters.sd3_ip_adapter,
+}
+PROMPTS = ["a red circle", "a blue square on yellow", "two green triangles", "a star"]
+BARE: dict[str, object] = {
+    "width": models.SIDE,
+    "height": models.SIDE,
+    "source_image": None,
+    "mask_image": None,
+    "reference_image": None,
+}
+PLAIN: dict[str, object] = {"prompt": "a square", **BARE}
+
+
+def _model(kind: Transformer, folder: Path | None = None) -> dict[str, object]:
+    adapter = {"id": str(folder or ADAPTERS[kind]()), "weight_name": FILE, "scale": 0.8}
+    return {"id": str(models.folder(kind)), "dtype": "float32", "ip_adapter": adapter}
+
+
+def _rows(*columns: str) -> list[dict[str, object]]:
+    """Four rows with pictures in these columns, another picture for each row, but for masks."""
+    return [
+        {
+            "prompt": prompt,
+            **BARE,
+            **{name: half() if name == "mask_image" else noise(place) for name in columns},
+        }
+        for place, prompt in enumerate(PROMPTS)
+    ]
+
+
+def _opened(
+    folder: Path, kind: Transformer, rows: list[dict[str, object]], adapter: Path | None = None
+) -> tuple[Denoiser, list[ImageRow]]:
+    there = planned(folder, str(folder / "out"), rows, model=_model(kind, adapter))
+    store = open_store(there.uri)
+    return denoiser_loader(store, there.plan)(), image_rows(read_table(store, shard_key(0)))
+
+
+def _like(row: ImageRow, **changes: object) -> ImageRow:
+    same = {
+        name: getattr(row.parameters, name)
+        for name in type(row.parameters).__slots__
+        if name != "prompt"
+    }
+    return image_row(row.parameters.prompt, **{**same, **changes})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "beside", [[], ["source_image"], ["source_image", "mask_image"]], ids="+".join
+)
+def test_an_image_has_the_same_bytes_in_every_slot_and_follows_its_own_reference(
+    tmp_path: Path, kind: Transformer, beside: list[str]
+) -> None:
+    denoiser, rows = _opened(tmp_path, kind, _rows("reference_image", *beside))
+    for width in (models.SIDE, 2 * models.SIDE):
+        shaped = [_like(row, width=width) for row in rows]
+        for size in (2, 4):
+            whole = bytes_of(denoiser, shaped[:size], size)
+            assert whole == bytes_of(denoiser, shaped[:size][::-1], size)[::-1]
+            assert whole[1:2] == bytes_of(denoiser, shaped[1:2], size)
+    other = _like(rows[0], reference_image=rows[3].parameters.reference_image)
+    assert bytes_of(denoiser, [other], 4) != bytes_of(denoiser, rows[:1], 4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_image_without_a_reference_is_drawn_as_by_the_model_alone(
+    tmp_path: Path, kind: Transformer
+) -> None:
+    denoiser, found = _opened(tmp_path, kind, [*_rows("reference_image")[:1], PLAIN])
+    plain = [row for row in found if row.parameters.reference_image is None]
+    bytes_of(denoiser, [row for row in found if row not in plain], 4)
+    assert bytes_of(denoiser, plain, 4) == bytes_of(Denoiser(models.pipe(kind)), plain, 4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lora_and_a_reference_go_together(tmp_path: Path, kind: Transformer) -> None:
+    model = {**_model(kind), "loras": {"style": {"id": str(loras.folder(kind))}}}
+    rows = [
+        {**row, "loras": text} for row in _rows("reference_image")[:2] for text in ("style:0.8", "")
+    ]
+    there = planned(tmp_path, str(tmp_path / "out"), rows, model=model)
+    store = open_store(there.uri)
+    denoiser, found = (
+        denoiser_loader(store, there.plan)(),
+        image_rows(read_table(store, shard_key(0))),
+    )
+    with_lora = [row for row in found if row.parameters.loras]
+    without = [row for row in found if not row.parameters.loras]
+    drawn = bytes_of(denoiser, with_lora, 2)
+    alone, _ = _opened(tmp_path / "alone", kind, _rows("reference_image"))
+    assert bytes_of(denoiser, without, 2) == bytes_of(alone, without, 2)
+    assert bytes_of(denoiser, with_lora[::-1], 2)[::-1] == drawn
+    assert not {*drawn} & {*bytes_of(denoiser, without, 2)}
+
+
+@pytest.mark.parametrize(("kind", "guidance"), [("flux", 3.0), ("sd3", 3.0), ("sd3", 1.0)])
+def test_an_ip_adapter_draws_what_it_draws_in_diffusers(
+    tmp_path: Path, kind: Transformer, guidance: float
+) -> None:
+    denoiser, found = _opened(tmp_path, kind, _rows("reference_image")[:1])
+    rows = [_like(found[0], guidance=guidance)]
+    pipe, folder = models.pipe(kind), ADAPTERS[kind]()
+    if kind == "flux":
+        encoder = {
+            "image_encoder_pretrained_model_name_or_path": folder / "image_encoder",
+            "image_encoder_dtype": torch.float32,
+        }
+        pipe.load_ip_adapter(folder, weight_name=FILE, **encoder)
+    else:
+        pipe.image_encoder = transformers.SiglipVisionModel.from_pretrained(
+            folder / "image_encoder"
+        )
+        pipe.feature_extractor = transformers.SiglipImageProcessor.from_pretrained(
+            folder / "image_encoder"
+        )
+        pipe.load_ip_adapter(folder, weight_name=FILE)
+    assert bytes_of(denoiser, rows, 1) == [
+        adapters.drawn_by_diffusers(pipe, PROMPTS[0], rows[0], guidance=guidance)
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reference_is_encoded_once_and_no_black_picture_ever(
+    tmp_path: Path, kind: Transformer
+) -> None:
+    denoiser, rows = _opened(tmp_path, kind, _rows("reference_image"))
+    counted = []
+    denoiser._pipe.image_encoder.register_forward_hook(lambda *_: counted.append(1))
+    for _ in range(2):
+        bytes_of(denoiser, rows, 4)
+    assert len(counted) == len(rows)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_job_runs_is_verified_and_reproduced(tmp_path: Path, kind: Transformer) -> None:
+    rows = [*_rows("reference_image")[:2], *_rows("reference_image", "source_image")[2:], PLAIN]
+    model = {**_model(kind), "dtype": "bfloat16"}
+    done = run(job(write_prompts(tmp_path / "p.parquet", rows), str(tmp_path / "out"), model=model))
+    assert (done.summary.images, done.summary.ok) == (5, 5)
+    assert verify(done.uri).ok == 5
+    for row in read_table(open_store(done.uri), manifest_key(0)).to_pylist()[::2]:
+        assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
+
+
+@pytest.mark.filterwarnings(models.FLUX_WARNS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_controlnet_acts_beside_it_and_with_a_source_too_is_refused_by_row(
+    tmp_path: Path, kind: Transformer
+) -> None:
+    both = _rows("reference_image", "control_image")
+    rows = [
+        *both[:3],
+        *_rows("control_image")[3:],
+        PLAIN,
+        *_rows("control_image", "source_image")[:1],
+    ]
+    model = _model(kind) | {"controlnet": {"id": str(adapters.controlnet(kind))}}
+    prompts = write_prompts(tmp_path / "p.parquet", rows)
+    done = run(job(prompts, str(tmp_path / "out"), model=model, limits={"rejected_share": 0.5}))
+    assert (done.summary.images, done.summary.ok) == (5, 5)
+    (refused,) = read_table(open_store(done.uri), REJECTED_KEY).to_pylist()
+    assert refused["reason"].startswith("does not go with a source_image")
+    made = read_table(open_store(done.uri), manifest_key(0)).to_pylist()
+    for row in made[::3]:
+        assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
+
+
+Tensors = dict[str, torch.Tensor]
+
+
+def _copy(target: Path, kind: Transformer, change: Callable[[Tensors], Tensors]) -> Path:
+    shutil.copytree(ADAPTERS[kind](), target)
+    tensors = change(safetensors.torch.load_file(target / FILE))
+    (target / FILE).unlink()
+    safetensors.torch.save_file(tensors, target / FILE)
+    return target
+
+
+def _further_block(tensors: Tensors) -> Tensors:
+    again = {
+        name.replace(".0.", ".1."): each.clone() for name, each in tensors.items() if ".0." in name
+    }
+    return {
+        **tensors,
+        **{name: each for name, each in again.items() if not name.startswith("image_proj")},
+    }
+
+
+def _without(name: str) -> Callable[[Tensors], Tensors]:
+    return lambda tensors: {key: each for key, each in tensors.items() if name not in key}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_adapter_of_a_larger_transformer_is_refused_at_planning(
+    tmp_path: Path, kind: Transformer
+) -> None:
+    folder = _copy(tmp_path / "adapter", kind, _further_block)
+    with pytest.raises(
+        BadInput,
+        match=r"adapter\.safetensors is for 2 blocks of a transformer, and the model has 1\.",
+    ):
+        _opened(tmp_path, kind, _rows("reference_image"), folder)
+
+
+@pytest.mark.parametrize(
+    ("kind", "folder", "told"),
+    [
+        (
+            "flux",
+            adapters.sd3_ip_adapter,
+            "kind siglip_vision_model, and the model reads what a CLIPVisionModelWith",
+        ),
+        (
+            "sd3",
+            adapters.flux_ip_adapter,
+            "kind clip_vision_model, and the model reads what a SiglipVisionModel makes",
+        ),
+        (
+            "flux",
+            partial(adapters.ip_adapter, "sd"),
+            "is for 4 blocks of a transformer, and the model has 1",
+        ),
+    ],
+)
+def test_an_adapter_of_another_family_is_refused_at_planning(
+    tmp_path: Path, kind: Transformer, folder: Callable[[], Path], told: str
+) -> None:
+    with pytest.raises(BadInput, match=told):
+        planned(
+            tmp_path, str(tmp_path / "out"), _rows("reference_image"), model=_model(kind, folder())
+        )
+
+
+def test_an_adapter_that_is_cut_off_is_refused_at_planning(tmp_path: Path) -> None:
+    folder = _copy(tmp_path / "adapter", "flux", dict)
+    whole = (folder / FILE).read_bytes()
+    (folder / FILE).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(
+        BadInput, match=r"model\.ip_adapter: adapter\.safetensors is no whole safetensors file"
+    ):
+        planned(
+            tmp_path, str(tmp_path / "out"), _rows("reference_image"), model=_model("flux", folder)
+        )
+
+
+@pytest.mark.parametrize(
+    ("kind", "lacks", "told"),
+    [
+        ("flux", "v_proj.bias", "it has no '0.to_v_ip.bias'"),
+        ("flux", "norm.weight", "it has no encoder_hid_proj.image_projection_layers.0.norm.weight"),
+        ("sd3", "to_v_ip", "it has no transformer_blocks.0.attn.processor.to_v_ip.weight"),
+    ],
+)
+def test_an_adapter_that_lacks_a_tensor_ends_the_shard(
+    tmp_path: Path, kind: Transformer, lacks: str, told: str
+) -> None:
+    folder = _copy(tmp_path / "adapter", kind, _without(lacks))
+    with pytest.raises(
+        BadInput, match=rf"model\.ip_adapter: does not fit the model \({told}\)\. Name another"
+    ):
+        _opened(tmp_path, kind, _rows("reference_image"), folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_image_encoder_without_all_its_weights_ends_the_shard(
+    tmp_path: Path, kind: Transformer
+) -> None:
+    folder = _copy(tmp_path / "adapter", kind, dict)
+    weights = folder / "image_encoder/model.safetensors"
+    kept = safetensors.torch.load_file(weights)
+    lost = next(name for name in sorted(kept) if name.endswith("mlp.fc1.weight"))
+    weights.unlink()
+    safetensors.torch.save_file(_without(lost)(kept), weights, {"format": "pt"})
+    with pytest.raises(BadInput, match=r"its image encoder has no .*mlp\.fc1\.weight"):
+        _opened(tmp_path, kind, _rows("reference_image"), folder)
+
+
+def test_an_adapter_that_reads_what_another_image_encoder_sees_ends_the_shard(
+    tmp_path: Path,
+) -> None:
+    folder = _copy(tmp_path / "adapter", "flux", dict)
+    adapters.save_image_encoder(folder, 2 * models.WIDE)
+    with pytest.raises(
+        BadInput, match=r"model\.ip_adapter: does not fit the model \(.*\)\. Name another"
+    ):
+        _opened(tmp_path, "flux", _rows("reference_image"), folder)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_image_encoder_may_be_half_of_what_reads_texts_too(
+    tmp_path: Path, kind: Transformer
+) -> None:
+    folder = _copy(tmp_path / "adapter", kind, dict)
+    alone, rows = _opened(tmp_path, kind, _rows("reference_image"))
+    sight = alone._pipe.image_encoder
+    for file in (folder / "image_encoder").glob("model.safetensors"):
+        file.unlink()
+    _whole(kind, sight).save_pretrained(folder / "image_encoder")
+    other, _ = _opened(tmp_path / "other", kind, _rows("reference_image"), folder)
+    assert bytes_of(other, rows[:1], 2) == bytes_of(alone, rows[:1], 2)
+
+
+def _whole(kind: Transformer, sight: models.Untyped) -> models.Untyped:
+    vision = sight.config.to_dict()
+    text = {"vocab_size": 100, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1,
+            "num_attention_heads": 2}  # fmt: skip
+    both: models.Untyped
+    if kind == "flux":
+        config = transformers.CLIPConfig(
+            text_config=text, vision_config=vision, projection_dim=models.WIDE
+        )
+        both = transformers.CLIPModel(config)
+        both.visual_projection = sight.visual_projection
+    else:
+        both = transformers.SiglipModel(
+            transformers.SiglipConfig(text_config=text, vision_config=vision)
+        )
+    inside = sight.vision_model if hasattr(sight, "vision_model") else sight
+    both.vision_model.load_state_dict(inside.state_dict())
+    return both

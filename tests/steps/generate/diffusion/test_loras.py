@@ -1,0 +1,306 @@
+"""LoRAs of a pipeline: each loaded once, and in force only where a row asks for it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.loras import LoraLayers
+from imagekiln.steps.job.adapters import LoraSettings
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.local import run
+from imagekiln.steps.maintain.reproduce import reproduce
+from imagekiln.steps.maintain.retry import retry
+from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.models.lora_files import load_lora_facts
+from imagekiln.steps.runs.image import ImageRow
+from imagekiln.steps.runs.keys import manifest_key
+from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.storage import open_store
+from tests import families, loras, models, runs
+from tests.drawing import pixels_of
+from tests.models import DIFFUSERS_WARNS, SIDE, Kind, Untyped
+from tests.runs import image_row
+
+pytestmark = pytest.mark.filterwarnings(DIFFUSERS_WARNS)
+KINDS: list[Kind] = ["sd", "sdxl", "sd3", "flux"]
+Rgb: TypeAlias = "np.ndarray[tuple[int, int, int], np.dtype[np.uint8]]"
+BOTH = "detail:-0.5,style:0.8"
+
+
+def _layers(pipe: Untyped, **files: Path) -> LoraLayers:
+    wanted = {name: LoraSettings(id=str(file)) for name, file in files.items()}
+    return LoraLayers(
+        pipe, wanted, load_lora_facts(ModelSettings(id="bundled:shapes", loras=wanted))
+    )
+
+
+def _denoiser(kind: Kind, pipe: Untyped = None) -> Denoiser:
+    pipe = pipe or models.pipe(kind)
+    return Denoiser(
+        pipe,
+        loras=_layers(pipe, style=loras.folder(kind, 1, text=True), detail=loras.folder(kind, 2)),
+    )
+
+
+def _rows(count: int, wanted: str | None) -> list[ImageRow]:
+    texts = ("a red circle", "two green triangles", "a blue square", "a star")
+    return [
+        image_row(text, place, negative_prompt="large", loras=wanted)
+        for place, text in enumerate(texts[:count])
+    ]
+
+
+def _diffusers(pipe: Untyped, rows: Sequence[ImageRow]) -> Untyped:
+    negative = (
+        {} if "flux" in type(pipe).__name__.lower() else {"negative_prompt": ["large"] * len(rows)}
+    )
+    drawn = pipe(
+        prompt=[row.parameters.prompt for row in rows],
+        generator=[torch.Generator("cpu").manual_seed(row.parameters.seed) for row in rows],
+        width=SIDE,
+        height=SIDE,
+        num_inference_steps=2,
+        guidance_scale=3.0,
+        output_type="pil",
+        **negative,
+    )
+    return [np.asarray(image) for image in drawn.images]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_images_are_those_of_diffusers_own_call_with_the_same_loras(kind: Kind) -> None:
+    pipe = models.pipe(kind)
+    loras.load(pipe, loras.folder(kind, 1, text=True), "a")
+    loras.load(pipe, loras.folder(kind, 2), "b")
+    own: dict[str | None, list[Rgb]] = {}
+    for wanted, adapters, weights in (("style:0.8", ["a"], [0.8]), (BOTH, ["a", "b"], [0.8, -0.5])):
+        pipe.set_adapters(adapters, weights)
+        own[wanted] = _diffusers(pipe, _rows(2, wanted))
+    pipe.disable_lora()
+    own[None] = _diffusers(pipe, _rows(2, None))
+    denoiser = _denoiser(kind)
+    for text, images in own.items():
+        drawn = np.array(pixels_of(denoiser, _rows(2, text), 2), np.int16)
+        # LoRAs are added in the order of their hashes, and sums of floats depend on the order.
+        assert np.abs(drawn - np.array(images, np.int16)).max() <= (text == BOTH), text
+    assert len({image[0].tobytes() for image in own.values()}) == len(own)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_image_depends_on_neither_its_place_nor_the_loras_before_it(
+    kind: Kind, size: int
+) -> None:
+    denoiser = _denoiser(kind)
+    first = {
+        wanted: pixels_of(denoiser, _rows(1, wanted), size)[0]
+        for wanted in (None, "style:0.8", BOTH)
+    }
+    plain = Denoiser(models.pipe(kind))
+    assert np.array_equal(pixels_of(plain, _rows(1, None), size)[0], first[None])
+    for wanted in (BOTH, None, "style:0.8", None, BOTH):
+        rows = _rows(size, wanted)
+        assert np.array_equal(pixels_of(denoiser, rows, size)[0], first[wanted])
+        assert np.array_equal(pixels_of(denoiser, rows[::-1], size)[-1], first[wanted])
+
+
+def test_what_a_lora_is_called_changes_no_pixel() -> None:
+    first, other = (models.pipe("sd") for _ in range(2))
+    files = [loras.folder("sd", 1), loras.folder("sd", 2), loras.folder("sd", 3)]
+    one = Denoiser(first, loras=_layers(first, a=files[0], b=files[1], c=files[2]))
+    two = Denoiser(other, loras=_layers(other, c=files[0], b=files[1], a=files[2]))
+    row, same = _rows(1, "a:0.7,b:-0.3,c:1.1"), _rows(1, "a:1.1,b:-0.3,c:0.7")
+    assert np.array_equal(pixels_of(one, row, 2)[0], pixels_of(two, same, 2)[0])
+
+
+def test_texts_are_embedded_again_only_where_a_lora_changes_their_encoder() -> None:
+    pipe = models.pipe("sd")
+    denoiser, calls, counts = _denoiser("sd", pipe), list[object](), []
+    pipe.text_encoder.register_forward_hook(lambda *called: calls.append(called))
+    for wanted in (
+        None,
+        "detail:0.5",
+        "style:0.8",
+        "detail:0.5,style:0.8",
+        "style:0.2",
+        None,
+        "style:0.8",
+    ):
+        calls.clear()
+        pixels_of(denoiser, _rows(1, wanted), 2)
+        counts.append(bool(calls))
+    assert counts == [True, False, True, False, True, False, False]
+
+
+def test_a_loras_dropout_is_off() -> None:
+    pipe = models.pipe("sd")
+    denoiser = Denoiser(pipe, loras=_layers(pipe, style=loras.folder("sd", 1, dropout=0.5)))
+    once, again = (pixels_of(denoiser, _rows(1, "style:1"), 1)[0] for _ in range(2))
+    assert np.array_equal(once, again)
+
+
+def test_a_lora_is_loaded_once_however_often_it_is_switched(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pipe = models.pipe("sd")
+    layers, loaded = (
+        _layers(pipe, style=loras.folder("sd", 1, text=True), detail=loras.folder("sd", 2)),
+        [],
+    )
+    load = pipe.load_lora_weights
+
+    def counted(*args: object, **asked: object) -> None:
+        loaded.append(args)
+        load(*args, **asked)
+
+    monkeypatch.setattr(pipe, "load_lora_weights", counted)
+    sizes = set()
+    for turn in range(50):
+        for wanted in (None, "style:0.8", f"detail:{turn / 10 + 1}", BOTH):
+            layers.activate(wanted, texts=True)
+            layers.activate(wanted, texts=False)
+        parts = (pipe.unet, pipe.text_encoder)
+        sizes.add(
+            sum(
+                1
+                for part in parts
+                for module in part.modules()
+                for _ in (module, *module._forward_hooks)
+            )
+        )
+    assert len(sizes) == 1
+    assert len(loaded) == 2
+
+
+def _settings(kind: Kind) -> dict[str, object]:
+    files = {"style": loras.folder(kind, 1, text=True), "detail": loras.folder(kind, 2)}
+    model = {"id": str(models.folder(kind)), "dtype": "float32"}
+    defaults = {"steps": 2, "guidance": 3.0, "width": SIDE, "height": SIDE}
+    return {
+        "model": {**model, "loras": {name: {"id": str(file)} for name, file in files.items()}},
+        "defaults": defaults,
+    }
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_whole_job_runs_with_rows_of_none_one_and_two_loras(kind: Kind, tmp_path: Path) -> None:
+    asked = (None, "style:0.8", "detail:-0.5, style:0.80", "style: 0", "")
+    rows = [
+        {"prompt": "a red circle", "seed": 5, "id": f"{place}", "loras": text}
+        for place, text in enumerate(asked)
+    ]
+    prompts = runs.write_prompts(tmp_path / "prompts.parquet", rows)
+    pixels = []
+    for size, order in (
+        (2, prompts),
+        (4, runs.write_prompts(tmp_path / "turned.parquet", rows[::-1])),
+    ):
+        done = run(
+            runs.job(
+                order, str(tmp_path / f"out-{size}"), batch={"images": size}, **_settings(kind)
+            )
+        )
+        assert (done.summary.ok, done.summary.duplicate_images) == (
+            3,
+            2,
+        )  # weight 0 is no LoRA, and so is no text
+        assert verify(done.uri).ok == 3
+        found = read_table(open_store(done.uri), manifest_key(0)).to_pylist()
+        pixels.append({row["loras"]: (row["image_id"], row["pixels_sha256"]) for row in found})
+    assert pixels[0].keys() == {None, "style:0.8", BOTH}
+    assert len({sha256 for _, sha256 in pixels[0].values()}) == 3
+    assert {name: each for name, (each, _) in pixels[0].items()} == {
+        name: each for name, (each, _) in pixels[1].items()
+    }
+
+
+def test_images_with_loras_are_retried_and_reproduced(tmp_path: Path) -> None:
+    rows = [{"prompt": "a red circle", "loras": text} for text in (None, "style:0.8", BOTH)]
+    there = runs.planned(
+        tmp_path, str(tmp_path / "out"), rows, limits={"failed_share": 1.0}, **_settings("sd")
+    )
+    runs.fill(there, {place: runs.not_ok(place) for place in range(3)})
+    aggregate(there.uri)
+    assert retry(there.uri).summary.ok == 3
+    store = open_store(there.uri)
+    for row in read_table(store, manifest_key(0)).to_pylist():
+        assert reproduce(there.uri, row["image_id"], tmp_path / "again.png").equal == "bytes", row[
+            "loras"
+        ]
+
+
+def test_a_lora_in_another_precision_takes_that_of_the_model() -> None:
+    pipe = models.pipe("sd").to(torch.bfloat16)
+    pixels_of(_denoiser("sd", pipe), _rows(1, BOTH), 1)
+    assert {
+        each.dtype for part in (pipe.unet, pipe.text_encoder) for each in part.parameters()
+    } == {torch.bfloat16}
+
+
+@pytest.mark.parametrize(
+    ("kind", "other"), [("sd", "sdxl"), ("sdxl", "sd"), ("sd3", "flux"), ("sd", "flux")]
+)
+def test_a_lora_of_another_model_is_refused_in_a_sentence(kind: Kind, other: Kind) -> None:
+    pipe = models.pipe(kind)
+    denoiser = Denoiser(pipe, loras=_layers(pipe, style=loras.folder(other, 1, text=True)))
+    with pytest.raises(
+        BadInput, match=r"^model\.loras\.style: does not fit the model \([^\n]+\)\. Name another"
+    ) as told:
+        pixels_of(denoiser, _rows(1, "style:1"), 1)
+    assert "\n" not in str(told.value)
+
+
+def test_a_lora_with_tensors_that_the_model_has_no_layer_for_is_refused(tmp_path: Path) -> None:
+    tensors = load_file(loras.folder("sd", 1) / loras.FILE)
+    more = {name.replace("unet.mid_block", "unet.no_block"): each for name, each in tensors.items()}
+    save_file(more, tmp_path / "style.safetensors")
+    pipe = models.pipe("sd")
+    denoiser = Denoiser(pipe, loras=_layers(pipe, style=tmp_path / "style.safetensors"))
+    with pytest.raises(BadInput, match=r"no layer for \d+ of its \d+ tensors"):
+        pixels_of(denoiser, _rows(1, "style:1"), 1)
+
+
+def test_a_file_that_changed_since_planning_is_refused(tmp_path: Path) -> None:
+    file, pipe = tmp_path / "style.safetensors", models.pipe("sd")
+    file.write_bytes((loras.folder("sd", 1) / loras.FILE).read_bytes())
+    denoiser = Denoiser(pipe, loras=_layers(pipe, style=file))
+    file.write_bytes((loras.folder("sd", 2) / loras.FILE).read_bytes())
+    with pytest.raises(
+        BadInput, match=r"style\.safetensors is not the file that the run was planned with"
+    ):
+        pixels_of(denoiser, _rows(1, "style:1"), 1)
+
+
+def test_another_weight_is_not_compiled_anew_and_another_set_of_loras_is_once() -> None:
+    pipe, graphs, counts = models.pipe("sd"), list[object](), []
+    layers = _layers(pipe, style=loras.folder("sd", 1), detail=loras.folder("sd", 2))
+    layers.load(["style", "detail"])
+    layer = pipe.unet.mid_block.attentions[0].transformer_blocks[0].attn1.to_q
+
+    def backend(graph: Untyped, _: object) -> Untyped:
+        graphs.append(graph)
+        return graph.forward
+
+    layer.compile(backend=backend, dynamic=False)
+    for wanted in (None, "style:1", "style:0.5", BOTH, "detail:2,style:3", None, "style:0.25"):
+        layers.activate(wanted, texts=False)
+        with torch.no_grad():
+            layer(torch.ones(1, layer.in_features))
+        counts.append(len(graphs))
+        graphs.clear()
+    assert counts == [1, 1, 0, 1, 0, 0, 0]
+
+
+def test_a_pipeline_that_loads_no_loras_says_so() -> None:
+    pipe = families.pipe("pixart-sigma")
+    denoiser = Denoiser(pipe, loras=_layers(pipe, style=loras.folder("sd", 1)))
+    with pytest.raises(BadInput, match=r"model\.loras: PixArtSigmaPipeline takes no LoRA"):
+        pixels_of(denoiser, _rows(1, "style:1"), 1)

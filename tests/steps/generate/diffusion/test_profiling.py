@@ -1,0 +1,141 @@
+"""What drawing takes, seen from outside."""
+
+import time
+
+import pytest
+import torch
+
+from imagekiln.steps.generate.diffusion.compile import CompileClock
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, Spans
+from imagekiln.steps.job.speed import SpeedSettings
+from tests import families, models, plain
+from tests.runs import image_row
+
+ROWS = [image_row(f"number {place}", place) for place in range(4)]
+
+
+@pytest.mark.parametrize("kind", ["sd", "flux", "z-image", "bria"])
+def test_text_denoising_decoding_and_copying_are_told_apart(kind: str) -> None:
+    denoiser = Denoiser(plain.pipe(kind) if kind in plain.MAKE else families.pipe(kind))
+    side = families.SIDES.get(kind, models.SIDE)
+    denoiser.draw([image_row(width=side, height=side)], 1, lambda: None)
+    taken = denoiser.pop_times()
+    assert min(taken.text, taken.denoise, taken.decode, taken.copy) > 0
+    assert taken.busy == pytest.approx(taken.text + taken.denoise + taken.decode)
+    assert denoiser.pop_times().busy == 0, "what was told is not told again"
+
+
+def test_slow_parts_are_told_where_they_belong(monkeypatch: pytest.MonkeyPatch) -> None:
+    pipe = models.pipe("sd")
+    decode = pipe.vae.decode
+    clock = [0.0]
+    monkeypatch.setattr(
+        "imagekiln.steps.generate.diffusion.profiling.time.perf_counter", lambda: clock[0]
+    )
+
+    def slow(*places: object, **names: object) -> object:
+        clock[0] += 5.0
+        return decode(*places, **names)
+
+    pipe.vae.decode = slow
+    pipe.unet.register_forward_pre_hook(lambda *_: clock.__setitem__(0, clock[0] + 1.0))
+    pipe.text_encoder.register_forward_pre_hook(lambda *_: clock.__setitem__(0, clock[0] + 0.25))
+    denoiser = Denoiser(pipe)
+    denoiser.draw(ROWS, 4, lambda: None)
+    taken = denoiser.pop_times()
+    assert (taken.text, taken.denoise, taken.decode, taken.busy) == (1.5, 2.0, 5.0, 8.5)
+
+
+def test_a_pipeline_is_left_as_it_was() -> None:
+    pipe = plain.pipe("bria")  # which encodes texts in its own call
+    parts = (pipe, pipe.transformer, pipe.vae)
+    denoiser = Denoiser(pipe, SpeedSettings(vae="whole"))  # auto has a `decode` of its own
+    denoiser.draw(ROWS, 4, lambda: None)
+    pipe.transformer.register_forward_pre_hook(_full)
+    with pytest.raises(torch.OutOfMemoryError):
+        denoiser.draw(ROWS, 4, lambda: None)
+    assert not {"encode_prompt", "decode"} & {name for part in parts for name in vars(part)}
+
+
+def test_batches_that_ran_out_of_memory_count_nothing() -> None:
+    pipe = models.pipe("sd")
+    denoiser = Denoiser(pipe)
+    pipe.unet.register_forward_pre_hook(_full)
+    with pytest.raises(torch.OutOfMemoryError):
+        denoiser.draw(ROWS, 4, lambda: None)
+    assert denoiser.pop_times().busy == 0
+
+
+def _full(*_: object) -> None:
+    raise torch.OutOfMemoryError
+
+
+CPU = torch.device("cpu")
+
+
+def test_the_whole_less_text_and_decoding_is_denoising() -> None:
+    spans = Spans(CPU)
+    with spans.span("whole"):
+        time.sleep(0.03)
+        with spans.span("text"):
+            time.sleep(0.01)
+        for _ in range(2):
+            with spans.span("decode"):
+                time.sleep(0.02)
+    with spans.span("copy"):
+        time.sleep(0.01)
+    taken = spans.times()
+    assert 0.01 <= taken.text < 0.03
+    assert 0.04 <= taken.decode < 0.07
+    assert 0.01 <= taken.copy < 0.03
+    assert taken.busy == pytest.approx(taken.text + taken.denoise + taken.decode)
+    assert 0.03 <= taken.denoise < 0.06
+
+
+def test_a_span_that_fails_counts_nothing() -> None:
+    spans = Spans(CPU)
+    with pytest.raises(LookupError), spans.span("whole"):
+        raise LookupError
+    assert spans.times() == DeviceTimes()
+
+
+def test_what_batches_took_adds_up() -> None:
+    one = DeviceTimes(1.0, 2.0, 3.0, 4.0, 5.0)
+    assert one + one + DeviceTimes() == DeviceTimes(2.0, 4.0, 6.0, 8.0, 10.0)
+
+
+def test_compiling_is_left_out_of_what_was_done_meanwhile() -> None:
+    clock = CompileClock()
+    spans = Spans(CPU, clock)
+    with spans.span("whole"), spans.span("decode"):
+        time.sleep(0.05)
+        clock.seconds += 0.04
+    taken = spans.times()
+    assert 0.01 <= taken.decode <= taken.busy < 0.05
+
+
+def test_moments_of_the_device_are_waited_for_before_the_time_between_them_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Event:
+        """One of CUDA, which the device has not come to yet."""
+
+        over = False
+
+        def synchronize(self) -> None:
+            self.over = True
+
+        def elapsed_time(self, until: "Event") -> float:
+            if not until.over:
+                raise ValueError("Both events must be completed before calculating elapsed time.")
+            return 2000.0
+
+    monkeypatch.setattr(
+        "imagekiln.steps.generate.diffusion.profiling.record_event",
+        lambda *, timed: Event() if timed else None,
+    )
+    spans = Spans(torch.device("cuda"))
+    with spans.span("whole"):
+        pass
+    assert spans.times().busy == 2.0

@@ -1,0 +1,166 @@
+"""Decoding with as little memory as there is."""
+
+import numpy as np
+import pytest
+import torch
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.vae import DecodeMode, VaeDecoder
+from imagekiln.steps.generate.recovery import BatchRecovery
+from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.runs.image import ImageRow
+from tests import models, plain
+from tests.drawing import bytes_of
+from tests.runs import image_row
+
+pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
+
+SIDE = 32
+LATENTS = SIDE // 2
+
+
+def _pipe(room: int | None = None) -> models.Untyped:
+    """A pipeline whose decoder has room for so many latent pixels at once."""
+    pipe = models.pipe("sd")
+    pipe.vae.tile_latent_min_size, pipe.vae.tile_sample_min_size = LATENTS // 2, SIDE // 2
+    decode = pipe.vae.decoder.forward
+
+    def narrow(latents: torch.Tensor, *more: object) -> object:
+        if room is not None and latents[:, 0].numel() > room:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+        return decode(latents, *more)
+
+    pipe.vae.decoder.forward = narrow
+    return pipe
+
+
+def _rows() -> list[ImageRow]:
+    return [
+        image_row(f"a red circle {place}", place, width=SIDE, height=SIDE) for place in range(4)
+    ]
+
+
+def _drawn(denoiser: Denoiser) -> list[models.Untyped]:
+    return [picture.rgb for picture in denoiser.draw(_rows(), 4, lambda: None)]
+
+
+@pytest.mark.parametrize("room", [LATENTS**2, LATENTS**2 // 4])
+def test_decoding_whole_is_tried_anew_when_asked(room: int) -> None:
+    pipe = _pipe(room)
+    denoiser = Denoiser(pipe)
+    _drawn(denoiser)
+    denoiser.vae_decoder.reset()
+    vae = pipe.vae
+    assert (denoiser.vae_decoder.mode, vae.use_slicing, vae.use_tiling) == ("whole", False, False)
+    _drawn(denoiser)
+    assert denoiser.vae_decoder.mode != "whole"
+
+
+def test_a_way_that_was_asked_for_stays() -> None:
+    asked = Denoiser(_pipe(), SpeedSettings(vae="slices"))
+    asked.vae_decoder.reset()
+    assert asked.vae_decoder.mode == "slices"
+
+
+@pytest.mark.parametrize(
+    ("room", "way"),
+    [
+        (None, "whole"),
+        (4 * LATENTS**2, "whole"),
+        (LATENTS**2, "slices"),
+        (LATENTS**2 // 4, "tiles"),
+    ],
+)
+def test_memory_decides_how_a_batch_is_decoded_and_the_batch_stays_whole(
+    room: int | None, way: DecodeMode, caplog: pytest.LogCaptureFixture
+) -> None:
+    pipe = _pipe(room)
+    denoiser = Denoiser(pipe)
+    seen = list[int]()
+    pipe.unet.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    drawn = _drawn(denoiser)
+    assert denoiser.vae_decoder.mode == way
+    assert seen == [8, 8]  # two steps, with and without the prompt, and neither of them again
+    assert ("from here on in" in caplog.text) == (way != "whole")
+    if way != "tiles":
+        whole = _drawn(Denoiser(_pipe()))
+        assert (
+            max(
+                np.abs(one.astype(int) - other).max()
+                for one, other in zip(drawn, whole, strict=True)
+            )
+            <= 1
+        )
+
+
+def test_tiles_draw_an_image_whoever_its_neighbours_are() -> None:
+    denoiser = Denoiser(_pipe(LATENTS**2 // 4))
+    drawn = _drawn(denoiser)
+    (alone,) = denoiser.draw(_rows()[3:], 4, lambda: None)
+    assert alone.rgb is not None
+    assert np.array_equal(alone.rgb, drawn[3])
+
+
+def test_what_fits_in_no_way_halves_the_batch() -> None:
+    denoiser = Denoiser(_pipe(room=1))
+    rescue = BatchRecovery(lambda rows, size: denoiser.draw(rows, size, lambda: None), lambda _: 4)
+    with pytest.raises(Exception, match="not even one image fits"):
+        next(rescue.draw_batches(_rows()))
+    assert rescue.batch_size(_rows()[0]) == 1
+
+
+def test_whole_is_whole_though_memory_runs_out() -> None:
+    with pytest.raises(torch.OutOfMemoryError):
+        _drawn(Denoiser(_pipe(LATENTS**2), SpeedSettings(vae="whole")))
+
+
+@pytest.mark.parametrize(
+    ("wanted", "slicing", "tiling"), [("slices", True, False), ("tiles", True, True)]
+)
+def test_a_way_that_is_named_is_taken_from_the_start(
+    wanted: DecodeMode, slicing: bool, tiling: bool
+) -> None:
+    pipe = models.pipe("sd")
+    assert VaeDecoder(pipe, wanted).mode == wanted
+    assert (pipe.vae.use_slicing, pipe.vae.use_tiling) == (slicing, tiling)
+
+
+def test_a_way_that_the_vae_does_not_know_is_refused() -> None:
+    with pytest.raises(
+        BadInput, match=r"speed\.vae is 'tiles', which this model's VAE does not know\. Write auto"
+    ):
+        VaeDecoder(plain.pipe("amused"), "tiles")
+
+
+def test_errors_other_than_memory_are_the_image_s_own() -> None:
+    pipe = models.pipe("sd")
+    pipe.vae.decode = lambda *_, **__: 1 / 0
+    denoiser = Denoiser(pipe)
+    with pytest.raises(ZeroDivisionError):
+        _drawn(denoiser)
+    assert denoiser.vae_decoder.mode == "whole"
+
+
+@pytest.mark.filterwarnings("ignore:`upcast_vae` is deprecated:FutureWarning")
+def test_a_decode_that_fails_costs_no_later_image_in_a_model_whose_vae_is_upcast() -> None:
+    """SDXL in float16 decodes in float32, and diffusers returns to float16 only after a success."""
+    pipe = models.pipe("sdxl").to(torch.float16)
+    assert pipe.vae.config.force_upcast
+    rows = [image_row(f"number {index}", index) for index in range(3)]
+    denoiser = Denoiser(pipe, SpeedSettings(vae="whole"))
+    expected = bytes_of(denoiser, rows, 3)
+
+    decode = pipe.vae.decoder.forward
+    failures = iter([RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR")])
+
+    def fail_once(*args: models.Untyped) -> models.Untyped:
+        for failure in failures:
+            raise failure
+        return decode(*args)
+
+    pipe.vae.decoder.forward = fail_once
+    with pytest.raises(RuntimeError, match="cuDNN error"):
+        denoiser.draw(rows, 3, lambda: None)
+    assert pipe.vae.dtype == torch.float16
+    assert bytes_of(denoiser, rows, 3) == expected

@@ -1,0 +1,599 @@
+"""One shard, from its plan to its parts, with a real model."""
+
+import gc
+import io
+import itertools
+import shutil
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.transfer import PendingBatch
+from imagekiln.steps.generate.encoder import OutputEncoder
+from imagekiln.steps.generate.step import denoiser_loader, generate, generate_shard
+from imagekiln.steps.imaging.codecs import decode_image
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.maintain.reproduce import reproduce
+from imagekiln.steps.models.facts import weights_digest as digest_of
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow, image_rows
+from imagekiln.steps.runs.keys import part_key, shard_key
+from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.runs.stats import load_stats
+from imagekiln.steps.runtime.progress import JsonLinesProgress, NoProgress
+from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.local import LocalStore
+from imagekiln.steps.storage.store import Store
+from tests import models
+from tests.devices import StandIn
+from tests.faults import manifests
+from tests.runs import PROMPTS, encoded, fill, planned
+from tests.steps.generate.diffusion.test_device import ABSENT
+from tests.threads import threads
+from tests.tuned import entry, tuned_file
+
+KEYS = [part_key(0, number) for number in range(3)]
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> PlanResult:
+    """A planned run of one shard with parts of 4, 4 and 2 images."""
+    return planned(tmp_path, str(tmp_path / "out"), PROMPTS[:10], shard={"images": 100})
+
+
+def _pixels(store: Store, keys: Sequence[str]) -> dict[str, str]:
+    tables = [
+        pq.read_table(store.uri_of(key), columns=["image_id", "pixels_sha256"]) for key in keys
+    ]
+    return {row["image_id"]: row["pixels_sha256"] for table in tables for row in table.to_pylist()}
+
+
+def _no_model() -> Denoiser:
+    raise AssertionError("the model was loaded")
+
+
+def test_every_part_of_the_shard_is_made_with_the_pixels_that_the_model_draws(
+    there: PlanResult,
+) -> None:
+    done = generate(there.uri, 0)
+    assert done is not None
+    assert (
+        done.shard,
+        done.images,
+        done.parts,
+        done.attempts,
+        done.max_batch_size,
+        done.device,
+    ) == (
+        0,
+        10,
+        3,
+        1,
+        4,
+        "cpu",
+    )
+    store, denoiser = open_store(there.uri), Denoiser(models.pipe("sd"))
+    for part in read_shard(store, there.plan, 0):
+        table = pq.read_table(store.uri_of(part.key))
+        wanted = denoiser.draw(image_rows(part.rows), 4, lambda: None)
+        assert table["status"].to_pylist() == ["ok"] * part.rows.num_rows
+        for image, drawn in zip(table["image"].to_pylist(), wanted, strict=True):
+            assert np.array_equal(decode_image(image["bytes"]), drawn.rgb)  # type: ignore[arg-type]  # there, as it is ok
+
+
+@pytest.mark.parametrize("gone", [[0], [1], [2], [0, 2], [0, 1, 2]], ids=str)
+def test_only_missing_parts_are_made_wherever_the_gaps_are(
+    gone: list[int], there: PlanResult
+) -> None:
+    generate(there.uri, 0)
+    store = open_store(there.uri)
+    first = {key: (store.read(key), Path(store.uri_of(key)).stat().st_mtime_ns) for key in KEYS}
+    for number in gone:
+        store.remove(KEYS[number])
+    done = generate(there.uri, 0)
+    assert done is not None
+    assert done.parts == len(gone)
+    for number, key in enumerate(KEYS):
+        content, written_at = first[key]
+        assert store.read(key) == content
+        assert (Path(store.uri_of(key)).stat().st_mtime_ns == written_at) == (number not in gone)
+
+
+def test_where_nothing_is_missing_the_model_is_not_loaded(there: PlanResult) -> None:
+    fill(there)
+    assert (
+        generate_shard(open_store(there.uri), there.plan, 0, _no_model, NoProgress(), Stop())
+        is None
+    )
+
+
+def test_a_part_that_is_damaged_or_of_another_plan_is_never_taken_for_done(
+    there: PlanResult,
+) -> None:
+    fill(there)
+    store = open_store(there.uri)
+    store.replace(KEYS[1], store.read(KEYS[0]))
+    with pytest.raises(BadInput, match=r"00000-0001.parquet: holds the images of another plan"):
+        generate(there.uri, 0)
+    store.replace(KEYS[1], b"PAR1")
+    with pytest.raises(BadInput, match=r"00000-0001.parquet: is damaged"):
+        generate(there.uri, 0)
+
+
+def test_pixels_do_not_depend_on_how_a_run_is_cut_or_on_the_order_of_its_shards(
+    tmp_path: Path,
+) -> None:
+    one = planned(
+        tmp_path, str(tmp_path / "one"), PROMPTS[:10], shard={"images": 100}, part={"images": 100}
+    )
+    many = planned(
+        tmp_path, str(tmp_path / "many"), PROMPTS[:10], shard={"images": 4}, part={"images": 4}
+    )
+    generate(one.uri, 0)
+    for number in (2, 0, 1):
+        generate(many.uri, number)
+    keys = [part_key(number, 0) for number in range(3)]
+    assert _pixels(open_store(one.uri), [part_key(0, 0)]) == _pixels(open_store(many.uri), keys)
+
+
+def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
+    runs = [planned(tmp_path, str(tmp_path / name), PROMPTS[:6]) for name in ("one", "other")]
+    for each in runs:
+        generate(each.uri, 0)
+    one, other = (open_store(each.uri) for each in runs)
+    assert [one.read(part_key(0, number)) for number in (0, 1)] == [
+        other.read(KEYS[0]),
+        other.read(KEYS[1]),
+    ]
+
+
+def test_a_prompt_that_the_pipeline_refuses_is_a_failed_image_among_good_ones(
+    tmp_path: Path,
+) -> None:
+    samplers = [None, "flow_euler", None]
+    rows = [{**row, "sampler": sampler} for row, sampler in zip(PROMPTS, samplers, strict=False)]
+    there = planned(tmp_path, str(tmp_path / "out"), rows)
+    generate(there.uri, 0)
+    found = pq.read_table(open_store(there.uri).uri_of(KEYS[0]))
+    errors = dict(zip(found["id"].to_pylist(), found["error"].to_pylist(), strict=True))
+    assert errors["row-0"] is errors["row-2"] is None
+    assert errors["row-1"] == (
+        "ValueError: sampler 'flow_euler' does not fit this model, which came with DDIMScheduler"
+    )
+
+
+@pytest.mark.parametrize("number", [-1, 1, 99999])
+def test_a_shard_that_the_plan_does_not_have_is_bad_input(number: int, there: PlanResult) -> None:
+    with pytest.raises(BadInput, match=f"has shards 0 to 0, not {number}"):
+        generate(there.uri, number)
+
+
+def test_a_shard_s_list_that_is_not_the_plan_s_is_bad_input(there: PlanResult) -> None:
+    store = open_store(there.uri)
+    store.replace(shard_key(0), store.read(shard_key(0))[:-1] + b"!")
+    with pytest.raises(
+        BadInput, match=r"shards/00000.parquet: is not what was planned. Restore it, or plan anew"
+    ):
+        generate(there.uri, 0)
+
+
+def test_a_run_without_a_plan_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(Missing, match=r"holds no plan\. Run `imagekiln plan` first"):
+        generate(str(tmp_path / "nowhere"), 0)
+
+
+def test_a_model_that_changed_since_planning_makes_nothing(tmp_path: Path) -> None:
+    model = shutil.copytree(models.folder("sd"), tmp_path / "model")
+    chosen = {"id": str(model), "dtype": "float32"}
+    there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], model=chosen)
+    scheduler = Path(model) / "scheduler" / "scheduler_config.json"
+    scheduler.write_text(scheduler.read_text().replace("0.02", "0.03"))
+    with pytest.raises(BadInput, match="is not the model that the run was planned with"):
+        generate(there.uri, 0)
+    assert not open_store(there.uri).exists(KEYS[0])
+
+
+def test_a_device_that_is_not_there_makes_nothing_and_is_to_be_tried_again(tmp_path: Path) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], device=ABSENT)
+    with pytest.raises(TryAgain, match=f"device '{ABSENT}' is not there"):
+        generate(there.uri, 0)
+    assert not open_store(there.uri).exists(KEYS[0])
+
+
+class Counting(NoProgress):
+    """Calls `then` when so many images are made."""
+
+    def __init__(self, images: int, then: Callable[[], None]) -> None:
+        self._left, self._then = images, then
+
+    def add_drawn(self, images: int) -> None:
+        self._left -= images
+        if self._left == 0:
+            self._then()
+
+
+def test_a_shard_that_was_stopped_keeps_its_parts_and_resumes_at_the_first_missing_one(
+    there: PlanResult,
+) -> None:
+    stop, store = Stop(), open_store(there.uri)
+    slow = Slow(models.pipe("sd"))
+    with pytest.raises(TryAgain, match=r"shard 0 was stopped with \d parts left. Run it again"):
+        generate_shard(store, there.plan, 0, lambda: slow, Counting(4, stop.request), stop)
+    made = [store.exists(key) for key in KEYS]
+    assert made[0]
+    assert not made[2]
+    first = store.read(KEYS[0])
+    generate(there.uri, 0)
+    told = load_stats(store, 0)
+    assert told is not None
+    assert (told.attempts, told.images, told.parts) == (2, 10, 3)
+    assert store.read(KEYS[0]) == first
+    assert all(store.exists(key) for key in KEYS)
+
+
+class Slow(Denoiser):
+    """Takes a while for a batch, so that what follows keeps up."""
+
+    def draw(
+        self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+    ) -> Sequence[DrawnImage]:
+        threading.Event().wait(0.3)
+        return super().draw(rows, size, check)
+
+
+def test_who_is_asked_to_stop_before_the_model_is_loaded_does_not_load_it(
+    there: PlanResult,
+) -> None:
+    stop = Stop()
+    stop.request()
+    with pytest.raises(TryAgain, match="shard 0 was stopped with 3 parts left"):
+        generate_shard(open_store(there.uri), there.plan, 0, _no_model, NoProgress(), stop)
+
+
+def test_a_batch_in_the_denoiser_is_given_up_when_the_time_is_over(there: PlanResult) -> None:
+    stop = Stop()
+
+    class Endless(Denoiser):
+        def draw(
+            self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+        ) -> Sequence[DrawnImage]:
+            stop.requested_at = -GRACE_SECONDS
+            return super().draw(rows, size, check)
+
+    with pytest.raises(TryAgain, match="shard 0 was stopped with 3 parts left"):
+        generate_shard(
+            open_store(there.uri),
+            there.plan,
+            0,
+            lambda: Endless(models.pipe("sd")),
+            NoProgress(),
+            stop,
+        )
+
+
+class Full(LocalStore):
+    """A disk that has room for one part and no more."""
+
+    def create(self, key: str, data: bytes) -> bool:
+        if key != KEYS[0]:
+            raise TryAgain(f"{key}: the disk is full.")
+        return super().create(key, data)
+
+
+def test_a_write_that_fails_ends_the_shard_and_leaves_no_thread_behind(there: PlanResult) -> None:
+    before, store = threads(), Full(Path(there.uri))
+    with pytest.raises(TryAgain, match=r"00000-0001.parquet: the disk is full") as caught:
+        generate_shard(
+            store, there.plan, 0, lambda: Denoiser(models.pipe("sd")), NoProgress(), Stop()
+        )
+    assert caught.tb is not None  # while it is held, so are the frames of all stages
+    assert not threads() - before
+    assert [store.exists(key) for key in KEYS] == [True, False, False]
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("MPS backend out of memory")],
+)
+def test_a_pipeline_out_of_memory_above_two_images_makes_all_in_batches_of_two(
+    there: PlanResult, monkeypatch: pytest.MonkeyPatch, fault: Exception
+) -> None:
+    """Through the whole step: the pipeline's own UNet raises it."""
+
+    def full(_: object, inputs: tuple[torch.Tensor, ...]) -> None:
+        if len(inputs[0]) > 2 * 2:  # images, each with and without its prompt
+            raise fault
+
+    def loaded(_: object) -> models.Untyped:
+        pipe = models.pipe("sd")
+        pipe.unet.register_forward_pre_hook(full)
+        return pipe
+
+    monkeypatch.setattr("imagekiln.steps.generate.diffusion.denoiser.load_pipeline", loaded)
+    done = generate(there.uri, 0)
+    told = load_stats(open_store(there.uri), 0)
+    assert done == told
+    assert done is not None
+    assert (done.images, done.parts, done.max_batch_pixels) == (10, 3, 2 * 16 * 16)
+    store = open_store(there.uri)
+    assert [pq.read_table(store.uri_of(key))["status"].to_pylist() for key in KEYS] == [
+        ["ok"] * count for count in (4, 4, 2)
+    ]
+
+
+def test_encoding_and_writing_are_hidden_behind_a_device_that_is_slower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What takes time sleeps: a batch 48 ms, its encoding and writing 40 ms together."""
+    batches = 30
+
+    class SlowEncoder(OutputEncoder):
+        def __call__(self, picture: DrawnImage, row: ImageRow) -> EncodedImage:
+            time.sleep(0.02)  # of four at a time
+            return super().__call__(picture, row)
+
+    class SlowDisk(LocalStore):
+        def create(self, key: str, data: bytes) -> bool:
+            time.sleep(0.04)  # a part of two batches
+            return super().create(key, data)
+
+    monkeypatch.setattr("imagekiln.steps.generate.step.OutputEncoder", SlowEncoder)
+    rows = [{"prompt": "noise", "seed": place} for place in range(4 * batches)]
+    there = planned(
+        tmp_path, str(tmp_path / "out"), rows, shard={"images": 1000}, part={"images": 8}
+    )
+    device = StandIn(0.048, models.SIDE)
+    done = generate_shard(
+        SlowDisk(Path(there.uri)), there.plan, 0, lambda: device, NoProgress(), Stop()
+    )
+    assert done is not None
+    took = done.seconds
+    assert device.batches == batches
+    assert took.encode + took.write > 0.04 * batches
+    assert took.denoise_waits < 0.02 * (took.encode + took.write)
+    assert took.total - took.load < 0.048 * (batches + 10), "the end, and what a busy machine adds"
+
+
+class Broken:
+    """A device's event that tells, when it is waited for, what went wrong."""
+
+    def synchronize(self) -> None:
+        """Raise it, as CUDA does."""
+        raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+
+def test_a_device_that_fails_at_pictures_under_way_is_tried_again_and_loses_no_image(
+    there: PlanResult,
+) -> None:
+    class Failing(Denoiser):
+        def draw(
+            self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+        ) -> Sequence[DrawnImage]:
+            drawn = super().draw(rows, size, check)
+            begun.append(len(rows))
+            return PendingBatch(len(rows), Broken(), lambda: [*drawn]) if len(begun) > 1 else drawn
+
+    before, store, begun = threads(), open_store(there.uri), list[int]()
+    with pytest.raises(TryAgain, match=r"the device failed \(CUDA error: an illegal memory access"):
+        generate_shard(
+            store, there.plan, 0, lambda: Failing(models.pipe("sd")), NoProgress(), Stop()
+        )
+    assert not threads() - before
+    assert not any(store.exists(key) for key in KEYS[1:])
+    assert generate(there.uri, 0) is not None
+    statuses = [
+        status for key in KEYS for status in pq.read_table(store.uri_of(key))["status"].to_pylist()
+    ]
+    assert statuses == ["ok"] * 10
+
+
+def test_pictures_that_come_late_are_those_that_come_at_once(
+    there: PlanResult, tmp_path: Path
+) -> None:
+    class Late(Denoiser):
+        def draw(
+            self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+        ) -> Sequence[DrawnImage]:
+            drawn = super().draw(rows, size, check)
+            return PendingBatch(len(rows), Slowly(), lambda: [*drawn])
+
+    class Slowly:
+        def synchronize(self) -> None:
+            threading.Event().wait(0.02)
+
+    store = open_store(there.uri)
+    generate_shard(store, there.plan, 0, lambda: Late(models.pipe("sd")), NoProgress(), Stop())
+    other = planned(tmp_path, str(tmp_path / "other"), PROMPTS[:10], shard={"images": 100})
+    generate(other.uri, 0)
+    assert _pixels(store, KEYS) == _pixels(open_store(other.uri), KEYS)
+
+
+def test_no_tensor_is_kept_from_batch_to_batch(tmp_path: Path) -> None:
+    rows = [{"prompt": "the same", "seed": place} for place in range(48)]
+    there = planned(tmp_path, str(tmp_path / "out"), rows, shard={"images": 100})
+    batches, tensors = itertools.count(1), list[int]()
+
+    class Counted(Denoiser):
+        def draw(
+            self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+        ) -> Sequence[DrawnImage]:
+            drawn = super().draw(rows, size, check)
+            if next(batches) in (4, 12):
+                gc.collect()
+                tensors.append(sum(type(each) is torch.Tensor for each in gc.get_objects()))
+            return drawn
+
+    generate_shard(
+        open_store(there.uri),
+        there.plan,
+        0,
+        lambda: Counted(models.pipe("sd")),
+        NoProgress(),
+        Stop(),
+    )
+    assert tensors[1] <= tensors[0]
+
+
+def test_a_model_that_fits_fewer_images_finishes_with_smaller_batches(there: PlanResult) -> None:
+    class Small(Denoiser):
+        def draw(
+            self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+        ) -> Sequence[DrawnImage]:
+            if size > 2:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            return super().draw(rows, size, check)
+
+    store = open_store(there.uri)
+    done = generate_shard(
+        store, there.plan, 0, lambda: Small(models.pipe("sd")), NoProgress(), Stop()
+    )
+    assert done is not None
+    assert (done.images, done.max_batch_pixels) == (10, 2 * 16 * 16)
+    assert all(
+        pq.read_table(store.uri_of(key))["status"].to_pylist().count("ok") in (4, 2) for key in KEYS
+    )
+
+
+def test_shards_of_one_run_share_a_loaded_model(tmp_path: Path) -> None:
+    there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4])
+    open_denoiser = denoiser_loader(open_store(there.uri), there.plan)
+    assert open_denoiser() is open_denoiser()
+
+
+def test_time_is_told_by_stage_and_overlaps(there: PlanResult) -> None:
+    done = generate(there.uri, 0)
+    assert done is not None
+    took = done.seconds
+    assert 0 < took.load < took.total
+    assert 0 < took.denoise < took.total
+    assert min(took.text, took.decode, took.copy) > 0
+    assert done.busy_share == pytest.approx(
+        (took.text + took.denoise + took.decode) / (took.total - took.load)
+    )
+    assert done.peak_memory is not None
+    assert done.peak_memory > 50 << 20
+    assert took.encode > 0
+    assert took.write > 0
+    assert done == load_stats(open_store(there.uri), 0)
+    assert done.versions["torch"] == torch.__version__
+
+
+def test_argo_s_file_rises_from_what_was_there_to_all(there: PlanResult, tmp_path: Path) -> None:
+    fill(there)
+    open_store(there.uri).remove(KEYS[1])
+    file, seen = tmp_path / "progress", list[str]()
+
+    class Watched(JsonLinesProgress):
+        def add_existing(self, images: int) -> None:
+            super().add_existing(images)
+            seen.append(file.read_text())
+
+        def add_committed(self, images: int) -> None:
+            super().add_committed(images)
+            seen.append(file.read_text())
+
+    generate(there.uri, 0, Watched(io.StringIO(), file))
+    assert seen == ["6/10\n", "10/10\n"]
+
+
+def test_a_part_made_meanwhile_by_another_pod_is_kept(there: PlanResult) -> None:
+    store = open_store(there.uri)
+
+    class Overtaken(Denoiser):
+        def draw(
+            self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+        ) -> Sequence[DrawnImage]:
+            if not store.exists(KEYS[0]):
+                fill(there)
+            return super().draw(rows, size, check)
+
+    done = generate_shard(
+        store, there.plan, 0, lambda: Overtaken(models.pipe("sd")), NoProgress(), Stop()
+    )
+    assert done is not None
+    assert pq.read_table(store.uri_of(KEYS[0]))["sha256"].to_pylist()[0] == encoded(0).sha256
+
+
+def test_each_size_is_drawn_in_the_batches_that_were_tuned_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[int, int]] = []
+    draw = Denoiser.draw
+
+    def noted(
+        self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+    ) -> Sequence[DrawnImage]:
+        calls.append((rows[0].parameters.width, size))
+        return draw(self, rows, size, check)
+
+    monkeypatch.setattr(Denoiser, "draw", noted)
+    model = {"id": str(models.folder("sd")), "dtype": "float32"}
+    digest = digest_of(ModelSettings.model_validate(model))
+    entries = (
+        entry(digest=digest, width=side, height=side, batch=batch)
+        for side, batch in ((16, 4), (32, 2))
+    )
+    tuned = {"batch": {"tuning": tuned_file(tmp_path, *entries)}, "shard": {"images": 100}}
+    rows = [
+        {"prompt": f"{place}", "width": side, "height": side}
+        for side in (16, 32)
+        for place in range(5)
+    ]
+    there = planned(tmp_path, str(tmp_path / "out"), rows, **tuned)
+    done = generate(there.uri, 0)
+    assert done is not None
+    assert (done.images, done.max_batch_size) == (10, 4)
+    assert set(calls) == {(16, 4), (32, 2)}
+    aggregate(there.uri)
+    last = manifests(there.uri)[-1]
+    again = reproduce(there.uri, str(last["image_id"]), tmp_path / "again.png")
+    assert (again.equal, again.now.batch) == ("bytes", 2)
+
+
+def test_an_image_of_a_batch_that_was_halved_is_drawn_again_to_the_same_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[tuple[int, int]] = []
+    draw = Denoiser.draw
+
+    def small(
+        self: Denoiser, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
+    ) -> Sequence[DrawnImage]:
+        calls.append((side := rows[0].parameters.width, size))
+        if size * side > 2 * 32:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return draw(self, rows, size, check)
+
+    monkeypatch.setattr(Denoiser, "draw", small)
+    rows = [
+        {"prompt": f"{place}", "width": side, "height": side}
+        for side in (16, 32)
+        for place in range(4)
+    ]
+    there = planned(
+        tmp_path, str(tmp_path / "out"), rows, batch={"images": 4}, shard={"images": 100}
+    )
+    done = generate(there.uri, 0)
+    assert done is not None
+    assert (done.images, done.max_batch_pixels) == (8, 2 * 32 * 32)
+    assert calls == [(16, 4), (32, 4), (32, 2), (32, 2)]
+    aggregate(there.uri)
+    calls.clear()
+    for made, batch in ((manifests(there.uri)[0], (16, 4)), (manifests(there.uri)[-1], (32, 2))):
+        again = reproduce(there.uri, str(made["image_id"]), tmp_path / "again.png")
+        assert (again.equal, again.then and again.then.batch, again.now.batch) == (
+            "bytes",
+            batch[1],
+            batch[1],
+        )
+        assert calls.pop() == batch

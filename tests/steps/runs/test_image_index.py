@@ -1,0 +1,196 @@
+"""The index of a run's images: ids, buckets on disk, and chunks beside the manifest."""
+
+import errno
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.runs import image_index
+from imagekiln.steps.runs.image_index import (
+    CHUNK_COUNT_METADATA,
+    ID_DTYPE,
+    ID_RECORD_DTYPE,
+    NUMBERED_ID_DTYPE,
+    IdBuckets,
+    bucket_numbers,
+    count_indexed_images,
+    ids_from_bytes,
+    ids_from_hex,
+    iter_index_chunks,
+    overlapping_buckets,
+    read_index_chunk,
+)
+from imagekiln.steps.runs.keys import image_ids_key
+from imagekiln.steps.runs.tables import to_parquet
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+from tests.image_ids import hexadecimal, write
+
+
+def read(store: Store) -> list[str]:
+    """Every id of the index, as digits."""
+    content = b"".join(chunk.tobytes() for chunk in iter_index_chunks(store))
+    return [content[start : start + 16].hex() for start in range(0, len(content), 16)]
+
+
+@pytest.fixture
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Chunks of a hundred ids or so."""
+    monkeypatch.setattr(image_index, "IDS_PER_CHUNK", 100)
+
+
+def test_ids_come_from_digits_and_from_bytes_alike() -> None:
+    texts = hexadecimal(50)
+    column = pa.array([bytes.fromhex(text) for text in texts])
+    for ids in (
+        ids_from_hex(pa.array(texts)),
+        ids_from_hex(pa.chunked_array([texts[:20], texts[20:]])),
+        ids_from_bytes(column),
+    ):
+        assert ids.tobytes() == bytes.fromhex("".join(texts))
+    slice_bytes = bytes.fromhex("".join(texts[7:10]))
+    assert ids_from_bytes(column.slice(7, 3)).tobytes() == slice_bytes
+    assert ids_from_hex(pa.array(texts).slice(7, 3)).tobytes() == slice_bytes
+
+
+def test_no_ids_are_no_error() -> None:
+    assert len(ids_from_hex(pa.array([], pa.string()))) == 0
+    assert len(ids_from_bytes(pa.array([], pa.binary()))) == 0
+    assert len(bucket_numbers(np.empty(0, ID_DTYPE), 3)) == 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7, 200])
+def test_buckets_are_ranges_in_the_order_of_ids(count: int) -> None:
+    ids = np.sort(ids_from_hex(pa.array(hexadecimal(500))))
+    numbers = bucket_numbers(ids, count)
+    assert (np.diff(numbers.astype(int)) >= 0).all()
+    assert (numbers[0], numbers[-1]) == (0, count - 1)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8])
+@pytest.mark.parametrize("other_count", [1, 2, 3, 7, 16])
+def test_ranges_that_share_an_id_overlap(count: int, other_count: int) -> None:
+    ids = ids_from_hex(pa.array(hexadecimal(2000)))
+    numbers = bucket_numbers(ids, count).tolist()
+    other_numbers = bucket_numbers(ids, other_count).tolist()
+    overlaps = {
+        (number, other)
+        for number in range(count)
+        for other in overlapping_buckets(number, count, other_count)
+    }
+    assert set(zip(numbers, other_numbers, strict=True)) <= overlaps
+    assert len(overlaps) < count + other_count, "and hardly any besides"
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_every_record_is_in_its_bucket_and_buckets_are_sorted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    monkeypatch.setattr(image_index, "BUFFER_RECORDS", 64)
+    records = np.empty(1000, NUMBERED_ID_DTYPE)
+    records["id"] = ids_from_hex(pa.array(hexadecimal(1000)))
+    records["number"] = np.arange(1000)
+    buckets = IdBuckets(tmp_path, count, NUMBERED_ID_DTYPE)
+    for start in range(0, 1000, 30):
+        buckets.add(records[start : start + 30])
+    for _ in range(2):
+        stored = np.concatenate([buckets.read(number) for number in range(count)])
+        assert np.array_equal(stored, records[np.argsort(records["id"])])
+
+
+def test_buckets_without_records_are_empty(tmp_path: Path) -> None:
+    buckets = IdBuckets(tmp_path, 3, ID_RECORD_DTYPE)
+    assert [len(buckets.read(number)) for number in range(3)] == [0, 0, 0]
+
+
+def test_full_disk_means_try_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "open", fail)
+    buckets = IdBuckets(tmp_path, 2, ID_RECORD_DTYPE)
+    buckets.add(ids_from_hex(pa.array(hexadecimal(3))).view(ID_RECORD_DTYPE))
+    with pytest.raises(TryAgain, match="the disk is full"):
+        buckets.read(0)
+
+
+def test_index_lists_the_images_that_are_ok_in_order(store_uri: str) -> None:
+    store = open_store(store_uri)
+    ids = hexadecimal(60)
+    write(store, ids, failed=20)
+    assert read(store) == sorted(ids[:40])
+    assert count_indexed_images(store) == 40
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_large_index_lies_in_chunks_each_a_range(store: Store) -> None:
+    ids = hexadecimal(950)
+    write(store, ids)
+    assert [read_index_chunk(store, number)[1] for number in range(10)] == [10] * 10
+    assert read(store) == sorted(ids)
+    assert not store.exists(image_ids_key(10))
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_run_without_an_image_that_is_ok_has_an_index_too(store: Store, count: int) -> None:
+    write(store, hexadecimal(count), failed=count)
+    assert read(store) == []
+
+
+@pytest.mark.usefixtures("small_chunks")
+def test_index_is_the_same_bytes_whatever_the_order_of_images(tmp_path: Path) -> None:
+    one = open_store(str(tmp_path / "one"))
+    other = open_store(str(tmp_path / "other"))
+    ids = hexadecimal(300)
+    write(one, ids)
+    write(other, ids[::-1])
+    for number in range(3):
+        assert one.read(image_ids_key(number)) == other.read(image_ids_key(number))
+
+
+def test_index_is_replaced_when_it_is_written_again(store: Store) -> None:
+    ids = hexadecimal(10)
+    write(store, ids, failed=5)
+    write(store, ids)
+    assert read(store) == sorted(ids)
+
+
+def test_index_that_is_missing_says_what_to_do(store_uri: str) -> None:
+    with pytest.raises(BadInput, match=r"image-ids/00000\.parquet: .* Aggregate the run again\."):
+        count_indexed_images(open_store(store_uri))
+
+
+def test_damaged_index_is_refused(store: Store) -> None:
+    write(store, hexadecimal(100))
+    content = bytearray(store.read(image_ids_key(0)))
+    content[len(content) // 2] ^= 1
+    store.replace(image_ids_key(0), bytes(content))
+    with pytest.raises(BadInput, match="is damaged"):
+        count_indexed_images(store)
+
+
+@pytest.mark.parametrize(
+    ("columns", "chunk_count"),
+    [
+        ({"image_id": [b"a" * 16]}, None),
+        ({"image_id": [b"a" * 16]}, b"0"),
+        ({"image_id": [b"a" * 16]}, b"-1"),
+        ({"image_id": [b"a" * 16]}, b"99999999999999"),
+        ({"image_id": [b"a" * 16]}, b"many"),
+        ({"image_id": [b"a" * 15]}, b"1"),
+        ({"image_id": [1]}, b"1"),
+        ({"image_id": [None]}, b"1"),
+        ({"other": [b"a" * 16]}, b"1"),
+    ],
+)
+def test_other_tables_are_no_index(
+    store: Store, columns: dict[str, list[object]], chunk_count: bytes | None
+) -> None:
+    metadata = None if chunk_count is None else {CHUNK_COUNT_METADATA: chunk_count}
+    table = pa.table(columns).replace_schema_metadata(metadata)
+    store.replace(image_ids_key(0), to_parquet(table))
+    with pytest.raises(BadInput, match=r"00000\.parquet: is not a chunk of an image index"):
+        count_indexed_images(store)

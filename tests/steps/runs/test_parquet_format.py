@@ -1,0 +1,153 @@
+"""The format `parquet`: what a part holds, and how its bytes are laid out."""
+
+import hashlib
+import json
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.output import Png
+from imagekiln.steps.runs.image import EncodedImage
+from imagekiln.steps.runs.parquet_format import ParquetFormat, part_to_parquet
+from imagekiln.steps.runs.parts import Part, commit_part, read_outcomes
+from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, OUTCOME_SCHEMA, from_parquet, to_parquet
+from imagekiln.steps.storage.store import Store
+from tests.runs import encoded, not_ok
+
+IMAGES = [encoded(0), not_ok(1), encoded(2), encoded(3)]
+KEY = "images/00000-0000.parquet"
+
+
+def test_the_same_images_give_the_same_bytes(rows: pa.Table) -> None:
+    assert part_to_parquet(rows, IMAGES) == part_to_parquet(rows, IMAGES)
+
+
+def test_images_may_come_in_any_order(rows: pa.Table) -> None:
+    assert part_to_parquet(rows, IMAGES[::-1]) == part_to_parquet(rows, IMAGES)
+
+
+def test_a_part_holds_the_plan_s_columns_the_outcome_and_the_image(rows: pa.Table) -> None:
+    table = pq.read_table(pa.BufferReader(part_to_parquet(rows, IMAGES)))
+    assert table.column_names == ["image", *IMAGE_ROW_SCHEMA.names, "tag", *OUTCOME_SCHEMA.names]
+    assert table.select(rows.column_names).equals(rows)
+    assert table["status"].to_pylist() == ["ok", "failed", "ok", "ok"]
+    assert table["error"].to_pylist() == [None, "ValueError: a fault", None, None]
+
+
+def test_an_image_is_a_file_named_by_its_id_and_null_where_there_is_none(rows: pa.Table) -> None:
+    table = pq.read_table(pa.BufferReader(part_to_parquet(rows, IMAGES)))
+    image_ids = rows["image_id"].to_pylist()
+    files = [
+        {"bytes": image.content, "path": f"{image_id}.png"}
+        for image_id, image in zip(image_ids, IMAGES, strict=True)
+    ]
+    assert table["image"].to_pylist() == [files[0], None, files[2], files[3]]
+
+
+def test_images_keep_their_hashes_in_the_part(rows: pa.Table) -> None:
+    table = pq.read_table(pa.BufferReader(part_to_parquet(rows, IMAGES)))
+    for image, sha256 in zip(table["image"].to_pylist(), table["sha256"].to_pylist(), strict=True):
+        assert (image is None) == (sha256 is None)
+        if image is not None:
+            assert hashlib.sha256(image["bytes"]).hexdigest() == sha256
+
+
+def test_offsets_point_at_the_files_themselves(rows: pa.Table, store: Store) -> None:
+    commit_part(store, KEY, rows, part_to_parquet(rows, IMAGES))
+    outcomes = read_outcomes(store, KEY, ["size", "sha256"])
+    offsets = outcomes.offsets.to_pylist()
+    sizes = outcomes.table["size"].to_pylist()
+    with store.open(KEY) as file:
+        for image, offset, size in zip(IMAGES, offsets, sizes, strict=True):
+            assert (image.content is None) == (offset is None)
+            if offset is not None:
+                file.seek(offset)
+                assert file.read(size) == image.content
+
+
+def test_equal_images_have_an_offset_each(rows: pa.Table, store: Store) -> None:
+    equal = [EncodedImage(index, "ok", None, IMAGES[0].content, "a", "b") for index in range(4)]
+    commit_part(store, KEY, rows, part_to_parquet(rows, equal))
+    offsets = read_outcomes(store, KEY, ["size"]).offsets.to_pylist()
+    assert len(set(offsets)) == 4
+    assert offsets == sorted(offsets)
+
+
+def test_a_part_without_any_image_is_a_part(rows: pa.Table, store: Store) -> None:
+    commit_part(store, KEY, rows, part_to_parquet(rows, [not_ok(index) for index in range(4)]))
+    outcomes = read_outcomes(store, KEY, ["status"])
+    assert outcomes.table["status"].to_pylist() == ["failed"] * 4
+    assert outcomes.offsets.null_count == 4
+
+
+def test_hugging_face_datasets_is_told_that_the_column_is_an_image(rows: pa.Table) -> None:
+    metadata = pq.read_schema(pa.BufferReader(part_to_parquet(rows, IMAGES))).metadata
+    features = json.loads(metadata[b"huggingface"])["info"]["features"]
+    assert features["image"] == {"_type": "Image"}
+
+
+def test_images_are_stored_as_they_are_and_the_rest_compressed(rows: pa.Table) -> None:
+    row_group = pq.read_metadata(pa.BufferReader(part_to_parquet(rows, IMAGES))).row_group(0)
+    chunks = [row_group.column(number) for number in range(row_group.num_columns)]
+    columns = {chunk.path_in_schema: chunk for chunk in chunks}
+    assert columns["image.bytes"].compression == "UNCOMPRESSED"
+    assert not columns["image.bytes"].has_dictionary_page
+    assert not columns["image.bytes"].is_stats_set
+    assert columns["prompt"].compression == "ZSTD"
+
+
+def test_a_flipped_bit_in_any_column_is_found_by_its_page_s_checksum(rows: pa.Table) -> None:
+    content = part_to_parquet(rows, IMAGES)
+    row_group = pq.read_metadata(pa.BufferReader(content)).row_group(0)
+    for number in range(row_group.num_columns):
+        column = row_group.column(number)
+        start = column.dictionary_page_offset or column.data_page_offset
+        flipped = bytearray(content)
+        flipped[start + column.total_compressed_size - 1] ^= 1
+        with pytest.raises(BadInput, match="is damaged"):
+            from_parquet(bytes(flipped), "here")
+
+
+def test_check_counts_the_images_that_are_ok_and_their_bytes(rows: pa.Table, store: Store) -> None:
+    store.create(KEY, part_to_parquet(rows, IMAGES))
+    result = ParquetFormat(Png()).check(store, Part(KEY, rows))
+    size = sum(len(image.content or b"") for image in IMAGES)
+    assert (result.images, result.ok, result.bytes, result.errors) == (4, 3, size, ())
+
+
+def test_check_refuses_the_images_of_other_rows(planned_rows: list[pa.Table], store: Store) -> None:
+    rows, other = planned_rows
+    store.create(KEY, part_to_parquet(other, IMAGES))
+    result = ParquetFormat(Png()).check(store, Part(KEY, rows))
+    assert (result.images, result.ok) == (4, 0)
+    assert result.errors == (f"{store.uri_of(KEY)}: holds other images than were planned",)
+
+
+def test_check_refuses_a_part_whose_columns_have_other_types(rows: pa.Table, store: Store) -> None:
+    table = pq.read_table(pa.BufferReader(part_to_parquet(rows, IMAGES)))
+    sizes = pa.array([str(size) for size in table["size"].to_pylist()])
+    column = table.column_names.index("size")
+    store.create(KEY, to_parquet(table.set_column(column, "size", sizes)))
+    result = ParquetFormat(Png()).check(store, Part(KEY, rows))
+    assert result.ok == 0
+    assert result.error_count == 1
+
+
+def test_check_finds_an_image_that_is_not_what_was_encoded(rows: pa.Table, store: Store) -> None:
+    wrong = replace(IMAGES[0], sha256="0" * 64)
+    store.create(KEY, part_to_parquet(rows, [wrong, *IMAGES[1:]]))
+    result = ParquetFormat(Png()).check(store, Part(KEY, rows))
+    [error] = result.errors
+    assert error.endswith("has other bytes than were written")
+    assert (result.images, result.ok) == (4, 2)
+
+
+def test_check_says_what_is_damaged(rows: pa.Table, store: Store) -> None:
+    store.create(KEY, to_parquet(rows))
+    result = ParquetFormat(Png()).check(store, Part(KEY, rows))
+    [error] = result.errors
+    assert "is damaged" in error
+    assert result.images == 4

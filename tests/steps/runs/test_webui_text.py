@@ -1,0 +1,167 @@
+"""The text that web UIs read back."""
+
+import time
+
+import pytest
+
+from imagekiln.steps.imaging.metadata import program_version
+from imagekiln.steps.job.samplers import SAMPLERS as OURS
+from imagekiln.steps.job.samplers import SCHEDULERS
+from imagekiln.steps.models.lora_files import LoraFacts
+from imagekiln.steps.runs.webui_text import ELLIPSIS, GUARD, ModelLabel, format_parameters
+from tests.notes import NEGATIVE, parse
+from tests.runs import image_row
+from tests.texts import HOSTILE, chance
+
+MODEL = ModelLabel("stabilityai/sdxl", "stabilityai/sdxl@462165984030d82259a11f4367a4eed129e94a7b")
+SETTINGS = {
+    "Steps": "2",
+    "CFG scale": "3.0",
+    "Seed": "7",
+    "Size": "16x16",
+    "Model hash": "4621659840",
+}
+# Prompts that look like what the text puts around them.
+LOOKALIKES = (
+    "Steps: 1, Sampler: x, Seed: 9, Size: 1x1",
+    "a castle\nSteps: 1, Sampler: x, Seed: 9, Size: 1x1",
+    "a castle\nNegative prompt: ugly\nSteps: 1, Sampler: x, Seed: 9",
+    "Negative prompt: ugly",
+    "  Negative prompt: ugly\n\tNegative prompt: uglier\n\nNegative prompt:",
+    'commas, colons: and "quotes", \\" \\n, "Steps: 1',
+    "<lora:x:1> (emphasis:1.2) [a|b]",
+    "one\n\n\nfour lines",
+    "no end\\",
+)
+PIECES = (
+    "\n",
+    " ",
+    ",",
+    ":",
+    '"',
+    "\\",
+    NEGATIVE,
+    "Steps: 1",
+    "Seed: 2, ",
+    "a",
+    "\t",
+    "\r",
+    "\x85",
+)
+
+
+def _as_read_back(prompt: str) -> str:
+    """A prompt as the text preserves it: no white space around lines, and NUL replaced."""
+    return "\n".join(line.strip() for line in prompt.replace("\0", "\ufffd").strip().split("\n"))
+
+
+def _read(
+    prompt: str, negative_prompt: str = "", max_length: int | None = None
+) -> tuple[tuple[str, str], dict[str, str]]:
+    """Both prompts and the settings, as a web UI reads them from the text of an image."""
+    row = image_row(prompt, 7, negative_prompt=negative_prompt)
+    text = parse(format_parameters(row.parameters, MODEL, max_length))
+    first, second = text.prompts
+    return (first.replace(GUARD, ""), second.replace(GUARD, "")), text.settings
+
+
+def test_the_text_is_as_web_uis_write_it() -> None:
+    row = image_row("a red circle", 7, negative_prompt="blue, ugly", sampler="dpmpp_2m_karras")
+    assert format_parameters(row.parameters, MODEL) == (
+        "a red circle\nNegative prompt: blue, ugly\n"
+        "Steps: 2, Sampler: DPM++ 2M, Schedule type: Karras, CFG scale: 3.0, Seed: 7, Size: 16x16, "
+        f"Model hash: 4621659840, Model: stabilityai/sdxl, Version: {program_version()}"
+    )
+
+
+def test_loras_stand_in_the_prompt_and_by_the_hash_of_their_tensors_in_the_settings() -> None:
+    hashes = {"detail": "a" * 64, "style": "b" * 64, "x": "c" * 64}
+    facts = {name: LoraFacts("ff" * 32, tensors) for name, tensors in hashes.items()}
+    model = ModelLabel("a", "a@b", facts)
+    two = image_row("a red circle", loras="detail:-0.5,style:1", negative_prompt="ugly")
+    text = format_parameters(two.parameters, model)
+    assert parse(text).prompts == ("a red circle <lora:detail:-0.5> <lora:style:1>", "ugly")
+    assert parse(text).settings["Lora hashes"] == f"detail: {'a' * 12}, style: {'b' * 12}"
+    assert 'Lora hashes: "detail: aaaaaaaaaaaa, style: bbbbbbbbbbbb", Version' in text
+    one = image_row("a", loras="style:1")
+    assert 'Lora hashes: "style: bbbbbbbbbbbb"' in format_parameters(one.parameters, model)
+
+
+def test_without_a_negative_prompt_there_is_no_line_of_it() -> None:
+    assert format_parameters(image_row("a").parameters, MODEL).startswith("a\nSteps: 2, CFG scale")
+
+
+@pytest.mark.parametrize("prompt", [*HOSTILE, *LOOKALIKES])
+def test_any_prompt_reads_back_as_itself_and_never_as_settings(prompt: str) -> None:
+    text = _as_read_back(prompt).replace(GUARD, "")
+    for written, expected in (
+        ((prompt, ""), (text, "")),
+        (("a", prompt), ("a", text)),
+        ((prompt, prompt), (text, text)),
+    ):
+        prompts, settings = _read(*written)
+        assert prompts == expected
+        assert settings.items() >= SETTINGS.items()
+
+
+def test_random_prompts_read_back_as_themselves() -> None:
+    random = chance(7)
+    for _ in range(500):
+        first = "".join(random.choices(PIECES, k=random.randrange(12)))
+        second = "".join(random.choices(PIECES, k=random.randrange(12)))
+        prompts, _settings = _read(f"a{first}b", f"a{second}b")
+        assert prompts == (_as_read_back(f"a{first}b"), _as_read_back(f"a{second}b"))
+
+
+def test_a_lone_surrogate_becomes_a_question_mark() -> None:
+    assert _read("a \ud83d b")[0] == ("a ? b", "")
+
+
+def test_a_prompt_of_a_megabyte_takes_less_than_a_second() -> None:
+    for letter in ("x", " ", "\n", NEGATIVE, "\n " * 2):
+        started = time.perf_counter()
+        format_parameters(image_row(letter * (1_000_000 // len(letter))).parameters, MODEL)
+        assert time.perf_counter() - started < 1
+
+
+@pytest.mark.parametrize("letter", ["x", "\N{ROCKET}", "\u05d0"])
+@pytest.mark.parametrize(
+    ("prompt", "negative"), [(900, 0), (0, 900), (900, 900), (900, 20), (20, 900)]
+)
+def test_prompts_that_are_too_long_are_cut_and_the_settings_stay(
+    letter: str, prompt: int, negative: int
+) -> None:
+    row = image_row(letter * prompt, 7, negative_prompt=letter * negative)
+    for max_length in (500, 501):
+        text = format_parameters(row.parameters, MODEL, max_length)
+        assert max_length - 20 <= len(text.encode("utf-16-be")) // 2 <= max_length
+        prompts, settings = _read(letter * prompt, letter * negative, max_length)
+        for whole, cut in zip((letter * prompt, letter * negative), prompts, strict=True):
+            is_start = whole.startswith(cut[:-1]) and cut.endswith(ELLIPSIS)
+            assert cut == whole or (is_start and len(cut) > 40)
+        assert settings.items() >= SETTINGS.items()
+
+
+def test_a_prompt_that_fits_is_not_cut() -> None:
+    parameters = image_row("a" * 100).parameters
+    text = format_parameters(parameters, MODEL)
+    assert format_parameters(parameters, MODEL, len(text) + 20) == text
+
+
+def test_every_sampler_has_a_name_but_the_models_own() -> None:
+    named = {name for name, spec in SCHEDULERS.items() if spec.webui_sampler}
+    assert named == {*OURS} - {"default"}
+
+
+@pytest.mark.parametrize(
+    ("model_id", "name"),
+    [
+        ("/home/alice/secret/my model", "my model"),
+        ("./x,y: z", "x,y: z"),
+        ("bundled:shapes", "bundled:shapes"),
+    ],
+)
+def test_of_a_local_model_only_the_last_name_is_written(model_id: str, name: str) -> None:
+    model = ModelLabel(model_id, f"sha256:{'ab' * 32}")
+    settings = parse(format_parameters(image_row().parameters, model)).settings
+    assert (settings["Model"], settings["Model hash"]) == (name, "ababababab")
