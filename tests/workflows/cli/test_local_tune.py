@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,7 +29,7 @@ JOB = {
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A job file, and at most two batch sizes to try."""
-    monkeypatch.setattr(tune, "MAX_BATCH_IMAGES", 2)
+    monkeypatch.setattr(tune, "tune", partial(tune.tune, max_batch=2))
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(JOB))
     return str(tmp_path / "job.yaml")
 
@@ -89,7 +90,7 @@ def test_a_hostile_file_is_refused_with_a_sentence(job: str, tmp_path: Path) -> 
     (tmp_path / "tuning.yaml").write_text('version: 1\nentries: ["\\e[2J"]')
     done = _kiln("tune", job)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "tuning.yaml: entries.0 is " in done.stderr
+    assert "tuning.yaml: entries[0] is " in done.stderr
     assert "\x1b" not in done.stderr
 
 
