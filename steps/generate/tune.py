@@ -126,15 +126,15 @@ def tune(
     *,
     again: bool = False,
     told: OnMeasurement = lambda _: None,
-    max_batch: int = MAX_BATCH_IMAGES,
+    max_batch: int | None = None,
 ) -> TuningResult:
     """Find the batch size for each size in pixels, or for the default size, and add it to `file`.
 
     An entry that the file has is measured anew only with `again`. `told` is called with a line on
-    each measurement. Raises BadInput where model, size or file are unusable, TryAgain where the
-    device is missing or too full.
+    each measurement; no batch is larger than `max_batch`. Raises BadInput where model, size or
+    file are unusable, TryAgain where the device is missing or too full.
     """
-    bench = _TuningBench(job, effort or TrialBudget(), told, max_batch)
+    bench = _TuningBench(job, effort or TrialBudget(), told, max_batch or MAX_BATCH_IMAGES)
     existing: dict[TuningKey, TuningEntry] = {}
     if not again:
         existing = {each.tuning_key: each for each in read_tuning_file_or_empty(file).entries}

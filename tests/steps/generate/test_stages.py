@@ -191,19 +191,19 @@ def test_a_part_at_hand_is_dropped_where_the_time_does_not_suffice(
 
 
 def test_pictures_become_the_bytes_of_their_parts(wanted: tuple[Part, ...]) -> None:
-    told = Told()
-    found = list(encode_parts(_draw(wanted, Model()), _encode, ParquetFormat(Png()), told))
+    progress = RecordedProgress()
+    found = list(encode_parts(_draw(wanted, Model()), _encode, ParquetFormat(Png()), progress))
     assert [each.packed.part.key for each in found] == [part.key for part in wanted]
-    assert sum(told.images) == 14
-    assert told.parts == [], "what is not committed is not kept"
+    assert sum(progress.images) == 14
+    assert progress.parts == [], "what is not committed is not kept"
     for each in found:
         part = each.packed.part
         same = [encode_drawn_image(picture(place), Png()) for place in range(part.rows.num_rows)]
         assert each.packed == PackedParquet(part, part_to_parquet(part.rows, same))
 
 
-class Told(NoProgress):
-    """Remembers the batches and the parts it was told of."""
+class RecordedProgress(NoProgress):
+    """Records the batches and the parts that are reported."""
 
     def __init__(self) -> None:
         self.images: list[int] = []
@@ -257,9 +257,9 @@ def store(tmp_path: Path) -> Store:
 
 def test_a_part_is_yielded_once_it_is_there(wanted: tuple[Part, ...], store: Store) -> None:
     finished = [_encoded(part, range(part.rows.num_rows)) for part in wanted]
-    told = Told()
-    for place, part in enumerate(commit_parts(iter(finished), store, told)):
-        assert told.parts == [4, 4, 4, 2][: place + 1]
+    progress = RecordedProgress()
+    for place, part in enumerate(commit_parts(iter(finished), store, progress)):
+        assert progress.parts == [4, 4, 4, 2][: place + 1]
         assert part.part is wanted[place]
         assert (part.wait_seconds, part.encode_seconds) == (0.5, 0.25)
         assert part.write_seconds > 0

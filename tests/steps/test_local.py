@@ -23,21 +23,21 @@ from tests.runs import PROMPTS, job, write_prompts
 ROWS = PROMPTS[:10]  # shards of 8 and 2 images, in parts of 4
 
 
-class Told(NoProgress):
-    """Remembers what it was told."""
+class RecordedProgress(NoProgress):
+    """Counts what is reported."""
 
     def __init__(self, then: Callable[[], None] = lambda: None) -> None:
-        self.total = self.found_images = self.made_images = 0
+        self.total = self.existing_images = self.drawn_images = 0
         self._then = then
 
     def start(self, total: int) -> None:
         self.total = total
 
     def add_existing(self, images: int) -> None:
-        self.found_images += images
+        self.existing_images += images
 
     def add_drawn(self, images: int) -> None:
-        self.made_images += images
+        self.drawn_images += images
         self._then()
 
 
@@ -58,11 +58,11 @@ def prompts(tmp_path: Path) -> Path:
 
 
 def test_a_job_becomes_a_dataset_that_reads_back(prompts: Path, store_uri: str) -> None:
-    told, plans = Told(), list[PlanResult]()
-    done = run(job(prompts, store_uri), told, Stop(), plans.append)
+    progress, plans = RecordedProgress(), list[PlanResult]()
+    done = run(job(prompts, store_uri), progress, Stop(), plans.append)
     assert not done.before
     assert (done.summary.images, done.summary.ok) == (10, 10)
-    assert (told.total, told.found_images, told.made_images) == (10, 0, 10)
+    assert (progress.total, progress.existing_images, progress.drawn_images) == (10, 0, 10)
     assert [each.uri for each in plans] == [done.uri]
     found = verify(done.uri)
     assert (found.ok, found.bytes) == (10, done.summary.bytes)
@@ -70,11 +70,11 @@ def test_a_job_becomes_a_dataset_that_reads_back(prompts: Path, store_uri: str) 
 
 def test_again_it_does_nothing_and_says_so(prompts: Path, store_uri: str) -> None:
     first = run(job(prompts, store_uri), NoProgress(), Stop())
-    before, told = _objects(first.uri), Told()
-    again = run(job(prompts, store_uri), told, Stop())
+    before, progress = _objects(first.uri), RecordedProgress()
+    again = run(job(prompts, store_uri), progress, Stop())
     assert again.before
     assert (again.uri, again.summary) == (first.uri, first.summary)
-    assert (told.total, told.made_images) == (0, 0)
+    assert (progress.total, progress.drawn_images) == (0, 0)
     assert _objects(first.uri) == before
 
 
@@ -82,12 +82,12 @@ def test_it_resumes_with_the_missing_part_and_ends_with_the_same_images(
     prompts: Path, store_uri: str
 ) -> None:
     first = run(job(prompts, store_uri), NoProgress(), Stop())
-    store, before, told = open_store(first.uri), _objects(first.uri), Told()
+    store, before, progress = open_store(first.uri), _objects(first.uri), RecordedProgress()
     store.remove(part_key(0, 1))
     store.remove(SUCCESS_KEY)
-    again = run(job(prompts, store_uri), told, Stop())
+    again = run(job(prompts, store_uri), progress, Stop())
     assert not again.before
-    assert (told.found_images, told.made_images) == (6, 4)
+    assert (progress.existing_images, progress.drawn_images) == (6, 4)
     after = _objects(first.uri)
     changed = {name for name in before if after[name] != before[name]}
     assert set(after) == set(before)
@@ -115,11 +115,11 @@ def test_disk_and_object_store_hold_the_same_dataset(
 def test_a_run_that_was_stopped_resumes(prompts: Path, tmp_path: Path) -> None:
     stop = Stop()
     with pytest.raises(TryAgain, match="was stopped with"):
-        run(job(prompts, str(tmp_path / "out")), Told(then=stop.request), stop)
-    told = Told()
-    done = run(job(prompts, str(tmp_path / "out")), told, Stop())
-    assert told.found_images >= 4
-    assert told.found_images + told.made_images == 10
+        run(job(prompts, str(tmp_path / "out")), RecordedProgress(then=stop.request), stop)
+    progress = RecordedProgress()
+    done = run(job(prompts, str(tmp_path / "out")), progress, Stop())
+    assert progress.existing_images >= 4
+    assert progress.existing_images + progress.drawn_images == 10
     assert done.summary.ok == 10
 
 
@@ -128,12 +128,12 @@ def test_a_shard_whose_images_fail_does_not_keep_the_others_from_being_made(tmp_
         {**row, "sampler": "flow_euler" if place < 8 else None} for place, row in enumerate(ROWS)
     ]
     prompts = write_prompts(tmp_path / "prompts.parquet", rows)
-    told = Told()
+    progress = RecordedProgress()
     with pytest.raises(
         Incomplete, match=r"8 of 10 images are not ok: 8 failed \(ValueError: sampler 'flow_euler'"
     ):
-        run(job(prompts, str(tmp_path / "out")), told, Stop())
-    assert told.made_images == 10
+        run(job(prompts, str(tmp_path / "out")), progress, Stop())
+    assert progress.drawn_images == 10
 
 
 def test_a_job_whose_prompts_are_wrong_makes_nothing(tmp_path: Path) -> None:
