@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -152,7 +152,7 @@ def pad_rows(rows: Sequence[ImageRow], size: int) -> list[ImageRow]:
     return [*rows, *padding]
 
 
-def _columns(table: pa.Table, names: Sequence[str]) -> list[list[object]]:
+def _columns(table: pa.Table, names: Sequence[str]) -> list[list[Any]]:
     # Columns that the plan of an older version lacks are null.
     return [
         table[name].to_pylist() if name in table.column_names else [None] * table.num_rows
