@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import compress
 from pathlib import PurePosixPath
 from typing import ClassVar
 
@@ -59,14 +60,14 @@ class PackedFiles:
 
     def commit(self, store: Store) -> None:
         """Write the images, then their sidecars, then the index of what is stored."""
+        write_image = partial(self._write_image, store)
+        write_sidecar = partial(self._write_sidecar, store)
         with ThreadPoolExecutor(IO_THREADS) as pool:
-            images = list(pool.map(lambda image: self._write_image(store, image), self.images))
-            lines = list(sidecar_lines(join_outcome(self.part.rows, outcome_table(images))))
-            outcomes = pool.map(
-                lambda image, line: self._write_sidecar(store, image, line), images, lines
-            )
-            outcome = pa.concat_tables(outcomes)
-        _commit_index(store, self.part, outcome)
+            images = list(pool.map(write_image, self.images))
+            table = join_outcome(self.part.rows, outcome_table(images))
+            lines = sidecar_lines(table)
+            outcomes = list(pool.map(write_sidecar, images, lines))
+        _commit_index(store, self.part, pa.concat_tables(outcomes))
 
     def _write_image(self, store: Store, image: EncodedImage) -> EncodedImage:
         """Write an image, unless another pod did. Returns the image that is stored."""
@@ -83,12 +84,13 @@ class PackedFiles:
     def _write_sidecar(self, store: Store, image: EncodedImage, line: bytes) -> pa.Table:
         """Write a sidecar, unless another pod did. Returns the outcome that is stored."""
         key = image_key(self.part.key, image.index_in_part, SIDECAR_SUFFIX)
+        where = store.uri_of(key)
         stored = line if store.create(key, line) else store.read(key)
-        outcome = _parse_sidecar(stored, self.part, image.index_in_part, store.uri_of(key))
+        outcome = _parse_sidecar(stored, self.part, image.index_in_part, where)
         sha256 = outcome["sha256"][0].as_py()
         if image.sha256 is not None and sha256 not in (None, image.sha256):
             raise BadInput(
-                f"{store.uri_of(key)}: describes another image than the file beside it. "
+                f"{where}: describes another image than the file beside it. "
                 "Delete both, and run the shard again."
             )
         return outcome
@@ -112,28 +114,28 @@ class FilesFormat:
 
     def recover(self, store: Store, part: Part) -> bool:
         """Commit the index of images that were all stored; False where a file is missing."""
-        sidecars = _sidecar_keys(part)
+        sidecars = _image_keys(part, SIDECAR_SUFFIX)
         with ThreadPoolExecutor(IO_THREADS) as pool:
             # Most parts that are missing have no file at all: ask for one before the others.
             if not store.exists(sidecars[0]) or not all(pool.map(store.exists, sidecars)):
                 return False
             lines = pool.map(store.read, sidecars)
-            outcome = pa.concat_tables(
+            outcomes = [
                 _parse_sidecar(line, part, index, store.uri_of(sidecars[index]))
                 for index, line in enumerate(lines)
-            )
-            sizes = outcome["size"].to_pylist()
-            files = zip(self.object_keys(part), sizes, strict=True)
+            ]
+            outcome = pa.concat_tables(outcomes)
             # An image whose file was deleted, as users do with damaged ones, is drawn again.
-            if not all(pool.map(store.exists, [key for key, size in files if size is not None])):
+            has_image = pc.is_valid(outcome["size"]).to_pylist()
+            files = compress(self.object_keys(part), has_image)
+            if not all(pool.map(store.exists, files)):
                 return False
         _commit_index(store, part, outcome)
         return True
 
     def object_keys(self, part: Part) -> list[str]:
         """The file of each image."""
-        suffix = file_suffix(self.encoding)
-        return [image_key(part.key, index, suffix) for index in range(part.rows.num_rows)]
+        return _image_keys(part, file_suffix(self.encoding))
 
     def check(self, store: Store, part: Part) -> CheckResult:
         """Read the index, every file and every sidecar, and decode each image."""
@@ -147,7 +149,7 @@ class FilesFormat:
                 partial(self._check_file, store),
                 image_records(outcomes.table),
                 self.object_keys(part),
-                _sidecar_keys(part),
+                _image_keys(part, SIDECAR_SUFFIX),
                 sidecar_lines(outcomes.table),
             )
             return sum(results, CheckResult(images))
@@ -158,11 +160,15 @@ class FilesFormat:
         # The images of a later round lie in the round's own folder, which has its own table.
         is_in_run = pc.starts_with(manifest["part"], IMAGES_PREFIX)
         images = manifest.filter(pc.and_(is_ok, is_in_run))
-        files = [PurePosixPath(key) for key in images["part"].to_pylist()]
+
+        keys = images["part"].to_pylist()
+        files = [PurePosixPath(key) for key in keys]
+        folders = [str(file.parent) for file in files]
         table = _imagefolder_table(images, files)
-        for folder in dict.fromkeys(file.parent for file in files):
-            is_in_folder = pa.array([file.parent == folder for file in files])
-            yield folder_metadata_key(str(folder)), table.filter(is_in_folder)
+        for folder in dict.fromkeys(folders):
+            is_in_folder = pc.equal(pa.array(folders), folder)
+            folder_table = table.filter(is_in_folder)
+            yield folder_metadata_key(folder), folder_table
 
     def _check_file(
         self, store: Store, record: ImageRecord, key: str, sidecar_key: str, line: bytes
@@ -184,19 +190,22 @@ class FilesFormat:
         return result
 
 
-def _sidecar_keys(part: Part) -> list[str]:
-    return [image_key(part.key, index, SIDECAR_SUFFIX) for index in range(part.rows.num_rows)]
+def _image_keys(part: Part, suffix: str) -> list[str]:
+    indexes = range(part.rows.num_rows)
+    return [image_key(part.key, index, suffix) for index in indexes]
 
 
 def _imagefolder_table(images: pa.Table, files: Sequence[PurePosixPath]) -> pa.Table:
     # `imagefolder` opens the path in every text whose name ends in "file_name", even in a column of
     # the input, and in a field of a struct: the text of a field names those within it.
-    names = [field.name for field in images.schema if FILE_NAME_COLUMN not in str(field)]
-    table = images.select(names).drop_columns(
-        [*LOCATION_SCHEMA.names, *NEAR_DUPLICATE_SCHEMA.names]
-    )
+    omitted = {*LOCATION_SCHEMA.names, *NEAR_DUPLICATE_SCHEMA.names}
+    names = [
+        field.name
+        for field in images.schema
+        if field.name not in omitted and FILE_NAME_COLUMN not in str(field)
+    ]
     file_names = pa.array([file.name for file in files], pa.string())
-    return table.add_column(0, FILE_NAME_COLUMN, file_names)
+    return images.select(names).add_column(0, FILE_NAME_COLUMN, file_names)
 
 
 def _with_stored_content(
@@ -222,7 +231,8 @@ def _parse_sidecar(line: bytes, part: Part, index: int, where: str) -> pa.Table:
         table = pa.Table.from_pylist([outcome], OUTCOME_SCHEMA)
     except (KeyError, TypeError, *DAMAGE_ERRORS) as error:
         raise damage_error(where, error) from error
-    if image_id != part.rows["image_id"][index].as_py():
+    planned_id = part.rows["image_id"][index].as_py()
+    if image_id != planned_id:
         raise BadInput(
             f"{where}: describes an image of another plan. Choose another run_id or output."
         )
@@ -231,5 +241,7 @@ def _parse_sidecar(line: bytes, part: Part, index: int, where: str) -> pa.Table:
 
 def _commit_index(store: Store, part: Part, outcome: pa.Table) -> None:
     # Each image begins at the first byte of its file.
-    offsets = [None if size is None else 0 for size in outcome["size"].to_pylist()]
-    commit_part(store, part.key, part.rows, index_to_parquet(part.rows, outcome, offsets))
+    sizes = outcome["size"].to_pylist()
+    offsets = [None if size is None else 0 for size in sizes]
+    index = index_to_parquet(part.rows, outcome, offsets)
+    commit_part(store, part.key, part.rows, index)

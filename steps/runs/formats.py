@@ -16,6 +16,7 @@ satisfies `PackedPart`. To add one:
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import ClassVar, Protocol
 
 import pyarrow as pa
@@ -88,9 +89,13 @@ def format_of(job: Job) -> PartFormat:
 
 def recover_parts(store: Store, layout: PartFormat, missing: Sequence[Part]) -> list[Part]:
     """Commit those of the missing parts whose images are all stored; return the others."""
+    unrecovered = []
     with ThreadPoolExecutor(RECOVERY_THREADS) as pool:
-        recovered = list(pool.map(lambda part: layout.recover(store, part), missing))
-    return [part for part, is_recovered in zip(missing, recovered, strict=True) if not is_recovered]
+        results = pool.map(partial(layout.recover, store), missing)
+        for part, is_recovered in zip(missing, results, strict=True):
+            if not is_recovered:
+                unrecovered.append(part)
+    return unrecovered
 
 
 def has_metadata_tables(job: Job) -> bool:

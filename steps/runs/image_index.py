@@ -38,23 +38,32 @@ CHUNK_COUNT_METADATA = b"imagekiln.pieces"
 
 def ids_from_hex(column: pa.Array | pa.ChunkedArray) -> IdArray:
     """The ids in a column of 32 hexadecimal digits each."""
-    texts = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-    whole_column = pa.ListArray.from_arrays([0, len(texts)], texts)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    whole_column = pa.ListArray.from_arrays([0, len(column)], column)
     digits = pc.binary_join(whole_column, "")[0].as_py()
-    return np.frombuffer(bytes.fromhex(digits), ID_DTYPE)
+    content = bytes.fromhex(digits)
+    return np.frombuffer(content, ID_DTYPE)
 
 
 def ids_from_bytes(column: pa.Array) -> IdArray:
     """The ids in a column of 16 bytes each, without a null."""
     fixed = column.cast(pa.binary(ID_DTYPE.itemsize))
     content = fixed.buffers()[1] or b""
-    return np.frombuffer(content, ID_DTYPE, len(fixed), fixed.offset * ID_DTYPE.itemsize)
+    return np.frombuffer(
+        content,
+        ID_DTYPE,
+        count=len(fixed),
+        offset=fixed.offset * ID_DTYPE.itemsize,
+    )
 
 
 def bucket_numbers(ids: IdArray, count: int) -> npt.NDArray[np.uint64]:
     """Which of `count` equal ranges each id falls into."""
-    leading_32_bits = np.ascontiguousarray(ids).view(">u4")[::4].astype(np.uint64)
-    return leading_32_bits * np.uint64(count) >> np.uint64(32)
+    words = np.ascontiguousarray(ids).view(">u4")
+    words_per_id = ID_DTYPE.itemsize // words.itemsize
+    leading = words[::words_per_id].astype(np.uint64)
+    return leading * np.uint64(count) >> np.uint64(32)
 
 
 def overlapping_buckets(bucket: int, count: int, other_count: int) -> range:
@@ -84,26 +93,35 @@ class IdBuckets:
         """One bucket, sorted by id. Raises TryAgain where the disk is full."""
         self._flush()
         path = self._path(number)
+        if not path.exists():
+            return np.empty(0, self._dtype)
         with translate_errors(str(path)):
-            records = np.fromfile(path, self._dtype) if path.exists() else self._no_records()
-        return records[np.argsort(records["id"])]
+            records = np.fromfile(path, self._dtype)
+        order = np.argsort(records["id"])
+        return records[order]
 
     def _flush(self) -> None:
-        records = np.concatenate([self._no_records(), *self._pending])
-        self._pending.clear()
-        if not len(records):
+        if not any(map(len, self._pending)):
             return
+        records = np.concatenate(self._pending)
+        self._pending.clear()
+
         buckets = bucket_numbers(records["id"], self.count)
         order = np.argsort(buckets, kind="stable")
-        numbers, starts = np.unique(buckets[order], return_index=True)
-        chunks = np.split(records[order], starts[1:])
-        for number, chunk in zip(numbers, chunks, strict=True):
-            path = self._path(number)
-            with translate_errors(str(path)), path.open("ab") as file:
-                file.write(chunk.tobytes())
+        records = records[order]
+        buckets = buckets[order]
 
-    def _no_records(self) -> RecordArray:
-        return np.empty(0, self._dtype)
+        starts = np.flatnonzero(np.diff(buckets)) + 1
+        for chunk in np.split(records, starts):
+            self._append(chunk)
+
+    def _append(self, chunk: RecordArray) -> None:
+        """Append records that share a bucket to its file."""
+        first_id = chunk["id"][:1]
+        [number] = bucket_numbers(first_id, self.count)
+        path = self._path(number)
+        with translate_errors(str(path)), path.open("ab") as file:
+            file.write(chunk.tobytes())
 
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:05d}"
@@ -117,7 +135,8 @@ class ImageIndexWriter:
         chunk_count = max(1, -(-planned // IDS_PER_CHUNK))
         self._store = store
         self._folder = tempfile.TemporaryDirectory(prefix="imagekiln-ids-")
-        self._buckets = IdBuckets(Path(self._folder.name), chunk_count, ID_RECORD_DTYPE)
+        folder = Path(self._folder.name)
+        self._buckets = IdBuckets(folder, chunk_count, ID_RECORD_DTYPE)
 
     def __enter__(self) -> "ImageIndexWriter":
         """The writer itself."""
@@ -134,15 +153,19 @@ class ImageIndexWriter:
 
     def add(self, manifest: pa.Table) -> None:
         """Add the images of one shard. Raises TryAgain where the disk is full."""
-        images = manifest.filter(pc.equal(manifest["status"], "ok"))
-        self._buckets.add(ids_from_hex(images[ID_COLUMN]).view(ID_RECORD_DTYPE))
+        is_ok = pc.equal(manifest["status"], "ok")
+        images = manifest.filter(is_ok)
+        ids = ids_from_hex(images[ID_COLUMN])
+        self._buckets.add(ids.view(ID_RECORD_DTYPE))
 
     def write(self) -> None:
         """Write the index, over an earlier one."""
         count = self._buckets.count
         for number in range(count):
-            ids = np.ascontiguousarray(self._buckets.read(number)["id"])
-            self._store.replace(image_ids_key(number), _chunk_to_parquet(ids, count))
+            records = self._buckets.read(number)
+            ids = np.ascontiguousarray(records["id"])
+            chunk = _chunk_to_parquet(ids, count)
+            self._store.replace(image_ids_key(number), chunk)
 
 
 def read_index_chunk(store: Store, number: int) -> tuple[IdArray, int]:
@@ -150,19 +173,25 @@ def read_index_chunk(store: Store, number: int) -> tuple[IdArray, int]:
 
     Raises BadInput where the chunk is missing or damaged.
     """
-    where = store.uri_of(image_ids_key(number))
+    key = image_ids_key(number)
+    where = store.uri_of(key)
     try:
-        table = read_table(store, image_ids_key(number))
+        table = read_table(store, key)
     except Missing as error:
         raise BadInput(
             f"{where}: is missing, so it is unknown which images the run holds. "
             "Aggregate the run again."
         ) from error
     chunk_count = _chunk_count(table.schema)
-    is_chunk = table.schema == IMAGE_INDEX_SCHEMA and not table[ID_COLUMN].null_count
-    if not is_chunk or not number < chunk_count <= MAX_CHUNKS:
+    if (
+        table.schema != IMAGE_INDEX_SCHEMA
+        or table[ID_COLUMN].null_count
+        or not number < chunk_count <= MAX_CHUNKS
+    ):
         raise BadInput(f"{where}: is not a chunk of an image index. Aggregate the run again.")
-    return ids_from_bytes(table[ID_COLUMN].combine_chunks()), chunk_count
+    column = table[ID_COLUMN].combine_chunks()
+    ids = ids_from_bytes(column)
+    return ids, chunk_count
 
 
 def iter_index_chunks(store: Store) -> Iterator[IdArray]:
@@ -187,7 +216,10 @@ def _chunk_count(schema: pa.Schema) -> int:
 
 def _chunk_to_parquet(ids: IdArray, chunk_count: int) -> bytes:
     kind = IMAGE_INDEX_SCHEMA.field(ID_COLUMN).type
-    column = pa.FixedSizeBinaryArray.from_buffers(kind, len(ids), [None, pa.py_buffer(ids)])
+    validity = None  # no null
+    buffers = [validity, pa.py_buffer(ids)]
+    column = pa.FixedSizeBinaryArray.from_buffers(kind, len(ids), buffers)
     metadata = {CHUNK_COUNT_METADATA: str(chunk_count).encode()}
     schema = IMAGE_INDEX_SCHEMA.with_metadata(metadata)
-    return to_parquet(pa.Table.from_arrays([column], schema=schema))
+    table = pa.Table.from_arrays([column], schema=schema)
+    return to_parquet(table)

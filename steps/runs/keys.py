@@ -41,7 +41,8 @@ def tar_key(index: str) -> str:
 
 def image_key(index: str, index_in_part: int, suffix: str) -> str:
     """The file of one image of the part that has this index, or, by its suffix, its sidecar."""
-    shard_number, part_number = PurePosixPath(index).stem.split("-")
+    part = PurePosixPath(index).stem
+    shard_number, part_number = part.split("-")
     return f"images/{shard_number}/{part_number}-{index_in_part:05d}{suffix}"
 
 

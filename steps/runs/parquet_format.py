@@ -95,14 +95,14 @@ class ParquetFormat:
         images = part.rows.num_rows
         with parse_parquet(content, where) as parquet:
             offsets = read_offsets(parquet).to_pylist()
-            if len(offsets) != images or not matches_rows(parquet, part.rows, [IMAGE_FIELD]):
+            is_planned = matches_rows(parquet, part.rows, [IMAGE_FIELD])
+            if not is_planned or len(offsets) != images:
                 return check_failure(f"{where}: holds other images than were planned", images)
+            result = CheckResult(images)
             stored = zip(_iter_images(parquet), offsets, strict=True)
-            checks = (
-                self._check_image(record, image, content, offset, where)
-                for (record, image), offset in stored
-            )
-            return sum(checks, CheckResult(images))
+            for (record, image), offset in stored:
+                result += self._check_image(record, image, content, offset, where)
+            return result
 
     def _check_image(
         self, record: ImageRecord, image: bytes, content: bytes, offset: int | None, where: str
@@ -111,38 +111,51 @@ class ParquetFormat:
             return CheckResult()
         if offset is None or record.size is None or image != content[offset : offset + record.size]:
             return check_failure(f"{where}: image {record.image_id} is not where the footer says")
-        return check_image_bytes(record, image, where, lossless=is_lossless(self.encoding))
+        lossless = is_lossless(self.encoding)
+        return check_image_bytes(record, image, where, lossless=lossless)
 
 
 def part_to_parquet(rows: pa.Table, images: Sequence[EncodedImage]) -> bytes:
     """A part with its images, in any order. The same rows and images give the same bytes."""
     ordered = sorted(images, key=lambda image: image.index_in_part)
     table = _part_table(rows, ordered)
+    options = _part_options(table.schema)
+    one_row_group = max(1, table.num_rows)
     sink = io.BytesIO()
-    with pq.ParquetWriter(sink, table.schema, **_part_options(table.schema)) as writer:
-        writer.write_table(table, row_group_size=max(1, table.num_rows))
-        offsets = _find_offsets(sink.getvalue(), ordered)
-        writer.add_key_value_metadata(offsets_metadata(list(offsets)))
+    with pq.ParquetWriter(sink, table.schema, **options) as writer:
+        writer.write_table(table, row_group_size=one_row_group)
+        offsets = list(_find_offsets(sink.getvalue(), ordered))
+        writer.add_key_value_metadata(offsets_metadata(offsets))
     return sink.getvalue()
 
 
 def _part_table(rows: pa.Table, images: Sequence[EncodedImage]) -> pa.Table:
-    files = [
-        None if image.content is None else {"bytes": image.content, "path": f"{name}{image.suffix}"}
-        for name, image in zip(rows["image_id"].to_pylist(), images, strict=True)
-    ]
-    metadata = join_outcome(rows, outcome_table(images))
+    image_ids = rows["image_id"].to_pylist()
+    files: list[dict[str, object] | None] = []
+    for image_id, image in zip(image_ids, images, strict=True):
+        if image.content is None:
+            files.append(None)
+        else:
+            files.append({"bytes": image.content, "path": f"{image_id}{image.suffix}"})
+
+    outcomes = join_outcome(rows, outcome_table(images))
     schema = pa.schema(
-        [IMAGE_FIELD, *metadata.schema], metadata={"huggingface": HUGGINGFACE_METADATA}
+        [IMAGE_FIELD, *outcomes.schema],
+        metadata={"huggingface": HUGGINGFACE_METADATA},
     )
-    columns = [pa.array(files, IMAGE_FIELD.type), *metadata.columns]
+    columns = [pa.array(files, IMAGE_FIELD.type), *outcomes.columns]
     return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _part_options(schema: pa.Schema) -> dict[str, object]:
     others = [name for name in schema.names if name != IMAGE_FIELD.name]
-    compression = dict.fromkeys(IMAGE_LEAVES, "none") | dict.fromkeys(others, "zstd")
-    return {**parquet_options(schema), "compression": compression, "write_statistics": others}
+    compression = dict.fromkeys(others, "zstd")
+    compression |= dict.fromkeys(IMAGE_LEAVES, "none")
+    return {
+        **parquet_options(schema),
+        "compression": compression,
+        "write_statistics": others,
+    }
 
 
 def _find_offsets(written: bytes, images: Sequence[EncodedImage]) -> Iterator[int | None]:
@@ -159,7 +172,13 @@ def _find_offsets(written: bytes, images: Sequence[EncodedImage]) -> Iterator[in
 
 def _iter_images(parquet: pq.ParquetFile) -> Iterator[tuple[ImageRecord, bytes]]:
     columns = [IMAGE_FIELD.name, *RECORD_COLUMNS]
-    for batch in parquet.iter_batches(CHECK_BATCH_ROWS, columns=columns, use_threads=False):
+    batches = parquet.iter_batches(
+        CHECK_BATCH_ROWS,
+        columns=columns,
+        use_threads=False,
+    )
+    for batch in batches:
+        records = image_records(batch)
         images = batch[IMAGE_FIELD.name].to_pylist()
-        for record, image in zip(image_records(batch), images, strict=True):
+        for record, image in zip(records, images, strict=True):
             yield record, b"" if image is None else image["bytes"]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.runs.image import EncodedImage, ImageQuality
+from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.tables import OUTCOME_SCHEMA, open_parquet, parse_parquet, to_parquet
 from imagekiln.steps.storage.store import Store
 
@@ -59,26 +59,21 @@ RECORD_COLUMNS = ImageRecord.__slots__
 def outcome_table(images: Sequence[EncodedImage]) -> pa.Table:
     """The outcomes of a part's images, in the order of their rows."""
     ordered = sorted(images, key=lambda image: image.index_in_part)
-    columns = {
-        "status": [image.status for image in ordered],
-        "error": [image.error for image in ordered],
-        "size": [None if image.content is None else len(image.content) for image in ordered],
-        "sha256": [image.sha256 for image in ordered],
-        "pixels_sha256": [image.pixels_sha256 for image in ordered],
-        **_quality_columns([image.quality for image in ordered]),
-    }
-    return pa.table(columns, schema=OUTCOME_SCHEMA)
+    outcomes = [_outcome(image) for image in ordered]
+    return pa.Table.from_pylist(outcomes, schema=OUTCOME_SCHEMA)
 
 
 def join_outcome(rows: pa.Table, outcome: pa.Table) -> pa.Table:
     """Image rows side by side with their outcomes."""
-    schema = pa.schema([*rows.schema, *outcome.schema])
-    return pa.Table.from_arrays([*rows.columns, *outcome.columns], schema=schema)
+    fields = [*rows.schema, *outcome.schema]
+    columns = [*rows.columns, *outcome.columns]
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
 
 
 def image_records(table: pa.Table | pa.RecordBatch) -> list[ImageRecord]:
     """The records in a table that has at least their columns."""
-    return [ImageRecord(**values) for values in table.select(list(RECORD_COLUMNS)).to_pylist()]
+    rows = table.select(list(RECORD_COLUMNS)).to_pylist()
+    return [ImageRecord(**row) for row in rows]
 
 
 def offsets_metadata(offsets: Sequence[int | None]) -> dict[str, str]:
@@ -91,8 +86,12 @@ def read_offsets(parquet: pq.ParquetFile) -> pa.Array:
     metadata = parquet.metadata.metadata or {}
     offsets = json.loads(metadata[OFFSETS_METADATA])
     # `pa.array` of a list with a None looks for pandas first, which takes milliseconds.
-    numbers = np.array([-1 if offset is None else offset for offset in offsets], np.int64)
-    return pa.array(numbers, mask=numbers < 0)
+    numbers = np.array(
+        [-1 if offset is None else offset for offset in offsets],
+        np.int64,
+    )
+    is_null = numbers < 0
+    return pa.array(numbers, mask=is_null)
 
 
 def matches_rows(parquet: pq.ParquetFile, rows: pa.Table, leading: Sequence[pa.Field] = ()) -> bool:
@@ -100,8 +99,8 @@ def matches_rows(parquet: pq.ParquetFile, rows: pa.Table, leading: Sequence[pa.F
 
     `leading` are the columns that its format puts before those of the rows.
     """
-    schema = pa.schema([*leading, *rows.schema, *OUTCOME_SCHEMA])
-    if not parquet.schema_arrow.equals(schema):
+    planned = pa.schema([*leading, *rows.schema, *OUTCOME_SCHEMA])
+    if not parquet.schema_arrow.equals(planned):
         return False
     stored = parquet.read(columns=rows.column_names, use_threads=False)
     return bool(stored.equals(rows))
@@ -110,7 +109,8 @@ def matches_rows(parquet: pq.ParquetFile, rows: pa.Table, leading: Sequence[pa.F
 def index_to_parquet(rows: pa.Table, outcome: pa.Table, offsets: Sequence[int | None]) -> bytes:
     """A part's index: its rows and outcomes, and where each image begins in its object."""
     table = join_outcome(rows, outcome)
-    return to_parquet(table.replace_schema_metadata(offsets_metadata(offsets)))
+    table = table.replace_schema_metadata(offsets_metadata(offsets))
+    return to_parquet(table)
 
 
 def parse_part_index(content: bytes, part: Part, where: str) -> PartOutcomes:
@@ -122,7 +122,8 @@ def parse_part_index(content: bytes, part: Part, where: str) -> PartOutcomes:
         offsets = read_offsets(parquet)
         if len(offsets) == part.rows.num_rows and matches_rows(parquet, part.rows):
             table = parquet.read(use_threads=False)
-            return PartOutcomes(table.replace_schema_metadata(None), offsets)
+            table = table.replace_schema_metadata(None)
+            return PartOutcomes(table, offsets)
     raise BadInput(
         f"{where}: holds other images than were planned. Choose another run_id or output."
     )
@@ -163,13 +164,24 @@ def require_same_images(where: str, outcomes: PartOutcomes, rows: pa.Table) -> N
         )
 
 
-def _quality_columns(qualities: Sequence[ImageQuality | None]) -> dict[str, list[object]]:
-    # Images that are not ok are not judged: no gate failed them, and nothing was measured.
-    measures = [None if quality is None else quality.measures for quality in qualities]
-    return {
-        "marks": [[] if quality is None else list(quality.failed_gates) for quality in qualities],
-        "marks_reason": [None if quality is None else quality.reason for quality in qualities],
-        "contrast": [None if values is None else values.contrast for values in measures],
-        "saturation": [None if values is None else values.saturation for values in measures],
-        "phash": [None if values is None else values.phash for values in measures],
+def _outcome(image: EncodedImage) -> dict[str, object]:
+    """One row of the outcomes. An image that is not ok has no marks, and no measures."""
+    size = None if image.content is None else len(image.content)
+    outcome: dict[str, object] = {
+        "status": image.status,
+        "error": image.error,
+        "size": size,
+        "sha256": image.sha256,
+        "pixels_sha256": image.pixels_sha256,
+        "marks": [],
     }
+    if image.quality is not None:
+        measures = image.quality.measures
+        outcome |= {
+            "marks": list(image.quality.failed_gates),
+            "marks_reason": image.quality.reason,
+            "contrast": measures.contrast,
+            "saturation": measures.saturation,
+            "phash": measures.phash,
+        }
+    return outcome

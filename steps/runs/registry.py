@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import count
+from itertools import compress, count
 from pathlib import Path
 from typing import Annotated
 
@@ -71,7 +71,7 @@ def read_registry(output: str) -> list[RunEntry]:
     success_keys = [f"{entry.run_id}/{SUCCESS_KEY}" for entry in entries]
     with ThreadPoolExecutor(READERS) as pool:
         is_success = pool.map(store.exists, success_keys)
-        return [entry for entry, success in zip(entries, is_success, strict=True) if success]
+        return list(compress(entries, is_success))
 
 
 def _iter_entries(store: Store) -> Iterator[RunEntry]:

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import compress
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.models.loras import lora_weights
@@ -21,19 +22,26 @@ def read_shard(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
 
     Raises BadInput where the plan has no such shard, or the shard changed since planning.
     """
-    if not 0 <= shard < len(plan.shards):
-        raise BadInput(f"{store.uri}: has shards 0 to {len(plan.shards) - 1}, not {shard}.")
-    content = store.read(shard_key(shard))
-    where = store.uri_of(shard_key(shard))
-    if hashlib.sha256(content).hexdigest() != plan.shards[shard].sha256:
+    last = len(plan.shards) - 1
+    if not 0 <= shard <= last:
+        raise BadInput(f"{store.uri}: has shards 0 to {last}, not {shard}.")
+
+    key = shard_key(shard)
+    where = store.uri_of(key)
+    content = store.read(key)
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != plan.shards[shard].sha256:
         raise BadInput(f"{where}: is not what was planned. Restore it, or plan anew.")
+
     rows = from_parquet(content, where)
     layout = format_of(plan.job)
-    size = plan.part_images
-    return tuple(
-        Part(layout.commit_key(shard, part), rows.slice(part * size, size))
-        for part in range(plan.part_count(shard))
-    )
+    parts = []
+    for number in range(plan.part_count(shard)):
+        first = number * plan.part_images
+        part_rows = rows.slice(first, plan.part_images)
+        commit_key = layout.commit_key(shard, number)
+        parts.append(Part(commit_key, part_rows))
+    return tuple(parts)
 
 
 def count_images(parts: Sequence[Part]) -> int:
@@ -43,15 +51,24 @@ def count_images(parts: Sequence[Part]) -> int:
 
 def used_lora_names(parts: Sequence[Part]) -> set[str]:
     """The names of the LoRAs that the parts' images are drawn with."""
-    columns = [part.rows["loras"] for part in parts if "loras" in part.rows.column_names]
-    texts = {text for column in columns for text in column.unique().to_pylist()}
-    return {name for text in texts for name in lora_weights(text)}
+    names: set[str] = set()
+    for part in parts:
+        if "loras" not in part.rows.column_names:
+            continue
+        for text in part.rows["loras"].unique().to_pylist():
+            names.update(lora_weights(text))
+    return names
 
 
 def missing_parts(store: Store, parts: Sequence[Part]) -> list[Part]:
     """The parts that are not committed. Raises BadInput where a committed part has other images."""
+
+    def is_missing(part: Part) -> bool:
+        if not store.exists(part.key):
+            return True
+        check_part(store, part.key, part.rows)
+        return False
+
     with ThreadPoolExecutor(CHECK_THREADS) as pool:
-        is_committed = list(pool.map(lambda part: store.exists(part.key), parts))
-        committed = [part for part, exists in zip(parts, is_committed, strict=True) if exists]
-        list(pool.map(lambda part: check_part(store, part.key, part.rows), committed))
-    return [part for part, exists in zip(parts, is_committed, strict=True) if not exists]
+        missing = list(pool.map(is_missing, parts))
+    return list(compress(parts, missing))

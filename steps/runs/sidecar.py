@@ -11,8 +11,11 @@ import pyarrow as pa
 def sidecar_lines(table: pa.Table) -> Iterator[bytes]:
     """The line of each row. The same table gives the same bytes; texts are data and stay whole."""
     for index in range(table.num_rows):
-        values = {name: _to_json_value(table[name][index]) for name in table.column_names}
-        yield json.dumps(values, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        values = {}
+        for name in table.column_names:
+            values[name] = _to_json_value(table[name][index])
+        text = json.dumps(values, ensure_ascii=False, allow_nan=False)
+        yield text.encode() + b"\n"
 
 
 def _to_json_value(value: pa.Scalar) -> object:
@@ -23,7 +26,8 @@ def _to_json_value(value: pa.Scalar) -> object:
     if pa.types.is_dictionary(kind):
         return _to_json_value(value.value)
     if pa.types.is_struct(kind):
-        return {name: _to_json_value(value[index]) for index, name in enumerate(kind.names)}
+        fields = enumerate(kind.names)
+        return {name: _to_json_value(value[index]) for index, name in fields}
     if pa.types.is_nested(kind):  # a list, or a map as a list of its entries
         return [_to_json_value(item) for item in value.values]
     return _scalar_to_json(value)
@@ -37,8 +41,10 @@ def _scalar_to_json(value: pa.Scalar) -> object:
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return value.as_py()
     if _is_binary(kind):
-        return base64.b64encode(value.as_py()).decode()
-    return value.cast(pa.string()).as_py()
+        content = value.as_py()
+        return base64.b64encode(content).decode()
+    text = value.cast(pa.string())
+    return text.as_py()
 
 
 def _is_binary(kind: pa.DataType) -> bool:

@@ -38,8 +38,10 @@ class StageSeconds:
 
     def __add__(self, other: "StageSeconds") -> "StageSeconds":
         """The time of both."""
-        sums = (getattr(self, stage) + getattr(other, stage) for stage in StageSeconds.__slots__)
-        return StageSeconds(*sums)
+        both = StageSeconds()
+        for stage in StageSeconds.__slots__:
+            setattr(both, stage, getattr(self, stage) + getattr(other, stage))
+        return both
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,13 +14,15 @@ Feature = dict[str, object]
 
 def sample_features(rows: pa.Schema, encoding: Encoding) -> list[Feature]:
     """The features of the samples of a run with these image rows."""
-    image: Feature = {"name": file_suffix(encoding).removeprefix("."), "dtype": "image"}
+    extension = file_suffix(encoding).removeprefix(".")
     columns = [_named_feature(field) for field in (*rows, *OUTCOME_SCHEMA)]
-    sidecar: Feature = {"name": "json", "struct": columns}
-    texts: list[Feature] = [
-        {"name": name, "dtype": "string"} for name in ("txt", "__key__", "__url__")
+    return [
+        {"name": extension, "dtype": "image"},
+        {"name": "json", "struct": columns},
+        {"name": "txt", "dtype": "string"},
+        {"name": "__key__", "dtype": "string"},
+        {"name": "__url__", "dtype": "string"},
     ]
-    return [image, sidecar, *texts]
 
 
 def _named_feature(field: pa.Field) -> Feature:
@@ -45,4 +47,6 @@ def _feature_of(kind: pa.DataType) -> Feature:
 def _dtype_name(kind: pa.DataType) -> str:
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind):
         return str(kind)
-    return "float64" if pa.types.is_floating(kind) else "string"
+    if pa.types.is_floating(kind):
+        return "float64"
+    return "string"

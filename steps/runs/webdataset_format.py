@@ -49,10 +49,11 @@ class PackedTar:
 
     def commit(self, store: Store) -> None:
         """Write the tar, then its index: that of another pod's tar, where one already exists."""
+        part = self.part
         index = self.index
-        if not store.create(tar_key(self.part.key), self.content):
-            index = _read_index_member(store, self.part, lossless=self.lossless)
-        commit_part(store, self.part.key, self.part.rows, index)
+        if not store.create(tar_key(part.key), self.content):
+            index = _read_index_member(store, part, lossless=self.lossless)
+        commit_part(store, part.key, part.rows, index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +72,17 @@ class WebDatasetFormat:
         ordered = sorted(images, key=lambda image: image.index_in_part)
         contents = [image.content for image in ordered]
         outcome = outcome_table(ordered)
-        samples = _build_samples(join_outcome(part.rows, outcome), contents, self.encoding)
-        index = index_to_parquet(part.rows, outcome, list(_content_offsets(samples)))
-        tar = _build_tar(samples, index)
-        return PackedTar(part, tar, index, is_lossless(self.encoding))
+        table = join_outcome(part.rows, outcome)
+
+        samples = _build_samples(table, contents, self.encoding)
+        offsets = list(_content_offsets(samples))
+        index = index_to_parquet(part.rows, outcome, offsets)
+        return PackedTar(
+            part=part,
+            content=_build_tar(samples, index),
+            index=index,
+            lossless=is_lossless(self.encoding),
+        )
 
     def recover(self, store: Store, part: Part) -> bool:
         """Commit the index in a tar that was stored; False where there is no tar."""
@@ -90,19 +98,24 @@ class WebDatasetFormat:
 
     def check(self, store: Store, part: Part) -> CheckResult:
         """Read tar and index, and decode each image."""
-        where = store.uri_of(tar_key(part.key))
+        key = tar_key(part.key)
+        where = store.uri_of(key)
         images = part.rows.num_rows
         try:
             index = store.read(part.key)
             outcomes = parse_part_index(index, part, store.uri_of(part.key))
-            tar = store.read(tar_key(part.key))
+            tar = store.read(key)
         except BadInput as error:
             return check_failure(error, images)
+
         result = CheckResult(images)
+        lossless = is_lossless(self.encoding)
         for record, content in _iter_images(outcomes, tar):
-            result += check_image_bytes(record, content, where, lossless=is_lossless(self.encoding))
+            result += check_image_bytes(record, content, where, lossless=lossless)
+
         # The rest of the tar follows from its index: a tar built again differs where this one does.
-        samples = _build_samples(outcomes.table, _image_contents(outcomes, tar), self.encoding)
+        contents = _image_contents(outcomes, tar)
+        samples = _build_samples(outcomes.table, contents, self.encoding)
         if _build_tar(samples, index) != tar:
             result += check_failure(f"{where}: differs from its index")
         return result
@@ -120,8 +133,9 @@ def _read_index_member(store: Store, part: Part, *, lossless: bool) -> bytes:
 
     Raises BadInput where the tar belongs to another plan, or is damaged.
     """
-    where = store.uri_of(tar_key(part.key))
-    tar = store.read(tar_key(part.key))
+    key = tar_key(part.key)
+    where = store.uri_of(key)
+    tar = store.read(key)
     index = _extract_index(tar, where)
     outcomes = parse_part_index(index, part, where)
     for record, content in _iter_images(outcomes, tar):
@@ -142,7 +156,8 @@ def _extract_index(tar: bytes, where: str) -> bytes:
 
 def _iter_images(outcomes: PartOutcomes, tar: bytes) -> Iterator[tuple[ImageRecord, bytes]]:
     records = image_records(outcomes.table)
-    for record, content in zip(records, _image_contents(outcomes, tar), strict=True):
+    contents = _image_contents(outcomes, tar)
+    for record, content in zip(records, contents, strict=True):
         if content is not None:
             yield record, content
 
@@ -150,10 +165,14 @@ def _iter_images(outcomes: PartOutcomes, tar: bytes) -> Iterator[tuple[ImageReco
 def _image_contents(outcomes: PartOutcomes, tar: bytes) -> list[bytes | None]:
     offsets = outcomes.offsets.to_pylist()
     sizes = outcomes.table["size"].to_pylist()
-    return [
-        None if offset is None else tar[offset : offset + (size or 0)]
-        for offset, size in zip(offsets, sizes, strict=True)
-    ]
+    contents: list[bytes | None] = []
+    for offset, size in zip(offsets, sizes, strict=True):
+        if offset is None:
+            contents.append(None)
+        else:
+            end = offset + (size or 0)
+            contents.append(tar[offset:end])
+    return contents
 
 
 def _build_samples(
@@ -163,13 +182,17 @@ def _build_samples(
     image_ids = table["image_id"].to_pylist()
     prompts = table["prompt"].to_pylist()
     lines = sidecar_lines(table)
+    suffix = file_suffix(encoding)
     samples: list[bytes | None] = []
     for image_id, prompt, line, content in zip(image_ids, prompts, lines, contents, strict=True):
         if content is None:
             samples.append(None)
             continue
-        files = {file_suffix(encoding): content, ".json": line, ".txt": prompt.encode()}
-        members = [_tar_member(f"{image_id}{suffix}", file) for suffix, file in files.items()]
+        members = [
+            _tar_member(f"{image_id}{suffix}", content),
+            _tar_member(f"{image_id}.json", line),
+            _tar_member(f"{image_id}.txt", prompt.encode()),
+        ]
         samples.append(b"".join(members))
     return samples
 
@@ -183,7 +206,12 @@ def _content_offsets(samples: Sequence[bytes | None]) -> Iterator[int | None]:
 
 
 def _build_tar(samples: Sequence[bytes | None], index: bytes) -> bytes:
-    return b"".join([*filter(None, samples), _tar_member(INDEX_MEMBER, index), END_OF_ARCHIVE])
+    members = [
+        *filter(None, samples),
+        _tar_member(INDEX_MEMBER, index),
+        END_OF_ARCHIVE,
+    ]
+    return b"".join(members)
 
 
 def _tar_member(name: str, content: bytes) -> bytes:
@@ -191,5 +219,6 @@ def _tar_member(name: str, content: bytes) -> bytes:
     info = tarfile.TarInfo(name)
     info.size = len(content)
     info.mode = MEMBER_MODE
+    header = info.tobuf(tarfile.USTAR_FORMAT)
     padding = bytes(-len(content) % tarfile.BLOCKSIZE)
-    return info.tobuf(tarfile.USTAR_FORMAT) + content + padding
+    return header + content + padding

@@ -46,7 +46,9 @@ class ModelLabel:
     def name(self) -> str:
         """The model's id; of a local folder only the last name, which does not show its path."""
         kind, _ = self._split_digest()
-        return PurePath(self.model_id).name if kind == "sha256" else self.model_id
+        if kind == "sha256":
+            return PurePath(self.model_id).name
+        return self.model_id
 
     @property
     def hash(self) -> str:
@@ -63,8 +65,12 @@ class ModelLabel:
 def model_label(plan: Plan) -> ModelLabel:
     """The label of a plan's model, with the shortcuts of its job."""
     shortcuts = shortcuts_label(plan.job.speed)
-    extra_settings = {} if shortcuts is None else {"Shortcuts": shortcuts}
-    return ModelLabel(plan.job.model.id, plan.model.digest, plan.loras, extra_settings)
+    return ModelLabel(
+        model_id=plan.job.model.id,
+        digest=plan.model.digest,
+        loras=plan.loras,
+        extra_settings={} if shortcuts is None else {"Shortcuts": shortcuts},
+    )
 
 
 def format_parameters(
@@ -87,8 +93,10 @@ def format_parameters(
 
 
 def _lora_tags(parameters: ImageParameters) -> str:
-    weights = lora_weights(parameters.loras).items()
-    return "".join(f" <lora:{name}:{format_weight(weight)}>" for name, weight in weights)
+    tags = []
+    for name, weight in lora_weights(parameters.loras).items():
+        tags.append(f" <lora:{name}:{format_weight(weight)}>")
+    return "".join(tags)
 
 
 def _lora_hashes(parameters: ImageParameters, model: ModelLabel) -> str | None:
@@ -122,13 +130,16 @@ def _format_settings(parameters: ImageParameters, model: ModelLabel) -> str:
 
 
 def _quote(value: str) -> str:
-    return json.dumps(value, ensure_ascii=False) if QUOTED_CHARACTERS.search(value) else value
+    if not QUOTED_CHARACTERS.search(value):
+        return value
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _guard_prompt(prompt: str) -> str:
     """A prompt that reads back as itself."""
-    text = prompt.replace("\0", "\N{REPLACEMENT CHARACTER}")  # NUL ends a text in PNG
-    encodable = text.encode(errors="replace").decode()  # a lone surrogate cannot be encoded
+    # NUL ends a text in PNG, and a lone surrogate cannot be encoded.
+    text = prompt.replace("\0", "\N{REPLACEMENT CHARACTER}")
+    encodable = text.encode(errors="replace").decode()
     return LINE_TO_GUARD.sub(rf"\1{GUARD}", encodable)
 
 
@@ -136,14 +147,17 @@ def _truncate_prompts(prompt: str, negative_prompt: str, room: int) -> tuple[str
     """Both prompts in so much room: each has half of it, and what the other leaves."""
     negative_room = max(room // 2, room - _utf16_length(prompt))
     negative_prompt = _truncate(negative_prompt, negative_room)
-    return _truncate(prompt, room - _utf16_length(negative_prompt)), negative_prompt
+    prompt = _truncate(prompt, room - _utf16_length(negative_prompt))
+    return prompt, negative_prompt
 
 
 def _truncate(text: str, max_length: int) -> str:
     content = text.encode("utf-16-be")
     if len(content) <= 2 * max_length:
         return text
-    return content[: 2 * (max_length - 1)].decode("utf-16-be", "ignore") + ELLIPSIS
+    end = 2 * (max_length - 1)
+    start = content[:end].decode("utf-16-be", "ignore")
+    return start + ELLIPSIS
 
 
 def _utf16_length(text: str) -> int:

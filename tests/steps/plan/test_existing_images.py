@@ -109,7 +109,7 @@ def test_each_run_is_asked_for_one_piece_however_many_images(
 
 
 def test_run_whose_index_is_gone_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"run/image-ids/00000\.parquet: is not there"):
+    with pytest.raises(BadInput, match=r"run/image-ids/00000\.parquet: is missing"):
         marked(tmp_path / "scratch", hexadecimal(3), [str(tmp_path / "run")])
 
 
