@@ -113,7 +113,7 @@ def _tuning_key(
     # Where no row can have a size or guidance of its own, one entry decides.
     entries = tuning.entries
     if not any(BATCH_SHAPE_COLUMNS & file.column_names.keys() for file in files):
-        entry = default_tuning_entry(job, model, tuning)
+        entry = _default_entry(job, model, tuning)
         entries = () if entry is None else (entry,)
     facts = [_entry_facts(job, entry) for entry in entries]
     if not any(facts):
@@ -130,7 +130,7 @@ def _entry_facts(job: Job, entry: TuningEntry) -> list[object]:
     return [entry.width, entry.height, entry.guided, *facts] if facts else []
 
 
-def default_tuning_entry(job: Job, model: ModelFacts, tuning: TuningEntries) -> TuningEntry | None:
+def _default_entry(job: Job, model: ModelFacts, tuning: TuningEntries) -> TuningEntry | None:
     """The entry for an image of the job's defaults."""
     width, height = default_image_size(job, model)
     return tuning.entry_for(width, height, guided=_is_guided(job, model))
@@ -138,7 +138,7 @@ def default_tuning_entry(job: Job, model: ModelFacts, tuning: TuningEntries) -> 
 
 def tuned_seconds_per_work(job: Job, model: ModelFacts, tuning: TuningEntries) -> float | None:
     """Measured GPU seconds for each pixel and step of an image of the job's defaults."""
-    entry = default_tuning_entry(job, model, tuning)
+    entry = _default_entry(job, model, tuning)
     if entry is None:
         return None
     seconds_per_forward_pixel = entry.seconds_per_image / entry.forward_pixels / entry.steps

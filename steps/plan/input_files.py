@@ -183,7 +183,7 @@ def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...
         metadata = pq.read_metadata(source.path)
         schema = metadata.schema.to_arrow_schema()
     except UNREADABLE_ERRORS as error:
-        raise unreadable_error(source, error) from error
+        raise _unreadable_error(source, error) from error
     names = _match_columns(source, schema, columns, carry)
     _refuse_large_row_groups(source, metadata)
     return InputFile(
@@ -229,7 +229,7 @@ def _refuse_large_row_groups(source: SourceFile, metadata: pq.FileMetaData) -> N
             )
 
 
-def unreadable_error(source: SourceFile, error: Exception) -> KilnError:
+def _unreadable_error(source: SourceFile, error: Exception) -> KilnError:
     """Explain an input file that cannot be read: storage failed, or the file is damaged."""
     uri = source.uri
     if is_storage_error(error) and (failure := explain_storage_error(uri, error)):
@@ -291,7 +291,7 @@ def iter_prompt_batches(
             rows += batch.num_rows
         if rows != file.rows:
             reason = f"its footer says {file.rows} rows, its pages hold {rows}"
-            raise unreadable_error(file.source, ValueError(reason))
+            raise _unreadable_error(file.source, ValueError(reason))
         first_row += rows
 
 
@@ -306,7 +306,7 @@ def _read_file(
                 yield _convert_batch(file, batch, row, schema, images)
                 row += batch.num_rows
     except UNREADABLE_ERRORS as error:
-        raise unreadable_error(file.source, error) from error
+        raise _unreadable_error(file.source, error) from error
 
 
 def _batch_rows(file: InputFile, parquet: pq.ParquetFile, columns: list[str]) -> int:

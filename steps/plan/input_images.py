@@ -169,7 +169,7 @@ class InputImages:
         if pa.types.is_struct(kind):
             return self._read_structs(array, table)
         cells = array.to_pylist()
-        if is_bytes_type(kind):
+        if _is_bytes_type(kind):
             keys = [_cache_key("bytes", cell) for cell in cells]
             return self._look_up(keys, lambda index: self._inspect(cells[index]))
         keys = [_cache_key("name", None if cell is None else cell.encode()) for cell in cells]
@@ -223,7 +223,7 @@ def _cache_key(kind: str, content: bytes | None) -> str | None:
     return None if content is None else f"{kind}:{hashlib.sha256(content).hexdigest()}"
 
 
-def is_bytes_type(kind: pa.DataType) -> bool:
+def _is_bytes_type(kind: pa.DataType) -> bool:
     """Whether a column of this type holds bytes."""
     types = pa.types
     return bool(types.is_binary(kind) or types.is_large_binary(kind) or types.is_binary_view(kind))
@@ -233,7 +233,7 @@ def holds_image_bytes(kind: pa.DataType) -> bool:
     """Whether a column of this type holds images themselves, and not just their locations."""
     if pa.types.is_dictionary(kind):
         return holds_image_bytes(kind.value_type)
-    return is_bytes_type(kind) or pa.types.is_struct(kind)
+    return _is_bytes_type(kind) or pa.types.is_struct(kind)
 
 
 def require_image_type(kind: pa.DataType, where: str) -> None:
@@ -242,13 +242,13 @@ def require_image_type(kind: pa.DataType, where: str) -> None:
         require_image_type(kind.value_type, where)
     elif pa.types.is_struct(kind):
         fields = {field.name: field.type for field in kind}
-        has_bytes = is_bytes_type(fields.get("bytes", pa.null()))
+        has_bytes = _is_bytes_type(fields.get("bytes", pa.null()))
         has_path = _is_text_type(fields.get("path", pa.null()))
         if not (has_bytes and has_path):
             raise BadInput(
                 f"{where} is {kind}, no picture. Write its bytes, or a struct of bytes and path."
             )
-    elif not (is_bytes_type(kind) or _is_text_type(kind)):
+    elif not (_is_bytes_type(kind) or _is_text_type(kind)):
         raise BadInput(
             f"{where} is {kind}, no picture. Write its bytes, or the URI where it lies as a string."
         )

@@ -10,14 +10,9 @@ from imagekiln.steps.imaging.input_images import (
     ImageRejectionReason,
 )
 from imagekiln.steps.job.columns import (
-    GUIDANCE,
-    IMAGES_PER_ROW,
     INPUT_IMAGE_COLUMNS,
     MAX_SIDE,
     PROMPT_COLUMNS,
-    SEED,
-    STEPS,
-    Bounds,
 )
 from imagekiln.steps.job.job import Job, JobLimits
 from imagekiln.steps.job.output import MAX_SIDES, Encoding
@@ -27,6 +22,7 @@ from imagekiln.steps.models.families import FamilyVariants, variants_of
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS
 from imagekiln.steps.plan.columns import PASSTHROUGH_MARK
 
+COLUMN_BOUNDS = {column.name: column.bounds for column in PROMPT_COLUMNS if column.bounds}
 INVALID_VALUE_REASONS = {
     "text": "is no UTF-8",
     "integer": "is no integer of 64 bits",
@@ -132,19 +128,20 @@ def _encoding_rules(encoding: Encoding) -> Iterator[RejectionRule]:
 
 
 def _setting_rules() -> Iterator[RejectionRule]:
-    yield _bounds_rule("steps", STEPS)
-    yield _bounds_rule("guidance", GUIDANCE)
+    yield _bounds_rule("steps")
+    yield _bounds_rule("guidance")
     for fault, reason in LORA_REJECTION_TEXTS.items():
         yield RejectionRule("loras", f"lora_fault = '{fault}'", reason)
-    yield _bounds_rule("images", IMAGES_PER_ROW)
-    yield _bounds_rule("seed", SEED, "row_seed")
+    yield _bounds_rule("images")
+    yield _bounds_rule("seed", expression="row_seed")
     # NOT IN becomes a join, after which DuckDB does not keep the order of rows.
     names = ", ".join(f"'{name}'" for name in SAMPLERS)
     condition = f"list_position([{names}], sampler) IS NULL"
     yield RejectionRule("sampler", condition, f"is none of {', '.join(SAMPLERS)}")
 
 
-def _bounds_rule(column: str, bounds: Bounds, expression: str | None = None) -> RejectionRule:
+def _bounds_rule(column: str, expression: str | None = None) -> RejectionRule:
+    bounds = COLUMN_BOUNDS[column]
     return RejectionRule(
         column,
         f"{expression or column} NOT BETWEEN {bounds.lowest} AND {bounds.highest}",

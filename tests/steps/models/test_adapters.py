@@ -17,7 +17,7 @@ WIDE = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "changes", "told"),
+    ("kind", "changes", "mismatch"),
     [
         ("FluxControlNetModel", {}, None),
         ("FluxControlNetModel", {"num_mode": None, "patch_size": 1}, None),
@@ -54,9 +54,9 @@ WIDE = {
     ],
 )
 def test_a_network_of_another_size_is_told_by_its_configuration(
-    kind: str, changes: dict[str, object], told: str | None
+    kind: str, changes: dict[str, object], mismatch: str | None
 ) -> None:
-    assert controlnet_mismatch(kind, WIDE | changes, WIDE) == told
+    assert controlnet_mismatch(kind, WIDE | changes, WIDE) == mismatch
 
 
 def test_each_kind_that_a_pipeline_takes_is_known_and_one_of_diffusers() -> None:

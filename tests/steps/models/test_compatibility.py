@@ -63,21 +63,24 @@ def test_every_shortcut_gives_every_image_another_id_and_speed_alone_none(tmp_pa
 def test_what_is_no_setting_of_speed_is_refused_with_those_that_are(
     setting: str, tmp_path: Path
 ) -> None:
-    said = rf"speed\.{setting} is not a setting; the settings of speed are compile, compile_cache, vae, quantization\."
-    with pytest.raises(BadInput, match=said):
+    expected_text = (
+        rf"speed\.{setting} is not a setting; the settings of speed are "
+        r"compile, compile_cache, vae, quantization\."
+    )
+    with pytest.raises(BadInput, match=expected_text):
         _planned(tmp_path, speed={setting: 2})
 
 
 def test_a_shortcut_that_the_model_s_dtype_does_not_take_is_refused_at_planning(
     tmp_path: Path,
 ) -> None:
-    said = r"\.quantization is fp8, which scales bfloat16, and model\.dtype is float32"
-    with pytest.raises(BadInput, match=said):
+    expected_text = r"\.quantization is fp8, which scales bfloat16, and model\.dtype is float32"
+    with pytest.raises(BadInput, match=expected_text):
         _planned(tmp_path, speed=FP8)
 
 
 @pytest.mark.parametrize(
-    ("pipeline", "more", "said"),
+    ("pipeline", "more", "expected_text"),
     [
         (
             "StableDiffusionPipeline",
@@ -92,11 +95,11 @@ def test_a_shortcut_that_the_model_s_dtype_does_not_take_is_refused_at_planning(
     ],
 )
 def test_a_shortcut_that_does_not_go_with_the_rest_of_the_job_is_refused(
-    pipeline: str, more: dict[str, object], said: str, tmp_path: Path
+    pipeline: str, more: dict[str, object], expected_text: str, tmp_path: Path
 ) -> None:
     model = {"id": "here", "dtype": "bfloat16", **more}
     job = runs.job(tmp_path / "prompts.parquet", "out", model=model, speed=FP8)
-    with pytest.raises(BadInput, match=said):
+    with pytest.raises(BadInput, match=expected_text):
         require_shortcut_support(job, pipeline)
 
 
@@ -118,13 +121,13 @@ def test_a_job_with_a_shortcut_says_so_in_every_row_and_picture_and_is_made_agai
     rows = read_table(store, manifest_key(0)).to_pylist()
     assert {row["shortcuts"] for row in rows} == {"fp8"}
     assert "; shortcuts ` fp8 `" in store.read(CARD_KEY).decode()
-    said = format_parameters(runs.image_row().parameters, model_label(load_plan(store)))
-    assert re.search(r", Shortcuts: fp8, Version: ", said)
-    made = reproduce(done.uri, str(rows[0]["image_id"]), tmp_path / "again.png")
-    assert made.equal == "bytes"
+    expected_text = format_parameters(runs.image_row().parameters, model_label(load_plan(store)))
+    assert re.search(r", Shortcuts: fp8, Version: ", expected_text)
+    reproduced = reproduce(done.uri, str(rows[0]["image_id"]), tmp_path / "again.png")
+    assert reproduced.equal == "bytes"
     plain = run(runs.job(prompts, str(tmp_path / "out"), model=IN_BFLOAT16), NoProgress(), Stop())
-    found = diff(done.uri, plain.uri, str(tmp_path / "diff"))
-    assert SettingDifference("speed.quantization", "fp8", "none") in found.settings
+    difference = diff(done.uri, plain.uri, str(tmp_path / "diff"))
+    assert SettingDifference("speed.quantization", "fp8", "none") in difference.settings
 
 
 def test_images_made_by_a_shortcut_are_not_those_that_a_plain_job_skips(

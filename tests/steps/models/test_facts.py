@@ -23,7 +23,7 @@ def _model(name: object) -> ModelSettings:
     return ModelSettings(id=str(name))
 
 
-def _told(name: object) -> str:
+def _error_message(name: object) -> str:
     with pytest.raises(BadInput) as caught:
         load_model_facts(_model(name))
     return str(caught.value)
@@ -46,8 +46,13 @@ def _write(path: Path, content: object) -> None:
 
 
 def test_bundled_model_is_64_pixels_wide() -> None:
-    found = load_model_facts(_model("bundled:shapes"))
-    assert (found.pipeline, found.width, found.height, found.size_multiple) == (
+    model_facts = load_model_facts(_model("bundled:shapes"))
+    assert (
+        model_facts.pipeline,
+        model_facts.width,
+        model_facts.height,
+        model_facts.size_multiple,
+    ) == (
         "StableDiffusionPipeline",
         64,
         64,
@@ -69,25 +74,25 @@ def test_digest_follows_from_the_files_and_not_from_where_they_lie(
 
 
 def test_every_file_that_decides_pixels_changes_the_digest(folder: Path) -> None:
-    seen = {weights_digest(_model(folder))}
+    all_digests = {weights_digest(_model(folder))}
     deciding = [name for name in files(folder) if not name.endswith(".md")]
     assert len(deciding) >= 10
     for name in deciding:
         content = (folder / name).read_bytes()
         (folder / name).write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-        seen.add(weights_digest(_model(folder)))
+        all_digests.add(weights_digest(_model(folder)))
         (folder / name).write_bytes(content)
-    assert len(seen) == 1 + len(deciding)
+    assert len(all_digests) == 1 + len(deciding)
 
 
 def test_weight_file_that_is_added_or_renamed_changes_the_digest(folder: Path) -> None:
-    seen = {weights_digest(_model(folder))}
+    all_digests = {weights_digest(_model(folder))}
     weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
     shutil.copy(weights, weights.with_name("more.safetensors"))
-    seen.add(weights_digest(_model(folder)))
+    all_digests.add(weights_digest(_model(folder)))
     weights.unlink()
-    seen.add(weights_digest(_model(folder)))
-    assert len(seen) == 3
+    all_digests.add(weights_digest(_model(folder)))
+    assert len(all_digests) == 3
 
 
 def test_files_that_decide_no_pixels_do_not_change_the_digest(folder: Path) -> None:
@@ -136,7 +141,7 @@ def test_folder_that_is_here_goes_before_a_hub_model(
 def test_pickled_weights_are_refused(folder: Path, suffix: str) -> None:
     weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
     weights.rename(weights.with_suffix(suffix))
-    assert _told(folder) == (
+    assert _error_message(folder) == (
         f"{folder}: unet/diffusion_pytorch_model{suffix} is a pickle, which can run code. "
         "Convert it to safetensors."
     )
@@ -150,14 +155,14 @@ def test_pickles_beside_safetensors_are_not_read_so_they_may_stay(folder: Path) 
 def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     for name in ("model.ckpt", "model.safetensors"):
         (tmp_path / name).write_bytes(b"x")
-        assert _told(tmp_path / name) == (
+        assert _error_message(tmp_path / name) == (
             f"{tmp_path}/{name}: is a file. Convert it to a diffusers folder with safetensors."
         )
 
 
 def test_folder_without_a_pipeline_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
-    assert _told(tmp_path) == (
+    assert _error_message(tmp_path) == (
         f"{tmp_path}: has no model_index.json, so it is no diffusers pipeline. Name another folder."
     )
 
@@ -173,7 +178,7 @@ def test_model_that_is_nowhere_is_told_so(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (b"{", "model_index.json is not JSON ("),
         (b"\xff", "model_index.json is not JSON ("),
@@ -185,10 +190,10 @@ def test_model_that_is_nowhere_is_told_so(name: str) -> None:
         ),
     ],
 )
-def test_damaged_index_is_told_in_one_sentence(folder: Path, content: bytes, told: str) -> None:
+def test_damaged_index_is_told_in_one_sentence(folder: Path, content: bytes, message: str) -> None:
     (folder / "model_index.json").write_bytes(content)
-    assert _told(folder).startswith(f"{folder}: {told}")
-    assert "\n" not in _told(folder)
+    assert _error_message(folder).startswith(f"{folder}: {message}")
+    assert "\n" not in _error_message(folder)
 
 
 VAE8: dict[str, object] = {"block_out_channels": [1, 2, 3, 4], "latent_channels": 4}
@@ -249,8 +254,12 @@ VAE8: dict[str, object] = {"block_out_channels": [1, 2, 3, 4], "latent_channels"
 def test_sizes_are_read_from_the_configuration(
     tmp_path: Path, configurations: dict[str, dict[str, object]], side: int, multiple: int
 ) -> None:
-    found = load_model_facts(_model(_configured(tmp_path, **configurations)))
-    assert (found.width, found.height, found.size_multiple) == (side, side, multiple)
+    model_facts = load_model_facts(_model(_configured(tmp_path, **configurations)))
+    assert (model_facts.width, model_facts.height, model_facts.size_multiple) == (
+        side,
+        side,
+        multiple,
+    )
 
 
 DC: dict[str, object] = {"encoder_block_out_channels": [1, 2, 3, 4, 5, 6], "latent_channels": 32}
@@ -286,8 +295,12 @@ def test_sizes_that_the_configuration_does_not_tell_are_known_by_family(
     side: int,
     multiple: int,
 ) -> None:
-    found = load_model_facts(_model(_configured(tmp_path, pipeline, **configurations)))
-    assert (found.width, found.height, found.size_multiple) == (side, side, multiple)
+    model_facts = load_model_facts(_model(_configured(tmp_path, pipeline, **configurations)))
+    assert (model_facts.width, model_facts.height, model_facts.size_multiple) == (
+        side,
+        side,
+        multiple,
+    )
 
 
 @pytest.mark.parametrize(

@@ -71,17 +71,17 @@ def _ours(pipe: models.Untyped, rows: Sequence[ImageRow], size: int) -> list[RGB
 
 def _diffusers(pipe: models.Untyped, row: ImageRow, size: int) -> RGB:
     """The image by diffusers' own call, in a batch of copies: the text is encoded by itself."""
-    pixels, known = row.parameters, family_of(type(pipe).__name__)
+    pixels, family = row.parameters, family_of(type(pipe).__name__)
     for name in GUIDER_NAMES:
         if hasattr(pipe, name):
             getattr(pipe, name).guidance_scale = pixels.guidance
-    asked: dict[str, object] = {
+    options: dict[str, object] = {
         "use_resolution_binning": False,
-        known.guidance_argument: pixels.guidance,
+        family.guidance_argument: pixels.guidance,
     }
-    if pixels.negative_prompt or known.pad_to_tokens:
-        asked["negative_prompt"] = pixels.negative_prompt
-    size = 1 if known.one_at_a_time else size
+    if pixels.negative_prompt or family.pad_to_tokens:
+        options["negative_prompt"] = pixels.negative_prompt
+    size = 1 if family.one_at_a_time else size
     drawn = pipe(
         prompt=pixels.prompt,
         num_images_per_prompt=size,
@@ -91,7 +91,7 @@ def _diffusers(pipe: models.Untyped, row: ImageRow, size: int) -> RGB:
         num_inference_steps=pixels.steps,
         **{
             name: value
-            for name, value in asked.items()
+            for name, value in options.items()
             if name in inspect.signature(pipe.__call__).parameters
         },
     )
@@ -184,10 +184,10 @@ def test_every_family_of_the_table_is_tested() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_table_says_how_the_denoiser_compiles(kind: str) -> None:
     pipe = families.pipe(kind)
-    known = family_of(type(pipe).__name__)
+    family = family_of(type(pipe).__name__)
     denoiser = getattr(pipe, "transformer", None) or pipe.unet
     # A UNet names its attention alone, which would leave its convolutions as they are.
-    assert (known.compile_mode == "regional") is (
+    assert (family.compile_mode == "regional") is (
         hasattr(pipe, "transformer") and bool(denoiser._repeated_blocks)
     )
 
@@ -198,22 +198,23 @@ def test_every_family_draws_in_bfloat16(kind: str) -> None:
 
 
 @pytest.mark.parametrize("name", FAMILY_VARIANTS)
-def test_the_siblings_are_those_that_diffusers_makes(name: str) -> None:
-    pipeline, known = getattr(diffusers, name).__name__, variants_of(name)
-    for found, mapping in (
-        (known.image_to_image, auto_pipeline.AUTO_IMAGE2IMAGE_PIPELINES_MAPPING),
-        (known.inpaint, auto_pipeline.AUTO_INPAINT_PIPELINES_MAPPING),
+def test_the_variants_of_a_pipeline_are_those_that_diffusers_maps_it_to(name: str) -> None:
+    pipeline = getattr(diffusers, name).__name__
+    variants = variants_of(name)
+    for expected, mapping in (
+        (variants.image_to_image, auto_pipeline.AUTO_IMAGE2IMAGE_PIPELINES_MAPPING),
+        (variants.inpaint, auto_pipeline.AUTO_INPAINT_PIPELINES_MAPPING),
     ):
         theirs = auto_pipeline._get_task_class(mapping, pipeline, throw_error_if_not_exist=False)
-        assert (theirs and theirs.__name__) == found
+        assert (theirs and theirs.__name__) == expected
 
 
 @pytest.mark.parametrize(
     "name", [name for name, each in FAMILY_VARIANTS.items() if each.ip_adapter_encoder]
 )
 def test_whatever_draws_with_an_ip_adapter_takes_its_embeddings(name: str) -> None:
-    known = variants_of(name)
-    for each in (name, known.image_to_image, known.inpaint):
+    variants = variants_of(name)
+    for each in (name, variants.image_to_image, variants.inpaint):
         assert each is not None
         assert (
             "ip_adapter_image_embeds"
@@ -221,24 +222,24 @@ def test_whatever_draws_with_an_ip_adapter_takes_its_embeddings(name: str) -> No
         )
 
 
-def test_a_pipeline_that_is_not_known_takes_no_picture() -> None:
+def test_an_unknown_pipeline_takes_no_input_image() -> None:
     assert variants_of("StrangePipeline").image_to_image is None
 
 
 VIDEO = {"num_frames", "video", "video_length"}
 CLASSES = {
-    name: found
+    name: pipeline_class
     for name in dir(diffusers)
-    if isinstance(found := getattr(diffusers, name), type)
-    and issubclass(found, diffusers.DiffusionPipeline)
-    and found is not diffusers.DiffusionPipeline
+    if isinstance(pipeline_class := getattr(diffusers, name), type)
+    and issubclass(pipeline_class, diffusers.DiffusionPipeline)
+    and pipeline_class is not diffusers.DiffusionPipeline
 }
 
 
 def _classes_of_task(table: str) -> set[str]:
     return {
-        found.__name__
-        for found in getattr(auto_pipeline, f"AUTO_{table}_PIPELINES_MAPPING").values()
+        pipeline_class.__name__
+        for pipeline_class in getattr(auto_pipeline, f"AUTO_{table}_PIPELINES_MAPPING").values()
     }
 
 
@@ -254,10 +255,10 @@ def test_a_pipeline_of_tomorrow_is_given_a_chance() -> None:
 
 
 def test_a_text_to_image_class_is_refused_only_for_input_images_video_or_stages() -> None:
-    found = {name for name in FROM_TEXT if unsupported_reason(name)}
+    names = {name for name in FROM_TEXT if unsupported_reason(name)}
     video = {"HeliosPipeline", "HeliosPyramidPipeline"}
     stages = {"IFPipeline", "KandinskyCombinedPipeline", "KandinskyV22CombinedPipeline"}
-    assert {name for name in found if "Control" not in name} == video | stages
+    assert {name for name in names if "Control" not in name} == video | stages
 
 
 @pytest.mark.parametrize(
@@ -272,16 +273,20 @@ def test_what_diffusers_counts_among_other_tasks_is_refused(table: str) -> None:
 def test_a_class_whose_call_takes_no_text_or_more_than_a_text_is_refused() -> None:
     assert not [
         name
-        for name, found in CLASSES.items()
-        if _needs_more_than_text(found) and not unsupported_reason(name)
+        for name, pipeline_class in CLASSES.items()
+        if _needs_more_than_text(pipeline_class) and not unsupported_reason(name)
     ]
 
 
-def _needs_more_than_text(found: type) -> bool:
-    taken = inspect.signature(found.__call__).parameters
+def _needs_more_than_text(pipeline_class: type) -> bool:
+    call_parameters = inspect.signature(pipeline_class.__call__).parameters
     needed = {
         name
-        for name, each in taken.items()
+        for name, each in call_parameters.items()
         if each.default is each.empty and each.kind is each.POSITIONAL_OR_KEYWORD
     }
-    return "prompt" not in taken or bool(needed - {"self", "prompt"}) or bool(VIDEO & taken.keys())
+    return (
+        "prompt" not in call_parameters
+        or bool(needed - {"self", "prompt"})
+        or bool(VIDEO & call_parameters.keys())
+    )

@@ -21,22 +21,24 @@ URLS = "{repo_id}/resolve/{revision}/{filename}"
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub with the bundled model, and an empty cache."""
-    with _serving(BUNDLED_FOLDER / "shapes", tmp_path, monkeypatch) as there:
-        yield there
+    with _serving(BUNDLED_FOLDER / "shapes", tmp_path, monkeypatch) as hub_server:
+        yield hub_server
 
 
 @contextmanager
 def _serving(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     from huggingface_hub import constants
 
-    with loopback_hub(folder) as there:
-        monkeypatch.setattr(constants, "ENDPOINT", there.endpoint)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{there.endpoint}/{URLS}")
+    with loopback_hub(folder) as hub_server:
+        monkeypatch.setattr(constants, "ENDPOINT", hub_server.endpoint)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{hub_server.endpoint}/{URLS}"
+        )
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        yield there
+        yield hub_server
 
 
-def _told(kind: type[KilnError], name: str, revision: str | None = OTHER) -> str:
+def _error_message(kind: type[KilnError], name: str, revision: str | None = OTHER) -> str:
     with pytest.raises(kind) as caught:
         download_configuration(ModelSettings(id=name, revision=revision))
     assert type(caught.value) is kind
@@ -53,16 +55,16 @@ def test_pinned_model_is_known_without_its_weights() -> None:
 
 @pytest.mark.usefixtures("server")
 def test_pinned_model_has_the_facts_of_the_folder_it_came_from() -> None:
-    here, there = (
+    local, on_hub = (
         load_model_facts(ModelSettings(id=name, revision=REVISION))
         for name in ("bundled:shapes", MODEL)
     )
-    assert (here.pipeline, here.width, here.size_multiple) == (
-        there.pipeline,
-        there.width,
-        there.size_multiple,
+    assert (local.pipeline, local.width, local.size_multiple) == (
+        on_hub.pipeline,
+        on_hub.width,
+        on_hub.size_multiple,
     )
-    assert there.digest == f"{MODEL}@{REVISION}"
+    assert on_hub.digest == f"{MODEL}@{REVISION}"
 
 
 @pytest.mark.usefixtures("server")
@@ -80,12 +82,12 @@ def test_pinned_model_that_has_only_pickles_is_refused_at_planning(
     weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
     (folder / "v1.ckpt").write_bytes(b"what no pipeline reads")
     (folder / "vae" / "diffusion_pytorch_model.bin").write_bytes(b"a second copy of the weights")
-    wanted = ModelSettings(id=MODEL, revision=REVISION)
+    settings = ModelSettings(id=MODEL, revision=REVISION)
     with _serving(folder, tmp_path, monkeypatch):
-        assert load_model_facts(wanted).pipeline == "StableDiffusionPipeline"
+        assert load_model_facts(settings).pipeline == "StableDiffusionPipeline"
         weights.rename(weights.with_suffix(".bin"))
         with pytest.raises(BadInput) as caught:
-            load_model_facts(wanted)
+            load_model_facts(settings)
     assert str(caught.value) == (
         f"{MODEL}: unet/diffusion_pytorch_model.bin is a pickle, which can run code. Convert "
         "it to safetensors."
@@ -94,9 +96,9 @@ def test_pinned_model_that_has_only_pickles_is_refused_at_planning(
 
 def test_model_in_the_cache_is_not_fetched_again(server: Hub) -> None:
     download_configuration(ModelSettings(id=MODEL, revision=REVISION))
-    asked = len(server.asked)
+    requests_before = len(server.asked)
     download_configuration(ModelSettings(id=MODEL, revision=REVISION))
-    assert len(server.asked) == asked > 0
+    assert len(server.asked) == requests_before > 0
 
 
 def test_model_in_the_cache_needs_no_hub(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,21 +115,24 @@ def test_model_in_the_cache_needs_no_hub(server: Hub, monkeypatch: pytest.Monkey
 
 
 def test_hub_model_without_a_revision_is_refused() -> None:
-    assert _told(BadInput, MODEL, None) == (
+    assert _error_message(BadInput, MODEL, None) == (
         f"model.revision is missing: pin {MODEL} to a commit, 40 hexadecimal digits."
     )
 
 
 @pytest.mark.usefixtures("server")
 def test_unknown_revision_is_told_with_the_setting() -> None:
-    assert _told(Missing, MODEL) == f"{MODEL}: has no revision {OTHER}. Correct model.revision."
+    assert (
+        _error_message(Missing, MODEL)
+        == f"{MODEL}: has no revision {OTHER}. Correct model.revision."
+    )
 
 
 @pytest.mark.usefixtures("server")
 @pytest.mark.parametrize("name", ["kiln/nothing", "kiln/--..", f"kiln/{'x' * 100}"])
 def test_unknown_model_is_told_with_the_setting(name: str) -> None:
     assert (
-        _told(Missing, name)
+        _error_message(Missing, name)
         == f"{name}: no such model on the hub, or no access. Check model.id and HF_TOKEN."
     )
 
@@ -135,7 +140,7 @@ def test_unknown_model_is_told_with_the_setting(name: str) -> None:
 @pytest.mark.usefixtures("server")
 def test_gated_model_is_told_with_what_to_accept() -> None:
     assert (
-        _told(BadInput, GATED)
+        _error_message(BadInput, GATED)
         == f"{GATED}: is gated. Accept its terms on the hub and set HF_TOKEN."
     )
 
@@ -143,7 +148,8 @@ def test_gated_model_is_told_with_what_to_accept() -> None:
 @pytest.mark.usefixtures("server")
 def test_refused_token_is_not_worth_another_try() -> None:
     assert (
-        _told(BadInput, FORBIDDEN) == f"{FORBIDDEN}: the hub refused access (403). Check HF_TOKEN."
+        _error_message(BadInput, FORBIDDEN)
+        == f"{FORBIDDEN}: the hub refused access (403). Check HF_TOKEN."
     )
 
 
@@ -154,7 +160,7 @@ def test_model_that_may_not_be_fetched_is_not_worth_another_try(
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert _told(BadInput, MODEL, REVISION) == (
+    assert _error_message(BadInput, MODEL, REVISION) == (
         f"{MODEL}: is not in this machine's cache, and HF_HUB_OFFLINE is set. Unset it."
     )
 
@@ -169,7 +175,7 @@ def test_hub_that_does_not_answer_is_worth_another_try(
     assert endpoint != server.endpoint
     monkeypatch.setattr(constants, "ENDPOINT", endpoint)
     monkeypatch.setattr("time.sleep", lambda _: None)  # the client waits 23 s between its tries
-    assert _told(TryAgain, MODEL, REVISION) == (
+    assert _error_message(TryAgain, MODEL, REVISION) == (
         f"{MODEL}: the hub could not be reached. Run again, or name a local folder."
     )
 
@@ -182,7 +188,7 @@ def test_cache_that_cannot_be_written_is_told_with_its_place(
 
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "file"))
-    assert str(tmp_path / "file") in _told(BadInput, MODEL, REVISION)
+    assert str(tmp_path / "file") in _error_message(BadInput, MODEL, REVISION)
 
 
 def test_repository_that_is_no_pipeline_is_refused(
@@ -191,7 +197,7 @@ def test_repository_that_is_no_pipeline_is_refused(
     (tmp_path / "repository").mkdir()
     (tmp_path / "repository" / "config.json").write_text("{}")
     with _serving(tmp_path / "repository", tmp_path, monkeypatch):
-        assert _told(BadInput, MODEL, REVISION) == (
+        assert _error_message(BadInput, MODEL, REVISION) == (
             f"{MODEL}: has no model_index.json, so it is no diffusers pipeline. Name another model."
         )
 

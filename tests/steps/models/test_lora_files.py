@@ -34,7 +34,9 @@ def _model(name: str, weight_name: str | None = None, revision: str | None = Non
     )
 
 
-def _told(file: Path, weight_name: str | None = None, kind: type[KilnError] = BadInput) -> str:
+def _error_message(
+    file: Path, weight_name: str | None = None, kind: type[KilnError] = BadInput
+) -> str:
     with pytest.raises(kind) as caught:
         _facts(file, weight_name)
     return str(caught.value).replace(str(file), "FILE")
@@ -59,8 +61,8 @@ def test_a_lora_is_known_by_the_bytes_of_its_file_and_not_by_its_place(tmp_path:
 @pytest.mark.parametrize("name", ["style.pt", "style.bin", "style.ckpt", "style"])
 def test_a_file_that_may_hold_code_is_refused(tmp_path: Path, name: str) -> None:
     safetensors.write(tmp_path / name)
-    told = f"model.loras.style: {name} is no safetensors file, so it may hold code. Convert it."
-    assert _told(tmp_path / name) == _told(tmp_path, name) == told
+    message = f"model.loras.style: {name} is no safetensors file, so it may hold code. Convert it."
+    assert _error_message(tmp_path / name) == _error_message(tmp_path, name) == message
 
 
 @pytest.mark.parametrize(
@@ -92,7 +94,7 @@ def test_a_file_that_is_no_safetensors_is_refused(
 ) -> None:
     file = safetensors.raw(tmp_path / "style.safetensors", header, length=length)
     assert (
-        _told(file)
+        _error_message(file)
         == "model.loras.style: style.safetensors is no whole safetensors file. Fetch it again."
     )
 
@@ -103,14 +105,14 @@ def test_a_header_too_large_for_the_format_is_refused_without_reading_it(tmp_pat
         sparse.write((100_000_001).to_bytes(8, "little"))
         sparse.truncate(200_000_000)  # so that the header would fit in the file
     assert (
-        _told(file)
+        _error_message(file)
         == "model.loras.style: style.safetensors is no whole safetensors file. Fetch it again."
     )
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "style.safetensors").touch()
-    assert "is no whole safetensors file" in _told(tmp_path)
+    assert "is no whole safetensors file" in _error_message(tmp_path)
 
 
 def test_a_file_that_is_cut_off_or_goes_on_is_refused(tmp_path: Path) -> None:
@@ -119,7 +121,7 @@ def test_a_file_that_is_cut_off_or_goes_on_is_refused(tmp_path: Path) -> None:
     for content in (whole[:-1], whole + b"\0"):
         file.write_bytes(content)
         assert (
-            _told(file)
+            _error_message(file)
             == "model.loras.style: style.safetensors is no whole safetensors file. Fetch it again."
         )
 
@@ -127,31 +129,37 @@ def test_a_file_that_is_cut_off_or_goes_on_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("header", [b"{}", b'{"__metadata__": {"lora": "x"}}'])
 def test_a_file_without_tensors_of_a_lora_is_refused(tmp_path: Path, header: bytes) -> None:
     file = safetensors.raw(tmp_path / "style.safetensors", header)
-    assert _told(file) == "model.loras.style: style.safetensors holds no LoRA. Name another file."
+    assert (
+        _error_message(file)
+        == "model.loras.style: style.safetensors holds no LoRA. Name another file."
+    )
     safetensors.write(file, ("unet.conv_in.weight",))
-    assert _told(file) == "model.loras.style: style.safetensors holds no LoRA. Name another file."
+    assert (
+        _error_message(file)
+        == "model.loras.style: style.safetensors holds no LoRA. Name another file."
+    )
 
 
 def test_a_dora_is_refused_since_it_would_be_drawn_as_something_else(tmp_path: Path) -> None:
     file = safetensors.write(tmp_path / "style.safetensors", ("a.lora_up.weight", "a.dora_scale"))
-    assert "is a DoRA" in _told(file)
+    assert "is a DoRA" in _error_message(file)
 
 
 def test_a_folder_must_say_which_file_is_meant(tmp_path: Path) -> None:
     assert (
-        _told(tmp_path)
+        _error_message(tmp_path)
         == "model.loras.style: FILE has 0 safetensors files. Name one by weight_name."
     )
     for name in ("a.safetensors", "b.safetensors"):
         safetensors.write(tmp_path / name)
     assert (
-        _told(tmp_path)
+        _error_message(tmp_path)
         == "model.loras.style: FILE has 2 safetensors files. Name one by weight_name."
     )
     assert _facts(tmp_path, "b.safetensors") == _facts(tmp_path / "b.safetensors")
-    told = _told(tmp_path, "c.safetensors", Missing)
-    assert told == "model.loras.style: FILE has no file c.safetensors. Correct weight_name."
-    assert "does not exist" in _told(tmp_path / "nowhere", kind=Missing)
+    message = _error_message(tmp_path, "c.safetensors", Missing)
+    assert message == "model.loras.style: FILE has no file c.safetensors. Correct weight_name."
+    assert "does not exist" in _error_message(tmp_path / "nowhere", kind=Missing)
 
 
 @pytest.mark.parametrize("pipeline", sorted(FAMILIES))
@@ -168,7 +176,7 @@ def test_families_that_take_no_lora_are_refused_at_planning(pipeline: str, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("file", "revision", "told"),
+    ("file", "revision", "message"),
     [
         (
             None,
@@ -184,11 +192,11 @@ def test_families_that_take_no_lora_are_refused_at_planning(pipeline: str, tmp_p
     ],
 )
 def test_a_hub_lora_must_be_one_file_of_one_commit(
-    file: str | None, revision: str | None, told: str
+    file: str | None, revision: str | None, message: str
 ) -> None:
     with pytest.raises(BadInput) as caught:
         load_lora_facts(_model(MODEL, file, revision))
-    assert str(caught.value) == told
+    assert str(caught.value) == message
 
 
 @pytest.fixture
@@ -197,9 +205,11 @@ def hub_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     from huggingface_hub import constants
 
     file = safetensors.write(tmp_path / "repository" / "style.safetensors")
-    with serving(file.parent) as there:
-        monkeypatch.setattr(constants, "ENDPOINT", there.endpoint)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{there.endpoint}/{URLS}")
+    with serving(file.parent) as planned_run:
+        monkeypatch.setattr(constants, "ENDPOINT", planned_run.endpoint)
+        monkeypatch.setattr(
+            constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{planned_run.endpoint}/{URLS}"
+        )
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
         yield file
 
@@ -221,15 +231,15 @@ def test_fetch_brings_a_run_s_hub_loras_to_where_no_hub_is_needed(
 ) -> None:
     from huggingface_hub import constants
 
-    there = runs.planned(
+    planned_run = runs.planned(
         tmp_path,
         str(tmp_path / "out"),
         model=_model(MODEL, "style.safetensors", REVISION).model_dump(),
     )
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "volume"))
-    fetch_run_models(there.uri)
+    fetch_run_models(planned_run.uri)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    (lora,) = there.plan.job.model.loras.values()
-    found = fetch_planned_lora("style", lora, there.plan.loras["style"].sha256)
-    assert found.is_relative_to(tmp_path / "volume")
-    assert found.read_bytes() == hub_file.read_bytes()
+    (lora,) = planned_run.plan.job.model.loras.values()
+    path = fetch_planned_lora("style", lora, planned_run.plan.loras["style"].sha256)
+    assert path.is_relative_to(tmp_path / "volume")
+    assert path.read_bytes() == hub_file.read_bytes()

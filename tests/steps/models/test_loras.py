@@ -16,7 +16,7 @@ DIGESTS = {"style": "bb", "detail": "aa", "same": "bb"}
 
 
 @pytest.mark.parametrize(
-    ("text", "wanted"),
+    ("text", "canonical_text"),
     [
         ("style", "style:1"),
         ("style:0.8, detail:0.5", "detail:0.5,style:0.8"),
@@ -33,9 +33,11 @@ DIGESTS = {"style": "bb", "detail": "aa", "same": "bb"}
         (" \n", None),
     ],
 )
-def test_texts_that_ask_for_the_same_have_one_canonical_form(text: str, wanted: str | None) -> None:
-    assert parse_loras(text, KNOWN) == ParsedLoras(wanted)
-    assert parse_loras(wanted or "", KNOWN) == ParsedLoras(wanted)
+def test_texts_that_ask_for_the_same_have_one_canonical_form(
+    text: str, canonical_text: str | None
+) -> None:
+    assert parse_loras(text, KNOWN) == ParsedLoras(canonical_text)
+    assert parse_loras(canonical_text or "", KNOWN) == ParsedLoras(canonical_text)
 
 
 @pytest.mark.parametrize(
@@ -69,25 +71,25 @@ def test_what_cannot_be_meant_is_a_fault(text: str, fault: LoraRejectionReason) 
 
 
 def test_more_loras_than_are_of_use_are_a_fault() -> None:
-    known = [f"l{place}" for place in range(MAX_LORAS + 1)]
-    assert parse_loras(",".join(known), known) == ParsedLoras(rejection="many")
-    assert parse_loras(",".join(known[1:]), known).rejection is None
+    names = [f"l{place}" for place in range(MAX_LORAS + 1)]
+    assert parse_loras(",".join(names), names) == ParsedLoras(rejection="many")
+    assert parse_loras(",".join(names[1:]), names).rejection is None
 
 
 def test_no_text_breaks_the_reader() -> None:
     rng = chance(3)
     pieces = [*HOSTILE, "style", ":", ",", "0.5", "-", "e9", " "]
     for _ in range(2000):
-        found = parse_loras("".join(rng.choices(pieces, k=rng.randrange(8))), KNOWN)
-        assert found.rejection is None or found.canonical is None
-        assert parse_loras(found.canonical or "", KNOWN).canonical == found.canonical
+        parsed = parse_loras("".join(rng.choices(pieces, k=rng.randrange(8))), KNOWN)
+        assert parsed.rejection is None or parsed.canonical is None
+        assert parse_loras(parsed.canonical or "", KNOWN).canonical == parsed.canonical
 
 
 def test_weights_read_back_exactly() -> None:
     rng = chance(4)
     for _ in range(200):
-        given = {name: rng.uniform(-10, 10) for name in ("detail", "style")}
-        assert lora_weights(format_loras(given)) == given
+        weights = {name: rng.uniform(-10, 10) for name in ("detail", "style")}
+        assert lora_weights(format_loras(weights)) == weights
     assert lora_weights(None) == {}
 
 

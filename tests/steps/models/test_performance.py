@@ -37,9 +37,9 @@ def _job(model: str, **settings: object) -> Job:
 
 def _seconds(model: str, side: int = 1024, **settings: object) -> float:
     job = _job(model, **settings)
-    found = seconds_per_pixel_step(job, (side, side))
-    assert found is not None
-    return found * side * side * job.defaults.steps
+    seconds = seconds_per_pixel_step(job, (side, side))
+    assert seconds is not None
+    return seconds * side * side * job.defaults.steps
 
 
 def test_figure_in_the_job_is_what_an_image_of_default_size_and_steps_takes() -> None:

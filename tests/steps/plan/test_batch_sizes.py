@@ -29,22 +29,26 @@ def _tuned(folder: Path, *entries: TuningEntry, **more: object) -> dict[str, obj
 
 
 def test_a_number_in_the_job_wins(tmp_path: Path) -> None:
-    made = _plan(tmp_path, **_tuned(tmp_path, entry(batch=4), images=2))
-    assert (made.batch_sizes, made.batch_size(64, 64), made.max_batch_size) == ((), 2, 2)
+    run_plan = _plan(tmp_path, **_tuned(tmp_path, entry(batch=4), images=2))
+    assert (run_plan.batch_sizes, run_plan.batch_size(64, 64), run_plan.max_batch_size) == (
+        (),
+        2,
+        2,
+    )
 
 
 def test_the_tuning_files_entry_is_frozen(tmp_path: Path) -> None:
-    there = planned(
+    result = planned(
         tmp_path,
         ROWS,
         **_tuned(tmp_path, entry(batch=16), entry(batch=2, gpu="a GPU", dtype="float16")),
     )
     assert (
-        load_plan(open_store(there.uri)).batch_sizes
-        == there.plan.batch_sizes
+        load_plan(open_store(result.uri)).batch_sizes
+        == result.plan.batch_sizes
         == (BatchSize(64, 64, 16),)
     )
-    assert there.plan.max_batch_size == 16
+    assert result.plan.max_batch_size == 16
 
 
 def test_without_either_a_batch_is_what_it_always_was(tmp_path: Path) -> None:
@@ -61,10 +65,10 @@ def test_each_size_has_a_batch_of_its_own_and_a_part_is_whole_batches_of_all(
     tmp_path: Path,
 ) -> None:
     tuned = _tuned(tmp_path, entry(batch=128), entry(width=128, height=128, batch=2))
-    made = _plan(tmp_path, SIZES, **tuned)
-    assert made.batch_sizes == (BatchSize(64, 64, 128), BatchSize(128, 128, 2))
-    assert (made.batch_size(64, 64), made.batch_size(128, 128)) == (128, 2)
-    assert made.part_images == 128
+    run_plan = _plan(tmp_path, SIZES, **tuned)
+    assert run_plan.batch_sizes == (BatchSize(64, 64, 128), BatchSize(128, 128, 2))
+    assert (run_plan.batch_size(64, 64), run_plan.batch_size(128, 128)) == (128, 2)
+    assert run_plan.part_images == 128
 
 
 def test_images_of_one_size_have_the_batch_of_those_with_guidance(tmp_path: Path) -> None:
@@ -105,8 +109,8 @@ def test_of_two_gpus_in_the_file_the_job_names_one(tmp_path: Path) -> None:
         "Name one as batch.gpu."
     )
     for each in slices:
-        made = _plan(tmp_path, **_tuned(tmp_path, *slices, gpu=each.gpu))
-        assert made.batch_sizes == (BatchSize(64, 64, each.batch),)
+        run_plan = _plan(tmp_path, **_tuned(tmp_path, *slices, gpu=each.gpu))
+        assert run_plan.batch_sizes == (BatchSize(64, 64, each.batch),)
 
 
 def test_other_speed_settings_have_other_entries(tmp_path: Path) -> None:
@@ -146,18 +150,18 @@ def test_a_named_run_keeps_its_batches_whatever_is_tuned_later(tmp_path: Path) -
         return make_plan(job(tmp_path, ROWS, run_id="one", **_tuned(tmp_path, entry(batch=batch))))
 
     assert not again(4).adopted
-    there = again(8)
-    assert (there.adopted, there.plan.max_batch_size) == (True, 4)
+    result = again(8)
+    assert (result.adopted, result.plan.max_batch_size) == (True, 4)
 
 
 def test_same_job_and_file_give_the_same_plan(tmp_path: Path) -> None:
     tuned = _tuned(tmp_path, entry(batch=4), entry(width=128, height=128, batch=2))
     write(tmp_path / "prompts.parquet", SIZES)
-    made = [
+    run_plan = [
         make_plan(job(tmp_path, **{**tuned, "output": str(tmp_path / place)}))
         for place in ("here", "there")
     ]
-    contents = [open_store(each.uri).read(PLAN_KEY) for each in made]
+    contents = [open_store(each.uri).read(PLAN_KEY) for each in run_plan]
     assert contents[0].replace(b"/here", b"/there") == contents[1]
 
 
@@ -170,25 +174,25 @@ def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
 
 def test_minutes_and_hours_follow_from_what_was_measured(tmp_path: Path) -> None:
     tuned = _tuned(tmp_path, entry(batch=4, steps=60, seconds_per_image=2.0))
-    asked = job(
+    configured = job(
         tmp_path,
         {"prompt": ["a"], "images": [300]},
         **tuned,
         shard={"minutes": 1},
         part={"images": 4},
     )
-    assert estimate(asked).gpu_hours == pytest.approx(
+    assert estimate(configured).gpu_hours == pytest.approx(
         300 / 3600
     )  # with half as many steps, a second each
-    made = make_plan(asked).plan
-    assert {shard.images for shard in made.shards} == {60}
+    run_plan = make_plan(configured).plan
+    assert {shard.images for shard in run_plan.shards} == {60}
     slower = _tuned(tmp_path, entry(batch=4, steps=60, seconds_per_image=4.0))
-    assert _plan(tmp_path, {"prompt": ["a"], "images": [300]}, **slower).run_id != made.run_id
+    assert _plan(tmp_path, {"prompt": ["a"], "images": [300]}, **slower).run_id != run_plan.run_id
 
 
 def test_the_jobs_own_seconds_win_over_what_was_measured(tmp_path: Path) -> None:
-    asked = job(tmp_path, ROWS, **_tuned(tmp_path, entry()), shard={"seconds_per_image": 3600})
-    assert estimate(asked).gpu_hours == pytest.approx(3)
+    configured = job(tmp_path, ROWS, **_tuned(tmp_path, entry()), shard={"seconds_per_image": 3600})
+    assert estimate(configured).gpu_hours == pytest.approx(3)
 
 
 def test_guidance_doubles_what_was_measured_without(tmp_path: Path) -> None:

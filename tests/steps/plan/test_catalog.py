@@ -22,10 +22,10 @@ def _duplicates(planned: PlanResult) -> list[Row]:
 
 
 def _by_prompt(planned: PlanResult) -> dict[str, list[Row]]:
-    found: dict[str, list[Row]] = {}
+    rows_by_prompt: dict[str, list[Row]] = {}
     for row in image_rows(planned).to_pylist():
-        found.setdefault(row["prompt"], []).append(row)
-    return found
+        rows_by_prompt.setdefault(row["prompt"], []).append(row)
+    return rows_by_prompt
 
 
 def _random_columns(count: int, seed: int) -> dict[str, object]:
@@ -104,9 +104,9 @@ def test_rows_added_or_moved_change_no_other_image(tmp_path: Path) -> None:
         }
     )
     after = plan(tmp_path / "2", pa.concat_tables([more, table.take([2, 0, 1])]))
-    wanted = {*image_rows(before)["image_id"].to_pylist()}
-    assert len(wanted) == 6
-    assert wanted < {*image_rows(after)["image_id"].to_pylist()}
+    expected = {*image_rows(before)["image_id"].to_pylist()}
+    assert len(expected) == 6
+    assert expected < {*image_rows(after)["image_id"].to_pylist()}
 
 
 def test_another_job_seed_changes_every_image_but_those_with_their_own(tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_another_job_seed_changes_every_image_but_those_with_their_own(tmp_path:
         "seed": pa.array([None] * 50 + [3], pa.int64()),
     }
     one, two = (plan(tmp_path / str(seed), columns, defaults={"seed": seed}) for seed in (1, 2))
-    kept = {*image_rows(one)["image_id"].to_pylist()} & {*image_rows(two)["image_id"].to_pylist()}
-    assert kept == {_by_prompt(one)["own"][0]["image_id"]}
+    common = {*image_rows(one)["image_id"].to_pylist()} & {*image_rows(two)["image_id"].to_pylist()}
+    assert common == {_by_prompt(one)["own"][0]["image_id"]}
 
 
 def test_same_image_is_made_once_under_its_first_row(tmp_path: Path) -> None:
@@ -280,10 +280,12 @@ def test_every_image_is_accounted_for_in_a_random_input(tmp_path: Path) -> None:
     refused = {row["row"] for row in rejected(planned)}
     images = columns["images"]
     assert isinstance(images, pa.Array)
-    asked = sum(count or 1 for row, count in enumerate(images.to_pylist()) if row not in refused)
+    requested = sum(
+        count or 1 for row, count in enumerate(images.to_pylist()) if row not in refused
+    )
     rows, duplicates = image_rows(planned).to_pylist(), _duplicates(planned)
     assert len(duplicates) > 100
-    assert len(rows) + len(duplicates) == asked
-    made = {row["image_id"]: row["row"] for row in rows}
-    assert len(made) == len(rows)
-    assert all(made[row["image_id"]] == row["first_row"] <= row["row"] for row in duplicates)  # type: ignore[operator]
+    assert len(rows) + len(duplicates) == requested
+    first_rows = {row["image_id"]: row["row"] for row in rows}
+    assert len(first_rows) == len(rows)
+    assert all(first_rows[row["image_id"]] == row["first_row"] <= row["row"] for row in duplicates)  # type: ignore[operator]

@@ -262,10 +262,10 @@ KINDS = [
 def test_carried_column_keeps_type_and_values(
     tmp_path: Path, kind: pa.DataType, value: object
 ) -> None:
-    wanted = pa.array([value, None], kind)
-    rows = image_rows(plan(tmp_path, {"prompt": ["a", "b"], "x": wanted}, carry=["x"]))
-    assert rows["x"].type == pa.table({"x": wanted}).schema.field("x").type
-    assert rows["x"].to_pylist() == wanted.to_pylist()
+    column = pa.array([value, None], kind)
+    rows = image_rows(plan(tmp_path, {"prompt": ["a", "b"], "x": column}, carry=["x"]))
+    assert rows["x"].type == pa.table({"x": column}).schema.field("x").type
+    assert rows["x"].to_pylist() == column.to_pylist()
 
 
 def test_carried_dictionary_stays_one_whatever_its_values_in_each_file(tmp_path: Path) -> None:

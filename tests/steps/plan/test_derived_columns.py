@@ -99,11 +99,11 @@ def _without_tokenizer_json(target: Path) -> Path:
 def test_prompts_are_flagged_just_where_the_models_own_tokeniser_cuts_them() -> None:
     tokenizer = transformers.CLIPTokenizer.from_pretrained(SHAPES / "tokenizer")
     prompts = _random_prompts(2000, seed=3)
-    wanted = [len(tokenizer(prompt, truncation=False)["input_ids"]) > LIMIT for prompt in prompts]
-    assert 200 < sum(wanted) < 1800
+    expected = [len(tokenizer(prompt, truncation=False)["input_ids"]) > LIMIT for prompt in prompts]
+    assert 200 < sum(expected) < 1800
     got = _truncated(SHAPES, [*prompts])
     assert [
-        prompt for prompt, flag, right in zip(prompts, got, wanted, strict=True) if flag != right
+        prompt for prompt, flag, right in zip(prompts, got, expected, strict=True) if flag != right
     ] == []
 
 
@@ -255,15 +255,15 @@ def test_rows_without_loras_keep_the_ids_that_they_always_had(tmp_path: Path) ->
 def test_an_id_follows_from_files_and_weights_and_not_from_names_or_other_loras(
     tmp_path: Path,
 ) -> None:
-    asked = ["style:0.8", "style:0.9", "style:0.8,detail:0.5"]
+    texts_by_weight = ["style:0.8", "style:0.9", "style:0.8,detail:0.5"]
     renamed = ["a:0.8", "a:0.9", "b:0.5,a:0.8"]
     first, other, changed = (
         image_rows(_planned(tmp_path / f"{place}", texts, **names))["image_id"].to_pylist()
         for place, (texts, names) in enumerate(
             [
-                (asked, {"style": "one", "detail": "two"}),
+                (texts_by_weight, {"style": "one", "detail": "two"}),
                 (renamed, {"a": "one", "b": "two", "c": "three"}),
-                (asked, {"style": "one", "detail": "another"}),
+                (texts_by_weight, {"style": "one", "detail": "another"}),
             ]
         )
     )

@@ -22,21 +22,29 @@ SETTINGS: dict[str, object] = {
 
 
 def test_estimate_agrees_with_the_plan_and_writes_nothing(tmp_path: Path) -> None:
-    asked = job(tmp_path, COLUMNS, **SETTINGS)
+    settings = job(tmp_path, COLUMNS, **SETTINGS)
     before = {*tmp_path.rglob("*")}
-    found = estimate(asked)
+    result = estimate(settings)
     assert {*tmp_path.rglob("*")} == before
-    made = plan(tmp_path, COLUMNS, **SETTINGS).plan
-    assert (found.rows, found.rejected_rows, found.duplicate_images) == (6, 1, 1)
-    assert (found.images, found.shards, found.truncated_prompts) == (30, 2, 20)
-    assert (made.counts.images, len(made.shards), made.counts.truncated_prompts) == (30, 2, 20)
-    assert found.parts == sum(made.part_count(number) for number in range(len(made.shards))) == 4
+    run_plan = plan(tmp_path, COLUMNS, **SETTINGS).plan
+    assert (result.rows, result.rejected_rows, result.duplicate_images) == (6, 1, 1)
+    assert (result.images, result.shards, result.truncated_prompts) == (30, 2, 20)
+    assert (run_plan.counts.images, len(run_plan.shards), run_plan.counts.truncated_prompts) == (
+        30,
+        2,
+        20,
+    )
+    assert (
+        result.parts
+        == sum(run_plan.part_count(number) for number in range(len(run_plan.shards)))
+        == 4
+    )
 
 
 def test_gpu_hours_follow_pixels_and_steps_and_cost_follows_hours(tmp_path: Path) -> None:
-    found = estimate(job(tmp_path, COLUMNS, **SETTINGS), price_per_gpu_hour=3.0)
-    assert found.gpu_hours == pytest.approx((21 * 2 + 4 * 4 + 5 * 4) / 3600)
-    assert found.cost == pytest.approx((21 * 2 + 4 * 4 + 5 * 4) / 1200)
+    result = estimate(job(tmp_path, COLUMNS, **SETTINGS), price_per_gpu_hour=3.0)
+    assert result.gpu_hours == pytest.approx((21 * 2 + 4 * 4 + 5 * 4) / 3600)
+    assert result.cost == pytest.approx((21 * 2 + 4 * 4 + 5 * 4) / 1200)
 
 
 def test_gigabytes_follow_pixels(tmp_path: Path) -> None:
@@ -52,19 +60,19 @@ def test_gigabytes_follow_pixels(tmp_path: Path) -> None:
 def test_gigabytes_follow_the_encoding(
     encoding: dict[str, object], each: float, tmp_path: Path
 ) -> None:
-    found = estimate(job(tmp_path, COLUMNS, **SETTINGS, encoding=encoding))
-    assert found.gigabytes == pytest.approx(34 * 64 * 64 * each / 1e9)
+    result = estimate(job(tmp_path, COLUMNS, **SETTINGS, encoding=encoding))
+    assert result.gigabytes == pytest.approx(34 * 64 * 64 * each / 1e9)
 
 
 def test_model_that_nobody_knows_has_no_hours_and_no_cost(tmp_path: Path) -> None:
-    found = estimate(job(tmp_path, {"prompt": ["a"]}), price_per_gpu_hour=3.0)
-    assert (found.gpu_hours, found.cost) == (None, None)
+    result = estimate(job(tmp_path, {"prompt": ["a"]}), price_per_gpu_hour=3.0)
+    assert (result.gpu_hours, result.cost) == (None, None)
 
 
 def test_hours_without_a_price_have_no_cost(tmp_path: Path) -> None:
-    found = estimate(job(tmp_path, {"prompt": ["a"]}, shard={"seconds_per_image": 1}))
-    assert found.gpu_hours is not None
-    assert found.cost is None
+    result = estimate(job(tmp_path, {"prompt": ["a"]}, shard={"seconds_per_image": 1}))
+    assert result.gpu_hours is not None
+    assert result.cost is None
 
 
 def test_estimate_refuses_what_planning_refuses(tmp_path: Path) -> None:

@@ -27,14 +27,14 @@ from tests.s3 import S3Server, log_in
 from tests.stub_s3 import stub_s3
 
 
-def marked(
-    folder: Path, wanted: Sequence[str], runs: Sequence[str], ids_per_bucket: int = IDS_PER_BUCKET
+def existing_numbers(
+    folder: Path, new_ids: Sequence[str], runs: Sequence[str], ids_per_bucket: int = IDS_PER_BUCKET
 ) -> list[int]:
     """The numbers of the wanted ids that the runs hold; an id's number is ten times its place."""
     folder.mkdir()
     database = Database(folder)
     values = (
-        ", ".join(f"('{text}', {10 * place})" for place, text in enumerate(wanted))
+        ", ".join(f"('{text}', {10 * place})" for place, text in enumerate(new_ids))
         or "(NULL, NULL)"
     )
     database.execute(
@@ -42,15 +42,15 @@ def marked(
         "number) WHERE number IS NOT NULL"
     )
     create_existing_table(database, folder, runs, ids_per_bucket)
-    found = database.fetch_table("SELECT number FROM existing ORDER BY number")[
+    numbers = database.fetch_table("SELECT number FROM existing ORDER BY number")[
         "number"
     ].to_pylist()
     left = database.fetch_table("SELECT count(*) AS images FROM planned_images")[
         "images"
     ].to_pylist()
     database.close()
-    assert left == [len(wanted) - len(found)]
-    return [int(number) for number in found]
+    assert left == [len(new_ids) - len(numbers)]
+    return [int(number) for number in numbers]
 
 
 @pytest.mark.parametrize(
@@ -61,32 +61,34 @@ def test_what_is_found_is_what_a_set_would_find(
 ) -> None:
     monkeypatch.setattr(image_index, "IDS_PER_CHUNK", piece)
     monkeypatch.setattr(image_index, "BUFFER_RECORDS", 64)
-    ids, rng, held = hexadecimal(600), np.random.default_rng(7), set[str]()
+    ids, rng, held_ids = hexadecimal(600), np.random.default_rng(7), set[str]()
     for number, count in enumerate((200, 0, 1, 90)):
         chosen = [ids[place] for place in rng.choice(len(ids), count, replace=False)]
         write(
             open_store(str(tmp_path / f"run-{number}")),
             [*chosen, *hexadecimal(50, seed=number)[6:]],
         )
-        held |= set(chosen)
-    wanted = [ids[place] for place in rng.permutation(500)]
+        held_ids |= set(chosen)
+    new_ids = [ids[place] for place in rng.permutation(500)]
     runs = [str(tmp_path / f"run-{number}") for number in range(4)]
-    found = marked(tmp_path / "scratch", wanted, runs, bucket)
-    assert found == [10 * place for place, text in enumerate(wanted) if text in held]
-    assert 0 < len(found) < len(wanted)
+    numbers = existing_numbers(tmp_path / "scratch", new_ids, runs, bucket)
+    assert numbers == [10 * place for place, text in enumerate(new_ids) if text in held_ids]
+    assert 0 < len(numbers) < len(new_ids)
 
 
 def test_without_runs_or_images_nothing_is_held(tmp_path: Path) -> None:
     write(open_store(str(tmp_path / "run")), hexadecimal(10))
-    assert marked(tmp_path / "one", hexadecimal(10), []) == []
-    assert marked(tmp_path / "other", [], [str(tmp_path / "run")]) == []
+    assert existing_numbers(tmp_path / "one", hexadecimal(10), []) == []
+    assert existing_numbers(tmp_path / "other", [], [str(tmp_path / "run")]) == []
 
 
 def test_ids_that_share_their_first_half_are_told_apart(tmp_path: Path) -> None:
-    held = [f"{'ab' * 8}{place:016x}" for place in range(0, 100, 2)]
-    write(open_store(str(tmp_path / "run")), held)
-    wanted = [f"{'ab' * 8}{place:016x}" for place in range(100)]
-    assert marked(tmp_path / "scratch", wanted, [str(tmp_path / "run")]) == list(range(0, 1000, 20))
+    held_ids = [f"{'ab' * 8}{place:016x}" for place in range(0, 100, 2)]
+    write(open_store(str(tmp_path / "run")), held_ids)
+    new_ids = [f"{'ab' * 8}{place:016x}" for place in range(100)]
+    assert existing_numbers(tmp_path / "scratch", new_ids, [str(tmp_path / "run")]) == list(
+        range(0, 1000, 20)
+    )
 
 
 @pytest.mark.parametrize("images", [10, 1000])
@@ -98,7 +100,7 @@ def test_each_run_is_asked_for_one_piece_however_many_images(
         for number in range(3):
             write(open_store(f"s3://bucket/run-{number}"), hexadecimal(images, seed=number))
         store.requests.clear()
-        marked(
+        existing_numbers(
             tmp_path / "scratch",
             hexadecimal(images),
             [f"s3://bucket/run-{number}" for number in range(3)],
@@ -110,7 +112,7 @@ def test_each_run_is_asked_for_one_piece_however_many_images(
 
 def test_run_whose_index_is_gone_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"run/image-ids/00000\.parquet: is missing"):
-        marked(tmp_path / "scratch", hexadecimal(3), [str(tmp_path / "run")])
+        existing_numbers(tmp_path / "scratch", hexadecimal(3), [str(tmp_path / "run")])
 
 
 def test_storage_that_fails_is_told_as_it_is(
@@ -121,15 +123,15 @@ def test_storage_that_fails_is_told_as_it_is(
         write(open_store("s3://bucket/run"), hexadecimal(10))
         store.faults.extend([(400, "ExpiredToken")] * 8)
         with pytest.raises(TryAgain, match="credentials have expired"):
-            marked(tmp_path / "scratch", hexadecimal(10), ["s3://bucket/run"])
+            existing_numbers(tmp_path / "scratch", hexadecimal(10), ["s3://bucket/run"])
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Job:
     """A job that is to skip what two runs made."""
-    there = jobs.job(tmp_path, skip_existing=True)
-    succeed(there.output, entry(0), entry(1))
-    return there
+    settings = jobs.job(tmp_path, skip_existing=True)
+    succeed(settings.output, entry(0), entry(1))
+    return settings
 
 
 @pytest.fixture

@@ -52,7 +52,7 @@ COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class SeedSource:
     """What a seed follows from, besides the pixels' own settings."""
 
     id: str | None
@@ -60,21 +60,23 @@ class Asked:
     image_index: int
 
 
-def _table(rows: Sequence[ImageParameters], asked: Sequence[Asked] = ()) -> pa.Table:
+def _table(rows: Sequence[ImageParameters], sources: Sequence[SeedSource] = ()) -> pa.Table:
     columns = {
         name: pa.array([getattr(row, name) for row in rows], kind) for name, kind in COLUMNS.items()
     }
-    others = {"id": pa.string(), "row_seed": pa.int64(), "image_index": pa.int64()} if asked else {}
+    others = (
+        {"id": pa.string(), "row_seed": pa.int64(), "image_index": pa.int64()} if sources else {}
+    )
     return pa.table(
         columns
         | {
-            name: pa.array([getattr(each, name) for each in asked], kind)
+            name: pa.array([getattr(each, name) for each in sources], kind)
             for name, kind in others.items()
         }
     )
 
 
-def _asked_of_sql(expression: str, table: pa.Table) -> list[object]:
+def _evaluate_sql(expression: str, table: pa.Table) -> list[object]:
     with duckdb.connect() as database:
         database.register("images", table)
         return [
@@ -116,64 +118,66 @@ def _random_rows(count: int, seed: int) -> list[ImageParameters]:
     ]
 
 
-def _seed(job_seed: int, row: ImageParameters, asked: Asked) -> int:
+def _seed(job_seed: int, row: ImageParameters, source: SeedSource) -> int:
     """The seed of an image as the documentation has it, worked out one by one."""
-    if asked.row_seed is not None:
-        return asked.row_seed + asked.image_index
+    if source.row_seed is not None:
+        return source.row_seed + source.image_index
     texts = "|".join(f"{len(text.encode())}:{text}" for text in (row.prompt, row.negative_prompt))
     settings = f"{texts}|-|{row.width}x{row.height}|{row.steps}|{row.guidance}|{row.sampler}"
     more = ((name, getattr(row, name)) for name in ("loras", "strength", *INPUT_IMAGE_COLUMNS))
     settings += "".join(
         f"|{name}:{len(str(value))}:{value}" for name, value in more if value is not None
     )
-    who = f"text|{settings}" if asked.id is None else f"id|{asked.id}"
+    who = f"text|{settings}" if source.id is None else f"id|{source.id}"
     return int(
-        hashlib.sha256(f"{job_seed}|{asked.image_index}|{who}".encode()).hexdigest()[:13], 16
+        hashlib.sha256(f"{job_seed}|{source.image_index}|{who}".encode()).hexdigest()[:13], 16
     )
 
 
 def test_ids_are_what_they_always_were() -> None:
     assert KEY == "285cc6868b57afd6cacfbce65568afec0b3ad7217394deb2b0871d6cead7b4c7"
-    wanted = [
+    expected = [
         "f57bba5dd5d1a597dab22226bf80e655",
         "76b79aa0fbc59a09be65634737facf37",
         "d3cec40d74c736fd1e8937f0ee78c0d1",
     ]
-    assert [compute_image_id(KEY, row) for row in (PLAIN, QUOTED, ODD)] == wanted
-    assert _asked_of_sql(image_id_sql(KEY), _table([PLAIN, QUOTED, ODD])) == wanted
+    assert [compute_image_id(KEY, row) for row in (PLAIN, QUOTED, ODD)] == expected
+    assert _evaluate_sql(image_id_sql(KEY), _table([PLAIN, QUOTED, ODD])) == expected
 
 
 def test_seeds_are_what_they_always_were() -> None:
-    asked = [Asked(None, None, 0), Asked("row-1", None, 3), Asked("row-1", 41, 3)]
-    wanted = [_seed(7, row, each) for row, each in zip((PLAIN, QUOTED, ODD), asked, strict=True)]
-    assert wanted == [4491800443580706, 1290661992970714, 44]
-    assert _asked_of_sql(seed_sql(7), _table([PLAIN, QUOTED, ODD], asked)) == wanted
+    sources = [SeedSource(None, None, 0), SeedSource("row-1", None, 3), SeedSource("row-1", 41, 3)]
+    expected = [
+        _seed(7, row, each) for row, each in zip((PLAIN, QUOTED, ODD), sources, strict=True)
+    ]
+    assert expected == [4491800443580706, 1290661992970714, 44]
+    assert _evaluate_sql(seed_sql(7), _table([PLAIN, QUOTED, ODD], sources)) == expected
 
 
 def test_sql_and_python_give_the_same_id_for_random_rows() -> None:
     rows = _random_rows(2000, seed=11)
-    assert _asked_of_sql(image_id_sql(KEY), _table(rows)) == [
+    assert _evaluate_sql(image_id_sql(KEY), _table(rows)) == [
         compute_image_id(KEY, row) for row in rows
     ]
 
 
 def test_sql_gives_the_documented_seed_for_random_rows() -> None:
     rng, rows = chance(12), _random_rows(2000, seed=13)
-    asked = [
-        Asked(
+    sources = [
+        SeedSource(
             rng.choice([None, *TEXTS]),
             rng.choice([None, None, 0, rng.getrandbits(60)]),
             rng.randrange(10_000),
         )
         for _ in rows
     ]
-    wanted = [_seed(5, row, each) for row, each in zip(rows, asked, strict=True)]
-    assert _asked_of_sql(seed_sql(5), _table(rows, asked)) == wanted
+    expected = [_seed(5, row, each) for row, each in zip(rows, sources, strict=True)]
+    assert _evaluate_sql(seed_sql(5), _table(rows, sources)) == expected
 
 
 def test_derived_seeds_are_held_exactly_by_every_reader_of_json() -> None:
     rows = _random_rows(500, seed=14)
-    seeds = _asked_of_sql(seed_sql(0), _table(rows, [Asked(None, None, 0)] * len(rows)))
+    seeds = _evaluate_sql(seed_sql(0), _table(rows, [SeedSource(None, None, 0)] * len(rows)))
     assert all(isinstance(seed, int) and 0 <= seed < 2**52 for seed in seeds)
     assert len({*seeds}) == len({*rows})
 

@@ -36,7 +36,9 @@ def _prompts(folder: Path, **settings: object) -> list[str]:
     return prompts
 
 
-def _told(folder: Path, columns: dict[str, object] | None = None, **settings: object) -> str:
+def _error_message(
+    folder: Path, columns: dict[str, object] | None = None, **settings: object
+) -> str:
     with pytest.raises(BadInput) as caught:
         plan(folder, columns, **settings)
     assert not (folder / "out").exists(), "what is refused leaves nothing behind"
@@ -131,11 +133,11 @@ def test_text_of_every_kind_plans_the_same_images(tmp_path: Path, kind: pa.DataT
         "sampler": ["ddim", None, "euler"],
         "seed": ["1", "2", None],
     }
-    wanted = image_rows(plan(tmp_path / "plain", texts))
+    expected = image_rows(plan(tmp_path / "plain", texts))
     columns = {name: pa.array(values).dictionary_encode() for name, values in texts.items()}
     if not pa.types.is_dictionary(kind):
         columns = {name: pa.array(values, kind) for name, values in texts.items()}
-    assert image_rows(plan(tmp_path / "other", columns)) == wanted
+    assert image_rows(plan(tmp_path / "other", columns)) == expected
 
 
 @pytest.mark.parametrize(
@@ -150,9 +152,9 @@ def test_text_of_every_kind_plans_the_same_images(tmp_path: Path, kind: pa.DataT
 )
 def test_how_a_file_is_laid_out_does_not_matter(tmp_path: Path, options: dict[str, object]) -> None:
     columns = {"prompt": [f"prompt {n}" for n in range(1000)], "seed": [*range(1000)]}
-    wanted = image_rows(plan(tmp_path / "plain", columns))
+    expected = image_rows(plan(tmp_path / "plain", columns))
     write(tmp_path / "other" / "prompts.parquet", columns, **options)
-    assert image_rows(plan(tmp_path / "other")) == wanted
+    assert image_rows(plan(tmp_path / "other")) == expected
 
 
 @pytest.mark.parametrize(
@@ -164,9 +166,9 @@ def test_how_a_file_is_laid_out_does_not_matter(tmp_path: Path, options: dict[st
 def test_column_of_another_type_is_refused_with_its_name(
     tmp_path: Path, column: str, kind: pa.DataType
 ) -> None:
-    told = _told(tmp_path, {"prompt": ["a"], column: pa.nulls(1, kind)})
-    assert told.startswith(f"prompts.parquet: column '{column}' is ")
-    assert told.endswith(
+    message = _error_message(tmp_path, {"prompt": ["a"], column: pa.nulls(1, kind)})
+    assert message.startswith(f"prompts.parquet: column '{column}' is ")
+    assert message.endswith(
         (". Write it as strings.", ". Write it as integers.", ". Write it as floats.")
     )
 
@@ -186,7 +188,7 @@ def test_small_file_that_would_swell_beyond_memory_is_refused(tmp_path: Path) ->
     long = pa.DictionaryArray.from_arrays(pa.array([0] * 60_000, pa.int32()), ["x" * 1_000_000])
     write(tmp_path / "prompts.parquet", {"prompt": long})
     assert (tmp_path / "prompts.parquet").stat().st_size < 100_000
-    assert _told(tmp_path) == (
+    assert _error_message(tmp_path) == (
         "prompts.parquet: column 'prompt' has 60000000000 bytes of text in 60000 rows. Write "
         "shorter texts."
     )
@@ -204,7 +206,7 @@ def test_one_column_may_serve_twice(tmp_path: Path) -> None:
 
 
 def test_file_without_the_prompt_column_is_refused_with_the_columns_it_has(tmp_path: Path) -> None:
-    assert _told(tmp_path, {"caption": ["a"], "x": [1]}) == (
+    assert _error_message(tmp_path, {"caption": ["a"], "x": [1]}) == (
         "prompts.parquet: has no column 'prompt' (it has caption, x). Set columns.prompt."
     )
 
@@ -214,7 +216,9 @@ def test_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
         [pa.array(["a"]), pa.array([1]), pa.array([2])], names=["prompt", "seed", "seed"]
     )
     write(tmp_path / "prompts.parquet", table)
-    assert _told(tmp_path) == "prompts.parquet: has more than one column 'seed'. Rename one."
+    assert (
+        _error_message(tmp_path) == "prompts.parquet: has more than one column 'seed'. Rename one."
+    )
 
 
 def test_globs_are_read_in_the_order_of_names_and_patterns_as_listed(tmp_path: Path) -> None:
@@ -252,7 +256,7 @@ def test_pattern_that_names_nothing_is_refused(tmp_path: Path, name: str) -> Non
 
 
 def test_folder_is_refused_with_the_pattern_to_write(tmp_path: Path) -> None:
-    assert _told(
+    assert _error_message(
         tmp_path, prompts=f"{tmp_path}/"
     ) == f"{tmp_path}/: is a folder. Write {tmp_path}/*.parquet.".replace(f"{tmp_path}/", "")
 
@@ -284,7 +288,7 @@ def test_empty_files_beside_full_ones_are_no_mistake(tmp_path: Path) -> None:
 
 def test_input_without_a_row_is_refused(tmp_path: Path) -> None:
     assert (
-        _told(tmp_path, {"prompt": pa.array([], pa.string())})
+        _error_message(tmp_path, {"prompt": pa.array([], pa.string())})
         == "prompts.parquet: has no rows. Check `prompts`."
     )
 
@@ -327,12 +331,12 @@ def test_prompts_in_a_bucket_are_read_like_those_on_disk(tmp_path: Path, s3_buck
     for place, name in enumerate(local):
         with fsspec.open(f"{s3_bucket}/in/{place}.parquet", "wb") as file:
             file.write(Path(name).read_bytes())
-    wanted, got = (
+    expected, got = (
         plan(tmp_path, prompts=local),
         plan(tmp_path, prompts=f"{s3_bucket}/in/*.parquet", run_id="s3"),
     )
-    assert image_rows(got) == image_rows(wanted)
-    assert got.plan.input == wanted.plan.input
+    assert image_rows(got) == image_rows(expected)
+    assert got.plan.input == expected.plan.input
 
 
 def test_job_of_several_patterns_remembers_them(tmp_path: Path) -> None:
@@ -349,7 +353,7 @@ def _failing(number: int) -> Callable[..., object]:
 
 
 @pytest.mark.parametrize(
-    ("number", "kind", "told"),
+    ("number", "kind", "message"),
     [
         (errno.EIO, TryAgain, "storage failed (Input/output error). Run the command again."),
         (
@@ -367,21 +371,21 @@ def test_disk_that_fails_is_not_taken_for_a_damaged_file(
     place: str,
     number: int,
     kind: type[KilnError],
-    told: str,
+    message: str,
 ) -> None:
     name = write(tmp_path / "prompts.parquet", {"prompt": ["a"]})
-    found = gather_sources((name,), tmp_path)
+    sources = gather_sources((name,), tmp_path)
     if place == "pages":
-        files = read_footers(found, ColumnNames(), ())
+        files = read_footers(sources, ColumnNames(), ())
         monkeypatch.setattr(pq.ParquetFile, "iter_batches", _failing(number))
         with pytest.raises(kind) as caught:
             list(iter_prompt_batches(files, InputImages(JobLimits(), tmp_path)))
     else:
         monkeypatch.setattr(pq, "read_metadata", _failing(number))
         with pytest.raises(kind) as caught:
-            read_footers(found, ColumnNames(), ())
+            read_footers(sources, ColumnNames(), ())
     assert caught.type is kind
-    assert str(caught.value) == f"{name}: {told}"
+    assert str(caught.value) == f"{name}: {message}"
 
 
 CONTENTS = {
@@ -414,25 +418,25 @@ def stub(monkeypatch: pytest.MonkeyPatch) -> Iterator[StubS3]:
         yield store
 
 
-def contents(found: tuple[SourceFile, ...]) -> list[bytes]:
+def contents(sources: tuple[SourceFile, ...]) -> list[bytes]:
     """What planning will contents."""
-    return [source.path.read_bytes() for source in found]
+    return [source.path.read_bytes() for source in sources]
 
 
 def test_named_file_is_found_with_the_hash_of_its_content(source_folder: str, spool: Path) -> None:
-    (found,) = gather_sources((f"{source_folder}/a.parquet",), spool)
-    assert found.uri == f"{source_folder}/a.parquet"
-    assert found.sha256 == hashlib.sha256(b"first").hexdigest()
-    assert contents((found,)) == [b"first"]
+    (sources,) = gather_sources((f"{source_folder}/a.parquet",), spool)
+    assert sources.uri == f"{source_folder}/a.parquet"
+    assert sources.sha256 == hashlib.sha256(b"first").hexdigest()
+    assert contents((sources,)) == [b"first"]
 
 
 def test_pattern_finds_files_in_the_order_of_their_names(source_folder: str, spool: Path) -> None:
-    found = gather_sources((f"{source_folder}/*.parquet",), spool)
-    assert [source.uri for source in found] == [
+    sources = gather_sources((f"{source_folder}/*.parquet",), spool)
+    assert [source.uri for source in sources] == [
         f"{source_folder}/a.parquet",
         f"{source_folder}/b.parquet",
     ]
-    assert contents(found) == [b"first", b"second"]
+    assert contents(sources) == [b"first", b"second"]
 
 
 def test_pattern_reaches_into_folders(source_folder: str, spool: Path) -> None:
@@ -479,8 +483,8 @@ def test_folder_instead_of_files_is_bad_input_with_the_pattern_to_write(
 
 def test_file_uri_and_bundled_name_are_files_of_this_machine(tmp_path: Path, spool: Path) -> None:
     (tmp_path / "x").write_bytes(b"first")
-    found = gather_sources((f"file://{tmp_path}/x", "bundled:prompts.parquet"), spool)
-    assert contents(found) == [b"first", (BUNDLED_FOLDER / "prompts.parquet").read_bytes()]
+    sources = gather_sources((f"file://{tmp_path}/x", "bundled:prompts.parquet"), spool)
+    assert contents(sources) == [b"first", (BUNDLED_FOLDER / "prompts.parquet").read_bytes()]
     assert list(spool.iterdir()) == []
 
 
@@ -503,9 +507,9 @@ def test_wrong_credentials_are_bad_input(
 def test_long_file_arrives_whole(s3_bucket: str, spool: Path) -> None:
     content = chance(7).randbytes(2 * CHUNK_BYTES + 4321)
     open_store(s3_bucket).create("long.parquet", content)
-    (found,) = gather_sources((f"{s3_bucket}/long.parquet",), spool)
-    assert contents((found,)) == [content]
-    assert found.sha256 == hashlib.sha256(content).hexdigest()
+    (sources,) = gather_sources((f"{s3_bucket}/long.parquet",), spool)
+    assert contents((sources,)) == [content]
+    assert sources.sha256 == hashlib.sha256(content).hexdigest()
 
 
 def test_answer_cut_off_in_its_middle_is_read_again(stub: StubS3, spool: Path) -> None:

@@ -194,8 +194,8 @@ def test_a_picture_in_a_bucket_is_taken_and_kept_once(tmp_path: Path, s3_bucket:
         "is not there, or may not be read",
         "is no picture in PNG, JPEG, WEBP",
     ]
-    kept = [each.key for each in open_store(planned.uri).list_folder("inputs")]
-    assert kept == [input_image_key(_hash(GOOD))]
+    stored_keys = [each.key for each in open_store(planned.uri).list_folder("inputs")]
+    assert stored_keys == [input_image_key(_hash(GOOD))]
 
 
 @pytest.mark.parametrize(
@@ -293,8 +293,8 @@ def test_a_picture_may_come_in_several_columns_and_files(
     model = {"id": str(models.folder("sd")), "dtype": "float32"}
     more = pa.table({"prompt": ["a"], "source_image": [GOOD], "mask_image": [GOOD]})
     jobs.write(tmp_path / "p9.parquet", more)
-    there = jobs.plan(tmp_path, None, prompts=str(tmp_path / "p*.parquet"), model=model, **ALL)
-    assert there.plan.counts.images == (4 if second == [GOOD] else 1)
+    result = jobs.plan(tmp_path, None, prompts=str(tmp_path / "p*.parquet"), model=model, **ALL)
+    assert result.plan.counts.images == (4 if second == [GOOD] else 1)
 
 
 def test_planning_again_gives_the_same_plan_and_a_picture_that_changes_is_no_matter(
@@ -311,13 +311,13 @@ def test_planning_again_gives_the_same_plan_and_a_picture_that_changes_is_no_mat
 
 
 def test_an_estimate_looks_at_pictures_and_writes_none(tmp_path: Path) -> None:
-    asked = jobs.job(
+    configured = jobs.job(
         tmp_path,
         {"prompt": ["a", "b"], "source_image": [GOOD, b"x"]},
         model={"id": str(models.folder("sd")), "dtype": "float32"},
         **ALL,
     )
-    assert estimate(asked).rejected_rows == 1
+    assert estimate(configured).rejected_rows == 1
     assert not (tmp_path / "out").exists()
 
 

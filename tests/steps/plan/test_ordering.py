@@ -18,24 +18,24 @@ def stream(numbers: Numbers, size: int) -> SortedStream:
 
 
 @pytest.mark.parametrize("size", [1, 3, 1000])
-@pytest.mark.parametrize("asked_size", [1, 7, 1000])
-def test_each_number_is_found_as_a_set_would_find_it(size: int, asked_size: int) -> None:
+@pytest.mark.parametrize("query_size", [1, 7, 1000])
+def test_each_number_is_found_as_a_set_would_find_it(size: int, query_size: int) -> None:
     rng = np.random.default_rng(7)
-    there = np.unique(rng.integers(0, 300, 120))
-    asked = np.unique(rng.integers(0, 300, 150))
-    passing = stream(there, size)
-    found = [
-        passing.contains(asked[start : start + asked_size])
-        for start in range(0, len(asked), asked_size)
+    members = np.unique(rng.integers(0, 300, 120))
+    queries = np.unique(rng.integers(0, 300, 150))
+    sorted_stream = stream(members, size)
+    results = [
+        sorted_stream.contains(queries[start : start + query_size])
+        for start in range(0, len(queries), query_size)
     ]
-    assert np.array_equal(np.concatenate(found), np.isin(asked, there))
+    assert np.array_equal(np.concatenate(results), np.isin(queries, members))
 
 
 def test_empty_stream_and_empty_question_are_no_mistake() -> None:
     assert not stream(np.empty(0, np.int64), 1).contains(np.array([1, 2])).any()
-    passing = stream(np.array([5]), 1)
-    assert len(passing.contains(np.empty(0, np.int64))) == 0
-    assert passing.contains(np.array([5])).all()
+    sorted_stream = stream(np.array([5]), 1)
+    assert len(sorted_stream.contains(np.empty(0, np.int64))) == 0
+    assert sorted_stream.contains(np.array([5])).all()
 
 
 def test_no_more_is_read_than_is_asked_for() -> None:
@@ -47,6 +47,6 @@ def test_no_more_is_read_than_is_asked_for() -> None:
             read += 1
             yield pa.RecordBatch.from_pydict({"number": [number]})
 
-    passing = SortedStream(counted())  # type: ignore[arg-type]  # a generator of batches
-    passing.contains(np.array([10]))
+    sorted_stream = SortedStream(counted())  # type: ignore[arg-type]  # a generator of batches
+    sorted_stream.contains(np.array([10]))
     assert read == 12

@@ -148,7 +148,7 @@ def test_job_without_one_good_row_is_refused_whatever_it_allows(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "message"),
     [
         (
             {"defaults": {"width": 100}},
@@ -175,15 +175,17 @@ def test_job_without_one_good_row_is_refused_whatever_it_allows(tmp_path: Path) 
     ],
 )
 def test_default_that_breaks_a_rule_is_the_jobs_mistake(
-    tmp_path: Path, settings: dict[str, object], told: str
+    tmp_path: Path, settings: dict[str, object], message: str
 ) -> None:
     with pytest.raises(BadInput) as caught:
         plan(tmp_path, {"prompt": ["a"]}, **settings)
-    assert str(caught.value) == told
+    assert str(caught.value) == message
 
 
 def test_sizes_follow_what_the_model_needs(tmp_path: Path) -> None:
-    asked = job(tmp_path, {"prompt": ["a"]})
-    coarse = replace(load_model_facts(asked.model), size_multiple=32)
-    reasons = {rule.reason for rule in rejection_rules(asked, coarse) if rule.column == "width"}
+    configured = job(tmp_path, {"prompt": ["a"]})
+    coarse = replace(load_model_facts(configured.model), size_multiple=32)
+    reasons = {
+        rule.reason for rule in rejection_rules(configured, coarse) if rule.column == "width"
+    }
     assert "is not a positive multiple of 32, which this model needs" in reasons

@@ -37,13 +37,15 @@ def _cut(
 def test_shards_of_images_are_full_but_for_the_last(
     images: int, shard: int, sizes: tuple[int, ...]
 ) -> None:
-    made = _cut(_groups(images), batch={"images": 8}, part={"images": 32}, shard={"images": shard})
-    assert made == Sharding(32, sizes)
+    result = _cut(
+        _groups(images), batch={"images": 8}, part={"images": 32}, shard={"images": shard}
+    )
+    assert result == Sharding(32, sizes)
 
 
 def test_part_is_whole_batches_and_shard_is_whole_parts() -> None:
-    made = _cut(_groups(100), batch={"images": 8}, part={"images": 9}, shard={"images": 17})
-    assert made == Sharding(16, (32, 32, 32, 4))
+    result = _cut(_groups(100), batch={"images": 8}, part={"images": 9}, shard={"images": 17})
+    assert result == Sharding(16, (32, 32, 32, 4))
 
 
 def test_shards_have_2000_images_unless_the_job_says_otherwise() -> None:
@@ -55,13 +57,13 @@ def test_every_image_lands_in_one_shard() -> None:
     for _ in range(200):
         groups = _groups(*(rng.randrange(1, 300) for _ in range(rng.randrange(1, 6))))
         sizes = {"batch": {"images": rng.randrange(1, 9)}, "part": {"images": rng.randrange(1, 50)}}
-        wanted: dict[str, object] = rng.choice(
+        shard_size: dict[str, object] = rng.choice(
             [{"images": rng.randrange(1, 400)}, {"minutes": rng.random() * 2}]
         )
-        made = _cut(groups, 1e-6 * rng.random() + 1e-9, shard=wanted, **sizes)
-        assert sum(made.shard_images) == sum(group.images for group in groups)
-        assert all(images > 0 for images in made.shard_images)
-        assert all(images % made.part_images == 0 for images in made.shard_images[:-1])
+        result = _cut(groups, 1e-6 * rng.random() + 1e-9, shard=shard_size, **sizes)
+        assert sum(result.shard_images) == sum(group.images for group in groups)
+        assert all(images > 0 for images in result.shard_images)
+        assert all(images % result.part_images == 0 for images in result.shard_images[:-1])
 
 
 def test_shard_of_minutes_takes_no_longer_than_asked() -> None:
@@ -69,10 +71,10 @@ def test_shard_of_minutes_takes_no_longer_than_asked() -> None:
     seconds = 0.5 / work_per_image(
         groups[0]
     )  # an image of the first group takes half a second, one of the second a bit more
-    made = _cut(groups, seconds, batch={"images": 4}, part={"images": 20}, shard={"minutes": 1})
-    assert made.shard_images[:4] == (120, 120, 120, 120)
-    assert made.shard_images[5] == 100
-    left = [*made.shard_images]
+    result = _cut(groups, seconds, batch={"images": 4}, part={"images": 20}, shard={"minutes": 1})
+    assert result.shard_images[:4] == (120, 120, 120, 120)
+    assert result.shard_images[5] == 100
+    left = [*result.shard_images]
     costs = [seconds * work_per_image(group) for group in groups for _ in range(group.images)]
     for images in left:
         assert sum(costs[:images]) <= 60
@@ -80,10 +82,10 @@ def test_shard_of_minutes_takes_no_longer_than_asked() -> None:
 
 
 def test_shard_of_minutes_has_at_least_one_part() -> None:
-    made = _cut(
+    result = _cut(
         _groups(100), 1.0, batch={"images": 4}, part={"images": 20}, shard={"minutes": 0.001}
     )
-    assert made.shard_images == (20,) * 5
+    assert result.shard_images == (20,) * 5
 
 
 def test_minutes_without_a_figure_for_the_model_are_refused() -> None:

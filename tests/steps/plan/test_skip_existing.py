@@ -59,11 +59,11 @@ def texts(rows: Rows) -> list[object]:
 
 def manifest(ran: RunResult) -> pa.Table:
     """What a run made: the id of each image, and the hash of its pixels."""
-    there = [manifest_key(number) for number in range(len(list(Path(ran.uri).glob("manifest/*"))))]
-    found = [
-        read_table(open_store(ran.uri), key).select(["image_id", "pixels_sha256"]) for key in there
+    keys = [manifest_key(number) for number in range(len(list(Path(ran.uri).glob("manifest/*"))))]
+    pieces = [
+        read_table(open_store(ran.uri), key).select(["image_id", "pixels_sha256"]) for key in keys
     ]
-    return pa.concat_tables(found)
+    return pa.concat_tables(pieces)
 
 
 def test_three_nights_are_together_what_one_run_over_all_rows_is(tmp_path: Path) -> None:
@@ -73,18 +73,18 @@ def test_three_nights_are_together_what_one_run_over_all_rows_is(tmp_path: Path)
     )
     tables_by_night = (rows[:4], rows[:7], (*rows, rows[2]))
     nights = [
-        run(night(tmp_path, str(tmp_path / "out"), there, **shapes)) for there in tables_by_night
+        run(night(tmp_path, str(tmp_path / "out"), table, **shapes)) for table in tables_by_night
     ]
     whole = run(night(tmp_path, str(tmp_path / "whole"), rows, **shapes))
     assert [each.summary.images for each in nights] == [4, 3, 2]
     assert [each.summary.existing_images for each in nights] == [0, 4, 7]
     for ran in nights:
-        found = ran.summary
+        summary = ran.summary
         assert (
-            found.rows - found.rejected_rows
-            == found.images + found.duplicate_images + found.existing_images
+            summary.rows - summary.rejected_rows
+            == summary.images + summary.duplicate_images + summary.existing_images
         )
-        assert verify(ran.uri).ok == found.ok == found.images
+        assert verify(ran.uri).ok == summary.ok == summary.images
     union = pa.concat_tables([manifest(ran) for ran in nights])
     assert union.sort_by("image_id").equals(manifest(whole).sort_by("image_id"))
     assert [entry.run_id for entry in read_registry(str(tmp_path / "out"))] == [
@@ -170,12 +170,12 @@ def test_image_of_another_model_or_setting_is_another_image(
 def test_plan_that_is_there_is_adopted_whatever_runs_have_ended_since(tmp_path: Path) -> None:
     output = str(tmp_path / "out")
     job = night(tmp_path, output, PROMPTS[:6])
-    there = make_plan(job)
+    first_plan = make_plan(job)
     over(make_plan(night(tmp_path, output, PROMPTS[:4])))
     for _ in range(2):
         again = make_plan(job)
-        assert (again.adopted, again.plan) == (True, there.plan)
-        over(there)  # the second time, the run itself has ended
+        assert (again.adopted, again.plan) == (True, first_plan.plan)
+        over(first_plan)  # the second time, the run itself has ended
 
 
 def test_run_does_not_look_into_itself(tmp_path: Path) -> None:
@@ -191,11 +191,11 @@ def test_run_does_not_look_into_itself(tmp_path: Path) -> None:
 
 def test_planning_cut_short_chooses_the_same_images_again(store_uri: str, tmp_path: Path) -> None:
     job = night(tmp_path, store_uri, PROMPTS[:6])
-    there = make_plan(job)
-    open_store(there.uri).remove(PLAN_KEY)  # the last that planning writes
+    first_plan = make_plan(job)
+    open_store(first_plan.uri).remove(PLAN_KEY)  # the last that planning writes
     over(make_plan(night(tmp_path, store_uri, PROMPTS[:4])))
     again = make_plan(job)
-    assert (again.adopted, again.plan) == (False, there.plan)
+    assert (again.adopted, again.plan) == (False, first_plan.plan)
 
 
 def test_skip_existing_cannot_change_under_a_plan(tmp_path: Path) -> None:

@@ -40,14 +40,14 @@ def test_same_job_on_the_same_input_gives_the_same_bytes(tmp_path: Path, store_u
         "steps": [rng.choice([2, 3, 4]) for _ in range(3000)],
         "images": [rng.choice([1, 2]) for _ in range(3000)],
     }
-    made = []
+    outputs = []
     for output in (store_uri, str(tmp_path / "elsewhere")):
         planned = plan(tmp_path, columns, **SMALL, output=output)
         store = open_store(planned.uri)
         shards = [store.read(shard_key(number)) for number in range(len(planned.plan.shards))]
         content = store.read(PLAN_KEY).replace(output.encode(), b"OUTPUT")
-        made.append([content, store.read(REJECTED_KEY), store.read(DUPLICATES_KEY), *shards])
-    assert made[0] == made[1]
+        outputs.append([content, store.read(REJECTED_KEY), store.read(DUPLICATES_KEY), *shards])
+    assert outputs[0] == outputs[1]
 
 
 def test_number_of_processors_and_hash_seed_do_not_change_the_plan(tmp_path: Path) -> None:
@@ -66,27 +66,27 @@ if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:int(sys.argv[1])])
 plan(Path(sys.argv[2]), output=sys.argv[3])
 """
-    made = []
+    outputs = []
     for processors in ("1", "64"):
         output = tmp_path / processors
         environment = {**os.environ, "PYTHONHASHSEED": processors}
         command = [sys.executable, "-c", code, processors, str(tmp_path), str(output)]
         subprocess.run(command, check=True, env=environment, cwd=Path(__file__).parents[3])
         written = files(output)
-        made.append(
+        outputs.append(
             {
                 name: content.replace(str(output).encode(), b"OUTPUT")
                 for name, content in written.items()
             }
         )
-    assert made[0] == made[1]
+    assert outputs[0] == outputs[1]
 
 
 def test_shards_are_what_the_plan_says_by_hash_and_number(tmp_path: Path) -> None:
     planned = plan(tmp_path, COLUMNS, **SMALL)
     store = open_store(planned.uri)
-    found = [store.read(shard_key(number)) for number in range(len(planned.plan.shards))]
-    assert [hashlib.sha256(content).hexdigest() for content in found] == [
+    contents = [store.read(shard_key(number)) for number in range(len(planned.plan.shards))]
+    assert [hashlib.sha256(content).hexdigest() for content in contents] == [
         shard.sha256 for shard in planned.plan.shards
     ]
     assert [shard.images for shard in planned.plan.shards] == [64, 64, 64, 48]
@@ -160,12 +160,12 @@ def test_run_with_other_settings_is_refused_and_left_as_it_is(
 
 def test_planning_that_was_cut_off_is_finished_by_the_next(tmp_path: Path) -> None:
     planned = plan(tmp_path, COLUMNS, **SMALL)
-    wanted = files(Path(planned.uri))
+    expected = files(Path(planned.uri))
     for name in (PLAN_KEY, shard_key(2), DUPLICATES_KEY):
         (Path(planned.uri) / name).unlink()
     again = plan(tmp_path, COLUMNS, **SMALL)
     assert not again.adopted
-    assert files(Path(planned.uri)) == wanted
+    assert files(Path(planned.uri)) == expected
 
 
 def test_shard_of_another_plan_in_the_way_is_refused(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_input_is_fingerprinted_by_content_in_order_and_not_by_name(tmp_path: Pa
     jobs = [
         job(tmp_path, prompts=[f"{tmp_path}/{name}.parquet" for name in order]) for order in orders
     ]
-    prints = [make_plan(asked).plan.input.sha256 for asked in jobs]
+    prints = [make_plan(configured).plan.input.sha256 for configured in jobs]
     assert prints[0] == prints[1] != prints[2]
 
 
