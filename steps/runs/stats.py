@@ -108,13 +108,13 @@ def time_share(seconds: float, whole: float) -> float | None:
 
 def mean_busy_share(stats: Sequence[ShardStats]) -> float | None:
     """The mean of known shares, weighted by the time after loading; None where none is known."""
-    known = [
+    weighted = [
         (shard.busy_share, shard.working_seconds) for shard in stats if shard.busy_share is not None
     ]
-    whole = sum(seconds for _, seconds in known)
+    whole = sum(seconds for _, seconds in weighted)
     if not whole:
         return None
-    return sum(share * seconds for share, seconds in known) / whole
+    return sum(share * seconds for share, seconds in weighted) / whole
 
 
 def max_peak_memory(stats: Sequence[ShardStats]) -> int | None:
