@@ -25,9 +25,10 @@ def _reject_nul(text: str) -> str:
 
 Integer = Annotated[int, BeforeValidator(_reject_bool)]
 Number = Annotated[float, BeforeValidator(_reject_bool)]
-Share = Annotated[Number, Field(ge=0, le=1)]
-PositiveInteger = Annotated[Integer, Field(ge=1)]
-StepCount = Annotated[Integer, Field(ge=STEPS.lowest, le=STEPS.highest)]
+# Bounds come before the validator: after it, they would be missing from the JSON Schema.
+Share = Annotated[float, Field(ge=0, le=1), BeforeValidator(_reject_bool)]
+PositiveInteger = Annotated[int, Field(ge=1), BeforeValidator(_reject_bool)]
+StepCount = Annotated[int, Field(ge=STEPS.lowest, le=STEPS.highest), BeforeValidator(_reject_bool)]
 NonEmptyText = Annotated[str, Field(min_length=1), AfterValidator(_reject_nul)]
 
 # Kubernetes' rule for the names of most objects.
