@@ -33,7 +33,9 @@ INVISIBLE_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 def write_card(store: Store, plan: Plan, summary: Summary) -> None:
     """Write the card into the run."""
-    schema = read_table(store, shard_key(0)).schema if plan.shards else IMAGE_ROW_SCHEMA
+    schema = IMAGE_ROW_SCHEMA
+    if plan.shards:
+        schema = read_table(store, shard_key(0)).schema
     card = render_card(plan, schema, summary)
     store.replace(CARD_KEY, card.encode(errors="replace"))
 
@@ -91,7 +93,8 @@ def _front_matter(job: Job, schema: pa.Schema, summary: Summary) -> dict[str, ob
 
 
 def _size_category(images: int) -> str:
-    index = max(len(str(images)) - 3, 0)
+    digits = len(str(images))
+    index = max(digits - 3, 0)
     largest = len(SIZE_CATEGORIES) - 1
     return SIZE_CATEGORIES[min(index, largest)]
 

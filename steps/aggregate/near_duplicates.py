@@ -223,7 +223,8 @@ class NearDuplicateMarker:
     def _read_image_ids(self, store: Store, hash_indices: RowIndices) -> npt.NDArray[np.bytes_]:
         def read(shard: int, rows: RowIndices, selected: slice) -> tuple[slice, list[str]]:
             column = read_column(store, manifest_key(shard), "image_id")
-            shard_ids = column.take(pa.array(rows))
+            row_numbers = pa.array(rows)
+            shard_ids = column.take(row_numbers)
             return selected, shard_ids.to_pylist()
 
         ids = np.empty(len(hash_indices), "S32")  # hexadecimal digits

@@ -200,7 +200,8 @@ def overlay(manifest: pa.Table, later: pa.Table) -> pa.Table:
     """The manifest with the rows of a later round in place of those that are not ok."""
     later_ids = later["image_id"].combine_chunks()
     position = pc.index_in(manifest["image_id"], later_ids)
-    in_later = position.is_valid().to_numpy()
+    is_match = position.is_valid()
+    in_later = is_match.to_numpy()
     later_rows = pc.fill_null(position, 0).to_numpy()
 
     statuses = manifest["status"].to_numpy()
@@ -213,5 +214,6 @@ def overlay(manifest: pa.Table, later: pa.Table) -> pa.Table:
     count = manifest.num_rows
     rows = np.where(replaced, count + later_rows, np.arange(count))
     both = pa.concat_tables([manifest, later])
-    overlaid = both.take(pa.array(rows))
+    row_numbers = pa.array(rows)
+    overlaid = both.take(row_numbers)
     return overlaid.combine_chunks()
