@@ -45,7 +45,7 @@ def beside(kind: Controlled, **more: object) -> Untyped:
 
 @cache
 def model(kind: Model) -> Path:
-    """A saved model that takes ControlNets. As the real FLUX.1, `flux-of-8` has a VAE of factor 8."""
+    """A saved model that takes ControlNets. The VAE of `flux-of-8` has factor 8, as in FLUX.1."""
     if kind == "sd3":
         return models.saved(kind, _deeper_sd3)
     if kind == "flux-of-8":
@@ -66,7 +66,7 @@ def _flux_of_8() -> Untyped:
 
 
 def saved_controlnet(network: Untyped) -> Path:
-    """The folder of a network. Its last layers are zeros in a new one, so they are given weights too."""
+    """Save a network with random weights in every layer: in a new one, the last are zero."""
     torch.manual_seed(5)
     for each in network.parameters():
         torch.nn.init.normal_(each, std=0.2)
@@ -100,9 +100,14 @@ def ip_adapter(kind: Kind) -> Path:
 def save_image_encoder(folder: Path, sees: int) -> None:
     """Give an adapter's folder the image encoder, which makes so many channels of a picture."""
     config = transformers.CLIPVisionConfig(
-        hidden_size=WIDE, intermediate_size=WIDE, projection_dim=sees, num_hidden_layers=2, num_attention_heads=4,
-        image_size=SIGHT, patch_size=4,
-    )  # fmt: skip
+        hidden_size=WIDE,
+        intermediate_size=WIDE,
+        projection_dim=sees,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        image_size=SIGHT,
+        patch_size=4,
+    )
     transformers.CLIPVisionModelWithProjection(config).save_pretrained(folder / "image_encoder")
 
 
@@ -150,9 +155,13 @@ def sd3_ip_adapter() -> Path:
         }
     safetensors.torch.save_file(tensors, folder / "adapter.safetensors")
     config = transformers.SiglipVisionConfig(
-        hidden_size=WIDE, intermediate_size=WIDE, num_hidden_layers=2, num_attention_heads=4, image_size=SIGHT,
+        hidden_size=WIDE,
+        intermediate_size=WIDE,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        image_size=SIGHT,
         patch_size=4,
-    )  # fmt: skip
+    )
     transformers.SiglipVisionModel(config).save_pretrained(folder / "image_encoder")
     cut = transformers.SiglipImageProcessor(size={"height": SIGHT, "width": SIGHT})
     cut.save_pretrained(folder / "image_encoder")
@@ -160,7 +169,7 @@ def sd3_ip_adapter() -> Path:
 
 
 def drawn_by_diffusers(loaded: Untyped, prompt: str, row: ImageRow, guidance: float) -> bytes:
-    """What diffusers' own call makes of a prompt and the first picture, with the adapter that was loaded, at 0.8."""
+    """The pixels that diffusers itself draws with the loaded IP-Adapter at scale 0.8."""
     loaded.set_ip_adapter_scale(0.8)
     (image,) = loaded(
         prompt,

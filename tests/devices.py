@@ -16,7 +16,7 @@ NOISES = 8
 
 
 class StandIn(Denoiser):
-    """Takes this many seconds for a batch, one after the other, and gives noise when it is asked for pictures."""
+    """Takes a fixed time for a batch, one batch after another, and returns noise as pictures."""
 
     def __init__(self, seconds: float, side: int) -> None:
         super().__init__(models.pipe("sd"))
@@ -25,8 +25,12 @@ class StandIn(Denoiser):
         self._noise = np.random.default_rng(7).integers(0, 256, (NOISES, side, side, 3), np.uint8)
 
     def draw(
-        self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
-    ) -> Sequence[DrawnImage]:  # noqa: ARG002
+        self,
+        rows: Sequence[ImageRow],
+        size: int,  # noqa: ARG002
+        check: Callable[[], None],  # noqa: ARG002
+    ) -> Sequence[DrawnImage]:
+        """Queue a batch, and wait for the one before it."""
         before = Until(self._over)
         self._over = max(time.perf_counter(), self._over) + self._seconds
         self.batches += 1

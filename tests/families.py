@@ -1,4 +1,4 @@
-"""Tiny pipelines with random weights of the families that `tests.models` lacks: real in every way but size."""
+"""Tiny pipelines with random weights of the families that `tests.models` lacks."""
 
 from collections.abc import Callable
 from functools import cache
@@ -23,13 +23,17 @@ from tests.models import (
     tiny_vae,
 )
 
-WORDS = "a red circle on the blue square above two green triangles and yellow star of small large text in it"
+WORDS = (
+    "a red circle on the blue square above two green triangles "
+    "and yellow star of small large text in it"
+)
 VOCABULARY = 400
 # As chat models have them: the roles, and what a person wrote, as text or as pieces of text.
 CHAT = (
     "{% for message in messages %}<{{ message['role'] }}>"
     "{% if message['content'] is string %}{{ message['content'] }}"
-    "{% else %}{% for piece in message['content'] %}{{ piece['text'] }}{% endfor %}{% endif %}{% endfor %}"
+    "{% else %}{% for piece in message['content'] %}{{ piece['text'] }}{% endfor %}"
+    "{% endif %}{% endfor %}"
 )
 
 
@@ -179,8 +183,15 @@ def _flux2() -> Untyped:
         "model_type": "mistral",
         "num_hidden_layers": 31,
     }
-    sight = {"model_type": "pixtral", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-             "intermediate_size": 16, "image_size": 30, "patch_size": 6}  # fmt: skip
+    sight = {
+        "model_type": "pixtral",
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "image_size": 30,
+        "patch_size": 6,
+    }
     config = transformers.Mistral3Config(text_config=text, vision_config=sight, image_token_index=3)
     encoder = transformers.Mistral3ForConditionalGeneration(config)
     return diffusers.Flux2Pipeline(text_encoder=encoder, **_flux2_parts(guided=True))

@@ -27,7 +27,7 @@ class Hub:
 
 @contextmanager
 def hub(folder: Path) -> Iterator[Hub]:
-    """A hub that has the model in `folder` as MODEL at REVISION, and two models that it refuses to give."""
+    """A hub with the model in `folder` as MODEL at REVISION, and two models that it refuses."""
     asked: list[str] = []
     handler = type("Handler", (_Handler,), {"folder": folder, "asked": asked})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:

@@ -30,7 +30,7 @@ PART_SECONDS = 0.3  # what a part takes, about
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """All that a finished run promises to be: the bytes of its parts, each image's row, and what `verify` read."""
+    """What a finished run promises: the bytes of its parts, its manifest, and a clean `verify`."""
 
     parts: dict[str, bytes]
     manifest: pa.Table
@@ -39,7 +39,7 @@ class Dataset:
 
 @dataclass(slots=True)
 class Kills:
-    """How many processes were killed at work, and how many of them when some parts were there, but not all."""
+    """How many processes were killed at work, and how many of them when some parts existed."""
 
     all: int = 0
     between: int = 0
@@ -71,7 +71,7 @@ def undisturbed(there: PlanResult) -> Dataset:
 
 
 def finished(there: PlanResult) -> Dataset:
-    """Aggregate and verify the run, and read all of it. Raises where anything is missing or wrong."""
+    """Aggregate, verify and read the run. Raises if anything is missing or wrong."""
     aggregate(there.uri)
     store = open_store(there.uri)
     parts = {
@@ -95,15 +95,15 @@ def _objects(plan: Plan, part: Part) -> list[str]:
 
 
 def killed(there: PlanResult, least: int, seed: int) -> Kills:
-    """Make the run with two processes at a time, killed at random moments; not any more after `least` kills between.
+    """Make the run with two processes at a time, each killed at a random moment.
 
-    Where the run is all but made before that, there are fewer.
+    The killing ends after `least` kills between parts, or when only one part is missing.
     """
     store, kills, dice = open_store(there.uri), Kills(), chance(seed)
     wanted = read_shard(store, there.plan, 0)
     left = list(wanted)
     while kills.between < least and len(left) > 1:
-        # An attempt of five dies while it loads the model, the others soon after a part that they made.
+        # One attempt in five dies while it loads the model, the others soon after writing a part.
         awaited = left[0] if dice.random() < 0.8 else None
         died = _attempt(there, awaited, dice)
         left = missing_parts(store, wanted)

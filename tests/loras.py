@@ -17,7 +17,7 @@ STRENGTH = 0.3  # of the random weights: enough to be seen, and not so much that
 
 @cache
 def folder(kind: Kind, seed: int = 0, *, text: bool = False, dropout: float = 0.0) -> Path:
-    """A folder with one LoRA for a pipeline of this kind; with `text`, also for its first text encoder."""
+    """A folder with a LoRA for a pipeline, with `text` for its first text encoder too."""
     target = models.scratch(f"lora-{kind}")
     pipe, random = models.pipe(kind), torch.Generator().manual_seed(seed)
     name = "unet" if hasattr(pipe, "unet") else "transformer"

@@ -19,7 +19,7 @@ Kind = Literal["sd", "sdxl", "sd3", "flux", "shapes"]
 SHAPES = BUNDLED_FOLDER / "shapes"
 SIDE = 16  # pixels: the size that the tiny models draw when nothing is said
 WIDE = 32  # channels of text
-# Some of diffusers' schedulers hand tensors to numpy in ways that numpy 2 warns of; not ours to mend.
+# Some schedulers of diffusers pass tensors to numpy in ways of which numpy 2 warns.
 DIFFUSERS_WARNS = "ignore:__array_:DeprecationWarning"
 # A FluxControlNetModel takes its embedding from where diffusers no longer wants it taken from.
 FLUX_WARNS = "ignore:`FluxPosEmbed` is deprecated:FutureWarning"

@@ -1,4 +1,4 @@
-"""Networks that do not do what they should: endpoints that never answer, and a proxy that loses answers."""
+"""Unreliable networks: endpoints that never answer, and a proxy that loses answers."""
 
 import socket
 import threading
@@ -10,7 +10,7 @@ PIECE = 65536
 
 
 def dead_port(kind: str, held: ExitStack) -> int:
-    """A port where nobody listens, where connections are never taken, or where no request is answered."""
+    """A port that refuses connections, never accepts them, or never answers a request."""
     server = held.enter_context(socket.socket())
     server.bind(("127.0.0.1", 0))
     if kind == "refuses":
@@ -37,7 +37,7 @@ class Flaky:
 
 @contextmanager
 def flaky(endpoint: str, loses: Callable[[bytes], bool]) -> Iterator[Flaky]:
-    """A proxy for an HTTP endpoint, while the block runs. It loses the pieces of answers for which `loses` says so."""
+    """A proxy for an HTTP endpoint that loses the pieces of answers for which `loses` is true."""
     host, _, port = endpoint.removeprefix("http://").partition(":")
     with socket.create_server(("127.0.0.1", 0)) as server:
         proxy = Flaky(f"http://127.0.0.1:{server.getsockname()[1]}", loses)

@@ -1,4 +1,4 @@
-"""What an image file says of itself, read as other programs read it: by exiv2, by Pillow, and as web UIs do."""
+"""The metadata of an image file, as exiv2, Pillow and web UIs read it."""
 
 import io
 import json
@@ -23,7 +23,7 @@ class Read:
 
 
 def read(content: bytes) -> Read:
-    """The notes of a file of any kind. In PNG, the text is a chunk of its own, which exiv2 does not know."""
+    """The metadata of a file of any format. In PNG, the text is a chunk unknown to exiv2."""
     exiv2.LogMsg.setLevel(exiv2.LogMsg.Level.error)
     image = exiv2.ImageFactory.open(content)
     image.readMetadata()
@@ -52,7 +52,7 @@ class WebUi:
 
 
 def parse(text: str) -> WebUi:
-    """The last line is of settings where it has three; the negative prompt begins where a line says so."""
+    """Parse prompt, negative prompt, and settings: the last line if it has three or more pairs."""
     found = WebUi()
     *lines, last = text.strip().split("\n")
     pairs = PAIR.findall(last)

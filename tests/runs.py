@@ -115,7 +115,7 @@ def not_ok(place: int, status: str = "failed", error: str = "ValueError: a fault
 
 
 def fill(there: PlanResult, outcomes: Mapping[int, EncodedImage] | None = None) -> list[Part]:
-    """Write every part of a planned run with pictures of noise; `outcomes` are of images by their place in the run."""
+    """Write every part of a planned run: noise, or `outcomes` by the index in the run."""
     store, layout, made, start = open_store(there.uri), format_of(there.plan.job), list[Part](), 0
     for number in range(len(there.plan.shards)):
         for part in read_shard(store, there.plan, number):

@@ -4,5 +4,5 @@ import threading
 
 
 def threads() -> set[threading.Thread]:
-    """Those that run now. Of those before a test some may end in it; none may be new but tqdm's, which stays."""
+    """The threads that run now, without the monitor of tqdm, which lasts until the process ends."""
     return {each for each in threading.enumerate() if each.name != "tqdm_monitor"}

@@ -1,4 +1,4 @@
-"""How fast and in how much memory a run's metadata are aggregated, beside pyarrow copying the same columns.
+"""Time and memory of aggregating a run's metadata, beside pyarrow copying the same columns.
 
 Example: python tests/bench/aggregate.py --images 1_000_000 10_000_000
 """
@@ -41,7 +41,10 @@ HEADER = ("images", "shards", "", "seconds", "CPU seconds", "images/s", "share o
 
 
 def write_run(folder: Path, images: int) -> None:
-    """Plan so many images (a few less: some rows are bad), and write parts as pods would, with tiny pictures."""
+    """Plan `images` rows and write their parts as pods would, with tiny pictures.
+
+    A few rows are invalid, so the run has slightly fewer images.
+    """
     prompts = folder / "prompts.parquet"
     write_prompts(prompts, images, several_shapes=False)
     job = Job(
@@ -94,7 +97,7 @@ def _made(place: int, name: str, picture: bytes) -> EncodedImage:
 
 
 def copy_metadata(run: Path) -> None:
-    """What pyarrow needs to read the same columns of every part, and to write them as one table a shard."""
+    """Read the same columns of every part with pyarrow and write them as one table per shard."""
     frozen = load_plan(open_store(str(run)))
     for number in range(len(frozen.shards)):
         keys = [part_key(number, part) for part in range(frozen.part_count(number))]

@@ -1,7 +1,8 @@
-"""What benchmarks set beside each other: the same images made by this program, by bare loops and by Ray Data.
+"""The contenders of the benchmarks: Imagekiln, bare loops and Ray Data make the same images.
 
-Each runs in a process of its own and tells of seconds: `whole` from before the model is loaded to the end, and
-`drawing` without what comes once: loading, compiling, planning, aggregating. Imports are left out of both.
+Each runs in its own process and reports seconds: `whole` from before the model is loaded to the
+end, and `drawing` without one-time costs (loading, compiling, planning, aggregating). Neither
+includes imports.
 """
 
 import os
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """Seconds, as the module says, for so many images; and the device's peak memory in bytes, where it tells."""
+    """Seconds for a number of images, and the device's peak memory in bytes if it reports one."""
 
     images: int
     whole: float
@@ -42,7 +43,10 @@ class Took:
 
 
 def run_bare(work: Work, _folder: Path) -> Took:
-    """The denoise-and-decode loop alone: texts were encoded before the clock starts, images stay on the device."""
+    """Time the denoise-and-decode loop alone.
+
+    Prompts are encoded before the clock starts, and images stay on the device.
+    """
     started = time.perf_counter()
     pipe = load(work)
     if work.compile:

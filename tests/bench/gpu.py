@@ -1,11 +1,12 @@
-"""What a GPU is worth to a whole job: rates beside bare loops, fp8, cold starts, memory over many images, tuning.
+"""Whole jobs on a GPU: rates beside bare loops, fp8, cold starts, memory growth and tuning.
 
     python tests/bench/gpu.py --model sdxl --models /tmp/models
     python tests/bench/gpu.py --model flux --models /tmp/models --only rates --only fp8
-    python tests/bench/gpu.py --model tiny-sdxl --device cpu --dtype float32      # to see that it works: minutes
+    python tests/bench/gpu.py --model tiny-sdxl --device cpu --dtype float32  # a trial: minutes
 
-The models have real shapes and random weights, so nothing is downloaded: see random_models.py. It prints raw figures;
-every ratio is of contenders in the same run. The device must be idle otherwise.
+The models have real shapes and random weights, so nothing is downloaded: see random_models.py. The
+output is raw figures; every ratio compares contenders of the same run. Nothing else may use the
+device meanwhile.
 """
 
 import json
@@ -51,7 +52,7 @@ class Asked:
 
 
 def rates(asked: Asked) -> str:
-    """The whole job beside a bare loop and the naive one, compiled and not, and shares of the device's limit."""
+    """The whole job beside bare and naive loops, and their shares of the device's limit."""
     found = list(rounds(CONTENDERS, asked.rounds, asked.work, asked.naive_images))
     return told(found, apart(find, replace(asked.work, compile=False)))
 
@@ -70,7 +71,7 @@ def fp8(asked: Asked) -> str:
 
 
 def cold(asked: Asked) -> str:
-    """The start of a pod that finds no compiled code, of one that finds what the first left, and of one without."""
+    """Pod starts: with an empty compile cache, with a filled one, and without compiling."""
     work, lines = replace(asked.work, images=asked.work.batch), []
     with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as folder:
         for place, what in enumerate(("nothing kept", "kept by the first", "not compiled")):
@@ -102,8 +103,11 @@ def memory(asked: Asked) -> str:
         for name in ("host", "device")
     ]
     lines = [(f"{each.images:,}", str(each.host), str(each.device)) for each in samples]
-    after = f"After {early.images:,} images, the process grew by {grown[0]} MiB at most, the device's by {grown[1]} MiB."
-    return f"{table(('images', 'process, MiB', 'device, MiB'), lines)}\n{after}"
+    growth = (
+        f"After {early.images:,} images, memory grew by at most {grown[0]} MiB in the process "
+        f"and {grown[1]} MiB on the device."
+    )
+    return f"{table(('images', 'process, MiB', 'device, MiB'), lines)}\n{growth}"
 
 
 def tune(asked: Asked) -> str:
@@ -123,7 +127,8 @@ def tune(asked: Asked) -> str:
         for batch, rate in found.items()
     ]
     share = found[picked] / max(found.values()) if picked in found else float("nan")
-    return f"{table(('batch', 'images/s', ''), lines)}\nThe batch of {picked} has {100 * share:.1f} % of the best rate."
+    conclusion = f"The batch of {picked} has {100 * share:.1f} % of the best rate."
+    return f"{table(('batch', 'images/s', ''), lines)}\n{conclusion}"
 
 
 def _picked(work: Work) -> int:
@@ -155,8 +160,13 @@ SECTIONS: dict[str, Callable[[Asked], str]] = {
 
 
 @click.command()
-@click.option("--model", type=click.Choice(random_models.NAMES), default="sdxl", show_default=True,
-              help="The shapes of the model; tiny ones are for a try.")  # fmt: skip
+@click.option(
+    "--model",
+    type=click.Choice(random_models.NAMES),
+    default="sdxl",
+    show_default=True,
+    help="The shapes of the model; the tiny ones are for a trial.",
+)
 @click.option("--models", type=click.Path(path_type=Path), help="The folder that keeps the models.")
 @click.option(
     "--only",
@@ -188,8 +198,13 @@ SECTIONS: dict[str, Callable[[Asked], str]] = {
     show_default=True,
     help="Where to draw.",
 )
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="bfloat16", show_default=True,
-              help="The dtype of the model.")  # fmt: skip
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    default="bfloat16",
+    show_default=True,
+    help="The dtype of the model.",
+)
 @click.option("--plain", is_flag=True, help="Compile nothing.")
 @click.option(
     "--rounds", "count", default=1, show_default=True, help="How often each contender runs."
@@ -210,8 +225,16 @@ def main(
 ) -> None:
     """Print each section's raw figures. One that fails says so, and the next is measured."""
     with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as folder:
-        work = work_of(model, models or Path(folder), images=images, batch=batch, steps=steps, device=device,
-                       dtype=dtype, compile=not plain)  # fmt: skip
+        work = work_of(
+            model,
+            models or Path(folder),
+            images=images,
+            batch=batch,
+            steps=steps,
+            device=device,
+            dtype=dtype,
+            compile=not plain,
+        )
         click.echo(machine(work))
         asked = Asked(work, count, naive_images, memory_images)
         done = [_done(name, asked) for name in only or SECTIONS]

@@ -1,9 +1,9 @@
-"""How fast and in how much memory a plan finds the images that earlier runs hold, beside DuckDB's anti-join.
+"""Time and memory of finding the images that earlier runs made, beside DuckDB's anti-join.
 
 Example: python tests/bench/index.py --held 10_000_000 100_000_000 --new 1_000_000
 
-Half of the new images are held. DuckDB reads the same index files: once with all the memory it likes, once with what
-planning gives it.
+Half of the new images exist in earlier runs. DuckDB reads the same index files: once without a
+memory limit, once with the limit that planning sets.
 """
 
 import argparse
@@ -94,7 +94,8 @@ def anti_join(folder: Path, memory: str | None) -> None:
             connection.execute(f"SET memory_limit = '{memory}'")
         connection.execute(UNIQUE.format(folder / "new.parquet"))
         connection.execute(f"""CREATE VIEW planned_images AS SELECT * FROM unique_images ANTI JOIN
-            read_parquet('{folder}/run-*/image-ids/*.parquet') held ON unhex(unique_images.image_id) = held.image_id""")
+            read_parquet('{folder}/run-*/image-ids/*.parquet') existing
+            ON unhex(unique_images.image_id) = existing.image_id""")
         _tell(folder, "duckdb", connection.sql(LEFT).to_arrow_table())
 
 
@@ -129,7 +130,8 @@ def bench(held: int, new: int) -> list[tuple[str, ...]]:
             raise SystemExit("the two differ in what is left to make")
         pieces = len(list(folder.glob("run-*/image-ids/*")))
         print(
-            f"{held:,} ids indexed in {written.seconds:.1f} s, {written.peak_mib} MiB, {pieces} objects"
+            f"{held:,} ids indexed in {written.seconds:.1f} s, "
+            f"{written.peak_mib} MiB, {pieces} objects"
         )
         return lines
 

@@ -39,7 +39,10 @@ def write_prompts(path: Path, rows: int, several_shapes: bool) -> None:
 
 
 def prompt_rows(rows: int, several_shapes: bool) -> Iterator[pa.Table]:
-    """Prompts of Zipf-distributed words, with ids, some with seeds and sizes; a few are bad, a few come twice."""
+    """Prompts of Zipf-distributed words with ids, some of them with seeds and sizes.
+
+    A few are invalid, and a few are duplicates.
+    """
     rng = np.random.default_rng(7)
     words = _vocabulary(rng)
     first: pa.Table | None = None

@@ -1,7 +1,7 @@
-"""How much arithmetic an image is, and how much of it a second the device can do: what no program is faster than.
+"""The upper bound of any program's rate: operations per image, and operations per second.
 
-Both are found here, on the device itself: the floating-point operations by counting those of one batch, the limit by
-multiplying large matrices of the model's dtype.
+Both are measured on the device: the floating-point operations by counting those of one batch, the
+limit by multiplying large matrices of the model's dtype.
 """
 
 import time

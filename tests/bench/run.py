@@ -1,12 +1,13 @@
-"""Images per second of a whole job, beside bare loops over the same pipeline and a Ray Data job.
+r"""Images per second of a whole job, beside bare loops over the same pipeline and a Ray Data job.
 
     python tests/bench/run.py --images 320 --rounds 3
     python tests/bench/run.py --images 320 --rounds 3 --ray     # needs `pip install ray[data]`
-    python tests/bench/run.py --model sdxl --device cuda --dtype bfloat16 --compile --images 512 --naive-images 32
+    python tests/bench/run.py --model sdxl --device cuda --dtype bfloat16 --compile \
+        --images 512 --naive-images 32
 
 Each contender runs in a process of its own, in turn, several rounds:
 
-bare       denoises and decodes the same batches and does nothing else: texts are encoded before the clock starts
+bare       only denoises and decodes the same batches: prompts are encoded before the clock starts
 naive      calls the pipeline with one prompt after another, and saves each image as a PNG
 ray        a `map_batches` job that writes Parquet
 imagekiln  the whole job, everything written
@@ -86,15 +87,26 @@ def machine(work: Work) -> str:
     libraries = ", ".join(
         f"{name} {version(name)}" for name in ("torch", "diffusers", "transformers")
     )
-    where = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {work.device}"
-    what = f"{work.images} images of {work.side} x {work.side}, {work.steps} steps, batches of {work.batch}"
-    ways = [work.dtype, *(["compiled"] if work.compile else []), *(["fp8"] if work.fp8 else [])]
-    return f"{where}, Python {platform.python_version()}, {libraries}\n{what}, {', '.join(ways)}"
+    where = (
+        f"{platform.machine()}, {os.cpu_count()} cores, "
+        f"load {os.getloadavg()[0]:.1f}, {work.device}"
+    )
+    what = (
+        f"{work.images} images of {work.side} x {work.side}, "
+        f"{work.steps} steps, batches of {work.batch}"
+    )
+    modes = [work.dtype, *(["compiled"] if work.compile else []), *(["fp8"] if work.fp8 else [])]
+    return f"{where}, Python {platform.python_version()}, {libraries}\n{what}, {', '.join(modes)}"
 
 
 @click.command()
-@click.option("--model", type=click.Choice(random_models.NAMES), default="shapes", show_default=True,
-              help="The bundled model, or one of random weights in real or tiny shapes.")  # fmt: skip
+@click.option(
+    "--model",
+    type=click.Choice(random_models.NAMES),
+    default="shapes",
+    show_default=True,
+    help="The bundled model, or one of random weights in real or tiny shapes.",
+)
 @click.option(
     "--models",
     type=click.Path(path_type=Path),
@@ -118,8 +130,13 @@ def machine(work: Work) -> str:
     show_default=True,
     help="Where to draw.",
 )
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True,
-              help="The dtype of the model.")  # fmt: skip
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    default="float32",
+    show_default=True,
+    help="The dtype of the model.",
+)
 @click.option(
     "--compile", "compiled", is_flag=True, help="Compile, in the bare loop and in the job."
 )
@@ -143,10 +160,20 @@ def main(
     count: int,
     ray: bool,
 ) -> None:
-    """Print each contender's median rates, ours as a multiple of them, and their shares of the device's limit."""
+    """Print median rates, Imagekiln's multiple of them, and shares of the device's limit."""
     with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as folder:
-        work = work_of(model, models or Path(folder), images=images, batch=batch, side=side, steps=steps,
-                       device=device, dtype=dtype, compile=compiled, fp8=fp8)  # fmt: skip
+        work = work_of(
+            model,
+            models or Path(folder),
+            images=images,
+            batch=batch,
+            side=side,
+            steps=steps,
+            device=device,
+            dtype=dtype,
+            compile=compiled,
+            fp8=fp8,
+        )
         click.echo(machine(work))
         found = list(rounds((*CONTENDERS, "ray") if ray else CONTENDERS, count, work, naive_images))
         click.echo(told(found, apart(find, work)))

@@ -1,4 +1,4 @@
-"""The whole way of compiling, kernels and all; and every family through the half of it that differs by family."""
+"""Compiling with real kernels, and tracing every family, the part that differs by family."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from imagekiln.steps.generate.diffusion import compile
+from imagekiln.steps.generate.diffusion import compile as compilation
 from imagekiln.steps.generate.diffusion.compile_cache import CompileCache
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.job.speed import SpeedSettings
@@ -58,7 +58,7 @@ def test_the_bundled_model_compiled_draws_the_same_to_the_eye_and_leaves_its_cod
 def test_every_family_is_traced_once_a_shape_and_draws_the_same_to_the_eye(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compile, "COMPILE_OPTIONS", {"backend": "eager"})
+    monkeypatch.setattr(compilation, "COMPILE_OPTIONS", {"backend": "eager"})
     torch.compiler.reset()
     counters.clear()
     side = families.SIDES.get(kind, models.SIDE)

@@ -1,4 +1,4 @@
-"""Processes killed by SIGKILL at random moments, many times over: nothing is lost and nothing is spoilt."""
+"""Processes killed by SIGKILL at random moments, many times: nothing is lost or corrupted."""
 
 import time
 from pathlib import Path
