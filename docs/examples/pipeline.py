@@ -10,14 +10,17 @@ import sys
 
 from hera.workflows import DAG, Container, Parameter, Task, Workflow
 
+from imagekiln.cluster import batch_task
 from imagekiln.steps.job.job import ClusterSettings, Job, ModelSettings
-from imagekiln.workflows.templates.batch import batch_task
 
 JOB = Job(
     name="postcards",
     prompts="s3://prompts/postcards/{date}/*.parquet",
     output="s3://datasets/postcards",
-    model=ModelSettings(id="stabilityai/stable-diffusion-xl-base-1.0"),
+    model=ModelSettings(
+        id="stabilityai/stable-diffusion-xl-base-1.0",
+        revision="462165984030d82259a11f4367a4eed129e94a7b",
+    ),
     cluster=ClusterSettings(namespace="imagekiln", profile="gpu", parallelism=8),
 )
 DATE = "{{workflow.parameters.date}}"

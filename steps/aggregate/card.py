@@ -34,7 +34,8 @@ INVISIBLE_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 def write_card(store: Store, plan: Plan, summary: Summary) -> None:
     """Write the card into the run."""
     schema = read_table(store, shard_key(0)).schema if plan.shards else IMAGE_ROW_SCHEMA
-    store.replace(CARD_KEY, render_card(plan, schema, summary).encode(errors="replace"))
+    card = render_card(plan, schema, summary)
+    store.replace(CARD_KEY, card.encode(errors="replace"))
 
 
 def render_card(plan: Plan, schema: pa.Schema, summary: Summary) -> str:
@@ -91,7 +92,8 @@ def _front_matter(job: Job, schema: pa.Schema, summary: Summary) -> dict[str, ob
 
 def _size_category(images: int) -> str:
     index = max(len(str(images)) - 3, 0)
-    return SIZE_CATEGORIES[min(index, len(SIZE_CATEGORIES) - 1)]
+    largest = len(SIZE_CATEGORIES) - 1
+    return SIZE_CATEGORIES[min(index, largest)]
 
 
 def _data_file_patterns(job: Job, rounds: int) -> list[str]:

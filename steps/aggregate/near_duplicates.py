@@ -215,7 +215,8 @@ class NearDuplicateMarker:
 
         def mark(shard: int, rows: RowIndices, selected: slice) -> pa.Table:
             original_ids = ids[original_of[selected]]
-            return _write_marks(store, shard, rows, original_ids.astype(str))
+            texts = original_ids.astype(str)
+            return _write_marks(store, shard, rows, texts)
 
         yield from self._map_shards(duplicates, mark)
 

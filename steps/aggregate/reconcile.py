@@ -13,7 +13,13 @@ from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.runs.formats import PartFormat, format_of, has_metadata_tables, metadata_tables
 from imagekiln.steps.runs.image import MISSING_STATUS
 from imagekiln.steps.runs.keys import SUCCESS_KEY, round_folder
-from imagekiln.steps.runs.parts import Part, PartOutcomes, read_outcomes, require_same_images
+from imagekiln.steps.runs.parts import (
+    Part,
+    PartOutcomes,
+    join_outcome,
+    read_outcomes,
+    require_same_images,
+)
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import Round, iter_rounds
 from imagekiln.steps.runs.shard import read_shard
@@ -44,18 +50,16 @@ def reconcile_shard(store: Store, plan: Plan, number: int) -> ReconciledShard:
     parts = read_shard(store, plan, number)
     outcomes = [_read_outcomes(store, part) for part in parts]
     layout = format_of(plan.job)
-    results = pa.concat_tables(
-        _part_results(layout, part, outcome) for part, outcome in zip(parts, outcomes, strict=True)
-    )
+    results: list[pa.Table] = []
+    missing_parts: list[str] = []
+    for part, outcome in zip(parts, outcomes, strict=True):
+        results.append(_part_results(layout, part, outcome))
+        if outcome is None:
+            missing_parts.append(part.key)
+
     rows = pa.concat_tables([part.rows for part in parts])
-    manifest = pa.Table.from_arrays(
-        [*rows.columns, *results.columns],
-        schema=pa.schema([*rows.schema, *results.schema]),
-    )
-    missing_parts = tuple(
-        part.key for part, outcome in zip(parts, outcomes, strict=True) if outcome is None
-    )
-    return ReconciledShard(manifest.combine_chunks(), missing_parts)
+    manifest = join_outcome(rows, pa.concat_tables(results))
+    return ReconciledShard(manifest.combine_chunks(), tuple(missing_parts))
 
 
 def _read_outcomes(store: Store, part: Part) -> PartOutcomes | None:
@@ -81,7 +85,8 @@ def _part_results(layout: PartFormat, part: Part, outcomes: PartOutcomes | None)
 
 def _missing_results(count: int) -> pa.Table:
     status_field, *other_fields = RESULT_SCHEMA
-    statuses = pa.array([MISSING_STATUS] * count, status_field.type)
+    missing = [MISSING_STATUS] * count
+    statuses = pa.array(missing, status_field.type)
     nulls = [pa.nulls(count, field.type) for field in other_fields]
     return pa.Table.from_arrays([statuses, *nulls], schema=RESULT_SCHEMA)
 

@@ -100,7 +100,8 @@ class Summary:
     @property
     def cost_per_thousand(self) -> float:
         """The cost of 1,000 images that are ok; 0 without a price."""
-        return 1000 * (self.cost or 0) / max(1, self.ok)
+        cost = self.cost or 0
+        return 1000 * cost / max(1, self.ok)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,4 +195,5 @@ class SummaryBuilder:
 
 
 def _value_counts(column: pa.ChunkedArray) -> dict[str, int]:
-    return {entry["values"]: entry["counts"] for entry in pc.value_counts(column).to_pylist()}
+    entries = pc.value_counts(column).to_pylist()
+    return {entry["values"]: entry["counts"] for entry in entries}

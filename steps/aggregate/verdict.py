@@ -161,7 +161,8 @@ def _incomplete_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:
 
 def _shards_to_run(summary: Summary) -> list[int]:
     locations = (parse_part_key(part) for part in summary.missing_parts)
-    return sorted({shard for _, shard in filter(None, locations)})
+    shards = {shard for _, shard in filter(None, locations)}
+    return sorted(shards)
 
 
 def _failed_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:

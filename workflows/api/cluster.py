@@ -30,6 +30,7 @@ from imagekiln.workflows.client.connect import connect
 from imagekiln.workflows.client.logs import logs
 from imagekiln.workflows.client.schedules import resume, suspend
 from imagekiln.workflows.client.status import WorkflowStatus
+from imagekiln.workflows.templates.batch import batch_task
 
 __all__ = [  # noqa: RUF022  # in the order of the API reference
     "connect",
@@ -48,6 +49,7 @@ __all__ = [  # noqa: RUF022  # in the order of the API reference
     "suspend",
     "resume",
     "backfill",
+    "batch_task",
 ]
 
 
