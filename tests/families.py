@@ -61,21 +61,21 @@ def pipe(kind: str, dtype: torch.dtype = torch.float32) -> Untyped:
 
 
 def words() -> Untyped:
-    """A tokeniser of whole words where it knows them, of bytes elsewhere."""
-    made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    """A tokenizer of whole words where it knows them, of bytes elsewhere."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=VOCABULARY,
         special_tokens=["<pad>", "</s>", "<s>"],
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    made.train_from_iterator([WORDS] * 9, trainer)
-    made.post_processor = tokenizers.processors.TemplateProcessing(
+    tokenizer.train_from_iterator([WORDS] * 9, trainer)
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
         single="$A </s>", special_tokens=[("</s>", 1)]
     )
     return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=made,
+        tokenizer_object=tokenizer,
         pad_token="<pad>",  # noqa: S106  # a word, no password
         eos_token="</s>",  # noqa: S106
         bos_token="<s>",  # noqa: S106

@@ -146,7 +146,7 @@ BUILD = {"sd": _sd, "sdxl": _sdxl, "sd3": _sd3, "flux": _flux}
 
 
 def clip_tokenizer() -> Untyped:
-    """The bundled model's tokeniser."""
+    """The bundled model's tokenizer."""
     return transformers.CLIPTokenizer.from_pretrained(SHAPES / "tokenizer")
 
 

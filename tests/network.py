@@ -9,17 +9,16 @@ from dataclasses import dataclass, field
 PIECE = 65536
 
 
-def dead_port(kind: str, held: ExitStack) -> int:
+def dead_port(kind: str, resources: ExitStack) -> int:
     """A port that refuses connections, never accepts them, or never answers a request."""
-    server = held.enter_context(socket.socket())
+    server = resources.enter_context(socket.socket())
     server.bind(("127.0.0.1", 0))
     if kind == "refuses":
         return int(server.getsockname()[1])
     server.listen(0 if kind == "swallows" else 100)
-    for _ in range(
-        3 if kind == "swallows" else 0
-    ):  # fill the queue, so that the next one waits for ever
-        client = held.enter_context(socket.socket())
+    # A full queue makes the next connection wait forever.
+    for _ in range(3 if kind == "swallows" else 0):
+        client = resources.enter_context(socket.socket())
         client.setblocking(False)
         client.connect_ex(server.getsockname())
     return int(server.getsockname()[1])
@@ -75,11 +74,10 @@ def _answer(upstream: socket.socket, client: socket.socket, proxy: Flaky) -> Non
                 lost = not piece.startswith(b"HTTP/1.1 100") and proxy.loses(piece)
                 proxy.lost += lost
             if lost:
-                client.sendall(
-                    piece[: len(piece) // 2 * (proxy.lost % 2)]
-                )  # half of it, or nothing
+                length = len(piece) // 2 * (proxy.lost % 2)  # half of it, or nothing
+                client.sendall(piece[:length])
                 break
             client.sendall(piece)
-    for each in (client, upstream):
+    for connection in (client, upstream):
         with suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)
+            connection.shutdown(socket.SHUT_RDWR)

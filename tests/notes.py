@@ -16,7 +16,7 @@ NEGATIVE = "Negative prompt:"
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What was found: the text `parameters`, and every XMP property."""
+    """The text `parameters`, and every XMP property."""
 
     parameters: str | None
     xmp: dict[str, str]
@@ -27,8 +27,8 @@ def read(content: bytes) -> Read:
     exiv2.LogMsg.setLevel(exiv2.LogMsg.Level.error)
     image = exiv2.ImageFactory.open(content)
     image.readMetadata()
-    comments = [bytes(each.value().data()) for each in image.exifData() if each.key() == COMMENT]
-    xmp = {each.key(): str(each.value()) for each in image.xmpData()}
+    comments = [bytes(tag.value().data()) for tag in image.exifData() if tag.key() == COMMENT]
+    xmp = {tag.key(): str(tag.value()) for tag in image.xmpData()}
     with Image.open(io.BytesIO(content)) as opened:
         text = opened.info.get("parameters")
     for comment in comments:
@@ -39,7 +39,7 @@ def read(content: bytes) -> Read:
 
 @dataclass(slots=True)
 class WebUi:
-    """What a web UI makes of the text: see parse_generation_parameters of AUTOMATIC1111."""
+    """The text as a web UI parses it: see parse_generation_parameters of AUTOMATIC1111."""
 
     prompt: list[str] = field(default_factory=list)
     negative: list[str] = field(default_factory=list)
@@ -53,20 +53,20 @@ class WebUi:
 
 def parse(text: str) -> WebUi:
     """Parse prompt, negative prompt, and settings: the last line if it has three or more pairs."""
-    found = WebUi()
+    result = WebUi()
     *lines, last = text.strip().split("\n")
     pairs = PAIR.findall(last)
     if len(pairs) < 3:
         lines, pairs = [*lines, last], []
-    found.settings = {name: _plain(value) for name, value in pairs}
-    to = found.prompt
+    result.settings = {name: _plain(value) for name, value in pairs}
+    target = result.prompt
     for line in map(str.strip, lines):
         if line.startswith(NEGATIVE):
-            to = found.negative
-            to.append(line.removeprefix(NEGATIVE).strip())
+            target = result.negative
+            target.append(line.removeprefix(NEGATIVE).strip())
         else:
-            to.append(line)
-    return found
+            target.append(line)
+    return result
 
 
 def _plain(value: str) -> str:

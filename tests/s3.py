@@ -130,13 +130,15 @@ def _options(folder: Path, ports: list[int]) -> list[str]:
 
 
 def _free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
+    with ExitStack() as stack:
+        servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+        for server in servers:
+            stack.enter_context(server)
+        return [server.getsockname()[1] for server in servers]
 
 
 def _wait(endpoint: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    """Wait until the server answers, if only that it wants a signature."""
+    """Wait until the server answers, even if only to demand a signature."""
     until = time.monotonic() + READY_SECONDS
     while process.poll() is None and time.monotonic() < until:
         try:
@@ -152,6 +154,6 @@ def _wait(endpoint: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
 
 def _remove_sockets(ports: list[int]) -> None:
     for port in ports:
-        for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):  # noqa: S108  # where SeaweedFS puts them
+        for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):  # noqa: S108  # where SeaweedFS puts them
             with suppress(FileNotFoundError):
-                left.unlink()
+                path.unlink()

@@ -95,10 +95,10 @@ def _get(store: StubS3, request: BaseHTTPRequestHandler, _body: bytes) -> Answer
     content = store.objects.get(request.path)
     if content is None:
         return _error(404, "NoSuchKey")
-    wanted = request.headers.get("Range")
-    if wanted is None:
+    byte_range = request.headers.get("Range")
+    if byte_range is None:
         return 200, content
-    first, _, last = wanted.removeprefix("bytes=").partition("-")
+    first, _, last = byte_range.removeprefix("bytes=").partition("-")
     return 206, content[int(first) : int(last) + 1 if last else None]
 
 

@@ -93,7 +93,7 @@ def _fill(model: Untyped) -> None:
 
 
 def _rest(name: str) -> dict[str, Untyped]:
-    """What has no weights: tokenisers, of few words, and the scheduler."""
+    """What has no weights: tokenizers, of few words, and the scheduler."""
     if name == "flux":
         shift = {"use_dynamic_shifting": True, "base_shift": 0.5, "max_shift": 1.15, "shift": 3.0}
         scheduler = diffusers.FlowMatchEulerDiscreteScheduler(**shift)
@@ -206,7 +206,7 @@ def _clip_l() -> Untyped:
 
 
 def _clip(**more: object) -> Untyped:
-    words = {"bos_token_id": 624, "eos_token_id": 625, "pad_token_id": 625}  # the tokeniser's
+    words = {"bos_token_id": 624, "eos_token_id": 625, "pad_token_id": 625}  # the tokenizer's
     return transformers.CLIPTextConfig(
         vocab_size=49408, max_position_embeddings=CLIP_TOKENS, **words, **more
     )
