@@ -44,7 +44,7 @@ def step(folder: Path, images: int, side: int, seconds: float) -> tuple[StageSec
         pa.table({"prompt": ["noise"] * images, "seed": list(range(images))}),
         folder / "prompts.parquet",
     )
-    there = make_plan(
+    run = make_plan(
         Job(
             name="hidden",
             prompts=str(folder / "prompts.parquet"),
@@ -57,12 +57,10 @@ def step(folder: Path, images: int, side: int, seconds: float) -> tuple[StageSec
         )
     )
     device = StandIn(seconds, side)
-    done = generate_shard(
-        open_store(there.uri), there.plan, 0, lambda: device, NoProgress(), Stop()
-    )
-    if done is None or done.images != images:
+    stats = generate_shard(open_store(run.uri), run.plan, 0, lambda: device, NoProgress(), Stop())
+    if stats is None or stats.images != images:
         raise SystemExit("not all images were made")
-    return done.seconds, device.batches
+    return stats.seconds, device.batches
 
 
 @click.command()
@@ -73,15 +71,15 @@ def main(images: int, side: int) -> None:
     with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as name:
         alone, batches = step(Path(name, "alone"), images, side, 0.0)
         work = alone.encode + alone.write
-        took, _ = step(Path(name, "beside"), images, side, SLOWER * work / batches)
-    left = took.total - took.load - SLOWER * work
+        slowed, _ = step(Path(name, "beside"), images, side, SLOWER * work / batches)
+    visible = slowed.total - slowed.load - SLOWER * work
     click.echo(
         f"{images} PNGs of {side} x {side}: "
         f"encoding {alone.encode:.2f} s, writing {alone.write:.2f} s"
     )
     click.echo(
         f"beside a device that takes {SLOWER * work:.2f} s: "
-        f"{left:.3f} s more, so {1 - left / work:.1%} is hidden"
+        f"{visible:.3f} s more, so {1 - visible / work:.1%} is hidden"
     )
 
 

@@ -120,9 +120,9 @@ def _rest(name: str) -> dict[str, Untyped]:
 
 
 def _tokenizer(tokens: int) -> Untyped:
-    made = transformers.CLIPTokenizer.from_pretrained(BUNDLED_FOLDER / "shapes" / "tokenizer")
-    made.model_max_length = tokens
-    return made
+    tokenizer = transformers.CLIPTokenizer.from_pretrained(BUNDLED_FOLDER / "shapes" / "tokenizer")
+    tokenizer.model_max_length = tokens
+    return tokenizer
 
 
 def _sd15() -> dict[str, Untyped]:

@@ -106,7 +106,7 @@ def compiled(pipe: Untyped) -> None:
 
 
 def settings(work: Work) -> Inputs:
-    """What every call is asked for."""
+    """The settings of every call."""
     return {
         "num_inference_steps": work.steps,
         "guidance_scale": work.guidance,
@@ -117,18 +117,13 @@ def settings(work: Work) -> Inputs:
 
 def embedded(pipe: Untyped, texts: list[str]) -> Inputs:
     """The texts as the pipeline's own encoders embed them, with the empty negative prompt."""
-    told, known = (
-        family_of(type(pipe).__name__),
-        {"device": pipe.device, "num_images_per_prompt": 1},
-    )
-    guided = (
-        {"do_classifier_free_guidance": True, "negative_prompt": [""] * len(texts)}
-        if told.negative_embeds
-        else {}
-    )
+    family = family_of(type(pipe).__name__)
+    arguments: Inputs = {"device": pipe.device, "num_images_per_prompt": 1}
+    if family.negative_embeds:
+        arguments |= {"do_classifier_free_guidance": True, "negative_prompt": [""] * len(texts)}
+    else:
+        arguments["prompt_2"] = None
     with torch.no_grad():
-        found = pipe.encode_prompt(
-            prompt=texts, **({} if guided else {"prompt_2": None}), **known, **guided
-        )
-    places: EmbeddingIndices = {**told.positive_embeds, **told.negative_embeds}
-    return {name: found[place] for name, place in places.items()}
+        embeddings = pipe.encode_prompt(prompt=texts, **arguments)
+    indices: EmbeddingIndices = {**family.positive_embeds, **family.negative_embeds}
+    return {name: embeddings[index] for name, index in indices.items()}
