@@ -22,30 +22,30 @@ Kind = Literal["sd", "sdxl"]
 Transformer = Literal["flux", "sd3"]
 Controlled = Literal["sd", "sdxl", "sd3", "flux"]
 Model = Literal["sd", "sdxl", "sd3", "flux", "flux-of-8"]
-TOKENS = 4  # that a picture becomes
-BESIDE = {"flux": diffusers.FluxControlNetModel, "sd3": diffusers.SD3ControlNetModel}
-SIGHT = 16  # pixels: what the image encoder looks at
+TOKENS = 4  # per picture
+CONTROLNETS = {"flux": diffusers.FluxControlNetModel, "sd3": diffusers.SD3ControlNetModel}
+ENCODER_SIDE = 16  # pixels of the image encoder's input
 
 
 @cache
 def controlnet(kind: Controlled) -> Path:
     """A saved ControlNet."""
-    if kind in BESIDE:
-        return saved_controlnet(beside(kind))
+    if kind in CONTROLNETS:
+        return saved_controlnet(new_controlnet(kind))
     network = diffusers.ControlNetModel.from_unet(
         pipe(kind).unet, conditioning_embedding_out_channels=(8, 16)
     )
     return saved_controlnet(network)
 
 
-def beside(kind: Controlled, **more: object) -> Untyped:
-    """A ControlNet as the transformer of a tiny model is, but for what is asked otherwise."""
-    return BESIDE[kind].from_config({**pipe(kind).transformer.config, **more})
+def new_controlnet(kind: Controlled, **changes: object) -> Untyped:
+    """A ControlNet configured like the transformer of a tiny model, with changes."""
+    return CONTROLNETS[kind].from_config({**pipe(kind).transformer.config, **changes})
 
 
 @cache
 def model(kind: Model) -> Path:
-    """A saved model that takes ControlNets. As the real FLUX.1, `flux-of-8` has a VAE of factor 8."""
+    """A saved model that takes ControlNets. The VAE of `flux-of-8` has factor 8, as in FLUX.1."""
     if kind == "sd3":
         return models.saved(kind, _deeper_sd3)
     if kind == "flux-of-8":
@@ -66,10 +66,10 @@ def _flux_of_8() -> Untyped:
 
 
 def saved_controlnet(network: Untyped) -> Path:
-    """The folder of a network. Its last layers are zeros in a new one, so they are given weights too."""
+    """Save a network with random weights in every layer: in a new one, the last are zero."""
     torch.manual_seed(5)
-    for each in network.parameters():
-        torch.nn.init.normal_(each, std=0.2)
+    for weights in network.parameters():
+        torch.nn.init.normal_(weights, std=0.2)
     folder = models.scratch("controlnet")
     network.save_pretrained(folder)
     return folder
@@ -77,15 +77,16 @@ def saved_controlnet(network: Untyped) -> Path:
 
 @cache
 def ip_adapter(kind: Kind) -> Path:
-    """A folder as hubs have it: the adapter's file, and the image encoder's folder."""
+    """An IP-Adapter's folder, as on model hubs: the weights, and the image encoder's folder."""
     torch.manual_seed(6)
-    unet, folder = pipe(kind).unet, models.scratch(f"ip-adapter-{kind}")
-    read = unet.config.cross_attention_dim
+    unet = pipe(kind).unet
+    folder = models.scratch(f"ip-adapter-{kind}")
+    text_channels = unet.config.cross_attention_dim
     tensors = {
-        "image_proj.proj.weight": torch.randn(TOKENS * read, WIDE),
-        "image_proj.proj.bias": torch.randn(TOKENS * read),
-        "image_proj.norm.weight": torch.ones(read),
-        "image_proj.norm.bias": torch.zeros(read),
+        "image_proj.proj.weight": torch.randn(TOKENS * text_channels, WIDE),
+        "image_proj.proj.bias": torch.randn(TOKENS * text_channels),
+        "image_proj.norm.weight": torch.ones(text_channels),
+        "image_proj.norm.bias": torch.zeros(text_channels),
     }
     crossing = [name for name in unet.attn_processors if name.endswith("attn2.processor")]
     for place, name in enumerate(crossing):
@@ -97,33 +98,40 @@ def ip_adapter(kind: Kind) -> Path:
     return folder
 
 
-def save_image_encoder(folder: Path, sees: int) -> None:
-    """Give an adapter's folder the image encoder, which makes so many channels of a picture."""
+def save_image_encoder(folder: Path, channels: int) -> None:
+    """Save an image encoder with this many output channels into an adapter's folder."""
     config = transformers.CLIPVisionConfig(
-        hidden_size=WIDE, intermediate_size=WIDE, projection_dim=sees, num_hidden_layers=2, num_attention_heads=4,
-        image_size=SIGHT, patch_size=4,
-    )  # fmt: skip
+        hidden_size=WIDE,
+        intermediate_size=WIDE,
+        projection_dim=channels,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        image_size=ENCODER_SIDE,
+        patch_size=4,
+    )
     transformers.CLIPVisionModelWithProjection(config).save_pretrained(folder / "image_encoder")
 
 
 @cache
 def flux_ip_adapter() -> Path:
-    """The same for FLUX.1, its tensors named as the first such adapters have them."""
+    """The same for FLUX.1, with the tensor names of the first such adapters."""
     torch.manual_seed(8)
-    network, folder = pipe("flux").transformer, models.scratch("ip-adapter-flux")
-    read, made = network.config.joint_attention_dim, network.inner_dim
+    network = pipe("flux").transformer
+    folder = models.scratch("ip-adapter-flux")
+    text_channels = network.config.joint_attention_dim
+    channels = network.inner_dim
     tensors = {
-        "ip_adapter_proj_model.proj.weight": torch.randn(TOKENS * read, WIDE),
-        "ip_adapter_proj_model.proj.bias": torch.randn(TOKENS * read),
-        "ip_adapter_proj_model.norm.weight": torch.ones(read),
-        "ip_adapter_proj_model.norm.bias": torch.zeros(read),
+        "ip_adapter_proj_model.proj.weight": torch.randn(TOKENS * text_channels, WIDE),
+        "ip_adapter_proj_model.proj.bias": torch.randn(TOKENS * text_channels),
+        "ip_adapter_proj_model.norm.weight": torch.ones(text_channels),
+        "ip_adapter_proj_model.norm.bias": torch.zeros(text_channels),
     }
     for block in range(network.config.num_layers):
         for letter in "kv":
             place = f"double_blocks.{block}.processor.ip_adapter_double_stream_{letter}_proj"
             tensors |= {
-                f"{place}.weight": torch.randn(made, read),
-                f"{place}.bias": torch.randn(made),
+                f"{place}.weight": torch.randn(channels, text_channels),
+                f"{place}.bias": torch.randn(channels),
             }
     safetensors.torch.save_file(tensors, folder / "adapter.safetensors")
     save_image_encoder(folder, WIDE)
@@ -132,35 +140,42 @@ def flux_ip_adapter() -> Path:
 
 @cache
 def sd3_ip_adapter() -> Path:
-    """The same for Stable Diffusion 3, whose image encoder is SigLIP's."""
+    """The same for Stable Diffusion 3, whose image encoder is a SigLIP model."""
     torch.manual_seed(9)
-    network, folder = pipe("sd3").transformer, models.scratch("ip-adapter-sd3")
-    made = network.config.attention_head_dim * network.config.num_attention_heads
-    eyes = IPAdapterTimeImageProjection(
-        WIDE, made, hidden_dim=128, heads=2, num_queries=TOKENS, timestep_in_dim=16
+    network = pipe("sd3").transformer
+    folder = models.scratch("ip-adapter-sd3")
+    channels = network.config.attention_head_dim * network.config.num_attention_heads
+    projection = IPAdapterTimeImageProjection(
+        WIDE, channels, hidden_dim=128, heads=2, num_queries=TOKENS, timestep_in_dim=16
     )
-    tensors = {f"image_proj.{name}": each for name, each in eyes.state_dict().items()}
+    tensors = {f"image_proj.{name}": tensor for name, tensor in projection.state_dict().items()}
     for block in range(len(network.attn_processors)):
         reader = SD3IPAdapterJointAttnProcessor2_0(
-            made, made, network.config.attention_head_dim, timesteps_emb_dim=128
+            channels, channels, network.config.attention_head_dim, timesteps_emb_dim=128
         )
         torch.nn.init.normal_(reader.to_v_ip.weight)
         tensors |= {
-            f"ip_adapter.{block}.{name}": each for name, each in reader.state_dict().items()
+            f"ip_adapter.{block}.{name}": tensor for name, tensor in reader.state_dict().items()
         }
     safetensors.torch.save_file(tensors, folder / "adapter.safetensors")
     config = transformers.SiglipVisionConfig(
-        hidden_size=WIDE, intermediate_size=WIDE, num_hidden_layers=2, num_attention_heads=4, image_size=SIGHT,
+        hidden_size=WIDE,
+        intermediate_size=WIDE,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        image_size=ENCODER_SIDE,
         patch_size=4,
-    )  # fmt: skip
+    )
     transformers.SiglipVisionModel(config).save_pretrained(folder / "image_encoder")
-    cut = transformers.SiglipImageProcessor(size={"height": SIGHT, "width": SIGHT})
-    cut.save_pretrained(folder / "image_encoder")
+    processor = transformers.SiglipImageProcessor(
+        size={"height": ENCODER_SIDE, "width": ENCODER_SIDE}
+    )
+    processor.save_pretrained(folder / "image_encoder")
     return folder
 
 
 def drawn_by_diffusers(loaded: Untyped, prompt: str, row: ImageRow, guidance: float) -> bytes:
-    """What diffusers' own call makes of a prompt and the first picture, with the adapter that was loaded, at 0.8."""
+    """The pixels that diffusers itself draws with the loaded IP-Adapter at scale 0.8."""
     loaded.set_ip_adapter_scale(0.8)
     (image,) = loaded(
         prompt,

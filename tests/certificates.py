@@ -1,4 +1,4 @@
-"""A certificate chain of a test's own, to sign images with, and the check of what it signed."""
+"""A certificate chain to sign images with, and the verification of signed images."""
 
 import io
 import json
@@ -22,7 +22,7 @@ def verified(content: bytes, kind: str) -> dict[str, Any]:
     """The active manifest of a signed image, whose signature is verified against the bytes."""
     with import_module("c2pa").Reader(kind, io.BytesIO(content)) as reader:
         report = json.loads(reader.json())
-    # Nobody trusts a test's own certificate. Any other problem would be listed beside that.
+    # No trust list has a test's own certificate. Any other problem would be listed too.
     codes = [status["code"] for status in report["validation_status"]]
     assert codes == ["signingCredential.untrusted"]
     manifest: dict[str, Any] = report["manifests"][report["active_manifest"]]
@@ -30,11 +30,14 @@ def verified(content: bytes, kind: str) -> dict[str, Any]:
 
 
 def write(folder: Path, days: int = 30) -> dict[str, str]:
-    """Write certificate and key, valid for so many days from yesterday on: `c2pa`'s settings."""
-    root, leaf = generate_private_key(SECP256R1()), generate_private_key(SECP256R1())
+    """Write a certificate and a key, valid from yesterday on, and return the settings of `c2pa`."""
+    root = generate_private_key(SECP256R1())
+    leaf = generate_private_key(SECP256R1())
     chain = (_certificate("signer", leaf, root, days), _certificate("root", root, root, days))
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "chain.pem").write_bytes(b"".join(each.public_bytes(Encoding.PEM) for each in chain))
+    (folder / "chain.pem").write_bytes(
+        b"".join(certificate.public_bytes(Encoding.PEM) for certificate in chain)
+    )
     (folder / "key.pem").write_bytes(
         leaf.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     )
@@ -44,7 +47,8 @@ def write(folder: Path, days: int = 30) -> dict[str, str]:
 def _certificate(
     name: str, key: EllipticCurvePrivateKey, issuer: EllipticCurvePrivateKey, days: int
 ) -> x509.Certificate:
-    ca, begun = key is issuer, datetime.now(UTC) - timedelta(days=1)
+    ca = key is issuer
+    start = datetime.now(UTC) - timedelta(days=1)
     usage = x509.KeyUsage(
         digital_signature=not ca,
         content_commitment=False,
@@ -62,8 +66,8 @@ def _certificate(
         .issuer_name(_name("root"))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(begun)
-        .not_valid_after(begun + timedelta(days=days))
+        .not_valid_before(start)
+        .not_valid_after(start + timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca, None), critical=True)
         .add_extension(usage, critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)

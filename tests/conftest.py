@@ -19,7 +19,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3.S3Server]
 
 @pytest.fixture
 def s3_bucket(s3_server: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    """An empty bucket as s3://test-..., reached by the environment's credentials, here and in subprocesses."""
+    """An empty bucket, s3://test-..., whose credentials are in the environment."""
     s3.log_in(s3_server, monkeypatch)
     return f"s3://{s3_server.make_bucket()}"
 
@@ -36,7 +36,7 @@ def store_uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def kube(monkeypatch: pytest.MonkeyPatch) -> Iterator[kubes.Kube]:
-    """A stand-in for a cluster that lacks nothing for the profile `gpu`. One that fails is not asked again."""
+    """A fake cluster with all that the profile `gpu` needs. Failed requests are not repeated."""
     monkeypatch.setattr(http, "MAX_RETRIES", 0)
     with kubes.serving(kubes.healthy()) as serving:
         yield serving

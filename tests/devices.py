@@ -1,4 +1,4 @@
-"""A device that computes nothing and takes its time: to the stages it looks like a GPU."""
+"""A device that computes nothing but takes time, like a GPU seen from the other stages."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,38 +16,43 @@ NOISES = 8
 
 
 class StandIn(Denoiser):
-    """Takes this many seconds for a batch, one after the other, and gives noise when it is asked for pictures."""
+    """Takes a fixed time for a batch, one batch after another, and returns noise as pictures."""
 
     def __init__(self, seconds: float, side: int) -> None:
         super().__init__(models.pipe("sd"))
         self.batches = 0
-        self._seconds, self._over = seconds, 0.0
+        self._seconds = seconds
+        self._end = 0.0
         self._noise = np.random.default_rng(7).integers(0, 256, (NOISES, side, side, 3), np.uint8)
 
     def draw(
-        self, rows: Sequence[ImageRow], size: int, check: Callable[[], None]
-    ) -> Sequence[DrawnImage]:  # noqa: ARG002
-        before = Until(self._over)
-        self._over = max(time.perf_counter(), self._over) + self._seconds
+        self,
+        rows: Sequence[ImageRow],
+        size: int,  # noqa: ARG002
+        check: Callable[[], None],  # noqa: ARG002
+    ) -> Sequence[DrawnImage]:
+        """Queue a batch, and wait for the one before it."""
+        previous = Until(self._end)
+        self._end = max(time.perf_counter(), self._end) + self._seconds
         self.batches += 1
-        before.synchronize()
-        return PendingBatch(len(rows), Until(self._over), partial(self._given, rows))
+        previous.synchronize()
+        return PendingBatch(len(rows), Until(self._end), partial(self._pictures, rows))
 
     def set_upcoming(self, rows: Sequence[ImageRow]) -> None:
-        """It has no texts to encode."""
+        """There are no prompts to encode."""
 
     def pop_times(self) -> DeviceTimes:
-        """It does not tell."""
+        """Nothing is measured."""
         return DeviceTimes()
 
-    def _given(self, rows: Sequence[ImageRow]) -> list[DrawnImage]:
+    def _pictures(self, rows: Sequence[ImageRow]) -> list[DrawnImage]:
         return [
             DrawnImage(row.index_in_part, self._noise[row.parameters.seed % NOISES]) for row in rows
         ]
 
 
 class Until:
-    """An event that comes at a time of the clock."""
+    """A device event that completes at a time of the clock."""
 
     def __init__(self, moment: float) -> None:
         self._moment = moment

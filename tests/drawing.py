@@ -1,4 +1,4 @@
-"""What a denoiser draws, as pixels alone."""
+"""The pixels that a denoiser draws."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,16 +13,16 @@ def pixels_of(
     size: int,
     check: Callable[[], None] = lambda: None,
 ) -> list[RGB]:
-    """The pixels of each row in a batch of this size; every one must be there."""
-    found = []
+    """The pixels of each row in a batch of this size. Every image must have pixels."""
+    pixels = []
     for picture in denoiser.draw(rows, size, check):
         assert picture.rgb is not None, picture.error
-        found.append(picture.rgb)
-    return found
+        pixels.append(picture.rgb)
+    return pixels
 
 
 def bytes_of(denoiser: Denoiser, rows: Sequence[ImageRow], size: int) -> list[bytes]:
-    """The bytes of each row's pixels in a batch of this size; every one must be ok."""
+    """The bytes of each row's pixels in a batch of this size. Every image must be ok."""
     drawn = denoiser.draw(rows, size, lambda: None)
-    assert [(each.status, each.error) for each in drawn] == [("ok", None)] * len(rows)
-    return [each.rgb.tobytes() for each in drawn if each.rgb is not None]
+    assert [(image.status, image.error) for image in drawn] == [("ok", None)] * len(rows)
+    return [image.rgb.tobytes() for image in drawn if image.rgb is not None]

@@ -17,8 +17,8 @@ ALL = (*LOSSLESS, *LOSSY)
 KINDS: tuple[Encoding, ...] = (Png(), Jpeg(), Webp())
 
 
-def said(encoding: Encoding) -> str:
-    """The encoding in a few words, for a test's name."""
+def encoding_label(encoding: Encoding) -> str:
+    """The settings of an encoding, as the id of a test."""
     return "-".join(str(value) for value in encoding.model_dump().values())
 
 

@@ -1,4 +1,4 @@
-"""Tiny pipelines with random weights of the families that `tests.models` lacks: real in every way but size."""
+"""Tiny pipelines with random weights of the families that `tests.models` lacks."""
 
 from collections.abc import Callable
 from functools import cache
@@ -23,13 +23,17 @@ from tests.models import (
     tiny_vae,
 )
 
-WORDS = "a red circle on the blue square above two green triangles and yellow star of small large text in it"
+WORDS = (
+    "a red circle on the blue square above two green triangles "
+    "and yellow star of small large text in it"
+)
 VOCABULARY = 400
 # As chat models have them: the roles, and what a person wrote, as text or as pieces of text.
 CHAT = (
     "{% for message in messages %}<{{ message['role'] }}>"
     "{% if message['content'] is string %}{{ message['content'] }}"
-    "{% else %}{% for piece in message['content'] %}{{ piece['text'] }}{% endfor %}{% endif %}{% endfor %}"
+    "{% else %}{% for piece in message['content'] %}{{ piece['text'] }}{% endfor %}"
+    "{% endif %}{% endfor %}"
 )
 
 
@@ -57,21 +61,21 @@ def pipe(kind: str, dtype: torch.dtype = torch.float32) -> Untyped:
 
 
 def words() -> Untyped:
-    """A tokeniser of whole words where it knows them, of bytes elsewhere."""
-    made = tokenizers.Tokenizer(tokenizers.models.BPE())
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    """A tokenizer of whole words where it knows them, of bytes elsewhere."""
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=VOCABULARY,
         special_tokens=["<pad>", "</s>", "<s>"],
         initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
-    made.train_from_iterator([WORDS] * 9, trainer)
-    made.post_processor = tokenizers.processors.TemplateProcessing(
+    tokenizer.train_from_iterator([WORDS] * 9, trainer)
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
         single="$A </s>", special_tokens=[("</s>", 1)]
     )
     return transformers.PreTrainedTokenizerFast(
-        tokenizer_object=made,
+        tokenizer_object=tokenizer,
         pad_token="<pad>",  # noqa: S106  # a word, no password
         eos_token="</s>",  # noqa: S106
         bos_token="<s>",  # noqa: S106
@@ -179,8 +183,15 @@ def _flux2() -> Untyped:
         "model_type": "mistral",
         "num_hidden_layers": 31,
     }
-    sight = {"model_type": "pixtral", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
-             "intermediate_size": 16, "image_size": 30, "patch_size": 6}  # fmt: skip
+    sight = {
+        "model_type": "pixtral",
+        "hidden_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "intermediate_size": 16,
+        "image_size": 30,
+        "patch_size": 6,
+    }
     config = transformers.Mistral3Config(text_config=text, vision_config=sight, image_token_index=3)
     encoder = transformers.Mistral3ForConditionalGeneration(config)
     return diffusers.Flux2Pipeline(text_encoder=encoder, **_flux2_parts(guided=True))

@@ -19,22 +19,22 @@ REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """Where the hub listens, and the files that were asked for."""
+    """Where the hub listens, and the files that clients downloaded."""
 
     endpoint: str
-    asked: list[str]
+    requested_files: list[str]
 
 
 @contextmanager
 def hub(folder: Path) -> Iterator[Hub]:
-    """A hub that has the model in `folder` as MODEL at REVISION, and two models that it refuses to give."""
-    asked: list[str] = []
-    handler = type("Handler", (_Handler,), {"folder": folder, "asked": asked})
+    """A hub with the model in `folder` as MODEL at REVISION, and two models that it refuses."""
+    requested_files: list[str] = []
+    handler = type("Handler", (_Handler,), {"folder": folder, "requested_files": requested_files})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield Hub(f"http://127.0.0.1:{server.server_port}", asked)
+            yield Hub(f"http://127.0.0.1:{server.server_port}", requested_files)
         finally:
             server.shutdown()
             thread.join()
@@ -42,7 +42,7 @@ def hub(folder: Path) -> Iterator[Hub]:
 
 class _Handler(BaseHTTPRequestHandler):
     folder: ClassVar[Path]
-    asked: ClassVar[list[str]]
+    requested_files: ClassVar[list[str]]
 
     def do_GET(self) -> None:
         self._answer()
@@ -84,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _file(self, name: str) -> None:
         if self.command == "GET":
-            self.asked.append(name)
+            self.requested_files.append(name)
         content = (self.folder / name).read_bytes()
         self._send(content, {"ETag": f'"{_blob(content)}"', "X-Repo-Commit": REVISION})
 

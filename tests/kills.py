@@ -30,7 +30,7 @@ PART_SECONDS = 0.3  # what a part takes, about
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """All that a finished run promises to be: the bytes of its parts, each image's row, and what `verify` read."""
+    """What a finished run promises: the bytes of its parts, its manifest, and a clean `verify`."""
 
     parts: dict[str, bytes]
     manifest: pa.Table
@@ -39,89 +39,89 @@ class Dataset:
 
 @dataclass(slots=True)
 class Kills:
-    """How many processes were killed at work, and how many of them when some parts were there, but not all."""
+    """How many processes were killed at work, and how many of them when some parts existed."""
 
     all: int = 0
     between: int = 0
 
 
 def job(scratch: Path, output: str, images: int, **settings: object) -> Job:
-    """One shard, in parts of four quick images."""
+    """A job of one shard, in parts of four quick images."""
     prompts = {"prompt": [f"a red circle number {number}" for number in range(images)]}
-    cut: dict[str, object] = {
+    sizes: dict[str, object] = {
         "defaults": {"steps": 1},
         "batch": {"images": PART},
         "part": {"images": PART},
     }
     return jobs.job(
-        scratch, prompts, output=output, run_id="run", device="cpu", threads=1, **(cut | settings)
+        scratch, prompts, output=output, run_id="run", device="cpu", threads=1, **(sizes | settings)
     )
 
 
-def planned(scratch: Path, output: str, images: int, **settings: object) -> PlanResult:
+def plan_run(scratch: Path, output: str, images: int, **settings: object) -> PlanResult:
     """Plan such a job."""
     return make_plan(job(scratch, output, images, **settings))
 
 
-def undisturbed(there: PlanResult) -> Dataset:
+def make_undisturbed(run: PlanResult) -> Dataset:
     """Make the run in one process that nobody kills."""
-    if Child(make_shard, there.uri, 0).join() != 0:
+    if Child(make_shard, run.uri, 0).join() != 0:
         raise RuntimeError("the undisturbed run failed")
-    return finished(there)
+    return finish_run(run)
 
 
-def finished(there: PlanResult) -> Dataset:
-    """Aggregate and verify the run, and read all of it. Raises where anything is missing or wrong."""
-    aggregate(there.uri)
-    store = open_store(there.uri)
+def finish_run(run: PlanResult) -> Dataset:
+    """Aggregate, verify and read the run. Raises if anything is missing or wrong."""
+    aggregate(run.uri)
+    store = open_store(run.uri)
     parts = {
         key: store.read(key)
-        for part in read_shard(store, there.plan, 0)
-        for key in _objects(there.plan, part)
+        for part in read_shard(store, run.plan, 0)
+        for key in _objects(run.plan, part)
     }
     manifest = read_table(store, manifest_key(0))
-    return Dataset(parts, manifest, verify(there.uri))
+    return Dataset(parts, manifest, verify(run.uri))
 
 
 def _objects(plan: Plan, part: Part) -> list[str]:
-    """The names of all that a part is made of, its commit last."""
-    places = [key for key in format_of(plan.job).object_keys(part) if key != part.key]
-    beside = (
-        [str(PurePosixPath(key).with_suffix(".json")) for key in places]
-        if plan.job.format == "files"
-        else []
-    )
-    return [*dict.fromkeys(places), *beside, part.key]
+    """The keys of a part's objects, its commit last."""
+    keys = [key for key in format_of(plan.job).object_keys(part) if key != part.key]
+    sidecars: list[str] = []
+    if plan.job.format == "files":
+        sidecars = [str(PurePosixPath(key).with_suffix(".json")) for key in keys]
+    return [*dict.fromkeys(keys), *sidecars, part.key]
 
 
-def killed(there: PlanResult, least: int, seed: int) -> Kills:
-    """Make the run with two processes at a time, killed at random moments; not any more after `least` kills between.
+def make_with_kills(run: PlanResult, min_between: int, seed: int) -> Kills:
+    """Make the run with two processes at a time, each killed at a random moment.
 
-    Where the run is all but made before that, there are fewer.
+    The killing ends after `min_between` kills with some parts written, or when one is missing.
     """
-    store, kills, dice = open_store(there.uri), Kills(), chance(seed)
-    wanted = read_shard(store, there.plan, 0)
-    left = list(wanted)
-    while kills.between < least and len(left) > 1:
-        # An attempt of five dies while it loads the model, the others soon after a part that they made.
-        awaited = left[0] if dice.random() < 0.8 else None
-        died = _attempt(there, awaited, dice)
-        left = missing_parts(store, wanted)
+    store = open_store(run.uri)
+    kills = Kills()
+    dice = chance(seed)
+    parts = read_shard(store, run.plan, 0)
+    missing = list(parts)
+    while kills.between < min_between and len(missing) > 1:
+        # One attempt in five dies while it loads the model, the others soon after writing a part.
+        part = missing[0] if dice.random() < 0.8 else None
+        died = _attempt(run, part, dice)
+        missing = missing_parts(store, parts)
         kills.all += died
-        kills.between += died if 0 < len(left) < len(wanted) else 0
-    for child in [Child(make_shard, there.uri, 0) for _ in range(AT_ONCE)]:
+        kills.between += died if 0 < len(missing) < len(parts) else 0
+    for child in [Child(make_shard, run.uri, 0) for _ in range(AT_ONCE)]:
         if child.join() != 0:
             raise RuntimeError("a process that nobody killed failed")
     return kills
 
 
-def _attempt(there: PlanResult, awaited: Part | None, dice: random.Random) -> int:
-    """Start processes on the shard, kill them one after the other; how many were still at work."""
-    children = [Child(make_little_of_shard, there.uri, 0) for _ in range(AT_ONCE)]
+def _attempt(run: PlanResult, part: Part | None, dice: random.Random) -> int:
+    """Start processes on the shard and kill them in turn. Returns how many were still at work."""
+    children = [Child(make_little_of_shard, run.uri, 0) for _ in range(AT_ONCE)]
     for child in children:
         child.wait_until_begun()
-    if awaited is not None:
-        _wait_for(open_store(there.uri), awaited)
+    if part is not None:
+        _wait_for(open_store(run.uri), part)
     died = 0
     for child in children:
         time.sleep(dice.choice((0.0, dice.uniform(0, PART_SECONDS))))

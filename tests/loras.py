@@ -12,14 +12,15 @@ from tests import models
 from tests.models import Kind, Untyped
 
 FILE = "pytorch_lora_weights.safetensors"
-STRENGTH = 0.3  # of the random weights: enough to be seen, and not so much that numbers overflow
+STRENGTH = 0.3  # of the random weights: visible, without overflow
 
 
 @cache
 def folder(kind: Kind, seed: int = 0, *, text: bool = False, dropout: float = 0.0) -> Path:
-    """A folder with one LoRA for a pipeline of this kind; with `text`, also for its first text encoder."""
+    """A folder with a LoRA for a pipeline, with `text` for its first text encoder too."""
     target = models.scratch(f"lora-{kind}")
-    pipe, random = models.pipe(kind), torch.Generator().manual_seed(seed)
+    pipe = models.pipe(kind)
+    random = torch.Generator().manual_seed(seed)
     name = "unet" if hasattr(pipe, "unet") else "transformer"
     layers = {name: (getattr(pipe, name), ["to_q", "to_k", "to_v", "to_out.0"])}
     if text:
@@ -43,12 +44,13 @@ def _random(
     )
     weights = peft.get_peft_model_state_dict(module)
     drawn = {
-        name: torch.randn(each.shape, generator=random) * STRENGTH for name, each in weights.items()
+        name: torch.randn(tensor.shape, generator=random) * STRENGTH
+        for name, tensor in weights.items()
     }
     return drawn, module.peft_config["default"].to_dict()
 
 
-def load(pipe: diffusers.DiffusionPipeline, found: Path, name: str) -> None:
-    """Load a LoRA as anyone would."""
+def load(pipe: diffusers.DiffusionPipeline, lora: Path, name: str) -> None:
+    """Load a LoRA with diffusers' own method."""
     with warnings.catch_warnings(action="ignore"):  # peft warns of a second adapter in a model
-        pipe.load_lora_weights(str(found), weight_name=FILE, adapter_name=name)
+        pipe.load_lora_weights(str(lora), weight_name=FILE, adapter_name=name)

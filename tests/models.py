@@ -19,7 +19,7 @@ Kind = Literal["sd", "sdxl", "sd3", "flux", "shapes"]
 SHAPES = BUNDLED_FOLDER / "shapes"
 SIDE = 16  # pixels: the size that the tiny models draw when nothing is said
 WIDE = 32  # channels of text
-# Some of diffusers' schedulers hand tensors to numpy in ways that numpy 2 warns of; not ours to mend.
+# Some schedulers of diffusers pass tensors to numpy in ways of which numpy 2 warns.
 DIFFUSERS_WARNS = "ignore:__array_:DeprecationWarning"
 # A FluxControlNetModel takes its embedding from where diffusers no longer wants it taken from.
 FLUX_WARNS = "ignore:`FluxPosEmbed` is deprecated:FutureWarning"
@@ -146,7 +146,7 @@ BUILD = {"sd": _sd, "sdxl": _sdxl, "sd3": _sd3, "flux": _flux}
 
 
 def clip_tokenizer() -> Untyped:
-    """The bundled model's tokeniser."""
+    """The bundled model's tokenizer."""
     return transformers.CLIPTokenizer.from_pretrained(SHAPES / "tokenizer")
 
 

@@ -12,7 +12,7 @@ import pytest
 
 @contextmanager
 def small_disk(folder: Path, kibibytes: int) -> Iterator[Path]:
-    """A file system in memory, mounted on `folder` while the block runs. Skips where mounting is impossible."""
+    """An in-memory file system mounted on `folder`. Skips the test if mounting is impossible."""
     if sys.platform != "linux" or os.geteuid() != 0:
         pytest.skip("only root on Linux can mount a small disk")
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Networks that do not do what they should: endpoints that never answer, and a proxy that loses answers."""
+"""Unreliable networks: endpoints that never answer, and a proxy that loses answers."""
 
 import socket
 import threading
@@ -9,17 +9,16 @@ from dataclasses import dataclass, field
 PIECE = 65536
 
 
-def dead_port(kind: str, held: ExitStack) -> int:
-    """A port where nobody listens, where connections are never taken, or where no request is answered."""
-    server = held.enter_context(socket.socket())
+def dead_port(kind: str, resources: ExitStack) -> int:
+    """A port that refuses connections, never accepts them, or never answers a request."""
+    server = resources.enter_context(socket.socket())
     server.bind(("127.0.0.1", 0))
     if kind == "refuses":
         return int(server.getsockname()[1])
     server.listen(0 if kind == "swallows" else 100)
-    for _ in range(
-        3 if kind == "swallows" else 0
-    ):  # fill the queue, so that the next one waits for ever
-        client = held.enter_context(socket.socket())
+    # A full queue makes the next connection wait forever.
+    for _ in range(3 if kind == "swallows" else 0):
+        client = resources.enter_context(socket.socket())
         client.setblocking(False)
         client.connect_ex(server.getsockname())
     return int(server.getsockname()[1])
@@ -37,7 +36,7 @@ class Flaky:
 
 @contextmanager
 def flaky(endpoint: str, loses: Callable[[bytes], bool]) -> Iterator[Flaky]:
-    """A proxy for an HTTP endpoint, while the block runs. It loses the pieces of answers for which `loses` says so."""
+    """A proxy for an HTTP endpoint that loses the pieces of answers for which `loses` is true."""
     host, _, port = endpoint.removeprefix("http://").partition(":")
     with socket.create_server(("127.0.0.1", 0)) as server:
         proxy = Flaky(f"http://127.0.0.1:{server.getsockname()[1]}", loses)
@@ -75,11 +74,10 @@ def _answer(upstream: socket.socket, client: socket.socket, proxy: Flaky) -> Non
                 lost = not piece.startswith(b"HTTP/1.1 100") and proxy.loses(piece)
                 proxy.lost += lost
             if lost:
-                client.sendall(
-                    piece[: len(piece) // 2 * (proxy.lost % 2)]
-                )  # half of it, or nothing
+                length = len(piece) // 2 * (proxy.lost % 2)  # half of it, or nothing
+                client.sendall(piece[:length])
                 break
             client.sendall(piece)
-    for each in (client, upstream):
+    for connection in (client, upstream):
         with suppress(OSError):
-            each.shutdown(socket.SHUT_RDWR)
+            connection.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""What an image file says of itself, read as other programs read it: by exiv2, by Pillow, and as web UIs do."""
+"""The metadata of an image file, as exiv2, Pillow and web UIs read it."""
 
 import io
 import json
@@ -16,19 +16,19 @@ NEGATIVE = "Negative prompt:"
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What was found: the text `parameters`, and every XMP property."""
+    """The text `parameters`, and every XMP property."""
 
     parameters: str | None
     xmp: dict[str, str]
 
 
 def read(content: bytes) -> Read:
-    """The notes of a file of any kind. In PNG, the text is a chunk of its own, which exiv2 does not know."""
+    """The metadata of a file of any format. In PNG, the text is a chunk unknown to exiv2."""
     exiv2.LogMsg.setLevel(exiv2.LogMsg.Level.error)
     image = exiv2.ImageFactory.open(content)
     image.readMetadata()
-    comments = [bytes(each.value().data()) for each in image.exifData() if each.key() == COMMENT]
-    xmp = {each.key(): str(each.value()) for each in image.xmpData()}
+    comments = [bytes(tag.value().data()) for tag in image.exifData() if tag.key() == COMMENT]
+    xmp = {tag.key(): str(tag.value()) for tag in image.xmpData()}
     with Image.open(io.BytesIO(content)) as opened:
         text = opened.info.get("parameters")
     for comment in comments:
@@ -39,7 +39,7 @@ def read(content: bytes) -> Read:
 
 @dataclass(slots=True)
 class WebUi:
-    """What a web UI makes of the text: see parse_generation_parameters of AUTOMATIC1111."""
+    """The text as a web UI parses it: see parse_generation_parameters of AUTOMATIC1111."""
 
     prompt: list[str] = field(default_factory=list)
     negative: list[str] = field(default_factory=list)
@@ -52,21 +52,21 @@ class WebUi:
 
 
 def parse(text: str) -> WebUi:
-    """The last line is of settings where it has three; the negative prompt begins where a line says so."""
-    found = WebUi()
+    """Parse prompt, negative prompt, and settings: the last line if it has three or more pairs."""
+    result = WebUi()
     *lines, last = text.strip().split("\n")
     pairs = PAIR.findall(last)
     if len(pairs) < 3:
         lines, pairs = [*lines, last], []
-    found.settings = {name: _plain(value) for name, value in pairs}
-    to = found.prompt
+    result.settings = {name: _plain(value) for name, value in pairs}
+    target = result.prompt
     for line in map(str.strip, lines):
         if line.startswith(NEGATIVE):
-            to = found.negative
-            to.append(line.removeprefix(NEGATIVE).strip())
+            target = result.negative
+            target.append(line.removeprefix(NEGATIVE).strip())
         else:
-            to.append(line)
-    return found
+            target.append(line)
+    return result
 
 
 def _plain(value: str) -> str:

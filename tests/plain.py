@@ -1,4 +1,4 @@
-"""Tiny pipelines with random weights of families that stand in no row of ours, and so take the plain path."""
+"""Tiny pipelines with random weights of families unknown to Imagekiln: they take the plain path."""
 
 from collections.abc import Callable
 from functools import cache

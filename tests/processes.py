@@ -14,7 +14,7 @@ from tqdm import tqdm
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runtime.progress import NoProgress
 
-# What a child would otherwise spend seconds on. pytest, because children import the main module again.
+# Modules whose import takes seconds, and pytest, because children import the main module again.
 PRELOAD = [
     "diffusers.pipelines.stable_diffusion.pipeline_stable_diffusion",
     "imagekiln.steps.aggregate.step",
@@ -89,7 +89,7 @@ def make_shard(begun: Begun, uri: str, number: int) -> None:
 
 
 def make_little_of_shard(begun: Begun, uri: str, number: int) -> None:
-    """Make a part or two of a shard, then wait for the end: however slow the killer, there is something to kill."""
+    """Make two parts of a shard, then wait to be killed, however slow the killer is."""
     from imagekiln.steps.generate.step import generate
 
     class Waiting(Telling):

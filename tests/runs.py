@@ -14,7 +14,7 @@ from imagekiln.steps.generate.encoder import encode_drawn_image
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.job.reader import validate_job
-from imagekiln.steps.local import run
+from imagekiln.steps.local import run as run_job
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.formats import format_of
@@ -95,7 +95,7 @@ def finished(target: Path) -> Store:
 def _finished() -> Path:
     scratch = temporary("finished")
     prompts = write_prompts(scratch / "prompts.parquet")
-    return Path(run(job(prompts, str(scratch / "out")), NoProgress(), Stop()).uri)
+    return Path(run_job(job(prompts, str(scratch / "out")), NoProgress(), Stop()).uri)
 
 
 def picture(place: int = 0, side: int = SIDE) -> DrawnImage:
@@ -114,26 +114,29 @@ def not_ok(place: int, status: str = "failed", error: str = "ValueError: a fault
     return encode_drawn_image(DrawnImage(place, None, status, error), Png())  # type: ignore[arg-type]  # any status will do
 
 
-def fill(there: PlanResult, outcomes: Mapping[int, EncodedImage] | None = None) -> list[Part]:
-    """Write every part of a planned run with pictures of noise; `outcomes` are of images by their place in the run."""
-    store, layout, made, start = open_store(there.uri), format_of(there.plan.job), list[Part](), 0
-    for number in range(len(there.plan.shards)):
-        for part in read_shard(store, there.plan, number):
-            each = [
+def fill(run: PlanResult, outcomes: Mapping[int, EncodedImage] | None = None) -> list[Part]:
+    """Write every part of a planned run: noise, or `outcomes` by the index in the run."""
+    store = open_store(run.uri)
+    layout = format_of(run.plan.job)
+    parts = list[Part]()
+    start = 0
+    for number in range(len(run.plan.shards)):
+        for part in read_shard(store, run.plan, number):
+            images = [
                 (outcomes or {}).get(start + place) or encoded(place)
                 for place in range(part.rows.num_rows)
             ]
-            layout.pack(part, renumbered(each)).commit(store)
-            made.append(part)
+            layout.pack(part, renumbered(images)).commit(store)
+            parts.append(part)
             start += part.rows.num_rows
-    return made
+    return parts
 
 
-def begun(there: PlanResult) -> Round:
-    """The next round of a run, planned."""
-    found = plan_next_round(open_store(there.uri), there.plan)
-    assert found is not None
-    return found
+def begin_round(run: PlanResult) -> Round:
+    """Plan the next round of a run."""
+    retry_round = plan_next_round(open_store(run.uri), run.plan)
+    assert retry_round is not None
+    return retry_round
 
 
 def renumbered(images: list[EncodedImage]) -> list[EncodedImage]:

@@ -1,4 +1,4 @@
-"""An S3 server on loopback for tests: SeaweedFS, which honours conditional PUT and checks signatures."""
+"""An S3 server on loopback: SeaweedFS, which honors conditional PUT and checks signatures."""
 
 import json
 import socket
@@ -18,8 +18,8 @@ import pytest
 
 READY_SECONDS = 30.0
 PORTS = 8
-# The shell ends the server when its standard input closes: when the test process is gone, however it went.
-# SIGKILL, because SeaweedFS takes 20 s to end otherwise, and its data is thrown away.
+# The shell ends the server when its standard input closes, so also when the test process dies.
+# It sends SIGKILL, because SeaweedFS otherwise takes 20 s to end, and its data is not needed.
 SUPERVISOR = '"$@" & read _; kill -9 $!; wait'
 
 
@@ -65,7 +65,7 @@ class S3Server:
 
 
 def log_in(server: S3Server, monkeypatch: pytest.MonkeyPatch, login: Login = WRITER) -> None:
-    """Make the environment name the server and the login, for this process and those that it starts."""
+    """Put the server and the login in the environment of this process and its children."""
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
     for name, value in server.environment(login).items():
@@ -103,7 +103,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
 
 
 def _options(folder: Path, ports: list[int]) -> list[str]:
-    """What `weed` is told: every port on loopback, no telemetry, no bucket but those that were made."""
+    """The options of `weed`: loopback ports, no telemetry, no automatic buckets."""
     identities = [
         {
             "name": login.key,
@@ -121,7 +121,8 @@ def _options(folder: Path, ports: list[int]) -> list[str]:
     listen = [f"-{name}.port={port}" for name, port in zip(names, ports[:4], strict=True)]
     listen += [f"-{name}.port.grpc={port}" for name, port in zip(names, ports[4:], strict=True)]
     return [
-        "-logtostderr", "server", f"-dir={folder / 'data'}", "-ip=127.0.0.1", "-ip.bind=127.0.0.1", *listen,
+        "-logtostderr", "server", f"-dir={folder / 'data'}",
+        "-ip=127.0.0.1", "-ip.bind=127.0.0.1", *listen,
         "-filer", "-s3", f"-s3.config={folder / 'identities.json'}", "-s3.autoCreateBucket=false",
         "-s3.port.iceberg=0", "-s3.port.lance=0", "-master.telemetry=false",
         "-master.volumeSizeLimitMB=64", "-volume.max=1000",  # each bucket takes seven volumes
@@ -129,13 +130,15 @@ def _options(folder: Path, ports: list[int]) -> list[str]:
 
 
 def _free_ports(count: int) -> list[int]:
-    with ExitStack() as held:
-        sockets = [held.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [each.getsockname()[1] for each in sockets]
+    with ExitStack() as stack:
+        servers = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+        for server in servers:
+            stack.enter_context(server)
+        return [server.getsockname()[1] for server in servers]
 
 
 def _wait(endpoint: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
-    """Wait until the server answers, if only that it wants a signature."""
+    """Wait until the server answers, even if only to demand a signature."""
     until = time.monotonic() + READY_SECONDS
     while process.poll() is None and time.monotonic() < until:
         try:
@@ -151,6 +154,6 @@ def _wait(endpoint: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
 
 def _remove_sockets(ports: list[int]) -> None:
     for port in ports:
-        for left in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):  # noqa: S108  # where SeaweedFS puts them
+        for path in Path("/tmp").glob(f"seaweedfs-*-{port}.sock"):  # noqa: S108  # where SeaweedFS puts them
             with suppress(FileNotFoundError):
-                left.unlink()
+                path.unlink()

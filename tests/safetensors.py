@@ -1,4 +1,4 @@
-"""Safetensors files by hand, for tests that need no torch: what the format says, and what it does not allow."""
+"""Valid and invalid safetensors files, written by hand for tests without torch."""
 
 import json
 from pathlib import Path

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
 
-# What the next requests meet: an error code of S3's with its HTTP status, an answer that never arrives although the
-# request was carried out, an answer cut off in its middle, or nothing unusual.
+# How a request fails: with an S3 error code and its HTTP status, with an answer that never arrives
+# although the request was carried out, with an answer cut off in its middle, or not at all.
 Fault = tuple[int, str] | Literal["lost", "cut", "none"]
 SLOW_DOWN: Fault = (503, "SlowDown")
 CONFLICT: Fault = (409, "ConditionalRequestConflict")
@@ -18,7 +18,7 @@ EXPIRED: Fault = (400, "ExpiredToken")
 
 @dataclass(slots=True)
 class StubS3:
-    """The store: its objects by path, the faults still to come, and the method and path of each request."""
+    """The store: objects by path, faults of the next requests, and the requests so far."""
 
     conditional: bool = True
     objects: dict[str, bytes] = field(default_factory=dict)
@@ -29,7 +29,7 @@ class StubS3:
 
 @contextmanager
 def stub_s3(conditional: bool = True) -> Iterator[StubS3]:
-    """A store that listens on loopback while the block runs; without `conditional` it ignores If-None-Match."""
+    """A store on loopback while the block runs; without `conditional` it ignores If-None-Match."""
     store = StubS3(conditional)
     with ThreadingHTTPServer(("127.0.0.1", 0), _handler(store)) as server:
         server.daemon_threads = True
@@ -87,20 +87,18 @@ Answer = tuple[int, bytes]
 
 
 def _error(status: int, code: str, extra: str = "") -> Answer:
-    return (
-        status,
-        f"<Error><Code>{code}</Code><Message>{code}, says the stub</Message>{extra}</Error>".encode(),
-    )
+    message = f"<Message>{code}, says the stub</Message>"
+    return status, f"<Error><Code>{code}</Code>{message}{extra}</Error>".encode()
 
 
 def _get(store: StubS3, request: BaseHTTPRequestHandler, _body: bytes) -> Answer:
     content = store.objects.get(request.path)
     if content is None:
         return _error(404, "NoSuchKey")
-    wanted = request.headers.get("Range")
-    if wanted is None:
+    byte_range = request.headers.get("Range")
+    if byte_range is None:
         return 200, content
-    first, _, last = wanted.removeprefix("bytes=").partition("-")
+    first, _, last = byte_range.removeprefix("bytes=").partition("-")
     return 206, content[int(first) : int(last) + 1 if last else None]
 
 

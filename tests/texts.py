@@ -10,8 +10,10 @@ HOSTILE = (
     "two\nlines\r\nand\ta tab",
     "<script>alert('x')</script>&amp;",
     "'); DROP TABLE images; --",
-    "\N{FIRE}\N{WOMAN}\N{ZERO WIDTH JOINER}\N{ROCKET} \N{LATIN SMALL LETTER E WITH ACUTE} e\N{COMBINING ACUTE ACCENT}",
-    "\N{RIGHT-TO-LEFT OVERRIDE}\u05e2\u05d1\u05e8\u05d9\u05ea \N{PARAGRAPH SEPARATOR} \N{ZERO WIDTH SPACE}\ufeff",
+    "\N{FIRE}\N{WOMAN}\N{ZERO WIDTH JOINER}\N{ROCKET} "
+    "\N{LATIN SMALL LETTER E WITH ACUTE} e\N{COMBINING ACUTE ACCENT}",
+    "\N{RIGHT-TO-LEFT OVERRIDE}\u05e2\u05d1\u05e8\u05d9\u05ea "
+    "\N{PARAGRAPH SEPARATOR} \N{ZERO WIDTH SPACE}\ufeff",
     "../../etc/passwd CON NUL.txt s3://bucket/key",
     "\u6f22\u5b57 \N{MATHEMATICAL BOLD CAPITAL A} \U0010ffff \uffff",
     "NULL",

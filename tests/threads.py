@@ -1,8 +1,8 @@
-"""The threads that run, to see which a test leaves behind."""
+"""The running threads, to see which ones a test leaves behind."""
 
 import threading
 
 
 def threads() -> set[threading.Thread]:
-    """Those that run now. Of those before a test some may end in it; none may be new but tqdm's, which stays."""
-    return {each for each in threading.enumerate() if each.name != "tqdm_monitor"}
+    """The threads that run now, without the monitor of tqdm, which lasts until the process ends."""
+    return {thread for thread in threading.enumerate() if thread.name != "tqdm_monitor"}

@@ -27,7 +27,7 @@ PLAIN: dict[str, object] = {
 
 
 def entry(**changes: object) -> TuningEntry:
-    """An entry for the bundled model, unless said otherwise."""
+    """An entry for the bundled model, with changes."""
     digest = weights_digest(ModelSettings.model_validate(SHAPES))
     return TuningEntry.model_validate({"digest": digest, **PLAIN, **changes})
 
@@ -35,6 +35,6 @@ def entry(**changes: object) -> TuningEntry:
 def tuned_file(folder: Path, *entries: TuningEntry) -> str:
     """A tuning file with these entries."""
     file = str(folder / "tuning.yaml")
-    for each in entries:
-        add_tuning_entry(file, each)
+    for tuning_entry in entries:
+        add_tuning_entry(file, tuning_entry)
     return file

@@ -1,4 +1,4 @@
-"""How fast and in how much memory a run's metadata are aggregated, beside pyarrow copying the same columns.
+"""Time and memory of aggregating a run's metadata, beside pyarrow copying the same columns.
 
 Example: python tests/bench/aggregate.py --images 1_000_000 10_000_000
 """
@@ -41,7 +41,10 @@ HEADER = ("images", "shards", "", "seconds", "CPU seconds", "images/s", "share o
 
 
 def write_run(folder: Path, images: int) -> None:
-    """Plan so many images (a few less: some rows are bad), and write parts as pods would, with tiny pictures."""
+    """Plan `images` rows and write their parts as pods would, with tiny pictures.
+
+    A few rows are invalid, so the run has slightly fewer images.
+    """
     prompts = folder / "prompts.parquet"
     write_prompts(prompts, images, several_shapes=False)
     job = Job(
@@ -68,25 +71,24 @@ def write_run(folder: Path, images: int) -> None:
 
 
 def write_shard(uri: str, number: int) -> None:
-    """Write the parts and the statistics of one shard, without the syncing that makes pods slow."""
+    """Write the parts and the statistics of one shard, without the slow syncing of pods."""
     store = open_store(uri)
     frozen = load_plan(store)
     picture = encode_image(
         np.random.default_rng(number).integers(0, 256, (4, 4, 3), np.uint8), Png()
     )
     for part in read_shard(store, frozen, number):
-        made = [
-            _made(place, name, picture)
+        images = [
+            _encoded_image(place, name, picture)
             for place, name in enumerate(part.rows["image_id"].to_pylist())
         ]
-        Path(store.uri_of(part.key)).write_bytes(part_to_parquet(part.rows, made))
-    images, seconds = frozen.shards[number].images, StageSeconds(total=60.0, denoise=55.0)
-    record_stats(
-        store, ShardStats(number, 1, images, frozen.part_count(number), 8, "cuda", seconds)
-    )
+        Path(store.uri_of(part.key)).write_bytes(part_to_parquet(part.rows, images))
+    count = frozen.shards[number].images
+    seconds = StageSeconds(total=60.0, denoise=55.0)
+    record_stats(store, ShardStats(number, 1, count, frozen.part_count(number), 8, "cuda", seconds))
 
 
-def _made(place: int, name: str, picture: bytes) -> EncodedImage:
+def _encoded_image(place: int, name: str, picture: bytes) -> EncodedImage:
     if place % FAILED_EVERY == 0:
         return EncodedImage(place, "failed", "RuntimeError: a prompt that no model likes")
     digest = hashlib.sha256(name.encode()).hexdigest()
@@ -94,7 +96,7 @@ def _made(place: int, name: str, picture: bytes) -> EncodedImage:
 
 
 def copy_metadata(run: Path) -> None:
-    """What pyarrow needs to read the same columns of every part, and to write them as one table a shard."""
+    """Read the same columns of every part with pyarrow and write them as one table per shard."""
     frozen = load_plan(open_store(str(run)))
     for number in range(len(frozen.shards)):
         keys = [part_key(number, part) for part in range(frozen.part_count(number))]
@@ -135,9 +137,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--images", type=int, nargs="+", default=[1_000_000, 3_000_000, 10_000_000])
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     print(machine())
-    print(table(HEADER, [line for images in chosen.images for line in bench(images)]))
+    print(table(HEADER, [line for images in options.images for line in bench(images)]))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What benchmarks set beside each other: the same images made by this program, by bare loops and by Ray Data.
+"""The contenders of the benchmarks: Imagekiln, bare loops and Ray Data make the same images.
 
-Each runs in a process of its own and tells of seconds: `whole` from before the model is loaded to the end, and
-`drawing` without what comes once: loading, compiling, planning, aggregating. Imports are left out of both.
+Each runs in its own process and reports seconds: `whole` from before the model is loaded to the
+end, and `drawing` without one-time costs (loading, compiling, planning, aggregating). Neither
+includes imports.
 """
 
 import os
@@ -23,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """Seconds, as the module says, for so many images; and the device's peak memory in bytes, where it tells."""
+    """Seconds for a number of images, and the device's peak memory in bytes if it reports one."""
 
     images: int
     whole: float
@@ -42,7 +43,10 @@ class Took:
 
 
 def run_bare(work: Work, _folder: Path) -> Took:
-    """The denoise-and-decode loop alone: texts were encoded before the clock starts, images stay on the device."""
+    """Time the denoise-and-decode loop alone.
+
+    Prompts are encoded before the clock starts, and images stay on the device.
+    """
     started = time.perf_counter()
     pipe = load(work)
     if work.compile:
@@ -51,23 +55,23 @@ def run_bare(work: Work, _folder: Path) -> Took:
     batches = list(_batches(pipe, work))
     if work.compile or work.device == "cuda":  # whose libraries take seconds to start
         warming = time.perf_counter()
-        _drawn(pipe, batches[0])
+        _draw(pipe, batches[0])
         loaded += time.perf_counter() - warming
     begun = time.perf_counter()
     for inputs in batches:
-        _drawn(pipe, inputs)
+        _draw(pipe, inputs)
     drawing = time.perf_counter() - begun
     return Took(work.images, loaded - started + drawing, drawing, peak_memory())
 
 
-def _drawn(pipe: Untyped, inputs: Inputs) -> None:
+def _draw(pipe: Untyped, inputs: Inputs) -> None:
     pipe(**inputs, output_type="pt")
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def run_naive(work: Work, folder: Path) -> Took:
-    """The loop that everybody writes first: a prompt at a time, each image saved as a PNG."""
+    """The naive loop: one prompt after another, each image saved as a PNG."""
     started = time.perf_counter()
     pipe = load(work)
     if work.device == "cuda":
@@ -83,30 +87,29 @@ def run_naive(work: Work, folder: Path) -> Took:
 def run_imagekiln(work: Work, folder: Path) -> Took:
     """The whole job: plan, generate and aggregate, everything written."""
     _ = step  # imported before the clock starts, as torch is in the other contenders
-    asked = job(work, folder)
+    whole_job = job(work, folder)
     started = time.perf_counter()
-    done = run(asked)
+    result = run(whole_job)
     whole = time.perf_counter() - started
-    if done.summary.ok != work.images:
-        raise ValueError(f"only {done.summary.ok} of {work.images} images are ok")
-    seconds = done.summary.seconds
+    if result.summary.ok != work.images:
+        raise ValueError(f"only {result.summary.ok} of {work.images} images are ok")
+    seconds = result.summary.seconds
     return Took(
         work.images,
         whole,
         seconds.total - seconds.load - seconds.compile,
-        done.summary.usage.peak_memory,
+        result.summary.usage.peak_memory,
     )
 
 
 def run_ray(work: Work, folder: Path) -> Took:
-    """The same batches as a Ray Data job that writes Parquet: seconds, Ray's own start left out."""
+    """The same batches as a Ray Data job that writes Parquet, without the start of Ray."""
     import ray
 
     from tests.bench.ray_job import write_dataset
 
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(ROOT), os.environ.get("PYTHONPATH", "")]
-    )  # for its workers
+    # Ray's workers import tests.bench too.
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     ray.init(num_cpus=os.cpu_count(), include_dashboard=False, log_to_driver=False)
     started = time.perf_counter()
     write_dataset(prompts(work.images), work, folder / "ray")
@@ -126,7 +129,7 @@ def _batches(pipe: Untyped, work: Work) -> Iterator[Inputs]:
 
 
 def peak_memory() -> int | None:
-    """The most bytes that the device held."""
+    """The most bytes allocated on the device."""
     return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
 
 

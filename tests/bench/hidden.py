@@ -2,9 +2,10 @@
 
     python tests/bench/hidden.py --images 2048 --side 128
 
-The generate step encodes and writes pictures of noise, the worst case. First they cost the device nothing, which tells
-what encoding and writing take together; then a stand-in for a device, which computes nothing here as a GPU would not,
-takes 1.2 times as long. By how much the step then outlasts the device is what was not hidden.
+The generate step encodes and writes pictures of noise, the worst case. In the first run they cost
+the device nothing, which measures encoding and writing together. In the second, a stand-in for a
+device, which like a GPU needs no CPU, takes 1.2 times as long. The time by which the step then
+outlasts the device was not hidden.
 """
 
 import sys
@@ -37,13 +38,13 @@ SLOWER = 1.2
 
 
 def step(folder: Path, images: int, side: int, seconds: float) -> tuple[StageSeconds, int]:
-    """The times of a generate step whose device takes this long for a batch, and how many batches there were."""
+    """Stage times of a generate step whose device takes `seconds` a batch, and its batch count."""
     folder.mkdir()
     pq.write_table(
         pa.table({"prompt": ["noise"] * images, "seed": list(range(images))}),
         folder / "prompts.parquet",
     )
-    there = make_plan(
+    run = make_plan(
         Job(
             name="hidden",
             prompts=str(folder / "prompts.parquet"),
@@ -56,12 +57,10 @@ def step(folder: Path, images: int, side: int, seconds: float) -> tuple[StageSec
         )
     )
     device = StandIn(seconds, side)
-    done = generate_shard(
-        open_store(there.uri), there.plan, 0, lambda: device, NoProgress(), Stop()
-    )
-    if done is None or done.images != images:
+    stats = generate_shard(open_store(run.uri), run.plan, 0, lambda: device, NoProgress(), Stop())
+    if stats is None or stats.images != images:
         raise SystemExit("not all images were made")
-    return done.seconds, device.batches
+    return stats.seconds, device.batches
 
 
 @click.command()
@@ -72,13 +71,15 @@ def main(images: int, side: int) -> None:
     with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as name:
         alone, batches = step(Path(name, "alone"), images, side, 0.0)
         work = alone.encode + alone.write
-        took, _ = step(Path(name, "beside"), images, side, SLOWER * work / batches)
-    left = took.total - took.load - SLOWER * work
+        slowed, _ = step(Path(name, "beside"), images, side, SLOWER * work / batches)
+    visible = slowed.total - slowed.load - SLOWER * work
     click.echo(
-        f"{images} PNGs of {side} x {side}: encoding {alone.encode:.2f} s, writing {alone.write:.2f} s"
+        f"{images} PNGs of {side} x {side}: "
+        f"encoding {alone.encode:.2f} s, writing {alone.write:.2f} s"
     )
     click.echo(
-        f"beside a device that takes {SLOWER * work:.2f} s: {left:.3f} s more, so {1 - left / work:.1%} is hidden"
+        f"beside a device that takes {SLOWER * work:.2f} s: "
+        f"{visible:.3f} s more, so {1 - visible / work:.1%} is hidden"
     )
 
 

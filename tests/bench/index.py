@@ -1,9 +1,9 @@
-"""How fast and in how much memory a plan finds the images that earlier runs hold, beside DuckDB's anti-join.
+"""Time and memory of finding the images that earlier runs made, beside DuckDB's anti-join.
 
-Example: python tests/bench/index.py --held 10_000_000 100_000_000 --new 1_000_000
+Example: python tests/bench/index.py --existing 10_000_000 100_000_000 --new 1_000_000
 
-Half of the new images are held. DuckDB reads the same index files: once with all the memory it likes, once with what
-planning gives it.
+Half of the new images exist in earlier runs. DuckDB reads the same index files: once without a
+memory limit, once with the limit that planning sets.
 """
 
 import argparse
@@ -26,11 +26,11 @@ from imagekiln.steps.storage.scratch import MEMORY_LIMIT, Database
 from tests.bench.measure import Measured, beside, machine, measured, table
 
 RUNS = 5
-CHUNK = 250_000  # ids that are drawn at a time
+CHUNK = 250_000  # ids
 UNIQUE = "CREATE TABLE unique_images AS FROM read_parquet('{}')"
 LEFT = "SELECT count(*) AS images FROM planned_images"
 HEADER = (
-    "held",
+    "existing",
     "new",
     "",
     "seconds",
@@ -41,8 +41,8 @@ HEADER = (
 )
 
 
-def held_ids(run: int, count: int) -> Iterator[IdArray]:
-    """The ids that a run holds, in chunks, the same every time."""
+def existing_ids(run: int, count: int) -> Iterator[IdArray]:
+    """The ids of a run in chunks, the same every time."""
     rng = np.random.default_rng(run)
     for start in range(0, count, CHUNK):
         yield np.frombuffer(rng.bytes(16 * min(CHUNK, count - start)), "S16")
@@ -56,33 +56,35 @@ def digits(ids: IdArray) -> pa.Array:
     )
 
 
-def write_indexes(folder: Path, held: int) -> None:
-    """What aggregation does for so many images in a few runs, but for reading manifests."""
+def write_indexes(folder: Path, existing: int) -> None:
+    """Index images of a few runs as aggregation does, without reading manifests."""
     for run in range(RUNS):
-        with ImageIndexWriter(open_store(str(folder / f"run-{run}")), held // RUNS) as index:
-            for ids in held_ids(run, held // RUNS):
+        with ImageIndexWriter(open_store(str(folder / f"run-{run}")), existing // RUNS) as index:
+            for ids in existing_ids(run, existing // RUNS):
                 index.add(pa.table({"image_id": digits(ids), "status": pa.repeat("ok", len(ids))}))
             index.write()
 
 
 def write_new(path: Path, new: int) -> None:
-    """So many ids in any order, half of them held."""
-    each = new // 2 // RUNS
-    known = np.concatenate([chunk for run in range(RUNS) for chunk in held_ids(run, each)])
+    """Write `new` ids in random order, half of them from earlier runs."""
+    per_run = new // 2 // RUNS
+    repeated = np.concatenate(
+        [chunk for run in range(RUNS) for chunk in existing_ids(run, per_run)]
+    )
     rng = np.random.default_rng(RUNS)
-    fresh = np.frombuffer(rng.bytes(16 * (new - len(known))), "S16")
-    mixed = rng.permutation(np.concatenate([known, fresh]))
+    fresh = np.frombuffer(rng.bytes(16 * (new - len(repeated))), "S16")
+    mixed = rng.permutation(np.concatenate([repeated, fresh]))
     pq.write_table(pa.table({"image_id": digits(mixed), "number": np.arange(new) * 10_000}), path)
 
 
-def leave_out(folder: Path) -> None:
+def find_existing(folder: Path) -> None:
     """The index step of planning."""
     scratch = folder / "scratch"
     scratch.mkdir()
     database = Database(scratch)
     database.execute(UNIQUE.format(folder / "new.parquet"))
     create_existing_table(database, scratch, [str(folder / f"run-{run}") for run in range(RUNS)])
-    _tell(folder, "kiln", database.fetch_table(LEFT))
+    _write_count(folder, "kiln", database.fetch_table(LEFT))
     database.close()
 
 
@@ -94,26 +96,27 @@ def anti_join(folder: Path, memory: str | None) -> None:
             connection.execute(f"SET memory_limit = '{memory}'")
         connection.execute(UNIQUE.format(folder / "new.parquet"))
         connection.execute(f"""CREATE VIEW planned_images AS SELECT * FROM unique_images ANTI JOIN
-            read_parquet('{folder}/run-*/image-ids/*.parquet') held ON unhex(unique_images.image_id) = held.image_id""")
-        _tell(folder, "duckdb", connection.sql(LEFT).to_arrow_table())
+            read_parquet('{folder}/run-*/image-ids/*.parquet') existing
+            ON unhex(unique_images.image_id) = existing.image_id""")
+        _write_count(folder, "duckdb", connection.sql(LEFT).to_arrow_table())
 
 
-def _tell(folder: Path, who: str, left: pa.Table) -> None:
+def _write_count(folder: Path, who: str, left: pa.Table) -> None:
     (folder / who).write_text(str(left["images"].to_pylist()))
 
 
-def bench(held: int, new: int) -> list[tuple[str, ...]]:
-    """Leave out what is held, and have DuckDB do it, each in its own process."""
+def bench(existing: int, new: int) -> list[tuple[str, ...]]:
+    """Find the new images by the index step and by DuckDB, each in its own process."""
     with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as name:
         folder = Path(name)
-        written = measured(write_indexes, folder, held)
+        written = measured(write_indexes, folder, existing)
         measured(write_new, folder / "new.parquet", new)
         joined = measured(anti_join, folder, None)
-        lines = [_line(held, new, "DuckDB", joined, joined)]
+        lines = [_line(existing, new, "DuckDB", joined, joined)]
         try:
             lines.append(
                 _line(
-                    held,
+                    existing,
                     new,
                     f"DuckDB, {MEMORY_LIMIT}",
                     measured(anti_join, folder, MEMORY_LIMIT),
@@ -122,20 +125,21 @@ def bench(held: int, new: int) -> list[tuple[str, ...]]:
             )
         except duckdb.OutOfMemoryException:
             lines.append(
-                (f"{held:,}", f"{new:,}", f"DuckDB, {MEMORY_LIMIT}", *["out of memory"], *[""] * 4)
+                (f"{existing:,}", f"{new:,}", f"DuckDB, {MEMORY_LIMIT}", "out of memory", *[""] * 4)
             )
-        lines.append(_line(held, new, "index step", measured(leave_out, folder), joined))
+        lines.append(_line(existing, new, "index step", measured(find_existing, folder), joined))
         if (folder / "kiln").read_text() != (folder / "duckdb").read_text():
             raise SystemExit("the two differ in what is left to make")
         pieces = len(list(folder.glob("run-*/image-ids/*")))
         print(
-            f"{held:,} ids indexed in {written.seconds:.1f} s, {written.peak_mib} MiB, {pieces} objects"
+            f"{existing:,} ids indexed in {written.seconds:.1f} s, "
+            f"{written.peak_mib} MiB, {pieces} objects"
         )
         return lines
 
 
-def _line(held: int, new: int, what: str, took: Measured, joined: Measured) -> tuple[str, ...]:
-    return (f"{held:,}", f"{new:,}", what, *beside(new, took, joined))
+def _line(existing: int, new: int, what: str, took: Measured, joined: Measured) -> tuple[str, ...]:
+    return (f"{existing:,}", f"{new:,}", what, *beside(new, took, joined))
 
 
 def main() -> None:
@@ -143,14 +147,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--held", type=int, nargs="+", default=[10_000_000])
+    parser.add_argument("--existing", type=int, nargs="+", default=[10_000_000])
     parser.add_argument("--new", type=int, nargs="+", default=[1_000_000])
-    chosen = parser.parse_args()
+    options = parser.parse_args()
     print(machine())
     print(
         table(
             HEADER,
-            [line for held in chosen.held for new in chosen.new for line in bench(held, new)],
+            [
+                line
+                for existing in options.existing
+                for new in options.new
+                for line in bench(existing, new)
+            ],
         )
     )
 

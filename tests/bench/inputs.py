@@ -39,7 +39,10 @@ def write_prompts(path: Path, rows: int, several_shapes: bool) -> None:
 
 
 def prompt_rows(rows: int, several_shapes: bool) -> Iterator[pa.Table]:
-    """Prompts of Zipf-distributed words, with ids, some with seeds and sizes; a few are bad, a few come twice."""
+    """Prompts of Zipf-distributed words with ids, some of them with seeds and sizes.
+
+    A few are invalid, and a few are duplicates.
+    """
     rng = np.random.default_rng(7)
     words = _vocabulary(rng)
     first: pa.Table | None = None
@@ -50,7 +53,7 @@ def prompt_rows(rows: int, several_shapes: bool) -> Iterator[pa.Table]:
         )
         sides, steps = (SIDES, STEPS) if several_shapes else ((DEFAULT_SIDE,), (DEFAULT_STEPS,))
         columns = [ids, _prompts(rng, words, count), _seeds(rng, count)]
-        columns += [_given(rng, choices, count) for choices in (sides, sides, steps)]
+        columns += [_half_null(rng, choices, count) for choices in (sides, sides, steps)]
         chunk = _with_bad(rng, pa.Table.from_arrays(columns, schema=SCHEMA))
         yield chunk if first is None else _with_duplicates(rng, chunk, first)
         first = first or chunk
@@ -76,15 +79,15 @@ def _seeds(rng: np.random.Generator, count: int) -> pa.Array:
     return pa.array(rng.integers(0, 2**32, count), mask=rng.random(count) >= OWN_SEED_SHARE)
 
 
-def _given(rng: np.random.Generator, choices: tuple[int, ...], count: int) -> pa.Array:
+def _half_null(rng: np.random.Generator, choices: tuple[int, ...], count: int) -> pa.Array:
     """One of the choices for every other row, null for the rest."""
     return pa.array(rng.choice(choices, count), mask=rng.random(count) < 0.5)
 
 
 def _with_bad(rng: np.random.Generator, chunk: pa.Table) -> pa.Table:
     share, places = BAD_SHARE / 3, rng.random(chunk.num_rows)
-    spoilt = {"prompt": pa.scalar(" "), "width": pa.scalar(63), "steps": pa.scalar(0)}
-    for number, (name, value) in enumerate(spoilt.items()):
+    invalid = {"prompt": pa.scalar(" "), "width": pa.scalar(63), "steps": pa.scalar(0)}
+    for number, (name, value) in enumerate(invalid.items()):
         here = pa.array((places >= number * share) & (places < (number + 1) * share))
         place = SCHEMA.get_field_index(name)
         chunk = chunk.set_column(place, SCHEMA.field(name), pc.if_else(here, value, chunk[name]))

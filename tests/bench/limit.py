@@ -1,7 +1,7 @@
-"""How much arithmetic an image is, and how much of it a second the device can do: what no program is faster than.
+"""The upper bound of any program's rate: operations per image, and operations per second.
 
-Both are found here, on the device itself: the floating-point operations by counting those of one batch, the limit by
-multiplying large matrices of the model's dtype.
+Both are measured on the device: the floating-point operations by counting those of one batch, the
+limit by multiplying large matrices of the model's dtype.
 """
 
 import time
@@ -17,22 +17,22 @@ TIMES = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """`flops` of one image, text encoding left out, and what the device can do in a second."""
+class Limit:
+    """Operations of one image without text encoding, and operations per second of the device."""
 
     flops: float
     limit: float
 
     def share(self, rate: float) -> float:
-        """The share of the limit that so many images a second are."""
+        """The share of the limit that this many images per second use."""
         return self.flops * rate / self.limit
 
 
-def find(work: Work) -> Found:
-    """Count and measure."""
+def measure_limit(work: Work) -> Limit:
+    """Count the operations of an image, and measure the device's limit."""
     pipe = load(work)
-    one, two = (_counted(pipe, replace(work, steps=steps)) for steps in (1, 2))
-    return Found(
+    one, two = (_count_flops(pipe, replace(work, steps=steps)) for steps in (1, 2))
+    return Limit(
         (one + (work.steps - 1) * (two - one)) / work.batch, matrices(work.device, work.dtype)
     )
 
@@ -43,23 +43,23 @@ def matrices(device: str, dtype: str) -> float:
     one, other = (
         torch.randn(side, side, device=device, dtype=getattr(torch, dtype)) for _ in range(2)
     )
-    return 2 * side**3 / min(_timed(one, other) for _ in range(TIMES))
+    return 2 * side**3 / min(_time_product(one, other) for _ in range(TIMES))
 
 
-def _timed(one: torch.Tensor, other: torch.Tensor) -> float:
-    _finished()
+def _time_product(one: torch.Tensor, other: torch.Tensor) -> float:
+    _synchronize()
     started = time.perf_counter()
     _ = one @ other
-    _finished()
+    _synchronize()
     return time.perf_counter() - started
 
 
-def _finished() -> None:
+def _synchronize() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
-def _counted(pipe: Untyped, work: Work) -> float:
+def _count_flops(pipe: Untyped, work: Work) -> float:
     inputs = settings(work) | embedded(pipe, prompts(work.batch))
     with FlopCounterMode(display=False) as counter:
         pipe(**inputs, output_type="pt")

@@ -1,4 +1,4 @@
-"""What benchmarks share: a piece of work measured in a process of its own, and a table of what came out."""
+"""Shared by the benchmarks: measuring a function in its own process, and printing a table."""
 
 import os
 import platform
@@ -20,7 +20,7 @@ LIBRARIES = ("pyarrow", "duckdb", "numpy", "tokenizers")
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a piece of work took: wall seconds, CPU seconds of all its threads, and its process's peak memory."""
+    """Wall seconds, CPU seconds of all threads, and the peak memory of the process."""
 
     seconds: float
     cpu_seconds: float
@@ -28,7 +28,7 @@ class Measured:
 
 
 def beside(count: int, took: Measured, peer: Measured) -> tuple[str, ...]:
-    """Seconds, CPU seconds, pieces a second, share of the peer's speed, and peak memory, for a table."""
+    """Cells of a table: seconds, CPU seconds, items/s, share of the peer's speed, peak memory."""
     return (
         f"{took.seconds:.1f}",
         f"{took.cpu_seconds:.1f}",
@@ -61,8 +61,8 @@ def machine() -> str:
     cores, load = os.cpu_count(), os.getloadavg()[0]
     libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
     return (
-        f"{_processor()}, {cores} cores (load {load:.1f} at the start), {platform.system()} {platform.machine()}, "
-        f"Python {platform.python_version()}, {libraries}"
+        f"{_processor()}, {cores} cores (load {load:.1f} at the start), "
+        f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, {libraries}"
     )
 
 

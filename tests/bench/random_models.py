@@ -1,8 +1,8 @@
-"""Pipelines of the shapes that people use, with random weights: as fast as the real ones, and nothing to download.
+"""Pipelines of common shapes with random weights: as fast as the real ones, without downloads.
 
     python tests/bench/random_models.py sdxl /tmp/sdxl        # 7 GB; flux: 34 GB; sd15: 2 GB
 
-The shapes are those of the models' own config files, written down by hand. `tiny-...` have the same classes.
+The shapes are those of the models' own config files. Models named `tiny-...` have the same classes.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ CLIP_TOKENS, T5_TOKENS = 77, 512
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a model is asked for where nothing is said: pixels a side, steps, guidance, and images in a batch."""
+    """Default settings of a model: pixels per side, steps, guidance, and images in a batch."""
 
     side: int
     steps: int
@@ -93,7 +93,7 @@ def _fill(model: Untyped) -> None:
 
 
 def _rest(name: str) -> dict[str, Untyped]:
-    """What has no weights: tokenisers, of few words, and the scheduler."""
+    """What has no weights: tokenizers, of few words, and the scheduler."""
     if name == "flux":
         shift = {"use_dynamic_shifting": True, "base_shift": 0.5, "max_shift": 1.15, "shift": 3.0}
         scheduler = diffusers.FlowMatchEulerDiscreteScheduler(**shift)
@@ -120,9 +120,9 @@ def _rest(name: str) -> dict[str, Untyped]:
 
 
 def _tokenizer(tokens: int) -> Untyped:
-    made = transformers.CLIPTokenizer.from_pretrained(BUNDLED_FOLDER / "shapes" / "tokenizer")
-    made.model_max_length = tokens
-    return made
+    tokenizer = transformers.CLIPTokenizer.from_pretrained(BUNDLED_FOLDER / "shapes" / "tokenizer")
+    tokenizer.model_max_length = tokens
+    return tokenizer
 
 
 def _sd15() -> dict[str, Untyped]:
@@ -156,8 +156,14 @@ def _sdxl() -> dict[str, Untyped]:
         "vae": _vae(latent_channels=4, sample_size=1024, scaling_factor=0.13025),
         "text_encoder": transformers.CLIPTextModel(_clip_l()),
         "text_encoder_2": transformers.CLIPTextModelWithProjection(
-            _clip(hidden_size=1280, intermediate_size=5120, num_hidden_layers=32, num_attention_heads=20,
-                  projection_dim=1280, hidden_act="gelu")
+            _clip(
+                hidden_size=1280,
+                intermediate_size=5120,
+                num_hidden_layers=32,
+                num_attention_heads=20,
+                projection_dim=1280,
+                hidden_act="gelu",
+            )
         ),
     }  # fmt: skip
 
@@ -168,7 +174,8 @@ def _flux() -> dict[str, Untyped]:
         feed_forward_proj="gated-gelu", tie_word_embeddings=False,
     )  # fmt: skip
     return {
-        "transformer": diffusers.FluxTransformer2DModel(guidance_embeds=True),  # its defaults are FLUX.1's
+        # The defaults of the class are FLUX.1's.
+        "transformer": diffusers.FluxTransformer2DModel(guidance_embeds=True),
         "vae": _vae(
             latent_channels=16, sample_size=1024, scaling_factor=0.3611, shift_factor=0.1159,
             use_quant_conv=False, use_post_quant_conv=False,
@@ -199,7 +206,7 @@ def _clip_l() -> Untyped:
 
 
 def _clip(**more: object) -> Untyped:
-    words = {"bos_token_id": 624, "eos_token_id": 625, "pad_token_id": 625}  # the tokeniser's
+    words = {"bos_token_id": 624, "eos_token_id": 625, "pad_token_id": 625}  # the tokenizer's
     return transformers.CLIPTextConfig(
         vocab_size=49408, max_position_embeddings=CLIP_TOKENS, **words, **more
     )

@@ -1,12 +1,13 @@
-"""Images per second of a whole job, beside bare loops over the same pipeline and a Ray Data job.
+r"""Images per second of a whole job, beside bare loops over the same pipeline and a Ray Data job.
 
     python tests/bench/run.py --images 320 --rounds 3
     python tests/bench/run.py --images 320 --rounds 3 --ray     # needs `pip install ray[data]`
-    python tests/bench/run.py --model sdxl --device cuda --dtype bfloat16 --compile --images 512 --naive-images 32
+    python tests/bench/run.py --model sdxl --device cuda --dtype bfloat16 --compile \
+        --images 512 --naive-images 32
 
 Each contender runs in a process of its own, in turn, several rounds:
 
-bare       denoises and decodes the same batches and does nothing else: texts are encoded before the clock starts
+bare       only denoises and decodes the same batches: prompts are encoded before the clock starts
 naive      calls the pipeline with one prompt after another, and saves each image as a PNG
 ray        a `map_batches` job that writes Parquet
 imagekiln  the whole job, everything written
@@ -28,7 +29,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from tests.bench import random_models
 from tests.bench.contenders import Took, measure
-from tests.bench.limit import Found, find
+from tests.bench.limit import Limit, measure_limit
 from tests.bench.measure import apart, table
 from tests.bench.work import Untyped, Work
 
@@ -46,25 +47,26 @@ HEADER = (
 def rounds(
     contenders: tuple[str, ...], count: int, work: Work, naive_images: int
 ) -> Iterator[dict[str, Took]]:
-    """What every contender took, round after round, each round beginning with another one."""
+    """Seconds of every contender by round. Each round begins with another contender."""
     fewer = replace(work, images=min(naive_images, work.images))
     for number in range(count):
         turn = contenders[number % len(contenders) :] + contenders[: number % len(contenders)]
         yield {name: measure(name, fewer if name == "naive" else work) for name in turn}
 
 
-def told(found: list[dict[str, Took]], limit: Found) -> str:
+def format_medians(results: list[dict[str, Took]], limit: Limit) -> str:
     """The medians of all rounds, as a table."""
-    return table(HEADER, [_line(name, found, limit) for name in found[0]])
+    return table(HEADER, [_line(name, results, limit) for name in results[0]])
 
 
-def _line(name: str, found: list[dict[str, Took]], limit: Found) -> tuple[str, ...]:
-    ours, theirs = [each["imagekiln"] for each in found], [each[name] for each in found]
-    drawing = statistics.median(each.drawing_rate for each in theirs)
+def _line(name: str, results: list[dict[str, Took]], limit: Limit) -> tuple[str, ...]:
+    ours = [result["imagekiln"] for result in results]
+    theirs = [result[name] for result in results]
+    drawing = statistics.median(took.drawing_rate for took in theirs)
     pairs = list(zip(ours, theirs, strict=True))
     return (
         name,
-        f"{statistics.median(each.rate for each in theirs):.3f}",
+        f"{statistics.median(took.rate for took in theirs):.3f}",
         f"{statistics.median(one.rate / other.rate for one, other in pairs):.3f} x",
         f"{drawing:.3f}",
         f"{statistics.median(one.drawing_rate / other.drawing_rate for one, other in pairs):.3f} x",
@@ -72,29 +74,40 @@ def _line(name: str, found: list[dict[str, Took]], limit: Found) -> tuple[str, .
     )
 
 
-def work_of(model: str, folder: Path, **asked: Untyped) -> Work:
-    """The work that the options ask for, with the model's own settings where they say nothing."""
+def work_of(model: str, folder: Path, **options: Untyped) -> Work:
+    """The work of the options, with the model's own settings where an option is absent."""
     own = random_models.SETTINGS[model]
     plain = Work(
         apart(random_models.local, model, folder), 0, own.batch, own.side, own.steps, own.guidance
     )
-    return replace(plain, **{name: value for name, value in asked.items() if value is not None})
+    return replace(plain, **{name: value for name, value in options.items() if value is not None})
 
 
 def machine(work: Work) -> str:
-    """Where this runs, and what."""
+    """The machine and the work, in two lines."""
     libraries = ", ".join(
         f"{name} {version(name)}" for name in ("torch", "diffusers", "transformers")
     )
-    where = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {work.device}"
-    what = f"{work.images} images of {work.side} x {work.side}, {work.steps} steps, batches of {work.batch}"
-    ways = [work.dtype, *(["compiled"] if work.compile else []), *(["fp8"] if work.fp8 else [])]
-    return f"{where}, Python {platform.python_version()}, {libraries}\n{what}, {', '.join(ways)}"
+    where = (
+        f"{platform.machine()}, {os.cpu_count()} cores, "
+        f"load {os.getloadavg()[0]:.1f}, {work.device}"
+    )
+    what = (
+        f"{work.images} images of {work.side} x {work.side}, "
+        f"{work.steps} steps, batches of {work.batch}"
+    )
+    modes = [work.dtype, *(["compiled"] if work.compile else []), *(["fp8"] if work.fp8 else [])]
+    return f"{where}, Python {platform.python_version()}, {libraries}\n{what}, {', '.join(modes)}"
 
 
 @click.command()
-@click.option("--model", type=click.Choice(random_models.NAMES), default="shapes", show_default=True,
-              help="The bundled model, or one of random weights in real or tiny shapes.")  # fmt: skip
+@click.option(
+    "--model",
+    type=click.Choice(random_models.NAMES),
+    default="shapes",
+    show_default=True,
+    help="The bundled model, or one of random weights in real or tiny shapes.",
+)
 @click.option(
     "--models",
     type=click.Path(path_type=Path),
@@ -118,8 +131,13 @@ def machine(work: Work) -> str:
     show_default=True,
     help="Where to draw.",
 )
-@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), default="float32", show_default=True,
-              help="The dtype of the model.")  # fmt: skip
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    default="float32",
+    show_default=True,
+    help="The dtype of the model.",
+)
 @click.option(
     "--compile", "compiled", is_flag=True, help="Compile, in the bare loop and in the job."
 )
@@ -143,13 +161,24 @@ def main(
     count: int,
     ray: bool,
 ) -> None:
-    """Print each contender's median rates, ours as a multiple of them, and their shares of the device's limit."""
+    """Print median rates, Imagekiln's multiple of them, and shares of the device's limit."""
     with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as folder:
-        work = work_of(model, models or Path(folder), images=images, batch=batch, side=side, steps=steps,
-                       device=device, dtype=dtype, compile=compiled, fp8=fp8)  # fmt: skip
+        work = work_of(
+            model,
+            models or Path(folder),
+            images=images,
+            batch=batch,
+            side=side,
+            steps=steps,
+            device=device,
+            dtype=dtype,
+            compile=compiled,
+            fp8=fp8,
+        )
         click.echo(machine(work))
-        found = list(rounds((*CONTENDERS, "ray") if ray else CONTENDERS, count, work, naive_images))
-        click.echo(told(found, apart(find, work)))
+        contenders = (*CONTENDERS, "ray") if ray else CONTENDERS
+        results = list(rounds(contenders, count, work, naive_images))
+        click.echo(format_medians(results, apart(measure_limit, work)))
 
 
 if __name__ == "__main__":

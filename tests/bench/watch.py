@@ -1,4 +1,4 @@
-"""Memory looked at now and then while a job makes its images."""
+"""Memory sampled while a job makes its images."""
 
 import tempfile
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ PAGE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Memory after so many images, in MiB: the process's own, and what the device holds for it."""
+    """Memory in MiB after a number of images: of the process, and reserved on the device."""
 
     images: int
     host: int
@@ -25,23 +25,25 @@ class Sample:
 
 
 class Watch(NoProgress):
-    """Looks at memory now and then, while images are made."""
+    """Samples memory while images are made."""
 
     def __init__(self, total: int) -> None:
-        """Look so often that there are a few samples of so many images."""
+        """Take about SAMPLES samples over this many images."""
         self.samples: list[Sample] = []
-        self._every, self._made = max(1, total // SAMPLES), 0
+        self._interval = max(1, total // SAMPLES)
+        self._drawn = 0
 
     def add_drawn(self, images: int) -> None:
-        """So many more are made."""
-        before, self._made = self._made, self._made + images
-        if before // self._every < self._made // self._every:
-            held = torch.cuda.memory_reserved() if torch.cuda.is_available() else 0
+        """Count drawn images, and take a sample at every interval."""
+        before = self._drawn
+        self._drawn += images
+        if before // self._interval < self._drawn // self._interval:
+            reserved = torch.cuda.memory_reserved() if torch.cuda.is_available() else 0
             pages = int(Path("/proc/self/statm").read_text().split()[1])
-            self.samples.append(Sample(self._made, pages * PAGE // MIB, held // MIB))
+            self.samples.append(Sample(self._drawn, pages * PAGE // MIB, reserved // MIB))
 
 
-def watched(work: Work) -> list[Sample]:
+def sample_memory(work: Work) -> list[Sample]:
     """Memory while the job makes its images."""
     watch = Watch(work.images)
     with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as folder:

@@ -1,6 +1,7 @@
-"""The work that benchmarks set contenders to, as each of them wants it: a job, or a pipeline and its arguments."""
+"""The work of the benchmarks, as a job or as a pipeline and its arguments."""
 
 from dataclasses import dataclass
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -17,13 +18,16 @@ from imagekiln.steps.storage.uri import resolve_path
 
 Untyped: TypeAlias = Any  # diffusers has no types to speak of
 Inputs = dict[str, object]
-COLOURS = ("red", "green", "blue", "yellow", "orange", "purple", "pink", "cyan", "white", "black")
+COLORS = ("red", "green", "blue", "yellow", "orange", "purple", "pink", "cyan", "white", "black")
 SHAPES = ("circle", "square", "triangle", "diamond", "star", "cross")
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What all make: so many images of one model and shape. `model` is its name for a job, `compile` and `fp8` ours."""
+    """A number of images of one model and shape, the same for every contender.
+
+    `model` is the model as a job names it. `compile` and `fp8` say how Imagekiln runs it.
+    """
 
     model: str
     images: int
@@ -39,15 +43,18 @@ class Work:
 
 def prompts(count: int) -> list[str]:
     """Prompts that the bundled model knows, no two neighbours alike."""
-    pairs = [(ink, ground) for ink in COLOURS for ground in COLOURS if ink != ground]
+    pairs = [(ink, ground) for ink in COLORS for ground in COLORS if ink != ground]
     return [
-        f"a {pairs[i % len(pairs)][0]} {SHAPES[i % len(SHAPES)]} on a {pairs[i % len(pairs)][1]} background"
-        for i in range(count)
+        f"a {ink} {SHAPES[number % len(SHAPES)]} on a {ground} background"
+        for number, (ink, ground) in enumerate(islice(cycle(pairs), count))
     ]
 
 
 def job(work: Work, folder: Path, first_seed: int = 0) -> Job:
-    """The work as a job in one shard, its prompts in `folder` and its output too. Other seeds make it another run."""
+    """The work as a job of one shard, with prompts and output in `folder`.
+
+    Different seeds make it a different run.
+    """
     rows = {
         "prompt": prompts(work.images),
         "seed": [first_seed + place for place in range(work.images)],
@@ -89,7 +96,7 @@ def load(work: Work) -> Untyped:
 
 
 def compiled(pipe: Untyped) -> None:
-    """Compile a pipeline as diffusers' documentation says to: transformers by block, UNets whole."""
+    """Compile a pipeline as diffusers documents it: transformers by block, UNets whole."""
     if hasattr(pipe, "unet"):
         pipe.unet.to(memory_format=torch.channels_last).compile()
     else:
@@ -99,7 +106,7 @@ def compiled(pipe: Untyped) -> None:
 
 
 def settings(work: Work) -> Inputs:
-    """What every call is asked for."""
+    """The settings of every call."""
     return {
         "num_inference_steps": work.steps,
         "guidance_scale": work.guidance,
@@ -110,18 +117,13 @@ def settings(work: Work) -> Inputs:
 
 def embedded(pipe: Untyped, texts: list[str]) -> Inputs:
     """The texts as the pipeline's own encoders embed them, with the empty negative prompt."""
-    told, known = (
-        family_of(type(pipe).__name__),
-        {"device": pipe.device, "num_images_per_prompt": 1},
-    )
-    guided = (
-        {"do_classifier_free_guidance": True, "negative_prompt": [""] * len(texts)}
-        if told.negative_embeds
-        else {}
-    )
+    family = family_of(type(pipe).__name__)
+    arguments: Inputs = {"device": pipe.device, "num_images_per_prompt": 1}
+    if family.negative_embeds:
+        arguments |= {"do_classifier_free_guidance": True, "negative_prompt": [""] * len(texts)}
+    else:
+        arguments["prompt_2"] = None
     with torch.no_grad():
-        found = pipe.encode_prompt(
-            prompt=texts, **({} if guided else {"prompt_2": None}), **known, **guided
-        )
-    places: EmbeddingIndices = {**told.positive_embeds, **told.negative_embeds}
-    return {name: found[place] for name, place in places.items()}
+        embeddings = pipe.encode_prompt(prompt=texts, **arguments)
+    indices: EmbeddingIndices = {**family.positive_embeds, **family.negative_embeds}
+    return {name: embeddings[index] for name, index in indices.items()}

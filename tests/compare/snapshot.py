@@ -35,8 +35,8 @@ def write(
     Derived run ids are listed beside the rest, and masked in it: they follow from the settings'
     names too.
     """
-    kept = {name: content for name, content in files.items() if not VOLATILE.search(name)}
-    records = {name: _record(name, content) for name, content in sorted(kept.items())}
+    stable = {name: content for name, content in files.items() if not VOLATILE.search(name)}
+    records = {name: _record(name, content) for name, content in sorted(stable.items())}
     text = json.dumps({"commands": commands, "files": records}, indent=1)
 
     for place, name in places.items():

@@ -1,4 +1,4 @@
-"""The whole way of compiling, kernels and all; and every family through the half of it that differs by family."""
+"""Compiling with real kernels, and tracing every family, the part that differs by family."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch._dynamo.utils import counters
 
-from imagekiln.steps.generate.diffusion import compile
+from imagekiln.steps.generate.diffusion import compile as compilation
 from imagekiln.steps.generate.diffusion.compile_cache import CompileCache
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.job.speed import SpeedSettings
@@ -22,7 +22,7 @@ pytestmark = [
 ]
 
 ON = SpeedSettings(compile="on")
-BREAKS = {"lumina2": 2}  # of others, all is one piece
+GRAPH_BREAKS = {"lumina2": 2}  # the graphs of other families have none
 
 
 def _rows(side: int, **settings: object) -> list[ImageRow]:
@@ -32,11 +32,11 @@ def _rows(side: int, **settings: object) -> list[ImageRow]:
     ]
 
 
-def _drawn(denoiser: Denoiser, rows: list[ImageRow], size: int = 4) -> models.Untyped:
-    return np.stack([np.asarray(each.rgb) for each in denoiser.draw(rows, size, lambda: None)])
+def _draw(denoiser: Denoiser, rows: list[ImageRow], size: int = 4) -> models.Untyped:
+    return np.stack([np.asarray(image.rgb) for image in denoiser.draw(rows, size, lambda: None)])
 
 
-def _apart(one: models.Untyped, other: models.Untyped) -> int:
+def _max_difference(one: models.Untyped, other: models.Untyped) -> int:
     return int(np.abs(one.astype(int) - other).max())
 
 
@@ -44,13 +44,14 @@ def test_the_bundled_model_compiled_draws_the_same_to_the_eye_and_leaves_its_cod
     tmp_path: Path,
 ) -> None:
     torch.compiler.reset()
-    rows, pipe = _rows(64), models.pipe("shapes")
+    rows = _rows(64)
+    pipe = models.pipe("shapes")
     denoiser = Denoiser(pipe, ON, CompileCache(open_store(str(tmp_path)), pipe.device, "shapes"))
-    drawn = _drawn(denoiser, rows)
+    drawn = _draw(denoiser, rows)
     assert denoiser.compiled_pipeline.mode == "whole"
-    assert _apart(drawn, _drawn(Denoiser(models.pipe("shapes")), rows)) <= 2
+    assert _max_difference(drawn, _draw(Denoiser(models.pipe("shapes")), rows)) <= 2
     for place in range(4):
-        assert np.array_equal(_drawn(denoiser, [rows[place]])[0], drawn[place])
+        assert np.array_equal(_draw(denoiser, [rows[place]])[0], drawn[place])
     assert len(list((tmp_path / "_compiled").iterdir())) == 1
 
 
@@ -58,14 +59,14 @@ def test_the_bundled_model_compiled_draws_the_same_to_the_eye_and_leaves_its_cod
 def test_every_family_is_traced_once_a_shape_and_draws_the_same_to_the_eye(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compile, "COMPILE_OPTIONS", {"backend": "eager"})
+    monkeypatch.setattr(compilation, "COMPILE_OPTIONS", {"backend": "eager"})
     torch.compiler.reset()
     counters.clear()
     side = families.SIDES.get(kind, models.SIDE)
     denoiser = Denoiser(families.pipe(kind), ON)
-    drawn = _drawn(denoiser, _rows(side))
+    drawn = _draw(denoiser, _rows(side))
     assert denoiser.compiled_pipeline.mode != "none"
-    assert sum(counters["graph_break"].values()) == BREAKS.get(kind, 0)
-    assert _apart(drawn, _drawn(Denoiser(families.pipe(kind)), _rows(side))) <= 2
+    assert sum(counters["graph_break"].values()) == GRAPH_BREAKS.get(kind, 0)
+    assert _max_difference(drawn, _draw(Denoiser(families.pipe(kind)), _rows(side))) <= 2
     with torch.compiler.set_stance("fail_on_recompile"):
-        _drawn(denoiser, _rows(side, steps=3, guidance=4.0))
+        _draw(denoiser, _rows(side, steps=3, guidance=4.0))

@@ -1,4 +1,4 @@
-"""Processes killed by SIGKILL at random moments, many times over: nothing is lost and nothing is spoilt."""
+"""Processes killed by SIGKILL at random moments, many times: nothing is lost or corrupted."""
 
 import time
 from pathlib import Path
@@ -9,7 +9,7 @@ from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, shard_key
 from imagekiln.steps.storage import open_store
 from tests.jobs import files
-from tests.kills import Dataset, finished, job, killed, planned, undisturbed
+from tests.kills import Dataset, finish_run, job, make_undisturbed, make_with_kills, plan_run
 from tests.processes import Child, aggregate, create, make_plan
 from tests.texts import chance
 
@@ -19,48 +19,46 @@ MIB = 2**20
 
 
 @pytest.fixture(scope="module")
-def wanted(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """What the run is when nobody disturbs it."""
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """The dataset of a run that nobody disturbs."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    return undisturbed(planned(folder, str(folder / "out"), IMAGES))
+    return make_undisturbed(plan_run(folder, str(folder / "out"), IMAGES))
 
 
 @pytest.fixture(scope="module", params=["parquet", "webdataset", "files"])
-def wanted_format(
+def undisturbed_format(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Dataset]:
-    """A format, and what the run is in it."""
+    """A format, and the dataset of the undisturbed run in it."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    return request.param, undisturbed(
-        planned(folder, str(folder / "out"), IMAGES, format=request.param)
+    return request.param, make_undisturbed(
+        plan_run(folder, str(folder / "out"), IMAGES, format=request.param)
     )
 
 
 def test_run_killed_sixty_times_ends_as_the_dataset_of_an_undisturbed_one(
-    store_uri: str, tmp_path: Path, wanted_format: tuple[str, Dataset]
+    store_uri: str, tmp_path: Path, undisturbed_format: tuple[str, Dataset]
 ) -> None:
-    layout, wanted = wanted_format
-    there = planned(tmp_path, store_uri, IMAGES, format=layout)
-    assert killed(there, KILLS, seed=7).between >= KILLS
-    found = finished(there)
-    assert found.parts == wanted.parts
-    assert found.manifest.equals(wanted.manifest, check_metadata=True)
-    assert found.verified.ok == wanted.verified.ok == IMAGES
+    layout, undisturbed = undisturbed_format
+    run = plan_run(tmp_path, store_uri, IMAGES, format=layout)
+    assert make_with_kills(run, KILLS, seed=7).between >= KILLS
+    dataset = finish_run(run)
+    assert dataset.parts == undisturbed.parts
+    assert dataset.manifest.equals(undisturbed.manifest, check_metadata=True)
+    assert dataset.verified.ok == undisturbed.verified.ok == IMAGES
 
 
 def test_killed_planning_ends_as_the_plan_of_an_undisturbed_one(
     store_uri: str, tmp_path: Path
 ) -> None:
     settings = {"shard": {"images": 16}}
-    planned(tmp_path, str(tmp_path / "undisturbed"), 600, **settings)
-    wanted = files(tmp_path / "undisturbed/run")
-    killed_job, dice, store = (
-        job(tmp_path, store_uri, 600, **settings),
-        chance(7),
-        open_store(f"{store_uri}/run"),
-    )
+    plan_run(tmp_path, str(tmp_path / "undisturbed"), 600, **settings)
+    undisturbed = files(tmp_path / "undisturbed/run")
+    killed_job = job(tmp_path, store_uri, 600, **settings)
+    dice = chance(7)
+    store = open_store(f"{store_uri}/run")
     killed_between = 0
-    for shard in range(0, 30, 3):  # each time a little later
+    for shard in range(0, 30, 3):  # a little later each time
         child = Child(make_plan, killed_job)
         while child.is_alive() and not store.exists(shard_key(shard)):
             time.sleep(0.001)
@@ -68,34 +66,41 @@ def test_killed_planning_ends_as_the_plan_of_an_undisturbed_one(
         killed_between += child.kill() and not store.exists(PLAN_KEY)
     assert killed_between
     assert Child(make_plan, killed_job).join() == 0
-    plan = wanted.pop(PLAN_KEY).replace(str(tmp_path / "undisturbed").encode(), store_uri.encode())
+    plan = undisturbed.pop(PLAN_KEY).replace(
+        str(tmp_path / "undisturbed").encode(), store_uri.encode()
+    )
     assert store.read(PLAN_KEY) == plan
-    assert {name: store.read(name) for name in wanted} == wanted
+    assert {name: store.read(name) for name in undisturbed} == undisturbed
 
 
 def test_run_whose_aggregation_was_killed_never_looks_finished_before_it_is(
-    store_uri: str, tmp_path: Path, wanted: Dataset
+    store_uri: str, tmp_path: Path, undisturbed: Dataset
 ) -> None:
-    there, dice, killed_at_work = planned(tmp_path, store_uri, IMAGES), chance(7), 0
-    store = open_store(there.uri)
-    for key, content in wanted.parts.items():
+    run = plan_run(tmp_path, store_uri, IMAGES)
+    dice = chance(7)
+    killed_at_work = 0
+    store = open_store(run.uri)
+    for key, content in undisturbed.parts.items():
         store.create(key, content)
     while not store.exists(SUCCESS_KEY) and killed_at_work < 20:
-        child = Child(aggregate, there.uri)
+        child = Child(aggregate, run.uri)
         child.wait_until_begun()
         time.sleep(dice.uniform(0, 0.3))
         killed_at_work += child.kill()
     if store.exists(SUCCESS_KEY):
-        assert verify(there.uri).ok == IMAGES
+        assert verify(run.uri).ok == IMAGES
     assert killed_at_work
-    assert finished(there).manifest.equals(wanted.manifest, check_metadata=True)
+    assert finish_run(run).manifest.equals(undisturbed.manifest, check_metadata=True)
 
 
 @pytest.mark.parametrize("size", [32 * MIB, 101 * MIB], ids=["small", "large"])
-def test_object_whose_writer_is_killed_is_there_whole_or_not_at_all(
+def test_object_whose_writer_is_killed_exists_whole_or_not_at_all(
     store_uri: str, size: int
 ) -> None:
-    store, dice, whole, content = open_store(store_uri), chance(7), [], bytes(size)
+    store = open_store(store_uri)
+    dice = chance(7)
+    content = bytes(size)
+    whole = []
     for number in range(12):
         child = Child(create, store_uri, f"object-{number}", size)
         child.wait_until_begun()

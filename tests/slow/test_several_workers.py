@@ -18,7 +18,8 @@ def test_two_workers_make_the_shards_of_their_lots(tmp_path: Path) -> None:
         f"name: shapes\nprompts: {json.dumps(str(tmp_path / 'prompts.parquet'))}\n"
         f"output: {json.dumps(str(tmp_path / 'runs'))}\n"
         'model: {id: "bundled:shapes", dtype: float32}\ndefaults: {steps: 1}\n'
-        "shard: {images: 1}\npart: {images: 1}\nbatch: {images: 1}\ndevice: cpu\nthreads: 1\nrun_id: one\n",
+        "shard: {images: 1}\npart: {images: 1}\nbatch: {images: 1}\n"
+        "device: cpu\nthreads: 1\nrun_id: one\n",
         encoding="utf-8",
     )
     run, out = tmp_path / "runs" / "one", tmp_path / "out"

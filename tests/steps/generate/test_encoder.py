@@ -44,7 +44,7 @@ from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from tests import certificates, jobs
 from tests.certificates import verified
-from tests.encodings import KINDS, said
+from tests.encodings import KINDS, encoding_label
 from tests.notes import SOURCE, parse, read
 from tests.runs import image_row, picture
 from tests.smallest import SMALLEST
@@ -87,7 +87,7 @@ def files(uri: str) -> Iterator[tuple[dict[str, Any], bytes]]:
         yield row, content
 
 
-@pytest.fixture(scope="module", params=KINDS, ids=said)
+@pytest.fixture(scope="module", params=KINDS, ids=encoding_label)
 def finished(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[Encoding, str]:
@@ -156,7 +156,7 @@ def test_the_same_job_gives_the_same_bytes(finished: tuple[Encoding, str], tmp_p
     ]
 
 
-@pytest.mark.parametrize("encoding", KINDS, ids=said)
+@pytest.mark.parametrize("encoding", KINDS, ids=encoding_label)
 def test_with_the_mark_alone_no_prompt_seed_or_model_leaves(encoding: Encoding) -> None:
     row, model = (
         image_row("a secret prompt", 4711),
@@ -171,7 +171,7 @@ def test_with_the_mark_alone_no_prompt_seed_or_model_leaves(encoding: Encoding) 
     assert (nothing.parameters, nothing.xmp) == (None, None)
 
 
-@pytest.mark.parametrize("encoding", [Png(), Jpeg()], ids=said)
+@pytest.mark.parametrize("encoding", [Png(), Jpeg()], ids=encoding_label)
 @pytest.mark.parametrize("metadata", ["mark", "none"])
 def test_the_switch_holds_for_every_image_of_a_job(
     encoding: Encoding, metadata: str, tmp_path: Path
@@ -199,7 +199,7 @@ def test_in_a_jpeg_a_prompt_too_long_is_cut_and_in_others_it_is_whole() -> None:
         )
 
 
-@pytest.mark.parametrize("encoding", KINDS, ids=said)
+@pytest.mark.parametrize("encoding", KINDS, ids=encoding_label)
 def test_a_job_with_a_certificate_signs_every_image(encoding: Encoding, tmp_path: Path) -> None:
     uri = made(tmp_path / "job", encoding, c2pa=certificates.write(tmp_path / "certificates"))
     for row, content in files(uri):

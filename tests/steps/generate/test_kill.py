@@ -15,7 +15,7 @@ from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.signals import GRACE_SECONDS
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
-from tests.kills import Dataset, finished, killed, planned, undisturbed
+from tests.kills import Dataset, finish_run, make_undisturbed, make_with_kills, plan_run
 from tests.processes import Begun, Child, command
 
 IMAGES = 60
@@ -23,37 +23,37 @@ KILLS = 6
 
 
 @pytest.fixture(scope="module")
-def wanted(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """What a run is that nobody disturbs."""
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    """The dataset of a run that nobody disturbs."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    return undisturbed(planned(folder, str(folder / "out"), IMAGES))
+    return make_undisturbed(plan_run(folder, str(folder / "out"), IMAGES))
 
 
 @pytest.fixture(scope="module", params=["parquet", "webdataset", "files"])
-def wanted_format(
+def undisturbed_format(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[str, Dataset]:
-    """A format, and what the run is in it."""
+    """A format, and the dataset of the undisturbed run in it."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    return request.param, undisturbed(
-        planned(folder, str(folder / "out"), IMAGES, format=request.param)
+    return request.param, make_undisturbed(
+        plan_run(folder, str(folder / "out"), IMAGES, format=request.param)
     )
 
 
-def same(found: Dataset, wanted: Dataset) -> None:
-    """Compare all that a finished run promises to be."""
-    assert found.parts == wanted.parts
-    assert found.manifest.equals(wanted.manifest, check_metadata=True)
-    assert found.verified.ok == wanted.verified.ok == IMAGES
+def assert_same(dataset: Dataset, undisturbed: Dataset) -> None:
+    """Compare all that a finished run promises."""
+    assert dataset.parts == undisturbed.parts
+    assert dataset.manifest.equals(undisturbed.manifest, check_metadata=True)
+    assert dataset.verified.ok == undisturbed.verified.ok == IMAGES
 
 
 def test_killed_run_ends_as_the_dataset_of_an_undisturbed_one(
-    store_uri: str, tmp_path: Path, wanted_format: tuple[str, Dataset]
+    store_uri: str, tmp_path: Path, undisturbed_format: tuple[str, Dataset]
 ) -> None:
-    layout, wanted = wanted_format
-    there = planned(tmp_path, store_uri, IMAGES, format=layout)
-    assert killed(there, KILLS, seed=7).between >= KILLS
-    same(finished(there), wanted)
+    layout, undisturbed = undisturbed_format
+    run = plan_run(tmp_path, store_uri, IMAGES, format=layout)
+    assert make_with_kills(run, KILLS, seed=7).between >= KILLS
+    assert_same(finish_run(run), undisturbed)
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -80,82 +80,84 @@ def die_linking(_begun: Begun, folder: str, moment: str) -> None:
     LocalStore(Path(folder)).create("part", b"whole")
 
 
-def generating(there: PlanResult) -> Child:
+def generating(run: PlanResult) -> Child:
     """The command that makes the run's shard, when it has drawn its first batch."""
-    child = Child(command, "generate", there.uri, "--shard", "0")
+    child = Child(command, "generate", run.uri, "--shard", "0")
     child.wait_until_begun()
     return child
 
 
 def test_terminated_shard_exits_75_and_a_rerun_completes_it(
-    tmp_path: Path, wanted: Dataset
+    tmp_path: Path, undisturbed: Dataset
 ) -> None:
-    there = planned(tmp_path, str(tmp_path / "out"), IMAGES)
-    store, parts = open_store(there.uri), read_shard(open_store(there.uri), there.plan, 0)
-    child = generating(there)
+    run = plan_run(tmp_path, str(tmp_path / "out"), IMAGES)
+    store = open_store(run.uri)
+    parts = read_shard(store, run.plan, 0)
+    child = generating(run)
     child.terminate()
     assert child.join(GRACE_SECONDS) == 75
-    left = missing_parts(store, parts)
-    told = load_stats(store, 0)
-    assert told is not None
-    assert (told.attempts, told.parts, told.images) == (
+    missing = missing_parts(store, parts)
+    stats = load_stats(store, 0)
+    assert stats is not None
+    assert (stats.attempts, stats.parts, stats.images) == (
         1,
-        len(parts) - len(left),
-        IMAGES - count_images(left),
+        len(parts) - len(missing),
+        IMAGES - count_images(missing),
     )
-    assert 0 < len(left) < len(parts)
-    assert left == list(parts[-len(left) :])
-    assert Child(command, "generate", there.uri, "--shard", "0").join() == 0
-    told = load_stats(store, 0)
-    assert told is not None
-    assert (told.attempts, told.parts, told.images) == (2, len(parts), IMAGES)
-    same(finished(there), wanted)
+    assert 0 < len(missing) < len(parts)
+    assert missing == list(parts[-len(missing) :])
+    assert Child(command, "generate", run.uri, "--shard", "0").join() == 0
+    stats = load_stats(store, 0)
+    assert stats is not None
+    assert (stats.attempts, stats.parts, stats.images) == (2, len(parts), IMAGES)
+    assert_same(finish_run(run), undisturbed)
 
 
 def test_terminated_shard_finishes_the_part_at_hand_where_that_is_quick(tmp_path: Path) -> None:
-    there = planned(tmp_path, str(tmp_path / "out"), 12, part={"images": 12}, batch={"images": 2})
-    child = generating(there)
-    assert not open_store(there.uri).exists(part_key(0, 0))
+    run = plan_run(tmp_path, str(tmp_path / "out"), 12, part={"images": 12}, batch={"images": 2})
+    child = generating(run)
+    assert not open_store(run.uri).exists(part_key(0, 0))
     child.terminate()
     assert child.join(GRACE_SECONDS) == 0
-    assert open_store(there.uri).exists(part_key(0, 0))
+    assert open_store(run.uri).exists(part_key(0, 0))
 
 
 def test_terminated_shard_drops_the_part_at_hand_where_that_would_take_too_long(
     tmp_path: Path,
 ) -> None:
     slow = {"defaults": {"steps": 40}, "part": {"images": 100}, "batch": {"images": 1}}
-    there = planned(tmp_path, str(tmp_path / "out"), 100, **slow)
-    child = generating(there)
+    run = plan_run(tmp_path, str(tmp_path / "out"), 100, **slow)
+    child = generating(run)
     child.terminate()
     assert child.join(GRACE_SECONDS) == 75
-    assert not open_store(there.uri).exists(part_key(0, 0))
-    told = load_stats(open_store(there.uri), 0)
-    assert told is not None
-    assert (told.attempts, told.parts, told.images) == (1, 0, 0)
+    assert not open_store(run.uri).exists(part_key(0, 0))
+    stats = load_stats(open_store(run.uri), 0)
+    assert stats is not None
+    assert (stats.attempts, stats.parts, stats.images) == (1, 0, 0)
 
 
 def test_killed_retry_ends_as_an_undisturbed_one(
-    tmp_path: Path, store_uri: str, wanted: Dataset
+    tmp_path: Path, store_uri: str, undisturbed: Dataset
 ) -> None:
-    there = planned(tmp_path, store_uri, IMAGES)
-    store, parts = open_store(there.uri), read_shard(open_store(there.uri), there.plan, 0)
-    assert Child(command, "generate", there.uri, "--shard", "0").join() == 0
+    run = plan_run(tmp_path, store_uri, IMAGES)
+    store = open_store(run.uri)
+    parts = read_shard(store, run.plan, 0)
+    assert Child(command, "generate", run.uri, "--shard", "0").join() == 0
     for part in parts[1:]:
         store.remove(part.key)
-    assert Child(command, "aggregate", there.uri).join() == 3
-    inside = open_store(f"{there.uri}/retry-1")
+    assert Child(command, "aggregate", run.uri).join() == 3
+    inside = open_store(f"{run.uri}/retry-1")
     for _ in range(2):
-        child = Child(command, "retry", there.uri)
+        child = Child(command, "retry", run.uri)
         child.wait_until_begun()
         assert child.kill()
     written = [inside.read(part.key) for part in parts if inside.exists(part.key)]
     assert len(written) < len(parts) - 1
-    assert Child(command, "retry", there.uri).join() == 0
+    assert Child(command, "retry", run.uri).join() == 0
     assert [inside.read(part.key) for part in parts[: len(written)]] == written
     assert not store.exists("retry-2/plan.json")
-    found = read_table(store, manifest_key(0))
-    assert found.drop_columns(["part", "offset"]).equals(
-        wanted.manifest.drop_columns(["part", "offset"])
+    manifest = read_table(store, manifest_key(0))
+    assert manifest.drop_columns(["part", "offset"]).equals(
+        undisturbed.manifest.drop_columns(["part", "offset"])
     )
-    assert verify(there.uri).ok == IMAGES
+    assert verify(run.uri).ok == IMAGES

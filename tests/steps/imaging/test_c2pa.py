@@ -17,7 +17,7 @@ from imagekiln.steps.job.output import C2paSettings, Encoding, Jpeg, Png, mime_t
 from imagekiln.steps.job.reader import validate_job
 from tests import certificates
 from tests.certificates import verified
-from tests.encodings import KINDS, noise, said
+from tests.encodings import KINDS, encoding_label, noise
 from tests.smallest import SMALLEST
 
 c2pa = import_module("c2pa")  # it has no types to speak of
@@ -28,7 +28,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> C2paSettings:
     return C2paSettings(**certificates.write(tmp_path_factory.mktemp("certificates")))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("encoding", KINDS, ids=said)
+@pytest.mark.parametrize("encoding", KINDS, ids=encoding_label)
 def test_a_signed_image_says_that_a_model_made_it(
     encoding: Encoding, settings: C2paSettings
 ) -> None:

@@ -10,13 +10,13 @@ from PIL import Image
 
 from imagekiln.steps.imaging.codecs import EmbeddedMetadata, decode_image, encode_image
 from imagekiln.steps.job.output import Encoding, Jpeg, Png, Webp
-from tests.encodings import ALL, KINDS, LOSSLESS, LOSSY, noise, said, smooth
+from tests.encodings import ALL, KINDS, LOSSLESS, LOSSY, encoding_label, noise, smooth
 
 SIZES = [(1, 1), (8, 24), (17, 5)]
 METADATA = EmbeddedMetadata("a prompt\nSteps: 1, Seed: 2, Size: 8x8", b"<x/>")
 
 
-@pytest.mark.parametrize("encoding", LOSSLESS, ids=said)
+@pytest.mark.parametrize("encoding", LOSSLESS, ids=encoding_label)
 @pytest.mark.parametrize(("height", "width"), SIZES)
 def test_a_lossless_file_gives_the_pixels_as_they_were(
     encoding: Encoding, height: int, width: int
@@ -25,7 +25,7 @@ def test_a_lossless_file_gives_the_pixels_as_they_were(
     assert np.array_equal(decode_image(encode_image(rgb, encoding, METADATA)), rgb)
 
 
-@pytest.mark.parametrize("encoding", LOSSY, ids=said)
+@pytest.mark.parametrize("encoding", LOSSY, ids=encoding_label)
 @pytest.mark.parametrize(("height", "width"), SIZES)
 def test_a_lossy_file_gives_an_image_of_the_same_size(
     encoding: Encoding, height: int, width: int
@@ -37,7 +37,7 @@ def test_a_lossy_file_gives_an_image_of_the_same_size(
     )
 
 
-@pytest.mark.parametrize("encoding", [Jpeg(), Webp()], ids=said)
+@pytest.mark.parametrize("encoding", [Jpeg(), Webp()], ids=encoding_label)
 def test_the_default_quality_is_close_to_what_was_drawn(encoding: Encoding) -> None:
     rgb = smooth(64, 48)
     assert np.abs(decode_image(encode_image(rgb, encoding)).astype(int) - rgb).mean() < 2
@@ -56,7 +56,7 @@ def test_settings_reach_the_file(small: Encoding, near: Encoding) -> None:
     assert len(encode_image(rgb, small)) < 0.9 * len(encode_image(rgb, near))
 
 
-@pytest.mark.parametrize("encoding", ALL, ids=said)
+@pytest.mark.parametrize("encoding", ALL, ids=encoding_label)
 def test_the_same_pixels_and_metadata_give_the_same_bytes(encoding: Encoding) -> None:
     assert encode_image(noise(64, 48), encoding, METADATA) == encode_image(
         noise(64, 48), encoding, METADATA
@@ -83,7 +83,7 @@ def test_subsampling_reaches_the_file() -> None:
             assert image.layer[0][1:3] == factors  # type: ignore[attr-defined]  # of a JPEG
 
 
-@pytest.mark.parametrize("encoding", ALL, ids=said)
+@pytest.mark.parametrize("encoding", ALL, ids=encoding_label)
 @pytest.mark.parametrize("text", ["x" * 1_000_000, "\N{ROCKET}" * 16_000], ids=["1 MB", "emoji"])
 def test_no_text_is_too_long_for_a_file_other_than_jpeg(encoding: Encoding, text: str) -> None:
     if encoding.kind != "jpeg":
@@ -94,7 +94,7 @@ def test_no_text_is_too_long_for_a_file_other_than_jpeg(encoding: Encoding, text
         )
 
 
-@pytest.mark.parametrize("encoding", KINDS, ids=said)
+@pytest.mark.parametrize("encoding", KINDS, ids=encoding_label)
 def test_an_image_of_another_size_is_refused_before_it_is_decoded(encoding: Encoding) -> None:
     content = encode_image(noise(8, 24), encoding, METADATA)
     assert decode_image(content, (24, 8)).shape == (8, 24, 3)
@@ -126,7 +126,7 @@ def test_other_kinds_of_file_are_not_decoded(kind: str) -> None:
         decode_image(sink.getvalue())
 
 
-@pytest.mark.parametrize("encoding", KINDS, ids=said)
+@pytest.mark.parametrize("encoding", KINDS, ids=encoding_label)
 def test_a_damaged_file_does_not_decode(encoding: Encoding) -> None:
     content = encode_image(noise(32, 32), encoding, METADATA)
     for damaged in (

@@ -18,7 +18,7 @@ from imagekiln.steps.job.output import (
 )
 from imagekiln.steps.job.reader import read_job, validate_job
 from tests import jobs
-from tests.encodings import ALL, KINDS, LOSSLESS, said
+from tests.encodings import ALL, KINDS, LOSSLESS, encoding_label
 from tests.smallest import SMALLEST
 
 
@@ -37,7 +37,7 @@ def test_png_is_the_default() -> None:
     assert validate_job({**SMALLEST, "encoding": {"level": 9}}).encoding == Png(level=9)
 
 
-@pytest.mark.parametrize("encoding", ALL, ids=said)
+@pytest.mark.parametrize("encoding", ALL, ids=encoding_label)
 def test_an_encoding_reads_back_from_its_stored_form(encoding: Encoding) -> None:
     job = validate_job({**SMALLEST, "encoding": encoding.model_dump()})
     assert job.encoding == encoding

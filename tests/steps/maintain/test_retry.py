@@ -23,7 +23,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests.faults import failing, image, manifests
 from tests.jobs import files
-from tests.runs import PROMPTS, begun, fill, finished, job, not_ok, planned, write_prompts
+from tests.runs import PROMPTS, begin_round, fill, finished, job, not_ok, planned, write_prompts
 from tests.texts import HOSTILE, chance
 
 IMAGES = 200
@@ -51,7 +51,7 @@ def test_a_round_holds_what_is_not_ok_in_the_plan_s_order_and_knows_where_it_is_
     dice: random.Random = chance(seed)
     bad = set(dice.sample(range(IMAGES), dice.choice((1, 30, IMAGES))))
     planned_run = run_with_failures(tmp_path, bad)
-    result = begun(planned_run)
+    result = begin_round(planned_run)
     shards = rows(result)
     assert [row for shard in shards for row in shard["id"].to_pylist()] == [
         f"row-{place}" for place in sorted(bad)
@@ -71,7 +71,7 @@ def test_a_round_holds_what_is_not_ok_in_the_plan_s_order_and_knows_where_it_is_
 
 def test_a_round_has_the_run_s_settings_and_counts_of_its_own(tmp_path: Path) -> None:
     planned_run = run_with_failures(tmp_path, {3, 90})
-    result = begun(planned_run).plan
+    result = begin_round(planned_run).plan
     assert (result.job, result.model, result.run_id, result.part_images) == (
         planned_run.plan.job,
         planned_run.plan.model,
@@ -86,23 +86,23 @@ def test_the_same_manifest_gives_the_same_round_and_an_unfinished_one_is_resumed
 ) -> None:
     planned_run = run_with_failures(tmp_path, {3, 90})
     store = open_store(planned_run.uri)
-    first = begun(planned_run)
+    first = begin_round(planned_run)
     content = first.store.read(PLAN_KEY)
-    assert begun(planned_run).plan == first.plan
+    assert begin_round(planned_run).plan == first.plan
     first.store.remove(PLAN_KEY)
-    assert plan_to_json(begun(planned_run).plan) == first.store.read(PLAN_KEY) == content
+    assert plan_to_json(begin_round(planned_run).plan) == first.store.read(PLAN_KEY) == content
     assert not store.exists("retry-2/plan.json")
 
 
 def test_what_a_killed_planning_left_on_an_older_manifest_is_no_obstacle(tmp_path: Path) -> None:
     planned_run = run_with_failures(tmp_path, {3})
-    begun(planned_run).store.remove(PLAN_KEY)
+    begin_round(planned_run).store.remove(PLAN_KEY)
     fill(planned_run)  # is there already: the first writer wins
     store = open_store(planned_run.uri)
     store.remove(part_key(5, 0))
     with pytest.raises(Incomplete):
         aggregate(planned_run.uri)
-    result = begun(planned_run)
+    result = begin_round(planned_run)
     assert result.plan.counts.images == 5
     assert [row for shard in rows(result) for row in shard["id"].to_pylist()] == [
         f"row-{place}" for place in (3, 40, 41, 42, 43)
@@ -121,7 +121,7 @@ def test_a_shard_of_a_round_is_as_much_work_as_one_of_the_run(tmp_path: Path) ->
     )
     fill(planned_run, {place: not_ok(place) for place in range(80)})
     aggregate(planned_run.uri)
-    assert [each.images for each in begun(planned_run).plan.shards] == [
+    assert [each.images for each in begin_round(planned_run).plan.shards] == [
         each.images for each in planned_run.plan.shards
     ]
 
@@ -133,7 +133,7 @@ def test_hostile_texts_and_carried_columns_go_along(tmp_path: Path) -> None:
     )
     fill(planned_run, {place: not_ok(place) for place in range(len(HOSTILE))})
     aggregate(planned_run.uri)
-    result = [row for shard in rows(begun(planned_run)) for row in shard.to_pylist()]
+    result = [row for shard in rows(begin_round(planned_run)) for row in shard.to_pylist()]
     assert [(row["prompt"], row["note"]) for row in result] == [
         (row["prompt"], row["note"]) for row in manifests(planned_run.uri)
     ]

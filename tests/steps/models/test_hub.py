@@ -96,16 +96,16 @@ def test_pinned_model_that_has_only_pickles_is_refused_at_planning(
 
 def test_model_in_the_cache_is_not_fetched_again(server: Hub) -> None:
     download_configuration(ModelSettings(id=MODEL, revision=REVISION))
-    requests_before = len(server.asked)
+    requests_before = len(server.requested_files)
     download_configuration(ModelSettings(id=MODEL, revision=REVISION))
-    assert len(server.asked) == requests_before > 0
+    assert len(server.requested_files) == requests_before > 0
 
 
 def test_model_in_the_cache_needs_no_hub(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants
 
     folder = download_configuration(ModelSettings(id=MODEL, revision=REVISION))
-    assert server.asked
+    assert server.requested_files
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert download_configuration(ModelSettings(id=MODEL, revision=REVISION)) == folder
     assert (

@@ -21,7 +21,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
 from imagekiln.steps.storage.store import Store
 from tests.faults import manifests
-from tests.runs import begun, encoded, fill, not_ok, planned
+from tests.runs import begin_round, encoded, fill, not_ok, planned
 
 
 @pytest.fixture
@@ -44,18 +44,23 @@ def statuses(uri: str) -> list[object]:
 
 
 def test_the_latest_round_decides_about_images_that_are_not_ok(planned_run: PlanResult) -> None:
-    make(begun(planned_run), encoded(0), not_ok(1, error="ValueError: again"), not_ok(2, "blank"))
+    make(
+        begin_round(planned_run),
+        encoded(0),
+        not_ok(1, error="ValueError: again"),
+        not_ok(2, "blank"),
+    )
     done = aggregate(planned_run.uri)
     assert (done.ok, done.statuses, done.rounds) == (18, {"blank": 1, "failed": 1, "ok": 18}, 1)
     assert [each.error for each in done.failures] == ["ValueError: again", "ValueError: a fault"]
-    make(begun(planned_run), not_ok(0), encoded(1))
+    make(begin_round(planned_run), not_ok(0), encoded(1))
     assert statuses(planned_run.uri)[0] == "ok"
     done = aggregate(planned_run.uri)
     assert (done.ok, done.rounds) == (19, 2)
 
 
 def test_an_image_that_a_round_lacks_keeps_what_was_said_before(planned_run: PlanResult) -> None:
-    each = begun(planned_run)
+    each = begin_round(planned_run)
     assert aggregate(planned_run.uri).statuses == {"failed": 3, "ok": 17}
     assert not each.is_finished
     assert verify(planned_run.uri).ok == 17
@@ -64,7 +69,7 @@ def test_an_image_that_a_round_lacks_keeps_what_was_said_before(planned_run: Pla
 def test_what_an_unfinished_round_made_since_is_no_damage_but_work_to_finish(
     planned_run: PlanResult,
 ) -> None:
-    make(begun(planned_run), encoded(0), encoded(1), encoded(2))
+    make(begin_round(planned_run), encoded(0), encoded(1), encoded(2))
     with pytest.raises(Incomplete, match=r"Round 1 is not finished: retry the run again"):
         verify(planned_run.uri)
     aggregate(planned_run.uri)
@@ -72,7 +77,7 @@ def test_what_an_unfinished_round_made_since_is_no_damage_but_work_to_finish(
 
 
 def test_a_round_is_finished_once_all_its_parts_are_accounted_for(planned_run: PlanResult) -> None:
-    each = begun(planned_run)
+    each = begin_round(planned_run)
     with pytest.raises(
         Incomplete, match=r"retry-1: 1 part of this round is missing, .*00000-0000.parquet"
     ):
@@ -83,7 +88,7 @@ def test_a_round_is_finished_once_all_its_parts_are_accounted_for(planned_run: P
     make(each, not_ok(0), not_ok(1), not_ok(2))
     assert aggregate(each.store.uri).ok == 17
     assert each.is_finished
-    assert begun(planned_run).plan.round == 2
+    assert begin_round(planned_run).plan.round == 2
 
 
 class WithoutReport(LocalStore):
@@ -96,7 +101,7 @@ class WithoutReport(LocalStore):
 
 
 def test_a_round_is_marked_last_of_all_that_it_changes(planned_run: PlanResult) -> None:
-    each = begun(planned_run)
+    each = begin_round(planned_run)
     make(each, encoded(0), encoded(1), encoded(2))
     with pytest.raises(TryAgain):
         aggregate_run(Run(WithoutReport(Path(planned_run.uri)), planned_run.plan))
@@ -109,7 +114,7 @@ def test_an_image_that_is_ok_stays_whatever_a_round_says(planned_run: PlanResult
     store.remove(part_key(0, 1))
     with pytest.raises(Incomplete):
         aggregate(planned_run.uri)
-    each = begun(planned_run)
+    each = begin_round(planned_run)
     assert each.plan.counts.images == 7
     rows = [part.rows.num_rows for part in read_shard(each.store, each.plan, 0)]
     for part, count in zip(read_shard(each.store, each.plan, 0), rows, strict=True):
@@ -130,7 +135,7 @@ def test_an_image_that_is_ok_stays_whatever_a_round_says(planned_run: PlanResult
 def test_only_the_round_s_shards_that_hold_a_shard_s_images_are_read(
     planned_run: PlanResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make(begun(planned_run), encoded(0), encoded(1), encoded(2))
+    make(begin_round(planned_run), encoded(0), encoded(1), encoded(2))
     read: list[tuple[str, int]] = []
     original = read_shard
 
@@ -147,7 +152,7 @@ def test_only_the_round_s_shards_that_hold_a_shard_s_images_are_read(
 
 
 def test_time_of_a_round_is_counted(planned_run: PlanResult) -> None:
-    each = begun(planned_run)
+    each = begin_round(planned_run)
     make(each, encoded(0), encoded(1), encoded(2))
     stats = ShardStats(
         0,
@@ -164,7 +169,7 @@ def test_time_of_a_round_is_counted(planned_run: PlanResult) -> None:
 
 
 def test_a_damaged_round_is_found(planned_run: PlanResult) -> None:
-    each = begun(planned_run)
+    each = begin_round(planned_run)
     make(each, encoded(0), encoded(1), encoded(2))
     aggregate(planned_run.uri)
     content = each.store.read(part_key(0, 0))
@@ -180,14 +185,14 @@ def test_a_damaged_round_is_found(planned_run: PlanResult) -> None:
 
 
 def test_a_round_resolves_to_its_run_and_a_run_to_itself(planned_run: PlanResult) -> None:
-    each = begun(planned_run)
+    each = begin_round(planned_run)
     assert resolve_run(planned_run.uri) == (planned_run.uri, 0)
     assert resolve_run(each.store.uri) == (planned_run.uri, 1)
     assert resolve_run(f"{each.store.uri}/") == (planned_run.uri, 1)
 
 
 def test_a_run_is_opened_by_its_own_name_and_by_that_of_its_round(planned_run: PlanResult) -> None:
-    each = begun(planned_run)
+    each = begin_round(planned_run)
     for uri, number in ((planned_run.uri, 0), (each.store.uri, 1)):
         run = open_run(uri)
         assert (run.store.uri, run.plan, run.round) == (planned_run.uri, planned_run.plan, number)

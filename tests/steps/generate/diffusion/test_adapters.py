@@ -182,7 +182,7 @@ def test_a_controlnet_draws_what_it_draws_in_diffusers(
 
     folder, network = (
         adapters.model(model),
-        adapters.beside("sd3" if model == "sd3" else "flux", **more),
+        adapters.new_controlnet("sd3" if model == "sd3" else "flux", **more),
     )
     row = {**_rows(control_image=True)[0], "width": 48, "height": 32, "negative_prompt": "grey"}
     asked = {"id": str(folder), "dtype": "float32"}
@@ -325,8 +325,10 @@ def test_a_network_that_is_none_is_refused_at_planning(
         "{control}": adapters.controlnet("sd"),
         "{wide}": adapters.controlnet("sdxl"),
         "{flux-control}": adapters.controlnet("flux"),
-        "{wide-flux}": adapters.saved_controlnet(adapters.beside("flux", num_attention_heads=3)),
-        "{union}": adapters.saved_controlnet(adapters.beside("flux", num_mode=7)),
+        "{wide-flux}": adapters.saved_controlnet(
+            adapters.new_controlnet("flux", num_attention_heads=3)
+        ),
+        "{union}": adapters.saved_controlnet(adapters.new_controlnet("flux", num_mode=7)),
     }
 
     def filled(value: object) -> object:

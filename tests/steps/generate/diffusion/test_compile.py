@@ -141,7 +141,7 @@ def test_a_controlnet_s_pictures_are_the_same_compiled_and_plain(
 
     def drawn(speed: SpeedSettings) -> list[RGB]:
         pipe = diffusers.DiffusionPipeline.from_pretrained(adapters.model(kind))
-        network = type(adapters.beside(kind)).from_pretrained(adapters.controlnet(kind))
+        network = type(adapters.new_controlnet(kind)).from_pretrained(adapters.controlnet(kind))
         denoiser = Denoiser(pipe, speed, adapters=LoadedAdapters(ImagePrefetcher(store), network))
         pictures = _drawn(denoiser, rows)
         assert denoiser.compiled_pipeline.mode == (

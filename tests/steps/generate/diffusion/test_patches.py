@@ -210,7 +210,7 @@ def _generators(*seeds: int) -> list[torch.Generator]:
 
 def _pipe() -> models.Untyped:
     return diffusers.AutoPipelineForText2Image.from_pipe(
-        models.pipe("sd3"), controlnet=adapters.beside("sd3")
+        models.pipe("sd3"), controlnet=adapters.new_controlnet("sd3")
     )
 
 
