@@ -20,7 +20,7 @@ from imagekiln.steps.job.samplers import SAMPLERS
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.families import FamilyVariants, variants_of
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS
-from imagekiln.steps.plan.columns import PASSTHROUGH_MARK
+from imagekiln.steps.plan.column_readers import PASSTHROUGH_MARK
 
 COLUMN_BOUNDS = {column.name: column.bounds for column in PROMPT_COLUMNS if column.bounds}
 INVALID_VALUE_REASONS = {
