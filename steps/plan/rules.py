@@ -128,7 +128,7 @@ def _encoding_rules(encoding: Encoding) -> Iterator[RejectionRule]:
 
 
 def _setting_rules() -> Iterator[RejectionRule]:
-    # In an order of their own, by which a row that breaks several has had its reason so far.
+    # Not in the order of the columns: a row that breaks several rules is rejected for the first.
     yield _bounds_rule("steps")
     yield _bounds_rule("guidance")
     for fault, reason in LORA_REJECTION_TEXTS.items():
