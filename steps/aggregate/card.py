@@ -27,6 +27,11 @@ SIZE_CATEGORIES = (
     "100M<n<1B",
     "1B<n<10B",
 )
+DATA_FILE_PATTERNS = {
+    "parquet": ("images/*.parquet",),
+    "webdataset": ("images/*.tar",),
+    "files": ("images/*/*{suffix}", folder_metadata_key("images/*")),
+}
 # Unicode's control characters, format characters that reorder text, surrogates, line separators.
 INVISIBLE_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
@@ -101,10 +106,7 @@ def _size_category(images: int) -> str:
 
 def _data_file_patterns(job: Job, rounds: int) -> list[str]:
     """The files with images, those of rounds too, and what a reader needs beside them."""
-    patterns = {
-        "parquet": ["images/*.parquet"],
-        "webdataset": ["images/*.tar"],
-        "files": [f"images/*/*{file_suffix(job.encoding)}", folder_metadata_key("images/*")],
-    }
+    suffix = file_suffix(job.encoding)
+    patterns = [pattern.format(suffix=suffix) for pattern in DATA_FILE_PATTERNS[job.format]]
     folders = ["", *(f"{round_folder(number)}/" for number in range(1, rounds + 1))]
-    return [f"{folder}{pattern}" for folder in folders for pattern in patterns[job.format]]
+    return [f"{folder}{pattern}" for folder in folders for pattern in patterns]

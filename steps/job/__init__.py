@@ -1,4 +1,6 @@
-"""What a person asks for: settings and their bounds, job and tuning files, messages for mistakes.
+"""What a person asks for: settings and the columns of a prompt row, each with its bounds.
+
+It reads job and tuning files, and has the messages for mistakes in them.
 
 Imports `storage` and what is below it.
 """

@@ -1,4 +1,31 @@
-"""The columns of a prompt row: what each holds, what it decides, and which values are accepted."""
+"""The columns of a prompt row: what each holds, what it decides, and which values are accepted.
+
+To add a column:
+
+1. List it at the end of `PROMPT_COLUMNS`. If it decides pixels, its identity is `optional`: rows
+   without a value keep their image ids. (`always` changes every id, and `_identity_sql` names it.)
+2. Add it to `ColumnNames` and, if a job may set a default, to `RowDefaults` (`job.py`). The latter
+   should be None if unset: any other value gives all rows one, and so all images another id.
+3. Select it in `_filled_sql` of `steps/plan/image_sql.py`, with its default. If it is neither in
+   the shape nor an input image, name it in `images_sql` too: in `content` and in the last SELECT.
+4. Refuse invalid values in `steps/plan/rules.py`: by `_bounds_rule` if it has `bounds`, by a rule
+   of its own otherwise, and by another where the model has no use for it.
+5. Add it, None by default, to `ImageParameters` (`steps/runs/image.py`) and `ImageSpec`
+   (`steps/checks.py`) and, if it is in the shape, to `BatchShape`, `batch_shape` and the planner's
+   `ImageGroup` (`steps/plan/catalog.py`). If it changes the time that an image takes, count it in
+   `work_per_image` (`steps/plan/sharding.py`).
+6. If its values repeat, list it in `DICTIONARY_COLUMNS` (`steps/runs/tables.py`). If web UIs have a
+   name for it, write it in `steps/runs/webui_text.py`.
+7. Pass it to the pipeline in `PipelineInputs` of `steps/generate/diffusion/pipeline_inputs.py`, or
+   in `variants.py` beside it if it belongs to input images. If it changes what texts become, pass
+   it to `PromptEncoder` as well, and make it part of the key of `TextCache`. If it is in the shape
+   and does not change compiled code, give it one value for all in `_code_key` (`compile.py`).
+8. Describe it in `docs/job.md` and `docs/quality.md` and, if it decides pixels, in
+   `docs/guarantees.md`.
+
+`tests/steps/job/test_columns.py` finds most of what was forgotten in steps 2 and 5,
+`tests/steps/plan/test_rules.py` a missing rule for `bounds`.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -30,8 +57,8 @@ SEED = Bounds(0, MAX_SEED - MAX_IMAGES_PER_ROW)  # seed + image index must not e
 class Column:
     """A column of a prompt row.
 
-    `in_shape`: all images of a batch have the same value. `bounds`: where they are the same for
-    every job.
+    `in_shape`: all images of a batch have the same value. `bounds`: the accepted range, if
+    it does not depend on the job.
     """
 
     name: str

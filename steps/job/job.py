@@ -35,6 +35,9 @@ MAX_SHARD_IMAGES = 100_000  # a shard's rows are held in memory
 class ColumnNames(Settings):
     """The names of the columns in the input. An absent column reads as null in every row."""
 
+    # A run id that is not set hashes all of a job's settings, these names among them: a new field
+    # changes each such id.
+
     prompt: NonEmptyText = "prompt"
     id: NonEmptyText = "id"
     negative_prompt: NonEmptyText = "negative_prompt"

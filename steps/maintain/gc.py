@@ -4,7 +4,6 @@ Listed, and removed only on request. This is the one place where objects are lis
 folders of runs: those whose plan bears the folder's name.
 """
 
-import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +13,14 @@ from itertools import chain, islice
 from typing import Literal
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, manifest_key, round_folder
+from imagekiln.steps.runs.keys import (
+    IMAGE_KEY_PATTERN,
+    PART_KEY_PATTERN,
+    PLAN_KEY,
+    SUCCESS_KEY,
+    manifest_key,
+    round_folder,
+)
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.rounds import Run, iter_rounds
 from imagekiln.steps.runs.tables import read_column
@@ -27,8 +33,6 @@ REMOVE_THREADS = 8
 REMOVE_BATCH = 1000
 
 TEMPORARY_PREFIX = ".writing-"  # of a local disk's temporary files
-PART_KEY = re.compile(r"images/(\d{5,})-(\d{4,})\.(?:parquet|tar)")
-IMAGE_KEY = re.compile(r"images/(\d{5,})/\d{4,}-\d{5,}\.(?:png|jpg|jpeg|webp)")
 
 GarbageReason = Literal["unfinished", "leftovers"]
 
@@ -192,7 +196,7 @@ def _unreferenced_of_plan(
 
 
 def _is_unplanned_part(key: str, plan: Plan) -> bool:
-    match = PART_KEY.fullmatch(key)
+    match = PART_KEY_PATTERN.fullmatch(key)
     if match is None:
         return False
     shard = int(match[1])
@@ -217,7 +221,8 @@ def _unreferenced_images(
     except Missing:
         return
     for entry in store.list_folder(folder):
-        is_image = not entry.is_folder and IMAGE_KEY.fullmatch(entry.key.removeprefix(prefix))
+        key = entry.key.removeprefix(prefix)
+        is_image = not entry.is_folder and IMAGE_KEY_PATTERN.fullmatch(key)
         if is_image and entry.key not in referenced:
             yield entry
 

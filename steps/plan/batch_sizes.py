@@ -21,7 +21,7 @@ from imagekiln.steps.plan.input_files import InputFile
 from imagekiln.steps.runs.plan import BatchSize
 
 # The columns by which rows may need other batches than the defaults.
-BATCH_SHAPE_COLUMNS = {"width", "height", "guidance"}
+TUNING_COLUMNS = {"width", "height", "guidance"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _tuning_key(
 ) -> str:
     # Where no row can have a size or guidance of its own, one entry decides.
     entries = tuning.entries
-    if not any(BATCH_SHAPE_COLUMNS & file.column_names.keys() for file in files):
+    if not any(TUNING_COLUMNS & file.column_names.keys() for file in files):
         entry = _default_entry(job, model, tuning)
         entries = () if entry is None else (entry,)
     facts = [_entry_facts(job, entry) for entry in entries]

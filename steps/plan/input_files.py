@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from imagekiln.steps.errors import BadInput, KilnError, Missing
 from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS, PROMPT_COLUMNS
 from imagekiln.steps.job.job import ColumnNames, Job
-from imagekiln.steps.plan.columns import (
+from imagekiln.steps.plan.column_readers import (
     COLUMN_READERS,
     PASSTHROUGH_MARK,
     Cells,

@@ -20,7 +20,7 @@ from imagekiln.steps.job.samplers import SAMPLERS
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.families import FamilyVariants, variants_of
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS
-from imagekiln.steps.plan.columns import PASSTHROUGH_MARK
+from imagekiln.steps.plan.column_readers import PASSTHROUGH_MARK
 
 COLUMN_BOUNDS = {column.name: column.bounds for column in PROMPT_COLUMNS if column.bounds}
 INVALID_VALUE_REASONS = {
@@ -128,6 +128,7 @@ def _encoding_rules(encoding: Encoding) -> Iterator[RejectionRule]:
 
 
 def _setting_rules() -> Iterator[RejectionRule]:
+    # Not in the order of the columns: a row that breaks several rules is rejected for the first.
     yield _bounds_rule("steps")
     yield _bounds_rule("guidance")
     for fault, reason in LORA_REJECTION_TEXTS.items():

@@ -1,4 +1,4 @@
-"""A run as it is stored: keys, schemas, plan, shards, parts in three formats, statistics, rounds.
+"""A run as it is stored: keys, schemas, plan, shards, parts in each format, statistics, rounds.
 
 Others mostly take `plan.Plan` and `load_plan`, `shard.read_shard`, `formats.format_of`, the
 vocabulary of one image in `image`, and the names of objects in `keys`. Imports `models`, `imaging`

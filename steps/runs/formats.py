@@ -4,14 +4,25 @@ Each format is a module here, with a class that satisfies `PartFormat` and a pac
 satisfies `PackedPart`. To add one:
 
 1. Name it in `Job.format` (`steps/job/job.py`).
-2. Write `<name>_format.py` beside the others. Make each object's key in `keys.py`. Write the object
-   named by the part's `key` last: it commits the part, and lists its rows and outcomes as
-   `parts.py` lays down, so that the manifest, `verify` and `retry` need to know nothing else.
+2. Write `<name>_format.py` beside the others. Make each object's key in `keys.py`, where
+   `PART_KEY_PATTERN` or `IMAGE_KEY_PATTERN` must match it: `gc` finds leftovers by them.
+   - Write the object named by the part's `key` last: it commits the part, and lists its rows and
+     outcomes as `parts.py` lays down, so that the manifest, `verify` and `retry` need to know
+     nothing else. So it is Parquet: at `part_key` if it holds the images, else at `index_key`.
+   - The bytes of each image lie whole and uncompressed, from its offset on, in the object that
+     `object_keys` names: that is how they are read back.
+   - Another writer may have created that object first, with other bytes. Commit an index of what is
+     stored, not of what was drawn.
+   - Import a library that not every format needs where it is used, and refuse the job with a remedy
+     where it is not installed: see `steps/imaging/c2pa.py`.
 3. List the class in `PART_FORMATS`.
-4. Say in `steps/aggregate/card.py` how readers load it, and in
+4. Say in `steps/aggregate/card.py` and `card.md.j2` how readers load it, and in
    `steps/aggregate/report/page.py` what the report calls it.
 5. Add it to the formats in `tests/steps/runs/test_formats.py` (killed writers, two writers, damage)
-   and `test_readers.py` (the tools that people read it with).
+   and `test_readers.py` (the tools that people read it with), in both `test_kill.py`
+   (`tests/steps/generate/` and `tests/slow/`), and in the message that
+   `tests/steps/job/test_validation_errors.py` expects.
+6. Describe it in `docs/job.md` and `docs/dataset.md`.
 """
 
 from collections.abc import Iterator, Sequence

@@ -17,6 +17,10 @@ IMAGES_PREFIX = "images/"
 CARD_KEY = "README.md"
 DIFF_PAGE_KEY = "index.html"  # in the folder that `diff` writes
 PLOT_NAMES = ("throughput", "time", "bytes", "prompts")
+# The objects with images, by which `gc` finds those that no plan and no manifest names: of a part,
+# with its shard and its number, and of one image, with its shard.
+PART_KEY_PATTERN = re.compile(r"images/(\d{5,})-(\d{4,})\.(?:parquet|tar)")
+IMAGE_KEY_PATTERN = re.compile(r"images/(\d{5,})/\d{4,}-\d{5,}\.(?:png|jpg|jpeg|webp)")
 
 
 def shard_key(number: int) -> str:

@@ -16,6 +16,9 @@ from imagekiln.steps.models.lora_files import LoraFacts
 from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.storage.store import Store
 
+# Raise it when older plans would be misread, or when an older Imagekiln would ignore what it must
+# not, such as a new field outside `job`. A new setting with a default needs no new version: older
+# plans get the default, and an older Imagekiln refuses the unknown setting.
 PLAN_SCHEMA_VERSION = 1
 
 

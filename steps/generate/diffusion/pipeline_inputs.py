@@ -154,7 +154,11 @@ class PipelineInputs:
         return {"generator": generators, "latents": noise.to(self._pipe.device, dtype)}
 
     def settings_kwargs(self, row: ImageRow) -> PipelineKwargs:
-        """The size, steps and guidance of a batch, by the pipeline's names for them."""
+        """The size, steps and guidance of a batch, by the pipeline's names for them.
+
+        What the pipeline does not accept is dropped. A setting that changes what texts become is of
+        no effect here: the texts of known families are encoded before the call.
+        """
         parameters = row.parameters
         kwargs: PipelineKwargs = {
             "width": parameters.width,

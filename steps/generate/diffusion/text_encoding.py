@@ -22,7 +22,8 @@ MAX_CACHE_BYTES = 256 << 20  # of the device's memory: SDXL takes 0.3 MB a text,
 class TextCache:
     """The embeddings of the latest texts.
 
-    Texts are encoded one by one, so a bad one harms no other.
+    Texts are encoded one by one, so a bad one harms no other. The key must hold everything that
+    changes an embedding: what it lacks is ignored for every row whose text is cached.
     """
 
     def __init__(self, encode: Callable[[str], PromptEmbeds]) -> None:

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.columns import SEED
+from imagekiln.steps.job.columns import PROMPT_COLUMNS, SEED
 from imagekiln.steps.models.facts import load_model_facts
 from imagekiln.steps.plan.rules import rejection_rules
 from tests.jobs import image_rows, job, plan, rejected
@@ -180,6 +180,13 @@ def test_default_that_breaks_a_rule_is_the_jobs_mistake(
     with pytest.raises(BadInput) as caught:
         plan(tmp_path, {"prompt": ["a"]}, **settings)
     assert str(caught.value) == message
+
+
+def test_every_column_with_bounds_has_one_rule_for_them(tmp_path: Path) -> None:
+    configured = job(tmp_path, {"prompt": ["a"]})
+    rules = rejection_rules(configured, load_model_facts(configured.model))
+    bounded = [rule.column for rule in rules if rule.reason.startswith("is not between")]
+    assert sorted(bounded) == sorted(column.name for column in PROMPT_COLUMNS if column.bounds)
 
 
 def test_sizes_follow_what_the_model_needs(tmp_path: Path) -> None:

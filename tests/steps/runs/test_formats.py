@@ -9,21 +9,32 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import pyarrow as pa
 import pytest
 
+from imagekiln.steps.aggregate.card import DATA_FILE_PATTERNS
+from imagekiln.steps.aggregate.report.page import FORMAT_PHRASES
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete
+from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.retry import plan_next_round
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.files_format import FilesFormat
-from imagekiln.steps.runs.formats import format_of, recover_parts
+from imagekiln.steps.runs.formats import PART_FORMATS, format_of, recover_parts
 from imagekiln.steps.runs.image import EncodedImage
-from imagekiln.steps.runs.keys import manifest_key, shard_key, tar_key
+from imagekiln.steps.runs.keys import (
+    IMAGE_KEY_PATTERN,
+    IMAGES_PREFIX,
+    PART_KEY_PATTERN,
+    manifest_key,
+    shard_key,
+    tar_key,
+)
 from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import missing_parts, read_shard
@@ -93,6 +104,18 @@ class DyingStore(LocalStore):
             raise KeyboardInterrupt
         self.written.append(key)
         return super().create(key, data)
+
+
+def test_every_format_is_stored_reported_and_loaded_and_its_leftovers_found(tmp_path: Path) -> None:
+    formats = {*get_args(Job.model_fields["format"].annotation)}
+    assert {*PART_FORMATS} == {*FORMAT_PHRASES} == {*DATA_FILE_PATTERNS} == formats
+    for name in formats:
+        planned_run = plan_of(tmp_path / name, name)
+        part = first_part(planned_run)
+        keys = {part.key, *format_of(planned_run.plan.job).object_keys(part)}
+        for key in keys:
+            is_index = not key.startswith(IMAGES_PREFIX)
+            assert is_index or PART_KEY_PATTERN.fullmatch(key) or IMAGE_KEY_PATTERN.fullmatch(key)
 
 
 @pytest.mark.parametrize("layout", INDEXED_FORMATS)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.plan.columns import Cells, read_integers, read_numbers, read_texts
+from imagekiln.steps.plan.column_readers import Cells, read_integers, read_numbers, read_texts
 from imagekiln.steps.runs.tables import RESERVED_COLUMNS
 from tests.jobs import image_rows, plan, rejected, write
 
