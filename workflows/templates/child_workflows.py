@@ -41,6 +41,7 @@ def child_workflow_template(profile: Profile, max_pods: int = MAX_PODS) -> Resou
         ),  # it waits as long as a workflow may run
         node_selector=profile.steps.node_selector or None,
         tolerations=pod_tolerations(profile.steps),
+        priority_class_name=profile.steps.priority_class,
         retry_strategy=retry_strategy(Retries(limit=profile.retries.limit)),
         pod_spec_patch=to_yaml(resource_pod_patch()),
     )
