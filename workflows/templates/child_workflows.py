@@ -5,7 +5,7 @@ from hera.workflows import Resource, Suspend
 from imagekiln.workflows.profiles.profile import Profile, Retries
 from imagekiln.workflows.templates.parameters import declare_inputs
 from imagekiln.workflows.templates.pod import pod_tolerations
-from imagekiln.workflows.templates.retry import retry_strategy
+from imagekiln.workflows.templates.pod_retries import retry_strategy
 from imagekiln.workflows.templates.security import resource_pod_patch
 from imagekiln.workflows.templates.yaml import Unquoted, to_yaml
 
