@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Final
+from typing import Final, get_args
 
 import click
 import cloup
@@ -16,12 +16,10 @@ from imagekiln.workflows.cli.options import (
     output_option,
     workflow_options,
 )
-
-if TYPE_CHECKING:
-    from imagekiln.workflows.doctor.check import DoctorCheck
+from imagekiln.workflows.doctor.check import CheckVerdict, DoctorCheck
 
 UNHEALTHY_EXIT_CODE = 2
-VERDICTS: Final = ("ok", "wrong", "unknown")
+VERDICTS: Final[tuple[CheckVerdict, ...]] = get_args(CheckVerdict)
 VERDICT_WIDTH = 9
 
 
@@ -60,7 +58,7 @@ def doctor(
         click.get_current_context().exit(UNHEALTHY_EXIT_CODE)
 
 
-def _print_checks(checks: Iterable["DoctorCheck"]) -> Iterator["DoctorCheck"]:
+def _print_checks(checks: Iterable[DoctorCheck]) -> Iterator[DoctorCheck]:
     """Print each check as soon as it is made: some take a while."""
     from imagekiln.steps.runtime.sanitize import sanitize_line
     from imagekiln.workflows.cli.terminal import print_text
@@ -72,7 +70,7 @@ def _print_checks(checks: Iterable["DoctorCheck"]) -> Iterator["DoctorCheck"]:
         yield check
 
 
-def _count_verdicts(checks: Iterable["DoctorCheck"]) -> str:
+def _count_verdicts(checks: Iterable[DoctorCheck]) -> str:
     verdicts = Counter(check.verdict for check in checks)
     counts = [f"{verdicts[verdict]} {verdict}" for verdict in VERDICTS]
     return ", ".join(counts) + "."

@@ -2,7 +2,7 @@
 
 `connect` picks the API, `client` and `schedules` hold the verbs, `status` and `logs` read what
 became of a workflow. How often a *pod* is retried, and on which failures, is no business of the
-client: that is `templates/retry.py` and a profile's `retries`.
+client: that is `templates/pod_retries.py` and a profile's `retries`.
 
 The only package that imports requests for talking to a cluster. Imports `templates` and below.
 """

@@ -24,7 +24,7 @@ from imagekiln.workflows.objects import Json
 CONNECT_TIMEOUT = 5
 READ_TIMEOUT = 30
 STREAM_TIMEOUT = 3600  # a log that is followed may stay silent for so long
-MAX_RETRIES = 4  # of one HTTP request; pods are retried by templates/retry.py
+MAX_RETRIES = 4  # of one HTTP request; pods are retried by templates/pod_retries.py
 URL_CREDENTIALS = re.compile(r"//[^/@]*@")  # stripped from URLs in messages
 JSON_TYPE = "application/json"
 

@@ -2,7 +2,7 @@
 
 A resubmission repeats a failed workflow with the same parameters: finished parts stay, missing
 ones are made. A retry is a new workflow of the job that makes again what ended failed, blank or
-missing. Retries of a single pod are Argo's, by `templates/retry.py`.
+missing. Retries of a single pod are Argo's, by `templates/pod_retries.py`.
 """
 
 import hashlib

@@ -67,8 +67,9 @@ def check_priority_class(view: ClusterView, name: str) -> Finding:
     if view.get(PRIORITY_CLASSES, name) is None:
         return wrong(
             f"PriorityClass {name} does not exist.",
-            "Run `kubectl apply -f workflows/cluster/base/priority.yaml`, or set "
-            "cluster.priority_class to another one.",
+            "Create it, name one that exists in `cluster.priority_class` or in the profile's "
+            "`priority_class`, or apply workflows/cluster/base/priority.yaml for imagekiln-batch "
+            "and imagekiln-urgent.",
         )
     return ok(f"PriorityClass {name} exists.")
 

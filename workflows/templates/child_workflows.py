@@ -5,7 +5,7 @@ from hera.workflows import Resource, Suspend
 from imagekiln.workflows.profiles.profile import Profile, Retries
 from imagekiln.workflows.templates.parameters import declare_inputs
 from imagekiln.workflows.templates.pod import pod_tolerations
-from imagekiln.workflows.templates.retry import retry_strategy
+from imagekiln.workflows.templates.pod_retries import retry_strategy
 from imagekiln.workflows.templates.security import resource_pod_patch
 from imagekiln.workflows.templates.yaml import Unquoted, to_yaml
 
@@ -41,6 +41,7 @@ def child_workflow_template(profile: Profile, max_pods: int = MAX_PODS) -> Resou
         ),  # it waits as long as a workflow may run
         node_selector=profile.steps.node_selector or None,
         tolerations=pod_tolerations(profile.steps),
+        priority_class_name=profile.steps.priority_class,
         retry_strategy=retry_strategy(Retries(limit=profile.retries.limit)),
         pod_spec_patch=to_yaml(resource_pod_patch()),
     )

@@ -21,7 +21,7 @@ from hera.workflows import models as m
 
 from imagekiln.workflows.profiles.profile import NodeLabel, PodSettings, Profile, Retries
 from imagekiln.workflows.templates.parameters import declare_inputs
-from imagekiln.workflows.templates.retry import memory_expression, retry_strategy
+from imagekiln.workflows.templates.pod_retries import memory_expression, retry_strategy
 from imagekiln.workflows.templates.security import step_pod_patch
 from imagekiln.workflows.templates.yaml import to_yaml
 

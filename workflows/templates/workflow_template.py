@@ -25,11 +25,11 @@ WORKFLOW_PARAMETERS = {
     "job": "The job, as YAML. Or leave it empty and give job-uri.",
     "job-uri": "Where the job file is, such as s3://jobs/postcards.yaml.",
     "run-id": "The run's folder. Empty: by the date, or by the job's settings and input.",
-    "logical-date": "Whose batch it is, such as 2026-11-21. "
-    "Fills {date} in the prompts' places, and names the run.",
+    "logical-date": "The batch's date, such as 2026-11-21. "
+    "Fills {date} in the paths in `prompts`, and names the run.",
     "timezone": "The time zone of {date}, such as Europe/Berlin.",
-    "settings": "Changes of the job, one KEY=VALUE a line.",
-    "retry": "true: make again only what ended failed, blank or missing in the job's run.",
+    "settings": "Overrides of job settings, one KEY=VALUE per line.",
+    "retry": "true: make only the images that are failed, blank or missing in the job's run.",
 }
 TTL_DAYS = 7
 DAY_SECONDS = 86400

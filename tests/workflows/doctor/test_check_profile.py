@@ -88,7 +88,14 @@ def test_shipped_priority_classes_are_ok(kube: Kube, name: str) -> None:
 
 
 def test_missing_priority_class_is_wrong(kube: Kube) -> None:
-    assert check_priority_class(kube.view(), "first").says == "PriorityClass first does not exist."
+    finding = check_priority_class(kube.view(), "first")
+    assert finding.verdict == "wrong"
+    assert finding.says == "PriorityClass first does not exist."
+    assert finding.remedy == (
+        "Create it, name one that exists in `cluster.priority_class` or in the profile's "
+        "`priority_class`, or apply workflows/cluster/base/priority.yaml for imagekiln-batch and "
+        "imagekiln-urgent."
+    )
 
 
 def test_priority_class_of_the_job_is_checked() -> None:

@@ -14,7 +14,6 @@ from imagekiln.steps.job.job import ClusterSettings, Job
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.batch import BATCH_TEMPLATE, BatchTask, batch_task
 from imagekiln.workflows.templates.pod import node_affinity
-from imagekiln.workflows.templates.retry import RETRY_EXPRESSION
 from imagekiln.workflows.templates.security import ARGO_RESOURCES, pod_security_context
 from imagekiln.workflows.templates.workflow import job_parameter
 from imagekiln.workflows.templates.workflow_template import (
@@ -134,7 +133,10 @@ def test_pod_of_a_batch_is_placed_and_retried_as_the_steps_are() -> None:
     affinity = node_affinity(load_profile("gpu").steps)
     assert affinity is not None
     assert BATCH["affinity"] == as_object(affinity)
-    assert BATCH["retryStrategy"]["expression"] == RETRY_EXPRESSION
+    template: dict[str, Any] = build_workflow_template(load_profile("gpu"), NAMESPACE)
+    plan = next(step for step in template["spec"]["templates"] if step["name"] == "plan")
+    # The whole strategy: expression, limit and backoff.
+    assert BATCH["retryStrategy"] == plan["retryStrategy"]
 
 
 def test_job_that_pods_cannot_read_is_refused() -> None:

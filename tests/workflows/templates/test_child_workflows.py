@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from imagekiln.workflows.profiles.loader import load_profile
+from imagekiln.workflows.profiles.profile import Profile, Toleration
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
 from tests.workflows.goldens import NAMESPACE
 
@@ -54,6 +55,24 @@ def test_number_of_shards_in_one_workflow_is_the_callers() -> None:
     assert "sprig.mul(inputs.parameters.number, 3)" in few
 
 
-def _templates(**options: int) -> dict[str, Any]:
-    template: dict[str, Any] = build_workflow_template(load_profile("gpu"), NAMESPACE, **options)
+def test_pod_that_creates_further_workflows_is_placed_as_the_profiles_cpu_steps() -> None:
+    gpu = load_profile("gpu")
+    steps = gpu.steps.model_copy(
+        update={
+            "priority_class": "ours",
+            "node_selector": {"pool": "cpu"},
+            "tolerations": (Toleration(key="cpu-only"),),
+        }
+    )
+    templates = _templates(gpu.model_copy(update={"steps": steps}))
+    for name in ("plan", "further-one"):
+        assert templates[name]["priorityClassName"] == "ours"
+        assert templates[name]["nodeSelector"] == {"pool": "cpu"}
+        assert templates[name]["tolerations"] == [{"key": "cpu-only", "operator": "Exists"}]
+    assert "priorityClassName" not in _templates()["further-one"]
+
+
+def _templates(profile: Profile | None = None, **options: int) -> dict[str, Any]:
+    profile = profile or load_profile("gpu")
+    template: dict[str, Any] = build_workflow_template(profile, NAMESPACE, **options)
     return {part["name"]: part for part in template["spec"]["templates"]}

@@ -1,4 +1,4 @@
-"""Which failures are retried, where, and with how much memory."""
+"""Which failures of a pod Argo retries, where, and with how much memory."""
 
 from hera.workflows import RetryStrategy
 from hera.workflows import models as m
@@ -12,8 +12,12 @@ OOM_EXPRESSION = (
 MAX_EXPONENTIAL_RETRIES = 6  # retries, the last of which waits eight minutes
 # By the step's exit code, as text. 2 and 3: another attempt is useless. 75 asks for one. 137 and
 # 143 are signals: out of memory, or stopped before the step could report it. -1: the pod is gone
-# (its node lost, evicted, deleted) or was never admitted. Anything else, a bug of ours (1), a
-# crash, or 0 where Argo's own container failed, gets two more attempts.
+# (its node lost, evicted, deleted) or was never admitted. These are retried up to the limit.
+# Any other code is unexplained: 1 is a bug of ours, others a crash, and 0 means that Argo's own
+# container failed. It is retried only while fewer than two retries were made. `retries` counts all
+# of them, whatever their reason: Argo knows no count by exit code. So a crash after two retries
+# for 75 is not retried.
+# The same expression is written by hand in cluster/base/batch.yaml; a test compares the two.
 RETRY_EXPRESSION = (
     "lastRetry.exitCode not in ['2', '3'] and "
     "(lastRetry.exitCode in ['75', '-1', '137', '143'] "
