@@ -9,7 +9,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.output import file_suffix
+from imagekiln.steps.job.output import Encoding, file_suffix
 from imagekiln.steps.runs.keys import CARD_KEY, folder_metadata_key, round_folder, shard_key
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, read_table
@@ -27,11 +27,6 @@ SIZE_CATEGORIES = (
     "100M<n<1B",
     "1B<n<10B",
 )
-DATA_FILE_PATTERNS = {
-    "parquet": ("images/*.parquet",),
-    "webdataset": ("images/*.tar",),
-    "files": ("images/*/*{suffix}", folder_metadata_key("images/*")),
-}
 # Unicode's control characters, format characters that reorder text, surrogates, line separators.
 INVISIBLE_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
@@ -81,7 +76,8 @@ def _visible_character(character: str) -> str:
 
 def _front_matter(job: Job, schema: pa.Schema, summary: Summary) -> dict[str, object]:
     # The manifest is no configuration: `datasets` loads all files of a card as one format.
-    data_files = [{"split": "train", "path": _data_file_patterns(job, summary.rounds)}]
+    patterns = _patterns_of_all_rounds(job, summary.rounds)
+    data_files = [{"split": "train", "path": patterns}]
     front: dict[str, object] = {}
     if job.card.license is not None:
         front["license"] = job.card.license
@@ -104,9 +100,21 @@ def _size_category(images: int) -> str:
     return SIZE_CATEGORIES[min(index, largest)]
 
 
-def _data_file_patterns(job: Job, rounds: int) -> list[str]:
-    """The files with images, those of rounds too, and what a reader needs beside them."""
-    suffix = file_suffix(job.encoding)
-    patterns = [pattern.format(suffix=suffix) for pattern in DATA_FILE_PATTERNS[job.format]]
-    folders = ["", *(f"{round_folder(number)}/" for number in range(1, rounds + 1))]
+def data_file_patterns(encoding: Encoding) -> dict[str, list[str]]:
+    """By format, the files with images, and what a reader needs beside them."""
+    image_files = f"images/*/*{file_suffix(encoding)}"
+    metadata_files = folder_metadata_key("images/*")
+    return {
+        "parquet": ["images/*.parquet"],
+        "webdataset": ["images/*.tar"],
+        "files": [image_files, metadata_files],
+    }
+
+
+def _patterns_of_all_rounds(job: Job, rounds: int) -> list[str]:
+    """The patterns of a job's format, for the run's folder and those of its rounds."""
+    patterns = data_file_patterns(job.encoding)[job.format]
+    numbers = range(1, rounds + 1)
+    round_folders = [f"{round_folder(number)}/" for number in numbers]
+    folders = ["", *round_folders]
     return [f"{folder}{pattern}" for folder in folders for pattern in patterns]

@@ -14,7 +14,7 @@ from typing import get_args
 import pyarrow as pa
 import pytest
 
-from imagekiln.steps.aggregate.card import DATA_FILE_PATTERNS
+from imagekiln.steps.aggregate.card import data_file_patterns
 from imagekiln.steps.aggregate.report.page import FORMAT_PHRASES
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.errors import BadInput, Incomplete
@@ -108,7 +108,7 @@ class DyingStore(LocalStore):
 
 def test_every_format_is_stored_reported_and_loaded_and_its_leftovers_found(tmp_path: Path) -> None:
     formats = {*get_args(Job.model_fields["format"].annotation)}
-    assert {*PART_FORMATS} == {*FORMAT_PHRASES} == {*DATA_FILE_PATTERNS} == formats
+    assert {*PART_FORMATS} == {*FORMAT_PHRASES} == {*data_file_patterns(Png())} == formats
     for name in formats:
         planned_run = plan_of(tmp_path / name, name)
         part = first_part(planned_run)
