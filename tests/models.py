@@ -21,7 +21,7 @@ SIDE = 16  # pixels: the size that the tiny models draw when nothing is said
 WIDE = 32  # channels of text
 # Some schedulers of diffusers pass tensors to numpy in ways of which numpy 2 warns.
 DIFFUSERS_WARNS = "ignore:__array_:DeprecationWarning"
-# A FluxControlNetModel takes its embedding from where diffusers no longer wants it taken from.
+# FluxControlNetModel imports its embedding from a deprecated place.
 FLUX_WARNS = "ignore:`FluxPosEmbed` is deprecated:FutureWarning"
 
 # On a busy machine, threads that wait for each other make a batch take ten times as long.

@@ -1,4 +1,4 @@
-"""A disk of any size, for what only a real file system says."""
+"""A disk of any size, for errors that only a real file system raises."""
 
 import os
 import subprocess
@@ -27,12 +27,12 @@ def small_disk(folder: Path, kibibytes: int) -> Iterator[Path]:
 
 
 def make_read_only(folder: Path) -> None:
-    """Let nothing be written to a mounted disk any more."""
+    """Remount a disk read-only."""
     subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
 
 
 def fill(folder: Path, kibibytes_left: int) -> Path:
-    """Fill a disk up to the last of so many kibibytes with one file, and return it."""
+    """Fill a disk with one file except for `kibibytes_left`, and return the file."""
     free = os.statvfs(folder)
     size = free.f_bavail * free.f_frsize - kibibytes_left * 1024
     ballast = folder / "ballast"

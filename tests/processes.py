@@ -32,52 +32,52 @@ Begun = Callable[[], None]
 
 
 class Child:
-    """A process that does one piece of work, which is given a way to say that it has begun."""
+    """A process that runs one function, whose first argument reports that work has begun."""
 
     def __init__(self, work: Callable[..., None], *arguments: object) -> None:
-        """Start it. It sees this process's environment as it is now."""
-        self._hears, says = _context().Pipe(duplex=False)
+        """Start the process with the current environment."""
+        self._receiver, says = _context().Pipe(duplex=False)
         everything = (dict(os.environ), says, work, arguments)
         self._process: ForkServerProcess = _context().Process(target=_run, args=everything)
         self._process.start()
         says.close()
 
     def wait_until_begun(self) -> None:
-        """Wait until it says so. Raises EOFError where it ends instead."""
-        self._hears.recv_bytes()
+        """Wait until work has begun. Raises EOFError if the process ends before."""
+        self._receiver.recv_bytes()
 
     def is_alive(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the process runs."""
         return self._process.is_alive()
 
     def kill(self) -> bool:
-        """End it by SIGKILL; whether it was still at work."""
+        """Send SIGKILL, and return whether the process was still at work."""
         self._process.kill()
         return self.join() == -signal.SIGKILL
 
     def terminate(self) -> None:
-        """Ask it to end, by SIGTERM."""
+        """Send SIGTERM."""
         self._process.terminate()
 
     def join(self, seconds: float = 120) -> int:
-        """Wait for its end, and return its exit code or, negative, the signal that ended it."""
+        """Wait for the end; return the exit code or the negative number of the fatal signal."""
         self._process.join(seconds)
         if self._process.exitcode is None:
             self._process.kill()
             raise TimeoutError(f"the process did not end in {seconds} s")
-        self._hears.close()
+        self._receiver.close()
         return self._process.exitcode
 
 
-class Telling(NoProgress):
-    """Says when it is known what is missing: just before the model is loaded."""
+class BeginSignal(NoProgress):
+    """Reports that work begins: just before the model is loaded."""
 
     def __init__(self, begun: Begun) -> None:
-        """Take what to call then."""
+        """Call `begun` when work begins."""
         self._begun = begun
 
     def add_existing(self, images: int) -> None:  # noqa: ARG002  # how many does not matter here
-        """Say that work begins."""
+        """Report that work begins."""
         self._begun()
 
 
@@ -85,14 +85,14 @@ def make_shard(begun: Begun, uri: str, number: int) -> None:
     """Make a shard of a run."""
     from imagekiln.steps.generate.step import generate
 
-    generate(uri, number, Telling(begun))
+    generate(uri, number, BeginSignal(begun))
 
 
 def make_little_of_shard(begun: Begun, uri: str, number: int) -> None:
     """Make two parts of a shard, then wait to be killed, however slow the killer is."""
     from imagekiln.steps.generate.step import generate
 
-    class Waiting(Telling):
+    class Waiting(BeginSignal):
         batches = 0
 
         def add_drawn(self, images: int) -> None:  # noqa: ARG002  # a batch is a part here
@@ -120,7 +120,7 @@ def aggregate(begun: Begun, uri: str) -> None:
 
 
 def create(begun: Begun, uri: str, key: str, size: int) -> None:
-    """Create an object of so many bytes."""
+    """Create an object of `size` bytes."""
     from imagekiln.steps.storage import open_store
 
     store, content = open_store(uri), bytes(size)

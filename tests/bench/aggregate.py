@@ -109,7 +109,7 @@ def copy_metadata(run: Path) -> None:
 
 
 def bench(images: int) -> list[tuple[str, ...]]:
-    """Aggregate so many images, and copy their metadata, each in its own process."""
+    """Aggregate a run of `images` images and copy its metadata, each in its own process."""
     with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as name:
         folder = Path(name)
         measured(write_run, folder, images)

@@ -195,7 +195,7 @@ SECTIONS: dict[str, Callable[[Options], str]] = {
     "--naive-images",
     default=16,
     show_default=True,
-    help="At most so many of them in the naive loop.",
+    help="The maximum of them in the naive loop.",
 )
 @click.option(
     "--memory-images", default=5000, show_default=True, help="Images over which memory is watched."

@@ -32,7 +32,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 def write_prompts(path: Path, rows: int, several_shapes: bool) -> None:
-    """Write so many prompt rows as one Parquet file."""
+    """Write prompt rows as one Parquet file."""
     with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
         for chunk in prompt_rows(rows, several_shapes):
             writer.write_table(chunk)

@@ -56,7 +56,7 @@ def copy_rows(prompts: Path, copy: Path) -> None:
 
 
 def write_input(path: Path, rows: int, kind: str) -> None:
-    """Write so many prompt rows of one of INPUTS."""
+    """Write prompt rows of one of INPUTS."""
     if kind != "numbered":
         write_prompts(path, rows, kind == "several-shapes")
         return
@@ -71,7 +71,7 @@ def write_input(path: Path, rows: int, kind: str) -> None:
 
 
 def bench(rows: int, kind: str) -> list[tuple[str, ...]]:
-    """Plan so many rows, and copy them, each in its own process."""
+    """Plan `rows` rows and copy them, each in its own process."""
     with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as name:
         folder = Path(name)
         prompts = folder / "prompts.parquet"

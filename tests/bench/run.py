@@ -119,7 +119,7 @@ def machine(work: Work) -> str:
 @click.option(
     "--naive-images",
     default=1 << 30,
-    help="At most so many of them in the naive loop; all by default.",
+    help="The maximum of them in the naive loop; all by default.",
 )
 @click.option("--batch", type=int, help="Images in a batch; the model's own where absent.")
 @click.option("--side", type=int, help="Width and height in pixels; the model's own where absent.")

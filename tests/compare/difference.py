@@ -11,7 +11,7 @@ ABSENT = "absent"
 WIDTH = 300  # characters shown of a value
 LEGEND = """
 equal: every value and byte. content: the values (or the YAML's documents) are equal, the bytes are
-not. A number: so many values differ. -: nothing to compare. A changed run id is no difference.
+not. A number: how many values differ. -: nothing to compare. A changed run id is no difference.
 """
 
 
