@@ -27,7 +27,13 @@ from imagekiln.steps.runs.formats import PartFormat, format_of, recover_parts
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.shard import count_images, missing_parts, read_shard, used_lora_names
-from imagekiln.steps.runs.stats import ShardStats, StageSeconds, record_stats, time_share
+from imagekiln.steps.runs.stats import (
+    ShardStats,
+    StageSeconds,
+    add_queue_waits,
+    record_stats,
+    time_share,
+)
 from imagekiln.steps.runtime.prefetch import QueueWaits, consume_in_thread, prefetch
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop, Stopped
@@ -189,7 +195,7 @@ def _shard_stats(plan: Plan, number: int, load_seconds: float, attempt: _Attempt
 def _stage_seconds(load_seconds: float, attempt: _Attempt) -> StageSeconds:
     times = attempt.denoiser.times
     device_waits = sum(part.wait_seconds for part in attempt.committed)
-    return StageSeconds(
+    seconds = StageSeconds(
         total=load_seconds + attempt.seconds,
         load=load_seconds,
         compile=attempt.denoiser.compile_seconds,
@@ -199,7 +205,7 @@ def _stage_seconds(load_seconds: float, attempt: _Attempt) -> StageSeconds:
         copy=times.copy,
         encode=sum(part.encode_seconds for part in attempt.committed),
         write=sum(part.write_seconds for part in attempt.committed),
-        denoise_waits=attempt.drawn_waits.full_seconds,
-        encode_waits=device_waits + attempt.drawn_waits.empty_seconds,
-        write_waits=attempt.encoded_waits.empty_seconds,
+        encode_waits=device_waits,
     )
+    add_queue_waits(seconds, attempt.drawn_waits, attempt.encoded_waits)
+    return seconds

@@ -1,8 +1,6 @@
 """The statistics of a shard: seconds by stage and what the device did, over all attempts."""
 
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -81,17 +79,6 @@ class ShardStats:
 
 
 STATS_TYPE_ADAPTER: TypeAdapter[ShardStats] = TypeAdapter(ShardStats)
-
-
-@contextmanager
-def time_stage(seconds: StageSeconds, stage: str) -> Iterator[None]:
-    """Add the time that the block takes to a stage, however the block ends."""
-    started = time.perf_counter()
-    try:
-        yield
-    finally:
-        elapsed = time.perf_counter() - started
-        setattr(seconds, stage, getattr(seconds, stage) + elapsed)
 
 
 def add_queue_waits(seconds: StageSeconds, drawn: QueueWaits, encoded: QueueWaits) -> None:

@@ -1,7 +1,6 @@
 """The statistics of a shard, over all attempts at it."""
 
 import json
-import time
 from dataclasses import replace
 
 import pytest
@@ -14,7 +13,6 @@ from imagekiln.steps.runs.stats import (
     add_queue_waits,
     load_stats,
     record_stats,
-    time_stage,
 )
 from imagekiln.steps.runtime.prefetch import QueueWaits
 from imagekiln.steps.storage.store import Store
@@ -23,22 +21,6 @@ from imagekiln.steps.storage.store import Store
 def attempt(images: int = 4, batch: int = 8) -> ShardStats:
     seconds = StageSeconds(total=2.0, load=0.5, denoise=1.0, encode=0.25, write=0.125)
     return ShardStats(3, 1, images, 1, batch, "cpu", seconds, {"torch": "2"})
-
-
-def test_a_stage_s_time_is_added_up_however_the_block_ends() -> None:
-    seconds = StageSeconds(encode=10.0)
-
-    def work(fault: Exception | None) -> None:
-        with time_stage(seconds, "encode"):
-            time.sleep(0.02)
-            if fault:
-                raise fault
-
-    work(None)
-    with pytest.raises(LookupError):
-        work(LookupError())
-    assert 10.04 <= seconds.encode < 11
-    assert seconds.denoise == 0
 
 
 def test_recorded_statistics_read_back(store: Store) -> None:
