@@ -24,7 +24,7 @@ from imagekiln.steps.aggregate.verdict import judge_run, require_finished
 from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.job.gates import NEAR_DUPLICATE
 from imagekiln.steps.runs.formats import format_of, metadata_tables, recover_parts
-from imagekiln.steps.runs.image_index import ImageIndexWriter
+from imagekiln.steps.runs.image_ids import ImageIndexWriter
 from imagekiln.steps.runs.keys import SUCCESS_KEY, SUMMARY_KEY, manifest_key
 from imagekiln.steps.runs.registry import RunEntry, register_run
 from imagekiln.steps.runs.rounds import Run, open_run

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from imagekiln.steps.errors import BadInput, Missing, first_line
+from imagekiln.steps.errors import BadInput, Missing, NotInstalled, first_line
 from imagekiln.steps.imaging.codecs import encode_image
 from imagekiln.steps.imaging.metadata import TRAINED_ALGORITHMIC_MEDIA, program_version
 from imagekiln.steps.job.output import C2paSettings, Encoding, mime_type
@@ -37,7 +37,7 @@ class C2paSigner:
     ) -> None:
         """Read certificate and key, and sign a small image. Raises BadInput where that fails."""
         if find_library("c2pa") is None:
-            raise BadInput(NOT_INSTALLED)
+            raise NotInstalled(NOT_INSTALLED)
         self._c2pa = import_module("c2pa")
         self._settings = settings
         self._media_type = mime_type(encoding)

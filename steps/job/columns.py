@@ -2,14 +2,21 @@
 
 To add a column:
 
-1. List it at the end of `PROMPT_COLUMNS`. If it decides pixels, its identity is `optional`: rows
-   without a value keep their image ids. (`always` changes every id, and `_identity_sql` names it.)
-2. Add it to `ColumnNames` and, if a job may set a default, to `RowDefaults` (`job.py`). The latter
-   should be None if unset: any other value gives all rows one, and so all images another id.
-3. Select it in `_filled_sql` of `steps/plan/image_sql.py`, with its default. If it is neither in
-   the shape nor an input image, name it in `images_sql` too: in `content` and in the last SELECT.
+1. List it at the end of `PROMPT_COLUMNS`.
+   - `identity`: `optional` if it decides pixels. Rows without a value then keep their image ids;
+     `always` would change every id.
+   - `in_shape`: True if the pipeline takes one value for a whole batch. If False, skip what is said
+     below about the shape.
+2. Add it to `ColumnNames` and, if a job may set a default, to `RowDefaults` (`job.py`). Let that
+   default be None: any other gives every row a value, and so every image another id.
+3. Select it in `_filled_sql` of `steps/plan/image_sql.py`, with the job's default (NULL in SQL
+   where that is None). If it is neither in the shape nor an input image, name it in `images_sql`
+   too: in the hash of the row and in the last SELECT. Values that give the same pixels must become
+   one value there, as guidance becomes `+ 0.0` and never `-0.0`, or one image has two ids.
 4. Refuse invalid values in `steps/plan/rules.py`: by `_bounds_rule` if it has `bounds`, by a rule
-   of its own otherwise, and by another where the model has no use for it.
+   of its own otherwise, and by another where the model has no use for it. Which families have is
+   said in `steps/models/families.py`; the job's own default is checked in
+   `steps/models/compatibility.py`.
 5. Add it, None by default, to `ImageParameters` (`steps/runs/image.py`) and `ImageSpec`
    (`steps/checks.py`) and, if it is in the shape, to `BatchShape`, `batch_shape` and the planner's
    `ImageGroup` (`steps/plan/catalog.py`). If it changes the time that an image takes, count it in
@@ -17,11 +24,14 @@ To add a column:
 6. If its values repeat, list it in `DICTIONARY_COLUMNS` (`steps/runs/tables.py`). If web UIs have a
    name for it, write it in `steps/runs/webui_text.py`.
 7. Pass it to the pipeline in `PipelineInputs` of `steps/generate/diffusion/pipeline_inputs.py`, or
-   in `variants.py` beside it if it belongs to input images. If it changes what texts become, pass
-   it to `PromptEncoder` as well, and make it part of the key of `TextCache`. If it is in the shape
-   and does not change compiled code, give it one value for all in `_code_key` (`compile.py`).
-8. Describe it in `docs/job.md` and `docs/quality.md` and, if it decides pixels, in
-   `docs/guarantees.md`.
+   in `variants.py` beside it if it belongs to input images. If it changes how texts are encoded,
+   pass it through `text_encoding.py` as well, and make it part of the key of `TextCache`. If it is
+   in the shape and does not change compiled code, give it one value for all in `_code_key`
+   (`compile.py`).
+8. Describe it in `docs/job.md`, `docs/quality.md`, `docs/metadata.md` and, if it decides pixels,
+   in `docs/guarantees.md` and `docs/models.md`. Warn in `CHANGELOG.md`: an input that already has a
+   column of this name now counts, `carry` refuses the name, and derived run ids change with any
+   new setting.
 
 `tests/steps/job/test_columns.py` finds most of what was forgotten in steps 2 and 5,
 `tests/steps/plan/test_rules.py` a missing rule for `bounds`.

@@ -15,7 +15,7 @@ from typing import Literal
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.runs.keys import (
     IMAGE_KEY_PATTERN,
-    PART_KEY_PATTERN,
+    PART_IMAGES_KEY_PATTERN,
     PLAN_KEY,
     SUCCESS_KEY,
     manifest_key,
@@ -196,7 +196,7 @@ def _unreferenced_of_plan(
 
 
 def _is_unplanned_part(key: str, plan: Plan) -> bool:
-    match = PART_KEY_PATTERN.fullmatch(key)
+    match = PART_IMAGES_KEY_PATTERN.fullmatch(key)
     if match is None:
         return False
     shard = int(match[1])

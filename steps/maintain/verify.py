@@ -15,7 +15,7 @@ from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.job.gates import NEAR_DUPLICATE
 from imagekiln.steps.runs.formats import format_of, metadata_tables
 from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS
-from imagekiln.steps.runs.image_index import count_indexed_images
+from imagekiln.steps.runs.image_ids import count_indexed_images
 from imagekiln.steps.runs.integrity import CheckResult, check_failure, run_check
 from imagekiln.steps.runs.keys import (
     CARD_KEY,

@@ -3,26 +3,31 @@
 Each format is a module here, with a class that satisfies `PartFormat` and a packed part that
 satisfies `PackedPart`. To add one:
 
-1. Name it in `Job.format` (`steps/job/job.py`).
-2. Write `<name>_format.py` beside the others. Make each object's key in `keys.py`, where
-   `PART_KEY_PATTERN` or `IMAGE_KEY_PATTERN` must match it: `gc` finds leftovers by them.
-   - Write the object named by the part's `key` last: it commits the part, and lists its rows and
-     outcomes as `parts.py` lays down, so that the manifest, `verify` and `retry` need to know
-     nothing else. So it is Parquet: at `part_key` if it holds the images, else at `index_key`.
-   - The bytes of each image lie whole and uncompressed, from its offset on, in the object that
-     `object_keys` names: that is how they are read back.
-   - Another writer may have created that object first, with other bytes. Commit an index of what is
-     stored, not of what was drawn.
-   - Import a library that not every format needs where it is used, and refuse the job with a remedy
-     where it is not installed: see `steps/imaging/c2pa.py`.
+1. Name and describe it in `Job.format` (`steps/job/job.py`).
+2. Write `<name>_format.py` beside the others: after `webdataset_format.py` if a part is one object,
+   after `files_format.py` if each image is one. The class takes the encoding and nothing else.
+   - Make each object's key in `keys.py`. `PART_IMAGES_KEY_PATTERN` or `IMAGE_KEY_PATTERN` must
+     match the keys of objects with images: `gc` finds leftovers by them.
+   - Write the object named by `Part.key` last: it commits the part. It is Parquet and has the
+     columns of `parts.py`, since the manifest, `verify` and `retry` read nothing else. Its key is
+     `part_key` if it holds the images itself, else `index_key`.
+   - An image must be readable as a range of bytes, from its offset on, of the object that
+     `object_keys` names: store it whole and uncompressed.
+   - Another writer may have created that object first, with other bytes. So commit an index of
+     what is stored, not of what was drawn; the object must say which images it holds, or
+     `recover` cannot make its index. `parts.py` has what writes and reads an index.
+   - Import a library that not every format needs in the class, and raise NotInstalled where it is
+     missing, before anything is drawn: `steps/imaging/c2pa.py` does so. Add it as an extra to
+     `pyproject.toml`, run `make lock`, and install it in both images: aggregate and verify, which
+     run on CPU nodes, read parts, too.
 3. List the class in `PART_FORMATS`.
-4. Say in `steps/aggregate/card.py` and `card.md.j2` how readers load it, and in
-   `steps/aggregate/report/page.py` what the report calls it.
+4. Say in `steps/aggregate/card.py` and `card.md.j2` how readers load it, or that no common tool
+   does, and in `steps/aggregate/report/page.py` what the report calls it.
 5. Add it to the formats in `tests/steps/runs/test_formats.py` (killed writers, two writers, damage)
    and `test_readers.py` (the tools that people read it with), in both `test_kill.py`
    (`tests/steps/generate/` and `tests/slow/`), and in the message that
    `tests/steps/job/test_validation_errors.py` expects.
-6. Describe it in `docs/job.md` and `docs/dataset.md`.
+6. Describe it in `docs/job.md`, `docs/dataset.md` and `CHANGELOG.md`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -98,11 +103,11 @@ def format_of(job: Job) -> PartFormat:
     return PART_FORMATS[job.format](job.encoding)
 
 
-def recover_parts(store: Store, layout: PartFormat, missing: Sequence[Part]) -> list[Part]:
+def recover_parts(store: Store, part_format: PartFormat, missing: Sequence[Part]) -> list[Part]:
     """Commit those of the missing parts whose images are all stored; return the others."""
     unrecovered = []
     with ThreadPoolExecutor(RECOVERY_THREADS) as pool:
-        results = pool.map(partial(layout.recover, store), missing)
+        results = pool.map(partial(part_format.recover, store), missing)
         for part, is_recovered in zip(missing, results, strict=True):
             if not is_recovered:
                 unrecovered.append(part)

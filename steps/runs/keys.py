@@ -19,7 +19,7 @@ DIFF_PAGE_KEY = "index.html"  # in the folder that `diff` writes
 PLOT_NAMES = ("throughput", "time", "bytes", "prompts")
 # The objects with images, by which `gc` finds those that no plan and no manifest names: of a part,
 # with its shard and its number, and of one image, with its shard.
-PART_KEY_PATTERN = re.compile(r"images/(\d{5,})-(\d{4,})\.(?:parquet|tar)")
+PART_IMAGES_KEY_PATTERN = re.compile(r"images/(\d{5,})-(\d{4,})\.(?:parquet|tar)")
 IMAGE_KEY_PATTERN = re.compile(r"images/(\d{5,})/\d{4,}-\d{5,}\.(?:png|jpg|jpeg|webp)")
 
 
@@ -38,14 +38,14 @@ def index_key(shard_number: int, part_number: int) -> str:
     return f"index/{shard_number:05d}-{part_number:04d}.parquet"
 
 
-def tar_key(index: str) -> str:
-    """The tar with the images of the part that has this index."""
-    return f"images/{PurePosixPath(index).stem}.tar"
+def tar_key(commit_key: str) -> str:
+    """The tar with the images of the part that is committed by this key."""
+    return f"images/{PurePosixPath(commit_key).stem}.tar"
 
 
-def image_key(index: str, index_in_part: int, suffix: str) -> str:
-    """The file of one image of the part that has this index, or, by its suffix, its sidecar."""
-    part = PurePosixPath(index).stem
+def image_key(commit_key: str, index_in_part: int, suffix: str) -> str:
+    """The file, or the sidecar, of one image of the part that is committed by this key."""
+    part = PurePosixPath(commit_key).stem
     shard_number, part_number = part.split("-")
     return f"images/{shard_number}/{part_number}-{index_in_part:05d}{suffix}"
 

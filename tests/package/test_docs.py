@@ -13,6 +13,12 @@ import pytest
 import yaml
 
 from imagekiln.steps.job.reader import validate_job
+from imagekiln.steps.runs.tables import (
+    IMAGE_ROW_SCHEMA,
+    LOCATION_SCHEMA,
+    NEAR_DUPLICATE_SCHEMA,
+    OUTCOME_SCHEMA,
+)
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.profiles.loader import load_profile
 
@@ -87,3 +93,25 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert [
         link for link in LINK.findall(page.read_text()) if not (page.parent / link).exists()
     ] == []
+
+
+def first_cells(page: str, heading: str) -> set[str]:
+    """The names in backticks in the first column of the table below a heading."""
+    section = (ROOT / page).read_text().split(f"{heading}\n", 1)[1].split("\n## ", 1)[0]
+    rows = [line.split("|")[1] for line in section.splitlines() if line.startswith("| ")]
+    return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
+
+
+def test_every_column_of_the_dataset_is_described() -> None:
+    schemas = [IMAGE_ROW_SCHEMA, OUTCOME_SCHEMA, LOCATION_SCHEMA, NEAR_DUPLICATE_SCHEMA]
+    columns = {name for schema in schemas for name in schema.names}
+    assert first_cells("docs/dataset.md", "## Columns") == columns
+
+
+def test_every_check_of_the_doctor_is_described() -> None:
+    modules = (ROOT / "workflows/doctor").glob("check_*.py")
+    names = [
+        re.findall(r'^@doctor_check\("(.+)"\)', text.read_text(), re.MULTILINE) for text in modules
+    ]
+    checks = {name for module in names for name in module}
+    assert first_cells("docs/cluster.md", "## Check the cluster") == checks

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.check_argo import OWN_PODS, PODS
-from imagekiln.workflows.doctor.check_nodes import fit_generate
 from imagekiln.workflows.doctor.cluster_view import ClusterView
+from imagekiln.workflows.doctor.gpu_fit import fit_generate
 from imagekiln.workflows.doctor.kube_fields import (
     count_noun,
     get_mapping,

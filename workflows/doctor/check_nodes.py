@@ -4,14 +4,13 @@ from collections.abc import Sequence
 
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.cluster_view import ClusterView
+from imagekiln.workflows.doctor.gpu_fit import fit_generate
 from imagekiln.workflows.doctor.kube_fields import count_noun
-from imagekiln.workflows.doctor.node_fit import Node, NodeFit, fit_pod, list_nodes
+from imagekiln.workflows.doctor.node_fit import Node, fit_pod, list_nodes
 from imagekiln.workflows.doctor.pod_requests import pod_resources
-from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
 from imagekiln.workflows.profiles.profile import PodSettings, Profile
 
 WHOLE_GPU = "nvidia.com/gpu"
-PRESENT_LABEL = "nvidia.com/gpu.present"
 REPLICAS_LABEL = "nvidia.com/gpu.replicas"
 PRODUCT_LABEL = "nvidia.com/gpu.product"
 UNSHARED_REPLICAS = ("", "0", "1")
@@ -19,10 +18,6 @@ UNSHARED_REPLICAS = ("", "0", "1")
 AUTOSCALER_ANNOTATIONS = (
     "cluster-autoscaler.kubernetes.io/safe-to-evict",
     "karpenter.sh/do-not-disrupt",
-)
-GPU_OPERATOR_ADVICE = (
-    "Install the NVIDIA GPU Operator, or NVIDIA's device plugin, and add nodes with GPUs: "
-    "https://docs.nvidia.com/datacenter/cloud-native/gpu-operator/latest/getting-started.html"
 )
 
 
@@ -69,17 +64,6 @@ def check_cpu_nodes(view: ClusterView, profile: Profile) -> Finding:
     return _no_node(fit.reason, remedy, pod)
 
 
-def fit_generate(nodes: Sequence[Node], profile: Profile, *, sized: bool = True) -> NodeFit:
-    """The nodes that generate fits on. Without `sized`, also those that are too small."""
-    gpu = profile.gpu
-    with_gpu = [node for node in nodes if gpu.claim or node.capacity(gpu.resource) > 0]
-    if not with_gpu:
-        reason, remedy = _explain_unadvertised(nodes, gpu.resource)
-        return NodeFit((), reason, remedy)
-    requests = pod_resources(profile.generate, gpu).requests if sized else {}
-    return fit_pod(with_gpu, profile.generate, requests)
-
-
 def _no_node(reason: str | None, remedy: str | None, pod: PodSettings) -> Finding:
     """No node for a pod: wrong, or unknown where an autoscaler may add one."""
     reason = reason or "The cluster has no node."
@@ -94,64 +78,6 @@ def _no_node(reason: str | None, remedy: str | None, pod: PodSettings) -> Findin
 
 def _is_autoscaled(pod: PodSettings) -> bool:
     return any(annotation in pod.annotations for annotation in AUTOSCALER_ANNOTATIONS)
-
-
-def _explain_unadvertised(nodes: Sequence[Node], resource: str) -> tuple[str, str]:
-    """Why no node may advertise the resource, and what to do."""
-    reason = f"None of {len(nodes)} nodes advertises {resource}"
-    if len(nodes) == 1:
-        reason = f"Node {nodes[0].name} does not advertise {resource}"
-    others = _advertised_devices(nodes)
-    if others:
-        remedy = _install_advice(resource)
-        profile = _profile_for(others)
-        if profile is not None:
-            remedy = f"To use those: `--set cluster.profile={profile}`. Or: {remedy}"
-        return f"{reason}; advertised instead: {', '.join(others)}.", remedy
-
-    labeled = [node.name for node in nodes if node.labels.get(PRESENT_LABEL) == "true"]
-    if labeled:
-        return (
-            f"{reason}, though label {PRESENT_LABEL} is true on {labeled[0]}.",
-            "NVIDIA's device plugin does not run there. Find its pod: "
-            f"`kubectl get pods -A --field-selector spec.nodeName={labeled[0]}`.",
-        )
-    return f"{reason}.", _install_advice(resource)
-
-
-def _advertised_devices(nodes: Sequence[Node]) -> list[str]:
-    """The extended resources that nodes have, such as nvidia.com/mig-1g.10gb."""
-    resources = {
-        resource
-        for node in nodes
-        for resource in node.allocatable
-        if "/" in resource and node.capacity(resource) > 0
-    }
-    return sorted(resources)
-
-
-def _profile_for(resources: Sequence[str]) -> str | None:
-    """The first bundled profile whose GPU is among the resources."""
-    for name in bundled_profiles():
-        if load_profile(name).gpu.resource in resources:
-            return name
-    return None
-
-
-def _install_advice(resource: str) -> str:
-    if "/mig-" in resource:
-        return (
-            'Partition GPUs by MIG with the strategy "mixed": run the commands at the top of '
-            "workflows/cluster/gpus/mig.yaml."
-        )
-    if resource.endswith(".shared"):
-        return (
-            "Share GPUs through the device plugin: run the commands at the top of "
-            "workflows/cluster/gpus/time-slicing.yaml (or mps.yaml)."
-        )
-    if resource.startswith("nvidia.com/"):
-        return GPU_OPERATOR_ADVICE
-    return f"Install the device plugin that advertises {resource}."
 
 
 def _format_products(nodes: Sequence[Node]) -> str:

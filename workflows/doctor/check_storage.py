@@ -22,7 +22,7 @@ LOCAL_ADVICE = (
 )
 
 
-@doctor_check("places")
+@doctor_check("paths")
 def check_paths(job: Job) -> Finding:
     """Pods can reach every path that the job names."""
     try:

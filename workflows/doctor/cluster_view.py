@@ -51,7 +51,7 @@ class ClusterView:
     def __init__(self, connection: ApiConnection, namespace: str) -> None:
         """Use a connection; nothing is sent yet."""
         self._connection = connection
-        self._lists: dict[tuple[ResourceKind, str], list[Json]] = {}
+        self._lists: dict[tuple[ResourceKind, str, bool], list[Json]] = {}
         self.url = connection.url
         self.namespace = namespace
 
@@ -92,15 +92,16 @@ class ClusterView:
 
         In the namespace, or `everywhere` on the cluster.
         """
-        if (kind, query) not in self._lists:
+        key = (kind, query, everywhere)
+        if key not in self._lists:
             path = f"{kind.api}/{kind.plural}" if everywhere else self._path(kind)
             try:
-                self._lists[kind, query] = self._list_pages(path, query)
+                self._lists[key] = self._list_pages(path, query)
             except Missing:
-                self._lists[kind, query] = []
+                self._lists[key] = []
             except Forbidden as error:
                 raise self._unreadable(kind, everywhere=everywhere) from error
-        return self._lists[kind, query]
+        return self._lists[key]
 
     def list_metadata(self, kind: ResourceKind) -> list[Json]:
         """The metadata alone of a kind's objects in the namespace: a workflow may be a megabyte."""

@@ -11,7 +11,7 @@ from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.doctor import (
     check_access,
     check_argo,
-    check_devices,
+    check_gpus,
     check_images,
     check_nodes,
     check_profile,
@@ -108,19 +108,19 @@ def _node_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:
     gpu_image = job.cluster.gpu_image or profile.generate.image
     cpu_image = job.cluster.cpu_image or profile.steps.image
     if profile.gpu.claim:
-        yield check_devices.check_gpu_claim(view, profile.gpu.claim)
+        yield check_gpus.check_gpu_claim(view, profile.gpu.claim)
         yield check_nodes.check_claim_nodes(view, profile)
     else:
         yield check_nodes.check_gpu_nodes(view, profile)
     if profile.gpu.device == "cuda":
-        yield check_devices.check_driver(view, profile, gpu_image)
+        yield check_gpus.check_driver(view, profile, gpu_image)
     yield check_nodes.check_cpu_nodes(view, profile)
     runtime_classes = {profile.generate.runtime_class, profile.steps.runtime_class}
     for name in sorted(name for name in runtime_classes if name):
         yield check_profile.check_runtime_class(view, name)
     yield check_images.check_gpu_image(view, gpu_image, profile)
     yield check_images.check_cpu_image(view, cpu_image, profile)
-    yield check_devices.check_gpu_metrics(view)
+    yield check_gpus.check_gpu_metrics(view)
 
 
 def _storage_checks(job: Job) -> Checks:

@@ -30,7 +30,7 @@ from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.keys import (
     IMAGE_KEY_PATTERN,
     IMAGES_PREFIX,
-    PART_KEY_PATTERN,
+    PART_IMAGES_KEY_PATTERN,
     manifest_key,
     shard_key,
     tar_key,
@@ -115,7 +115,11 @@ def test_every_format_is_stored_reported_and_loaded_and_its_leftovers_found(tmp_
         keys = {part.key, *format_of(planned_run.plan.job).object_keys(part)}
         for key in keys:
             is_index = not key.startswith(IMAGES_PREFIX)
-            assert is_index or PART_KEY_PATTERN.fullmatch(key) or IMAGE_KEY_PATTERN.fullmatch(key)
+            assert (
+                is_index
+                or PART_IMAGES_KEY_PATTERN.fullmatch(key)
+                or IMAGE_KEY_PATTERN.fullmatch(key)
+            )
 
 
 @pytest.mark.parametrize("layout", INDEXED_FORMATS)

@@ -21,7 +21,7 @@ EVERY_CHECK = [
     "namespace", "your-rights", "service-accounts", "pod-rights", "store-credentials",
     "template", "quota", "limit-range", "report-artifact",
     "gpu-nodes", "driver", "cpu-nodes", "gpu-image", "cpu-image", "gpu-metrics",
-    "places", "output", "prompts",
+    "paths", "output", "prompts",
 ]  # fmt: skip
 
 

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
-from imagekiln.workflows.doctor.check_nodes import fit_generate
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
+from imagekiln.workflows.doctor.gpu_fit import fit_generate
 from imagekiln.workflows.doctor.kube_fields import (
     count_noun,
     get_mapping,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from imagekiln.workflows.doctor.check_devices import (
+from imagekiln.workflows.doctor.check_gpus import (
     EXPORTER_LABELS,
     check_driver,
     check_gpu_claim,
