@@ -212,19 +212,22 @@ def fetch(run: str) -> None:
 def outcome() -> None:
     """Report how a workflow ended: its exit handler.
 
-    Reads the environment that the workflow's template sets, and posts to IMAGEKILN_WEBHOOK where
-    that is set.
+    Reads the environment that the workflow's template sets, and posts to the webhook of Secret
+    imagekiln-webhook. A webhook that fails is reported and changes nothing: Argo would take the
+    workflow itself for failed.
     """
     import os
 
-    from imagekiln.workflows.cli.terminal import print_text
-    from imagekiln.workflows.pod.outcome import (
-        describe_outcome,
-        outcome_from_environment,
-        post_outcome,
-    )
+    from imagekiln.steps.errors import KilnError
+    from imagekiln.workflows.cli.terminal import print_note, print_text
+    from imagekiln.workflows.pod.outcome import describe_outcome, outcome_from_environment
+    from imagekiln.workflows.pod.webhook import post_outcome, webhook_from_environment
 
     ended = outcome_from_environment(os.environ)
     print_text(describe_outcome(ended))
-    if webhook := os.environ.get("IMAGEKILN_WEBHOOK"):
-        post_outcome(ended, webhook.strip())
+    try:
+        webhook = webhook_from_environment(os.environ)
+        if webhook is not None:
+            post_outcome(ended, webhook)
+    except KilnError as error:
+        print_note(f"Nobody was told: {error}")
