@@ -133,7 +133,7 @@ def is_device_lost(error: Exception) -> bool:
     """
     if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
         return True
-    if not torch.cuda.is_initialized():
+    if not isinstance(error, RuntimeError) or not torch.cuda.is_initialized():
         return False
     try:
         torch.cuda.synchronize()
