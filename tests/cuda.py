@@ -40,7 +40,12 @@ class Operation:
 
 
 class Fault:
-    """What goes wrong at the call with this number: operations and waits are counted from 1."""
+    """What goes wrong at the call with this number: operations and waits are counted from 1.
+
+    While it `corrupts`, operations give garbage.
+    """
+
+    corrupts = False
 
     def __init__(self, call: int) -> None:
         self._call = call
@@ -76,10 +81,11 @@ class DeviceLost(Fault):
 
 
 class DeviceLostUnnoticed(DeviceLost):
-    """A kernel crashed: what is queued is accepted, and whoever waits hears of it."""
+    """A kernel crashed: what is queued is accepted, and only who waits is told."""
 
     def strike(self, *, is_wait: bool) -> None:
         """Fail for good, at waits."""
+        self.corrupts = True
         if is_wait:
             super().strike(is_wait=is_wait)
 
@@ -114,6 +120,7 @@ class Cuda:
     def __init__(self, fault: Fault | None = None) -> None:
         self.races: list[str] = []
         self.calls = 0
+        self.last_wait = 0
         self.host = Progress()
         self._fault = fault
         self._lock = threading.RLock()
@@ -177,6 +184,8 @@ class Cuda:
         if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(result)):
             return result  # a size, a dtype
         operation = self._launch(name, tracked)
+        if self._fault is not None and self._fault.corrupts:
+            tree_map(_fill_with_garbage, result)
 
         def track(leaf: object) -> object:
             if isinstance(leaf, Tracked):  # changed in place
@@ -227,8 +236,15 @@ class Cuda:
 
     def _count(self, *, is_wait: bool) -> None:
         self.calls += 1
+        if is_wait:
+            self.last_wait = self.calls
         if self._fault is not None:
             self._fault.raise_if_due(self.calls, is_wait=is_wait)
+
+
+def _fill_with_garbage(leaf: object) -> None:
+    if isinstance(leaf, torch.Tensor):
+        leaf.detach().fill_(1)
 
 
 class Stream:
