@@ -136,7 +136,6 @@ def test_wherever_the_device_is_lost_the_shard_is_to_be_tried_again_and_what_is_
         cuda = install(patch, kind(1 + round(moment * (first.last_wait - 1))))
         with pytest.raises(TryAgain, match="the device failed"):
             _generate(run, cuda)
-    assert [race for race in cuda.races if "reads" in race] == []
 
     made = _pixels(run)
     assert made.items() <= pixels.items()
