@@ -2,10 +2,10 @@
 
 from hera.workflows import Resource, Suspend
 
-from imagekiln.workflows.profiles.profile import Profile, Retries
+from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.parameters import declare_inputs
 from imagekiln.workflows.templates.pod import pod_tolerations
-from imagekiln.workflows.templates.pod_retries import retry_strategy
+from imagekiln.workflows.templates.pod_retries import child_retry_strategy
 from imagekiln.workflows.templates.security import resource_pod_patch
 from imagekiln.workflows.templates.yaml import Unquoted, to_yaml
 
@@ -42,7 +42,7 @@ def child_workflow_template(profile: Profile, max_pods: int = MAX_PODS) -> Resou
         node_selector=profile.steps.node_selector or None,
         tolerations=pod_tolerations(profile.steps),
         priority_class_name=profile.steps.priority_class,
-        retry_strategy=retry_strategy(Retries(limit=profile.retries.limit)),
+        retry_strategy=child_retry_strategy(profile.retries.limit),
         pod_spec_patch=to_yaml(resource_pod_patch()),
     )
 

@@ -99,6 +99,7 @@ def gpu_container(
     """The template of a pod that runs `step` on the profile's GPU, apart from the CPU steps."""
     pod = profile.generate
     container = _container(step, pod, profile.retries, models)
+    container.env = [*(container.env or []), _node_env()]
     container.resources = _gpu_resources(profile)
     container.pod_spec_patch = to_yaml(_pod_patch(pod, profile.gpu.claim))
     container.affinity = node_affinity(pod)
@@ -184,6 +185,12 @@ def _plain_env(values: Mapping[str, str]) -> list[m.EnvVar]:
 def _secret_env(variable: str, secret: str, key: str) -> SecretEnv:
     # Optional: with workload identity, or a model that is open to all, there is none.
     return SecretEnv(name=variable, secret_name=secret, secret_key=key, optional=True)
+
+
+def _node_env() -> m.EnvVar:
+    """The node's name, for the message of a pod whose GPU failed."""
+    field = m.ObjectFieldSelector(field_path="spec.nodeName")
+    return m.EnvVar(name="IMAGEKILN_NODE", value_from=m.EnvVarSource(field_ref=field))
 
 
 def _gpu_resources(profile: Profile) -> m.ResourceRequirements | Resources:

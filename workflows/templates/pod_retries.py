@@ -17,12 +17,17 @@ MAX_EXPONENTIAL_RETRIES = 6  # retries, the last of which waits eight minutes
 # container failed. It is retried only while fewer than two retries were made. `retries` counts all
 # of them, whatever their reason: Argo knows no count by exit code. So a crash after two retries
 # for 75 is not retried.
-# The same expression is written by hand in cluster/base/batch.yaml; a test compares the two.
 RETRY_EXPRESSION = (
     "lastRetry.exitCode not in ['2', '3'] and "
     "(lastRetry.exitCode in ['75', '-1', '137', '143'] "
     "or lastRetry.message contains 'OOMKilled' or asInt(retries) < 2)"
 )
+# Of the pod of a resource template, in which Argo's own program creates a child workflow and waits
+# for it. That program ends with exit code 64 whatever went wrong, and says so in its message. A
+# child that failed is final: another pod would find the same one. Everything else, such as an API
+# server that does not answer or a pod that is gone, says nothing of the child, and is retried.
+# cluster/base/batch.yaml has it too, written by hand; a test compares the two.
+CHILD_RETRY_EXPRESSION = "not (lastRetry.message contains 'failure condition')"
 
 
 def retry_strategy(retries: Retries) -> RetryStrategy:
@@ -33,6 +38,11 @@ def retry_strategy(retries: Retries) -> RetryStrategy:
         backoff=_backoff(retries.limit),
         affinity=_other_node() if retries.elsewhere else None,
     )
+
+
+def child_retry_strategy(limit: int) -> RetryStrategy:
+    """For templates that create a child workflow and wait for it."""
+    return RetryStrategy(limit=limit, expression=CHILD_RETRY_EXPRESSION, backoff=_backoff(limit))
 
 
 def _other_node() -> m.RetryAffinity:

@@ -1,27 +1,39 @@
 """The device that was asked for and no other, its clock, its memory and its failures."""
 
+import gc
+import os
+import re
 import resource
 import sys
 import time
+from collections.abc import Sequence
 
 import torch
 
-from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.errors import BadInput, KilnError, TryAgain, first_line
 
 # What libraries without an error class for it say: CUDA and MPS; PyTorch's allocator on the CPU;
-# cuBLAS; and cuDNN, where a convolution finds no room for its workspace.
+# cuBLAS, also where it finds no room for its handle; and cuDNN, where a convolution finds none for
+# its workspace.
 OUT_OF_MEMORY_MESSAGES = (
     "out of memory",
     "can't allocate memory",
     "STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
     "unable to find an engine to execute",
 )
+NODE_VARIABLE = "IMAGEKILN_NODE"  # the name of the Kubernetes node, in pods that have a GPU
+OLD_DRIVER_MESSAGE = "is too old"  # of PyTorch, which has one error class for all that CUDA lacks
+# `sm_90` runs on GPUs of 9.0 and later 9.x, `compute_90` on all of 9.0 and later, and what ends in
+# "a" on no other.
+ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
 
 
 def choose_device(name: str) -> torch.device:
-    """The device of the job's `device`;
+    """The device of the job's `device`; `auto` takes the best one.
 
-    `auto` takes the best one. Raises TryAgain where it is missing.
+    Raises TryAgain where it is missing or does not answer, BadInput where this PyTorch can never
+    use it.
     """
     available = {
         "cuda": torch.cuda.is_available(),
@@ -29,10 +41,73 @@ def choose_device(name: str) -> torch.device:
         "cpu": True,
     }
     if name == "auto":
-        return torch.device(next(kind for kind, is_available in available.items() if is_available))
+        name = next(kind for kind, is_available in available.items() if is_available)
     if not available[name]:
-        raise TryAgain(f"device {name!r} is not there. Run where it is, or set device: auto.")
-    return torch.device(name)
+        raise _missing_device(name)
+
+    device = torch.device(name)
+    if device.type == "cuda":
+        _require_kernels(device)
+    return device
+
+
+def _missing_device(name: str) -> KilnError:
+    """The failure to report for a device that is not available, with the reason that CUDA gives."""
+    reason = _cuda_failure() if name == "cuda" else ""
+    if OLD_DRIVER_MESSAGE in reason:
+        return BadInput(
+            f"the GPU's driver{_on_node()} is too old for this PyTorch, which is built for CUDA "
+            f"{torch.version.cuda}: {reason} Update the driver (CUDA 13 needs 580 or later), run "
+            "on nodes that have it, or use an image with a PyTorch for an older CUDA."
+        )
+    explanation = f" ({reason.rstrip('.')})" if reason else ""
+    return TryAgain(
+        f"device {name!r} is not there{_on_node()}{explanation}. Run where it is, or set device: "
+        f"auto.{_node_advice()}"
+    )
+
+
+def _cuda_failure() -> str:
+    """Why CUDA does not start; empty where it does."""
+    try:
+        torch.cuda.init()
+    except Exception as error:  # noqa: BLE001  # its class depends on the cause
+        return first_line(str(error))
+    return ""
+
+
+def _require_kernels(device: torch.device) -> None:
+    """Raise BadInput where this PyTorch contains no code for the GPU, which would fail later."""
+    try:
+        capability = torch.cuda.get_device_capability(device)
+    except Exception as error:
+        raise device_error(error) from error
+    architectures = torch.cuda.get_arch_list()
+    if torch.version.cuda is None or has_kernels(architectures, capability):
+        return
+    major, minor = capability
+    raise BadInput(
+        f"{describe_device(device)} has compute capability {major}.{minor}, and PyTorch "
+        f"{torch.__version__} has code for {', '.join(architectures)} only. Use another GPU, or an "
+        "image with a PyTorch that is built for this one."
+    )
+
+
+def has_kernels(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
+    """Whether code for any of these architectures, such as `sm_90`, runs on a GPU."""
+    return not architectures or any(_runs_on(each, capability) for each in architectures)
+
+
+def _runs_on(architecture: str, capability: tuple[int, int]) -> bool:
+    match = ARCHITECTURE.fullmatch(architecture)
+    if match is None:  # a name from a later PyTorch, which knows better
+        return True
+    kind, major, minor, suffix = match.groups()
+    code = (int(major), int(minor))
+    if suffix == "a":
+        return code == capability
+    same_generation = code[0] == capability[0]
+    return code <= capability and (kind == "compute" or same_generation)
 
 
 def describe_device(device: torch.device) -> str:
@@ -51,13 +126,37 @@ def is_out_of_memory(error: Exception) -> bool:
 
 
 def is_device_lost(error: Exception) -> bool:
-    """Whether the device itself failed, so that it can compute nothing more for this process."""
-    return isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error)
+    """Whether the device itself failed, so that it can compute nothing more for this process.
+
+    On CUDA, asks the device: the first to notice may be cuDNN, cuBLAS or Triton, whose errors are
+    like those of a bad prompt, or like those of memory that ran out.
+    """
+    if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
+        return True
+    if not isinstance(error, RuntimeError) or not torch.cuda.is_initialized():
+        return False
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as later:
+        return not is_out_of_memory(later)
+    return False
 
 
 def device_error(error: Exception) -> TryAgain:
     """The failure to report for a device that failed."""
-    return TryAgain(f"the device failed ({str(error)[:200]}). Run the shard again.")
+    return TryAgain(
+        f"the device{_on_node()} failed ({str(error)[:200]}). Run the shard again.{_node_advice()}"
+    )
+
+
+def _on_node() -> str:
+    node = os.environ.get(NODE_VARIABLE)
+    return f" on node {node}" if node else ""
+
+
+def _node_advice() -> str:
+    node = os.environ.get(NODE_VARIABLE)
+    return f" If this node fails again: kubectl cordon {node}" if node else ""
 
 
 def side_stream(device: torch.device) -> torch.cuda.Stream | None:
@@ -85,6 +184,7 @@ def synchronized_time(device: torch.device) -> float:
 
 def free_memory() -> None:
     """Return what the allocator caches to the device, after a batch that did not fit."""
+    gc.collect()  # tensors in reference cycles, such as those of tracebacks
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
     if torch.backends.mps.is_available():

@@ -23,10 +23,12 @@ from imagekiln.steps.models.facts import is_hub_id, weights_digest
 from imagekiln.steps.models.hub import translate_hub_errors
 from imagekiln.steps.models.lora_files import fetch_planned_lora
 from imagekiln.steps.runs.plan import Plan, load_plan
+from imagekiln.steps.runtime.cpus import available_cpus
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 from imagekiln.steps.storage.uri import resolve_path
 
+MAX_CUDA_THREADS = 8
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -40,8 +42,7 @@ def load_pipeline(plan: Plan) -> diffusers.DiffusionPipeline:
     if in_fp8:
         require_fp8_support(device)
     _refuse_emulated_dtype(plan, device)
-    if plan.job.threads is not None:
-        torch.set_num_threads(plan.job.threads)
+    _set_threads(plan, device)
     pipe = load_pretrained(plan.job.model, plan.model.digest, device)
     _require_text_input(plan.job.model.id, pipe)
     if in_fp8:
@@ -78,6 +79,14 @@ def load_pretrained(
 def denoiser_network(pipe: diffusers.DiffusionPipeline) -> diffusers.ModelMixin:
     """The network of a pipeline that runs at every step."""
     return pipe.unet if hasattr(pipe, "unet") else pipe.transformer
+
+
+def _set_threads(plan: Plan, device: torch.device) -> None:
+    """The plan's number of CPU threads; on CUDA few, since the CPU only feeds the device."""
+    if plan.job.threads is not None:
+        torch.set_num_threads(plan.job.threads)
+    elif device.type == "cuda":
+        torch.set_num_threads(min(available_cpus(), MAX_CUDA_THREADS))
 
 
 def _refuse_emulated_dtype(plan: Plan, device: torch.device) -> None:

@@ -176,9 +176,11 @@ class TextPrefetcher:
         """Wait until the embeddings are computed, and tie their memory to their reader."""
         if self._stream is None or reader is None:
             return
-        for tensor in embeds:
-            tensor.record_stream(reader)
-        self._stream.synchronize()
+        try:
+            for tensor in embeds:
+                tensor.record_stream(reader)
+        finally:  # they are in the cache already
+            self._stream.synchronize()
 
 
 def supports_text_prefetch(device: torch.device) -> bool:

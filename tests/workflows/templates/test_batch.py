@@ -129,14 +129,14 @@ def test_pod_of_a_batch_is_restricted_whatever_the_workflow_around_it_says() -> 
         assert container["resources"] == ARGO_RESOURCES
 
 
-def test_pod_of_a_batch_is_placed_and_retried_as_the_steps_are() -> None:
+def test_pod_of_a_batch_is_placed_as_the_steps_are_and_retried_as_what_awaits_a_child() -> None:
     affinity = node_affinity(load_profile("gpu").steps)
     assert affinity is not None
     assert BATCH["affinity"] == as_object(affinity)
     template: dict[str, Any] = build_workflow_template(load_profile("gpu"), NAMESPACE)
-    plan = next(step for step in template["spec"]["templates"] if step["name"] == "plan")
+    steps = {step["name"]: step for step in template["spec"]["templates"]}
     # The whole strategy: expression, limit and backoff.
-    assert BATCH["retryStrategy"] == plan["retryStrategy"]
+    assert BATCH["retryStrategy"] == steps["further-one"]["retryStrategy"]
 
 
 def test_job_that_pods_cannot_read_is_refused() -> None:

@@ -7,7 +7,12 @@ import pytest
 from hera.workflows import models as m
 
 from imagekiln.workflows.profiles.profile import Retries
-from imagekiln.workflows.templates.pod_retries import RETRY_EXPRESSION, retry_strategy
+from imagekiln.workflows.templates.pod_retries import (
+    CHILD_RETRY_EXPRESSION,
+    RETRY_EXPRESSION,
+    child_retry_strategy,
+    retry_strategy,
+)
 
 # As many as the rule can tell apart: below two, two, and any number after that.
 RETRIES_SO_FAR = (0, 1, 2, 50)
@@ -43,9 +48,53 @@ def test_retries_wait_longer_each_time_unless_there_are_many() -> None:
     assert many.backoff == m.Backoff(duration="1m", factor=m.IntOrString(1))
 
 
-def _is_retried(exit_code: str, retries: int, message: str = "Error") -> bool:
+# What Argo 4.1.2 writes of a pod that awaits a workflow, whose own program exits with 64.
+FAILED_CHILD = (
+    "main: Error (exit code 64): failure condition 'status.phase in (Error,Failed)' evaluated true"
+)
+NO_API_SERVER = (
+    "main: Error (exit code 64): no more retries dial tcp 10.0.0.1:443: connect: connection refused"
+)
+
+
+def test_pod_that_awaits_a_child_workflow_is_not_retried_once_the_child_has_failed() -> None:
+    decisions = [
+        _is_retried("64", retries, FAILED_CHILD, CHILD_RETRY_EXPRESSION)
+        for retries in RETRIES_SO_FAR
+    ]
+    assert decisions == [False] * 4
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "message"),
+    [
+        ("64", NO_API_SERVER),
+        ("-1", "pod deleted"),
+        ("137", "main: OOMKilled (exit code 137)"),
+        ("143", "The node was low on resource: memory."),
+        ("0", ""),
+    ],
+)
+def test_pod_that_awaits_a_child_workflow_is_retried_whatever_else_ended_it(
+    exit_code: str, message: str
+) -> None:
+    decisions = [
+        _is_retried(exit_code, retries, message, CHILD_RETRY_EXPRESSION)
+        for retries in RETRIES_SO_FAR
+    ]
+    assert decisions == [True] * 4
+
+
+def test_pod_that_awaits_a_child_workflow_waits_as_long_between_retries_as_others() -> None:
+    strategy = child_retry_strategy(5)
+    assert (strategy.limit, strategy.backoff) == (5, retry_strategy(Retries(limit=5)).backoff)
+
+
+def _is_retried(
+    exit_code: str, retries: int, message: str = "Error", expression: str = RETRY_EXPRESSION
+) -> bool:
     """What Argo decides. Its expression is Python's but for `a contains b`, which is `b in a`."""
-    expression = re.sub(r"(\S+) contains (\'\w+\')", r"\2 in \1", RETRY_EXPRESSION)
+    expression = re.sub(r"([\w.]+) contains (\'[\w ]+\')", r"\2 in \1", expression)
     variables = {
         "lastRetry": SimpleNamespace(exitCode=exit_code, message=message),
         "retries": str(retries),

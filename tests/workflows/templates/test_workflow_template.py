@@ -7,6 +7,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from imagekiln.steps.generate.diffusion.device import NODE_VARIABLE
 from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
@@ -159,6 +160,12 @@ def test_no_step_gets_a_secret_that_it_does_not_use(name: str) -> None:
     }
     for step, pod in _pods(name).items():
         assert _secrets(containers(pod)["main"]) == secrets[step]
+
+
+@EVERY_PROFILE
+def test_pod_with_a_gpu_knows_its_node_for_the_message_of_a_gpu_that_fails(name: str) -> None:
+    node = {"name": NODE_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    assert node in containers(_pods(name)["generate"])["main"]["env"]
 
 
 def test_no_text_of_a_user_is_pasted_into_a_command() -> None:

@@ -66,6 +66,21 @@ def test_the_plan_s_threads_are_those_of_torch(tmp_path: Path) -> None:
         torch.set_num_threads(before)
 
 
+@pytest.mark.parametrize(("cpus", "threads"), [(3, 3), (64, 8)])
+def test_on_a_gpu_few_threads_feed_the_device(
+    cpus: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipeline, "choose_device", lambda _: torch.device("cuda"))
+    monkeypatch.setattr(pipeline, "available_cpus", lambda: cpus)
+    monkeypatch.setattr(pipeline, "load_pretrained", lambda *_: models.pipe("sd"))
+    before = torch.get_num_threads()
+    try:
+        load_pipeline(_plan(tmp_path, threads=None))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_loading_shows_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pipe = load_pipeline(_plan(tmp_path))
     pipe("a", num_inference_steps=1, output_type="np")

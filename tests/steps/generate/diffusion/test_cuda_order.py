@@ -1,0 +1,174 @@
+"""On CUDA nothing is read before it is complete. A stand-in for CUDA on a CPU watches the order."""
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+
+from imagekiln.steps.generate.diffusion.device import record_event, side_stream
+from imagekiln.steps.generate.diffusion.profiling import Spans
+from imagekiln.steps.generate.diffusion.text_encoding import (
+    TextCache,
+    TextPrefetcher,
+    TextRequest,
+)
+from imagekiln.steps.generate.diffusion.transfer import PendingBatch, copy_to_host
+from tests.cuda import CUDA, Cuda, install
+from tests.runs import picture
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
+    """A CUDA without faults."""
+    return install(monkeypatch)
+
+
+def _copied(cuda: Cuda) -> Callable[[], list[float]]:
+    """Two images on their way to the host, and what reads them there."""
+    images = cuda.on_device(torch.rand(2, 3, 4, 4))
+    shot = copy_to_host(images, side_stream(CUDA), Spans(torch.device("cpu")))
+    assert shot.done_event is not None
+
+    def read() -> list[float]:
+        return [*shot.finite.tolist(), float(shot.rgb.numpy().mean())]
+
+    pending = PendingBatch(2, shot.done_event, lambda: [picture(int(each)) for each in read()[:2]])
+    return lambda: [image.index_in_part for image in pending]
+
+
+def test_pixels_are_read_once_their_copy_is_complete(cuda: Cuda) -> None:
+    assert _copied(cuda)() == [1, 1]
+    assert cuda.races == []
+
+
+def test_next_batch_may_be_queued_before_the_pixels_of_the_last_are_read(cuda: Cuda) -> None:
+    first = _copied(cuda)
+    second = _copied(cuda)
+    assert second() == first() == [1, 1]
+    assert cuda.races == []
+
+
+def test_pixels_that_nobody_reads_are_not_overwritten_while_they_are_copied(cuda: Cuda) -> None:
+    images = cuda.on_device(torch.rand(2, 3, 4, 4))
+    shot = copy_to_host(images, side_stream(CUDA), Spans(torch.device("cpu")))
+    del images
+    assert cuda.races == []
+    assert shot.done_event is not None
+    shot.done_event.synchronize()
+    del shot
+    assert cuda.races == []
+
+
+def test_texts_are_used_once_they_are_encoded_and_outlive_the_batches_that_read_them(
+    cuda: Cuda,
+) -> None:
+    encoded = list[str]()
+
+    def encode(text: str) -> tuple[torch.Tensor, ...]:
+        encoded.append(text)
+        return (cuda.on_device(torch.ones(1, 3)) * len(text),)
+
+    cache = TextCache(encode)
+    prefetcher = TextPrefetcher(CUDA, lambda _: None)
+    prefetcher.start([TextRequest(cache, text, None) for text in ("a", "bc")])
+    prefetcher.wait()
+    sums = [cache.get(text)[0].sum() for text in ("a", "bc", "def")]
+    assert [value.item() for value in sums] == [3, 6, 9]
+    assert encoded == ["a", "bc", "def"]
+    del cache
+    assert cuda.races == []
+
+
+def test_texts_are_complete_even_where_their_memory_cannot_be_kept_for_the_batches(
+    cuda: Cuda,
+) -> None:
+    """A tensor on the CPU, should a family's encoder return one, knows no streams."""
+    cache = TextCache(lambda _: (torch.ones(1), cuda.on_device(torch.ones(1))))
+    prefetcher = TextPrefetcher(CUDA, lambda _: None)
+    prefetcher.start([TextRequest(cache, "a", None)])
+    prefetcher.wait()
+    assert cache.uncached(["a"]) == []
+    value = cache.get("a")[1].sum()
+    torch.cuda.synchronize()
+    assert value.item() == 1
+    assert "sum reads what another stream may yet be computing" not in cuda.races
+
+
+def test_times_of_the_device_are_read_once_its_events_have_come(cuda: Cuda) -> None:
+    spans = Spans(CUDA)
+    with spans.span("whole"), spans.span("text"):
+        cuda.on_device(torch.ones(1))
+    stream = side_stream(CUDA)
+    assert stream is not None
+    with torch.cuda.stream(stream), spans.span("copy"):
+        cuda.on_device(torch.ones(1))
+    times = spans.times()
+    assert (times.busy, times.text, times.copy) == (0.001, 0.001, 0.001)
+    assert cuda.races == []
+
+
+def _reads_before_the_copy_is_done(cuda: Cuda) -> None:
+    images = cuda.on_device(torch.rand(2, 3, 4, 4))
+    shot = copy_to_host(images, side_stream(CUDA), Spans(torch.device("cpu")))
+    shot.rgb.numpy()
+    torch.cuda.synchronize()
+
+
+def _copies_before_the_batch_is_drawn(cuda: Cuda) -> None:
+    images = cuda.on_device(torch.rand(2, 3, 4, 4))
+    with torch.cuda.stream(cuda.new_stream()):  # type: ignore[arg-type]  # the stand-in's
+        torch.empty(2, 3, 4, 4, pin_memory=True).copy_(images, non_blocking=True)
+    torch.cuda.synchronize()
+
+
+def _waits_for_an_event_of_the_wrong_stream(cuda: Cuda) -> None:
+    stream = cuda.new_stream()
+    with torch.cuda.stream(stream):  # type: ignore[arg-type]  # the stand-in's
+        copy = torch.empty(2, pin_memory=True)
+        copy.copy_(cuda.on_device(torch.ones(2)), non_blocking=True)
+    record_event().synchronize()
+    copy.tolist()
+
+
+def _frees_pixels_that_are_being_copied(cuda: Cuda) -> None:
+    images = cuda.on_device(torch.rand(2))
+    stream = cuda.new_stream()
+    stream.wait_stream(cuda.current_stream())
+    with torch.cuda.stream(stream):  # type: ignore[arg-type]  # the stand-in's
+        torch.empty(2, pin_memory=True).copy_(images, non_blocking=True)
+    del images
+
+
+def _uses_a_text_that_is_being_encoded(cuda: Cuda) -> None:
+    with torch.cuda.stream(cuda.new_stream()):  # type: ignore[arg-type]  # the stand-in's
+        embeds = cuda.on_device(torch.ones(2))
+    embeds.record_stream(cuda.current_stream())  # type: ignore[arg-type]  # the stand-in's
+    embeds.sum()
+
+
+def _forgets_a_text_that_a_batch_reads(cuda: Cuda) -> None:
+    stream = cuda.new_stream()
+    with torch.cuda.stream(stream):  # type: ignore[arg-type]  # the stand-in's
+        embeds = cuda.on_device(torch.ones(2))
+    stream.synchronize()
+    embeds.sum()
+    del embeds
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        _reads_before_the_copy_is_done,
+        _copies_before_the_batch_is_drawn,
+        _waits_for_an_event_of_the_wrong_stream,
+        _frees_pixels_that_are_being_copied,
+        _uses_a_text_that_is_being_encoded,
+        _forgets_a_text_that_a_batch_reads,
+    ],
+)
+def test_stand_in_notices_each_mistake_that_these_tests_are_to_find(
+    mistake: Callable[[Cuda], None], cuda: Cuda
+) -> None:
+    partial(mistake, cuda)()
+    assert len(cuda.races) == 1

@@ -1,0 +1,141 @@
+"""A GPU that cannot be used: whether another attempt may help, and what the sentence says."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.generate.diffusion.device import (
+    NODE_VARIABLE,
+    choose_device,
+    device_error,
+    has_kernels,
+    is_device_lost,
+)
+
+WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")  # of torch 2.15 for CUDA 13.2
+LOST = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
+
+
+def _raise(error: Exception) -> Callable[..., None]:
+    def fail(*_: object) -> None:
+        raise error
+
+    return fail
+
+
+def _without_cuda(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", _raise(RuntimeError(reason)))
+
+
+def _with_gpu(monkeypatch: pytest.MonkeyPatch, name: str, capability: tuple[int, int]) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: list(WHEEL))
+    monkeypatch.setattr(torch, "version", SimpleNamespace(cuda="13.2"))
+
+
+def test_missing_gpu_may_be_there_at_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
+    _without_cuda(monkeypatch, "No CUDA GPUs are available")
+    with pytest.raises(
+        TryAgain, match=r"'cuda' is not there \(No CUDA GPUs are available\)\. Run where it is"
+    ):
+        choose_device("cuda")
+
+
+def test_old_driver_is_named_with_its_remedy_and_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _without_cuda(
+        monkeypatch, "The NVIDIA driver on your system is too old (found version 12040). Please"
+    )
+    with pytest.raises(BadInput, match=r"found version 12040.*Update the driver .*580 or later"):
+        choose_device("cuda")
+
+
+def test_gpu_that_pytorch_has_no_code_for_is_refused_before_a_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _with_gpu(monkeypatch, "Tesla V100-SXM2-16GB", (7, 0))
+    for name in ("cuda", "auto"):
+        with pytest.raises(
+            BadInput, match=r"Tesla V100-SXM2-16GB has compute capability 7\.0.*sm_75, sm_80"
+        ):
+            choose_device(name)
+
+
+def test_gpu_that_does_not_answer_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_gpu(monkeypatch, "NVIDIA H200", (9, 0))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", _raise(LOST))
+    with pytest.raises(TryAgain, match=r"the device failed .CUDA error: an illegal memory access"):
+        choose_device("cuda")
+
+
+def test_gpu_that_pytorch_has_code_for_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    _with_gpu(monkeypatch, "NVIDIA H200", (9, 0))
+    assert choose_device("cuda") == choose_device("auto") == torch.device("cuda")
+
+
+@pytest.mark.parametrize(
+    ("capability", "runs"),
+    [((7, 0), False), ((7, 5), True), ((8, 9), True), ((9, 0), True), ((10, 3), True)],
+)
+def test_code_runs_on_its_own_generation_from_its_minor_version_on(
+    capability: tuple[int, int], runs: bool
+) -> None:
+    assert has_kernels(WHEEL, capability) == runs
+
+
+@pytest.mark.parametrize(
+    ("architecture", "capability", "runs"),
+    [
+        ("sm_86", (8, 0), False),
+        ("compute_75", (9, 0), True),
+        ("compute_90", (8, 9), False),
+        ("sm_90a", (9, 0), True),
+        ("sm_100a", (10, 3), False),
+        ("sm_100f", (10, 3), True),
+        ("gfx90a", (9, 0), True),  # AMD's names, and those of later versions, are not judged
+    ],
+)
+def test_intermediate_code_runs_on_later_generations_and_specific_code_on_one_gpu(
+    architecture: str, capability: tuple[int, int], runs: bool
+) -> None:
+    assert has_kernels([architecture], capability) == runs
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "cuDNN error: CUDNN_STATUS_EXECUTION_FAILED",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "Triton Error [CUDA]: an illegal memory access was encountered",
+        "GET was unable to find an engine to execute this computation",
+    ],
+)
+def test_whatever_a_library_says_a_device_that_no_longer_answers_is_lost(
+    message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not is_device_lost(RuntimeError(message))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    assert not is_device_lost(RuntimeError(message))
+    monkeypatch.setattr(torch.cuda, "synchronize", _raise(LOST))
+    assert is_device_lost(RuntimeError(message))
+
+
+def test_failure_of_a_pod_names_its_node_and_how_to_take_it_out_of_use(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(NODE_VARIABLE, "gpu-7")
+    assert str(device_error(LOST)).endswith(
+        "the device on node gpu-7 failed (CUDA error: an illegal memory access was encountered). "
+        "Run the shard again. If this node fails again: kubectl cordon gpu-7"
+    )
+    _without_cuda(monkeypatch, "No CUDA GPUs are available")
+    with pytest.raises(TryAgain, match=r"is not there on node gpu-7 .* kubectl cordon gpu-7$"):
+        choose_device("cuda")
