@@ -56,7 +56,7 @@ def get_field(value: object, *path: str | int) -> object:
 def pods(workflow: str, step: str | None = None) -> list[Object]:
     """A workflow's pods that exist now."""
     labels = f"workflows.argoproj.io/workflow={workflow}" + (
-        f",imagekiln/step={step}" if step else ""
+        f",imagekiln.dev/step={step}" if step else ""
     )
     return items("pods", "--selector", labels)
 

@@ -106,7 +106,7 @@ def test_whole_cluster_has_nothing_wrong() -> None:
         ("serviceaccount", "imagekiln-further", "service-accounts"),
         ("rolebinding", "imagekiln-executor", "pod-rights"),
         ("secret", "s3-credentials", "store-credentials"),
-        ("configmap", "artifact-repositories", "report-artifact"),
+        ("configmap", "artifact-repositories", "artifact-repository"),
     ],
 )
 def test_object_that_is_missing_is_named(kind: str, name: str, check: str) -> None:

@@ -53,7 +53,7 @@ def test_steps_are_where_their_profile_puts_them(pods: dict[str, kube.Object]) -
         for each in kube.items("nodes")
     }
     for pod in pods.values():
-        step = kube.get_field(pod, "metadata", "labels", "imagekiln/step")
+        step = kube.get_field(pod, "metadata", "labels", "imagekiln.dev/step")
         on_gpu = nodes[str(kube.get_field(pod, "spec", "nodeName"))] == "true"
         assert on_gpu == (step == "generate"), (
             f"{kube.name(pod)} is on {kube.get_field(pod, 'spec', 'nodeName')}"

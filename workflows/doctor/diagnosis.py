@@ -11,12 +11,12 @@ from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.doctor import (
     check_access,
     check_argo,
+    check_artifacts,
     check_gpus,
     check_images,
     check_nodes,
     check_profile,
     check_quota,
-    check_reports,
     check_storage,
 )
 from imagekiln.workflows.doctor.check import DoctorCheck
@@ -100,8 +100,8 @@ def _profile_checks(view: ClusterView, profile: Profile) -> Checks:
         yield check_profile.check_model_claim(view, profile.cache.claim)
     if profile.cache and profile.cache.image:
         yield check_profile.check_image_volume(view)
-    if profile.report_artifact:
-        yield check_reports.check_report_artifact(view)
+    if profile.report_artifact or profile.archive_logs:
+        yield check_artifacts.check_artifact_repository(view)
 
 
 def _node_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:

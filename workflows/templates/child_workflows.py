@@ -9,7 +9,7 @@ from imagekiln.workflows.templates.pod_retries import child_retry_strategy
 from imagekiln.workflows.templates.security import resource_pod_patch
 from imagekiln.workflows.templates.yaml import Unquoted, to_yaml
 
-PARENT_LABEL = "imagekiln/part-of"  # on a child workflow: the name of its parent
+PARENT_LABEL = "imagekiln.dev/part-of"  # on a child workflow: the name of its parent
 CHILD_TEMPLATE = "further-one"
 NOOP_TEMPLATE = "nothing"
 # What the plan step outputs of the job for each child workflow.

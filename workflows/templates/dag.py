@@ -65,6 +65,16 @@ def main_dag(
     return DAG(name="main", fail_fast=False, tasks=tasks)
 
 
+def finish_dag(report_step: Container) -> DAG:
+    """The exit handler. Argo takes a workflow for failed whose exit handler failed.
+
+    So whatever becomes of the report, this DAG succeeds.
+    """
+    any_failure = m.ContinueOn(failed=True, error=True)
+    report = Task(name="report", template=report_step, continue_on=any_failure)
+    return DAG(name="finish", tasks=[report])
+
+
 def shards_dag(group: DAG, mutex: str | None) -> DAG:
     """`count` shards from `first` on, in groups. Also the entry point of child workflows."""
     groups = f"sprig.div(sprig.add(inputs.parameters.count, {GROUP_SHARDS - 1}), {GROUP_SHARDS})"

@@ -33,6 +33,11 @@ STORAGE_SECRETS = {
     "AWS_SECRET_ACCESS_KEY": ("s3-credentials", "secretkey"),
 }
 MODEL_SECRETS = STORAGE_SECRETS | {"HF_TOKEN": ("huggingface", "token")}
+WEBHOOK_SECRETS = {
+    "IMAGEKILN_WEBHOOK": ("imagekiln-webhook", "url"),
+    "IMAGEKILN_WEBHOOK_WHEN": ("imagekiln-webhook", "when"),
+    "IMAGEKILN_WEBHOOK_BODY": ("imagekiln-webhook", "body"),
+}
 SIGNING_SECRETS = {
     "IMAGEKILN_C2PA_CERTIFICATE": ("imagekiln-c2pa", "certificate"),
     "IMAGEKILN_C2PA_KEY": ("imagekiln-c2pa", "key"),
@@ -153,7 +158,7 @@ def _container(
 ) -> Container:
     return Container(
         name=step.name,
-        labels={"imagekiln/step": step.name},
+        labels={"imagekiln.dev/step": step.name},
         annotations=pod.annotations or None,
         inputs=declare_inputs(*step.inputs),
         outputs=list(step.outputs),

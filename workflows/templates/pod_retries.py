@@ -1,4 +1,10 @@
-"""Which failures of a pod Argo retries, where, and with how much memory."""
+"""Which failures of a pod Argo retries, where, and with how much memory.
+
+`retry_strategy` is that of every container: plan, generate, aggregate and the others. A pod of
+several GPUs ends with 75 where one of its workers was killed (`workflows/pod/workers.py`). After a
+change: `make golden`, the same expression in `workflows/cluster/base/batch.yaml`, the table in
+`docs/cluster.md`, and in `CHANGELOG.md` that users run `imagekiln apply`.
+"""
 
 from hera.workflows import RetryStrategy
 from hera.workflows import models as m

@@ -15,6 +15,7 @@ from imagekiln.workflows.templates.pod import (
     SIGNING_SECRETS,
     STORAGE_SECRETS,
     TMP,
+    WEBHOOK_SECRETS,
     ModelVolume,
     StepCommand,
     cpu_container,
@@ -23,6 +24,7 @@ from imagekiln.workflows.templates.pod import (
 
 OUTPUTS_FOLDER = f"{TMP}/imagekiln"
 MODELS_FOLDER = "/models"
+REPORT_TIMEOUT = "15m"
 MAX_FAILURES_CHARS = 20_000  # characters of Argo's list of failures that reach the report
 CPU_IMAGE = "{{workflow.parameters.cpu-image}}"
 GPU_IMAGE = "{{workflow.parameters.gpu-image}}"
@@ -109,7 +111,7 @@ def aggregate_step(profile: Profile) -> Container:
 
 
 def report_step(profile: Profile) -> Container:
-    """The exit handler. Where planning failed, the run is unknown and stays Argo's variable."""
+    """Report how the workflow ended. Where planning failed, the run stays Argo's variable."""
     failures = f"sprig.trunc({MAX_FAILURES_CHARS}, workflow.failures)"
     step = StepCommand(
         "report",
@@ -121,9 +123,11 @@ def report_step(profile: Profile) -> Container:
             "IMAGEKILN_FAILURES": f"{{{{=sprig.b64enc({failures})}}}}",
             "IMAGEKILN_RUN": "{{workflow.outputs.parameters.run}}",
         },
-        secrets={"IMAGEKILN_WEBHOOK": ("imagekiln-webhook", "url")},
+        secrets=WEBHOOK_SECRETS,
     )
-    return cpu_container(step, profile)
+    container = cpu_container(step, profile)
+    container.timeout = REPORT_TIMEOUT  # also of a pod that finds no node
+    return container
 
 
 def _output_parameter(name: str) -> Parameter:

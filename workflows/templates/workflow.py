@@ -21,7 +21,7 @@ from imagekiln.workflows.templates.workflow_template import (
 )
 
 API_VERSION = "argoproj.io/v1alpha1"
-JOB_LABEL = "imagekiln/job"  # on a workflow: the name of its job
+JOB_LABEL = "imagekiln.dev/job"  # on a workflow: the name of its job
 COMMON_LABELS = {"app.kubernetes.io/part-of": "imagekiln"}
 
 

@@ -16,7 +16,13 @@ from imagekiln.workflows.templates.child_workflows import (
     child_workflow_template,
     noop_template,
 )
-from imagekiln.workflows.templates.dag import children_dag, group_dag, main_dag, shards_dag
+from imagekiln.workflows.templates.dag import (
+    children_dag,
+    finish_dag,
+    group_dag,
+    main_dag,
+    shards_dag,
+)
 from imagekiln.workflows.templates.pod import node_affinity, template_defaults
 from imagekiln.workflows.templates.security import every_pod_patch, pod_security_context
 from imagekiln.workflows.templates.yaml import to_yaml
@@ -35,7 +41,7 @@ TTL_DAYS = 7
 DAY_SECONDS = 86400
 TITLE_ANNOTATION = "workflows.argoproj.io/title"  # shown in the UI
 DESCRIPTION_ANNOTATION = "workflows.argoproj.io/description"
-DIGEST_ANNOTATION = "imagekiln/digest"
+DIGEST_ANNOTATION = "imagekiln.dev/digest"
 
 
 def template_name(profile: Profile) -> str:
@@ -45,7 +51,7 @@ def template_name(profile: Profile) -> str:
 
 def template_labels(profile: Profile) -> dict[str, str]:
     """The labels that our objects are found by."""
-    return {"app.kubernetes.io/part-of": "imagekiln", "imagekiln/profile": profile.name}
+    return {"app.kubernetes.io/part-of": "imagekiln", "imagekiln.dev/profile": profile.name}
 
 
 def build_workflow_template(
@@ -90,7 +96,7 @@ def _workflow_template(profile: Profile, namespace: str, max_pods: int) -> Workf
             DESCRIPTION_ANNOTATION: f"{profile.description}. Plan, generate, aggregate.",
         },
         entrypoint="main",
-        on_exit="report",
+        on_exit="finish",
         arguments=_parameters(profile),
         service_account_name="imagekiln",
         affinity=node_affinity(profile.steps),
@@ -103,10 +109,17 @@ def _workflow_template(profile: Profile, namespace: str, max_pods: int) -> Workf
         pod_metadata=m.Metadata(labels={"app.kubernetes.io/part-of": "imagekiln"}),
         pod_gc=m.PodGC(strategy="OnPodSuccess"),  # failed ones stay, for their logs
         ttl_strategy=m.TTLStrategy(seconds_after_completion=TTL_DAYS * DAY_SECONDS),
-        # More than there can be pods: a node is not drained while a shard runs on it.
-        pod_disruption_budget=m.PodDisruptionBudgetSpec(min_available=m.IntOrString(9999)),
+        archive_logs=profile.archive_logs or None,
+        pod_disruption_budget=_disruption_budget(profile),
         templates=_templates(profile, max_pods),
     )
+
+
+def _disruption_budget(profile: Profile) -> m.PodDisruptionBudgetSpec | None:
+    if not profile.disruption_budget:
+        return None
+    # More than there can be pods: no node is drained while a pod runs on it.
+    return m.PodDisruptionBudgetSpec(min_available=m.IntOrString(9999))
 
 
 def _parameters(profile: Profile) -> list[Parameter]:
@@ -133,6 +146,7 @@ def _templates(profile: Profile, max_pods: int) -> list[m.Template | Templatable
     child = child_workflow_template(profile, max_pods)
     children = children_dag(child)
     main = main_dag(plan, fetch, shards, children, aggregate)
+    report = steps.report_step(profile)
 
     return [
         main,
@@ -144,6 +158,7 @@ def _templates(profile: Profile, max_pods: int) -> list[m.Template | Templatable
         plan,
         generate,
         aggregate,
-        steps.report_step(profile),
+        finish_dag(report),
+        report,
         *([fetch] if fetch else []),
     ]

@@ -45,7 +45,7 @@ def scheduled_workflow(argo: Memory, date: str, phase: str = "Failed") -> str:
 def child_workflow(argo: Memory, parent: str, number: int, phase: str) -> str:
     """A child workflow that a parent has created; its name."""
     name = f"{parent}-{number}"
-    labels = {"imagekiln/part-of": parent}
+    labels = {"imagekiln.dev/part-of": parent}
     metadata: Json = {"name": name, "namespace": NAMESPACE, "labels": labels}
     argo.create({"kind": "Workflow", "metadata": metadata, "spec": {}})
     argo.end(name, phase)

@@ -125,7 +125,7 @@ def test_workflows_are_listed_newest_first_without_children_and_strangers(argo: 
     names = [submit(postcards(name=name), argo=argo).name for name in ("one", "two")]
     argo.end(names[0], "Running", startedAt="2026-11-21T01:00:00Z")
     argo.end(names[1], "Running", startedAt="2026-11-21T02:00:00Z")
-    labels = {"app.kubernetes.io/part-of": "imagekiln", "imagekiln/part-of": names[0]}
+    labels = {"app.kubernetes.io/part-of": "imagekiln", "imagekiln.dev/part-of": names[0]}
     child: Json = {"name": "child", "namespace": NAMESPACE, "labels": labels}
     argo.create({"kind": "Workflow", "metadata": child})
     argo.create({"kind": "Workflow", "metadata": {"name": "stranger", "namespace": NAMESPACE}})

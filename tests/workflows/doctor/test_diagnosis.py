@@ -19,7 +19,7 @@ from tests.kube import Kube
 EVERY_CHECK = [
     "kubernetes", "argo-crds", "argo-controller", "argo-version",
     "namespace", "your-rights", "service-accounts", "pod-rights", "store-credentials",
-    "template", "quota", "limit-range", "report-artifact",
+    "template", "quota", "limit-range", "artifact-repository",
     "gpu-nodes", "driver", "cpu-nodes", "gpu-image", "cpu-image", "gpu-metrics",
     "paths", "output", "prompts",
 ]  # fmt: skip
@@ -148,14 +148,14 @@ def test_cluster_is_chosen_by_context(job: str) -> None:
 def test_what_a_profile_names_is_checked(job: str, kube: Kube, tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(
         "description: Ours\ncache: {claim: models}\nsharing: {semaphore: gpu}\n"
-        "report_artifact: false\n"
+        "report_artifact: false\narchive_logs: false\n"
         "generate: {runtime_class: nvidia, priority_class: imagekiln-batch}\n"
     )
     checks = diagnose(
         read_job(job, [f"cluster.profile={tmp_path / 'own.yaml'}"]), kube.connection()
     )
     verdicts = {each.name: each.verdict for each in checks}
-    assert "report-artifact" not in verdicts
+    assert "artifact-repository" not in verdicts
     expected = {
         "model-cache": "wrong",
         "semaphore": "ok",

@@ -40,7 +40,7 @@ def test_further_workflow_reads_as_it_is_meant_whatever_a_text_holds() -> None:
     text = re.sub(r"\{\{(.+?)\}\}", lambda match: values.get(match[1], "4000"), manifest)
     workflow = yaml.safe_load(text)
 
-    labels = {"imagekiln/part-of": "postcards"}
+    labels = {"imagekiln.dev/part-of": "postcards"}
     assert workflow["metadata"] == {"name": "postcards-2", "labels": labels}
     spec = workflow["spec"]
     assert (spec["parallelism"], spec["priority"], spec["podPriorityClassName"]) == (8, -10, "")

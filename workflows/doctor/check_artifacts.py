@@ -18,13 +18,13 @@ STORAGE_SECRET = STORAGE_SECRETS["AWS_ACCESS_KEY_ID"][0]
 SECRET_FIELDS = ("accessKeySecret", "secretKeySecret", "sessionTokenSecret")
 APPLY_ARTIFACTS = (
     "Put your bucket into workflows/cluster/base/artifacts.yaml and run `kubectl apply -f` on it, "
-    "or set report_artifact: false in a profile of your own."
+    "or set report_artifact: false and archive_logs: false in a profile of your own."
 )
 
 
-@doctor_check("report-artifact")
-def check_report_artifact(view: ClusterView) -> Finding:
-    """Argo has a repository for the report, and the key to it; aggregate's pod waits for both."""
+@doctor_check("artifact-repository")
+def check_artifact_repository(view: ClusterView) -> Finding:
+    """Argo has a repository for reports and logs, and the key to it; pods wait for both."""
     config_map = view.get(CONFIG_MAPS, REPOSITORIES_CONFIG_MAP)
     if config_map is None:
         return wrong(

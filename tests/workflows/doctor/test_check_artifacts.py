@@ -2,9 +2,9 @@
 
 import pytest
 
-from imagekiln.workflows.doctor.check_reports import (
+from imagekiln.workflows.doctor.check_artifacts import (
     DEFAULT_REPOSITORY_ANNOTATION,
-    check_report_artifact,
+    check_artifact_repository,
 )
 from tests.kube import CORE, Kube
 
@@ -18,13 +18,13 @@ def _set_repository(kube: Kube, text: str) -> None:
 
 
 def test_shipped_repository_is_ok(kube: Kube) -> None:
-    finding = check_report_artifact(kube.view())
+    finding = check_artifact_repository(kube.view())
     assert finding.says == "Argo stores reports in artifact-repositories/s3."
 
 
 def test_missing_repositories_are_wrong(kube: Kube) -> None:
     del kube.objects[f"{CONFIG}/artifact-repositories"]
-    finding = check_report_artifact(kube.view())
+    finding = check_artifact_repository(kube.view())
     assert finding.verdict == "wrong"
     assert finding.remedy is not None
     assert "report_artifact: false" in finding.remedy
@@ -33,13 +33,13 @@ def test_missing_repositories_are_wrong(kube: Kube) -> None:
 def test_default_repository_that_is_not_among_them_is_wrong(kube: Kube) -> None:
     about = {"annotations": {DEFAULT_REPOSITORY_ANNOTATION: "gcs"}}
     kube.put(CONFIG, "artifact-repositories", metadata=about, data={"s3": ""})
-    assert check_report_artifact(kube.view()).verdict == "wrong"
+    assert check_artifact_repository(kube.view()).verdict == "wrong"
 
 
 @pytest.mark.parametrize("text", ["gcs: {bucket: reports}", "s3: [", "s3: {}"])
 def test_repository_that_is_not_s3_is_wrong(kube: Kube, text: str) -> None:
     _set_repository(kube, text)
-    finding = check_report_artifact(kube.view())
+    finding = check_artifact_repository(kube.view())
     assert finding.says == (
         "artifact-repositories/s3 is not an S3 repository, which the report needs."
     )
@@ -49,19 +49,19 @@ def test_secret_that_argo_mounts_is_reported_although_pods_have_an_identity(
     kube: Kube,
 ) -> None:
     kube.put(f"{CORE}/serviceaccounts", "imagekiln", metadata=ROLE)
-    finding = check_report_artifact(kube.view())
+    finding = check_artifact_repository(kube.view())
     assert finding.verdict == "unknown"
     assert "Secret s3-credentials" in finding.says
     assert finding.remedy is not None
     assert "useSDKCreds" in finding.remedy
     kube.refused = set()
-    assert check_report_artifact(kube.view()).verdict == "wrong"
+    assert check_artifact_repository(kube.view()).verdict == "wrong"
 
 
 def test_repository_by_identity_needs_no_secret(kube: Kube) -> None:
     kube.put(f"{CORE}/serviceaccounts", "imagekiln", metadata=ROLE)
     _set_repository(kube, "s3: {bucket: reports, endpoint: s3.amazonaws.com, useSDKCreds: true}")
-    assert check_report_artifact(kube.view()).verdict == "ok"
+    assert check_artifact_repository(kube.view()).verdict == "ok"
 
 
 def test_secret_of_the_repository_must_exist(kube: Kube) -> None:
@@ -71,6 +71,6 @@ def test_secret_of_the_repository_must_exist(kube: Kube) -> None:
         "s3: {bucket: reports, accessKeySecret: {name: reports, key: a}, "
         "secretKeySecret: {name: reports, key: b}}",
     )
-    assert "Secret reports, which does not exist" in check_report_artifact(kube.view()).says
+    assert "Secret reports, which does not exist" in check_artifact_repository(kube.view()).says
     kube.put(f"{CORE}/secrets", "reports", data={})
-    assert check_report_artifact(kube.view()).verdict == "ok"
+    assert check_artifact_repository(kube.view()).verdict == "ok"
