@@ -1,5 +1,7 @@
 """On CUDA nothing is read before it is complete. A stand-in for CUDA on a CPU watches the order."""
 
+import gc
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -60,23 +62,33 @@ def test_pixels_that_nobody_reads_are_not_overwritten_while_they_are_copied(cuda
     assert cuda.races == []
 
 
-def test_texts_are_used_once_they_are_encoded_and_outlive_the_batches_that_read_them(
-    cuda: Cuda,
-) -> None:
+def test_texts_are_used_once_they_are_encoded(cuda: Cuda) -> None:
     encoded = list[str]()
 
     def encode(text: str) -> tuple[torch.Tensor, ...]:
         encoded.append(text)
+        time.sleep(0.1)  # whoever does not wait is early
         return (cuda.on_device(torch.ones(1, 3)) * len(text),)
 
     cache = TextCache(encode)
     prefetcher = TextPrefetcher(CUDA, lambda _: None)
     prefetcher.start([TextRequest(cache, text, None) for text in ("a", "bc")])
     prefetcher.wait()
+    assert cache.uncached(["a", "bc", "def"]) == ["def"]
     sums = [cache.get(text)[0].sum() for text in ("a", "bc", "def")]
     assert [value.item() for value in sums] == [3, 6, 9]
     assert encoded == ["a", "bc", "def"]
-    del cache
+    assert cuda.races == []
+
+
+def test_texts_that_the_cache_drops_outlive_the_batches_that_read_them(cuda: Cuda) -> None:
+    cache = TextCache(lambda _: (cuda.on_device(torch.ones(1, 3)),))
+    prefetcher = TextPrefetcher(CUDA, lambda _: None)
+    prefetcher.start([TextRequest(cache, "a", None)])
+    prefetcher.wait()
+    cache.get("a")[0].sum()
+    del cache, prefetcher
+    gc.collect()
     assert cuda.races == []
 
 
