@@ -22,9 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 Untyped: TypeAlias = Any  # whatever an operation of torch takes and returns
 Progress = Counter["Stream"]  # of each stream: how many of its operations are done or ordered
 CUDA = torch.device("cuda")
-# What the host does with values; the first two wait for the current stream, as on CUDA.
-BLOCKING_READS = {"cpu", "item"}
-HOST_READS = BLOCKING_READS | {"numpy", "tolist", "__bool__", "__float__", "__int__", "__array__"}
+HOST_READS = {"cpu", "item", "numpy", "tolist", "__bool__", "__float__", "__int__", "__array__"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +220,9 @@ class Cuda:
 
     def _read_on_host(self, name: str, tensors: "Sequence[DeviceTensor]") -> None:
         with self._lock:
-            if name in BLOCKING_READS:
-                self.wait(self.current_stream().after)
             for tensor in tensors:
+                if not tensor.memory.on_host:  # the copy that this takes waits for its stream
+                    self.wait(self.current_stream().after)
                 written_by = tensor.memory.written_by
                 if written_by and not written_by.is_in(self.host):
                     self.races.append(f"{name} reads what is not complete")
