@@ -22,9 +22,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 Untyped: TypeAlias = Any  # whatever an operation of torch takes and returns
 Progress = Counter["Stream"]  # of each stream: how many of its operations are done or ordered
 CUDA = torch.device("cuda")
-# What the host does with values; the first two wait for the current stream, as on CUDA.
-BLOCKING_READS = {"cpu", "item"}
-HOST_READS = BLOCKING_READS | {"numpy", "tolist", "__bool__", "__float__", "__int__", "__array__"}
+HOST_READS = {"cpu", "item", "numpy", "tolist", "__bool__", "__float__", "__int__", "__array__"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +109,7 @@ class Memory:
     written_by: Operation | None
     on_host: bool = False
     reads: list[Operation] = field(default_factory=list)
-    recorded: list["Stream"] = field(default_factory=list)
+    recorded_streams: list["Stream"] = field(default_factory=list)
 
 
 class Cuda:
@@ -162,50 +160,52 @@ class Cuda:
 
     def on_device(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor as one that the current stream computes now."""
-        return self._tracked(tensor, Memory(self.current_stream(), self._launch("put", ())))
+        return self._as_device_tensor(
+            tensor, Memory(self.current_stream(), self._launch("put", ()))
+        )
 
-    def pinned(self, tensor: torch.Tensor) -> torch.Tensor:
+    def to_pinned(self, tensor: torch.Tensor) -> torch.Tensor:
         """The tensor as one in pinned memory, to which copies need not wait."""
-        return self._tracked(tensor, Memory(self._default, None, on_host=True))
+        return self._as_device_tensor(tensor, Memory(self._default, None, on_host=True))
 
     def operate(
         self, function: Callable[..., Untyped], args: Sequence[object], kwargs: Mapping[str, object]
     ) -> Untyped:
         """Run an operation of torch that takes tensors of ours."""
         name = function.__name__
-        tracked = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tracked)]
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, DeviceTensor)]
         if function == torch.Tensor.is_cuda.__get__:  # type: ignore[attr-defined]  # a C descriptor
-            return not tracked[0].memory.on_host
+            return not tensors[0].memory.on_host
         if name in HOST_READS:
-            self._read_on_host(name, tracked)
+            self._read_on_host(name, tensors)
             return function(*args, **kwargs)
 
         result = function(*args, **kwargs)
         if not any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(result)):
             return result  # a size, a dtype
-        operation = self._launch(name, tracked)
+        operation = self._launch(name, tensors)
         if self._fault is not None and self._fault.corrupts:
             tree_map(_fill_with_garbage, result)
 
         def track(leaf: object) -> object:
-            if isinstance(leaf, Tracked):  # changed in place
+            if isinstance(leaf, DeviceTensor):  # changed in place
                 leaf.memory.written_by = operation
                 return leaf
             if not isinstance(leaf, torch.Tensor):
                 return leaf
-            return self._tracked(leaf, Memory(operation.stream, operation))
+            return self._as_device_tensor(leaf, Memory(operation.stream, operation))
 
         return tree_map(track, result)
 
-    def _tracked(self, tensor: torch.Tensor, memory: Memory) -> "Tracked":
-        tracked = tensor.as_subclass(Tracked)
-        tracked.memory = memory
-        tracked.cuda = self
+    def _as_device_tensor(self, tensor: torch.Tensor, memory: Memory) -> "DeviceTensor":
+        device_tensor = tensor.as_subclass(DeviceTensor)
+        device_tensor.memory = memory
+        device_tensor.stand_in = self
         if not memory.on_host:  # what frees pinned memory waits for its copies by itself
-            weakref.finalize(tracked, self._free, memory)
-        return tracked
+            weakref.finalize(device_tensor, self._free, memory)
+        return device_tensor
 
-    def _launch(self, name: str, reads: "Sequence[Tracked]") -> Operation:
+    def _launch(self, name: str, reads: "Sequence[DeviceTensor]") -> Operation:
         """Queue an operation on the current stream, which reads these tensors."""
         with self._lock:
             self._count(is_wait=False)
@@ -218,11 +218,11 @@ class Cuda:
                 memory.reads.append(operation)
             return operation
 
-    def _read_on_host(self, name: str, tensors: "Sequence[Tracked]") -> None:
+    def _read_on_host(self, name: str, tensors: "Sequence[DeviceTensor]") -> None:
         with self._lock:
-            if name in BLOCKING_READS:
-                self.wait(self.current_stream().after)
             for tensor in tensors:
+                if not tensor.memory.on_host:  # the copy that this takes waits for its stream
+                    self.wait(self.current_stream().after)
                 written_by = tensor.memory.written_by
                 if written_by and not written_by.is_in(self.host):
                     self.races.append(f"{name} reads what is not complete")
@@ -230,7 +230,7 @@ class Cuda:
     def _free(self, memory: Memory) -> None:
         """Memory is used anew by the stream that allocated it, once that has come so far."""
         for read in memory.reads:
-            is_safe = read.stream in memory.recorded or read.is_in(memory.owner.after)
+            is_safe = read.stream in memory.recorded_streams or read.is_in(memory.owner.after)
             if not is_safe:
                 self.races.append("memory is freed that another stream may yet be reading")
 
@@ -303,15 +303,15 @@ class Event:
         return 1.0
 
 
-class Tracked(torch.Tensor):
+class DeviceTensor(torch.Tensor):
     """A tensor on the device, or in pinned memory."""
 
     memory: Memory
-    cuda: Cuda
+    stand_in: Cuda
 
     def record_stream(self, stream: Stream) -> None:  # type: ignore[override]  # ours for torch's
         """Keep the memory until this stream has come so far."""
-        self.memory.recorded.append(stream)
+        self.memory.recorded_streams.append(stream)
 
     @classmethod
     def __torch_function__(
@@ -322,9 +322,9 @@ class Tracked(torch.Tensor):
         kwargs: Mapping[str, object] | None = None,
     ) -> Untyped:
         kwargs = kwargs or {}
-        first = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tracked))
+        first = next(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, DeviceTensor))
         with torch._C.DisableTorchFunctionSubclass():
-            return first.cuda.operate(func, args, kwargs)
+            return first.stand_in.operate(func, args, kwargs)
 
 
 def install(monkeypatch: pytest.MonkeyPatch, fault: Fault | None = None) -> Cuda:
@@ -334,7 +334,7 @@ def install(monkeypatch: pytest.MonkeyPatch, fault: Fault | None = None) -> Cuda
 
     def empty_or_pinned(*size: object, pin_memory: bool = False, **options: object) -> torch.Tensor:
         tensor: torch.Tensor = empty(*size, **options)  # type: ignore[call-overload]  # as called
-        return cuda.pinned(tensor) if pin_memory else tensor
+        return cuda.to_pinned(tensor) if pin_memory else tensor
 
     replaced: dict[str, object] = {
         "Stream": cuda.new_stream,

@@ -104,7 +104,7 @@ def gpu_container(
     """The template of a pod that runs `step` on the profile's GPU, apart from the CPU steps."""
     pod = profile.generate
     container = _container(step, pod, profile.retries, models)
-    container.env = [*(container.env or []), _node_env()]
+    container.env = [*_environment(step, pod, models), _node_env()]
     container.resources = _gpu_resources(profile)
     container.pod_spec_patch = to_yaml(_pod_patch(pod, profile.gpu.claim))
     container.affinity = node_affinity(pod)

@@ -70,7 +70,7 @@ def _missing_device(name: str) -> KilnError:
 def _cuda_failure() -> str:
     """Why CUDA does not start; empty where it does."""
     try:
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
     except Exception as error:  # noqa: BLE001  # its class depends on the cause
         return first_line(str(error))
     return ""
@@ -133,7 +133,9 @@ def is_device_lost(error: Exception) -> bool:
     """
     if isinstance(error, torch.AcceleratorError) and not is_out_of_memory(error):
         return True
-    if not isinstance(error, RuntimeError) or not torch.cuda.is_initialized():
+    if not isinstance(error, RuntimeError):
+        return False
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return False
     try:
         torch.cuda.synchronize()

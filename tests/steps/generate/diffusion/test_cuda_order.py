@@ -1,5 +1,7 @@
 """On CUDA nothing is read before it is complete. A stand-in for CUDA on a CPU watches the order."""
 
+import gc
+import time
 from collections.abc import Callable
 from functools import partial
 
@@ -24,7 +26,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Cuda:
     return install(monkeypatch)
 
 
-def _copied(cuda: Cuda) -> Callable[[], list[float]]:
+def _start_copy(cuda: Cuda) -> Callable[[], list[float]]:
     """Two images on their way to the host, and what reads them there."""
     images = cuda.on_device(torch.rand(2, 3, 4, 4))
     shot = copy_to_host(images, side_stream(CUDA), Spans(torch.device("cpu")))
@@ -38,18 +40,18 @@ def _copied(cuda: Cuda) -> Callable[[], list[float]]:
 
 
 def test_pixels_are_read_once_their_copy_is_complete(cuda: Cuda) -> None:
-    assert _copied(cuda)() == [1, 1]
+    assert _start_copy(cuda)() == [1, 1]
     assert cuda.races == []
 
 
 def test_next_batch_may_be_queued_before_the_pixels_of_the_last_are_read(cuda: Cuda) -> None:
-    first = _copied(cuda)
-    second = _copied(cuda)
+    first = _start_copy(cuda)
+    second = _start_copy(cuda)
     assert second() == first() == [1, 1]
     assert cuda.races == []
 
 
-def test_pixels_that_nobody_reads_are_not_overwritten_while_they_are_copied(cuda: Cuda) -> None:
+def test_pixels_that_nobody_reads_are_not_overwritten_while_they_are_start_copy(cuda: Cuda) -> None:
     images = cuda.on_device(torch.rand(2, 3, 4, 4))
     shot = copy_to_host(images, side_stream(CUDA), Spans(torch.device("cpu")))
     del images
@@ -60,23 +62,33 @@ def test_pixels_that_nobody_reads_are_not_overwritten_while_they_are_copied(cuda
     assert cuda.races == []
 
 
-def test_texts_are_used_once_they_are_encoded_and_outlive_the_batches_that_read_them(
-    cuda: Cuda,
-) -> None:
+def test_texts_are_used_once_they_are_encoded(cuda: Cuda) -> None:
     encoded = list[str]()
 
     def encode(text: str) -> tuple[torch.Tensor, ...]:
         encoded.append(text)
+        time.sleep(0.1)  # whoever does not wait is early
         return (cuda.on_device(torch.ones(1, 3)) * len(text),)
 
     cache = TextCache(encode)
     prefetcher = TextPrefetcher(CUDA, lambda _: None)
     prefetcher.start([TextRequest(cache, text, None) for text in ("a", "bc")])
     prefetcher.wait()
+    assert cache.uncached(["a", "bc", "def"]) == ["def"]
     sums = [cache.get(text)[0].sum() for text in ("a", "bc", "def")]
     assert [value.item() for value in sums] == [3, 6, 9]
     assert encoded == ["a", "bc", "def"]
-    del cache
+    assert cuda.races == []
+
+
+def test_texts_that_the_cache_drops_outlive_the_batches_that_read_them(cuda: Cuda) -> None:
+    cache = TextCache(lambda _: (cuda.on_device(torch.ones(1, 3)),))
+    prefetcher = TextPrefetcher(CUDA, lambda _: None)
+    prefetcher.start([TextRequest(cache, "a", None)])
+    prefetcher.wait()
+    cache.get("a")[0].sum()
+    del cache, prefetcher
+    gc.collect()
     assert cuda.races == []
 
 
@@ -131,7 +143,7 @@ def _waits_for_an_event_of_the_wrong_stream(cuda: Cuda) -> None:
     copy.tolist()
 
 
-def _frees_pixels_that_are_being_copied(cuda: Cuda) -> None:
+def _frees_pixels_that_are_being_start_copy(cuda: Cuda) -> None:
     images = cuda.on_device(torch.rand(2))
     stream = cuda.new_stream()
     stream.wait_stream(cuda.current_stream())
@@ -162,7 +174,7 @@ def _forgets_a_text_that_a_batch_reads(cuda: Cuda) -> None:
         _reads_before_the_copy_is_done,
         _copies_before_the_batch_is_drawn,
         _waits_for_an_event_of_the_wrong_stream,
-        _frees_pixels_that_are_being_copied,
+        _frees_pixels_that_are_being_start_copy,
         _uses_a_text_that_is_being_encoded,
         _forgets_a_text_that_a_batch_reads,
     ],
