@@ -101,13 +101,16 @@ def images_sql(
                        hash(prompt, negative_prompt, row_seed, {shape}, {images}, images)
                    END AS content
             FROM judged),
-        seeded AS (SELECT *, {seed_sql(job.defaults.seed)} AS seed FROM expanded)
-        SELECT {image_id_sql(model_key)} AS image_id, id, image_index, row,
+        seeded AS (SELECT *, {seed_sql(job.defaults.seed)} AS seed FROM expanded),
+        named AS (SELECT *, {image_id_sql(model_key)} AS image_id FROM seeded)
+        SELECT image_id, id, image_index, row,
                prompt, negative_prompt, seed, {named_shape}, {images}, truncated,
                {"NULL" if shortcuts is None else quote_literal(shortcuts)}::VARCHAR AS shortcuts
                {carried},
-               row * {MAX_IMAGES_PER_ROW} + image_index AS number, rule, content
-        FROM seeded"""
+               row * {MAX_IMAGES_PER_ROW} + image_index AS number, rule, content,
+               CASE WHEN id IS NOT NULL THEN hash(id) END AS id_hash,
+               hash(image_id) AS image_hash
+        FROM named"""
 
 
 def _filled_sql(job: Job, size: tuple[int, int], carried: str) -> str:
