@@ -27,7 +27,7 @@ from imagekiln.steps.storage.scratch import (
 )
 
 MAX_SHAPES = 10_000
-# The columns of the table `images`: hashes in place of texts, of which many would not fit in memory.
+# The columns of the table `images`: hashes in place of ids, which would take more memory.
 NARROW_COLUMNS = (
     "number",
     "id_hash",
@@ -245,7 +245,7 @@ def catalog_images(
 
 
 def _register_texts(database: Database, images_file: Path, column: str, suspects: str) -> None:
-    """Make `suspect_texts` readable: `number` and `column` of the images in the table `suspects`."""
+    """Register `suspect_texts`: the `column` of the images whose numbers `suspects` has."""
     path = images_file.with_name(f"{suspects}.arrow")
     numbers = SortedStream(database.fetch_batches(f"SELECT number FROM {suspects} ORDER BY number"))
     # By way of the disk: while the numbers are read, DuckDB runs no other statement.
