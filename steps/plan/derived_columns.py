@@ -123,7 +123,6 @@ class PromptLengths:
             return pa.nulls(len(prompts), pa.bool_())
         # No token is shorter than a byte, so short prompts need no counting.
         is_long = pc.greater(pc.binary_length(prompts), self._limit)
-        # Filling the prompts themselves would take longer than counting their tokens.
         is_long = pc.fill_null(is_long, False)
         long_prompts = prompts.filter(is_long)
         exceeds = self._exceed(long_prompts, self._limit)
@@ -155,7 +154,8 @@ class PromptLengths:
             return counts > limit
 
         is_needed = np.zeros(len(words), np.bool_)
-        is_needed[indices[np.repeat(is_open, np.diff(offsets))]] = True
+        is_open_word = np.repeat(is_open, np.diff(offsets))
+        is_needed[indices[is_open_word]] = True
         needed = unknown[is_needed[unknown]]
         texts = words.take(pa.array(needed)).to_pylist()
         lengths[needed] = self._tokenize_words(texts)
@@ -184,7 +184,8 @@ def _sum_slices(values: TokenCounts, offsets: TokenCounts) -> TokenCounts:
     """The sum of the values from each offset to the next, which must be larger."""
     if len(offsets) == 1:
         return np.zeros(0, np.int64)
-    return np.add.reduceat(values, offsets[:-1])
+    sums: TokenCounts = np.add.reduceat(values, offsets[:-1])
+    return sums
 
 
 def _most_tokens(words: pa.Array, limit: int) -> TokenCounts:
