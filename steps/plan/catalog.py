@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.columns import MAX_IMAGES_PER_ROW
 from imagekiln.steps.plan.existing_images import create_existing_table
 from imagekiln.steps.plan.image_sql import INPUT_IMAGE_SET_COLUMN, SHAPE_COLUMNS, quote_literal
 from imagekiln.steps.plan.ordering import SortedStream, order_by_group
@@ -26,49 +27,58 @@ from imagekiln.steps.storage.scratch import (
 )
 
 MAX_SHAPES = 10_000
-# The columns of the table `images`.
+# The columns of the table `images`: hashes in place of ids, which would take more memory.
 NARROW_COLUMNS = (
     "number",
-    "row",
-    "image_index",
-    "image_id",
-    "id",
+    "id_hash",
+    "image_hash",
     "content",
     "rule",
     "truncated",
     *SHAPE_COLUMNS,
 )
-# The images of rows whose id another row before them has, with other content.
-SAME_ID_SQL = """
-    CREATE TABLE same_id AS
+# The images of rows whose id may be that of a row with other content.
+SAME_ID_SUSPECTS_SQL = """
+    CREATE TABLE same_id_suspects AS
     WITH named AS (
-        SELECT number, row, id, content FROM images WHERE rule IS NULL AND id IS NOT NULL),
-    marks AS (SELECT hash(id) AS mark FROM named GROUP BY mark HAVING min(content) <> max(content)),
-    suspects AS MATERIALIZED (
-        SELECT * FROM named WHERE hash(id) IN (SELECT mark FROM marks)),
+        SELECT number, id_hash, content FROM images WHERE rule IS NULL AND id_hash IS NOT NULL),
+    repeated AS (
+        SELECT id_hash FROM named GROUP BY id_hash HAVING min(content) <> max(content))
+    SELECT number, content FROM named WHERE id_hash IN (FROM repeated)"""
+# The images of rows whose id another row before them has, with other content.
+SAME_ID_SQL = f"""
+    CREATE TABLE same_id AS
+    WITH suspects AS MATERIALIZED (
+        SELECT number, id, content FROM same_id_suspects JOIN suspect_texts USING (number)),
     first AS (SELECT id, arg_min(content, number) AS content FROM suspects GROUP BY id)
-    SELECT number, row FROM suspects JOIN first USING (id)
+    SELECT number, number // {MAX_IMAGES_PER_ROW} AS row FROM suspects JOIN first USING (id)
     WHERE suspects.content <> first.content"""
 VALID_IMAGES_SQL = """
     CREATE VIEW valid_images AS
     SELECT * FROM images ANTI JOIN same_id USING (number) WHERE rule IS NULL"""
+# The images that may have the image_id of another.
+DUPLICATE_SUSPECTS_SQL = """
+    CREATE TABLE duplicate_suspects AS
+    WITH repeated AS (
+        SELECT image_hash FROM valid_images GROUP BY image_hash HAVING count(*) > 1)
+    SELECT number FROM valid_images WHERE image_hash IN (FROM repeated)"""
 # The images that are made under an earlier row.
-DUPLICATES_SQL = """
+DUPLICATES_SQL = f"""
     CREATE TABLE duplicates AS
-    WITH named AS (
-        SELECT number, row, image_index, CAST(image_id AS UUID) AS name FROM valid_images),
-    marks AS (SELECT hash(name) AS mark FROM named GROUP BY mark HAVING count(*) > 1),
-    suspects AS MATERIALIZED (
-        SELECT * FROM named WHERE hash(name) IN (SELECT mark FROM marks)),
-    first AS (SELECT name, min(number) AS number, min(row) AS first_row FROM suspects GROUP BY name)
-    SELECT suspects.number, row, image_index, name, first_row
-    FROM suspects JOIN first USING (name) WHERE suspects.number > first.number"""
+    WITH suspects AS MATERIALIZED (
+        SELECT number, CAST(image_id AS UUID) AS name
+        FROM duplicate_suspects JOIN suspect_texts USING (number)),
+    first AS (SELECT name, min(number) AS first_number FROM suspects GROUP BY name)
+    SELECT number, number // {MAX_IMAGES_PER_ROW} AS row,
+           number % {MAX_IMAGES_PER_ROW} AS image_index,
+           name, first_number // {MAX_IMAGES_PER_ROW} AS first_row
+    FROM suspects JOIN first USING (name) WHERE number > first_number"""
 UNIQUE_IMAGES_SQL = """
     CREATE VIEW unique_images AS SELECT * FROM valid_images ANTI JOIN duplicates USING (number)"""
 SHAPES_SQL = f"""
     CREATE TABLE shapes AS
     SELECT {", ".join(SHAPE_COLUMNS)}, count(*) AS images,
-           count(*) FILTER (truncated) AS truncated, min(row) AS first_row
+           count(*) FILTER (truncated) AS truncated, min(number) AS first_number
     FROM planned_images GROUP BY {", ".join(SHAPE_COLUMNS)}"""
 REJECTED_ROW_COUNT_SQL = """
     SELECT (SELECT count(*) FROM images WHERE rule IS NOT NULL)
@@ -124,7 +134,7 @@ class Catalog:
             for index, rule in enumerate(self.rules)
         )
         return self.database.fetch_batches(f"""
-            SELECT row, "column", reason
+            SELECT number // {MAX_IMAGES_PER_ROW} AS row, "column", reason
             FROM images JOIN ({labels}) label(rule, "column", reason) USING (rule)
             UNION ALL
             SELECT DISTINCT row, '{SAME_ID_RULE.column}', '{SAME_ID_RULE.reason}' FROM same_id
@@ -210,10 +220,16 @@ def catalog_images(
     Images that a run at one of the URIs `existing_runs` holds are omitted.
     Raises BadInput, TryAgain.
     """
-    database.register("narrow_images", arrow_stream_reader(images_file, NARROW_COLUMNS))
+    # Earlier runs know images by their ids.
+    columns = [*NARROW_COLUMNS, "image_id"] if existing_runs else NARROW_COLUMNS
+    database.register("narrow_images", arrow_stream_reader(images_file, columns))
     database.execute("CREATE TABLE images AS FROM narrow_images")
+    database.execute(SAME_ID_SUSPECTS_SQL)
+    _register_texts(database, images_file, "id", "same_id_suspects")
     database.execute(SAME_ID_SQL)
     database.execute(VALID_IMAGES_SQL)
+    database.execute(DUPLICATE_SUSPECTS_SQL)
+    _register_texts(database, images_file, "image_id", "duplicate_suspects")
     database.execute(DUPLICATES_SQL)
     database.execute(UNIQUE_IMAGES_SQL)
     create_existing_table(database, images_file.parent, existing_runs)
@@ -228,6 +244,21 @@ def catalog_images(
     )
 
 
+def _register_texts(database: Database, images_file: Path, column: str, suspects: str) -> None:
+    """Register `suspect_texts`: the `column` of the images whose numbers `suspects` has."""
+    path = images_file.with_name(f"{suspects}.arrow")
+    numbers = SortedStream(database.fetch_batches(f"SELECT number FROM {suspects} ORDER BY number"))
+    # By way of the disk: while the numbers are read, DuckDB runs no other statement.
+    write_arrow_file(path, _iter_texts(images_file, column, numbers))
+    database.register("suspect_texts", arrow_stream_reader(path, ["number", column]))
+
+
+def _iter_texts(images_file: Path, column: str, numbers: SortedStream) -> Iterator[pa.RecordBatch]:
+    """The images with these numbers, as `number` and `column`."""
+    for batch in arrow_stream_reader(images_file, ["number", column]):
+        yield batch.filter(pa.array(numbers.contains(batch["number"].to_numpy())))
+
+
 def _group_by_shape(database: Database) -> tuple[ImageGroup, ...]:
     database.execute(SHAPES_SQL)
     count = _fetch_count(database, "SELECT count(*) FROM shapes")
@@ -237,7 +268,9 @@ def _group_by_shape(database: Database) -> tuple[ImageGroup, ...]:
             f"the like; at most {MAX_SHAPES} fit, since images of different ones share no batch. "
             "Round the values."
         )
-    groups = database.fetch_table("SELECT * EXCLUDE (first_row) FROM shapes ORDER BY first_row")
+    groups = database.fetch_table(
+        "SELECT * EXCLUDE (first_number) FROM shapes ORDER BY first_number"
+    )
     return tuple(ImageGroup(**group) for group in groups.to_pylist())
 
 

@@ -121,9 +121,9 @@ class PromptLengths:
         """Whether the model truncates each prompt; null where the model ships no tokenizer."""
         if self._limit is None:
             return pa.nulls(len(prompts), pa.bool_())
-        prompts = pc.fill_null(prompts, "")
         # No token is shorter than a byte, so short prompts need no counting.
         is_long = pc.greater(pc.binary_length(prompts), self._limit)
+        is_long = pc.fill_null(is_long, False)
         long_prompts = prompts.filter(is_long)
         exceeds = self._exceed(long_prompts, self._limit)
         return pc.replace_with_mask(is_long, is_long, pa.array(exceeds))
@@ -142,21 +142,25 @@ class PromptLengths:
         indices = encoded.indices.to_numpy()
 
         lengths = self._cached_lengths(words)
-        is_unknown = lengths == UNKNOWN_LENGTH
-        shortest = np.where(is_unknown, 0, lengths)
-        longest = np.where(is_unknown, _most_tokens(words, limit), lengths)
-        at_least = _sum_slices(shortest[indices], offsets)
-        at_most = _sum_slices(longest[indices], offsets)
+        unknown = np.flatnonzero(lengths == UNKNOWN_LENGTH)
+        lengths[unknown] = 0
+        counts = _sum_slices(lengths[indices], offsets)
 
-        is_open = (at_least <= limit) & (at_most > limit)
-        is_open_word = np.repeat(is_open, np.diff(offsets))
+        longest = lengths.copy()
+        longest[unknown] = _most_tokens(words.take(pa.array(unknown)), limit)
+        at_most = _sum_slices(longest[indices], offsets)
+        is_open = (counts <= limit) & (at_most > limit)
+        if not is_open.any():
+            return counts > limit
+
         is_needed = np.zeros(len(words), np.bool_)
+        is_open_word = np.repeat(is_open, np.diff(offsets))
         is_needed[indices[is_open_word]] = True
-        needed = np.flatnonzero(is_unknown & is_needed)
+        needed = unknown[is_needed[unknown]]
         texts = words.take(pa.array(needed)).to_pylist()
         lengths[needed] = self._tokenize_words(texts)
-        counts = _sum_slices(lengths[indices], offsets)
-        return np.where(is_open, counts, at_least) > limit
+        # Of prompts that are not open, words may still be unknown: their first sum decides.
+        return np.where(is_open, _sum_slices(lengths[indices], offsets), counts) > limit
 
     def _cached_lengths(self, words: pa.Array) -> TokenCounts:
         texts = words.to_pylist()
@@ -177,10 +181,11 @@ class PromptLengths:
 
 
 def _sum_slices(values: TokenCounts, offsets: TokenCounts) -> TokenCounts:
-    """The sum of the values from each offset to the next."""
-    totals = np.zeros(len(values) + 1, np.int64)
-    np.cumsum(values, out=totals[1:])
-    return np.diff(totals[offsets])
+    """The sum of the values from each offset to the next, which must be larger."""
+    if len(offsets) == 1:
+        return np.zeros(0, np.int64)
+    sums: TokenCounts = np.add.reduceat(values, offsets[:-1])
+    return sums
 
 
 def _most_tokens(words: pa.Array, limit: int) -> TokenCounts:

@@ -23,6 +23,7 @@ from imagekiln.steps.plan.derived_columns import DERIVED_FIELDS, DerivedColumns
 from imagekiln.steps.plan.image_sql import images_sql, model_key
 from imagekiln.steps.plan.input_files import (
     InputFile,
+    empty_columns,
     input_fingerprint,
     iter_prompt_batches,
     locate_rejected_rows,
@@ -127,7 +128,9 @@ def _make_images(
     rules = rejection_rules(job, model.facts)
     passthrough = passthrough_names(len(job.carry))
     key = model_key(model.common_digest, job.model.dtype, *model_key_extras(job.speed))
-    sql = images_sql(job, size, key, first_violation_sql(rules), passthrough)
+    violation = first_violation_sql(rules)
+    empty = empty_columns(inputs.files)
+    sql = images_sql(job, size, key, violation, passthrough, empty)
     schema = pa.schema([*prompt_schema(inputs.files), *DERIVED_FIELDS])
     images_file = scratch / "images.arrow"
     with closing(InputImages(job.limits, scratch, store_image)) as input_images:

@@ -6,6 +6,7 @@ in bytes, so that no two different rows join to the same string.
 
 import hashlib
 import json
+from collections.abc import Mapping
 
 from imagekiln.steps.job.columns import (
     INPUT_IMAGE_COLUMNS,
@@ -13,6 +14,7 @@ from imagekiln.steps.job.columns import (
     OPTIONAL_IDENTITY_COLUMNS,
     PROMPT_COLUMNS,
     SEED,
+    ColumnKind,
 )
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.compatibility import shortcuts_label
@@ -22,6 +24,12 @@ SHAPE_COLUMNS = (
     *(column.name for column in PROMPT_COLUMNS if column.in_shape),
     INPUT_IMAGE_SET_COLUMN,
 )
+SQL_TYPES: Mapping[ColumnKind, str] = {
+    "text": "VARCHAR",
+    "integer": "BIGINT",
+    "number": "DOUBLE",
+    "image": "VARCHAR",
+}
 ID_DIGITS = 32  # 128 bits: no collision is to be expected before 10^19 images
 NO_SEED_SQL = "'-'"
 SEED_DIGITS = 13  # 52 bits, which every reader of JSON holds exactly
@@ -77,11 +85,13 @@ def images_sql(
     model_key: str,
     violation_sql: str,
     passthrough: tuple[str, ...],
+    empty_columns: tuple[str, ...] = (),
 ) -> str:
     """The images of the rows of `input`, in their order, and each rejected row once.
 
-    `rule` is what `violation_sql` gives for the row. `number` counts images over the whole input,
-    with room for the most that a row may have. `content` is equal for rows that ask for the same.
+    `empty_columns` are null in all rows. `rule` is what `violation_sql` gives for the row. `number`
+    counts images over the whole input, with room for the most that a row may have. `content` is
+    equal for rows that ask for the same.
     """
     carried = "".join(f", {name}" for name in passthrough)
     images = ", ".join(INPUT_IMAGE_COLUMNS)
@@ -92,7 +102,7 @@ def images_sql(
     )
     shortcuts = shortcuts_label(job.speed)
     return f"""
-        WITH filled AS ({_filled_sql(job, size, carried)}),
+        WITH filled AS ({_filled_sql(job, size, carried, empty_columns)}),
         judged AS (SELECT *, {violation_sql} AS rule FROM filled),
         expanded AS (
             SELECT *,
@@ -101,16 +111,21 @@ def images_sql(
                        hash(prompt, negative_prompt, row_seed, {shape}, {images}, images)
                    END AS content
             FROM judged),
-        seeded AS (SELECT *, {seed_sql(job.defaults.seed)} AS seed FROM expanded)
-        SELECT {image_id_sql(model_key)} AS image_id, id, image_index, row,
+        seeded AS (SELECT *, {seed_sql(job.defaults.seed)} AS seed FROM expanded),
+        named AS (SELECT *, {image_id_sql(model_key)} AS image_id FROM seeded)
+        SELECT image_id, id, image_index, row,
                prompt, negative_prompt, seed, {named_shape}, {images}, truncated,
                {"NULL" if shortcuts is None else quote_literal(shortcuts)}::VARCHAR AS shortcuts
                {carried},
-               row * {MAX_IMAGES_PER_ROW} + image_index AS number, rule, content
-        FROM seeded"""
+               row * {MAX_IMAGES_PER_ROW} + image_index AS number, rule, content,
+               CASE WHEN id IS NOT NULL THEN hash(id) END AS id_hash,
+               hash(image_id) AS image_hash
+        FROM named"""
 
 
-def _filled_sql(job: Job, size: tuple[int, int], carried: str) -> str:
+def _filled_sql(
+    job: Job, size: tuple[int, int], carried: str, empty_columns: tuple[str, ...]
+) -> str:
     """The rows with the job's defaults where they have nulls."""
     defaults = job.defaults
     image_set = ", ".join(
@@ -135,7 +150,19 @@ def _filled_sql(job: Job, size: tuple[int, int], carried: str) -> str:
                                            THEN CAST({defaults.strength} AS DOUBLE) END)
                        + 0.0::DOUBLE AS strength,
                    coalesce(images, {defaults.images_per_prompt}) AS images {carried}
-            FROM input"""
+            FROM {_input_sql(empty_columns)}"""
+
+
+def _input_sql(empty_columns: tuple[str, ...]) -> str:
+    """The rows of `input`, where DuckDB sees constants: it computes what follows from them once."""
+    if not empty_columns:
+        return "input"
+    constants = ", ".join(
+        f"NULL::{SQL_TYPES[column.kind]} AS {column.name}"
+        for column in PROMPT_COLUMNS
+        if column.name in empty_columns
+    )
+    return f"(SELECT * REPLACE ({constants}) FROM input)"
 
 
 def quote_literal(text: str) -> str:

@@ -270,6 +270,12 @@ def prompt_schema(files: tuple[InputFile, ...]) -> pa.Schema:
     )
 
 
+def empty_columns(files: tuple[InputFile, ...]) -> tuple[str, ...]:
+    """The prompt columns that no file has."""
+    present = {name for file in files for name in file.column_names}
+    return tuple(column.name for column in PROMPT_COLUMNS if column.name not in present)
+
+
 def passthrough_names(count: int) -> tuple[str, ...]:
     """What the columns to carry are called within planning: theirs may be any text."""
     return tuple(f"carry_{index}" for index in range(count))

@@ -3,7 +3,6 @@
 The same rows always give the same bytes, and every page has a checksum that is verified on reading.
 """
 
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -106,9 +105,9 @@ def parquet_options(schema: pa.Schema) -> dict[str, object]:
 
 def to_parquet(table: pa.Table) -> bytes:
     """The table as a whole Parquet object."""
-    sink = io.BytesIO()
+    sink = pa.BufferOutputStream()
     pq.write_table(table, sink, **parquet_options(table.schema))
-    return sink.getvalue()
+    return bytes(sink.getvalue())
 
 
 def write_parquet(

@@ -2,11 +2,13 @@
 
 python tests/bench/plan.py --rows 1_000_000 10_000_000 --inputs several-shapes
 
-The inputs are rows of one shape; of several; and of one shape where each prompt ends in a number of
-its own, so that every row has a word that no row before it had.
+The inputs are rows of one shape; of several; of one shape where each prompt ends in a number of its
+own, so that every row has a word that no row before it had; and prompts as people write them, from
+short to long, in many languages, with names, numbers, addresses and emoji that differ by row.
 """
 
 import argparse
+import random
 import sys
 import tempfile
 from pathlib import Path
@@ -21,10 +23,23 @@ from imagekiln.steps.job.job import Job, ModelSettings, RowDefaults, ShardSettin
 from imagekiln.steps.plan.step import make_plan
 from tests.bench.inputs import SCHEMA, prompt_rows, write_prompts
 from tests.bench.measure import Measured, beside, machine, measured, table
+from tests.texts import chance
 
 SHARD_IMAGES = 5000
 BATCH_ROWS = 65_536
-INPUTS = ("one-shape", "several-shapes", "numbered")
+INPUTS = ("one-shape", "several-shapes", "numbered", "people")
+# One prompt a line; a line break in it is written as \n.
+PEOPLE = Path(__file__).with_name("people.txt")
+PEOPLE_ROWS = 100_000  # in a row group
+NAME_SYLLABLES = ("ka", "ri", "mo", "len", "ta", "vi", "sol", "an", "be", "dur", "is", "ne")
+EMOJI = (
+    "\N{SPARKLES}",
+    "\N{CAT FACE}",
+    "\N{PERSON WITH FOLDED HANDS}",
+    "\N{WATER WAVE}",
+    "\N{FIRE}",
+)
+PEOPLE_SCHEMA = pa.schema([("prompt", pa.string())])
 HEADER = ("rows", "input", "", "seconds", "CPU seconds", "rows/s", "share of copy", "peak MiB")
 
 
@@ -57,9 +72,16 @@ def copy_rows(prompts: Path, copy: Path) -> None:
 
 def write_input(path: Path, rows: int, kind: str) -> None:
     """Write prompt rows of one of INPUTS."""
-    if kind != "numbered":
+    if kind == "numbered":
+        write_numbered(path, rows)
+    elif kind == "people":
+        write_people(path, rows)
+    else:
         write_prompts(path, rows, kind == "several-shapes")
-        return
+
+
+def write_numbered(path: Path, rows: int) -> None:
+    """Write rows of one shape, each prompt with the row's number at its end."""
     first = 0
     with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
         for chunk in prompt_rows(rows, several_shapes=False):
@@ -68,6 +90,32 @@ def write_input(path: Path, rows: int, kind: str) -> None:
             index = SCHEMA.get_field_index("prompt")
             writer.write_table(chunk.set_column(index, "prompt", prompts))
             first += chunk.num_rows
+
+
+def write_people(path: Path, rows: int) -> None:
+    """Write the prompts of PEOPLE over and over in a random order, with other names in each row."""
+    rng = chance(7)
+    texts = PEOPLE.read_text(encoding="utf-8").splitlines()
+    prompts = [text.replace("\\n", "\n") for text in texts]
+    with pq.ParquetWriter(path, PEOPLE_SCHEMA, compression="zstd") as writer:
+        for first in range(0, rows, PEOPLE_ROWS):
+            chosen = rng.choices(prompts, k=min(PEOPLE_ROWS, rows - first))
+            filled = [fill_placeholders(prompt, rng) for prompt in chosen]
+            writer.write_table(pa.table([filled], schema=PEOPLE_SCHEMA))
+
+
+def fill_placeholders(prompt: str, rng: random.Random) -> str:
+    """The prompt with a name, number, address and emoji; one without a place for any gets a number.
+
+    So that few rows are equal.
+    """
+    if "{" not in prompt:
+        prompt += ", {number}"
+    number = str(rng.randrange(1_000_000))
+    name = "".join(rng.choices(NAME_SYLLABLES, k=3)).capitalize()
+    filled = prompt.replace("{name}", name).replace("{number}", number)
+    filled = filled.replace("{url}", f"https://example.com/{name}/{number}.jpg")
+    return filled.replace("{emoji}", rng.choice(EMOJI))
 
 
 def bench(rows: int, kind: str) -> list[tuple[str, ...]]:
