@@ -125,7 +125,8 @@ def _entry_facts(job: Job, entry: TuningEntry) -> list[object]:
     facts: list[object] = []
     if job.batch.images is None:
         facts.append(entry.batch)
-    if job.shard.minutes is not None and job.shard.seconds_per_image is None:
+    sized_by_count = job.shard.images is not None and job.part.images is not None
+    if not sized_by_count and job.shard.seconds_per_image is None:
         facts.extend([entry.seconds_per_image, entry.steps])
     return [entry.width, entry.height, entry.guided, *facts] if facts else []
 

@@ -1,10 +1,8 @@
 """One batch through a loaded pipeline: image rows of one shape in, RGB pixels out."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import diffusers
 import numpy as np
@@ -12,9 +10,15 @@ import torch
 from diffusers.utils import BaseOutput
 
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters, load_adapters
-from imagekiln.steps.generate.diffusion.compile import CompiledPipeline, CompileMode
-from imagekiln.steps.generate.diffusion.compile_cache import CompileCache
+from imagekiln.steps.generate.diffusion.compile import (
+    CompiledPipeline,
+    CompileMode,
+    asks_to_compile,
+    code_shape,
+)
+from imagekiln.steps.generate.diffusion.compile_cache import CompileCache, open_compile_cache
 from imagekiln.steps.generate.diffusion.device import (
+    choose_device,
     describe_device,
     process_peak_bytes,
     side_stream,
@@ -34,6 +38,7 @@ from imagekiln.steps.generate.diffusion.vae import DecodeMode, VaeDecoder
 from imagekiln.steps.generate.diffusion.variants import PipelineVariants
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.speed import SpeedSettings
+from imagekiln.steps.models.families import family_of
 from imagekiln.steps.runs.image import DrawnImage, ImageRow, batch_shape
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import resolve_run
@@ -259,28 +264,41 @@ def to_drawn_image(row: ImageRow, rgb: RGB, finite: bool, refused: bool) -> Draw
     return DrawnImage(row.index_in_part, rgb)
 
 
-def load_denoiser(plan: Plan, store: Store | None = None, *, code: bool = True) -> Denoiser:
+def load_denoiser(
+    plan: Plan, store: Store | None = None, *, code: bool = True, first_row: ImageRow | None = None
+) -> Denoiser:
     """The denoiser of a plan; of the run or round in `store`, with its adapters.
 
-    With `code`, it loads and saves compiled code beside the run. Raises BadInput where the model
-    does not load, TryAgain where its device is missing.
+    With `code`, it loads and saves compiled code where the job shares it. The code of the batches
+    that `first_row` is in is read while the model is loaded. Raises BadInput where the model does
+    not load, TryAgain where its device is missing.
     """
+    cache = None
+    if store is not None and code:
+        cache = _open_compile_cache(plan, store, first_row)
     pipe = load_pipeline(plan)
     speed = plan.job.speed
     loras = LoraLayers(pipe, plan.job.model.loras, plan.loras) if plan.loras else None
     if store is None:
         return Denoiser(pipe, speed, None, loras)
     run, _ = resolve_run(store.uri)
-    cache = None
-    if code and speed.compile_cache != "off":
-        cache = _open_compile_cache(plan, run, pipe)
     return Denoiser(pipe, speed, cache, loras, load_adapters(pipe, plan, open_store(run)))
 
 
-def _open_compile_cache(plan: Plan, run: str, pipe: diffusers.DiffusionPipeline) -> CompileCache:
-    uri = run if "://" in run else os.path.normpath(Path(run).absolute())
-    output = uri.rstrip("/").rpartition("/")[0]
-    loras = [f"{name}={lora.sha256}" for name, lora in sorted(plan.loras.items())]
-    files = "|".join([f"{plan.model.digest} {plan.adapters}", *loras])
-    model = f"{files} {plan.model.pipeline} {plan.job.model.dtype} {plan.job.speed}"
-    return CompileCache(open_store(output or "/"), pipe.device, model)
+def _open_compile_cache(
+    plan: Plan, store: Store, first_row: ImageRow | None
+) -> CompileCache | None:
+    """The compiled code that the job shares, if its model is compiled. `first_row`'s is read."""
+    device = choose_device(plan.job.device)
+    family = family_of(plan.model.pipeline)
+    if family.compile_mode == "none" or not asks_to_compile(plan.job.speed, device):
+        return None
+    run, _ = resolve_run(store.uri)
+    cache = open_compile_cache(plan, run, device)
+    if cache is not None and first_row is not None:
+        parameters = first_row.parameters
+        images = 1
+        if not family.one_at_a_time:
+            images = plan.batch_size(parameters.width, parameters.height)
+        cache.prefetch(code_shape(family, batch_shape(first_row), images))
+    return cache
