@@ -4,10 +4,10 @@ While the device draws a batch, the batch before it is encoded and the part befo
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, DenoiserStats, load_denoiser
@@ -61,32 +61,16 @@ def generate(
     return generate_shard(store, plan, number, open_denoiser, progress, stop or Stop())
 
 
-class DenoiserLoader:
-    """Loads the model of a run or round at the first call, and returns it at each."""
-
-    def __init__(self, store: Store, plan: Plan) -> None:
-        """Take the run or round, which is not read yet."""
-        self._store = store
-        self._plan = plan
-        self._denoiser: Denoiser | None = None
-
-    def __call__(self, first_row: ImageRow | None = None) -> Denoiser:
-        """The denoiser. `first_row` is in the first batch, whose code is read meanwhile."""
-        if self._denoiser is None:
-            self._denoiser = load_denoiser(self._plan, self._store, first_row=first_row)
-        return self._denoiser
-
-
-def denoiser_loader(store: Store, plan: Plan) -> DenoiserLoader:
-    """What loads the model of a run or round, once for all its shards."""
-    return DenoiserLoader(store, plan)
+def denoiser_loader(store: Store, plan: Plan) -> Callable[[], Denoiser]:
+    """A function that loads the model of a run or round at its first call and then returns it."""
+    return cache(lambda: load_denoiser(plan, store))
 
 
 def generate_shard(
     store: Store,
     plan: Plan,
     number: int,
-    open_denoiser: DenoiserLoader,
+    open_denoiser: Callable[[], Denoiser],
     progress: Progress,
     stop: Stop,
 ) -> ShardStats | None:
@@ -100,13 +84,13 @@ def generate_shard(
         raise _stopped_error(store, number, len(missing))
 
     output = _Output(store, OutputEncoder(plan), format_of(plan.job), progress)
-    planned_size = partial(_planned_batch_size, plan)
-    batches = [batch for part in missing for batch in split_into_batches(part, planned_size)]
     started = time.perf_counter()
-    denoiser = open_denoiser(batches[0].rows[0])
+    denoiser = open_denoiser()
     denoiser.load_loras(used_lora_names(missing))
     load_seconds = time.perf_counter() - started
 
+    planned_size = partial(_planned_batch_size, plan)
+    batches = [batch for part in missing for batch in split_into_batches(part, planned_size)]
     recovery = BatchRecovery(partial(denoiser.draw, check=stop.raise_if_due), planned_size)
     with stop.deferred():
         attempt = _make_parts(batches, denoiser, recovery, output, stop)

@@ -13,7 +13,6 @@ from typing import Any, Literal, TypeAlias, TypeVar
 
 import diffusers
 import torch
-import torch.compiler.config
 
 from imagekiln.steps.errors import KilnError, first_line
 from imagekiln.steps.generate.diffusion.compile_cache import CompileCache
@@ -22,6 +21,7 @@ from imagekiln.steps.generate.diffusion.kernels import KernelChoices, kernel_cho
 from imagekiln.steps.generate.diffusion.patches import (
     AnyFunction,
     compile_callbacks,
+    graph_limit,
     repeated_blocks,
     set_compiled_call,
     with_float_timesteps,
@@ -36,9 +36,8 @@ CompileMode = Literal["regional", "whole", "none"]
 Network: TypeAlias = Any  # diffusers has no types, and modules do not say what they contain
 MAX_COMPILED_SHAPES = 128  # of one process; later shapes run uncompiled
 COMPILE_OPTIONS = {"options": {"deterministic": True}}
-# More graphs than so many shapes can have: SDXL's UNet has 15 a shape where it is compiled by its
-# blocks. At PyTorch's own limits, 8 and 256 a function, compiling would end without a word.
-GRAPH_LIMITS = {"recompile_limit": 2**15, "accumulated_recompile_limit": 2**16}
+# More than so many shapes can have: SDXL's UNet has 15 graphs a shape if compiled by its blocks.
+MAX_GRAPHS = 2**15
 # The blocks that are compiled in place of a whole denoiser, where `kernels` chooses that. diffusers
 # names none for most of these classes, and of a UNet only one of the two.
 _UNET_BLOCKS = frozenset({"BasicTransformerBlock", "ResnetBlock2D"})
@@ -129,7 +128,7 @@ class CompiledPipeline:
         count_before = self.clock.count
         try:
             with (
-                torch.compiler.config.patch(GRAPH_LIMITS),
+                graph_limit(MAX_GRAPHS),
                 self._shared_code(shape),
                 self.clock.measure(),
                 self._flag_first_batch(shape),

@@ -39,7 +39,8 @@ from imagekiln.steps.generate.diffusion.variants import PipelineVariants
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.models.families import family_of
-from imagekiln.steps.runs.image import DrawnImage, ImageRow, batch_shape
+from imagekiln.steps.models.loras import parse_loras
+from imagekiln.steps.runs.image import BatchShape, DrawnImage, ImageRow, batch_shape
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.storage import open_store
@@ -264,18 +265,16 @@ def to_drawn_image(row: ImageRow, rgb: RGB, finite: bool, refused: bool) -> Draw
     return DrawnImage(row.index_in_part, rgb)
 
 
-def load_denoiser(
-    plan: Plan, store: Store | None = None, *, code: bool = True, first_row: ImageRow | None = None
-) -> Denoiser:
+def load_denoiser(plan: Plan, store: Store | None = None, *, code: bool = True) -> Denoiser:
     """The denoiser of a plan; of the run or round in `store`, with its adapters.
 
-    With `code`, it loads and saves compiled code where the job shares it. The code of the batches
-    that `first_row` is in is read while the model is loaded. Raises BadInput where the model does
-    not load, TryAgain where its device is missing.
+    With `code`, it loads and saves compiled code where the job shares it. The code for rows that
+    leave all to the job's defaults is read while the model is loaded. Raises BadInput where the
+    model does not load, TryAgain where its device is missing.
     """
     cache = None
     if store is not None and code:
-        cache = _open_compile_cache(plan, store, first_row)
+        cache = _open_compile_cache(plan, store)
     pipe = load_pipeline(plan)
     speed = plan.job.speed
     loras = LoraLayers(pipe, plan.job.model.loras, plan.loras) if plan.loras else None
@@ -285,20 +284,24 @@ def load_denoiser(
     return Denoiser(pipe, speed, cache, loras, load_adapters(pipe, plan, open_store(run)))
 
 
-def _open_compile_cache(
-    plan: Plan, store: Store, first_row: ImageRow | None
-) -> CompileCache | None:
-    """The compiled code that the job shares, if its model is compiled. `first_row`'s is read."""
+def _open_compile_cache(plan: Plan, store: Store) -> CompileCache | None:
+    """The compiled code that the job shares, if its model is compiled."""
     device = choose_device(plan.job.device)
     family = family_of(plan.model.pipeline)
     if family.compile_mode == "none" or not asks_to_compile(plan.job.speed, device):
         return None
     run, _ = resolve_run(store.uri)
     cache = open_compile_cache(plan, run, device)
-    if cache is not None and first_row is not None:
-        parameters = first_row.parameters
-        images = 1
-        if not family.one_at_a_time:
-            images = plan.batch_size(parameters.width, parameters.height)
-        cache.prefetch(code_shape(family, batch_shape(first_row), images))
+    if cache is not None:
+        images = 1 if family.one_at_a_time else plan.batch_size(plan.width, plan.height)
+        cache.prefetch(code_shape(family, _default_shape(plan), images))
     return cache
+
+
+def _default_shape(plan: Plan) -> BatchShape:
+    """The shape of a batch whose rows leave all to the job's defaults."""
+    defaults = plan.job.defaults
+    loras = parse_loras(defaults.loras, plan.job.model.loras).canonical
+    return BatchShape(
+        plan.width, plan.height, defaults.steps, defaults.guidance, defaults.sampler, loras
+    )

@@ -134,10 +134,11 @@ def test_runs_id_changes_with_the_entry_that_is_used_and_with_no_other(tmp_path:
 def test_what_an_image_takes_enters_the_runs_id_where_it_decides_shards_or_parts(
     tmp_path: Path,
 ) -> None:
-    quick, slow = ({"batch": 4, "seconds_per_image": seconds} for seconds in (0.5, 9.0))
+    quick, slow = 0.5, 9.0
 
-    def run_id(figures: dict[str, object], **settings: object) -> str:
-        return _plan(tmp_path, **_tuned(tmp_path, entry(**figures)), **settings).run_id
+    def run_id(seconds: float, **settings: object) -> str:
+        tuned = _tuned(tmp_path, entry(seconds_per_image=seconds))
+        return _plan(tmp_path, **tuned, **settings).run_id
 
     assert run_id(quick) != run_id(slow)
     for settings in ({"shard": {"images": 8}}, {"part": {"images": 8}}):

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
-import torch.compiler.config
+import torch._dynamo.config
 
 from imagekiln.steps.generate.diffusion import compile as compile_module
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
@@ -137,7 +137,7 @@ def test_the_blocks_of_every_denoiser_that_is_compiled_by_them_exist_in_diffuser
 
 def test_pytorch_s_own_limit_of_recompilations_does_not_count() -> None:
     denoiser = Denoiser(models.pipe("sd"), ON)
-    with torch.compiler.config.patch(recompile_limit=1, accumulated_recompile_limit=1):
+    with torch._dynamo.config.patch(recompile_limit=1, accumulated_recompile_limit=1):
         _drawn(denoiser, _rows(1), 1)
         count = denoiser.compiled_pipeline.clock.count
         _drawn(denoiser, _rows(1, width=32), 1)

@@ -387,23 +387,23 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
 
 
 def _load(tmp_path: Path, *, code: bool = True, **speed: object) -> None:
-    model = {"id": str(families.folder("sd")), "dtype": "float32"}
     run_id = "-".join(map(str, speed.values())) or "plain"
-    batch = {"images": 4}
-    planned = runs.planned(
-        tmp_path, str(tmp_path / "out"), run_id=run_id, model=model, speed=speed, batch=batch
-    )
-    row = image_row(width=24, height=32, steps=7, sampler="ddim")
-    load_denoiser(planned.plan, open_store(planned.uri), code=code, first_row=row)
+    settings: dict[str, object] = {
+        "model": {"id": str(families.folder("sd")), "dtype": "float32"},
+        "defaults": {"width": 24, "height": 32, "steps": 7, "sampler": "ddim"},
+        "batch": {"images": 4},
+    }
+    planned = runs.planned(tmp_path, str(tmp_path / "out"), run_id=run_id, speed=speed, **settings)
+    load_denoiser(planned.plan, open_store(planned.uri), code=code)
 
 
-def test_the_code_of_the_first_batch_is_read_while_the_model_loads(
+def test_the_code_of_the_job_s_own_size_is_read_while_the_model_loads(
     tmp_path: Path, shelf: Shelf
 ) -> None:
     _load(tmp_path, compile="on")
-    (batch,) = shelf.prefetched
-    shape = batch_shape(image_row(width=24, height=32))
-    assert batch == code_shape(family_of("StableDiffusionPipeline"), shape, 4)
+    shape = batch_shape(image_row(width=24, height=32, guidance=5.0))
+    expected = code_shape(family_of("StableDiffusionPipeline"), shape, 4)
+    assert shelf.prefetched == [expected]
 
 
 def test_no_code_is_read_to_reproduce_nor_where_nothing_is_compiled(
