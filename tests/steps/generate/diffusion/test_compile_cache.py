@@ -20,6 +20,7 @@ from imagekiln.steps.generate.diffusion.compile_cache import (
     MODEL_CACHE_VARIABLE,
     TRUST_OUTPUT_VARIABLE,
     CompileCache,
+    create_code_folder,
     open_compile_cache,
 )
 from imagekiln.steps.generate.diffusion.kernels import DETERMINISTIC_COMPILE_VARIABLE
@@ -272,7 +273,18 @@ def test_fine_tunes_of_a_model_share_their_code(
     assert len(_kept(model_cache)) == 1
 
 
-def test_loras_dtypes_and_choices_of_kernels_have_code_of_their_own(
+def test_the_folder_for_code_exists_before_pods_mount_it(
+    tmp_path: Path, model_cache: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_code_folder()
+    create_code_folder()
+    assert Path(model_cache.uri).is_dir()
+    monkeypatch.setenv(MODEL_CACHE_VARIABLE, "")
+    create_code_folder()
+    assert [each.name for each in tmp_path.iterdir()] == ["models"]
+
+
+def test_loras_decoding_and_choices_of_kernels_have_code_of_their_own(
     tmp_path: Path, pod: Pod, model_cache: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _compile(_planned(tmp_path, "base"))
