@@ -388,12 +388,15 @@ def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
 
 def _load(tmp_path: Path, *, code: bool = True, **speed: object) -> None:
     run_id = "-".join(map(str, speed.values())) or "plain"
-    settings: dict[str, object] = {
-        "model": {"id": str(families.folder("sd")), "dtype": "float32"},
-        "defaults": {"width": 24, "height": 32, "steps": 7, "sampler": "ddim"},
-        "batch": {"images": 4},
-    }
-    planned = runs.planned(tmp_path, str(tmp_path / "out"), run_id=run_id, speed=speed, **settings)
+    planned = runs.planned(
+        tmp_path,
+        str(tmp_path / "out"),
+        run_id=run_id,
+        model={"id": str(families.folder("sd")), "dtype": "float32"},
+        defaults={"width": 24, "height": 32, "steps": 7, "sampler": "ddim"},
+        batch={"images": 4},
+        speed=speed,
+    )
     load_denoiser(planned.plan, open_store(planned.uri), code=code)
 
 
