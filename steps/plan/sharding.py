@@ -49,12 +49,21 @@ def _choose_part_images(
     if job.part.images is not None:
         return _round_up(job.part.images, batch)
     default = _round_up(DEFAULT_PART_IMAGES, batch)
-    images = sum(group.images for group in groups)
-    if seconds_per_work is None or not images:
+    if seconds_per_work is None or not groups:
         return default
-    work = sum(group.images * work_per_image(group) for group in groups)
-    seconds_per_batch = seconds_per_work * work / images * batch
-    return min(default, max(1, int(DEFAULT_PART_SECONDS / seconds_per_batch)) * batch)
+
+    images = 0
+    work = 0.0
+    for group in groups:
+        images += group.images
+        work += group.images * work_per_image(group)
+    seconds_per_image = work * seconds_per_work / images
+    seconds_per_batch = seconds_per_image * batch
+
+    batches = int(DEFAULT_PART_SECONDS / seconds_per_batch)
+    if batches == 0:
+        return batch
+    return min(default, batches * batch)
 
 
 def _cut(
@@ -62,22 +71,25 @@ def _cut(
 ) -> Iterator[int]:
     """The number of images in each shard."""
     images = sum(group.images for group in groups)
+    shard = job.shard.images
     minutes = job.shard.minutes
-    if job.shard.images is not None:
-        yield from _cut_by_count(images, _round_up(job.shard.images, part))
-    elif seconds_per_work is not None:
-        most_images = MAX_SHARD_IMAGES
-        if minutes is None:
-            minutes = DEFAULT_SHARD_MINUTES
-            most_images = _round_up(_default_most_images(job, images), part)
-        costs = _part_costs(groups, part, seconds_per_work)
-        yield from _cut_by_time(costs, minutes * 60, most_images)
-    elif minutes is None:
-        yield from _cut_by_count(images, _round_up(DEFAULT_SHARD_IMAGES, part))
-    else:
+
+    if seconds_per_work is None and minutes is not None:
         raise BadInput(
             "shard.minutes needs shard.seconds_per_image for this model; write it, or shard.images."
         )
+    if seconds_per_work is None or shard is not None:
+        shard = shard or DEFAULT_SHARD_IMAGES
+        yield from _cut_by_count(images, _round_up(shard, part))
+        return
+
+    most_images = MAX_SHARD_IMAGES
+    if minutes is None:
+        minutes = DEFAULT_SHARD_MINUTES
+        most_images = _default_most_images(job, images)
+        most_images = _round_up(most_images, part)
+    costs = _part_costs(groups, part, seconds_per_work)
+    yield from _cut_by_time(costs, minutes * 60, most_images)
 
 
 def _default_most_images(job: Job, images: int) -> int:
@@ -86,10 +98,15 @@ def _default_most_images(job: Job, images: int) -> int:
     The table of models is for one kind of GPU, and another may be ten times slower: only what was
     measured makes shards larger, and never so large that pods run out of shards.
     """
-    is_measured = job.shard.seconds_per_image is not None or job.batch.tuning is not None
-    if not is_measured:
+    is_measured = job.shard.seconds_per_image is not None
+    is_tuned = job.batch.tuning is not None
+    if not is_measured and not is_tuned:
         return DEFAULT_SHARD_IMAGES
-    return min(MAX_SHARD_IMAGES, max(DEFAULT_SHARD_IMAGES, images // MIN_DEFAULT_SHARDS))
+
+    share = images // MIN_DEFAULT_SHARDS
+    if share < DEFAULT_SHARD_IMAGES:
+        return DEFAULT_SHARD_IMAGES
+    return min(share, MAX_SHARD_IMAGES)
 
 
 def work_per_image(group: ImageGroup) -> float:
