@@ -16,7 +16,7 @@ from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
 from imagekiln.steps.generate.diffusion.device import choose_device, describe_device, device_memory
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
 from imagekiln.steps.generate.trial import Trial, TrialBudget
-from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.job import DEFAULT_PART_IMAGES, Job
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.job.tuning_file import (
     MAX_BATCH_IMAGES,
@@ -236,7 +236,7 @@ def _empty_plan(job: Job, facts: ModelFacts) -> Plan:
         facts,
         InputFacts(0, 0, ""),
         PlanCounts(0, 0, 0, 0),
-        job.part.images,
+        job.part.images or DEFAULT_PART_IMAGES,
         (),
     )
 

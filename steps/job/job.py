@@ -29,6 +29,7 @@ from imagekiln.steps.job.samplers import Sampler
 from imagekiln.steps.job.speed import SpeedSettings
 
 DEFAULT_BATCH_IMAGES = 8
+DEFAULT_PART_IMAGES = 64
 MAX_SHARD_IMAGES = 100_000  # a shard's rows are held in memory
 
 
@@ -127,7 +128,12 @@ class ShardSettings(Settings):
 class PartSettings(Settings):
     """The images that one commit writes: a minute or two of work."""
 
-    images: PositiveInteger = Field(64, le=10_000)
+    images: Annotated[PositiveInteger, Field(le=10_000)] | None = Field(
+        None,
+        description=(
+            f"Where absent, {DEFAULT_PART_IMAGES}, or fewer of a model that is known to be slow."
+        ),
+    )
 
 
 class BatchSettings(Settings):

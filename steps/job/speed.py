@@ -20,11 +20,13 @@ class SpeedSettings(Settings):
     compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_restore_on_off)] = Field(
         "auto", description="auto compiles the model on CUDA devices only, on always."
     )
-    compile_cache: Annotated[Literal["output", "off"], BeforeValidator(_restore_on_off)] = Field(
-        "output",
+    compile_cache: Annotated[
+        Literal["models", "output", "off"], BeforeValidator(_restore_on_off)
+    ] = Field(
+        "models",
         description=(
-            "output keeps compiled code under the output. Whoever can write there can run code in "
-            "the pods."
+            "Where pods share compiled code: models, in the model cache, if there is one; output, "
+            "under the output, where whoever can write can then run code in the pods; off, nowhere."
         ),
     )
     vae: Literal["auto", "whole", "slices", "tiles"] = Field(

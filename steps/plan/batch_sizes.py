@@ -125,7 +125,10 @@ def _entry_facts(job: Job, entry: TuningEntry) -> list[object]:
     facts: list[object] = []
     if job.batch.images is None:
         facts.append(entry.batch)
-    if job.shard.minutes is not None and job.shard.seconds_per_image is None:
+    decides_shards = job.shard.images is None
+    decides_parts = job.part.images is None
+    is_overridden = job.shard.seconds_per_image is not None
+    if (decides_shards or decides_parts) and not is_overridden:
         facts.extend([entry.seconds_per_image, entry.steps])
     return [entry.width, entry.height, entry.guided, *facts] if facts else []
 

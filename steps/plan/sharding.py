@@ -4,10 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.job.job import MAX_SHARD_IMAGES, Job
+from imagekiln.steps.job.job import DEFAULT_PART_IMAGES, MAX_SHARD_IMAGES, Job
 from imagekiln.steps.plan.catalog import ImageGroup
 
 DEFAULT_SHARD_IMAGES = 2000
+# Where it is known what an image takes, a shard and a part take at most this by default: what a
+# stopped pod drops is soon made again.
+DEFAULT_SHARD_MINUTES = 30.0
+DEFAULT_PART_SECONDS = 120.0
+MIN_DEFAULT_SHARDS = 16  # as many pods as work at once by default
 MAX_SHARDS = 100_000
 
 
@@ -28,23 +33,80 @@ def cut_shards(
     which a part is a multiple. Raises BadInput where shards are to take minutes and there is no
     figure for what an image takes.
     """
-    part = _round_up(job.part.images, batch)
-    if job.shard.minutes is None:
-        images = sum(group.images for group in groups)
-        shard = _round_up(job.shard.images or DEFAULT_SHARD_IMAGES, part)
-        sizes = tuple(_cut_by_count(images, shard))
-    elif seconds_per_work is None:
-        raise BadInput(
-            "shard.minutes needs shard.seconds_per_image for this model; write it, or shard.images."
-        )
-    else:
-        costs = _part_costs(groups, part, seconds_per_work)
-        sizes = tuple(_cut_by_time(costs, job.shard.minutes * 60))
+    part = _choose_part_images(job, groups, seconds_per_work, batch)
+    sizes = tuple(_cut(job, groups, seconds_per_work, part))
     if len(sizes) > MAX_SHARDS:
         raise BadInput(
             f"the job makes {len(sizes)} shards; at most {MAX_SHARDS} fit. Make `shard` larger."
         )
     return Sharding(part, sizes)
+
+
+def _choose_part_images(
+    job: Job, groups: tuple[ImageGroup, ...], seconds_per_work: float | None, batch: int
+) -> int:
+    """The images of a part: as the job says, or as many as take a while, in whole batches."""
+    if job.part.images is not None:
+        return _round_up(job.part.images, batch)
+    default = _round_up(DEFAULT_PART_IMAGES, batch)
+    if seconds_per_work is None or not groups:
+        return default
+
+    images = 0
+    work = 0.0
+    for group in groups:
+        images += group.images
+        work += group.images * work_per_image(group)
+    seconds_per_image = work * seconds_per_work / images
+    seconds_per_batch = seconds_per_image * batch
+
+    batches = int(DEFAULT_PART_SECONDS / seconds_per_batch)
+    if batches == 0:
+        return batch
+    return min(default, batches * batch)
+
+
+def _cut(
+    job: Job, groups: tuple[ImageGroup, ...], seconds_per_work: float | None, part: int
+) -> Iterator[int]:
+    """The number of images in each shard."""
+    images = sum(group.images for group in groups)
+    shard = job.shard.images
+    minutes = job.shard.minutes
+
+    if seconds_per_work is None and minutes is not None:
+        raise BadInput(
+            "shard.minutes needs shard.seconds_per_image for this model; write it, or shard.images."
+        )
+    if seconds_per_work is None or shard is not None:
+        shard = shard or DEFAULT_SHARD_IMAGES
+        yield from _cut_by_count(images, _round_up(shard, part))
+        return
+
+    most_images = MAX_SHARD_IMAGES
+    if minutes is None:
+        minutes = DEFAULT_SHARD_MINUTES
+        most_images = _default_most_images(job, images)
+        most_images = _round_up(most_images, part)
+    costs = _part_costs(groups, part, seconds_per_work)
+    yield from _cut_by_time(costs, minutes * 60, most_images)
+
+
+def _default_most_images(job: Job, images: int) -> int:
+    """The most images of a shard, by default, however quickly they are made.
+
+    The table of models is for one kind of GPU, and another may be ten times slower: only what was
+    measured makes shards larger, and never so large that pods run out of shards.
+    """
+    is_measured = job.shard.seconds_per_image is not None
+    is_tuned = job.batch.tuning is not None
+    if not is_measured and not is_tuned:
+        return DEFAULT_SHARD_IMAGES
+
+    share = images // MIN_DEFAULT_SHARDS
+    if share < DEFAULT_SHARD_IMAGES:
+        return DEFAULT_SHARD_IMAGES
+    return min(share, MAX_SHARD_IMAGES)
 
 
 def work_per_image(group: ImageGroup) -> float:
@@ -58,12 +120,14 @@ def _cut_by_count(images: int, shard: int) -> Iterator[int]:
         yield images % shard
 
 
-def _cut_by_time(parts: Iterator[tuple[int, float]], budget: float) -> Iterator[int]:
+def _cut_by_time(
+    parts: Iterator[tuple[int, float]], budget: float, most_images: int
+) -> Iterator[int]:
     shard_images = 0
     shard_seconds = 0.0
     for images, seconds in parts:
         over_time = shard_seconds + seconds > budget
-        over_count = shard_images + images > MAX_SHARD_IMAGES
+        over_count = shard_images + images > most_images
         if shard_images and (over_time or over_count):
             yield shard_images
             shard_images = 0

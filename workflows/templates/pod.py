@@ -60,10 +60,10 @@ class StepCommand:
 
 @dataclass(frozen=True, slots=True)
 class ModelVolume:
-    """A folder of model files that outlives the pod, and where the pod has it."""
+    """A folder of model files that outlives the pod, and where the pod has it, first as a whole."""
 
     volume: m.Volume
-    mount: m.VolumeMount
+    mounts: Sequence[m.VolumeMount]
 
 
 def template_defaults(profile: Profile) -> m.Template:
@@ -166,7 +166,7 @@ def _container(
         args=list(step.arguments),
         env=_environment(step, pod, models),
         volumes=_volumes(pod, models),
-        volume_mounts=[models.mount] if models else None,
+        volume_mounts=list(models.mounts) if models else None,
         node_selector=pod.node_selector or None,
         tolerations=pod_tolerations(pod),
         priority_class_name=pod.priority_class,
@@ -178,7 +178,7 @@ def _container(
 def _environment(
     step: StepCommand, pod: PodSettings, models: ModelVolume | None
 ) -> list[m.EnvVar | SecretEnv]:
-    folder = {"HF_HOME": models.mount.mount_path} if models else {}
+    folder = {"HF_HOME": models.mounts[0].mount_path} if models else {}
     secrets = [_secret_env(variable, *place) for variable, place in step.secrets.items()]
     return [*_plain_env(folder | pod.env), *secrets, *_plain_env(step.env)]
 

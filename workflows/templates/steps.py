@@ -25,6 +25,7 @@ from imagekiln.workflows.templates.pod import (
 OUTPUTS_FOLDER = f"{TMP}/imagekiln"
 MODELS_FOLDER = "/models"
 REPORT_TIMEOUT = "15m"
+COMPILED_CODE_FOLDER = "imagekiln"  # as in steps/generate/diffusion/compile_cache.py
 MAX_FAILURES_CHARS = 20_000  # characters of Argo's list of failures that reach the report
 CPU_IMAGE = "{{workflow.parameters.cpu-image}}"
 GPU_IMAGE = "{{workflow.parameters.gpu-image}}"
@@ -161,4 +162,14 @@ def _model_volume(cache: ModelCache | None, *, read_only: bool) -> ModelVolume |
     else:
         volume.image = m.ImageVolumeSource(reference=cache.image, pull_policy="IfNotPresent")
     mount = m.VolumeMount(name="models", mount_path=MODELS_FOLDER, read_only=read_only or None)
-    return ModelVolume(volume, mount)
+    mounts = [mount]
+    if cache.claim and read_only:
+        # Compiled code is the one thing that GPU pods write there; model files stay read-only.
+        mounts.append(
+            m.VolumeMount(
+                name="models",
+                mount_path=f"{MODELS_FOLDER}/{COMPILED_CODE_FOLDER}",
+                sub_path=COMPILED_CODE_FOLDER,
+            )
+        )
+    return ModelVolume(volume, mounts)

@@ -5,7 +5,7 @@ import os
 import shutil
 import sysconfig
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,23 +17,43 @@ import torch
 from imagekiln.steps.errors import KilnError, first_line
 from imagekiln.steps.generate.diffusion.compile_cache import CompileCache
 from imagekiln.steps.generate.diffusion.device import is_device_lost, is_out_of_memory
+from imagekiln.steps.generate.diffusion.kernels import KernelChoices, kernel_choices
 from imagekiln.steps.generate.diffusion.patches import (
     AnyFunction,
     compile_callbacks,
+    graph_limit,
     repeated_blocks,
     set_compiled_call,
     with_float_timesteps,
 )
 from imagekiln.steps.job.speed import SpeedSettings
-from imagekiln.steps.models.families import family_of
+from imagekiln.steps.models.families import Family, family_of
 from imagekiln.steps.models.loras import lora_weights
-from imagekiln.steps.runs.image import ImageRow, batch_shape
+from imagekiln.steps.runs.image import BatchShape, ImageRow, batch_shape
 from imagekiln.steps.runtime.sanitize import sanitize_line
 
 CompileMode = Literal["regional", "whole", "none"]
 Network: TypeAlias = Any  # diffusers has no types, and modules do not say what they contain
-MAX_COMPILED_SHAPES = 128  # of one network; later shapes run uncompiled
+MAX_COMPILED_SHAPES = 128  # of one process; later shapes run uncompiled
 COMPILE_OPTIONS = {"options": {"deterministic": True}}
+# More than so many shapes can have: SDXL's UNet has 15 graphs a shape if compiled by its blocks.
+MAX_GRAPHS = 2**15
+# The blocks that are compiled in place of a whole denoiser, where `kernels` chooses that. diffusers
+# names none for most of these classes, and of a UNet only one of the two.
+_UNET_BLOCKS = frozenset({"BasicTransformerBlock", "ResnetBlock2D"})
+BLOCK_CLASSES: Mapping[str, frozenset[str]] = {
+    "UNet2DConditionModel": _UNET_BLOCKS,
+    "ControlNetModel": _UNET_BLOCKS,
+    "SD3Transformer2DModel": frozenset({"JointTransformerBlock", "SD3SingleTransformerBlock"}),
+    "SD3ControlNetModel": frozenset({"JointTransformerBlock", "SD3SingleTransformerBlock"}),
+    "PixArtTransformer2DModel": frozenset({"BasicTransformerBlock"}),
+    "SanaTransformer2DModel": frozenset({"SanaTransformerBlock"}),
+    "AuraFlowTransformer2DModel": frozenset(
+        {"AuraFlowJointTransformerBlock", "AuraFlowSingleTransformerBlock"}
+    ),
+    "Lumina2Transformer2DModel": frozenset({"Lumina2TransformerBlock"}),
+    "CogView4Transformer2DModel": frozenset({"CogView4TransformerBlock"}),
+}
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
@@ -84,7 +104,7 @@ class CompiledPipeline:
         mode: CompileMode = "none"
         if _should_compile(speed, pipe.device):
             mode = self._family.compile_mode
-        self._networks = CompiledNetworks(pipe, mode, other_denoisers)
+        self._networks = CompiledNetworks(pipe, mode, other_denoisers, kernel_choices())
         self._cache = cache
         self._begun: set[str] = set()
         self._drawn: set[str] = set()
@@ -101,10 +121,18 @@ class CompiledPipeline:
         """
         if self.mode == "none":
             return call()
-        shape = self._code_key(batch)
+        shape = code_shape(self._family, batch_shape(batch[0]), len(batch))
+        if shape not in self._begun and len(self._begun) >= MAX_COMPILED_SHAPES:
+            with self._networks.disabled():
+                return call()
         count_before = self.clock.count
         try:
-            with self._shared_code(shape), self.clock.measure(), self._flag_first_batch(shape):
+            with (
+                graph_limit(MAX_GRAPHS),
+                self._shared_code(shape),
+                self.clock.measure(),
+                self._flag_first_batch(shape),
+            ):
                 return call()
         except KilnError:
             raise
@@ -136,9 +164,10 @@ class CompiledPipeline:
 
         A second try would save only some of it.
         """
-        if self._cache is None or shape in self._begun:
-            return nullcontext()
+        is_first = shape not in self._begun
         self._begun.add(shape)
+        if self._cache is None or not is_first:
+            return nullcontext()
         return self._cache.shared(shape)
 
     @contextmanager
@@ -150,15 +179,15 @@ class CompiledPipeline:
         finally:
             self.compiling_now = False
 
-    def _code_key(self, batch: Sequence[ImageRow]) -> str:
-        """What decides the code: size and shape of the batch, its LoRAs, whether it is guided."""
-        shape = batch_shape(batch[0])
-        guided = shape.guidance > self._family.guidance_threshold
-        loras = ",".join(lora_weights(shape.loras)) or None
-        code_shape = replace(
-            shape, steps=1, guidance=float(guided), sampler="default", loras=loras, strength=None
-        )
-        return f"{len(batch)} {code_shape}"
+
+def code_shape(family: Family, shape: BatchShape, images: int) -> str:
+    """What of a batch decides its code: its size and shape, its LoRAs, whether it is guided."""
+    guided = shape.guidance > family.guidance_threshold
+    loras = ",".join(lora_weights(shape.loras)) or None
+    plain_shape = replace(
+        shape, steps=1, guidance=float(guided), sampler="default", loras=loras, strength=None
+    )
+    return f"{images} {plain_shape}"
 
 
 class CompiledNetworks:
@@ -168,9 +197,10 @@ class CompiledNetworks:
         self,
         pipe: diffusers.DiffusionPipeline,
         mode: CompileMode,
-        other_denoisers: Sequence[Network] = (),
+        other_denoisers: Sequence[Network],
+        choices: KernelChoices,
     ) -> None:
-        """Set them up, and `other_denoisers` each as a whole."""
+        """Set them up, and `other_denoisers`."""
         self.mode: CompileMode = mode
         self._calls: dict[Network, AnyFunction] = {}
         denoiser = getattr(pipe, "unet", getattr(pipe, "transformer", None))
@@ -179,12 +209,20 @@ class CompiledNetworks:
             return
         if mode == "regional" and not repeated_blocks(denoiser):
             self.mode = "whole"
+        if choices.regional_blocks and type(denoiser).__name__ in BLOCK_CLASSES:
+            self.mode = "regional"
 
-        modules = _modules_to_compile(pipe, denoiser, self.mode)
+        modules = _modules_to_compile(denoiser, self.mode)
         for other in other_denoisers:
-            modules.append(other.to(memory_format=torch.channels_last))
+            is_regional = choices.regional_blocks and type(other).__name__ in BLOCK_CLASSES
+            modules.extend(_modules_to_compile(other, "regional" if is_regional else "whole"))
+        vae = getattr(pipe, "vae", None)
+        if isinstance(vae, diffusers.AutoencoderKL):  # others decode in loops that compile badly
+            modules.append(vae.decoder)
+
+        options = compile_options(choices)
         for module in modules:
-            module.compile(dynamic=False, recompile_limit=MAX_COMPILED_SHAPES, **COMPILE_OPTIONS)
+            module.compile(dynamic=False, **options)
             self._calls[module] = with_float_timesteps(module)
         self.enable()
 
@@ -198,25 +236,42 @@ class CompiledNetworks:
         for module, call in self._calls.items():
             set_compiled_call(module, call)
 
+    @contextmanager
+    def disabled(self) -> Iterator[None]:
+        """Run the networks uncompiled in the block."""
+        self.disable()
+        try:
+            yield
+        finally:
+            self.enable()
 
-def _modules_to_compile(
-    pipe: diffusers.DiffusionPipeline, denoiser: Network, mode: CompileMode
-) -> list[Network]:
-    """The denoiser or its repeated blocks, and the VAE's decoder; each is compiled by itself."""
-    if mode == "regional":  # blocks of one class share their code
-        classes = repeated_blocks(denoiser)
-        modules = [each for each in denoiser.modules() if type(each).__name__ in classes]
-    else:
-        # The memory format in which a GPU's convolutions are fastest.
-        modules = [denoiser.to(memory_format=torch.channels_last)]
-    vae = getattr(pipe, "vae", None)
-    if isinstance(vae, diffusers.AutoencoderKL):  # others decode in loops that compile badly
-        modules.append(vae.decoder)
-    return modules
+
+def compile_options(choices: KernelChoices) -> dict[str, Any]:
+    """The arguments of `torch.nn.Module.compile` by which kernels are chosen."""
+    return COMPILE_OPTIONS if choices.deterministic_compile else {}
+
+
+def _modules_to_compile(denoiser: Network, mode: CompileMode) -> list[Network]:
+    """A denoiser, or its repeated blocks; each is compiled by itself.
+
+    Blocks of one class share their code. Convolutions are fastest on a GPU in channels-last format.
+    """
+    if mode == "whole":
+        return [denoiser.to(memory_format=torch.channels_last)]
+    name = type(denoiser).__name__
+    classes = BLOCK_CLASSES.get(name) or repeated_blocks(denoiser)
+    if name in BLOCK_CLASSES:
+        denoiser.to(memory_format=torch.channels_last)
+    return [module for module in denoiser.modules() if type(module).__name__ in classes]
+
+
+def asks_to_compile(speed: SpeedSettings, device: torch.device) -> bool:
+    """Whether the settings ask for compilation on this device."""
+    return speed.compile == "on" or (speed.compile == "auto" and device.type == "cuda")
 
 
 def _should_compile(speed: SpeedSettings, device: torch.device) -> bool:
-    if speed.compile == "off" or (speed.compile == "auto" and device.type != "cuda"):
+    if not asks_to_compile(speed, device):
         return False
     if not has_compiler():
         log.warning(

@@ -1,10 +1,8 @@
 """One batch through a loaded pipeline: image rows of one shape in, RGB pixels out."""
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import diffusers
 import numpy as np
@@ -12,9 +10,15 @@ import torch
 from diffusers.utils import BaseOutput
 
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters, load_adapters
-from imagekiln.steps.generate.diffusion.compile import CompiledPipeline, CompileMode
-from imagekiln.steps.generate.diffusion.compile_cache import CompileCache
+from imagekiln.steps.generate.diffusion.compile import (
+    CompiledPipeline,
+    CompileMode,
+    asks_to_compile,
+    code_shape,
+)
+from imagekiln.steps.generate.diffusion.compile_cache import CompileCache, open_compile_cache
 from imagekiln.steps.generate.diffusion.device import (
+    choose_device,
     describe_device,
     process_peak_bytes,
     side_stream,
@@ -34,7 +38,9 @@ from imagekiln.steps.generate.diffusion.vae import DecodeMode, VaeDecoder
 from imagekiln.steps.generate.diffusion.variants import PipelineVariants
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.speed import SpeedSettings
-from imagekiln.steps.runs.image import DrawnImage, ImageRow, batch_shape
+from imagekiln.steps.models.families import family_of
+from imagekiln.steps.models.loras import parse_loras
+from imagekiln.steps.runs.image import BatchShape, DrawnImage, ImageRow, batch_shape
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.storage import open_store
@@ -262,25 +268,40 @@ def to_drawn_image(row: ImageRow, rgb: RGB, finite: bool, refused: bool) -> Draw
 def load_denoiser(plan: Plan, store: Store | None = None, *, code: bool = True) -> Denoiser:
     """The denoiser of a plan; of the run or round in `store`, with its adapters.
 
-    With `code`, it loads and saves compiled code beside the run. Raises BadInput where the model
-    does not load, TryAgain where its device is missing.
+    With `code`, it loads and saves compiled code where the job shares it. The code for rows that
+    leave all to the job's defaults is read while the model is loaded. Raises BadInput where the
+    model does not load, TryAgain where its device is missing.
     """
+    cache = None
+    if store is not None and code:
+        cache = _open_compile_cache(plan, store)
     pipe = load_pipeline(plan)
     speed = plan.job.speed
     loras = LoraLayers(pipe, plan.job.model.loras, plan.loras) if plan.loras else None
     if store is None:
         return Denoiser(pipe, speed, None, loras)
     run, _ = resolve_run(store.uri)
-    cache = None
-    if code and speed.compile_cache != "off":
-        cache = _open_compile_cache(plan, run, pipe)
     return Denoiser(pipe, speed, cache, loras, load_adapters(pipe, plan, open_store(run)))
 
 
-def _open_compile_cache(plan: Plan, run: str, pipe: diffusers.DiffusionPipeline) -> CompileCache:
-    uri = run if "://" in run else os.path.normpath(Path(run).absolute())
-    output = uri.rstrip("/").rpartition("/")[0]
-    loras = [f"{name}={lora.sha256}" for name, lora in sorted(plan.loras.items())]
-    files = "|".join([f"{plan.model.digest} {plan.adapters}", *loras])
-    model = f"{files} {plan.model.pipeline} {plan.job.model.dtype} {plan.job.speed}"
-    return CompileCache(open_store(output or "/"), pipe.device, model)
+def _open_compile_cache(plan: Plan, store: Store) -> CompileCache | None:
+    """The compiled code that the job shares, if its model is compiled."""
+    device = choose_device(plan.job.device)
+    family = family_of(plan.model.pipeline)
+    if family.compile_mode == "none" or not asks_to_compile(plan.job.speed, device):
+        return None
+    run, _ = resolve_run(store.uri)
+    cache = open_compile_cache(plan, run, device)
+    if cache is not None:
+        images = 1 if family.one_at_a_time else plan.batch_size(plan.width, plan.height)
+        cache.prefetch(code_shape(family, _default_shape(plan), images))
+    return cache
+
+
+def _default_shape(plan: Plan) -> BatchShape:
+    """The shape of a batch whose rows leave all to the job's defaults."""
+    defaults = plan.job.defaults
+    loras = parse_loras(defaults.loras, plan.job.model.loras).canonical
+    return BatchShape(
+        plan.width, plan.height, defaults.steps, defaults.guidance, defaults.sampler, loras
+    )

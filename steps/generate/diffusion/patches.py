@@ -12,6 +12,7 @@ from typing import Any, TypeAlias, cast
 
 import diffusers
 import torch
+import torch._dynamo.config
 from diffusers.loaders import SD3IPAdapterMixin
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch._dynamo.callback import CallbackArgs, callback_handler
@@ -66,6 +67,18 @@ def compile_callbacks(on_start: Callable[[], None], on_end: Callable[[], None]) 
     finally:
         callback_handler.remove_start_callback(start)
         callback_handler.remove_end_callback(end)
+
+
+@contextmanager
+def graph_limit(graphs: int) -> Iterator[None]:
+    """Have PyTorch compile up to so many graphs of a function while the block runs.
+
+    At its own limits, 8 a function and 256 in all, it stops without a word. 2.11 has no argument of
+    `torch.compile` for it, and settings count only in the thread that sets them. Source:
+    torch/_dynamo/config.py, `recompile_limit` and `accumulated_recompile_limit`.
+    """
+    with torch._dynamo.config.patch(recompile_limit=graphs, accumulated_recompile_limit=graphs):
+        yield
 
 
 @contextmanager

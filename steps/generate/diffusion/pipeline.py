@@ -9,12 +9,14 @@ import torch
 import transformers
 
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.generate.diffusion.compile_cache import create_code_folder
 from imagekiln.steps.generate.diffusion.device import (
     choose_device,
     describe_device,
     is_device_lost,
     is_out_of_memory,
 )
+from imagekiln.steps.generate.diffusion.kernels import restrict_cudnn
 from imagekiln.steps.generate.diffusion.quantize import quantize_to_fp8, require_fp8_support
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.job.samplers import SCHEDULERS
@@ -38,6 +40,7 @@ def load_pipeline(plan: Plan) -> diffusers.DiffusionPipeline:
     Raises BadInput where it does not load, TryAgain without its device.
     """
     device = choose_device(plan.job.device)
+    restrict_cudnn()
     in_fp8 = plan.job.speed.quantization == "fp8"
     if in_fp8:
         require_fp8_support(device)
@@ -195,8 +198,10 @@ def fetch_model(model: ModelSettings, digest: str) -> Path:
 def fetch_run_models(uri: str) -> str:
     """Download a planned run's model, adapters and LoRAs; returns the model's folder.
 
-    Raises BadInput, Missing and TryAgain as fetching raises them.
+    Also creates the folder in which pods share compiled code, beside the models. Raises BadInput,
+    Missing and TryAgain as fetching raises them.
     """
+    create_code_folder()
     plan = load_plan(open_store(uri))
     folder = fetch_model(plan.job.model, plan.model.digest)
     for column, adapter in adapters_by_column(plan.job.model).items():

@@ -128,8 +128,25 @@ def test_runs_id_changes_with_the_entry_that_is_used_and_with_no_other(tmp_path:
         entry(dtype="float16", gpu="another"),
     )
     assert _plan(tmp_path, **_tuned(tmp_path, *others)).run_id == first
-    assert _plan(tmp_path, **_tuned(tmp_path, entry(seconds_per_image=9.0))).run_id == first
     assert _plan(tmp_path, **_tuned(tmp_path, entry(batch=8))).run_id != first
+
+
+def test_what_an_image_takes_enters_the_runs_id_where_it_decides_shards_or_parts(
+    tmp_path: Path,
+) -> None:
+    quick, slow = 0.5, 9.0
+
+    def run_id(seconds: float, **settings: object) -> str:
+        tuned = _tuned(tmp_path, entry(seconds_per_image=seconds))
+        return _plan(tmp_path, **tuned, **settings).run_id
+
+    assert run_id(quick) != run_id(slow)
+    for settings in ({"shard": {"images": 8}}, {"part": {"images": 8}}):
+        assert run_id(quick, **settings) != run_id(slow, **settings)
+    both = {"shard": {"images": 8}, "part": {"images": 8}}
+    assert run_id(quick, **both) == run_id(slow, **both)
+    own = {"shard": {"seconds_per_image": 2}}
+    assert run_id(quick, **own) == run_id(slow, **own)
 
 
 def test_where_rows_have_sizes_every_entry_of_the_model_may_be_used(tmp_path: Path) -> None:
@@ -138,9 +155,15 @@ def test_where_rows_have_sizes_every_entry_of_the_model_may_be_used(tmp_path: Pa
     assert _plan(tmp_path, SIZES, **_tuned(tmp_path, entry(width=128))).run_id != first
 
 
-def test_with_a_number_in_the_job_the_file_does_not_enter_the_runs_id(tmp_path: Path) -> None:
+def test_with_numbers_in_the_job_the_file_does_not_enter_the_runs_id(tmp_path: Path) -> None:
+    numbers = {"shard": {"images": 8}, "part": {"images": 8}}
     runs = {
-        _plan(tmp_path, **_tuned(tmp_path, entry(batch=batch), images=2)).run_id for batch in (4, 8)
+        _plan(
+            tmp_path,
+            **_tuned(tmp_path, entry(batch=batch, seconds_per_image=seconds), images=2),
+            **numbers,
+        ).run_id
+        for batch, seconds in ((4, 0.5), (8, 9.0))
     }
     assert len(runs) == 1
 

@@ -52,6 +52,43 @@ def test_shards_have_2000_images_unless_the_job_says_otherwise() -> None:
     assert _cut(_groups(4000, 1)).shard_images == (2048, 1953)
 
 
+def _seconds_per_work(seconds_per_image: float) -> float:
+    return seconds_per_image / work_per_image(_groups(1)[0])
+
+
+def test_where_it_is_known_what_an_image_takes_a_shard_has_half_an_hour_at_most() -> None:
+    result = _cut(_groups(4000), _seconds_per_work(1.875))  # 960 take 1,800 seconds
+    assert result == Sharding(64, (960, 960, 960, 960, 160))
+
+
+def test_a_part_of_a_slow_model_has_two_minutes_of_whole_batches_and_at_least_one() -> None:
+    assert _cut(_groups(100), _seconds_per_work(4)).part_images == 24
+    assert _cut(_groups(100), _seconds_per_work(400)).part_images == 8
+    assert _cut(_groups(100), _seconds_per_work(0.01)).part_images == 64
+
+
+def test_a_job_s_own_numbers_of_images_hold_however_slow_the_model_is() -> None:
+    result = _cut(_groups(100), _seconds_per_work(400), part={"images": 32}, shard={"images": 96})
+    assert result == Sharding(32, (96, 4))
+
+
+@pytest.mark.parametrize(
+    ("images", "settings", "largest"),
+    [
+        (64_000, {}, 2048),
+        (64_000, {"shard": {"seconds_per_image": 0.01}}, 4032),
+        (64_000, {"batch": {"tuning": "tuning.yaml", "images": 8}}, 4032),
+        (16_000, {"shard": {"seconds_per_image": 0.01}}, 2048),
+    ],
+)
+def test_a_quick_model_has_larger_shards_where_measured_but_enough_for_sixteen_pods(
+    images: int, settings: dict[str, object], largest: int
+) -> None:
+    result = _cut(_groups(images), _seconds_per_work(0.01), **settings)
+    assert result.shard_images[0] == largest
+    assert sum(result.shard_images) == images
+
+
 def test_every_image_lands_in_one_shard() -> None:
     rng = chance(5)
     for _ in range(200):

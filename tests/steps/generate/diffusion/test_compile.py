@@ -1,7 +1,9 @@
 """Compiled networks: equal pictures to the eye, and plain ones where compiling fails."""
 
 import hashlib
+import inspect
 import logging
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,13 +14,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+import torch._dynamo.config
 
 from imagekiln.steps.generate.diffusion import compile as compile_module
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
-from imagekiln.steps.generate.diffusion.compile import log
+from imagekiln.steps.generate.diffusion.compile import BLOCK_CLASSES, log
 from imagekiln.steps.generate.diffusion.compile_cache import CompileCache
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.image_prefetch import ImagePrefetcher
+from imagekiln.steps.generate.diffusion.kernels import REGIONAL_BLOCKS_VARIABLE
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.imaging.codecs import decode_image
@@ -94,17 +98,65 @@ def test_a_shape_is_compiled_once_whatever_its_steps_and_guidance() -> None:
     ) == known
 
 
+@pytest.mark.parametrize("kind", ["sd", "sdxl"])
 @pytest.mark.parametrize(("first", "second"), [("euler", "ddim"), ("ddim", "euler")])
 def test_samplers_with_integer_and_with_fractional_timesteps_share_the_code_of_a_shape(
-    first: str, second: str
+    kind: Kind, first: str, second: str
 ) -> None:
     rows = {name: _rows(sampler=name) for name in (first, second)}
-    denoiser, plain = Denoiser(models.pipe("sd"), ON), Denoiser(models.pipe("sd"))
+    denoiser, plain = Denoiser(models.pipe(kind), ON), Denoiser(models.pipe(kind))
     drawn = _drawn(denoiser, rows[first])
     with torch.compiler.set_stance("fail_on_recompile"):
         drawn += _drawn(denoiser, rows[second])
     expected = _drawn(plain, rows[first]) + _drawn(plain, rows[second])
     assert all(np.array_equal(*each) for each in zip(drawn, expected, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["sd", "sdxl", "sd3"])
+def test_compiled_by_its_blocks_a_model_draws_the_same_and_compiles_a_shape_once(
+    kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(REGIONAL_BLOCKS_VARIABLE, "1")
+    rows = _rows()
+    denoiser = Denoiser(models.pipe(kind), ON)
+    drawn = _drawn(denoiser, rows)
+    assert denoiser.compiled_pipeline.mode == "regional"
+    assert all(map(np.array_equal, drawn, _drawn(Denoiser(models.pipe(kind)), rows)))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        _drawn(denoiser, _rows(steps=4, guidance=4.0))
+        assert np.array_equal(_drawn(denoiser, rows[1:])[0], drawn[1])
+
+
+def test_the_blocks_of_every_denoiser_that_is_compiled_by_them_exist_in_diffusers() -> None:
+    for name, classes in BLOCK_CLASSES.items():
+        source = inspect.getsource(sys.modules[getattr(diffusers, name).__module__])
+        if name in ("UNet2DConditionModel", "ControlNetModel"):  # built by other modules
+            source = "BasicTransformerBlock ResnetBlock2D"
+        assert [each for each in classes if each in source]
+
+
+def test_pytorch_s_own_limit_of_recompilations_does_not_count() -> None:
+    denoiser = Denoiser(models.pipe("sd"), ON)
+    with torch._dynamo.config.patch(recompile_limit=1, accumulated_recompile_limit=1):
+        _drawn(denoiser, _rows(1), 1)
+        count = denoiser.compiled_pipeline.clock.count
+        _drawn(denoiser, _rows(1, width=32), 1)
+    assert denoiser.compiled_pipeline.clock.count == 2 * count
+
+
+def test_shapes_beyond_the_most_that_are_compiled_are_drawn_plainly(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(compile_module, "MAX_COMPILED_SHAPES", 1)
+    denoiser = Denoiser(models.pipe("sd"), ON)
+    _drawn(denoiser, _rows())
+    wide = _rows(width=32)
+    count = denoiser.compiled_pipeline.clock.count
+    drawn = _drawn(denoiser, wide)
+    assert all(map(np.array_equal, drawn, _drawn(Denoiser(models.pipe("sd")), wide)))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        _drawn(denoiser, _rows())
+    assert denoiser.compiled_pipeline.clock.count == count
 
 
 def test_an_image_has_the_same_bytes_whichever_shapes_came_before() -> None:

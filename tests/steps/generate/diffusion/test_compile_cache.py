@@ -1,22 +1,35 @@
 """Compiled code kept for others: used where it is sound, passed over where it is not."""
 
 import hashlib
+import json
 import logging
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 import torch._inductor.config
+from safetensors.torch import load_file, save_file
 from torch._dynamo.utils import counters
 
 from imagekiln.steps.errors import Missing, TryAgain
 from imagekiln.steps.generate.diffusion import compile_cache
-from imagekiln.steps.generate.diffusion.compile_cache import FORMAT_HEADER, CompileCache
+from imagekiln.steps.generate.diffusion.compile_cache import (
+    FORMAT_HEADER,
+    MODEL_CACHE_VARIABLE,
+    TRUST_OUTPUT_VARIABLE,
+    CompileCache,
+    create_code_folder,
+    open_compile_cache,
+)
+from imagekiln.steps.generate.diffusion.kernels import DETERMINISTIC_COMPILE_VARIABLE
 from imagekiln.steps.maintain.gc import gc
+from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import compiled_code_key
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
+from tests import families, loras, runs
 
 CPU = torch.device("cpu")
 Pod = Callable[[str], None]
@@ -198,3 +211,155 @@ def test_gc_leaves_compiled_code_alone(tmp_path: Path) -> None:
     store.create(compiled_code_key("0f"), b"code")
     assert gc(store.uri, older_than=0, remove=True).found == ()
     assert store.read(compiled_code_key("0f")) == b"code"
+
+
+def _fine_tune(tmp_path: Path, seed: int) -> Path:
+    """A model of the same configuration with weights of its own, saved by an older diffusers."""
+    folder = tmp_path / f"model-{seed}"
+    shutil.copytree(families.folder("sd"), folder)
+    weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    tensors = {name: tensor + seed for name, tensor in load_file(weights).items()}
+    save_file(tensors, weights)
+
+    config_file = folder / "unet" / "config.json"
+    config = json.loads(config_file.read_text())
+    del config["dropout"]  # has its default, and older versions did not write it
+    config |= {"_diffusers_version": "0.19.0", "_name_or_path": f"models/{seed}"}
+    config_file.write_text(json.dumps(config))
+    return folder
+
+
+def _planned(
+    tmp_path: Path,
+    run_id: str,
+    folder: Path | None = None,
+    lora: int | None = None,
+    **speed: object,
+) -> PlanResult:
+    style = {} if lora is None else {"style": {"id": str(loras.folder("sd", lora))}}
+    folder = folder or families.folder("sd")
+    model = {"id": str(folder), "dtype": "float32", "loras": style}
+    return runs.planned(tmp_path, str(tmp_path / "out"), run_id=run_id, model=model, speed=speed)
+
+
+def _open(planned: PlanResult) -> CompileCache | None:
+    return open_compile_cache(planned.plan, planned.uri, CPU)
+
+
+def _compile(planned: PlanResult) -> None:
+    cache = _open(planned)
+    assert cache is not None
+    _run(cache)
+
+
+@pytest.fixture
+def model_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """What Imagekiln keeps in the model cache of the machine, which trusts no output."""
+    monkeypatch.delenv(TRUST_OUTPUT_VARIABLE, raising=False)
+    monkeypatch.setenv(MODEL_CACHE_VARIABLE, str(tmp_path / "models"))
+    return open_store(str(tmp_path / "models" / "imagekiln"))
+
+
+def test_fine_tunes_of_a_model_share_their_code(
+    tmp_path: Path, pod: Pod, model_cache: Store
+) -> None:
+    base = _planned(tmp_path, "base")
+    tuned = _planned(tmp_path, "tuned", _fine_tune(tmp_path, 1))
+    assert base.plan.model.digest != tuned.plan.model.digest
+    _compile(base)
+    pod("second")
+    _compile(tuned)
+    assert _hits() > 0
+    assert len(_kept(model_cache)) == 1
+
+
+def test_the_folder_for_code_exists_before_pods_mount_it(
+    tmp_path: Path, model_cache: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_code_folder()
+    create_code_folder()
+    assert Path(model_cache.uri).is_dir()
+    monkeypatch.setenv(MODEL_CACHE_VARIABLE, "")
+    create_code_folder()
+    assert [each.name for each in tmp_path.iterdir()] == ["models"]
+
+
+def test_loras_decoding_and_choices_of_kernels_have_code_of_their_own(
+    tmp_path: Path, pod: Pod, model_cache: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _compile(_planned(tmp_path, "base"))
+    plans = [
+        _planned(tmp_path, "style", lora=1),
+        _planned(tmp_path, "other", lora=2),
+        _planned(tmp_path, "slices", vae="slices"),
+    ]
+    for place, planned in enumerate(plans):
+        pod(f"pod-{place}")
+        _compile(planned)
+    assert len(_kept(model_cache)) == 4
+    monkeypatch.setenv(DETERMINISTIC_COMPILE_VARIABLE, "0")
+    pod("quick")
+    _compile(_planned(tmp_path, "quick"))
+    assert len(_kept(model_cache)) == 5
+
+
+@pytest.mark.usefixtures("model_cache")
+def test_no_code_is_shared_without_a_model_cache_or_where_the_job_says_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert _open(_planned(tmp_path, "off", compile_cache="off")) is None
+    monkeypatch.delenv(MODEL_CACHE_VARIABLE)
+    assert _open(_planned(tmp_path, "run")) is None
+
+
+def test_code_comes_from_the_output_only_where_job_and_machine_both_say_so(
+    tmp_path: Path,
+    pod: Pod,
+    model_cache: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    planned = _planned(tmp_path, "run", compile_cache="output")
+    assert _open(planned) is None
+    assert "speed.compile_cache is output, which this machine does not trust" in caplog.text
+    monkeypatch.setenv(TRUST_OUTPUT_VARIABLE, "1")
+    _compile(planned)
+    assert len(_kept(open_store(str(tmp_path / "out")))) == 1
+    assert not (tmp_path / "models").exists()
+    pod("second")
+    _compile(_planned(tmp_path, "default"))
+    assert len(_kept(model_cache)) == 1
+
+
+class Counting:
+    """A store that counts how often an object is read."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.reads = 0
+
+    def read_prefix(self, key: str, most: int) -> bytes:
+        self.reads += 1
+        return self._store.read_prefix(key, most)
+
+
+def test_code_that_was_read_ahead_is_used_and_not_read_again(tmp_path: Path, pod: Pod) -> None:
+    store = open_store(str(tmp_path / "out"))
+    made = _run(_code(store))
+    pod("second")
+    counting = Counting(store)
+    code = _code(counting)  # type: ignore[arg-type]  # nothing more is asked for
+    code.prefetch("4 images")
+    assert torch.equal(_run(code), made)
+    assert _hits() > 0
+    assert counting.reads == 1
+
+
+@pytest.mark.usefixtures("pod")
+def test_a_cache_that_cannot_be_written_is_tried_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    code = _code(Down(open_store(str(tmp_path / "out")), reads=True))  # type: ignore[arg-type]
+    _run(code)
+    _run(code, "8 images", side=8)
+    assert caplog.text.count("Compiled code is not kept.") == 1

@@ -13,17 +13,17 @@ import torch
 import transformers
 
 from imagekiln.steps.generate.diffusion import denoiser
+from imagekiln.steps.generate.diffusion.compile import code_shape
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser, safety_flags
 from imagekiln.steps.generate.diffusion.pipeline import make_scheduler
 from imagekiln.steps.generate.diffusion.transfer import to_uint8
 from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.job.samplers import SCHEDULERS
-from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.image import DrawnImage, ImageRow
+from imagekiln.steps.models.families import family_of
+from imagekiln.steps.runs.image import DrawnImage, ImageRow, batch_shape
 from imagekiln.steps.runtime.signals import Stopped
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.store import Store
-from tests import families, loras, models, runs
+from tests import families, models, runs
 from tests.models import Kind
 from tests.runs import image_row
 
@@ -368,43 +368,51 @@ def test_without_a_safety_checker_nothing_is_refused() -> None:
     assert safety_flags(SimpleNamespace(images=[]), 2) == [False, False]
 
 
+class Shelf:
+    """Keeps no code, and records the batches whose code is read ahead."""
+
+    def __init__(self) -> None:
+        self.prefetched: list[str] = []
+
+    def prefetch(self, batch: str) -> None:
+        self.prefetched.append(batch)
+
+
 @pytest.fixture
-def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Where compiled code is looked for from now on, and what decides it."""
-    seen = list[tuple[str, str]]()
-
-    def note(store: Store, _: torch.device, model: str) -> None:
-        seen.append((store.uri, model))
-
-    monkeypatch.setattr(denoiser, "CompileCache", note)
-    return seen
+def shelf(monkeypatch: pytest.MonkeyPatch) -> Shelf:
+    """The compiled code of every model that is loaded from now on."""
+    shelf = Shelf()
+    monkeypatch.setattr(denoiser, "open_compile_cache", lambda *_: shelf)
+    return shelf
 
 
-def _planned(tmp_path: Path, run_id: str, seed: int | None = None, **speed: object) -> PlanResult:
-    style = {} if seed is None else {"style": {"id": str(loras.folder("sd", seed))}}
-    model = {"id": str(families.folder("sd")), "dtype": "float32", "loras": style}
-    return runs.planned(tmp_path, str(tmp_path / "out"), run_id=run_id, model=model, speed=speed)
-
-
-def _open(planned: PlanResult, *, code: bool = True) -> None:
+def _load(tmp_path: Path, *, code: bool = True, **speed: object) -> None:
+    run_id = "-".join(map(str, speed.values())) or "plain"
+    planned = runs.planned(
+        tmp_path,
+        str(tmp_path / "out"),
+        run_id=run_id,
+        model={"id": str(families.folder("sd")), "dtype": "float32"},
+        defaults={"width": 24, "height": 32, "steps": 7, "sampler": "ddim"},
+        batch={"images": 4},
+        speed=speed,
+    )
     load_denoiser(planned.plan, open_store(planned.uri), code=code)
 
 
-def test_all_runs_of_an_output_share_the_code_of_a_model_and_its_loras(
-    tmp_path: Path, taken: list[tuple[str, str]]
+def test_the_code_of_the_job_s_own_size_is_read_while_the_model_loads(
+    tmp_path: Path, shelf: Shelf
 ) -> None:
-    plans = [_planned(tmp_path, f"r{place}", seed) for place, seed in enumerate([None, None, 1, 2])]
-    for each in plans:
-        _open(each)
-    assert {uri for uri, _ in taken} == {str(tmp_path / "out")}
-    plain, same, style, other = (model for _, model in taken)
-    assert plain == same
-    assert len({plain, style, other}) == 3
+    _load(tmp_path, compile="on")
+    shape = batch_shape(image_row(width=24, height=32, guidance=5.0))
+    expected = code_shape(family_of("StableDiffusionPipeline"), shape, 4)
+    assert shelf.prefetched == [expected]
 
 
-def test_a_job_that_trusts_nobody_s_code_takes_none_and_neither_does_who_reproduces(
-    tmp_path: Path, taken: list[tuple[str, str]]
+def test_no_code_is_read_to_reproduce_nor_where_nothing_is_compiled(
+    tmp_path: Path, shelf: Shelf
 ) -> None:
-    _open(_planned(tmp_path, "mine", compile_cache="off"))
-    _open(_planned(tmp_path, "again"), code=False)
-    assert taken == []
+    _load(tmp_path, code=False, compile="on")
+    _load(tmp_path, compile="off")
+    _load(tmp_path, compile="auto")  # on a CPU
+    assert shelf.prefetched == []
