@@ -57,7 +57,10 @@ class DenoiserStats:
 
 
 class Denoiser:
-    """A loaded pipeline that draws batches. Not for use from two threads at once."""
+    """A loaded pipeline that draws batches. Not for use from two threads at once.
+
+    Until `close`, it has threads that read ahead: one for texts, and some for input images.
+    """
 
     def __init__(
         self,
@@ -156,6 +159,12 @@ class Denoiser:
             self.compiled_pipeline.mode,
             self.vae_decoder.mode,
         )
+
+    def close(self) -> None:
+        """End the threads. Batches can no longer be drawn."""
+        self._text_prefetcher.close()
+        if self._adapters is not None:
+            self._adapters.image_prefetcher.close()
 
     def _call_pipeline(
         self, batch: Sequence[ImageRow], check: Callable[[], None]
