@@ -218,6 +218,7 @@ def _stage_seconds(load_seconds: float, attempt: _Attempt) -> StageSeconds:
         text=times.text,
         denoise=times.denoise,
         decode=times.decode,
+        safety=times.safety,
         copy=times.copy,
         encode=sum(part.encode_seconds for part in attempt.committed),
         write=sum(part.write_seconds for part in attempt.committed),

@@ -172,7 +172,7 @@ class Denoiser:
         self._text_prefetcher.wait()
         variant = self._variants.variant_for(batch_shape(batch[0]).input_images)
         self._prepare_pipeline(variant.pipe, batch[0])
-        with self._profiler.profile_call() as spans:
+        with self._profiler.profile_call(variant.pipe) as spans:
             with spans.span("text"):
                 kwargs = variant.inputs.text_kwargs(batch)
             self._encode_upcoming_texts(batch[0])
