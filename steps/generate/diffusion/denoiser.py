@@ -20,6 +20,7 @@ from imagekiln.steps.generate.diffusion.device import (
     side_stream,
 )
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
+from imagekiln.steps.generate.diffusion.overlap import overlapped_copies
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline, make_scheduler
 from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, PipelineProfiler, Spans
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
@@ -96,6 +97,7 @@ class Denoiser:
         self._text_prefetcher = TextPrefetcher(self.device, self._profiler.add_text)
         self._upcoming: Sequence[ImageRow] = ()
         self._copy_stream = side_stream(self.device)
+        self._input_stream = side_stream(self.device)
         self._previous_batch: DeviceEvent | None = None
 
     def draw(
@@ -107,9 +109,9 @@ class Denoiser:
 
         Returns one image a row, `blank` where it is not finite. `check` is called after each step
         and may raise to give up. On CUDA the device may still be drawing the images: this returns
-        once the batch before is done, so that at most one more is queued. Raises what the pipeline
-        raises, ValueError where it drew another size, and TryAgain where the device failed at the
-        batch before.
+        once the batch before is done, so that at most one more is queued (`overlap` says how much
+        of it can be prepared meanwhile). Raises what the pipeline raises, ValueError where it drew
+        another size, and TryAgain where the device failed at the batch before.
         """
         calls = [
             self.compiled_pipeline.draw(batch, partial(self._call_pipeline, batch, check))
@@ -178,7 +180,8 @@ class Denoiser:
             self._encode_upcoming_texts(batch[0])
             kwargs |= variant.inputs.batch_kwargs(batch, check)
             kwargs |= self._variants.image_kwargs(batch)
-            output = variant.draw(kwargs)
+            with overlapped_copies(variant.pipe, self._input_stream):
+                output = variant.draw(kwargs)
         images = to_tensor(output.images, batch[0])
         host_copy = copy_to_host(images, self._copy_stream, spans)
         return PipelineCall(host_copy, safety_flags(output, len(batch)), spans)
