@@ -83,7 +83,8 @@ class VaeDecoder:
             if self.mode != "whole":  # then the VAE itself decodes image by image
                 return decode(latents, return_dict=return_dict, **kwargs)
             size = self._chunk_size(latents)
-            chunks = pad_images(latents, size).split(size)
+            padded = pad_images(latents, size)
+            chunks = padded.chunk(len(padded) // size)
             decoded = [decode(chunk, return_dict=return_dict, **kwargs) for chunk in chunks]
             return _join_chunks(decoded, len(latents))
 

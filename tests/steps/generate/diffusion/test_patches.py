@@ -69,15 +69,15 @@ def test_a_kernel_that_is_chosen_by_timing_is_reported_as_a_compilation(
         reported.append(kernel)
         return {kernel: 0.1}
 
-    autotuner = SimpleNamespace(compile_id=None)
+    autotuner: models.Untyped = CachingAutotuner
     monkeypatch.setattr(CachingAutotuner, "benchmark_all_configs", benchmark)
     with patches.compile_callbacks(
         lambda: reported.append("start"), lambda: reported.append("end")
     ):
-        timings = CachingAutotuner.benchmark_all_configs(autotuner, "add")
+        timings = autotuner.benchmark_all_configs(SimpleNamespace(compile_id=None), "add")
     assert timings == {"add": 0.1}
     assert reported == ["start", "add", "end"]
-    assert CachingAutotuner.benchmark_all_configs is benchmark
+    assert autotuner.benchmark_all_configs is benchmark
 
 
 def test_autotuning_takes_place_in_the_method_that_is_reported() -> None:

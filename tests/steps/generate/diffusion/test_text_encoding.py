@@ -327,7 +327,7 @@ def test_a_text_that_is_queued_on_the_device_is_waited_for_even_after_an_error()
 
 def encode_until_terminated(begun: Begun, uri: str) -> None:
     """Make a shard whose thread for texts is at one of them until SIGTERM comes."""
-    text_encoding.supports_text_prefetch = lambda _: True
+    text_encoding.supports_text_prefetch = lambda device: True  # noqa: ARG005
     get = TextCache.get
     with stop_on_signals() as stop:
 
