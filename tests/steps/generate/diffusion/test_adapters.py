@@ -22,7 +22,7 @@ from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
 from tests import adapters, families, models
 from tests.adapters import Controlled, Kind
-from tests.drawing import bytes_of
+from tests.drawing import bytes_of, pixels_of
 from tests.pictures import half, noise
 from tests.runs import job, planned, write_prompts
 
@@ -214,7 +214,9 @@ def test_a_controlnet_draws_what_it_draws_in_diffusers(
             generator=generator,
             latents=latents,
         ).images
-    assert bytes_of(denoiser, rows, 1) == [np.asarray(theirs).tobytes()]
+    # A padded chunk may round otherwise than the single image that diffusers decodes.
+    (ours,) = pixels_of(denoiser, rows, 1)
+    assert np.abs(ours.astype(int) - np.asarray(theirs)).max() <= 1
 
 
 @pytest.mark.parametrize("kind", ["flux", "sd3"])
