@@ -1,6 +1,7 @@
 """The whole job on this machine: plan, generate shard by shard with one loaded model, aggregate."""
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 
 from imagekiln.steps.aggregate.step import aggregate
@@ -42,11 +43,11 @@ def run(
         return RunResult(result.uri, load_summary(store), before=True)
 
     # Imported only where pixels are made: torch takes seconds to import, and planning needs none.
-    from imagekiln.steps.generate.step import denoiser_loader, generate_shard
+    from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 
-    open_denoiser = denoiser_loader(store, result.plan)
     progress.start(result.plan.counts.images)
-    for number in range(len(result.plan.shards)):
-        generate_shard(store, result.plan, number, open_denoiser, progress, stop)
+    with closing(LazyDenoiser(store, result.plan)) as open_denoiser:
+        for number in range(len(result.plan.shards)):
+            generate_shard(store, result.plan, number, open_denoiser, progress, stop)
     progress.close()
     return RunResult(result.uri, aggregate(result.uri), before=False)

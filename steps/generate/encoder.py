@@ -4,8 +4,6 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 
-import numpy as np
-
 from imagekiln.steps.generate.quality import QualityGates
 from imagekiln.steps.imaging.c2pa import C2paSigner
 from imagekiln.steps.imaging.codecs import NO_METADATA, EmbeddedMetadata, encode_image, hash_pixels
@@ -28,7 +26,7 @@ def encode_drawn_image(
     """
     if image.rgb is None or image.status != "ok":
         return EncodedImage(image.index_in_part, image.status, image.error)
-    if not np.ptp(image.rgb.reshape(-1, 3), axis=0).any():
+    if (image.rgb == image.rgb[0, 0]).all():
         return EncodedImage(image.index_in_part, "blank", "every pixel has the same color")
 
     content = encode_image(image.rgb, encoding, metadata)

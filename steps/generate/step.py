@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, DenoiserStats, load_denoiser
@@ -57,13 +57,29 @@ def generate(
     plan = load_plan(store)
     known_shard = 0 <= number < len(plan.shards)
     progress.start(plan.shards[number].images if known_shard else 0)
-    open_denoiser = denoiser_loader(store, plan)
-    return generate_shard(store, plan, number, open_denoiser, progress, stop or Stop())
+    with closing(LazyDenoiser(store, plan)) as open_denoiser:
+        return generate_shard(store, plan, number, open_denoiser, progress, stop or Stop())
 
 
-def denoiser_loader(store: Store, plan: Plan) -> Callable[[], Denoiser]:
-    """A function that loads the model of a run or round at its first call and then returns it."""
-    return cache(lambda: load_denoiser(plan, store))
+class LazyDenoiser:
+    """The model of a run or round, which is loaded when it is first needed."""
+
+    def __init__(self, store: Store, plan: Plan) -> None:
+        """Load nothing yet."""
+        self._store = store
+        self._plan = plan
+        self._denoiser: Denoiser | None = None
+
+    def __call__(self) -> Denoiser:
+        """The denoiser, always the same. Raises BadInput, TryAgain as `load_denoiser` does."""
+        if self._denoiser is None:
+            self._denoiser = load_denoiser(self._plan, self._store)
+        return self._denoiser
+
+    def close(self) -> None:
+        """End the denoiser's threads, where it was loaded."""
+        if self._denoiser is not None:
+            self._denoiser.close()
 
 
 def generate_shard(
@@ -202,6 +218,7 @@ def _stage_seconds(load_seconds: float, attempt: _Attempt) -> StageSeconds:
         text=times.text,
         denoise=times.denoise,
         decode=times.decode,
+        safety=times.safety,
         copy=times.copy,
         encode=sum(part.encode_seconds for part in attempt.committed),
         write=sum(part.write_seconds for part in attempt.committed),

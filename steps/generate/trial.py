@@ -16,6 +16,7 @@ from imagekiln.steps.generate.diffusion.device import (
     reset_peak,
     synchronized_time,
 )
+from imagekiln.steps.generate.diffusion.profiling import Moment, current_moment, elapsed_seconds
 from imagekiln.steps.runs.image import ImageParameters, ImageRow
 from imagekiln.steps.storage.failures import error_reason
 
@@ -35,6 +36,11 @@ class TrialBudget:
     minutes: float = 15.0
 
 
+def device_moment(device: torch.device) -> Moment:
+    """The moment when the work queued so far is done. CUDA's events note it without a wait."""
+    return current_moment(device) if device.type == "cuda" else synchronized_time(device)
+
+
 class Trial:
     """Tries batches of images of one shape."""
 
@@ -43,9 +49,12 @@ class Trial:
         denoiser: Denoiser,
         parameters: ImageParameters,
         budget: TrialBudget,
-        clock: Callable[[torch.device], float] = synchronized_time,
+        clock: Callable[[torch.device], Moment] = device_moment,
     ) -> None:
-        """Take the model and an image of the job, of whose steps only a few are drawn."""
+        """Take the model and an image of the job, of whose steps only a few are drawn.
+
+        On CUDA the clock is the device's own, and reading it holds up nothing.
+        """
         self._denoiser = denoiser
         self._parameters = parameters
         self._budget = budget
@@ -77,23 +86,26 @@ class Trial:
         self._timed_draw(rows)  # warms up: compiles, chooses kernels, encodes the text
 
         seconds: list[float] = []
-        deadline = self._now() + self._budget.seconds
-        while len(seconds) < MAX_DRAWS and self._now() < deadline:
+        started = self._now()
+        while len(seconds) < MAX_DRAWS and self._seconds_since(started) < self._budget.seconds:
             times = self._timed_draw(rows)
             seconds.append(extrapolate(times, self._steps, self._parameters.steps))
         # A busy neighbor or a low clock can only slow a draw down: the fastest is the device's own.
         return BatchMeasurement(batch_size, min(seconds), peak_bytes(self._denoiser.device))
 
     def _timed_draw(self, rows: Sequence[ImageRow]) -> list[float]:
-        """Draw; the times of the beginning, of the end of each step, and of the last image."""
-        times = [self._now()]
-        images = self._denoiser.draw(rows, len(rows), lambda: times.append(self._now()))
+        """Draw; the seconds up to the beginning, the end of each step, and the last image."""
+        moments = [self._now()]
+        images = self._denoiser.draw(rows, len(rows), lambda: moments.append(self._now()))
         list(images)  # waits for images that the device is still drawing
-        times.append(self._now())
-        return times
+        moments.append(self._now())
+        return [elapsed_seconds(moments[0], moment) for moment in moments]
 
-    def _now(self) -> float:
+    def _now(self) -> Moment:
         return self._clock(self._denoiser.device)
+
+    def _seconds_since(self, moment: Moment) -> float:
+        return elapsed_seconds(moment, self._now())
 
     def _trial_rows(self, batch_size: int) -> list[ImageRow]:
         parameters = replace(self._parameters, steps=self._steps)

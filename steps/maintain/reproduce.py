@@ -154,9 +154,9 @@ def _draw_again(run: Run, row: ImageRow, batch: int) -> tuple[DrawnImage, Proven
     from imagekiln.steps.generate.diffusion.pipeline import library_versions
     from imagekiln.steps.generate.recovery import BatchRecovery
 
-    denoiser = load_denoiser(run.plan, run.store, code=False)
-    recovery = BatchRecovery(partial(denoiser.draw, check=lambda: None), lambda _: batch)
-    (drawn,) = next(recovery.draw_batches([row]))
+    with closing(load_denoiser(run.plan, run.store, code=False)) as denoiser:
+        recovery = BatchRecovery(partial(denoiser.draw, check=lambda: None), lambda _: batch)
+        (drawn,) = next(recovery.draw_batches([row]))
     provenance = Provenance(
         device=describe_device(denoiser.device),
         batch=recovery.batch_size(row),

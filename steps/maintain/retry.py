@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -166,14 +167,14 @@ def _finish_run(run: Run) -> Summary:
 
 def _generate_round(retry_round: Round, progress: Progress, stop: Stop) -> None:
     # Only where pixels are made: torch takes seconds to import, and planning needs none of it.
-    from imagekiln.steps.generate.step import denoiser_loader, generate_shard
+    from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 
     store = retry_round.store
     plan = retry_round.plan
-    open_denoiser = denoiser_loader(store, plan)
     progress.start(plan.counts.images)
-    for number in range(len(plan.shards)):
-        generate_shard(store, plan, number, open_denoiser, progress, stop)
+    with closing(LazyDenoiser(store, plan)) as open_denoiser:
+        for number in range(len(plan.shards)):
+            generate_shard(store, plan, number, open_denoiser, progress, stop)
     progress.close()
 
 

@@ -16,9 +16,10 @@ from imagekiln.steps.storage.store import Store
 class StageSeconds:
     """Wall time by stage. Stages overlap, so they may add up to more than `total`.
 
-    `text`, `denoise`, `decode` and `copy` are the device's: encoding prompts, denoising steps,
-    decoding by the VAE, and pixels on their way to the CPU. `encode_waits` is high where the device
-    is the bottleneck, `denoise_waits` where encoding or writing is.
+    `text`, `denoise`, `decode`, `safety` and `copy` are the device's: encoding prompts, denoising
+    steps, decoding by the VAE, the model's safety checker, and pixels on their way to the CPU.
+    `encode_waits` is high where the device is the bottleneck, `denoise_waits` where encoding or
+    writing is.
     """
 
     total: float = 0.0
@@ -27,6 +28,7 @@ class StageSeconds:
     text: float = 0.0
     denoise: float = 0.0
     decode: float = 0.0
+    safety: float = 0.0
     copy: float = 0.0
     encode: float = 0.0
     write: float = 0.0

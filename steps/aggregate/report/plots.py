@@ -51,7 +51,7 @@ LIGHT_SCHEME = ColorScheme(
     line="#e2e5ea",
     bar="#b4531a",
     slow="#b3261e",
-    stages=("#5b6470", "#98a1ad", "#e0b04e", "#b4531a", "#3f6fa3", "#8b1a5c", "#d5d9df"),
+    stages=("#5b6470", "#98a1ad", "#e0b04e", "#b4531a", "#3f6fa3", "#4c8c7d", "#8b1a5c", "#d5d9df"),
 )
 DARK_SCHEME = ColorScheme(
     background="#1c1f24",
@@ -59,7 +59,7 @@ DARK_SCHEME = ColorScheme(
     line="#343a43",
     bar="#f0935a",
     slow="#ff8a80",
-    stages=("#a9b2be", "#6f7884", "#f2d27f", "#f0935a", "#6f9fd6", "#e86fb5", "#454c57"),
+    stages=("#a9b2be", "#6f7884", "#f2d27f", "#f0935a", "#6f9fd6", "#6cc0ab", "#e86fb5", "#454c57"),
 )
 
 

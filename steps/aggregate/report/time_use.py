@@ -15,6 +15,7 @@ SEQUENTIAL_STAGES = {
     "text": "encode texts",
     "denoise": "denoise",
     "decode": "decode",
+    "safety": "check safety",
     "wait": "wait",
     "rest": "start and end",
 }
@@ -51,6 +52,7 @@ class TimeBreakdown:
     text: float
     denoise: float
     decode: float
+    safety: float
     wait: float
     rest: float
 
@@ -87,7 +89,7 @@ class _Loss:
 
 def break_down_time(seconds: StageSeconds, usage: DeviceUsage) -> TimeBreakdown:
     """What the devices did, one thing after another."""
-    drawing = seconds.denoise + seconds.decode
+    drawing = seconds.denoise + seconds.decode + seconds.safety
     text = seconds.text
     if usage.busy is not None:
         # Of the time in which the device computed, what was not drawing was encoding texts.
@@ -103,6 +105,7 @@ def break_down_time(seconds: StageSeconds, usage: DeviceUsage) -> TimeBreakdown:
         text=text,
         denoise=seconds.denoise,
         decode=seconds.decode,
+        safety=seconds.safety,
         wait=wait,
         rest=left - wait,
     )

@@ -24,6 +24,7 @@ from imagekiln.steps.generate.diffusion.device import (
     side_stream,
 )
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
+from imagekiln.steps.generate.diffusion.overlap import overlapped_copies
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline, make_scheduler
 from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, PipelineProfiler, Spans
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
@@ -63,7 +64,10 @@ class DenoiserStats:
 
 
 class Denoiser:
-    """A loaded pipeline that draws batches. Not for use from two threads at once."""
+    """A loaded pipeline that draws batches. Not for use from two threads at once.
+
+    Until `close`, it has threads that read ahead: one for texts, and some for input images.
+    """
 
     def __init__(
         self,
@@ -99,6 +103,7 @@ class Denoiser:
         self._text_prefetcher = TextPrefetcher(self.device, self._profiler.add_text)
         self._upcoming: Sequence[ImageRow] = ()
         self._copy_stream = side_stream(self.device)
+        self._input_stream = side_stream(self.device)
         self._previous_batch: DeviceEvent | None = None
 
     def draw(
@@ -110,9 +115,9 @@ class Denoiser:
 
         Returns one image a row, `blank` where it is not finite. `check` is called after each step
         and may raise to give up. On CUDA the device may still be drawing the images: this returns
-        once the batch before is done, so that at most one more is queued. Raises what the pipeline
-        raises, ValueError where it drew another size, and TryAgain where the device failed at the
-        batch before.
+        once the batch before is done, so that at most one more is queued (`overlap` says how much
+        of it can be prepared meanwhile). Raises what the pipeline raises, ValueError where it drew
+        another size, and TryAgain where the device failed at the batch before.
         """
         calls = [
             self.compiled_pipeline.draw(batch, partial(self._call_pipeline, batch, check))
@@ -163,19 +168,26 @@ class Denoiser:
             self.vae_decoder.mode,
         )
 
+    def close(self) -> None:
+        """End the threads. Batches can no longer be drawn."""
+        self._text_prefetcher.close()
+        if self._adapters is not None:
+            self._adapters.image_prefetcher.close()
+
     def _call_pipeline(
         self, batch: Sequence[ImageRow], check: Callable[[], None]
     ) -> "PipelineCall":
         self._text_prefetcher.wait()
         variant = self._variants.variant_for(batch_shape(batch[0]).input_images)
         self._prepare_pipeline(variant.pipe, batch[0])
-        with self._profiler.profile_call() as spans:
+        with self._profiler.profile_call(variant.pipe) as spans:
             with spans.span("text"):
                 kwargs = variant.inputs.text_kwargs(batch)
             self._encode_upcoming_texts(batch[0])
             kwargs |= variant.inputs.batch_kwargs(batch, check)
             kwargs |= self._variants.image_kwargs(batch)
-            output = variant.draw(kwargs)
+            with overlapped_copies(variant.pipe, self._input_stream):
+                output = variant.draw(kwargs)
         images = to_tensor(output.images, batch[0])
         host_copy = copy_to_host(images, self._copy_stream, spans)
         return PipelineCall(host_copy, safety_flags(output, len(batch)), spans)

@@ -54,6 +54,10 @@ class ImagePrefetcher:
         self._upcoming = (request for row in rows for request in _image_requests(row))
         self._ahead.clear()
 
+    def close(self) -> None:
+        """End the threads. Images that nobody has begun to read are read by nobody."""
+        self._pool.shutdown(cancel_futures=True)
+
     def release(self, rows: Iterable[ImageRow]) -> None:
         """Say that these rows need no more images, whether theirs were all requested or not."""
         requests = {request for row in rows for request in _image_requests(row)}

@@ -9,6 +9,7 @@ import diffusers
 import torch
 
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
+from imagekiln.steps.generate.diffusion.overlap import copy_to_device
 from imagekiln.steps.generate.diffusion.patches import pack_latents
 from imagekiln.steps.generate.diffusion.pipeline import denoiser_network
 from imagekiln.steps.generate.diffusion.text_encoding import (
@@ -151,7 +152,8 @@ class PipelineInputs:
         dtype = denoiser_network(self._pipe).dtype
         if self._family.float32_latents:
             dtype = torch.float32
-        return {"generator": generators, "latents": noise.to(self._pipe.device, dtype)}
+        latents = copy_to_device(noise.to(dtype), self._pipe.device)
+        return {"generator": generators, "latents": latents}
 
     def settings_kwargs(self, row: ImageRow) -> PipelineKwargs:
         """The size, steps and guidance of a batch, by the pipeline's names for them.

@@ -15,19 +15,21 @@ from imagekiln.steps.generate.diffusion.device import record_event
 from imagekiln.steps.generate.diffusion.patches import AnyFunction, replaced_method
 
 Moment = float | torch.cuda.Event
-SpanName = Literal["text", "decode", "copy", "whole"]
+SpanName = Literal["text", "decode", "safety", "copy", "whole"]
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceTimes:
     """Seconds of the device.
 
-    `busy` is what it computed for; texts encoded beside that add to `text` alone.
+    `busy` is what it computed for; texts encoded beside that add to `text` alone. `safety` is the
+    model's own safety checker, which reads images on the CPU while the device waits.
     """
 
     text: float = 0.0
     denoise: float = 0.0
     decode: float = 0.0
+    safety: float = 0.0
     copy: float = 0.0
     busy: float = 0.0
 
@@ -37,6 +39,7 @@ class DeviceTimes:
             self.text + other.text,
             self.denoise + other.denoise,
             self.decode + other.decode,
+            self.safety + other.safety,
             self.copy + other.copy,
             self.busy + other.busy,
         )
@@ -54,7 +57,7 @@ class _Span:
     @property
     def seconds(self) -> float:
         """Seconds without compiling. On CUDA, waits for the device."""
-        return max(0.0, _elapsed_seconds(self.begin, self.end) - self.compile_seconds)
+        return max(0.0, elapsed_seconds(self.begin, self.end) - self.compile_seconds)
 
 
 class Spans:
@@ -70,34 +73,36 @@ class Spans:
     def span(self, name: SpanName) -> Iterator[None]:
         """Time what the block has the device do.
 
-        `text` and `decode` lie within the `whole`; the rest of the `whole` is denoising.
+        `text`, `decode` and `safety` lie within the `whole`, whose rest is denoising.
         """
-        begin = _current_moment(self._device)
+        begin = current_moment(self._device)
         compile_seconds = self._clock.seconds
         yield
-        end = _current_moment(self._device)
+        end = current_moment(self._device)
         self._spans.append(_Span(name, begin, end, self._clock.seconds - compile_seconds))
 
     def times(self) -> DeviceTimes:
         """The seconds of all spans."""
         text = self._seconds("text")
         decode = self._seconds("decode")
+        safety = self._seconds("safety")
         whole = self._seconds("whole")
-        denoise = max(0.0, whole - text - decode)
-        return DeviceTimes(text, denoise, decode, self._seconds("copy"), busy=whole)
+        denoise = max(0.0, whole - text - decode - safety)
+        return DeviceTimes(text, denoise, decode, safety, self._seconds("copy"), busy=whole)
 
     def _seconds(self, name: SpanName) -> float:
         return sum(span.seconds for span in self._spans if span.name == name)
 
 
-def _current_moment(device: torch.device) -> Moment:
+def current_moment(device: torch.device) -> Moment:
     """On CUDA the moment when the work queued so far on the current stream is done, else now."""
     if device.type != "cuda":
         return time.perf_counter()
     return record_event(timed=True)
 
 
-def _elapsed_seconds(begin: Moment, end: Moment) -> float:
+def elapsed_seconds(begin: Moment, end: Moment) -> float:
+    """Seconds between two moments of a device. On CUDA, waits for the second."""
     if isinstance(begin, float) or isinstance(end, float):
         return float(end) - float(begin)  # type: ignore[arg-type]  # both are of one kind
     end.synchronize()  # pixels copied on another stream may arrive before this event
@@ -117,26 +122,36 @@ class PipelineProfiler:
 
         What the clock counts as compiling is not counted as drawing.
         """
-        self._pipe = pipe
-        self._texts = texts and hasattr(pipe, "encode_prompt")
-        self._vae = getattr(pipe, "vae", None)
+        self._device: torch.device = pipe.device
+        self._texts = texts
         self._clock = clock
         self._times = DeviceTimes()
         self._lock = Lock()
 
     @contextmanager
-    def profile_call(self) -> Iterator[Spans]:
-        """Time what the pipeline does in the block, its decoder and its text encoding apart."""
-        spans = Spans(self._pipe.device, self._clock)
+    def profile_call(self, pipe: diffusers.DiffusionPipeline) -> Iterator[Spans]:
+        """Time what the pipeline, or one of its siblings, does in the block.
+
+        Its decoder, its safety checker and its text encoding are timed apart.
+        """
+        spans = Spans(self._device, self._clock)
         with ExitStack() as stack, spans.span("whole"):
-            decode = getattr(self._vae, "decode", None)
-            if decode is not None:
-                timed = _with_span(decode, "decode", spans)
-                stack.enter_context(replaced_method(self._vae, "decode", timed))
-            if self._texts:
-                timed = _with_span(self._pipe.encode_prompt, "text", spans)
-                stack.enter_context(replaced_method(self._pipe, "encode_prompt", timed))
+            for owner, method, name in self._timed_methods(pipe):
+                timed = _with_span(getattr(owner, method), name, spans)
+                stack.enter_context(replaced_method(owner, method, timed))
             yield spans
+
+    def _timed_methods(
+        self, pipe: diffusers.DiffusionPipeline
+    ) -> Iterator[tuple[object, str, SpanName]]:
+        vae = getattr(pipe, "vae", None)
+        if hasattr(vae, "decode"):
+            yield vae, "decode", "decode"
+        if self._texts and hasattr(pipe, "encode_prompt"):
+            yield pipe, "encode_prompt", "text"
+        has_checker = getattr(pipe, "safety_checker", None) is not None
+        if has_checker and hasattr(pipe, "run_safety_checker"):
+            yield pipe, "run_safety_checker", "safety"
 
     def add_call(self, spans: Spans) -> None:
         """Add a call that is done."""

@@ -3,10 +3,11 @@
 import inspect
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from threading import Thread
+from typing import Protocol
 
 import diffusers
 import torch
@@ -14,6 +15,7 @@ import torch
 from imagekiln.steps.generate.diffusion.device import side_stream
 from imagekiln.steps.models.families import EmbeddingIndices, Family
 
+TEXT_THREAD = "texts"  # the name that its thread begins with
 PromptEmbeds = tuple[torch.Tensor, ...]
 MAX_CACHED_TEXTS = 256  # images of one prompt are neighbors
 MAX_CACHE_BYTES = 256 << 20  # of the device's memory: SDXL takes 0.3 MB a text, FLUX.2 16 MB
@@ -130,10 +132,18 @@ class TextRequest:
     loras: str | None
 
 
-class TextPrefetcher:
-    """Encodes texts into their caches in a thread.
+class DeviceStream(Protocol):
+    """A queue of work of the device. What is queued on another stream may run beside it."""
 
-    From `start` to `wait`, nothing else may use the caches or what encodes for them.
+    def synchronize(self) -> None:
+        """Wait until all that is queued is done."""
+
+
+class TextPrefetcher:
+    """Encodes texts into their caches in a thread, one and the same until `close`.
+
+    From `start` to `wait`, nothing else may use the caches or what encodes for them. A thread for
+    each batch would not do: cuDNN builds its attention plans anew in each, and never frees them.
     """
 
     def __init__(self, device: torch.device, on_encoded: Callable[[float], None]) -> None:
@@ -141,46 +151,60 @@ class TextPrefetcher:
         self._stream = side_stream(device)
         self._enabled = supports_text_prefetch(device)
         self._on_encoded = on_encoded
-        self._thread: Thread | None = None
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix=TEXT_THREAD)
+        self._pending: list[Future[None]] = []
 
     def start(self, requests: Sequence[TextRequest]) -> None:
         """Begin to encode these texts, where that helps."""
-        if not self._enabled or not requests:
+        if not self._enabled:
             return
         reader = None
         if self._stream is not None:
             reader = torch.cuda.current_stream(self._stream.device)
-        self._thread = Thread(target=self._encode, args=(requests, reader), daemon=True)
-        self._thread.start()
+        self._pending += [self._worker.submit(self._encode, each, reader) for each in requests]
 
     def wait(self) -> None:
         """Wait for the texts. One that could not be encoded is left to the batch that needs it."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+        while self._pending:
+            self._pending[0].result()
+            del self._pending[0]
 
-    def _encode(self, requests: Sequence[TextRequest], reader: torch.cuda.Stream | None) -> None:
-        with self._stream_context():
-            for request in requests:
-                started = time.perf_counter()
-                # An error is raised again where it becomes that of the image.
-                with suppress(Exception):
-                    embeds = request.cache.get(request.text, request.loras)
-                    self._finish_for(reader, embeds)
-                    self._on_encoded(time.perf_counter() - started)
+    def close(self) -> None:
+        """End the thread after the text at hand. The others are encoded by nobody."""
+        self._worker.shutdown(cancel_futures=True)
+        self._pending.clear()
+
+    def _encode(self, request: TextRequest, reader: torch.cuda.Stream | None) -> None:
+        started = time.perf_counter()
+        # An error is raised again where it becomes that of the image.
+        with suppress(Exception), self._stream_context():
+            with synchronized(self._stream):
+                embeds = request.cache.get(request.text, request.loras)
+                _keep_for(reader, embeds)
+            self._on_encoded(time.perf_counter() - started)
 
     def _stream_context(self) -> AbstractContextManager[object]:
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
-    def _finish_for(self, reader: torch.cuda.Stream | None, embeds: PromptEmbeds) -> None:
-        """Wait until the embeddings are computed, and tie their memory to their reader."""
-        if self._stream is None or reader is None:
-            return
-        try:
-            for tensor in embeds:
-                tensor.record_stream(reader)
-        finally:  # they are in the cache already
-            self._stream.synchronize()
+
+def _keep_for(reader: torch.cuda.Stream | None, embeds: PromptEmbeds) -> None:
+    """Have the memory of the embeddings not be used again before the reader has read them."""
+    for tensor in embeds:
+        if reader is not None and tensor.is_cuda:
+            tensor.record_stream(reader)
+
+
+@contextmanager
+def synchronized(stream: DeviceStream | None) -> Iterator[None]:
+    """Wait for what the block queues on a stream, even where the block fails.
+
+    A text may be in its cache by then, and nobody may read it before it is computed.
+    """
+    try:
+        yield
+    finally:
+        if stream is not None:
+            stream.synchronize()
 
 
 def supports_text_prefetch(device: torch.device) -> bool:

@@ -1,7 +1,8 @@
-"""How a pipeline's VAE decodes: a batch whole, or in smaller pieces where memory runs out.
+"""How a pipeline's VAE decodes: some images at once, or in smaller pieces where memory runs out.
 
-No estimate says what fits, because drivers, other processes and fragmentation take memory too. So
-the VAE tries.
+How many at once depends on their size alone, so an image's decoding does not depend on the size of
+its batch, and one compiled decoder serves all batch sizes. No estimate says what fits in memory,
+because drivers, other processes and fragmentation take some too. So the VAE tries.
 """
 
 import logging
@@ -10,9 +11,12 @@ from functools import wraps
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar
 
 import diffusers
+import torch
+from diffusers.models.attention_processor import AttnProcessor
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion.device import free_memory, is_out_of_memory
+from imagekiln.steps.models.families import family_of
 
 DecodeMode = Literal["whole", "slices", "tiles"]
 SMALLER_MODES: dict[DecodeMode, tuple[DecodeMode, ...]] = {
@@ -20,7 +24,19 @@ SMALLER_MODES: dict[DecodeMode, tuple[DecodeMode, ...]] = {
     "slices": ("tiles",),
     "tiles": (),
 }
+# Those whose decoders are compiled, or large enough for tensors that convolutions index slowly.
+CHUNKED_VAES = (diffusers.AutoencoderKL, diffusers.AutoencoderKLFlux2)
+# From 2**31 elements on, convolutions need indices of 64 bits, for which cuDNN has few kernels.
+MAX_TENSOR_ELEMENTS = 2**31
+# An image of 1024 x 1024 keeps a GPU busy by itself. With more at once, small batches would decode
+# more padding; with fewer, small images would leave the device idle.
+MAX_CHUNK_PIXELS = 1024**2
+MAX_CHUNK_IMAGES = 8
+# How the middle block computes attention: "fused" by PyTorch's own choice of kernel, which for one
+# head of 512 channels is slow on new GPUs; "matmul" by two matrix products and a softmax.
+MIDDLE_ATTENTION: Literal["fused", "matmul"] = "fused"
 Vae: TypeAlias = Any  # diffusers has no types; None in pipelines that decode otherwise
+Decoded: TypeAlias = Any  # an object with `sample`, or a tuple
 P = ParamSpec("P")
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -32,28 +48,55 @@ class VaeDecoder:
     def __init__(
         self, pipe: diffusers.DiffusionPipeline, mode: Literal["auto"] | DecodeMode
     ) -> None:
-        """Set the mode;
-
-        `auto` starts with whole batches. Raises BadInput where the VAE lacks it.
-        """
+        """Set the mode; `auto` starts with whole images. Raises BadInput where the VAE lacks it."""
         self.mode: DecodeMode = "whole"
         self._is_auto = mode == "auto"
         self._vae: Vae = getattr(pipe, "vae", None)
-        if mode == "auto" and self._vae is not None:
-            self._vae.decode = self._retry_smaller(self._vae.decode)
-        elif mode in ("slices", "tiles") and not self._switch_to(mode):
+        if mode in ("slices", "tiles") and not self._switch_to(mode):
             raise BadInput(
                 f"speed.vae is {mode!r}, which this model's VAE does not know. Write auto."
             )
+        if isinstance(self._vae, CHUNKED_VAES):
+            if MIDDLE_ATTENTION == "matmul":
+                self._vae.set_attn_processor(AttnProcessor())
+            if not family_of(type(pipe).__name__).one_at_a_time:
+                self._vae.decode = self._decode_in_chunks(self._vae.decode)
+        if mode == "auto" and self._vae is not None:
+            self._vae.decode = self._retry_smaller(self._vae.decode)
 
     def reset(self) -> None:
-        """Decode whole batches again, unless the job set a mode."""
+        """Decode whole images again, unless the job set a mode."""
         if not self._is_auto or self.mode == "whole":
             return
         self._vae.disable_slicing()
         if self.mode == "tiles":
             self._vae.disable_tiling()
         self.mode = "whole"
+
+    def _decode_in_chunks(self, decode: Callable[..., Decoded]) -> Callable[..., Decoded]:
+        """The same function, called for chunks of a fixed number of images."""
+
+        @wraps(decode)
+        def decode_chunks(
+            latents: torch.Tensor, return_dict: bool = True, **kwargs: object
+        ) -> Decoded:
+            if self.mode != "whole":  # then the VAE itself decodes image by image
+                return decode(latents, return_dict=return_dict, **kwargs)
+            size = self._chunk_size(latents)
+            padded = pad_images(latents, size)
+            chunks = padded.chunk(len(padded) // size)
+            decoded = [decode(chunk, return_dict=return_dict, **kwargs) for chunk in chunks]
+            return _join_chunks(decoded, len(latents))
+
+        return decode_chunks
+
+    def _chunk_size(self, latents: torch.Tensor) -> int:
+        config = self._vae.config
+        scale = 2 ** (len(config.block_out_channels) - 1)
+        height, width = latents.shape[-2:]
+        channels = config.get("decoder_block_out_channels") or config.block_out_channels
+        # The last up block begins with the channels of the block before it.
+        return decode_chunk_size(max(channels[:2]), scale * height, scale * width)
 
     def _retry_smaller(self, decode: Callable[P, T]) -> Callable[P, T]:
         """The same function, retried in smaller pieces while memory runs out."""
@@ -86,3 +129,36 @@ class VaeDecoder:
             return False
         self.mode = mode
         return True
+
+
+def decode_chunk_size(channels: int, height: int, width: int) -> int:
+    """How many images of a size in pixels are decoded at once: a power of two.
+
+    `channels` is the most that a layer of the decoder has at full size.
+    """
+    pixels = height * width
+    size = MAX_CHUNK_IMAGES
+    while size > 1 and not _chunk_fits(size, channels, pixels):
+        size //= 2
+    return size
+
+
+def _chunk_fits(size: int, channels: int, pixels: int) -> bool:
+    return size * pixels <= MAX_CHUNK_PIXELS and size * pixels * channels < MAX_TENSOR_ELEMENTS
+
+
+def pad_images(latents: torch.Tensor, multiple: int) -> torch.Tensor:
+    """The latents, with the last one repeated up to a multiple of this many."""
+    missing = -len(latents) % multiple
+    if missing == 0:
+        return latents
+    return torch.cat([latents, latents[-1:].expand(missing, *latents.shape[1:])])
+
+
+def _join_chunks(decoded: list[Decoded], count: int) -> Decoded:
+    """The first `count` images of all chunks, in the form that the VAE returned."""
+    first = decoded[0]
+    if isinstance(first, tuple):
+        return (torch.cat([images for (images,) in decoded])[:count],)
+    first.sample = torch.cat([chunk.sample for chunk in decoded])[:count]
+    return first

@@ -19,7 +19,7 @@ from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.transfer import PendingBatch
 from imagekiln.steps.generate.encoder import OutputEncoder
-from imagekiln.steps.generate.step import denoiser_loader, generate, generate_shard
+from imagekiln.steps.generate.step import LazyDenoiser, generate, generate_shard
 from imagekiln.steps.imaging.codecs import decode_image
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.maintain.reproduce import reproduce
@@ -466,7 +466,7 @@ def test_a_model_that_fits_fewer_images_finishes_with_smaller_batches(there: Pla
 
 def test_shards_of_one_run_share_a_loaded_model(tmp_path: Path) -> None:
     there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4])
-    open_denoiser = denoiser_loader(open_store(there.uri), there.plan)
+    open_denoiser = LazyDenoiser(open_store(there.uri), there.plan)
     assert open_denoiser() is open_denoiser()
 
 

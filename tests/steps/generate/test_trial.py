@@ -127,3 +127,45 @@ def test_a_sampler_that_runs_the_model_twice_a_step_takes_twice_as_long() -> Non
     twice = [0.0, *(1.0 * tick for tick in range(1, 8)), 8.0]  # seven calls in four steps
     assert extrapolate(once, steps=4, all_steps=40) == pytest.approx(41)
     assert extrapolate(twice, steps=4, all_steps=40) == pytest.approx(71)
+
+
+class Event:
+    """A moment of a device that is a step behind: it is known once it has been waited for."""
+
+    waits = 0
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._over = False
+
+    def synchronize(self) -> None:
+        Event.waits += 1
+        self._over = True
+
+    def elapsed_time(self, end: "Event") -> float:
+        assert end._over
+        return 1000 * (end._seconds - self._seconds)
+
+
+def test_steps_are_timed_by_events_that_nobody_waits_for_during_a_draw() -> None:
+    model = Model()
+    waits_at_steps = list[int]()
+    draw = model.draw
+
+    def watch(rows: Sequence[ImageRow], size: int, check: Callable[[], None]) -> list[DrawnImage]:
+        before = Event.waits
+        images = draw(rows, size, check)
+        waits_at_steps.append(Event.waits - before)
+        return images
+
+    model.draw = watch  # type: ignore[method-assign]
+    trial = Trial(
+        cast("Denoiser", model),
+        PARAMETERS,
+        TrialBudget(steps=4, seconds=20.0),
+        clock=lambda _: cast("torch.cuda.Event", Event(model.clock)),
+    )
+    found = trial.measure(2)
+    assert found is not None
+    assert found.seconds == pytest.approx(30 * (0.5 + 0.25 * 2) + 1)
+    assert set(waits_at_steps) == {0}

@@ -27,7 +27,7 @@ TURNS = StageSeconds(
 
 def test_what_is_left_is_the_rest() -> None:
     assert break_down_time(TURNS, DeviceUsage()) == TimeBreakdown(
-        10.0, 5.0, 6.0, 60.0, 10.0, 4.0, 5.0
+        10.0, 5.0, 6.0, 60.0, 10.0, 0.0, 4.0, 5.0
     )
 
 
@@ -197,3 +197,12 @@ def test_a_run_without_device_usage_is_judged_by_its_stages() -> None:
 
 def test_without_statistics_there_is_no_bottleneck() -> None:
     assert find_bottleneck(StageSeconds(), DeviceUsage()) is None
+
+
+def test_a_safety_checker_has_a_share_of_its_own() -> None:
+    result = _spent(StageSeconds(total=100.0, denoise=60.0, decode=30.0, safety=10.0))
+    assert [(each.name, each.share) for each in result.sequential] == [
+        ("denoise", 0.6),
+        ("decode", 0.3),
+        ("check safety", 0.1),
+    ]

@@ -11,7 +11,7 @@ from PIL import ImageOps
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.step import denoiser_loader
+from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.imaging.input_images import open_input_image
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.reproduce import reproduce
@@ -22,7 +22,7 @@ from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
 from tests import adapters, families, models
 from tests.adapters import Controlled, Kind
-from tests.drawing import bytes_of
+from tests.drawing import bytes_of, pixels_of
 from tests.pictures import half, noise
 from tests.runs import job, planned, write_prompts
 
@@ -100,7 +100,7 @@ def _with(
 ) -> tuple[Denoiser, list[ImageRow]]:
     there = planned(folder, str(folder / "out"), rows, model=model)
     store = open_store(there.uri)
-    return denoiser_loader(store, there.plan)(), image_rows(read_table(store, shard_key(0)))
+    return LazyDenoiser(store, there.plan)(), image_rows(read_table(store, shard_key(0)))
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,9 @@ def test_a_controlnet_draws_what_it_draws_in_diffusers(
             generator=generator,
             latents=latents,
         ).images
-    assert bytes_of(denoiser, rows, 1) == [np.asarray(theirs).tobytes()]
+    # A padded chunk may round otherwise than the single image that diffusers decodes.
+    (ours,) = pixels_of(denoiser, rows, 1)
+    assert np.abs(ours.astype(int) - np.asarray(theirs)).max() <= 1
 
 
 @pytest.mark.parametrize("kind", ["flux", "sd3"])
@@ -353,7 +355,7 @@ def test_an_ip_adapter_of_another_model_or_image_encoder_is_the_job_s_mistake(
     with pytest.raises(
         BadInput, match=r"model\.ip_adapter: does not fit the model \(.*\). Name another"
     ):
-        denoiser_loader(open_store(there.uri), there.plan)()
+        LazyDenoiser(open_store(there.uri), there.plan)()
 
 
 def test_a_network_that_was_changed_is_not_drawn_with(tmp_path: Path) -> None:
@@ -363,4 +365,4 @@ def test_a_network_that_was_changed_is_not_drawn_with(tmp_path: Path) -> None:
     there = planned(tmp_path, str(tmp_path / "out"), _rows(control_image=True), model=model)
     shutil.copytree(adapters.controlnet("sdxl"), copy, dirs_exist_ok=True)
     with pytest.raises(BadInput, match="is not what the run was planned with"):
-        denoiser_loader(open_store(there.uri), there.plan)()
+        LazyDenoiser(open_store(there.uri), there.plan)()

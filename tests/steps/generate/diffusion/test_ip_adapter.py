@@ -12,7 +12,7 @@ import transformers
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.step import denoiser_loader
+from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.verify import verify
@@ -67,7 +67,7 @@ def _opened(
 ) -> tuple[Denoiser, list[ImageRow]]:
     there = planned(folder, str(folder / "out"), rows, model=_model(kind, adapter))
     store = open_store(there.uri)
-    return denoiser_loader(store, there.plan)(), image_rows(read_table(store, shard_key(0)))
+    return LazyDenoiser(store, there.plan)(), image_rows(read_table(store, shard_key(0)))
 
 
 def _like(row: ImageRow, **changes: object) -> ImageRow:
@@ -116,7 +116,7 @@ def test_a_lora_and_a_reference_go_together(tmp_path: Path, kind: Transformer) -
     there = planned(tmp_path, str(tmp_path / "out"), rows, model=model)
     store = open_store(there.uri)
     denoiser, found = (
-        denoiser_loader(store, there.plan)(),
+        LazyDenoiser(store, there.plan)(),
         image_rows(read_table(store, shard_key(0))),
     )
     with_lora = [row for row in found if row.parameters.loras]

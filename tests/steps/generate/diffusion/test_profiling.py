@@ -2,12 +2,14 @@
 
 import time
 
+import diffusers
 import pytest
 import torch
+import transformers
 
 from imagekiln.steps.generate.diffusion.compile import CompileClock
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, Spans
+from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, PipelineProfiler, Spans
 from imagekiln.steps.job.speed import SpeedSettings
 from tests import families, models, plain
 from tests.runs import image_row
@@ -50,12 +52,16 @@ def test_slow_parts_are_told_where_they_belong(monkeypatch: pytest.MonkeyPatch) 
 def test_a_pipeline_is_left_as_it_was() -> None:
     pipe = plain.pipe("bria")  # which encodes texts in its own call
     parts = (pipe, pipe.transformer, pipe.vae)
-    denoiser = Denoiser(pipe, SpeedSettings(vae="whole"))  # auto has a `decode` of its own
+    denoiser = Denoiser(pipe, SpeedSettings(vae="whole"))
+    before = [dict(vars(part)) for part in parts]
     denoiser.draw(ROWS, 4, lambda: None)
     pipe.transformer.register_forward_pre_hook(_full)
     with pytest.raises(torch.OutOfMemoryError):
         denoiser.draw(ROWS, 4, lambda: None)
-    assert not {"encode_prompt", "decode"} & {name for part in parts for name in vars(part)}
+    methods = ("encode_prompt", "decode")
+    for part, attributes in zip(parts, before, strict=True):
+        for name in methods:
+            assert vars(part).get(name) is attributes.get(name)
 
 
 def test_batches_that_ran_out_of_memory_count_nothing() -> None:
@@ -101,8 +107,8 @@ def test_a_span_that_fails_counts_nothing() -> None:
 
 
 def test_what_batches_took_adds_up() -> None:
-    one = DeviceTimes(1.0, 2.0, 3.0, 4.0, 5.0)
-    assert one + one + DeviceTimes() == DeviceTimes(2.0, 4.0, 6.0, 8.0, 10.0)
+    one = DeviceTimes(1.0, 2.0, 3.0, 4.0, 5.0, 6.0)
+    assert one + one + DeviceTimes() == DeviceTimes(2.0, 4.0, 6.0, 8.0, 10.0, 12.0)
 
 
 def test_compiling_is_left_out_of_what_was_done_meanwhile() -> None:
@@ -139,3 +145,35 @@ def test_moments_of_the_device_are_waited_for_before_the_time_between_them_is_re
     with spans.span("whole"):
         pass
     assert spans.times().busy == 2.0
+
+
+class Checker(torch.nn.Module):
+    """A safety checker, as far as pipelines look at it when they are made."""
+
+    device = CPU
+    dtype = torch.float32
+
+
+def test_the_safety_checker_is_timed_apart_in_every_variant_of_a_pipeline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    pipe = models.pipe("sd")
+    pipe.register_modules(
+        safety_checker=Checker(), feature_extractor=transformers.CLIPImageProcessor()
+    )
+    sibling = diffusers.StableDiffusionImg2ImgPipeline.from_pipe(pipe)
+    profiler = PipelineProfiler(pipe, texts=False, clock=CompileClock())
+
+    def check(image: object, *_: object) -> tuple[object, None]:
+        clock[0] += 3.0
+        return image, None
+
+    for each in (pipe, sibling):
+        each.run_safety_checker = check
+        with profiler.profile_call(each) as spans:
+            clock[0] += 2.0
+            each.run_safety_checker(None, CPU, torch.float32)
+        assert each.run_safety_checker is check
+        assert spans.times() == DeviceTimes(denoise=2.0, safety=3.0, busy=5.0)

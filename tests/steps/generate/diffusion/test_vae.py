@@ -5,12 +5,21 @@ import pytest
 import torch
 
 from imagekiln.steps.errors import BadInput
+from imagekiln.steps.generate.diffusion import vae as vae_module
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.diffusion.vae import DecodeMode, VaeDecoder
+from imagekiln.steps.generate.diffusion.vae import (
+    MAX_CHUNK_IMAGES,
+    MAX_CHUNK_PIXELS,
+    MAX_TENSOR_ELEMENTS,
+    DecodeMode,
+    VaeDecoder,
+    decode_chunk_size,
+    pad_images,
+)
 from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.runs.image import ImageRow
-from tests import models, plain
+from tests import families, models, plain
 from tests.drawing import bytes_of
 from tests.runs import image_row
 
@@ -67,7 +76,7 @@ def test_a_way_that_was_asked_for_stays() -> None:
     ("room", "way"),
     [
         (None, "whole"),
-        (4 * LATENTS**2, "whole"),
+        (MAX_CHUNK_IMAGES * LATENTS**2, "whole"),
         (LATENTS**2, "slices"),
         (LATENTS**2 // 4, "tiles"),
     ],
@@ -164,3 +173,107 @@ def test_a_decode_that_fails_costs_no_later_image_in_a_model_whose_vae_is_upcast
         denoiser.draw(rows, 3, lambda: None)
     assert pipe.vae.dtype == torch.float16
     assert bytes_of(denoiser, rows, 3) == expected
+
+
+def _decoded(vae: models.Untyped, latents: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        images: torch.Tensor = vae.decode(latents, return_dict=False)[0]
+    return images
+
+
+def _noise(count: int, seed: int = 0, channels: int = 4) -> torch.Tensor:
+    generator = torch.Generator("cpu").manual_seed(seed)
+    return torch.randn((count, channels, LATENTS, LATENTS), generator=generator)
+
+
+@pytest.mark.parametrize("kind", ["sd", "sdxl", "sd3", "flux"])
+def test_an_image_decodes_to_the_same_bytes_in_a_batch_of_any_size(kind: models.Kind) -> None:
+    vae = models.pipe(kind).vae
+    pipe = models.pipe(kind)
+    VaeDecoder(pipe, "auto")
+    latents = _noise(2 * MAX_CHUNK_IMAGES, channels=vae.config.latent_channels)
+    images = _decoded(pipe.vae, latents)
+    for count in range(1, len(latents)):
+        assert torch.equal(_decoded(pipe.vae, latents[:count]), images[:count])
+        assert torch.equal(_decoded(pipe.vae, latents[-count:]), images[-count:])
+    assert torch.allclose(images, _decoded(vae, latents), atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", [float("nan"), 1e30, 0.0])
+def test_what_fills_up_a_chunk_changes_no_image(padding: float) -> None:
+    pipe = models.pipe("sd")
+    VaeDecoder(pipe, "auto")
+    latents = _noise(3)
+    alone = _decoded(pipe.vae, latents)
+    filled = torch.full((5, *latents.shape[1:]), padding)
+    assert torch.equal(_decoded(pipe.vae, torch.cat([latents, filled]))[:3], alone)
+
+
+def test_the_decoder_gets_the_same_shape_whatever_the_batch() -> None:
+    pipe = models.pipe("sd")
+    VaeDecoder(pipe, "auto")
+    shapes = set[torch.Size]()
+    pipe.vae.decoder.register_forward_pre_hook(lambda _, inputs: shapes.add(inputs[0].shape))
+    for count in (1, 3, 8, 11):
+        assert len(_decoded(pipe.vae, _noise(count))) == count
+    assert shapes == {torch.Size((MAX_CHUNK_IMAGES, 4, LATENTS, LATENTS))}
+
+
+def test_images_come_in_either_form_that_a_vae_returns() -> None:
+    pipe = models.pipe("sd")
+    VaeDecoder(pipe, "auto")
+    with torch.no_grad():
+        named = pipe.vae.decode(_noise(9)).sample
+    assert torch.equal(named, _decoded(pipe.vae, _noise(9)))
+
+
+def test_a_family_drawn_one_image_at_a_time_decodes_no_padding() -> None:
+    pipe = families.pipe("z-image")
+    VaeDecoder(pipe, "auto")
+    sizes = list[int]()
+    pipe.vae.decoder.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    assert len(_decoded(pipe.vae, _noise(1, channels=pipe.vae.config.latent_channels))) == 1
+    assert sizes == [1]
+
+
+@pytest.mark.parametrize(
+    ("side", "size"), [(2048, 1), (1024, 1), (768, 1), (512, 4), (256, 8), (64, 8)]
+)
+def test_large_images_are_decoded_one_at_a_time_and_small_ones_together(
+    side: int, size: int
+) -> None:
+    assert decode_chunk_size(256, side, side) == size
+
+
+@pytest.mark.parametrize("channels", [64, 128, 256, 512])
+@pytest.mark.parametrize(("width", "height"), [(1024, 1024), (512, 512), (2048, 512), (640, 384)])
+def test_no_tensor_has_more_elements_than_32_bits_can_index(
+    channels: int, width: int, height: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(vae_module, "MAX_CHUNK_PIXELS", 64 * MAX_CHUNK_PIXELS)
+    monkeypatch.setattr(vae_module, "MAX_CHUNK_IMAGES", 64)
+    size = decode_chunk_size(channels, height, width)
+    assert size * channels * height * width < MAX_TENSOR_ELEMENTS
+    assert size == 64 or 2 * size * channels * height * width >= MAX_TENSOR_ELEMENTS
+
+
+@pytest.mark.parametrize(("count", "padded"), [(1, 4), (4, 4), (5, 8)])
+def test_latents_are_padded_by_the_last_one(count: int, padded: int) -> None:
+    latents = _noise(count)
+    result = pad_images(latents, 4)
+    assert len(result) == padded
+    assert torch.equal(result[:count], latents)
+    assert all(torch.equal(each, latents[-1]) for each in result[count:])
+
+
+def test_attention_by_matrix_products_changes_no_color_by_more_than_its_rounding(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fused = _drawn(Denoiser(models.pipe("sd")))
+    monkeypatch.setattr(vae_module, "MIDDLE_ATTENTION", "matmul")
+    pipe = models.pipe("sd")
+    denoiser = Denoiser(pipe)
+    processors = {type(each).__name__ for each in pipe.vae.attn_processors.values()}
+    assert processors == {"AttnProcessor"}
+    pairs = zip(fused, _drawn(denoiser), strict=True)
+    assert max(np.abs(one.astype(int) - other).max() for one, other in pairs) <= 1

@@ -16,7 +16,7 @@ from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.image_prefetch import ImagePrefetcher
-from imagekiln.steps.generate.step import denoiser_loader
+from imagekiln.steps.generate.step import LazyDenoiser
 from imagekiln.steps.local import run
 from imagekiln.steps.maintain.reproduce import reproduce
 from imagekiln.steps.maintain.retry import retry
@@ -195,7 +195,7 @@ def test_a_round_finds_the_pictures_of_its_run(tmp_path: Path) -> None:
     assert verify(done.uri).ok == 1
     inside = open_store(f"{done.uri}/retry-1")
     rows_again = read_table(inside, shard_key(0))
-    (picture,) = denoiser_loader(inside, load_plan(inside))().draw(
+    (picture,) = LazyDenoiser(inside, load_plan(inside))().draw(
         [
             replace(row, parameters=replace(row.parameters, sampler="default"))
             for row in image_rows(rows_again)
