@@ -31,10 +31,10 @@ class Limit:
 def measure_limit(work: Work) -> Limit:
     """Count the operations of an image, and measure the device's limit."""
     pipe = load(work)
-    one, two = (_count_flops(pipe, replace(work, steps=steps)) for steps in (1, 2))
-    return Limit(
-        (one + (work.steps - 1) * (two - one)) / work.batch, matrices(work.device, work.dtype)
-    )
+    one_step = _count_flops(pipe, replace(work, batch=1, steps=1))
+    two_steps = _count_flops(pipe, replace(work, batch=1, steps=2))
+    flops = one_step + (work.steps - 1) * (two_steps - one_step)
+    return Limit(flops, matrices(work.device, work.dtype))
 
 
 def matrices(device: str, dtype: str) -> float:
