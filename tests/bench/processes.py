@@ -1,8 +1,8 @@
-"""Work in fresh processes that need not import torch and diffusers again.
+"""Work in processes of their own, so that every contender starts alike.
 
-A server process imports them once, touches no device, and forks a child for each call: every
-contender starts alike, with a device context and memory of its own, and imports cost a sitting at
-a device nothing.
+Without CUDA, a server process imports torch and diffusers once and forks a child for each call,
+which saves most of a trial's time. With CUDA, each child imports them itself: importing
+`torch._dynamo` asks for the current device, after which no fork can use it.
 """
 
 import os
@@ -10,8 +10,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from multiprocessing import get_context
-from multiprocessing.context import ForkServerContext
+from multiprocessing.context import BaseContext
 from typing import TypeVar
+
+import torch
 
 T = TypeVar("T")
 PRELOAD = [
@@ -35,7 +37,9 @@ def in_child(work: Callable[..., T], *arguments: object, **environment: str) -> 
 
 
 @cache
-def _context() -> ForkServerContext:
+def _context() -> BaseContext:
+    if torch.cuda.is_available():
+        return get_context("spawn")
     context = get_context("forkserver")
     context.set_forkserver_preload(PRELOAD)
     return context

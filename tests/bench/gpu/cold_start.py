@@ -9,7 +9,6 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -30,13 +29,7 @@ class PhaseLog:
         if phase in self._ended:
             return
         self._ended.add(phase)
-        self._write({"phase": phase, "seconds": round(time.time() - self._started, 2)})
-
-    def write_stats(self, stats: dict[str, object]) -> None:
-        """Write what the program itself measured."""
-        self._write({"stats": stats})
-
-    def _write(self, entry: dict[str, object]) -> None:
+        entry = {"phase": phase, "seconds": round(time.time() - self._started, 2)}
         print(json.dumps(entry), file=sys.stderr, flush=True)
 
 
@@ -46,16 +39,11 @@ def main() -> None:
     log = PhaseLog(float(sys.argv[2]))
     log.end("interpreter")
 
-    from imagekiln.steps.runs.stats import load_stats
-    from imagekiln.steps.storage import open_store
     from tests.bench.jobs import generate_hooked
 
     log.end("imports")
     generate_hooked(uri, _phases_hook(log))
     log.end("shard")
-    stats = load_stats(open_store(uri), 0)
-    if stats is not None:
-        log.write_stats(asdict(stats))
 
 
 def _phases_hook(log: PhaseLog) -> "DrawHook":

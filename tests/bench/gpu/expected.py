@@ -60,6 +60,7 @@ EXPECTED = {
     "memory.growth_device": Expected("cuda", None, 64),
     "memory.growth_threads": Expected("anywhere", None, 2),
     "tune.share_of_best": Expected("cuda", 97, None),
+    "faults.memory_ran_out": Expected("anywhere", 1, 1),
     "faults.memory_images_ok": Expected("anywhere", 100, 100),
     "faults.memory_equal_bytes": Expected("anywhere", 100, 100),
     "faults.memory_speed_after": Expected("cuda", 0.97, None),

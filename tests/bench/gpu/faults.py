@@ -34,6 +34,8 @@ def measure_faults(session: Session) -> None:
     work = replace(session.job_work, images=BATCHES * batch, part=batch, steps=STEPS, compile=False)
     if session.has_time_for("memory that runs out", 2 * SECONDS_PER_FAULT):
         _exhaust_memory(session, work)
+        # Decoded by slices, it is the denoiser that needs the most.
+        _exhaust_memory(session, replace(work, vae="slices"))
     if session.has_time_for("a lost device", SECONDS_PER_FAULT):
         _lose_device(session, work)
     if session.has_time_for("a request to stop", SECONDS_PER_FAULT):
@@ -52,10 +54,13 @@ def _exhaust_memory(session: Session, work: Work) -> None:
     )
     reference = half if _is_like(limited, half) else in_child(draw, _planned_like(work, limited))
     report = session.report
-    report.figure("faults.memory_images_ok", 100 * limited.ok / work.images, "%")
+    ran_out = not _is_like(limited, whole)
+    report.figure("faults.memory_ran_out", ran_out, vae=work.vae)
+    report.figure("faults.memory_images_ok", 100 * limited.ok / work.images, "%", vae=work.vae)
     equal = sum(limited.digests[seed] == reference.digests[seed] for seed in limited.digests)
-    report.figure("faults.memory_equal_bytes", 100 * equal / work.images, "% of planned smaller")
-    report.figure("faults.memory_speed_after", after.rate / whole.rate, "x")
+    share = 100 * equal / work.images
+    report.figure("faults.memory_equal_bytes", share, "% of planned smaller", vae=work.vae)
+    report.figure("faults.memory_speed_after", after.rate / whole.rate, "x", vae=work.vae)
 
 
 def _is_like(limited: Drawn, reference: Drawn) -> bool:
@@ -65,7 +70,7 @@ def _is_like(limited: Drawn, reference: Drawn) -> bool:
 
 def _planned_like(work: Work, limited: Drawn) -> Work:
     """The work as planned for what was left in the end."""
-    vae = "auto" if limited.decode_mode == "whole" else limited.decode_mode
+    vae = work.vae if limited.decode_mode == "whole" else limited.decode_mode
     return replace(work, batch=limited.batch, vae=vae)
 
 
@@ -80,7 +85,7 @@ def _lose_device(session: Session, work: Work) -> None:
         session.report.note(f"faults: the lost device says: {errors.strip().splitlines()[-1]}")
         session.report.figure("faults.lost_committed", committed, "parts")
         summary = in_child(resume, uri)
-    session.report.figure("faults.lost_failed_rows", summary.failed, "images")
+    session.report.figure("faults.lost_failed_rows", summary.statuses.get("failed", 0), "images")
     session.report.figure("faults.lost_resumed", 100 * summary.ok / work.images, "% ok")
 
 

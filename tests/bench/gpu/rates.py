@@ -39,9 +39,6 @@ def measure_fp8(session: Session) -> None:
 
 def measure_switches(session: Session) -> None:
     """The whole job with each candidate switch, and without any."""
-    if not JOB_SWITCHES:
-        session.report.note("There is no candidate switch.")
-        return
     flops = image_flops(session)
     plain = _measure(session, "imagekiln", session.job_work, flops)
     for name, environment in JOB_SWITCHES.items():

@@ -21,8 +21,12 @@ UNET_WAYS = ("whole-det", "regional-det", "whole", "regional-flash")
 FLUX_WAYS = ("eager", "regional-det", "regional-det-flash", "regional")
 FLUX_FP8_WAYS = ("regional-det", "regional")
 
-# Environment variables of whole jobs, by the name of the candidate.
-JOB_SWITCHES: dict[str, dict[str, str]] = {}
+# Environment variables of whole jobs, by the name of the candidate: each the opposite of a default.
+JOB_SWITCHES: dict[str, dict[str, str]] = {
+    "regional blocks": {"IMAGEKILN_REGIONAL_BLOCKS": "1"},
+    "timed compile": {"IMAGEKILN_DETERMINISTIC_COMPILE": "0"},
+    "any cuDNN algorithm": {"IMAGEKILN_DETERMINISTIC_CUDNN": "0"},
+}
 
 
 @dataclass(frozen=True, slots=True)
