@@ -73,13 +73,31 @@ def measure_section(name: str, session: Session) -> bool:
     return True
 
 
-def make_work(model: str, batches: int, **options: object) -> Work:
+def make_work(
+    model: str,
+    batches: int,
+    *,
+    batch: int | None = None,
+    side: int | None = None,
+    steps: int | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    compile: bool = False,  # noqa: A002  # as a work has it
+) -> Work:
     """The work of a model, with its usual settings where an option is None."""
     own = random_models.SETTINGS[model]
-    settings = {"batch": own.batch, "side": own.side, "steps": own.steps}
-    settings |= {name: value for name, value in options.items() if value is not None}
-    images = batches * int(str(settings["batch"]))
-    return Work(model="", images=images, guidance=own.guidance, **settings)  # type: ignore[arg-type]
+    batch = batch or own.batch
+    return Work(
+        model="",
+        images=batches * batch,
+        batch=batch,
+        side=side or own.side,
+        steps=steps or own.steps,
+        guidance=own.guidance,
+        device=device,
+        dtype=dtype,
+        compile=compile,
+    )
 
 
 @contextmanager

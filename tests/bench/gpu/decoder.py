@@ -31,7 +31,7 @@ class Decoder:
 
     def in_chunks(self, latents: torch.Tensor) -> torch.Tensor:
         """Decode a few latents at a time."""
-        return torch.cat([self.whole(chunk) for chunk in latents.split(CHUNK)])
+        return torch.cat([self.whole(chunk) for chunk in torch.split(latents, CHUNK)])
 
 
 def measure_decoder(session: Session) -> None:

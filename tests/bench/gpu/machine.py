@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody imports it
 
 from tests.bench.gpu.session import Session
-from tests.bench.gpu.timing import median_seconds
+from tests.bench.gpu.timing import Call, median_seconds
 
 LIBRARIES = ("torch", "diffusers", "transformers")
 TRANSFER_BYTES = 2**28
 # By the numbers of torch's `SDPBackend`.
-ATTENTION_KERNELS = ("math", "flash", "efficient", "cudnn", "overrideable")
+ATTENTION_KERNELS = "0 math, 1 flash, 2 efficient, 3 cuDNN"
 
 
 def measure_machine(session: Session) -> None:
@@ -22,7 +22,7 @@ def measure_machine(session: Session) -> None:
     session.report.note(
         f"{platform.machine()}, {os.cpu_count()} cores (load {os.getloadavg()[0]:.1f}), "
         f"Python {platform.python_version()}, {', '.join(libraries)}, "
-        f"cuDNN {torch.backends.cudnn.version()}, {torch.get_num_threads()} threads"
+        f"{torch.get_num_threads()} threads"
     )
     if session.on_cuda:
         _describe_device(session)
@@ -32,21 +32,25 @@ def measure_machine(session: Session) -> None:
 
 def _describe_device(session: Session) -> None:
     properties = torch.cuda.get_device_properties(0)
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     session.report.note(
         f"{properties.name}, {properties.total_memory / 2**30:.1f} GiB, "
-        f"{properties.multi_processor_count} multiprocessors, CUDA {torch.version.cuda}"
+        f"{properties.multi_processor_count} multiprocessors, "
+        f"CUDA {torch.version.cuda}, cuDNN {cudnn}"
     )
     query = session.placement.random(2, 24, 512, 128)
     F.scaled_dot_product_attention(query, query, query)  # the first call sets the order
-    order = [ATTENTION_KERNELS[number] for number in torch._C._get_sdp_priority_order()]
-    session.report.note(f"Attention kernels are tried in this order: {', '.join(order)}.")
+    order = torch._C._get_sdp_priority_order()
+    session.report.note(
+        f"Attention kernels are tried in this order: {order} ({ATTENTION_KERNELS})."
+    )
 
 
 def _measure_transfers(session: Session) -> None:
     host = torch.empty(TRANSFER_BYTES, dtype=torch.uint8)
     pinned = host.pin_memory()
     device = host.to("cuda")
-    transfers = {
+    transfers: dict[str, Call] = {
         "to the device from pageable memory": lambda: device.copy_(host),
         "to the device from pinned memory": lambda: device.copy_(pinned, non_blocking=True),
         "from the device to pinned memory": lambda: pinned.copy_(device, non_blocking=True),

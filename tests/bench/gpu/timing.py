@@ -46,8 +46,8 @@ def launch_seconds(call: Call) -> float:
 
 
 def release_memory() -> None:
-    """Free what nothing refers to any more, on the device too."""
-    gc.collect()
+    """Free the device's memory that nothing refers to any more, and start a new peak."""
     if torch.cuda.is_available():
+        gc.collect()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
