@@ -71,6 +71,8 @@ def run_naive(work: Work, folder: Path) -> Took:
 
 def run_imagekiln(work: Work, folder: Path) -> Took:
     """The whole job: plan, generate and aggregate, everything written."""
+    if work.prepare is not None:
+        work.prepare()
     whole_job = job(work, folder)
     timeline = Timeline()
 

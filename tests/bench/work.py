@@ -1,6 +1,6 @@
 """The work of the benchmarks, as a job or as a pipeline and its arguments."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -29,7 +29,7 @@ class Work:
     """A number of images of one model and shape, the same for every contender.
 
     `model` is the model as a job names it. `compile`, `fp8`, `vae` and `part`, the images in a
-    part, say how Imagekiln runs it.
+    part, say how Imagekiln runs it. `prepare` is called before the job, in its process.
     """
 
     model: str
@@ -44,6 +44,7 @@ class Work:
     fp8: bool = False
     vae: str = "auto"
     part: int = 64
+    prepare: Callable[[], None] | None = None
 
 
 def prompts(count: int) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from diffusers.models.attention_processor import AttnProcessor
@@ -11,7 +12,7 @@ from tests.bench.gpu.session import Session
 from tests.bench.gpu.switches import Way
 from tests.bench.gpu.timing import call_seconds, median_seconds, release_memory
 
-CHUNK = 4
+CHUNKS = (4, 2, 1)  # images
 SECONDS_PER_VARIANT = 20.0
 Decode = Callable[[torch.Tensor], object]
 
@@ -29,9 +30,9 @@ class Decoder:
             pixels: torch.Tensor = self.vae.decode(latents, return_dict=False)[0]
         return pixels
 
-    def in_chunks(self, latents: torch.Tensor) -> torch.Tensor:
-        """Decode a few latents at a time."""
-        return torch.cat([self.whole(chunk) for chunk in torch.split(latents, CHUNK)])
+    def in_chunks(self, latents: torch.Tensor, images: int) -> torch.Tensor:
+        """Decode the latents of a few images at a time."""
+        return torch.cat([self.whole(chunk) for chunk in torch.split(latents, images)])
 
 
 def measure_decoder(session: Session) -> None:
@@ -45,7 +46,9 @@ def measure_decoder(session: Session) -> None:
     _measure(session, decoder, "eager, NHWC, attention by matmul", (1, 4), decoder.whole)
     with Way("whole-det").applied(vae.decoder, inductor=session.on_cuda):
         _measure(session, decoder, "compiled, attention by matmul", (4, 8), decoder.whole)
-        _measure(session, decoder, f"compiled, chunks of {CHUNK}", (8,), decoder.in_chunks)
+        for images in CHUNKS:
+            in_chunks = partial(decoder.in_chunks, images=images)
+            _measure(session, decoder, f"compiled, chunks of {images}", (8,), in_chunks)
     del vae, decoder
     release_memory()
 

@@ -41,10 +41,12 @@ def measure_switches(session: Session) -> None:
     """The whole job with each candidate switch, and without any."""
     flops = image_flops(session)
     plain = _measure(session, "imagekiln", session.job_work, flops)
-    for name, environment in JOB_SWITCHES.items():
-        switched = _measure(
-            session, "imagekiln", session.job_work, flops, variant=name, **environment
-        )
+    for name, switch in JOB_SWITCHES.items():
+        if not switch.exists():
+            session.report.note(f"switches: this version does not know {name!r}.")
+            continue
+        work = replace(session.job_work, prepare=switch.set_constants)
+        switched = _measure(session, "imagekiln", work, flops, variant=name, **switch.environment)
         if plain and switched:
             session.report.figure("switches.ratio", _ratio(switched, plain), "x", switch=name)
 

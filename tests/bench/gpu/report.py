@@ -38,7 +38,8 @@ class Report:
         if expected is not None:
             words.append(format_expected(expected, unit, verdict))
         self._print("; ".join(words))
-        self._append({"figure": name, "value": value, "unit": unit, "ok": verdict} | details)
+        entry: dict[str, Detail] = {"figure": name, "value": value, "unit": unit, "ok": verdict}
+        self._append(entry | details)
 
     def note(self, text: str) -> None:
         """Publish a sentence."""

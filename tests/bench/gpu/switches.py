@@ -1,12 +1,14 @@
 """Every switch that a measurement decides, in one place.
 
-`Way` runs one network alone: how much of it is compiled, and with what. `JOB_SWITCHES` are
-environments of whole jobs, each measured beside a job without them.
+`Way` runs one network alone: how much of it is compiled, and with what. Each of `JOB_SWITCHES` is
+measured in a whole job, beside a job without it.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from importlib import import_module
+from types import ModuleType
 from typing import Any, Literal, TypeAlias
 
 import torch
@@ -21,11 +23,43 @@ UNET_WAYS = ("whole-det", "regional-det", "whole", "regional-flash")
 FLUX_WAYS = ("eager", "regional-det", "regional-det-flash", "regional")
 FLUX_FP8_WAYS = ("regional-det", "regional")
 
-# Environment variables of whole jobs, by the name of the candidate: each the opposite of a default.
-JOB_SWITCHES: dict[str, dict[str, str]] = {
-    "regional blocks": {"IMAGEKILN_REGIONAL_BLOCKS": "1"},
-    "timed compile": {"IMAGEKILN_DETERMINISTIC_COMPILE": "0"},
-    "any cuDNN algorithm": {"IMAGEKILN_DETERMINISTIC_CUDNN": "0"},
+
+@dataclass(frozen=True, slots=True)
+class JobSwitch:
+    """A choice that the program makes for every job, and what makes the other one.
+
+    It is in a module of `steps.generate.diffusion`, by name: an environment variable that is read
+    there, or constants that are defined there.
+    """
+
+    module: str
+    environment: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, object] = field(default_factory=dict)
+
+    def exists(self) -> bool:
+        """Whether this version of the program has the choice."""
+        try:
+            module = self._import()
+        except ModuleNotFoundError:
+            return False
+        return all(hasattr(module, name) for name in self.constants)
+
+    def set_constants(self) -> None:
+        """Make the other choice in this process, as far as constants make it."""
+        module = self._import()
+        for name, value in self.constants.items():
+            setattr(module, name, value)
+
+    def _import(self) -> ModuleType:
+        return import_module(f"imagekiln.steps.generate.diffusion.{self.module}")
+
+
+JOB_SWITCHES = {
+    "regional blocks": JobSwitch("kernels", {"IMAGEKILN_REGIONAL_BLOCKS": "1"}),
+    "timed compile": JobSwitch("kernels", {"IMAGEKILN_DETERMINISTIC_COMPILE": "0"}),
+    "any cuDNN algorithm": JobSwitch("kernels", {"IMAGEKILN_DETERMINISTIC_CUDNN": "0"}),
+    "VAE attention by matmul": JobSwitch("vae", constants={"MIDDLE_ATTENTION": "matmul"}),
+    "VAE chunks of 4 at 1024²": JobSwitch("vae", constants={"MAX_CHUNK_PIXELS": 4 * 1024**2}),
 }
 
 
