@@ -1,4 +1,7 @@
-"""The calls of a sitting of 45 minutes at a GPU, most decisive first; each fits ten minutes."""
+"""The calls of a sitting of 45 minutes at a GPU, most decisive first; each fits ten minutes.
+
+Their budgets leave half a minute for what comes before the command, such as an installation.
+"""
 
 from dataclasses import dataclass
 
@@ -31,22 +34,22 @@ CALLS = {
     ),
     "B": Call(
         "Is SDXL's UNet as fast compiled by region, and what does deterministic code cost?",
-        560,
+        550,
         (Stage("sdxl", ("machine", "denoiser")),),
     ),
     "C": Call(
-        "Is a job as fast as bare loops, and does it survive what happens to GPUs?",
-        580,
-        (Stage("sdxl", ("rates",)), Stage("sd15", ("job-slots", "faults"))),
+        "Is a job as fast as bare loops, and are its images the same in every place?",
+        560,
+        (Stage("sdxl", ("rates",)), Stage("sd15", ("job-slots",))),
     ),
     "D": Call(
-        "How long does a pod take from its start to its first step?",
-        420,
-        (Stage("sdxl", ("cold",)),),
+        "How long does a pod take to its first step, and does it survive what happens to GPUs?",
+        550,
+        (Stage("sdxl", ("cold",)), Stage("sd15", ("faults",))),
     ),
     "E": Call(
         "Does memory stay flat over 5,000 prompts?",
-        560,
+        550,
         (Stage("sdxl", ("memory",)),),
     ),
 }
