@@ -77,10 +77,13 @@ def find_phases(whole: float, ends: list[BatchEnd]) -> Phases:
     if len(ends) < 2:
         images = sum(end.images for end in ends)
         return Phases(0.0, images / whole, 0.0)
-    first = min(WARM_UP_BATCHES, len(ends) // 2) - 1
-    last = len(ends) - 2
-    if last <= first:
-        last = len(ends) - 1
-    images = sum(end.images for end in ends[first + 1 : last + 1])
-    seconds = ends[last].seconds - ends[first].seconds
-    return Phases(ends[first].seconds, images / seconds, whole - ends[last].seconds)
+
+    warm_up = min(WARM_UP_BATCHES, len(ends) // 2)
+    warm_up_end = ends[warm_up - 1]
+    steady = ends[warm_up:-1] or ends[warm_up:]
+    steady_end = steady[-1]
+
+    images = sum(end.images for end in steady)
+    seconds = steady_end.seconds - warm_up_end.seconds
+    tail = whole - steady_end.seconds
+    return Phases(warm_up_end.seconds, images / seconds, tail)

@@ -57,7 +57,7 @@ SECTIONS: dict[str, Callable[[Session], None]] = {
 
 
 def measure_section(name: str, session: Session) -> bool:
-    """Measure a section. One that fails says so, and costs only itself; returns whether it held."""
+    """Measure a section; returns whether it succeeded. One that fails says so."""
     if session.seconds_left() <= 0:
         session.report.note(f"{name}: omitted, the budget is spent.")
         return True
@@ -168,7 +168,7 @@ def main(
         report.note(f"Call {call}: {CALLS[call].answers}")
         stages = [Stage(model or stage.model, stage.sections) for stage in CALLS[call].stages]
         budget = budget or CALLS[call].seconds
-    held = []
+    successes: list[bool] = []
     with models_folder(models) as folder:
         for stage in stages:
             work = make_work(
@@ -179,9 +179,9 @@ def main(
                 stage.model, folder, work, report, started + (budget or DAY),
                 naive_images, memory_images, tuple(filter(None, ways.split(","))),
             )  # fmt: skip
-            held += [measure_section(name, session) for name in stage.sections]
+            successes += [measure_section(name, session) for name in stage.sections]
     report.note("done")
-    if not all(held):
+    if not all(successes):
         raise SystemExit(1)
 
 

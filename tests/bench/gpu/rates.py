@@ -1,5 +1,6 @@
 """Sections `rates`, `fp8` and `switches`: whole jobs beside loops that only draw."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from tests.bench.contenders import Took, measure
@@ -51,7 +52,9 @@ def measure_switches(session: Session) -> None:
             session.report.note(f"switches: this version does not know {name!r}.")
             continue
         work = replace(session.job_work, prepare=switch.set_constants)
-        switched = _measure(session, "imagekiln", work, flops, variant=name, **switch.environment)
+        switched = _measure(
+            session, "imagekiln", work, flops, variant=name, environment=switch.environment
+        )
         if plain and switched:
             session.report.figure("switches.ratio", _ratio(switched, plain), "x", switch=name)
 
@@ -74,11 +77,11 @@ def _measure(
     *,
     variant: str = "",
     needs: float = MIN_SECONDS,
-    **switches: str,
+    environment: Mapping[str, str] | None = None,
 ) -> Took | None:
     if session.on_cuda and not session.has_time_for(contender, needs):
         return None
-    took = measure(contender, work, **switches)
+    took = measure(contender, work, **(environment or {}))
     peak = took.peak_memory / 2**30 if took.peak_memory else None
     session.report.figure(
         f"rates.{contender}",

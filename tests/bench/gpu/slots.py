@@ -32,18 +32,21 @@ def measure_slots(session: Session) -> None:
 
 def _compare_places(session: Session, network: Network) -> None:
     report = session.report
-    first_row_everywhere = _map_rows(network.inputs, network.rows, _repeat_first)
-    same = _call(network, first_row_everywhere)
+    first_everywhere = _map_rows(network.inputs, network.rows, _repeat_first)
+    same = _call(network, first_everywhere)
     equal_places = all(torch.equal(same[0], row) for row in same)
     report.figure("slots.places", equal_places, rows=network.rows)
 
     mixed = _call(network, network.inputs)
-    report.figure("slots.again", torch.equal(mixed, _call(network, network.inputs)))
+    again = _call(network, network.inputs)
+    report.figure("slots.again", torch.equal(mixed, again))
     report.figure("slots.neighbors", torch.equal(mixed[0], same[0]))
 
     half = network.rows // 2
-    fewer = _call(network, _map_rows(network.inputs, network.rows, lambda rows: rows[:half]))
-    difference = (fewer - mixed[:half]).abs().max() / mixed.abs().max()
+    half_inputs = _map_rows(network.inputs, network.rows, lambda rows: rows[:half])
+    fewer = _call(network, half_inputs)
+    largest = mixed.abs().max()
+    difference = (fewer - mixed[:half]).abs().max() / largest
     # Of another batch size, kernels may differ: this is to know, not to pass.
     report.figure("slots.half_batch_difference", float(difference), "of the largest value")
 
