@@ -22,6 +22,7 @@ from tests.bench.work import Work, job
 
 ROOT = Path(__file__).parents[3]
 CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # what a fresh pod has none of
+MODEL_CACHE = "HF_HOME"
 STEPS = 2
 SECONDS_PER_START = 40.0
 PHASES_TO_FIRST_STEP = ("interpreter", "imports", "load", "first_step")
@@ -90,13 +91,15 @@ def _start_all(uris: list[str]) -> Iterator[ColdStart]:
 
 
 def _start(uri: str, caches: Path) -> subprocess.Popen[str]:
-    fresh = {name: str(caches / name) for name in CACHES}
+    environment = {name: str(caches / name) for name in CACHES}
+    # Beside the runs: where pods keep compiled code for each other, unless it is in the output.
+    environment[MODEL_CACHE] = str(Path(uri).parent / "model-cache")
     if _tells_start():
         command = [sys.executable, "-m", "imagekiln", "generate", uri, "--shard", "0"]
     else:
         command = [sys.executable, "-m", "tests.bench.gpu.cold_start", uri, str(time.time())]
     return subprocess.Popen(
-        command, cwd=ROOT, env=os.environ | fresh, stderr=subprocess.PIPE, text=True
+        command, cwd=ROOT, env=os.environ | environment, stderr=subprocess.PIPE, text=True
     )
 
 
