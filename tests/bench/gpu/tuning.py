@@ -21,7 +21,7 @@ def measure_tune(session: Session) -> None:
     picked = in_child(pick_batch, session.job_work, largest)
     session.report.figure("tune.picked", picked, "images", up_to=largest)
     rates: dict[int, float] = {}
-    for batch in sorted({max(1, picked // 2), picked, 2 * picked}):
+    for batch in sorted({max(1, picked // 2), picked, min(2 * picked, largest)}):
         if not session.has_time_for(f"tune, batch {batch}", SECONDS_PER_SIZE):
             continue
         rate = _bare_rate(session.job_work, batch)
