@@ -1,22 +1,22 @@
 """The contenders of the benchmarks: Imagekiln, bare loops and Ray Data make the same images.
 
-Each runs in its own process and reports seconds: `whole` from before the model is loaded to the
-end, and `drawing` without one-time costs (loading, compiling, planning, aggregating). Neither
-includes imports.
+Each runs in its own process and reports seconds from before the model is loaded to the end, without
+imports. Rates are compared in the steady state, between the warm-up and the last batch.
 """
 
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from imagekiln.steps.generate import step
-from imagekiln.steps.local import run
-from tests.bench.measure import apart
+from imagekiln.steps.runs.image import DrawnImage, ImageRow
+from tests.bench.jobs import Check, Draw, run_job
+from tests.bench.processes import in_child
+from tests.bench.timeline import Phases, Timeline, find_phases
 from tests.bench.work import Inputs, Untyped, Work, compiled, embedded, job, load, prompts, settings
 
 ROOT = Path(__file__).parents[2]
@@ -24,11 +24,14 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """Seconds for a number of images, and the device's peak memory in bytes if it reports one."""
+    """Seconds for a number of images, their phases, and the device's peak memory in bytes.
+
+    `whole` is from before the model is loaded to the end, without imports.
+    """
 
     images: int
     whole: float
-    drawing: float
+    phases: Phases
     peak_memory: int | None = None
 
     @property
@@ -36,70 +39,62 @@ class Took:
         """Images a second, loading and all included."""
         return self.images / self.whole
 
-    @property
-    def drawing_rate(self) -> float:
-        """Images a second once everything is loaded and compiled."""
-        return self.images / self.drawing
-
 
 def run_bare(work: Work, _folder: Path) -> Took:
     """Time the denoise-and-decode loop alone.
 
-    Prompts are encoded before the clock starts, and images stay on the device.
+    Prompts are encoded while the clock stands still, and images stay on the device.
     """
     started = time.perf_counter()
     pipe = load(work)
     if work.compile:
         compiled(pipe)
-    loaded = time.perf_counter()
+    loading = time.perf_counter() - started
     batches = list(_batches(pipe, work))
-    if work.compile or work.device == "cuda":  # whose libraries take seconds to start
-        warming = time.perf_counter()
-        _draw(pipe, batches[0])
-        loaded += time.perf_counter() - warming
-    begun = time.perf_counter()
+    timeline = Timeline(loading)
     for inputs in batches:
-        _draw(pipe, inputs)
-    drawing = time.perf_counter() - begun
-    return Took(work.images, loaded - started + drawing, drawing, peak_memory())
-
-
-def _draw(pipe: Untyped, inputs: Inputs) -> None:
-    pipe(**inputs, output_type="pt")
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
+        pipe(**inputs, output_type="pt")
+        timeline.mark(work.batch)
+    return _took(work, timeline)
 
 
 def run_naive(work: Work, folder: Path) -> Took:
     """The naive loop: one prompt after another, each image saved as a PNG."""
-    started = time.perf_counter()
+    timeline = Timeline()
     pipe = load(work)
-    if work.device == "cuda":
-        pipe(prompts(1)[0], **settings(work))  # the device's libraries take seconds to start
-    begun = time.perf_counter()
     for seed, text in enumerate(prompts(work.images)):
         generator = torch.Generator().manual_seed(seed)
         pipe(text, generator=generator, **settings(work)).images[0].save(folder / f"{seed}.png")
-    ended = time.perf_counter()
-    return Took(work.images, ended - started, ended - begun, peak_memory())
+        timeline.mark(1)
+    return _took(work, timeline)
 
 
 def run_imagekiln(work: Work, folder: Path) -> Took:
     """The whole job: plan, generate and aggregate, everything written."""
-    _ = step  # imported before the clock starts, as torch is in the other contenders
+    if work.prepare is not None:
+        work.prepare()
     whole_job = job(work, folder)
-    started = time.perf_counter()
-    result = run(whole_job)
-    whole = time.perf_counter() - started
-    if result.summary.ok != work.images:
-        raise ValueError(f"only {result.summary.ok} of {work.images} images are ok")
-    seconds = result.summary.seconds
-    return Took(
-        work.images,
-        whole,
-        seconds.total - seconds.load - seconds.compile,
-        result.summary.usage.peak_memory,
-    )
+    timeline = Timeline()
+
+    def marking(draw: Draw) -> Draw:
+        def draw_and_mark(
+            rows: Sequence[ImageRow], size: int, check: Check
+        ) -> Sequence[DrawnImage]:
+            images = draw(rows, size, check)
+            timeline.mark(len(rows))
+            return images
+
+        return draw_and_mark
+
+    _, summary = run_job(whole_job, marking)
+    if summary.ok != work.images:
+        raise ValueError(f"only {summary.ok} of {work.images} images are ok")
+    return _took(work, timeline)
+
+
+def _took(work: Work, timeline: Timeline) -> Took:
+    whole, ends = timeline.stop()
+    return Took(work.images, whole, find_phases(whole, ends), peak_memory())
 
 
 def run_ray(work: Work, folder: Path) -> Took:
@@ -114,7 +109,7 @@ def run_ray(work: Work, folder: Path) -> Took:
     started = time.perf_counter()
     write_dataset(prompts(work.images), work, folder / "ray")
     took = time.perf_counter() - started
-    return Took(work.images, took, took)
+    return Took(work.images, took, Phases(0.0, work.images / took, 0.0))
 
 
 RUNNERS = {"bare": run_bare, "naive": run_naive, "imagekiln": run_imagekiln, "ray": run_ray}
@@ -133,7 +128,7 @@ def peak_memory() -> int | None:
     return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
 
 
-def measure(contender: str, work: Work) -> Took:
-    """What one contender takes, in a process of its own."""
+def measure(contender: str, work: Work, **environment: str) -> Took:
+    """What one contender takes, in a process of its own that sees these variables too."""
     with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as folder:
-        return apart(RUNNERS[contender], work, Path(folder))
+        return in_child(RUNNERS[contender], work, Path(folder), **environment)

@@ -8,7 +8,7 @@ The shapes are those of the models' own config files. Models named `tiny-...` ha
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import click
 import diffusers
@@ -57,31 +57,48 @@ def local(name: str, folder: Path) -> str:
 def write(name: str, target: Path) -> None:
     """Write a pipeline into a folder, the same every time on one device."""
     torch.manual_seed(7)
-    if tiny := name.removeprefix("tiny-") if name.startswith("tiny-") else "":
-        from tests.models import BUILD  # limits torch to one thread
-
-        BUILD[{"sd15": "sd", "sdxl": "sdxl", "flux": "flux"}[tiny]]().save_pretrained(target)
+    if name.startswith("tiny-"):
+        _tiny_pipeline(name).save_pretrained(target)
         return
     with torch.device("meta"):
         components = MAKE[name]()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     for model in components.values():
-        _fill(model)
+        fill(model, device, DTYPE)
+        model.to("cpu")
     pipe = KINDS[name](**components, **_rest(name))
     pipe.save_pretrained(target)
 
 
 def parameters(name: str) -> int:
     """The number of weights in the denoiser."""
-    with torch.device("meta"):
-        components = MAKE[name]()
-    denoiser = components.get("unet") or components["transformer"]
-    return sum(weights.numel() for weights in denoiser.parameters())
+    return sum(weights.numel() for weights in empty_component(name, "denoiser").parameters())
 
 
-def _fill(model: Untyped) -> None:
-    """Give the weights values that keep what they multiply about as large as it is."""
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    model.to(DTYPE).to_empty(device=device)
+def empty_component(name: str, part: Literal["denoiser", "vae"]) -> Untyped:
+    """A network of a model in eval mode: its shapes alone, without memory for weights."""
+    if name.startswith("tiny-"):
+        components = _tiny_pipeline(name).components
+    else:
+        with torch.device("meta"):
+            components = MAKE[name]()
+    if part == "vae":
+        network = components["vae"]
+    else:
+        network = components.get("unet") or components["transformer"]
+    return network.to("meta").eval()
+
+
+def _tiny_pipeline(name: str) -> Untyped:
+    from tests.models import BUILD  # limits torch to one thread
+
+    kinds = {"tiny-sd15": "sd", "tiny-sdxl": "sdxl", "tiny-flux": "flux"}
+    return BUILD[kinds[name]]()
+
+
+def fill(model: Untyped, device: str, dtype: torch.dtype) -> None:
+    """Give weights on a device values that keep what they multiply about as large as it is."""
+    model.to(dtype).to_empty(device=device)
     for name, weights in model.state_dict().items():
         if weights.ndim > 1:
             weights.normal_(std=(weights.shape[0] / weights.numel()) ** 0.5)
@@ -89,7 +106,6 @@ def _fill(model: Untyped) -> None:
             weights.fill_(0.0 if name.endswith("bias") else 1.0)
     if hasattr(model, "tie_weights"):
         model.tie_weights()
-    model.to("cpu")
 
 
 def _rest(name: str) -> dict[str, Untyped]:

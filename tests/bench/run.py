@@ -30,7 +30,8 @@ sys.path.append(str(Path(__file__).parents[2]))
 from tests.bench import random_models
 from tests.bench.contenders import Took, measure
 from tests.bench.limit import Limit, measure_limit
-from tests.bench.measure import apart, table
+from tests.bench.measure import table
+from tests.bench.processes import in_child
 from tests.bench.work import Untyped, Work
 
 CONTENDERS = ("bare", "naive", "imagekiln")
@@ -38,9 +39,11 @@ HEADER = (
     "",
     "whole, images/s",
     "imagekiln is",
-    "drawing, images/s",
+    "steady, images/s",
     "imagekiln is",
     "share of limit",
+    "head, s",
+    "tail, s",
 )
 
 
@@ -62,15 +65,22 @@ def format_medians(results: list[dict[str, Took]], limit: Limit) -> str:
 def _line(name: str, results: list[dict[str, Took]], limit: Limit) -> tuple[str, ...]:
     ours = [result["imagekiln"] for result in results]
     theirs = [result[name] for result in results]
-    drawing = statistics.median(took.drawing_rate for took in theirs)
     pairs = list(zip(ours, theirs, strict=True))
+    rate = statistics.median(took.rate for took in theirs)
+    ratio = statistics.median(one.rate / other.rate for one, other in pairs)
+    steady = statistics.median(took.phases.steady_rate for took in theirs)
+    steady_ratio = statistics.median(
+        one.phases.steady_rate / other.phases.steady_rate for one, other in pairs
+    )
     return (
         name,
-        f"{statistics.median(took.rate for took in theirs):.3f}",
-        f"{statistics.median(one.rate / other.rate for one, other in pairs):.3f} x",
-        f"{drawing:.3f}",
-        f"{statistics.median(one.drawing_rate / other.drawing_rate for one, other in pairs):.3f} x",
-        f"{100 * limit.share(drawing):.1f} %",
+        f"{rate:.3f}",
+        f"{ratio:.3f} x",
+        f"{steady:.3f}",
+        f"{steady_ratio:.3f} x",
+        f"{100 * limit.share(steady):.1f} %",
+        f"{statistics.median(took.phases.head for took in theirs):.1f}",
+        f"{statistics.median(took.phases.tail for took in theirs):.1f}",
     )
 
 
@@ -78,7 +88,12 @@ def work_of(model: str, folder: Path, **options: Untyped) -> Work:
     """The work of the options, with the model's own settings where an option is absent."""
     own = random_models.SETTINGS[model]
     plain = Work(
-        apart(random_models.local, model, folder), 0, own.batch, own.side, own.steps, own.guidance
+        in_child(random_models.local, model, folder),
+        0,
+        own.batch,
+        own.side,
+        own.steps,
+        own.guidance,
     )
     return replace(plain, **{name: value for name, value in options.items() if value is not None})
 
@@ -178,7 +193,7 @@ def main(
         click.echo(machine(work))
         contenders = (*CONTENDERS, "ray") if ray else CONTENDERS
         results = list(rounds(contenders, count, work, naive_images))
-        click.echo(format_medians(results, apart(measure_limit, work)))
+        click.echo(format_medians(results, in_child(measure_limit, work)))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """The work of the benchmarks, as a job or as a pipeline and its arguments."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import cycle, islice
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -20,13 +21,15 @@ Untyped: TypeAlias = Any  # diffusers has no types to speak of
 Inputs = dict[str, object]
 COLORS = ("red", "green", "blue", "yellow", "orange", "purple", "pink", "cyan", "white", "black")
 SHAPES = ("circle", "square", "triangle", "diamond", "star", "cross")
+COLOR_PAIRS = [pair for pair in product(COLORS, COLORS) if len({*pair}) == 2]
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
     """A number of images of one model and shape, the same for every contender.
 
-    `model` is the model as a job names it. `compile` and `fp8` say how Imagekiln runs it.
+    `model` is the model as a job names it. `compile`, `fp8`, `vae` and `part`, the images in a
+    part, say how Imagekiln runs it. `prepare` is called before the job, in its process.
     """
 
     model: str
@@ -39,26 +42,30 @@ class Work:
     dtype: str = "float32"
     compile: bool = False
     fp8: bool = False
+    vae: str = "auto"
+    part: int = 64
+    prepare: Callable[[], None] | None = None
 
 
 def prompts(count: int) -> list[str]:
-    """Prompts that the bundled model knows, no two neighbours alike."""
-    pairs = [(ink, ground) for ink in COLORS for ground in COLORS if ink != ground]
-    return [
-        f"a {ink} {SHAPES[number % len(SHAPES)]} on a {ground} background"
-        for number, (ink, ground) in enumerate(islice(cycle(pairs), count))
-    ]
+    """Prompts of words that the bundled model knows, no two alike, so that each is encoded."""
+    return [prompt(number) for number in range(count)]
 
 
-def job(work: Work, folder: Path, first_seed: int = 0) -> Job:
+def prompt(number: int) -> str:
+    """The prompt of this number."""
+    color, ground = COLOR_PAIRS[number % len(COLOR_PAIRS)]
+    shape = SHAPES[number % len(SHAPES)]
+    return f"a {color} {shape} on a {ground} background {number}"
+
+
+def job(work: Work, folder: Path, numbers: Sequence[int] | None = None) -> Job:
     """The work as a job of one shard, with prompts and output in `folder`.
 
-    Different seeds make it a different run.
+    `numbers` are those of its prompts, which are their seeds too; other ones make another run.
     """
-    rows = {
-        "prompt": prompts(work.images),
-        "seed": [first_seed + place for place in range(work.images)],
-    }
+    numbers = range(work.images) if numbers is None else numbers
+    rows = {"prompt": [prompt(number) for number in numbers], "seed": list(numbers)}
     pq.write_table(pa.table(rows), folder / "prompts.parquet")
     return validate_job(
         {
@@ -73,11 +80,13 @@ def job(work: Work, folder: Path, first_seed: int = 0) -> Job:
                 "height": work.side,
             },
             "batch": {"images": work.batch},
+            "part": {"images": work.part},
             "shard": {"images": work.images},
             "device": work.device,
             "speed": {
                 "compile": "on" if work.compile else "off",
                 "quantization": "fp8" if work.fp8 else "none",
+                "vae": work.vae,
             },
         }
     )

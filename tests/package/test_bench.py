@@ -1,8 +1,28 @@
-"""Benchmarks stand for what they say."""
+"""Benchmarks stand for what they say, and run."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from tests.bench.random_models import parameters
+from tests.bench.gpu.__main__ import SECTIONS, main, make_work
+from tests.bench.gpu.calls import CALLS
+from tests.bench.gpu.memory import watch_memory
+from tests.bench.gpu.memory_limit import draw, draw_limited
+from tests.bench.gpu.report import Report
+from tests.bench.random_models import SETTINGS, local, parameters
+from tests.bench.timeline import BatchEnd, find_phases
+from tests.bench.work import Work, prompts
+
+TINY = ("--model", "tiny-sdxl", "--device", "cpu", "--dtype", "float32", "--ways", "eager")
+QUICK_SECTIONS = ("machine", "threads", "convolutions", "slots", "denoiser", "fp8")
+
+
+def tiny_work(folder: Path, batches: int) -> Work:
+    work = make_work("tiny-sd15", batches, device="cpu", dtype="float32")
+    return replace(work, model=local("tiny-sd15", folder))
 
 
 @pytest.mark.parametrize(
@@ -11,3 +31,62 @@ from tests.bench.random_models import parameters
 )
 def test_a_model_of_random_weights_has_as_many_as_the_real_one(name: str, published: int) -> None:
     assert parameters(name) == published
+
+
+def test_every_prompt_is_another() -> None:
+    assert len(set(prompts(5000))) == 5000
+
+
+def test_quick_sections_of_the_gpu_benchmark_run_without_a_gpu(tmp_path: Path) -> None:
+    path = tmp_path / "figures.jsonl"
+    result = CliRunner().invoke(main, [*QUICK_SECTIONS, *TINY, "--json", str(path)])
+    assert result.exit_code == 0, result.output
+    entries = [json.loads(line) for line in path.read_text().splitlines()]
+    figures = {entry["figure"]: entry for entry in entries if "figure" in entry}
+    assert {name.partition(".")[0] for name in figures} == {*QUICK_SECTIONS} - {"fp8"}
+    assert [name for name, figure in figures.items() if figure["ok"] is False] == []
+    assert "fp8: needs CUDA." in result.output
+
+
+def test_a_spent_budget_omits_sections(tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        main, ["machine", *TINY, "--models", str(tmp_path), "--budget", "0.000001"]
+    )
+    assert result.exit_code == 0, result.output
+    assert "machine: omitted, the budget is spent." in result.output
+
+
+def test_calls_name_sections_and_models() -> None:
+    stages = [stage for call in CALLS.values() for stage in call.stages]
+    assert {name for stage in stages for name in stage.sections} <= {*SECTIONS}
+    assert {stage.model for stage in stages} <= {*SETTINGS}
+    assert all(call.seconds < 600 for call in CALLS.values())
+
+
+def test_memory_that_runs_out_is_provoked(tmp_path: Path) -> None:
+    work = replace(tiny_work(tmp_path, 2), part=4)
+    limited, after = draw_limited(work, limit=0)
+    assert limited.batch == work.batch // 2
+    assert limited.digests == draw(replace(work, batch=work.batch // 2)).digests
+    assert after.batch == work.batch
+
+
+def test_memory_is_watched_over_a_job(tmp_path: Path) -> None:
+    work = tiny_work(tmp_path, 6)
+    samples = watch_memory(work, Report(0.0), deadline=1e12)
+    assert len(samples) == 6
+    assert all(sample.host > 0 and sample.threads > 0 for sample in samples)
+
+
+def test_steady_rate_leaves_out_warm_up_and_last_batch() -> None:
+    ends = [BatchEnd(seconds, 8) for seconds in (30.0, 36.0, 40.0, 42.0, 44.0, 46.0, 55.0)]
+    phases = find_phases(60.0, ends)
+    assert phases.steady_rate == pytest.approx(4.0)
+    assert phases.head == 40.0
+    assert phases.tail == 14.0
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3, 4, 5])
+def test_few_batches_have_a_rate_too(batches: int) -> None:
+    ends = [BatchEnd(2.0 * number, 8) for number in range(1, batches + 1)]
+    assert find_phases(2.0 * batches, ends).steady_rate == pytest.approx(4.0)

@@ -1,0 +1,189 @@
+"""What a GPU is worth: components alone, whole jobs beside bare loops, faults, starts and memory.
+
+    python -m tests.bench.gpu --call A                  # one of the calls in calls.py: ten minutes
+    python -m tests.bench.gpu --model flux rates fp8    # sections by name
+    python -m tests.bench.gpu --model tiny-sdxl --device cpu --dtype float32   # a trial: minutes
+
+The models have real shapes and random weights, so nothing is downloaded: see random_models.py. Each
+figure is printed as soon as it is known, beside what it should be, and every ratio compares
+contenders of the same run. Nothing else may use the device meanwhile.
+"""
+
+import os
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from tests.bench import random_models
+from tests.bench.gpu.calls import CALLS, Stage
+from tests.bench.gpu.cold import measure_cold
+from tests.bench.gpu.convolutions import measure_convolutions
+from tests.bench.gpu.decoder import measure_decoder
+from tests.bench.gpu.denoiser import measure_denoiser
+from tests.bench.gpu.faults import measure_faults
+from tests.bench.gpu.machine import measure_machine
+from tests.bench.gpu.memory import measure_memory
+from tests.bench.gpu.rates import measure_fp8, measure_rates, measure_switches
+from tests.bench.gpu.report import Report
+from tests.bench.gpu.session import Session
+from tests.bench.gpu.slots import measure_job_slots, measure_slots
+from tests.bench.gpu.text_threads import measure_threads
+from tests.bench.gpu.timing import release_memory
+from tests.bench.gpu.tuning import measure_tune
+from tests.bench.work import Work
+
+DAY = 86_400.0  # seconds: no budget
+SECTIONS: dict[str, Callable[[Session], None]] = {
+    "machine": measure_machine,
+    "convolutions": measure_convolutions,
+    "threads": measure_threads,
+    "decoder": measure_decoder,
+    "slots": measure_slots,
+    "denoiser": measure_denoiser,
+    "rates": measure_rates,
+    "job-slots": measure_job_slots,
+    "faults": measure_faults,
+    "cold": measure_cold,
+    "memory": measure_memory,
+    "fp8": measure_fp8,
+    "switches": measure_switches,
+    "tune": measure_tune,
+}
+
+
+def measure_section(name: str, session: Session) -> bool:
+    """Measure a section; returns whether it succeeded. One that fails says so."""
+    if session.seconds_left() <= 0:
+        session.report.note(f"{name}: omitted, the budget is spent.")
+        return True
+    session.report.section(f"{name}, {session.model}", session.seconds_left())
+    try:
+        SECTIONS[name](session)
+    except Exception as error:  # noqa: BLE001  # minutes of a device are not lost to one section
+        traceback.print_exc()
+        session.report.note(f"{name}: failed with {type(error).__name__}: {str(error)[:300]}")
+        return False
+    finally:
+        release_memory()
+    return True
+
+
+def make_work(
+    model: str,
+    batches: int,
+    *,
+    batch: int | None = None,
+    side: int | None = None,
+    steps: int | None = None,
+    device: str = "cpu",
+    dtype: str = "float32",
+    compile: bool = False,  # noqa: A002  # as a work has it
+) -> Work:
+    """The work of a model, with its usual settings where an option is None."""
+    own = random_models.SETTINGS[model]
+    batch = batch or own.batch
+    return Work(
+        model="",
+        images=batches * batch,
+        batch=batch,
+        side=side or own.side,
+        steps=steps or own.steps,
+        guidance=own.guidance,
+        device=device,
+        dtype=dtype,
+        compile=compile,
+    )
+
+
+@contextmanager
+def models_folder(folder: Path | None) -> Iterator[Path]:
+    """Where models of random weights are kept, and with them the kernels of this sitting."""
+    with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as scratch:
+        models = folder or Path(scratch)
+        models.mkdir(parents=True, exist_ok=True)
+        # Calls on one machine share kernels; `cold` has caches of its own.
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(models.absolute() / "inductor"))
+        yield models
+
+
+@click.command()
+@click.argument("sections", nargs=-1, type=click.Choice([*SECTIONS]))
+@click.option("--call", type=click.Choice([*CALLS]), help="One of the prepared calls.")
+@click.option(
+    "--model",
+    type=click.Choice(random_models.NAMES[1:]),
+    help="The shapes of the model, sdxl by default; the tiny ones are for a trial.",
+)
+@click.option("--models", type=click.Path(path_type=Path), help="The folder that keeps the models.")
+@click.option("--budget", type=float, help="Seconds that all of it may take; a call has its own.")
+@click.option(
+    "--json", "path", type=click.Path(path_type=Path), help="Append JSON lines to this file."
+)
+@click.option("--batches", default=12, show_default=True, help="Batches of each contender.")
+@click.option("--naive-images", default=6, show_default=True, help="Images of the naive loop.")
+@click.option("--memory-images", default=5000, show_default=True, help="Images of `memory`.")
+@click.option("--batch", type=int, help="Images in a batch; a usual one of the model by default.")
+@click.option("--side", type=int, help="Width and height in pixels; the model's own by default.")
+@click.option("--steps", type=int, help="Denoising steps; the model's own by default.")
+@click.option("--ways", default="", help="Ways of `denoiser`, with commas: see switches.py.")
+@click.option(
+    "--device", type=click.Choice(["cpu", "cuda"]), default="cuda", show_default=True, help="Where."
+)
+@click.option(
+    "--dtype",
+    type=click.Choice(["float32", "bfloat16", "float16"]),
+    default="bfloat16",
+    show_default=True,
+    help="The dtype of the model.",
+)
+@click.option("--plain", is_flag=True, help="Compile nothing in jobs.")
+def main(
+    sections: tuple[str, ...],
+    call: str | None,
+    model: str | None,
+    models: Path | None,
+    budget: float | None,
+    path: Path | None,
+    batches: int,
+    naive_images: int,
+    memory_images: int,
+    batch: int | None,
+    side: int | None,
+    steps: int | None,
+    ways: str,
+    device: str,
+    dtype: str,
+    plain: bool,
+) -> None:
+    """Measure SECTIONS, or those of a call, or all."""
+    started = time.time()
+    report = Report(started, path)
+    stages = [Stage(model or "sdxl", sections or tuple(SECTIONS))]
+    if call is not None:
+        report.note(f"Call {call}: {CALLS[call].answers}")
+        stages = [Stage(model or stage.model, stage.sections) for stage in CALLS[call].stages]
+        budget = budget or CALLS[call].seconds
+    successes: list[bool] = []
+    with models_folder(models) as folder:
+        for stage in stages:
+            work = make_work(
+                stage.model, batches, batch=batch, side=side, steps=steps,
+                device=device, dtype=dtype, compile=not plain,
+            )  # fmt: skip
+            session = Session(
+                stage.model, folder, work, report, started + (budget or DAY),
+                naive_images, memory_images, tuple(filter(None, ways.split(","))),
+            )  # fmt: skip
+            successes += [measure_section(name, session) for name in stage.sections]
+    report.note("done")
+    if not all(successes):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()

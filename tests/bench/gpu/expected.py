@@ -1,0 +1,73 @@
+"""What each figure should be, so that a bad one is known at once.
+
+Absolute values are for an H200 in bfloat16 and the real shapes: its matrix products reach 770 to
+800 TFLOP/s, and a share of a limit is a share of what the same run measured. Ratios hold on any
+CUDA device, and what the program promises holds anywhere.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+Scope = Literal["anywhere", "cuda", "h200"]
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The bounds of a figure, and where they hold."""
+
+    scope: Scope
+    low: float | None = None
+    high: float | None = None
+
+    def contains(self, value: float) -> bool:
+        """Whether a value lies between the bounds. One that is not a number does not."""
+        above = self.low is None or value >= self.low
+        below = self.high is None or value <= self.high
+        return above and below
+
+    def describe(self, unit: str) -> str:
+        """The bounds as text."""
+        suffix = unit and f" {unit}"
+        if self.low == self.high:
+            return f"{self.low:g}{suffix}"
+        if self.low is None:
+            return f"at most {self.high:g}{suffix}"
+        if self.high is None:
+            return f"at least {self.low:g}{suffix}"
+        return f"{self.low:g} to {self.high:g}{suffix}"
+
+
+EXPECTED = {
+    "machine.matmul": Expected("h200", 770, 800),
+    "convolutions.channels_last": Expected("h200", 450, 650),
+    # A batch of 8 has a tensor of exactly 2^31 elements, 7 has fewer: no cliff between them.
+    "convolutions.at_2_31": Expected("cuda", 0.95, None),
+    "threads.new_thread": Expected("h200", None, 5),
+    "threads.growth": Expected("cuda", None, 8),
+    "decoder.image": Expected("h200", None, 31),
+    "denoiser.sdxl": Expected("h200", 60, None),
+    "denoiser.flux": Expected("h200", 67, None),
+    "denoiser.flux-fp8": Expected("h200", 90, None),
+    "slots.places": Expected("anywhere", 1, 1),
+    "slots.neighbors": Expected("anywhere", 1, 1),
+    "slots.again": Expected("anywhere", 1, 1),
+    "slots.job": Expected("anywhere", 1, 1),
+    "rates.job_of_bare": Expected("cuda", 0.97, None),
+    "rates.job_of_naive": Expected("cuda", 3, None),
+    "fp8.ratio": Expected("cuda", 1.1, None),
+    "cold.kept": Expected("h200", None, 15),
+    "memory.growth_host": Expected("cuda", None, 64),
+    "memory.growth_device": Expected("cuda", None, 64),
+    "memory.growth_threads": Expected("anywhere", None, 2),
+    "tune.share_of_best": Expected("cuda", 97, None),
+    "faults.memory_ran_out": Expected("anywhere", 1, 1),
+    "faults.memory_images_ok": Expected("anywhere", 100, 100),
+    "faults.memory_equal_bytes": Expected("anywhere", 100, 100),
+    "faults.memory_speed_after": Expected("cuda", 0.97, None),
+    "faults.lost_exit_code": Expected("anywhere", 75, 75),
+    "faults.lost_committed": Expected("anywhere", 0, 1),
+    "faults.lost_failed_rows": Expected("anywhere", 0, 0),
+    "faults.lost_resumed": Expected("anywhere", 100, 100),
+    "faults.stop_exit_code": Expected("anywhere", 75, 75),
+    "faults.stop_seconds": Expected("anywhere", None, 15),
+}

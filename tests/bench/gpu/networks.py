@@ -1,0 +1,144 @@
+"""Networks of a model alone, on the device, with random weights and inputs, and their FLOP."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from tests.bench import random_models
+
+Untyped: TypeAlias = Any  # diffusers has no types to speak of
+Inputs = dict[str, Untyped]
+CLIP_TOKENS = 77
+T5_TOKENS = 512
+TIME_IDS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """A network and what it is called with: `rows` at once, which take `flops` operations."""
+
+    module: Untyped
+    inputs: Inputs
+    rows: int
+    flops: float
+
+    def call(self) -> Untyped:
+        """Call it once."""
+        with torch.no_grad():
+            return self.module(**self.inputs)[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a network runs, and in which dtype."""
+
+    device: str
+    dtype: torch.dtype
+
+    def random(self, *shape: int) -> torch.Tensor:
+        """Normally distributed numbers."""
+        return torch.randn(*shape, device=self.device, dtype=self.dtype)
+
+
+def make_denoiser(model: str, side: int, rows: int, place: Placement) -> Network:
+    """A model's denoiser, and inputs for images of side x side pixels."""
+    latent_side = side // vae_factor(model)
+    empty = random_models.empty_component(model, "denoiser")
+    make_inputs = denoiser_inputs(empty)
+    flops = count_flops(empty, make_inputs(empty, rows, latent_side, META))
+
+    module = filled_network(model, "denoiser", place)
+    if make_inputs is unet_inputs:
+        module.to(memory_format=torch.channels_last)
+    return Network(module, make_inputs(module, rows, latent_side, place), rows, flops)
+
+
+def denoiser_inputs(module: Untyped) -> Callable[[Untyped, int, int, Placement], Inputs]:
+    """What makes the inputs of a denoiser of this class."""
+    return unet_inputs if hasattr(module.config, "down_block_types") else transformer_inputs
+
+
+def unet_inputs(unet: Untyped, rows: int, side: int, place: Placement) -> Inputs:
+    """Inputs of a UNet for latents of side x side."""
+    config = unet.config
+    inputs: Inputs = {
+        "sample": place.random(rows, config.in_channels, side, side),
+        "timestep": torch.tensor(981.0, device=place.device),
+        "encoder_hidden_states": place.random(rows, CLIP_TOKENS, config.cross_attention_dim),
+        "return_dict": False,
+    }
+    if config.addition_embed_type == "text_time":
+        ids = TIME_IDS * config.addition_time_embed_dim
+        pooled = config.projection_class_embeddings_input_dim - ids
+        inputs["added_cond_kwargs"] = {
+            "text_embeds": place.random(rows, pooled),
+            "time_ids": place.random(rows, TIME_IDS),
+        }
+    return inputs
+
+
+def transformer_inputs(transformer: Untyped, rows: int, side: int, place: Placement) -> Inputs:
+    """Inputs of Flux's transformer for latents of side x side, four of which are a token."""
+    config = transformer.config
+    tokens = (side // 2) ** 2
+    inputs: Inputs = {
+        "hidden_states": place.random(rows, tokens, config.in_channels),
+        "timestep": torch.rand(rows, device=place.device, dtype=place.dtype),
+        "pooled_projections": place.random(rows, config.pooled_projection_dim),
+        "encoder_hidden_states": place.random(rows, T5_TOKENS, config.joint_attention_dim),
+        "txt_ids": torch.zeros(T5_TOKENS, 3, device=place.device, dtype=place.dtype),
+        "img_ids": torch.zeros(tokens, 3, device=place.device, dtype=place.dtype),
+        "return_dict": False,
+    }
+    if config.guidance_embeds:
+        inputs["guidance"] = torch.full((rows,), 3.5, device=place.device)
+    return inputs
+
+
+def make_vae(model: str, place: Placement) -> Untyped:
+    """A model's VAE."""
+    return filled_network(model, "vae", place)
+
+
+def vae_latents(vae: Untyped, side: int, images: int, place: Placement) -> torch.Tensor:
+    """Latents of this many images of side x side pixels."""
+    latent_side = side // _factor(vae)
+    return place.random(images, vae.config.latent_channels, latent_side, latent_side)
+
+
+def decode_flops(model: str, side: int) -> float:
+    """Operations of decoding one image."""
+    vae = random_models.empty_component(model, "vae")
+    latents = vae_latents(vae, side, 1, META)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        vae.decode(latents, return_dict=False)
+    return float(counter.get_total_flops())
+
+
+def count_flops(module: Untyped, inputs: Inputs) -> float:
+    """Operations of one call. A module on `meta` computes nothing, and is counted all the same."""
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        module(**inputs)
+    return float(counter.get_total_flops())
+
+
+def filled_network(model: str, part: Untyped, place: Placement) -> Untyped:
+    """A network with random weights on the device."""
+    network = random_models.empty_component(model, part)
+    random_models.fill(network, place.device, place.dtype)
+    return network
+
+
+def vae_factor(model: str) -> int:
+    """Pixels on a side for each latent."""
+    return _factor(random_models.empty_component(model, "vae"))
+
+
+def _factor(vae: Untyped) -> int:
+    return int(2 ** (len(vae.config.block_out_channels) - 1))
+
+
+META = Placement("meta", torch.float32)

@@ -1,0 +1,99 @@
+"""Figures as they become known: printed at once, and appended to a file of JSON lines.
+
+A call that is killed at its time limit has lost only the section at hand.
+"""
+
+import json
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from tests.bench.gpu.expected import EXPECTED, Expected, Scope
+
+Detail = str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Where figures go. Child processes may hold a copy: each line is written in one piece.
+
+    `started` is a time of `time.time`, which all processes share.
+    """
+
+    started: float
+    path: Path | None = None
+
+    def figure(self, name: str, value: float, unit: str = "", **details: Detail) -> None:
+        """Publish a measured value, beside what is expected of a figure of this name."""
+        expected = EXPECTED.get(name)
+        verdict = None
+        if expected is not None and expected.scope in scopes():
+            verdict = expected.contains(value)
+
+        words = [f"{name}: {format_number(value)}{unit and ' '}{unit}"]
+        words += [f"{key} {format_detail(detail)}" for key, detail in details.items()]
+        if expected is not None:
+            words.append(format_expected(expected, unit, verdict))
+        self._print("; ".join(words))
+        entry: dict[str, Detail] = {"figure": name, "value": value, "unit": unit, "ok": verdict}
+        self._append(entry | details)
+
+    def note(self, text: str) -> None:
+        """Publish a sentence."""
+        self._print(text)
+        self._append({"note": text})
+
+    def section(self, name: str, seconds_left: float) -> None:
+        """Begin a section."""
+        print(flush=True)
+        self._print(f"== {name} ({seconds_left:.0f} s left)")
+        self._append({"section": name, "seconds_left": round(seconds_left)})
+
+    def seconds(self) -> float:
+        """Seconds since the start."""
+        return time.time() - self.started
+
+    def _print(self, text: str) -> None:
+        print(f"[{self.seconds():6.1f} s] {text}", flush=True)
+
+    def _append(self, entry: dict[str, Detail]) -> None:
+        if self.path is None:
+            return
+        stamped = {"at": round(self.seconds(), 1)} | entry
+        with self.path.open("a") as file:
+            file.write(json.dumps(stamped) + "\n")
+
+
+def scopes() -> set[Scope]:
+    """Whose expectations hold on this machine."""
+    if not torch.cuda.is_available():
+        return {"anywhere"}
+    on_h200 = "H200" in torch.cuda.get_device_name()
+    return {"anywhere", "cuda", "h200"} if on_h200 else {"anywhere", "cuda"}
+
+
+def format_expected(expected: Expected, unit: str, verdict: bool | None) -> str:
+    """What was expected, and whether the value is that."""
+    text = f"expected {expected.describe(unit)}"
+    if verdict is None:
+        return f"{text} on {'an H200' if expected.scope == 'h200' else 'CUDA'}"
+    return f"{text}: {'ok' if verdict else 'OFF'}"
+
+
+def format_detail(detail: Detail) -> str:
+    """A detail of a figure, as text."""
+    if isinstance(detail, float):
+        return format_number(detail)
+    return str(detail)
+
+
+def format_number(value: float) -> str:
+    """A number with four digits, or all those before the point."""
+    if math.isnan(value):
+        return "unknown"
+    if abs(value) >= 1000 or value == int(value):
+        return f"{value:,.0f}"
+    return f"{value:.4g}"

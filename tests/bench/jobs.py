@@ -1,0 +1,73 @@
+"""Whole jobs, with a hook around each batch that is drawn."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import TypeAlias
+
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.aggregate.summary import Summary
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.step import denoiser_loader, generate_shard
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.plan.step import make_plan
+from imagekiln.steps.runs.image import DrawnImage, ImageRow
+from imagekiln.steps.runs.keys import manifest_key
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.tables import read_table
+from imagekiln.steps.runtime.progress import NoProgress, Progress
+from imagekiln.steps.runtime.signals import Stop
+from imagekiln.steps.storage import open_store
+
+Check = Callable[[], None]
+Draw: TypeAlias = Callable[[Sequence[ImageRow], int, Check], Sequence[DrawnImage]]
+DrawHook = Callable[[Draw], Draw]  # returns what is to be called instead
+
+
+def run_job(
+    job: Job,
+    hook: DrawHook,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+) -> tuple[str, Summary]:
+    """Plan, generate and aggregate a job of one shard; returns where it is, and its summary."""
+    result = make_plan(job)
+    generate_hooked(result.uri, hook, progress, stop)
+    return result.uri, aggregate(result.uri)
+
+
+def run_plain(job: Job) -> tuple[str, Summary]:
+    """Run a job as it is."""
+    return run_job(job, lambda draw: draw)
+
+
+def generate_hooked(
+    uri: str, hook: DrawHook, progress: Progress | None = None, stop: Stop | None = None
+) -> None:
+    """Make the only shard of a planned run, every batch through the hook."""
+    store = open_store(uri)
+    plan = load_plan(store)
+    open_denoiser = hooked_loader(denoiser_loader(store, plan), hook)
+    generate_shard(store, plan, 0, open_denoiser, progress or NoProgress(), stop or Stop())
+
+
+def hooked_loader(load: Callable[[], Denoiser], hook: DrawHook) -> Callable[[], Denoiser]:
+    """A loader whose denoiser draws through the hook."""
+
+    @cache
+    def load_hooked() -> Denoiser:
+        denoiser = load()
+        vars(denoiser)["draw"] = hook(denoiser.draw)
+        return denoiser
+
+    return load_hooked
+
+
+def image_bytes(uri: str) -> dict[int, bytes]:
+    """The bytes of every image of a run, by its seed."""
+    store = open_store(uri)
+    images: dict[int, bytes] = {}
+    for row in read_table(store, manifest_key(0)).to_pylist():
+        start = int(row["offset"])
+        content = store.read(str(row["part"]))
+        images[int(row["seed"])] = content[start : start + int(row["size"])]
+    return images
