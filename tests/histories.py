@@ -21,7 +21,7 @@ from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.diffusion.patches import lora_components
 from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.job.samplers import SAMPLERS
-from imagekiln.steps.models.families import family_of, variants_of
+from imagekiln.steps.models.families import variants_of
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runs.keys import input_image_key
 from imagekiln.steps.runs.plan import Plan
@@ -173,7 +173,7 @@ def changed_by_history(
     require_pixels(alone)
     denoiser = model.new_denoiser()
     changed = []
-    for before, name in pairwise([""] + sequence_of_all_pairs([*variants])):
+    for before, name in pairwise(["", *sequence_of_all_pairs([*variants])]):
         if interrupted and before:
             run_out_of_memory(denoiser, variants[before])
         if outcome_of(denoiser, variants[name]) != alone[name]:
@@ -267,7 +267,9 @@ def size_variants(model: PlannedModel) -> Variants:
 
 def guidance_variants(model: PlannedModel) -> Variants:
     """No guidance, and two strengths of it, with and without a negative prompt."""
-    variants = {f"guidance {guidance}": model.row(guidance=guidance) for guidance in (0.0, 3.0, 7.5)}
+    variants = {
+        f"guidance {guidance}": model.row(guidance=guidance) for guidance in (0.0, 3.0, 7.5)
+    }
     return variants | {"negative prompt": model.row(guidance=7.5, negative_prompt="large")}
 
 
@@ -312,3 +314,52 @@ def _controls_sources(model: PlannedModel) -> bool:
     if "reference_image" in model.plan.adapters and not family.control_source_and_reference:
         return False
     return family.control_with_source
+
+
+def quick_variants(model: PlannedModel) -> Variants:
+    """A few variants of each sort: what a default test has time for."""
+    side = side_of(model.kind)
+    settings: dict[str, dict[str, object]] = {
+        "plain": {},
+        "wide": {"width": 2 * side},
+        "unguided": {"guidance": 0.0},
+        "more steps": {"steps": STEPS + 1},
+    }
+    if model.plan.loras:
+        settings |= {text: {"loras": text} for text in ("a:0.8", "a:-0.5,b:0.8")}
+    images = input_image_settings(model)
+    settings |= {"+".join(each): each for each in images if len(each) == 1 or "mask_image" in each}
+    return {name: model.row(**each) for name, each in settings.items()}
+
+
+def all_variants(model: PlannedModel) -> Variants:
+    """Every variant of every sort, each row once."""
+    variants = {
+        **sampler_variants(model),
+        **lora_variants(model),
+        **size_variants(model),
+        **guidance_variants(model),
+        **step_variants(model),
+        **input_image_variants(model),
+    }
+    names = {row: name for name, row in reversed(variants.items())}
+    return {name: row for name, row in variants.items() if names[row] == name}
+
+
+def sampler_and_image_variants(model: PlannedModel, samplers: Sequence[str]) -> Variants:
+    """These samplers for images from text, in odd numbers of steps too, and from images."""
+    images: dict[str, dict[str, object]] = {
+        "from text": {},
+        "in odd steps": {"steps": STEPS + 1},
+        "from an image": {"source_image": sha256(SOURCE), "strength": 1.0},
+        "within a mask": {
+            "source_image": sha256(SOURCE),
+            "strength": 1.0,
+            "mask_image": sha256(MASK),
+        },
+    }
+    return {
+        f"{sampler} {name}": model.row(sampler=sampler, **each)
+        for sampler in samplers
+        for name, each in images.items()
+    }

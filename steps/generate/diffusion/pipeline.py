@@ -141,7 +141,8 @@ class Schedulers:
     """The schedulers of one pipeline by the sampler's name, a new one for each batch.
 
     diffusers' schedulers change as they run, and not all of that is undone at the next batch:
-    `DPMSolverSinglestepScheduler.set_timesteps` rewrites its configuration for odd numbers of steps.
+    `DPMSolverSinglestepScheduler.set_timesteps` rewrites its configuration for an odd number of
+    steps.
     """
 
     def __init__(self, own: diffusers.SchedulerMixin) -> None:

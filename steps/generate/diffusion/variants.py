@@ -48,9 +48,7 @@ class PipelineVariants:
         adapters: LoadedAdapters | None = None,
     ) -> None:
         """Take the pipeline that draws from text, its LoRAs and its adapters."""
-        self.text_to_image = Variant(
-            pipe, PipelineInputs(pipe, loras), Schedulers(pipe.scheduler)
-        )
+        self.text_to_image = Variant(pipe, PipelineInputs(pipe, loras), Schedulers(pipe.scheduler))
         self._adapters = adapters
         self._variants: dict[tuple[type, bool], Variant] = {
             (TEXT_TO_IMAGE, False): self.text_to_image
