@@ -92,7 +92,7 @@ class PlannedModel:
         return image_row(**{**plain_settings, **settings})  # type: ignore[arg-type]  # names of settings
 
 
-def plan_model(folder: Path, kind: str, dtype: str = "float32", **changes: object) -> PlannedModel:
+def plan_model(folder: Path, kind: str, dtype: str = "float32") -> PlannedModel:
     """Plan a run of a kind of model with the LoRAs and adapters that it takes."""
     settings: dict[str, object] = {"id": str(model_folder(kind)), "dtype": dtype}
     if supports_loras(kind):
@@ -108,7 +108,9 @@ def plan_model(folder: Path, kind: str, dtype: str = "float32", **changes: objec
             "weight_name": "adapter.safetensors",
             "scale": 0.8,
         }
-    run = planned(folder, str(folder / "out"), model=settings, **changes)
+    side = side_of(kind)
+    rows = [{"prompt": "a red circle", "width": side, "height": side}]
+    run = planned(folder, str(folder / "out"), rows, model=settings)
     store = open_store(run.uri)
     for content in (SOURCE, MASK, CONTROL, REFERENCE):
         store.create(input_image_key(sha256(content)), content)
@@ -137,7 +139,7 @@ def side_of(kind: str) -> int:
     """The smallest side that a kind of model draws, in pixels."""
     if kind in plain.MAKE:
         return 2 * models.SIDE
-    return families.SIDES.get(kind, models.SIDE)
+    return families.SIDES.get(kind.partition(" ")[0], models.SIDE)
 
 
 def sha256(content: bytes) -> str:
