@@ -28,7 +28,7 @@ from tests.histories import (
 
 SAMPLERS = ("default", "euler_a", "heun", "dpmpp_sde", "unipc", "flow_euler")
 PROMPTS = ("a red circle", "a blue square on yellow", "two green triangles", "a star")
-FAULTS: Mapping[str, Exception] = {
+FAULTS: Mapping[str, BaseException] = {
     "memory runs out": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
     "the call fails": RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"),
     "the pod is stopped": Stopped(),
@@ -56,7 +56,7 @@ class Pod:
         self.sizes: dict[int, int] = {}  # of the batch that each row was drawn in, by its index
         self._denoiser = model.new_denoiser()
         self._recovery = BatchRecovery(self._draw_once, lambda _: planned_size)
-        self._fault: Exception | None = None
+        self._fault: BaseException | None = None
         self._steps_to_fault = 0
 
     def draw(self, batch: Batch) -> Iterator[DrawnImage]:
