@@ -99,7 +99,7 @@ wheel: $(VENV)/uv ## Build the source distribution and the wheel into dist/
 		$(BIN)/uv build --quiet --python $(BIN)/python --build-constraints $(LOCK)
 
 clean: ## Remove what was built and installed
-	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	@find $(SHIPPED) tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # The package's dependencies, $(1) saying which, at the locked versions.

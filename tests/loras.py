@@ -1,4 +1,4 @@
-"""Tiny LoRAs with random weights for the pipelines of `tests.models`, saved by diffusers itself."""
+"""Tiny LoRAs with random weights for the pipelines of `tests.families`, saved by diffusers."""
 
 import warnings
 from functools import cache
@@ -8,18 +8,18 @@ import diffusers
 import peft
 import torch
 
-from tests import models
-from tests.models import Kind, Untyped
+from tests import families, models
+from tests.models import Untyped
 
 FILE = "pytorch_lora_weights.safetensors"
 STRENGTH = 0.3  # of the random weights: visible, without overflow
 
 
 @cache
-def folder(kind: Kind, seed: int = 0, *, text: bool = False, dropout: float = 0.0) -> Path:
+def folder(kind: str, seed: int = 0, *, text: bool = False, dropout: float = 0.0) -> Path:
     """A folder with a LoRA for a pipeline, with `text` for its first text encoder too."""
     target = models.scratch(f"lora-{kind}")
-    pipe = models.pipe(kind)
+    pipe = families.pipe(kind)
     random = torch.Generator().manual_seed(seed)
     name = "unet" if hasattr(pipe, "unet") else "transformer"
     layers = {name: (getattr(pipe, name), ["to_q", "to_k", "to_v", "to_out.0"])}

@@ -25,7 +25,7 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.overlap import overlapped_copies
-from imagekiln.steps.generate.diffusion.pipeline import load_pipeline, make_scheduler
+from imagekiln.steps.generate.diffusion.pipeline import load_pipeline
 from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, PipelineProfiler, Spans
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
 from imagekiln.steps.generate.diffusion.transfer import (
@@ -36,7 +36,7 @@ from imagekiln.steps.generate.diffusion.transfer import (
     wait_for_event,
 )
 from imagekiln.steps.generate.diffusion.vae import DecodeMode, VaeDecoder
-from imagekiln.steps.generate.diffusion.variants import PipelineVariants
+from imagekiln.steps.generate.diffusion.variants import PipelineVariants, Variant
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.models.families import family_of
@@ -88,8 +88,6 @@ class Denoiser:
         self._adapters = adapters
         self._variants = PipelineVariants(pipe, loras, adapters)
         self._inputs = self._variants.text_to_image.inputs
-        self._own_scheduler = pipe.scheduler
-        self._schedulers: dict[str, diffusers.SchedulerMixin] = {}
 
         other_denoisers = []
         if adapters is not None and adapters.controlnet is not None:
@@ -179,7 +177,7 @@ class Denoiser:
     ) -> "PipelineCall":
         self._text_prefetcher.wait()
         variant = self._variants.variant_for(batch_shape(batch[0]).input_images)
-        self._prepare_pipeline(variant.pipe, batch[0])
+        self._prepare_pipeline(variant, batch[0])
         with self._profiler.profile_call(variant.pipe) as spans:
             with spans.span("text"):
                 kwargs = variant.inputs.text_kwargs(batch)
@@ -210,15 +208,12 @@ class Denoiser:
         same_shape = [each for each in upcoming if batch_shape(each) == batch_shape(row)]
         self._text_prefetcher.start(self._inputs.uncached_texts(same_shape))
 
-    def _prepare_pipeline(self, pipe: diffusers.DiffusionPipeline, row: ImageRow) -> None:
+    def _prepare_pipeline(self, variant: Variant, row: ImageRow) -> None:
         """Set what is a part of the pipeline itself: LoRAs, scheduler, strength of guiders."""
         self._inputs.activate_loras(row)
-        sampler = row.parameters.sampler
-        if sampler not in self._schedulers:
-            self._schedulers[sampler] = make_scheduler(self._own_scheduler, sampler)
-        pipe.scheduler = self._schedulers[sampler]
+        variant.pipe.scheduler = variant.schedulers.new(row.parameters.sampler)
         for name in GUIDER_NAMES:
-            if guider := getattr(pipe, name, None):
+            if guider := getattr(variant.pipe, name, None):
                 guider.guidance_scale = row.parameters.guidance
 
 

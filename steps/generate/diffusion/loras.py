@@ -71,6 +71,7 @@ class LoraLayers:
         }
         text = format_loras(effective)
         if self._active.get(texts, "") != text:
+            self._active.pop(texts, None)  # unknown until all components are done
             for component in components:
                 self._activate_component(component, effective)
             self._active[texts] = text

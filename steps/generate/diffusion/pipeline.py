@@ -1,5 +1,6 @@
 """Loading a diffusers pipeline: safetensors only, no remote code, in the plan's dtype."""
 
+import copy
 import inspect
 from importlib.metadata import version
 from pathlib import Path
@@ -146,6 +147,25 @@ def make_scheduler(own: diffusers.SchedulerMixin, sampler: str) -> diffusers.Sch
         raise ValueError(
             f"sampler {sampler!r} does not fit this model ({str(error).strip()})"
         ) from error
+
+
+class Schedulers:
+    """The schedulers of one pipeline by the sampler's name, a new one for each batch.
+
+    diffusers' schedulers change as they run, and not all of that is undone at the next batch:
+    `DPMSolverSinglestepScheduler.set_timesteps` rewrites its configuration for an odd number of
+    steps.
+    """
+
+    def __init__(self, own: diffusers.SchedulerMixin) -> None:
+        """Take the scheduler that the pipeline came with, before it has run."""
+        self._unused = {"default": copy.deepcopy(own)}
+
+    def new(self, sampler: str) -> diffusers.SchedulerMixin:
+        """A scheduler that has not run. Raises ValueError where it does not fit the model."""
+        if sampler not in self._unused:
+            self._unused[sampler] = make_scheduler(self._unused["default"], sampler)
+        return copy.deepcopy(self._unused[sampler])
 
 
 def _explain_load_error(name: str, error: Exception) -> KilnError:

@@ -14,6 +14,7 @@ from imagekiln.steps.generate.diffusion.patches import (
     per_image_control_noise,
     restored_vae_dtype,
 )
+from imagekiln.steps.generate.diffusion.pipeline import Schedulers
 from imagekiln.steps.generate.diffusion.pipeline_inputs import PipelineInputs, PipelineKwargs
 from imagekiln.steps.runs.image import ImageRow, batch_shape
 
@@ -24,10 +25,11 @@ INPAINTING = diffusers.AutoPipelineForInpainting
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """A pipeline, and what makes its arguments."""
+    """A pipeline, what makes its arguments, and its schedulers."""
 
     pipe: diffusers.DiffusionPipeline
     inputs: PipelineInputs
+    schedulers: Schedulers
 
     def draw(self, kwargs: PipelineKwargs) -> BaseOutput:
         """The output of the pipeline for a batch's arguments. Raises what the pipeline raises."""
@@ -46,7 +48,7 @@ class PipelineVariants:
         adapters: LoadedAdapters | None = None,
     ) -> None:
         """Take the pipeline that draws from text, its LoRAs and its adapters."""
-        self.text_to_image = Variant(pipe, PipelineInputs(pipe, loras))
+        self.text_to_image = Variant(pipe, PipelineInputs(pipe, loras), Schedulers(pipe.scheduler))
         self._adapters = adapters
         self._variants: dict[tuple[type, bool], Variant] = {
             (TEXT_TO_IMAGE, False): self.text_to_image
@@ -68,14 +70,17 @@ class PipelineVariants:
         return self._variants[key]
 
     def _make_variant(self, auto_class: Untyped, with_control: bool) -> Variant:
-        components = {}
+        # A pipeline may change the settings of the scheduler that it is made with, as Stable
+        # Diffusion's does with `clip_sample`, so none that another pipeline draws with.
+        components = {"scheduler": self.text_to_image.schedulers.new("default")}
         if with_control and self._adapters is not None:
             components["controlnet"] = self._adapters.controlnet
         pipe = auto_class.from_pipe(self.text_to_image.pipe, **components)
         pipe.set_progress_bar_config(disable=True)
         if self._references is not None:
             self._references.attach(pipe)
-        return Variant(pipe, self.text_to_image.inputs.for_sibling(pipe))
+        inputs = self.text_to_image.inputs.for_sibling(pipe)
+        return Variant(pipe, inputs, Schedulers(pipe.scheduler))
 
     def image_kwargs(self, rows: Sequence[ImageRow]) -> PipelineKwargs:
         """The arguments that carry the input images of rows of one shape."""

@@ -304,3 +304,18 @@ def test_a_pipeline_that_loads_no_loras_says_so() -> None:
     denoiser = Denoiser(pipe, loras=_layers(pipe, style=loras.folder("sd", 1)))
     with pytest.raises(BadInput, match=r"model\.loras: PixArtSigmaPipeline takes no LoRA"):
         pixels_of(denoiser, _rows(1, "style:1"), 1)
+
+
+def test_loras_that_could_not_be_activated_are_active_for_no_later_image() -> None:
+    pipe = models.pipe("sd")
+    denoiser = _denoiser("sd", pipe)
+    expected = pixels_of(denoiser, _rows(1, "style:0.8"), 1)
+    pipe.unet.requires_grad_ = _run_out_of_memory
+    with pytest.raises(MemoryError):
+        pixels_of(denoiser, _rows(1, BOTH), 1)
+    del pipe.unet.requires_grad_
+    assert np.array_equal(pixels_of(denoiser, _rows(1, "style:0.8"), 1), expected)
+
+
+def _run_out_of_memory(_: bool) -> None:
+    raise MemoryError

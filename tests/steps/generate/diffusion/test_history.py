@@ -1,0 +1,80 @@
+"""An image's bytes are its own, whatever its denoiser drew before.
+
+These are the quick cases; `tests/slow/test_history.py` has every family and every pair.
+"""
+
+from itertools import pairwise, product
+from pathlib import Path
+
+import pytest
+import torch
+
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.job.speed import SpeedSettings
+from tests import histories, models
+from tests.drawing import bytes_of
+from tests.runs import image_row
+
+pytestmark = [
+    pytest.mark.filterwarnings(each) for each in (models.DIFFUSERS_WARNS, models.FLUX_WARNS)
+]
+
+
+def test_a_history_has_each_variant_directly_after_each_other_and_itself_once() -> None:
+    sequence = histories.sequence_of_all_pairs("abcde")
+    assert sorted(pairwise(sequence)) == sorted(product("abcde", repeat=2))
+
+
+def test_an_image_has_the_same_bytes_after_any_sampler_as_alone(tmp_path: Path) -> None:
+    model = histories.plan_model(tmp_path, "sd")
+    assert histories.changed_by_history(model, histories.sampler_variants(model)) == []
+
+
+@pytest.mark.parametrize("kind", ["sd", "sdxl", "sd3", "sd3-control", "flux"])
+def test_an_image_has_the_same_bytes_after_any_other_setting_as_alone(
+    kind: str, tmp_path: Path
+) -> None:
+    model = histories.plan_model(tmp_path, kind)
+    assert histories.changed_by_history(model, histories.quick_variants(model)) == []
+
+
+def test_an_image_has_the_same_bytes_after_batches_that_ran_out_of_memory_as_alone(
+    tmp_path: Path,
+) -> None:
+    model = histories.plan_model(tmp_path, "sd")
+    samplers = ("pndm", "heun", "dpmpp_sde", "unipc")
+    variants = {
+        **histories.quick_variants(model),
+        **{sampler: model.row(sampler=sampler) for sampler in samplers},
+    }
+    assert histories.changed_by_history(model, variants, interrupted=True) == []
+
+
+def test_the_first_image_from_an_image_and_odd_steps_change_no_later_image(tmp_path: Path) -> None:
+    """Stable Diffusion's pipelines rewrite settings of the scheduler that they are made with."""
+    model = histories.plan_model(tmp_path, "sd with dpmpp_sde")
+    wanted = {"default from text", "default in odd steps", "ddpm from text", "pndm within a mask"}
+    variants = histories.sampler_and_image_variants(model, ("default", "ddpm", "pndm"))
+    chosen = {name: row for name, row in variants.items() if name in wanted}
+    assert histories.changed_in_new_denoisers(model, chosen) == []
+
+
+@pytest.mark.filterwarnings("ignore:`upcast_vae` is deprecated:FutureWarning")
+def test_a_half_precision_sdxl_draws_the_same_after_every_failed_call() -> None:
+    """Wherever a call fails: at any step, or when the latents are decoded in float32."""
+    pipe = models.pipe("sdxl").to(torch.float16)
+    denoiser = Denoiser(pipe, SpeedSettings(vae="whole"))
+    row = image_row()
+    alone = bytes_of(denoiser, [row], 1)
+
+    for network in (pipe.unet, pipe.vae.decoder, pipe.vae.post_quant_conv):
+        forward = network.forward
+        network.forward = _run_out_of_memory
+        with pytest.raises(torch.OutOfMemoryError):
+            denoiser.draw([row], 1, lambda: None)
+        network.forward = forward
+        assert bytes_of(denoiser, [row], 1) == alone, type(network).__name__
+
+
+def _run_out_of_memory(*_: object, **__: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
