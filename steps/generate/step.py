@@ -6,12 +6,14 @@ While the device draws a batch, the batch before it is encoded and the part befo
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, DenoiserStats, load_denoiser
+from imagekiln.steps.generate.diffusion.device import synchronized_time
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
+from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.encoder import OutputEncoder
 from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.generate.stages import (
@@ -45,9 +47,15 @@ MAX_QUEUED_PARTS = 1
 
 
 def generate(
-    uri: str, number: int, progress: Progress | None = None, stop: Stop | None = None
+    uri: str,
+    number: int,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    startup: Startup | None = None,
 ) -> ShardStats | None:
     """Make what is missing of one shard of the run at `uri`; None where nothing was missing.
+
+    `startup` is what a process began when it started, whose start is then in the statistics.
 
     Raises BadInput where run, shard or model are not as planned, TryAgain where the step was
     stopped or storage failed.
@@ -57,13 +65,16 @@ def generate(
     plan = load_plan(store)
     known_shard = 0 <= number < len(plan.shards)
     progress.start(plan.shards[number].images if known_shard else 0)
-    open_denoiser = denoiser_loader(store, plan)
-    return generate_shard(store, plan, number, open_denoiser, progress, stop or Stop())
+    open_denoiser = denoiser_loader(store, plan, startup)
+    stop = stop or Stop()
+    return generate_shard(store, plan, number, open_denoiser, progress, stop, startup)
 
 
-def denoiser_loader(store: Store, plan: Plan) -> Callable[[], Denoiser]:
+def denoiser_loader(
+    store: Store, plan: Plan, startup: Startup | None = None
+) -> Callable[[], Denoiser]:
     """A function that loads the model of a run or round at its first call and then returns it."""
-    return cache(lambda: load_denoiser(plan, store))
+    return cache(lambda: load_denoiser(plan, store, startup=startup))
 
 
 def generate_shard(
@@ -73,6 +84,7 @@ def generate_shard(
     open_denoiser: Callable[[], Denoiser],
     progress: Progress,
     stop: Stop,
+    startup: Startup | None = None,
 ) -> ShardStats | None:
     """Make what is missing of one shard with a model that several shards may share."""
     shard = read_shard(store, plan, number)
@@ -91,15 +103,30 @@ def generate_shard(
 
     planned_size = partial(_planned_batch_size, plan)
     batches = [batch for part in missing for batch in split_into_batches(part, planned_size)]
-    recovery = BatchRecovery(partial(denoiser.draw, check=stop.raise_if_due), planned_size)
+    after_step = stop.raise_if_due
+    if startup is not None:
+        startup.clock.begin_drawing()
+        after_step = partial(_after_step, stop, startup, denoiser)
+    recovery = BatchRecovery(partial(denoiser.draw, check=after_step), planned_size)
     with stop.deferred():
         attempt = _make_parts(batches, denoiser, recovery, output, stop)
 
     stats = _shard_stats(plan, number, load_seconds, attempt)
+    if startup is not None:
+        stats = replace(stats, start=startup.clock.seconds)
     record_stats(store, stats)
     if attempt.stopped:
         raise _stopped_error(store, number, len(missing) - len(attempt.committed))
     return stats
+
+
+def _after_step(stop: Stop, startup: Startup, denoiser: Denoiser) -> None:
+    """End the start with the first step; after any step, give up where it is time to."""
+    if startup.clock.seconds is None:
+        synchronized_time(denoiser.device)
+        code_seconds = denoiser.compiled_pipeline.clock.seconds
+        startup.clock.end_first_step(code_seconds, startup.weights.seconds)
+    stop.raise_if_due()
 
 
 def _planned_batch_size(plan: Plan, row: ImageRow) -> int:

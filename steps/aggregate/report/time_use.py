@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from imagekiln.steps.aggregate.report.charts import Chart, ShareRow, StackedBarPlot
-from imagekiln.steps.aggregate.throughput import DeviceUsage
+from imagekiln.steps.aggregate.throughput import DeviceUsage, Starts
+from imagekiln.steps.runs.start import format_start
 from imagekiln.steps.runs.stats import StageSeconds
-from imagekiln.steps.runtime.figures import format_duration, format_percent
+from imagekiln.steps.runtime.figures import format_count, format_duration, format_percent
 
 MIN_PLOT_SECONDS = 60.0  # below which the text and the table say it all
 SEQUENTIAL_STAGES = {
@@ -129,6 +130,22 @@ def summarize_time_use(seconds: StageSeconds, usage: DeviceUsage) -> TimeUse | N
     )
     chart = Chart("time", "Where the time went", text, (), (), plot)
     return TimeUse(tuple(row for row in sequential if row.share), concurrent, chart)
+
+
+def describe_starts(starts: Starts | None) -> str:
+    """How long processes took to their first step, and what for; nothing where none was timed."""
+    if starts is None:
+        return ""
+    median = starts.median
+    if starts.count == 1:
+        text = f"The first step came {format_duration(median.total)} after the process started"
+        return f"{text}: {format_start(median)}."
+    return (
+        f"Half of the {format_count(starts.count)} processes reached their first step within "
+        f"{format_duration(median.total)}: {format_start(median)}. The slowest, shard "
+        f"{starts.slowest_shard}, took {format_duration(starts.slowest.total)}: "
+        f"{format_start(starts.slowest)}."
+    )
 
 
 def find_bottleneck(seconds: StageSeconds, usage: DeviceUsage) -> Bottleneck | None:

@@ -22,6 +22,7 @@ from imagekiln.steps.generate.diffusion.device import (
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline, make_scheduler
 from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, PipelineProfiler, Spans
+from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
 from imagekiln.steps.generate.diffusion.transfer import (
     DeviceEvent,
@@ -259,13 +260,20 @@ def to_drawn_image(row: ImageRow, rgb: RGB, finite: bool, refused: bool) -> Draw
     return DrawnImage(row.index_in_part, rgb)
 
 
-def load_denoiser(plan: Plan, store: Store | None = None, *, code: bool = True) -> Denoiser:
+def load_denoiser(
+    plan: Plan,
+    store: Store | None = None,
+    *,
+    code: bool = True,
+    startup: Startup | None = None,
+) -> Denoiser:
     """The denoiser of a plan; of the run or round in `store`, with its adapters.
 
-    With `code`, it loads and saves compiled code beside the run. Raises BadInput where the model
+    With `code`, it loads and saves compiled code beside the run; with `startup`, it takes what a
+    new process began. Raises BadInput where the model
     does not load, TryAgain where its device is missing.
     """
-    pipe = load_pipeline(plan)
+    pipe = load_pipeline(plan, startup)
     speed = plan.job.speed
     loras = LoraLayers(pipe, plan.job.model.loras, plan.loras) if plan.loras else None
     if store is None:

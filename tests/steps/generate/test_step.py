@@ -19,6 +19,7 @@ from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.transfer import PendingBatch
 from imagekiln.steps.generate.encoder import OutputEncoder
+from imagekiln.steps.generate.start import generate_in_new_process
 from imagekiln.steps.generate.step import denoiser_loader, generate, generate_shard
 from imagekiln.steps.imaging.codecs import decode_image
 from imagekiln.steps.job.job import ModelSettings
@@ -28,6 +29,7 @@ from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow, image_rows
 from imagekiln.steps.runs.keys import part_key, shard_key
 from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.runs.start import StartSeconds
 from imagekiln.steps.runs.stats import load_stats
 from imagekiln.steps.runtime.progress import JsonLinesProgress, NoProgress
 from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
@@ -107,6 +109,33 @@ def test_only_missing_parts_are_made_wherever_the_gaps_are(
         content, written_at = first[key]
         assert store.read(key) == content
         assert (Path(store.uri_of(key)).stat().st_mtime_ns == written_at) == (number not in gone)
+
+
+def test_a_process_s_start_is_in_its_shard_s_statistics(there: PlanResult) -> None:
+    starts = list[StartSeconds]()
+    done = generate_in_new_process(there.uri, 0, NoProgress(), Stop(), starts.append)
+    assert done is not None
+    assert [done.start] == starts
+    assert starts[0].first_step > 0
+    assert starts[0].hash > 0
+    assert load_stats(open_store(there.uri), 0) == done
+
+
+def test_weights_that_changed_after_planning_commit_nothing(tmp_path: Path) -> None:
+    model = Path(shutil.copytree(models.folder("sd"), tmp_path / "model"))
+    there = planned(
+        tmp_path, str(tmp_path / "out"), PROMPTS[:4], model={"id": str(model), "dtype": "float32"}
+    )
+    weights = model / "unet" / "diffusion_pytorch_model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(BadInput, match=r"is not the model that the run was planned with\."):
+            generate_in_new_process(there.uri, 0, NoProgress(), Stop(), lambda _: None)
+    store = open_store(there.uri)
+    assert not any(store.exists(part.key) for part in read_shard(store, there.plan, 0))
+    assert load_stats(store, 0) is None
 
 
 def test_where_nothing_is_missing_the_model_is_not_loaded(there: PlanResult) -> None:
