@@ -10,7 +10,6 @@ from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
 from imagekiln.steps.generate.diffusion.ip_adapter import ReferenceEmbeddings
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.patches import (
-    Untyped,
     per_image_control_noise,
     restored_vae_dtype,
 )

@@ -43,9 +43,9 @@ def test_a_hub_model_is_known_by_its_commit() -> None:
     with WeightsCheck(HUB_MODEL, model_digest(HUB_MODEL)) as check:
         check.require_planned()
     other = HUB_MODEL.model_copy(update={"revision": "1" * 40})
-    with WeightsCheck(other, model_digest(HUB_MODEL)) as check:
-        with pytest.raises(BadInput, match=NOT_PLANNED):
-            check.require_planned()
+    planned = model_digest(HUB_MODEL)
+    with WeightsCheck(other, planned) as check, pytest.raises(BadInput, match=NOT_PLANNED):
+        check.require_planned()
 
 
 def test_reading_ahead_fails_in_silence_and_leaves_no_thread(
