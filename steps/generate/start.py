@@ -2,7 +2,7 @@
 
 from imagekiln.steps.generate.diffusion.startup import LoadOptions, Startup
 from imagekiln.steps.runs.plan import load_plan
-from imagekiln.steps.runs.start import OnStartEnd, StartClock
+from imagekiln.steps.runs.start import StartClock
 from imagekiln.steps.runs.stats import ShardStats
 from imagekiln.steps.runtime.progress import Progress
 from imagekiln.steps.runtime.signals import Stop
@@ -14,15 +14,13 @@ def generate_in_new_process(
     number: int,
     progress: Progress,
     stop: Stop,
-    on_start_end: OnStartEnd,
     options: LoadOptions | None = None,
 ) -> ShardStats | None:
     """Make what is missing of a shard, and time the start from that of the process.
 
-    `on_start_end` gets the seconds of the start after the first step. Raises what `generate`
-    raises.
+    Raises what `generate` raises.
     """
-    clock = StartClock.of_process(on_start_end)
+    clock = StartClock.of_process()
     plan = load_plan(open_store(uri))
     with Startup.begin(plan, clock, options) as startup:
         with clock.phase("imports"):

@@ -6,7 +6,7 @@ While the device draws a batch, the batch before it is encoded and the part befo
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache, partial
 
 from imagekiln.steps.errors import TryAgain
@@ -29,6 +29,7 @@ from imagekiln.steps.runs.formats import PartFormat, format_of, recover_parts
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.shard import count_images, missing_parts, read_shard, used_lora_names
+from imagekiln.steps.runs.start import format_start
 from imagekiln.steps.runs.stats import (
     ShardStats,
     StageSeconds,
@@ -37,7 +38,7 @@ from imagekiln.steps.runs.stats import (
     time_share,
 )
 from imagekiln.steps.runtime.prefetch import QueueWaits, consume_in_thread, prefetch
-from imagekiln.steps.runtime.progress import NoProgress, Progress
+from imagekiln.steps.runtime.progress import Event, NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop, Stopped
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -106,7 +107,7 @@ def generate_shard(
     after_step = stop.raise_if_due
     if startup is not None:
         startup.clock.begin_drawing()
-        after_step = partial(_after_step, stop, startup, denoiser)
+        after_step = partial(_after_step, stop, startup, denoiser, progress)
     recovery = BatchRecovery(partial(denoiser.draw, check=after_step), planned_size)
     with stop.deferred():
         attempt = _make_parts(batches, denoiser, recovery, output, stop)
@@ -120,12 +121,15 @@ def generate_shard(
     return stats
 
 
-def _after_step(stop: Stop, startup: Startup, denoiser: Denoiser) -> None:
+def _after_step(stop: Stop, startup: Startup, denoiser: Denoiser, progress: Progress) -> None:
     """End the start with the first step; after any step, give up where it is time to."""
-    if startup.clock.seconds is None:
+    clock = startup.clock
+    if clock.seconds is None:
         synchronized_time(denoiser.device)
-        code_seconds = denoiser.compiled_pipeline.clock.seconds
-        startup.clock.end_first_step(code_seconds, startup.weights.seconds)
+        clock.end_first_step(denoiser.compiled_pipeline.clock.seconds, startup.weights.seconds)
+        if clock.seconds is not None:
+            event = Event("start", asdict(clock.seconds), format_start(clock.seconds))
+            progress.show_event(event)
     stop.raise_if_due()
 
 

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -53,37 +53,31 @@ class StartSeconds:
 
 
 def format_start(start: StartSeconds) -> str:
-    """The seconds of each phase that took any, in words."""
+    """A sentence of the seconds in all and of each phase that took any."""
     phases = [
         f"{label} {format_duration(getattr(start, name))}"
         for name, label in PHASE_LABELS.items()
         if getattr(start, name) >= 0.05
     ]
     beside = f"; hashing beside them {format_duration(start.hash)}" if start.hash else ""
-    return f"{', '.join(phases)}{beside}"
-
-
-OnStartEnd = Callable[[StartSeconds], None]
+    total = format_duration(start.total)
+    return f"First step after {total}: {', '.join(phases)}{beside}."
 
 
 class StartClock:
     """Times the phases of a start, all in one thread."""
 
-    def __init__(self, age: float = 0.0, on_end: OnStartEnd = lambda _: None) -> None:
-        """Begin. The process is `age` seconds old, which passed with importing.
-
-        `on_end` is called once, after the first step.
-        """
-        self._on_end = on_end
+    def __init__(self, age: float = 0.0) -> None:
+        """Begin. The process is `age` seconds old, which passed with importing."""
         self._seconds = StartSeconds(imports=age)
         self._began = time.perf_counter() - age
         self._began_drawing: float | None = None
         self._done = False
 
     @classmethod
-    def of_process(cls, on_end: OnStartEnd) -> "StartClock":
+    def of_process(cls) -> "StartClock":
         """Begin with the start of the process; without /proc, now."""
-        return cls(_process_age(), on_end)
+        return cls(_process_age())
 
     @property
     def seconds(self) -> StartSeconds | None:
@@ -116,7 +110,6 @@ class StartClock:
         self._seconds.code += code_seconds
         self._seconds.first_step = max(0.0, now - self._began_drawing - code_seconds)
         self._seconds.hash = hash_seconds
-        self._on_end(self._seconds)
 
     def _add(self, name: str, seconds: float) -> None:
         setattr(self._seconds, name, getattr(self._seconds, name) + seconds)

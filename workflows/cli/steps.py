@@ -1,6 +1,5 @@
 """The steps that pods run, one command each; with them, a run can be made by hand too."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +16,6 @@ from imagekiln.workflows.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from imagekiln.steps.runs.start import StartSeconds
     from imagekiln.workflows.pod.request import JobRequest
 
 OUTPUTS_FOLDER = click.Path(file_okay=False)
@@ -142,22 +140,10 @@ def generate(ctx: click.Context, run: str, shard: int, workers: int, output: str
     from imagekiln.steps.runtime.progress import open_progress
 
     with open_progress() as progress:
-        stats = generate_in_new_process(run, shard, progress, ctx.obj, _print_start)
+        stats = generate_in_new_process(run, shard, progress, ctx.obj)
     from imagekiln.workflows.cli.text import format_shard, print_result
 
     print_result(stats, output, format_shard)
-
-
-def _print_start(start: "StartSeconds") -> None:
-    """Print what the start took, in a line beside the progress."""
-    from tqdm import tqdm
-
-    from imagekiln.steps.runs.start import format_start
-    from imagekiln.steps.runtime.figures import format_duration
-    from imagekiln.workflows.cli.terminal import print_note
-
-    with tqdm.external_write_mode(file=sys.stderr):
-        print_note(f"First step after {format_duration(start.total)}: {format_start(start)}.")
 
 
 @cloup.command(

@@ -136,15 +136,11 @@ def describe_starts(starts: Starts | None) -> str:
     """How long processes took to their first step, and what for; nothing where none was timed."""
     if starts is None:
         return ""
-    median = starts.median
     if starts.count == 1:
-        text = f"The first step came {format_duration(median.total)} after the process started"
-        return f"{text}: {format_start(median)}."
+        return format_start(starts.median)
     return (
-        f"Half of the {format_count(starts.count)} processes reached their first step within "
-        f"{format_duration(median.total)}: {format_start(median)}. The slowest, shard "
-        f"{starts.slowest_shard}, took {format_duration(starts.slowest.total)}: "
-        f"{format_start(starts.slowest)}."
+        f"{format_count(starts.count)} processes. The median: {format_start(starts.median)} "
+        f"The slowest, of shard {starts.slowest_shard}: {format_start(starts.slowest)}"
     )
 
 

@@ -3,6 +3,7 @@
 import gc
 import io
 import itertools
+import json
 import shutil
 import threading
 import time
@@ -29,7 +30,6 @@ from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow, image_rows
 from imagekiln.steps.runs.keys import part_key, shard_key
 from imagekiln.steps.runs.shard import read_shard
-from imagekiln.steps.runs.start import StartSeconds
 from imagekiln.steps.runs.stats import load_stats
 from imagekiln.steps.runtime.progress import JsonLinesProgress, NoProgress
 from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
@@ -111,14 +111,17 @@ def test_only_missing_parts_are_made_wherever_the_gaps_are(
         assert (Path(store.uri_of(key)).stat().st_mtime_ns == written_at) == (number not in gone)
 
 
-def test_a_process_s_start_is_in_its_shard_s_statistics(there: PlanResult) -> None:
-    starts = list[StartSeconds]()
-    done = generate_in_new_process(there.uri, 0, NoProgress(), Stop(), starts.append)
+def test_a_process_s_start_is_in_its_shard_s_statistics_and_in_its_log(there: PlanResult) -> None:
+    log = io.StringIO()
+    done = generate_in_new_process(there.uri, 0, JsonLinesProgress(log, None), Stop())
     assert done is not None
-    assert [done.start] == starts
-    assert starts[0].first_step > 0
-    assert starts[0].hash > 0
+    assert done.start is not None
+    assert done.start.first_step > 0
+    assert done.start.hash > 0
     assert load_stats(open_store(there.uri), 0) == done
+    events = [json.loads(line) for line in log.getvalue().splitlines()]
+    (event,) = [event for event in events if event["event"] == "start"]
+    assert event["seconds"]["total"] == pytest.approx(done.start.total, abs=0.001)
 
 
 def test_weights_that_changed_after_planning_commit_nothing(tmp_path: Path) -> None:
@@ -132,7 +135,7 @@ def test_weights_that_changed_after_planning_commit_nothing(tmp_path: Path) -> N
     weights.write_bytes(content)
     for _ in range(2):
         with pytest.raises(BadInput, match=r"is not the model that the run was planned with\."):
-            generate_in_new_process(there.uri, 0, NoProgress(), Stop(), lambda _: None)
+            generate_in_new_process(there.uri, 0, NoProgress(), Stop())
     store = open_store(there.uri)
     assert not any(store.exists(part.key) for part in read_shard(store, there.plan, 0))
     assert load_stats(store, 0) is None
@@ -343,7 +346,7 @@ def test_a_pipeline_out_of_memory_above_two_images_makes_all_in_batches_of_two(
         if len(inputs[0]) > 2 * 2:  # images, each with and without its prompt
             raise fault
 
-    def loaded(_: object) -> models.Untyped:
+    def loaded(*_: object) -> models.Untyped:
         pipe = models.pipe("sd")
         pipe.unet.register_forward_pre_hook(full)
         return pipe

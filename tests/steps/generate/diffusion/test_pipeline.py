@@ -152,6 +152,8 @@ def test_a_variant_is_loaded_from_the_files_that_bear_its_name(tmp_path: Path) -
     assert {pipe.unet.dtype for pipe in pipes} == {torch.float32}
 
 
+# diffusers leaves the files open that it does not map.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("options", [LoadOptions(mmap=False), LoadOptions(direct=True)])
 def test_weights_are_the_same_however_they_get_to_the_device(
     options: LoadOptions, tmp_path: Path
