@@ -123,13 +123,12 @@ def generate_shard(
 
 def _after_step(stop: Stop, startup: Startup, denoiser: Denoiser, progress: Progress) -> None:
     """End the start with the first step; after any step, give up where it is time to."""
-    clock = startup.clock
-    if clock.seconds is None:
+    if not startup.clock.has_ended:
         synchronized_time(denoiser.device)
-        clock.end_first_step(denoiser.compiled_pipeline.clock.seconds, startup.weights.seconds)
-        if clock.seconds is not None:
-            event = Event("start", asdict(clock.seconds), format_start(clock.seconds))
-            progress.show_event(event)
+        code_seconds = denoiser.compiled_pipeline.clock.seconds
+        start = startup.clock.end_first_step(code_seconds, startup.weights.seconds)
+        if start is not None:
+            progress.show_event(Event("start", asdict(start), format_start(start)))
     stop.raise_if_due()
 
 

@@ -84,6 +84,11 @@ class StartClock:
         """The seconds of all phases; None before the end of the first step."""
         return self._seconds if self._done else None
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the first step is done."""
+        return self._done
+
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
         """Count the block as a part of this phase."""
@@ -97,19 +102,20 @@ class StartClock:
         """Count what follows as the first step."""
         self._began_drawing = time.perf_counter()
 
-    def end_first_step(self, code_seconds: float, hash_seconds: float) -> None:
-        """End with the first of all steps; later ones count nothing.
+    def end_first_step(self, code_seconds: float, hash_seconds: float) -> StartSeconds | None:
+        """End with the first of all steps, and return the seconds; later ones count nothing.
 
         Of the time since drawing began, `code_seconds` were spent on compiled code.
         """
         if self._done or self._began_drawing is None:
-            return
+            return None
         now = time.perf_counter()
         self._done = True
         self._seconds.total = now - self._began
         self._seconds.code += code_seconds
         self._seconds.first_step = max(0.0, now - self._began_drawing - code_seconds)
         self._seconds.hash = hash_seconds
+        return self._seconds
 
     def _add(self, name: str, seconds: float) -> None:
         setattr(self._seconds, name, getattr(self._seconds, name) + seconds)

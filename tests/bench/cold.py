@@ -99,7 +99,7 @@ def forget_images(run: str) -> None:
 
 @click.group(invoke_without_command=True)
 @click.option("--model", default="tiny-sdxl", show_default=True)
-@click.option("--models", type=click.Path(path_type=Path), default=Path("/tmp/models"))
+@click.option("--models", type=click.Path(path_type=Path), default="models")
 @click.option("--device", default="auto", show_default=True)
 @click.option("--side", default=64, show_default=True, help="Pixels.")
 @click.option("--rounds", default=1, show_default=True)
@@ -151,7 +151,9 @@ def child(run: str, way: str) -> None:
     from imagekiln.steps.generate.start import generate_in_new_process
     from imagekiln.steps.runtime.progress import JsonLinesProgress
     from imagekiln.steps.runtime.signals import Stop
+    from imagekiln.workflows.cli.terminal import silence_libraries
 
+    silence_libraries()
     generate_in_new_process(run, 0, JsonLinesProgress(sys.stderr, None), Stop(), WAYS[way])
 
 

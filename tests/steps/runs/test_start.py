@@ -15,12 +15,12 @@ def test_phases_are_timed_one_after_another() -> None:
         time.sleep(0.01)
     with clock.phase("load"):
         time.sleep(0.01)
-    assert clock.seconds is None
+    assert not clock.has_ended
     clock.begin_drawing()
     time.sleep(0.03)
-    clock.end_first_step(code_seconds=0.01, hash_seconds=0.5)
-    seconds = clock.seconds
+    seconds = clock.end_first_step(code_seconds=0.01, hash_seconds=0.5)
     assert seconds is not None
+    assert clock.seconds == seconds
     assert 2.01 <= seconds.imports < seconds.total
     assert seconds.load >= 0.01
     assert (seconds.code, seconds.hash) == (0.01, 0.5)
@@ -31,13 +31,12 @@ def test_phases_are_timed_one_after_another() -> None:
 def test_only_the_first_step_counts() -> None:
     clock = StartClock()
     clock.end_first_step(0.0, 0.0)  # nothing is drawn yet
-    assert clock.seconds is None
+    assert not clock.has_ended
     clock.begin_drawing()
-    clock.end_first_step(0.0, 0.0)
-    assert clock.seconds is not None
-    total = clock.seconds.total
-    clock.end_first_step(0.0, 0.0)
-    assert clock.seconds.total == total
+    start = clock.end_first_step(0.0, 0.0)
+    assert start is not None
+    assert clock.end_first_step(0.0, 0.0) is None
+    assert clock.seconds == start
 
 
 def test_a_phase_that_fails_is_counted_too() -> None:
