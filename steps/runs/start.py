@@ -13,7 +13,7 @@ from imagekiln.steps.runtime.figures import format_duration
 START_TIME_FIELD = 22  # of /proc/self/stat, in clock ticks since the machine started
 MAX_PROCESS_AGE = 3600.0  # seconds: what is older did not just start
 
-Phase = Literal["imports", "load", "device", "hash_wait"]
+Phase = Literal["imports", "load", "device", "hash_wait", "code"]
 PHASE_LABELS = {
     "imports": "imports",
     "load": "load",

@@ -1,6 +1,7 @@
 """Loading a diffusers pipeline: safetensors only, no remote code, in the plan's dtype."""
 
 import inspect
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -54,7 +55,8 @@ def _load_on_device(plan: Plan, startup: Startup) -> diffusers.DiffusionPipeline
         _refuse_emulated_dtype(plan, device)
     if plan.job.threads is not None:
         torch.set_num_threads(plan.job.threads)
-    with clock.phase("imports"):  # diffusers imports each pipeline when it is first used
+    # diffusers imports each pipeline when it is first used; what fails fails again in loading.
+    with clock.phase("imports"), suppress(Exception):
         getattr(diffusers, plan.model.pipeline, None)
     return load_pretrained(plan.job.model, device, startup)
 
