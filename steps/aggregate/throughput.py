@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from imagekiln.steps.runs.start import StartSeconds
 from imagekiln.steps.runs.stats import ShardStats, max_peak_memory, mean_busy_share
 
 MAX_SLOWEST = 10
@@ -22,17 +23,28 @@ class ShardTime:
 
 
 @dataclass(frozen=True, slots=True)
+class Starts:
+    """How long processes took to their first step: how many of them, the median, the slowest."""
+
+    count: int
+    median: StartSeconds
+    slowest: StartSeconds
+    slowest_shard: int
+
+
+@dataclass(frozen=True, slots=True)
 class Throughput:
     """Images a second by shard, in the plan's order; None where a shard has no rate.
 
     `slow` counts the shards under 80 % of the `median`, and `slowest` has at most ten of them, the
-    slowest first.
+    slowest first. `starts` is None where no shard timed its start.
     """
 
     rates: tuple[float | None, ...] = ()
     median: float = 0.0
     slow: int = 0
     slowest: tuple[ShardTime, ...] = ()
+    starts: Starts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +77,19 @@ def summarize_throughput(shards: int, stats: Sequence[ShardStats]) -> Throughput
         median=_round_significant(median),
         slow=len(slow),
         slowest=tuple(_shard_time(shard) for shard in slow[:MAX_SLOWEST]),
+        starts=summarize_starts(stats),
     )
+
+
+def summarize_starts(stats: Sequence[ShardStats]) -> Starts | None:
+    """The starts of the processes of all rounds; None where none was timed."""
+    starts = [(shard.start, shard.shard) for shard in stats if shard.start is not None]
+    if not starts:
+        return None
+    starts.sort(key=lambda pair: pair[0].total)
+    median, _ = starts[len(starts) // 2]
+    slowest, slowest_shard = starts[-1]
+    return Starts(len(starts), median, slowest, slowest_shard)
 
 
 def summarize_usage(stats: Sequence[ShardStats]) -> DeviceUsage:

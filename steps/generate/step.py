@@ -6,12 +6,14 @@ While the device draws a batch, the batch before it is encoded and the part befo
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, DenoiserStats, load_denoiser
+from imagekiln.steps.generate.diffusion.device import synchronized_time
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
+from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.encoder import OutputEncoder
 from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.generate.stages import (
@@ -27,6 +29,7 @@ from imagekiln.steps.runs.formats import PartFormat, format_of, recover_parts
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.shard import count_images, missing_parts, read_shard, used_lora_names
+from imagekiln.steps.runs.start import format_start
 from imagekiln.steps.runs.stats import (
     ShardStats,
     StageSeconds,
@@ -35,7 +38,7 @@ from imagekiln.steps.runs.stats import (
     time_share,
 )
 from imagekiln.steps.runtime.prefetch import QueueWaits, consume_in_thread, prefetch
-from imagekiln.steps.runtime.progress import NoProgress, Progress
+from imagekiln.steps.runtime.progress import Event, NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop, Stopped
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
@@ -45,9 +48,15 @@ MAX_QUEUED_PARTS = 1
 
 
 def generate(
-    uri: str, number: int, progress: Progress | None = None, stop: Stop | None = None
+    uri: str,
+    number: int,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    startup: Startup | None = None,
 ) -> ShardStats | None:
     """Make what is missing of one shard of the run at `uri`; None where nothing was missing.
+
+    `startup` is what a process began when it started, whose start is then in the statistics.
 
     Raises BadInput where run, shard or model are not as planned, TryAgain where the step was
     stopped or storage failed.
@@ -57,23 +66,25 @@ def generate(
     plan = load_plan(store)
     known_shard = 0 <= number < len(plan.shards)
     progress.start(plan.shards[number].images if known_shard else 0)
-    with closing(LazyDenoiser(store, plan)) as open_denoiser:
-        return generate_shard(store, plan, number, open_denoiser, progress, stop or Stop())
+    stop = stop or Stop()
+    with closing(LazyDenoiser(store, plan, startup)) as open_denoiser:
+        return generate_shard(store, plan, number, open_denoiser, progress, stop, startup)
 
 
 class LazyDenoiser:
     """The model of a run or round, which is loaded when it is first needed."""
 
-    def __init__(self, store: Store, plan: Plan) -> None:
-        """Load nothing yet."""
+    def __init__(self, store: Store, plan: Plan, startup: Startup | None = None) -> None:
+        """Load nothing yet. `startup` is what a new process began."""
         self._store = store
         self._plan = plan
+        self._startup = startup
         self._denoiser: Denoiser | None = None
 
     def __call__(self) -> Denoiser:
         """The denoiser, always the same. Raises BadInput, TryAgain as `load_denoiser` does."""
         if self._denoiser is None:
-            self._denoiser = load_denoiser(self._plan, self._store)
+            self._denoiser = load_denoiser(self._plan, self._store, startup=self._startup)
         return self._denoiser
 
     def close(self) -> None:
@@ -89,6 +100,7 @@ def generate_shard(
     open_denoiser: Callable[[], Denoiser],
     progress: Progress,
     stop: Stop,
+    startup: Startup | None = None,
 ) -> ShardStats | None:
     """Make what is missing of one shard with a model that several shards may share."""
     shard = read_shard(store, plan, number)
@@ -107,15 +119,32 @@ def generate_shard(
 
     planned_size = partial(_planned_batch_size, plan)
     batches = [batch for part in missing for batch in split_into_batches(part, planned_size)]
-    recovery = BatchRecovery(partial(denoiser.draw, check=stop.raise_if_due), planned_size)
+    after_step = stop.raise_if_due
+    if startup is not None:
+        startup.clock.begin_drawing()
+        after_step = partial(_after_step, stop, startup, denoiser, progress)
+    recovery = BatchRecovery(partial(denoiser.draw, check=after_step), planned_size)
     with stop.deferred():
         attempt = _make_parts(batches, denoiser, recovery, output, stop)
 
     stats = _shard_stats(plan, number, load_seconds, attempt)
+    if startup is not None:
+        stats = replace(stats, start=startup.clock.seconds)
     record_stats(store, stats)
     if attempt.stopped:
         raise _stopped_error(store, number, len(missing) - len(attempt.committed))
     return stats
+
+
+def _after_step(stop: Stop, startup: Startup, denoiser: Denoiser, progress: Progress) -> None:
+    """End the start with the first step; after any step, give up where it is time to."""
+    if not startup.clock.has_ended:
+        synchronized_time(denoiser.device)
+        code_seconds = denoiser.compiled_pipeline.clock.seconds
+        start = startup.clock.end_first_step(code_seconds, startup.weights.seconds)
+        if start is not None:
+            progress.show_event(Event("start", asdict(start), format_start(start)))
+    stop.raise_if_due()
 
 
 def _planned_batch_size(plan: Plan, row: ImageRow) -> int:

@@ -64,6 +64,13 @@ class ModelSettings(HubReference):
         description="A local folder, a hub id such as org/name, or bundled:shapes."
     )
     dtype: Dtype = "bfloat16"
+    # Left out of what is written where it is not set, so that run ids are those of before.
+    variant: str | None = Field(
+        None,
+        pattern=r"^[A-Za-z0-9_]+$",
+        exclude_if=lambda variant: variant is None,
+        description="Which files hold the weights: with fp16, NAME.fp16.safetensors.",
+    )
     controlnet: ControlNetSettings | None = Field(
         None, description="The network that reads the images of control_image."
     )

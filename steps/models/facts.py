@@ -11,7 +11,7 @@ from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.families import family_of, unsupported_reason
 from imagekiln.steps.models.hub import download_configuration, list_hub_files
-from imagekiln.steps.models.weights import file_sha256
+from imagekiln.steps.models.weights import BeforePiece, hash_files, proceed
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import BUNDLED_PREFIX, resolve_path
 
@@ -65,7 +65,7 @@ def _read_model_facts(model: ModelSettings, folder: Path) -> ModelFacts:
     family = family_of(pipeline)
     side = family.default_size or side
     return ModelFacts(
-        digest=weights_digest(model),
+        digest=model_digest(model),
         pipeline=pipeline,
         width=side,
         height=side,
@@ -102,16 +102,33 @@ def is_hub_id(name: str) -> bool:
     return has_two_parts and not is_path and not Path(name).exists()
 
 
-def weights_digest(model: HubReference) -> str:
+def model_digest(model: ModelSettings, before_piece: BeforePiece = proceed) -> str:
+    """What identifies a model's weights, and which variant of them is loaded.
+
+    `before_piece` is called before each piece that is read of a local model, and may raise.
+    """
+    return weights_digest(model, model.variant, before_piece)
+
+
+def weights_digest(
+    reference: HubReference,
+    variant: str | None = None,
+    before_piece: BeforePiece = proceed,
+) -> str:
     """What identifies the weights: a hub model's commit, or the hash of a local folder's files."""
-    if is_hub_id(model.id):
-        return f"{model.id}@{model.revision}"
-    folder = Path(resolve_path(model.id))
+    if is_hub_id(reference.id):
+        name = f"{reference.id}#{variant}" if variant else reference.id
+        return f"{name}@{reference.revision}"
+    folder = Path(resolve_path(reference.id))
     total = hashlib.sha256()
-    with translate_errors(model.id):
-        for path in sorted(_files_that_affect_pixels(folder)):
+    with translate_errors(reference.id):
+        paths = sorted(_files_that_affect_pixels(folder))
+        hashes = hash_files(paths, before_piece)
+        for path, sha256 in zip(paths, hashes, strict=True):
             name = path.relative_to(folder).as_posix()
-            total.update(f"{name}\0{file_sha256(path)}\n".encode())
+            total.update(f"{name}\0{sha256}\n".encode())
+    if variant:
+        total.update(f"\0variant {variant}\n".encode())
     return f"sha256:{total.hexdigest()}"
 
 
@@ -136,18 +153,29 @@ def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, Config]:
         raise BadInput(
             f"{model.id}: model_index.json names no pipeline class. Name a diffusers folder."
         )
-    _refuse_pickles(model, folder, index)
-    return pipeline, index
-
-
-def _refuse_pickles(model: ModelSettings, folder: Path, index: Config) -> None:
-    """Raise BadInput where a component has pickles and no safetensors.
-
-    Folders that are no components are skipped: the pipeline reads nothing from them.
-    """
+    # Folders that are no components are skipped: the pipeline reads nothing from them.
     paths = [
         path for path in _list_files(model, folder) if isinstance(index.get(path.parts[0]), list)
     ]
+    _refuse_pickles(model, paths)
+    if model.variant:
+        _require_variant(model, paths)
+    return pipeline, index
+
+
+def _require_variant(model: ModelSettings, paths: list[PurePosixPath]) -> None:
+    """Raise BadInput where none of a model's files is of its variant."""
+    weights = [path.name for path in paths if path.suffix == ".safetensors"]
+    marks = f".{model.variant}.", f".{model.variant}-"
+    if weights and not any(mark in name for name in weights for mark in marks):
+        raise BadInput(
+            f"{model.id}: has no safetensors of the variant {model.variant}. "
+            "Correct model.variant, or leave it out."
+        )
+
+
+def _refuse_pickles(model: ModelSettings, paths: list[PurePosixPath]) -> None:
+    """Raise BadInput where a component has pickles and no safetensors."""
     safe_folders = {path.parent for path in paths if path.suffix == ".safetensors"}
     for path in sorted(paths):
         if path.suffix.lower() in PICKLE_SUFFIXES and path.parent not in safe_folders:

@@ -8,6 +8,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from imagekiln.steps.errors import Missing
 from imagekiln.steps.runs.keys import stats_key
+from imagekiln.steps.runs.start import StartSeconds
 from imagekiln.steps.runtime.prefetch import QueueWaits
 from imagekiln.steps.storage.store import Store
 
@@ -52,7 +53,8 @@ class ShardStats:
     `max_batch_pixels` the most pixels that a batch held in the end, where memory ran out.
     `busy_share` is the share of the wall time after loading in which the device computed, and
     `peak_memory` the most bytes in use at once; both are None where that is unknown. `compile_mode`
-    and `decode_mode` are the modes in use at the end.
+    and `decode_mode` are the modes in use at the end. `start` is the start of the process of the
+    latest attempt; None where the process did more than one shard.
     """
 
     shard: int
@@ -68,6 +70,7 @@ class ShardStats:
     max_batch_pixels: int | None = None
     compile_mode: Literal["regional", "whole", "none"] = "none"
     decode_mode: Literal["whole", "slices", "tiles"] = "whole"
+    start: StartSeconds | None = None
 
     @property
     def images_per_second(self) -> float:

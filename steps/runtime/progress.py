@@ -4,14 +4,24 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Never, Protocol, TextIO
 
 from tqdm import tqdm
 
 LINE_INTERVAL_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that took time once: its seconds for programs, and a sentence for people."""
+
+    name: str
+    seconds: Mapping[str, float]
+    sentence: str
 
 
 class Progress(Protocol):
@@ -28,6 +38,9 @@ class Progress(Protocol):
 
     def add_committed(self, images: int) -> None:
         """So many more are committed."""
+
+    def show_event(self, event: Event) -> None:
+        """Something happened besides images."""
 
     def close(self) -> None:
         """The work is over, finished or not."""
@@ -47,6 +60,9 @@ class NoProgress:
 
     def add_committed(self, images: int) -> None:
         """Ignore the images."""
+
+    def show_event(self, event: Event) -> None:
+        """Ignore the event."""
 
     def close(self) -> None:
         """Do nothing."""
@@ -76,6 +92,10 @@ class TerminalProgress:
 
     def add_committed(self, images: int) -> None:
         """Leave the bar: it moved when the images were drawn."""
+
+    def show_event(self, event: Event) -> None:
+        """Write the sentence above the bar."""
+        tqdm.write(event.sentence, file=sys.stderr)
 
     def close(self) -> None:
         """Leave the bar where it is."""
@@ -129,6 +149,11 @@ class JsonLinesProgress:
         is_due = self._clock() - self._last_line_at > self._interval_seconds
         if self._done == self._total or is_due:
             self._write_line()
+
+    def show_event(self, event: Event) -> None:
+        """Write a line with the seconds."""
+        seconds = {name: round(value, 3) for name, value in event.seconds.items()}
+        print(json.dumps({"event": event.name, "seconds": seconds}), file=self._out, flush=True)
 
     def close(self) -> None:
         """Write how far the work is, unless the last line did."""

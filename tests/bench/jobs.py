@@ -7,7 +7,7 @@ from typing import TypeAlias
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
-from imagekiln.steps.generate.step import denoiser_loader, generate_shard
+from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
@@ -46,7 +46,7 @@ def generate_hooked(
     """Make the only shard of a planned run, every batch through the hook."""
     store = open_store(uri)
     plan = load_plan(store)
-    open_denoiser = hooked_loader(denoiser_loader(store, plan), hook)
+    open_denoiser = hooked_loader(LazyDenoiser(store, plan), hook)
     generate_shard(store, plan, 0, open_denoiser, progress or NoProgress(), stop or Stop())
 
 

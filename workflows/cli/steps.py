@@ -135,12 +135,14 @@ def generate(ctx: click.Context, run: str, shard: int, workers: int, output: str
 
         ctx.exit(generate_shards(run, shard, workers))
 
-    from imagekiln.steps.generate.step import generate as generate_shard
+    # Before the first step, only what it needs is imported: a device waits meanwhile.
+    from imagekiln.steps.generate.start import generate_in_new_process
     from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.text import format_shard, print_result
 
     with open_progress() as progress:
-        stats = generate_shard(run, shard, progress, ctx.obj)
+        stats = generate_in_new_process(run, shard, progress, ctx.obj)
+    from imagekiln.workflows.cli.text import format_shard, print_result
+
     print_result(stats, output, format_shard)
 
 

@@ -1,27 +1,29 @@
 """What the commands print: a result as sentences for people, or as JSON for programs."""
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import TypeAdapter
 
-from imagekiln.steps.aggregate.summary import Summary
-from imagekiln.steps.job.tuning_file import TuningEntry, TuningResult
-from imagekiln.steps.local import RunResult
-from imagekiln.steps.maintain.diff import Diff
-from imagekiln.steps.maintain.gc import Garbage, GcResult
-from imagekiln.steps.maintain.reproduce import Provenance, ReproduceResult
-from imagekiln.steps.maintain.retry import RetryResult
-from imagekiln.steps.maintain.verify import VerifyResult
-from imagekiln.steps.plan.estimate import Estimate
-from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import REPORT_KEY
-from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.stats import ShardStats
 from imagekiln.steps.runtime.figures import format_bytes, format_percent, pluralize
 from imagekiln.steps.runtime.sanitize import sanitize_line
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.terminal import print_json, print_note, print_text
+
+if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
+    from imagekiln.steps.aggregate.summary import Summary
+    from imagekiln.steps.job.tuning_file import TuningEntry, TuningResult
+    from imagekiln.steps.local import RunResult
+    from imagekiln.steps.maintain.diff import Diff
+    from imagekiln.steps.maintain.gc import Garbage, GcResult
+    from imagekiln.steps.maintain.reproduce import Provenance, ReproduceResult
+    from imagekiln.steps.maintain.retry import RetryResult
+    from imagekiln.steps.maintain.verify import VerifyResult
+    from imagekiln.steps.plan.estimate import Estimate
+    from imagekiln.steps.plan.step import PlanResult
+    from imagekiln.steps.runs.plan import Plan
+    from imagekiln.steps.runs.stats import ShardStats
 
 T = TypeVar("T")
 MAX_SIZES = 5
@@ -35,7 +37,7 @@ def print_result(result: T, output: str, format_text: Callable[[T], str]) -> Non
         print_text(format_text(result))
 
 
-def print_plan(result: PlanResult) -> None:
+def print_plan(result: "PlanResult") -> None:
     """Print a plan that is about to be carried out, next to the command's result."""
     print_note(format_plan(result))
 
@@ -43,7 +45,7 @@ def print_plan(result: PlanResult) -> None:
 # Planning.
 
 
-def format_plan(result: PlanResult) -> str:
+def format_plan(result: "PlanResult") -> str:
     """A plan, in a line or two."""
     plan = result.plan
     counts = plan.counts
@@ -59,14 +61,14 @@ def format_plan(result: PlanResult) -> str:
     return f"{verb} {images}{extra}: {sanitize_line(result.uri)}{_format_batches(plan)}"
 
 
-def format_round_plan(result: PlanResult) -> str:
+def format_round_plan(result: "PlanResult") -> str:
     """The plan of a retry round, in a line."""
     if not result.plan.shards:
         return f"Nothing left to retry: {sanitize_line(result.uri)}"
     return format_plan(result)
 
 
-def _format_batches(plan: Plan) -> str:
+def _format_batches(plan: "Plan") -> str:
     """The batch sizes, where the job asks for tuned ones."""
     batch = plan.job.batch
     is_tuned = batch.tuning is not None or batch.gpu is not None
@@ -84,7 +86,7 @@ def _format_batches(plan: Plan) -> str:
     return f"\nBatches: {', '.join(sizes)}."
 
 
-def format_estimate(result: Estimate) -> str:
+def format_estimate(result: "Estimate") -> str:
     """What a job would generate, and what that takes."""
     omitted = f"{result.duplicate_images:,} duplicates"
     if result.existing_images:
@@ -115,7 +117,7 @@ STOP_REASONS = {
 }
 
 
-def format_tuning(result: TuningResult) -> str:
+def format_tuning(result: "TuningResult") -> str:
     """The batch for each size, with what was measured, and the file that holds it."""
     lines = []
     if not result.measured:
@@ -126,7 +128,7 @@ def format_tuning(result: TuningResult) -> str:
     return "\n".join(lines)
 
 
-def _format_tuning_entry(entry: TuningEntry) -> str:
+def _format_tuning_entry(entry: "TuningEntry") -> str:
     size = f"{entry.width} x {entry.height} on {sanitize_line(entry.gpu)}"
     batch = f"batches of {pluralize(entry.batch, 'image')}"
     reason = STOP_REASONS[entry.stopped]
@@ -140,7 +142,7 @@ def _format_tuning_entry(entry: TuningEntry) -> str:
 # Generating and aggregating.
 
 
-def format_shard(result: ShardStats | None) -> str:
+def format_shard(result: "ShardStats | None") -> str:
     """What was generated of a shard, in a line."""
     if result is None:
         return "Nothing is missing."
@@ -151,7 +153,7 @@ def format_shard(result: ShardStats | None) -> str:
     return f"Shard {result.shard}: {result.images:,} images, {speed}{busy}."
 
 
-def format_summary(result: Summary) -> str:
+def format_summary(result: "Summary") -> str:
     """A run's sums, in a line."""
     ok = f"{result.ok:,} of {result.images:,} images are ok"
     other_statuses = [
@@ -161,7 +163,7 @@ def format_summary(result: Summary) -> str:
     return f"{sanitize_line(result.run_id)}: {', '.join([ok, *other_statuses, *marks])}."
 
 
-def format_run(result: RunResult) -> str:
+def format_run(result: "RunResult") -> str:
     """A finished run, and where to look."""
     report = open_store(result.uri).uri_of(REPORT_KEY)
     lines = [
@@ -177,13 +179,13 @@ def format_run(result: RunResult) -> str:
 # After a run.
 
 
-def format_verification(result: VerifyResult) -> str:
+def format_verification(result: "VerifyResult") -> str:
     """What was read back, in a line."""
     images = f"{result.ok:,} of {result.images:,} images"
     return f"{sanitize_line(result.run)}: {images} verified, {result.bytes:,} bytes."
 
 
-def format_retry(result: RetryResult) -> str:
+def format_retry(result: "RetryResult") -> str:
     """A run after a retry round, in a line."""
     if result.round:
         done = f"Round {result.round}: {result.images:,} images"
@@ -192,7 +194,7 @@ def format_retry(result: RetryResult) -> str:
     return f"{done}. {format_summary(result.summary)}"
 
 
-def format_reproduction(result: ReproduceResult) -> str:
+def format_reproduction(result: "ReproduceResult") -> str:
     """An image that was generated again: how it compares, and what may explain a difference."""
     lines = [_format_equality(result)]
     if not result.has_same_pixels:
@@ -202,7 +204,7 @@ def format_reproduction(result: ReproduceResult) -> str:
     return "\n".join(lines)
 
 
-def _format_equality(result: ReproduceResult) -> str:
+def _format_equality(result: "ReproduceResult") -> str:
     image = result.image_id
     if result.equal == "bytes":
         return f"{image}: the bytes are equal."
@@ -216,7 +218,7 @@ def _format_equality(result: ReproduceResult) -> str:
     return f"{image}: was {result.status_then}, is now {result.status_now}{error}."
 
 
-def _format_differences(then: Provenance | None, now: Provenance) -> Iterator[str]:
+def _format_differences(then: "Provenance | None", now: "Provenance") -> Iterator[str]:
     if then is None:
         yield "How the run made it was not recorded."
         return
@@ -227,12 +229,12 @@ def _format_differences(then: Provenance | None, now: Provenance) -> Iterator[st
             yield sanitize_line(f"{name}: {earlier} then, {value} now")
 
 
-def _provenance_values(provenance: Provenance) -> dict[str, str]:
+def _provenance_values(provenance: "Provenance") -> dict[str, str]:
     values = {"device": provenance.device, "batch": str(provenance.batch)}
     return values | provenance.versions
 
 
-def format_diff(result: Diff) -> str:
+def format_diff(result: "Diff") -> str:
     """Two runs, in a few lines."""
     lines = {
         "in both": f"{result.both:,} images",
@@ -248,7 +250,7 @@ def format_diff(result: Diff) -> str:
     return f"{_format_table(lines, width=12)}\nPage: {sanitize_line(result.page)}"
 
 
-def format_garbage(result: GcResult) -> str:
+def format_garbage(result: "GcResult") -> str:
     """What can be or was removed, a line each, and the sum."""
     if not result.found:
         return "Nothing to remove."
@@ -257,7 +259,7 @@ def format_garbage(result: GcResult) -> str:
     return "\n".join([*lines, f"{verb}: {format_bytes(result.bytes)}"])
 
 
-def _format_run_garbage(garbage: Garbage) -> str:
+def _format_run_garbage(garbage: "Garbage") -> str:
     objects = f"{garbage.objects:,} objects, {format_bytes(garbage.bytes)}"
     age = f"untouched for {garbage.days:.0f} days"
     return f"{sanitize_line(garbage.run)}: {garbage.reason}, {objects}, {age}"

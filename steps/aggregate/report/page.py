@@ -16,7 +16,11 @@ from imagekiln.steps.aggregate.report.charts import (
 from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet, Sample, render_thumbnail
 from imagekiln.steps.aggregate.report.gates import gate_sections, top_gates
 from imagekiln.steps.aggregate.report.previous_run import compare_summaries, load_previous_summary
-from imagekiln.steps.aggregate.report.time_use import find_bottleneck, summarize_time_use
+from imagekiln.steps.aggregate.report.time_use import (
+    describe_starts,
+    find_bottleneck,
+    summarize_time_use,
+)
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.aggregate.verdict import judge_run
 from imagekiln.steps.job.output import describe_encoding
@@ -150,6 +154,7 @@ def _template_context(data: ReportData) -> dict[str, object]:
         "changes": compare_summaries(summary, data.previous) if data.previous else [],
         "throughput": throughput_chart(summary.throughput),
         "time_use": summarize_time_use(summary.seconds, summary.usage),
+        "starts": describe_starts(summary.throughput.starts),
         "bottleneck": find_bottleneck(summary.seconds, summary.usage),
         "distributions": distribution_charts(summary),
         "share_tables": share_tables(summary),

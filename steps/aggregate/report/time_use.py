@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from imagekiln.steps.aggregate.report.charts import Chart, ShareRow, StackedBarPlot
-from imagekiln.steps.aggregate.throughput import DeviceUsage
+from imagekiln.steps.aggregate.throughput import DeviceUsage, Starts
+from imagekiln.steps.runs.start import format_start
 from imagekiln.steps.runs.stats import StageSeconds
-from imagekiln.steps.runtime.figures import format_duration, format_percent
+from imagekiln.steps.runtime.figures import format_count, format_duration, format_percent
 
 MIN_PLOT_SECONDS = 60.0  # below which the text and the table say it all
 SEQUENTIAL_STAGES = {
@@ -132,6 +133,18 @@ def summarize_time_use(seconds: StageSeconds, usage: DeviceUsage) -> TimeUse | N
     )
     chart = Chart("time", "Where the time went", text, (), (), plot)
     return TimeUse(tuple(row for row in sequential if row.share), concurrent, chart)
+
+
+def describe_starts(starts: Starts | None) -> str:
+    """How long processes took to their first step, and what for; nothing where none was timed."""
+    if starts is None:
+        return ""
+    if starts.count == 1:
+        return format_start(starts.median)
+    return (
+        f"{format_count(starts.count)} processes. The median: {format_start(starts.median)} "
+        f"The slowest, of shard {starts.slowest_shard}: {format_start(starts.slowest)}"
+    )
 
 
 def find_bottleneck(seconds: StageSeconds, usage: DeviceUsage) -> Bottleneck | None:

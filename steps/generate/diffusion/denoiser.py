@@ -27,6 +27,7 @@ from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.overlap import overlapped_copies
 from imagekiln.steps.generate.diffusion.pipeline import load_pipeline
 from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, PipelineProfiler, Spans
+from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
 from imagekiln.steps.generate.diffusion.transfer import (
     DeviceEvent,
@@ -272,17 +273,24 @@ def to_drawn_image(row: ImageRow, rgb: RGB, finite: bool, refused: bool) -> Draw
     return DrawnImage(row.index_in_part, rgb)
 
 
-def load_denoiser(plan: Plan, store: Store | None = None, *, code: bool = True) -> Denoiser:
+def load_denoiser(
+    plan: Plan,
+    store: Store | None = None,
+    *,
+    code: bool = True,
+    startup: Startup | None = None,
+) -> Denoiser:
     """The denoiser of a plan; of the run or round in `store`, with its adapters.
 
     With `code`, it loads and saves compiled code where the job shares it. The code for rows that
-    leave all to the job's defaults is read while the model is loaded. Raises BadInput where the
-    model does not load, TryAgain where its device is missing.
+    leave all to the job's defaults is read while the model is loaded. With `startup`, it takes what
+    a new process began. Raises BadInput where the model does not load, TryAgain where its device is
+    missing.
     """
     cache = None
     if store is not None and code:
         cache = _open_compile_cache(plan, store)
-    pipe = load_pipeline(plan)
+    pipe = load_pipeline(plan, startup)
     speed = plan.job.speed
     loras = LoraLayers(pipe, plan.job.model.loras, plan.loras) if plan.loras else None
     if store is None:

@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -19,12 +20,14 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.generate.diffusion.kernels import restrict_cudnn
 from imagekiln.steps.generate.diffusion.quantize import quantize_to_fp8, require_fp8_support
+from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.adapters import adapters_by_column, fetch_planned_adapter
-from imagekiln.steps.models.facts import is_hub_id, weights_digest
+from imagekiln.steps.models.facts import is_hub_id
 from imagekiln.steps.models.hub import translate_hub_errors
 from imagekiln.steps.models.lora_files import fetch_planned_lora
+from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runtime.cpus import available_cpus
 from imagekiln.steps.storage import open_store
@@ -35,49 +38,83 @@ MAX_CUDA_THREADS = 8
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def load_pipeline(plan: Plan) -> diffusers.DiffusionPipeline:
-    """The plan's pipeline, ready to run.
+def load_pipeline(plan: Plan, startup: Startup | None = None) -> diffusers.DiffusionPipeline:
+    """The plan's pipeline, ready to run; in a process that just started, with what it began.
 
     Raises BadInput where it does not load, TryAgain without its device.
     """
-    device = choose_device(plan.job.device)
-    restrict_cudnn()
-    in_fp8 = plan.job.speed.quantization == "fp8"
-    if in_fp8:
-        require_fp8_support(device)
-    _refuse_emulated_dtype(plan, device)
-    _set_threads(plan, device)
-    pipe = load_pretrained(plan.job.model, plan.model.digest, device)
+    with startup or Startup.begin(plan) as begun:
+        pipe = _load_on_device(plan, begun)
     _require_text_input(plan.job.model.id, pipe)
-    if in_fp8:
+    if plan.job.speed.quantization == "fp8":
         quantize_to_fp8(denoiser_network(pipe))
     return pipe
 
 
-def load_pretrained(
-    model: ModelSettings, digest: str, device: torch.device
-) -> diffusers.DiffusionPipeline:
-    """A model on its device, in eval mode.
+def _load_on_device(plan: Plan, startup: Startup) -> diffusers.DiffusionPipeline:
+    clock = startup.clock
+    with clock.phase("device"):
+        device = choose_device(plan.job.device)
+        restrict_cudnn()
+        if plan.job.speed.quantization == "fp8":
+            require_fp8_support(device)
+        _refuse_emulated_dtype(plan, device)
+    _set_threads(plan, device)
+    # diffusers imports each pipeline when it is first used; what fails fails again in loading.
+    with clock.phase("imports"), suppress(Exception):
+        getattr(diffusers, plan.model.pipeline, None)
+    return load_pretrained(plan.job.model, device, startup)
 
-    Raises BadInput where it does not load, and what fetching it raises.
+
+def load_pretrained(
+    model: ModelSettings, device: torch.device, startup: Startup
+) -> diffusers.DiffusionPipeline:
+    """A model on its device, in eval mode, once its files are known to be the planned ones.
+
+    Raises BadInput where it does not load or is another, and what fetching it raises.
     """
-    folder = fetch_model(model, digest)
-    for library in (diffusers, transformers):  # a pod's log is for what the job does
-        library.utils.logging.set_verbosity_error()
-        library.utils.logging.disable_progress_bar()
+    weights = startup.weights
+    folder = fetch_model(model, weights)
+    _silence_libraries()
     try:
-        pipe = diffusers.DiffusionPipeline.from_pretrained(
-            folder, dtype=DTYPES[model.dtype], use_safetensors=True, local_files_only=True
-        ).to(device)
+        pipe = _load_files(model, folder, device, startup)
     except KilnError:
         raise
     except Exception as error:  # a user's folder makes the libraries raise anything
+        weights.require_planned()  # files of another model need not load
         raise _explain_load_error(model.id, error) from error
+    with startup.clock.phase("hash_wait"):
+        weights.require_planned()
     pipe.set_progress_bar_config(disable=True)
     for component in pipe.components.values():
         if isinstance(component, torch.nn.Module):
             component.eval()  # in train mode, dropout is random
     return pipe
+
+
+def _silence_libraries() -> None:
+    for library in (diffusers, transformers):  # a pod's log is for what the job does
+        library.utils.logging.set_verbosity_error()
+        library.utils.logging.disable_progress_bar()
+
+
+def _load_files(
+    model: ModelSettings, folder: Path, device: torch.device, startup: Startup
+) -> diffusers.DiffusionPipeline:
+    """The model in a folder, on its device. Raises anything."""
+    options = startup.options
+    with startup.clock.phase("load"):
+        pipe = diffusers.DiffusionPipeline.from_pretrained(
+            folder,
+            dtype=DTYPES[model.dtype],
+            variant=model.variant,
+            use_safetensors=True,
+            local_files_only=True,
+            disable_mmap=not options.mmap,
+            device_map=device.type if options.direct else None,
+        )
+    with startup.clock.phase("device"):
+        return pipe if options.direct else pipe.to(device)
 
 
 def denoiser_network(pipe: diffusers.DiffusionPipeline) -> diffusers.ModelMixin:
@@ -196,23 +233,23 @@ def library_versions(job: Job) -> dict[str, str]:
     return versions
 
 
-def fetch_model(model: ModelSettings, digest: str) -> Path:
+def fetch_model(model: ModelSettings, weights: WeightsCheck) -> Path:
     """The folder of a model on this machine, downloaded if need be.
 
-    Raises BadInput, Missing, TryAgain.
+    A local folder may still be in the check. Raises BadInput, Missing, TryAgain.
     """
-    # First of all: the name of a folder where the run was planned may be a hub model's name here.
-    if weights_digest(model) != digest:
-        raise BadInput(
-            f"{model.id}: is not the model that the run was planned with. Restore it, or plan anew."
-        )
     if not is_hub_id(model.id):
         return Path(resolve_path(model.id))
+    # First of all: the name of a folder where the run was planned may be a hub model's name here.
+    weights.require_planned()
     with translate_hub_errors(model):
-        folder = diffusers.DiffusionPipeline.download(
-            model.id, revision=model.revision, use_safetensors=True
+        folder = Path(
+            diffusers.DiffusionPipeline.download(
+                model.id, revision=model.revision, variant=model.variant, use_safetensors=True
+            )
         )
-    return Path(folder)
+    weights.read_ahead(folder)
+    return folder
 
 
 def fetch_run_models(uri: str) -> str:
@@ -223,7 +260,9 @@ def fetch_run_models(uri: str) -> str:
     """
     create_code_folder()
     plan = load_plan(open_store(uri))
-    folder = fetch_model(plan.job.model, plan.model.digest)
+    with WeightsCheck(plan.job.model, plan.model.digest) as weights:
+        folder = fetch_model(plan.job.model, weights)
+        weights.require_planned()
     for column, adapter in adapters_by_column(plan.job.model).items():
         fetch_planned_adapter(adapter, plan.adapters[column])
     for name, lora in plan.job.model.loras.items():

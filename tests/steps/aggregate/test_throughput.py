@@ -1,14 +1,18 @@
 """How fast each shard was, and how well devices were used."""
 
+from dataclasses import replace
+
 import pytest
 
 from imagekiln.steps.aggregate.throughput import (
     MAX_SLOWEST,
     DeviceUsage,
+    Starts,
     Throughput,
     summarize_throughput,
     summarize_usage,
 )
+from imagekiln.steps.runs.start import StartSeconds
 from imagekiln.steps.runs.stats import ShardStats, StageSeconds
 
 
@@ -38,6 +42,16 @@ def test_shards_of_equal_speed_have_no_slow_one() -> None:
         ).slowest
         == ()
     )
+
+
+def test_starts_are_those_of_the_shards_that_timed_one() -> None:
+    def started(shard: int, total: float) -> ShardStats:
+        return replace(_shard_stats(shard, 100.0), start=StartSeconds(total=total))
+
+    stats = [started(0, 30.0), started(1, 90.0), _shard_stats(2, 100.0), started(3, 20.0)]
+    starts = summarize_throughput(4, stats).starts
+    assert starts == Starts(3, StartSeconds(total=30.0), StartSeconds(total=90.0), 1)
+    assert summarize_throughput(4, stats[2:3]).starts is None
 
 
 def test_without_statistics_there_is_no_throughput() -> None:

@@ -3,6 +3,7 @@
 import gc
 import io
 import itertools
+import json
 import shutil
 import threading
 import time
@@ -19,6 +20,7 @@ from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.transfer import PendingBatch
 from imagekiln.steps.generate.encoder import OutputEncoder
+from imagekiln.steps.generate.start import generate_in_new_process
 from imagekiln.steps.generate.step import LazyDenoiser, generate, generate_shard
 from imagekiln.steps.imaging.codecs import decode_image
 from imagekiln.steps.job.job import ModelSettings
@@ -107,6 +109,36 @@ def test_only_missing_parts_are_made_wherever_the_gaps_are(
         content, written_at = first[key]
         assert store.read(key) == content
         assert (Path(store.uri_of(key)).stat().st_mtime_ns == written_at) == (number not in gone)
+
+
+def test_a_process_s_start_is_in_its_shard_s_statistics_and_in_its_log(there: PlanResult) -> None:
+    log = io.StringIO()
+    done = generate_in_new_process(there.uri, 0, JsonLinesProgress(log, None), Stop())
+    assert done is not None
+    assert done.start is not None
+    assert done.start.first_step > 0
+    assert done.start.hash > 0
+    assert load_stats(open_store(there.uri), 0) == done
+    events = [json.loads(line) for line in log.getvalue().splitlines()]
+    (event,) = [event for event in events if event["event"] == "start"]
+    assert event["seconds"]["total"] == pytest.approx(done.start.total, abs=0.001)
+
+
+def test_weights_that_changed_after_planning_commit_nothing(tmp_path: Path) -> None:
+    model = Path(shutil.copytree(models.folder("sd"), tmp_path / "model"))
+    there = planned(
+        tmp_path, str(tmp_path / "out"), PROMPTS[:4], model={"id": str(model), "dtype": "float32"}
+    )
+    weights = model / "unet" / "diffusion_pytorch_model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    for _ in range(2):
+        with pytest.raises(BadInput, match=r"is not the model that the run was planned with\."):
+            generate_in_new_process(there.uri, 0, NoProgress(), Stop())
+    store = open_store(there.uri)
+    assert not any(store.exists(part.key) for part in read_shard(store, there.plan, 0))
+    assert load_stats(store, 0) is None
 
 
 def test_where_nothing_is_missing_the_model_is_not_loaded(there: PlanResult) -> None:
@@ -314,7 +346,7 @@ def test_a_pipeline_out_of_memory_above_two_images_makes_all_in_batches_of_two(
         if len(inputs[0]) > 2 * 2:  # images, each with and without its prompt
             raise fault
 
-    def loaded(_: object) -> models.Untyped:
+    def loaded(*_: object) -> models.Untyped:
         pipe = models.pipe("sd")
         pipe.unet.register_forward_pre_hook(full)
         return pipe

@@ -191,7 +191,7 @@ def test_set_makes_groups_that_the_file_lacks() -> None:
         (
             "model=x",
             '--set model: model is "x"; it is a group: set model.id, model.revision, model.dtype, '
-            "model.controlnet, model.ip_adapter, model.loras.",
+            "model.variant, model.controlnet, model.ip_adapter, model.loras.",
         ),
         (
             "defaults.stepss=1",

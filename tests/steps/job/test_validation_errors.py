@@ -61,7 +61,7 @@ def test_setting_like_no_other_is_reported_with_all_of_its_group() -> None:
     assert (
         _message(model={"id": "x", "zzz": 1})
         == "model.zzz is not a setting; the settings of model are id, revision, dtype, "
-        "controlnet, ip_adapter, loras."
+        "variant, controlnet, ip_adapter, loras."
     )
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.facts import is_hub_id, load_model_facts, weights_digest
+from imagekiln.steps.models.facts import is_hub_id, load_model_facts, model_digest, weights_digest
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.jobs import files, plan
 
@@ -107,6 +107,30 @@ def test_merges_of_a_tokeniser_decide_pixels_although_they_are_text(folder: Path
     before = weights_digest(_model(folder))
     (folder / "tokenizer" / "merges.txt").write_bytes(b"new")
     assert weights_digest(_model(folder)) != before
+
+
+def test_variant_is_a_part_of_the_digest(folder: Path) -> None:
+    weights = folder / "unet" / "diffusion_pytorch_model.safetensors"
+    shutil.copy(weights, weights.with_name("diffusion_pytorch_model.fp16.safetensors"))
+    plain = _model(folder)
+    digests = [
+        load_model_facts(plain.model_copy(update={"variant": variant})).digest
+        for variant in (None, "fp16")
+    ]
+    assert digests[0] == weights_digest(plain)
+    assert digests[0] != digests[1]
+    hub = ModelSettings(id="org/name", revision="0" * 40, variant="fp16")
+    assert model_digest(hub) == f"org/name#fp16@{'0' * 40}"
+
+
+def test_variant_that_no_file_bears_is_refused(folder: Path) -> None:
+    with pytest.raises(BadInput, match=r"has no safetensors of the variant fp16\. Correct"):
+        load_model_facts(ModelSettings(id=str(folder), variant="fp16"))
+
+
+def test_model_without_a_variant_is_written_as_before_there_were_any() -> None:
+    assert "variant" not in _model("bundled:shapes").model_dump()
+    assert ModelSettings(id="a", variant="fp16").model_dump()["variant"] == "fp16"
 
 
 def test_hub_model_is_its_commit() -> None:

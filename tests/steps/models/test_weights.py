@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from imagekiln.steps.models.weights import file_sha256
+from imagekiln.steps.models.weights import PIECE_BYTES, file_sha256, hash_files, read_files
 
 
 def test_the_hash_is_of_the_content(tmp_path: Path) -> None:
@@ -17,3 +17,32 @@ def test_the_hash_is_of_the_content(tmp_path: Path) -> None:
 def test_a_file_that_is_not_there_is_an_error_of_the_system(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         file_sha256(tmp_path / "weights")
+
+
+def test_a_file_of_several_pieces_has_the_hash_of_the_whole(tmp_path: Path) -> None:
+    content = bytes(range(256)) * (PIECE_BYTES // 256) + b"and a bit more"
+    file = tmp_path / "weights"
+    file.write_bytes(content)
+    assert file_sha256(file) == hashlib.sha256(content).hexdigest()
+
+
+def test_hashes_of_files_come_in_the_order_of_the_files(tmp_path: Path) -> None:
+    files = [tmp_path / str(number) for number in range(9)]
+    for number, file in enumerate(files):
+        file.write_bytes(bytes(100 * ((7 * number) % 9)))
+    wanted = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    assert hash_files(files) == wanted
+    assert hash_files([]) == []
+
+
+def test_reading_ends_where_the_caller_gives_up(tmp_path: Path) -> None:
+    file = tmp_path / "weights"
+    file.write_bytes(b"weights")
+
+    def give_up() -> None:
+        raise TimeoutError
+
+    with pytest.raises(TimeoutError):
+        read_files([file], give_up)
+    with pytest.raises(TimeoutError):
+        hash_files([file], give_up)

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from imagekiln.steps.runs.keys import stats_key
+from imagekiln.steps.runs.start import StartSeconds
 from imagekiln.steps.runs.stats import (
     STATS_TYPE_ADAPTER,
     ShardStats,
@@ -62,13 +63,21 @@ def test_an_attempt_that_knows_nothing_of_the_device_changes_no_share(store: Sto
 
 
 def test_statistics_of_an_older_version_load(store: Store) -> None:
-    added = {"compile", "text", "decode", "copy", "busy_share", "peak_memory"}
+    added = {"compile", "text", "decode", "copy", "busy_share", "peak_memory", "start"}
     values = STATS_TYPE_ADAPTER.dump_python(attempt())
     seconds = {name: value for name, value in values["seconds"].items() if name not in added}
     values = {name: value for name, value in values.items() if name not in added}
     content = json.dumps({**values, "seconds": seconds})
     store.replace(stats_key(3), content.encode())
     assert load_stats(store, 3) == attempt()
+
+
+def test_the_start_is_that_of_the_latest_attempt(store: Store) -> None:
+    for seconds in (30.0, 20.0):
+        record_stats(store, replace(attempt(), start=StartSeconds(total=seconds)))
+    stats = load_stats(store, 3)
+    assert stats is not None
+    assert stats.start == StartSeconds(total=20.0)
 
 
 def test_statistics_lie_where_the_plan_says(store: Store) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.runtime.progress import (
+    Event,
     JsonLinesProgress,
     NoProgress,
     TerminalProgress,
@@ -30,6 +31,18 @@ class Clock:
 
 def _events(out: io.StringIO) -> list[dict[str, object]]:
     return [json.loads(line) for line in out.getvalue().splitlines()]
+
+
+def test_an_event_is_a_line_of_json_in_a_log_and_a_sentence_on_a_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    event = Event("start", {"total": 1.23456}, "First step after 1.23 s.")
+    out = io.StringIO()
+    JsonLinesProgress(out, None).show_event(event)
+    assert _events(out) == [{"event": "start", "seconds": {"total": 1.235}}]
+    NoProgress().show_event(event)
+    TerminalProgress().show_event(event)
+    assert capsys.readouterr().err == "First step after 1.23 s.\n"
 
 
 def test_lines_are_json_with_what_is_done_and_what_is_planned() -> None:

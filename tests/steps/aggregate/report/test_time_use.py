@@ -14,10 +14,12 @@ from imagekiln.steps.aggregate.report.time_use import (
     TimeBreakdown,
     TimeUse,
     break_down_time,
+    describe_starts,
     find_bottleneck,
     summarize_time_use,
 )
-from imagekiln.steps.aggregate.throughput import DeviceUsage
+from imagekiln.steps.aggregate.throughput import DeviceUsage, Starts
+from imagekiln.steps.runs.start import StartSeconds
 from imagekiln.steps.runs.stats import StageSeconds
 
 TURNS = StageSeconds(
@@ -206,3 +208,16 @@ def test_a_safety_checker_has_a_share_of_its_own() -> None:
         ("decode", 0.3),
         ("check safety", 0.1),
     ]
+
+
+def test_starts_are_described_by_the_median_and_the_slowest() -> None:
+    median = StartSeconds(total=40.0, imports=6.0, load=34.0)
+    slowest = StartSeconds(total=90.0, imports=6.0, load=84.0)
+    assert describe_starts(None) == ""
+    assert describe_starts(Starts(1, median, median, 0)) == (
+        "First step after 40 s: imports 6 s, load 34 s."
+    )
+    assert describe_starts(Starts(3, median, slowest, 2)) == (
+        "3 processes. The median: First step after 40 s: imports 6 s, load 34 s. "
+        "The slowest, of shard 2: First step after 90 s: imports 6 s, load 84 s."
+    )

@@ -17,8 +17,10 @@ from imagekiln.steps.generate.diffusion.pipeline import (
     load_pipeline,
     make_scheduler,
 )
+from imagekiln.steps.generate.diffusion.startup import LoadOptions, Startup
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.job.samplers import SCHEDULERS
+from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan
 from tests import models, runs
 from tests.runs import planned
@@ -106,8 +108,8 @@ def test_a_gpu_without_the_plan_s_dtype_is_refused_before_anything_is_loaded(
     )
     looked_for = list[str]()
 
-    def folder(_wanted: ModelSettings, digest: str) -> Path:
-        looked_for.append(digest)
+    def folder(wanted: ModelSettings, _weights: WeightsCheck) -> Path:
+        looked_for.append(wanted.dtype)
         return tmp_path
 
     monkeypatch.setattr(pipeline, "fetch_model", folder)
@@ -117,7 +119,7 @@ def test_a_gpu_without_the_plan_s_dtype_is_refused_before_anything_is_loaded(
         load_pipeline(bfloat16)
     with pytest.raises(BadInput, match="does not load"):  # since there is nothing in the folder
         load_pipeline(float16)
-    assert looked_for == [float16.model.digest]
+    assert looked_for == ["float16"]
 
 
 def test_a_model_whose_files_changed_since_planning_is_refused(tmp_path: Path) -> None:
@@ -131,6 +133,69 @@ def test_a_model_whose_files_changed_since_planning_is_refused(tmp_path: Path) -
         BadInput, match=r"is not the model that the run was planned with\. Restore it, or plan anew"
     ):
         load_pipeline(plan)
+
+
+def test_changed_files_that_no_longer_load_are_reported_as_changed(tmp_path: Path) -> None:
+    model = _copied(tmp_path)
+    plan = _plan(tmp_path, model)
+    (model / "unet" / "diffusion_pytorch_model.safetensors").write_bytes(b"")
+    with pytest.raises(BadInput, match=r"is not the model that the run was planned with"):
+        load_pipeline(plan)
+
+
+def test_a_variant_is_loaded_from_the_files_that_bear_its_name(tmp_path: Path) -> None:
+    model = _copied(tmp_path)
+    halved = models.pipe("sd").to(torch.float16)
+    with torch.no_grad():
+        halved.unet.conv_in.bias.fill_(3.0)
+    halved.save_pretrained(model, variant="fp16")
+    chosen = {"id": str(model), "dtype": "float32"}
+    pipes = [
+        load_pipeline(
+            planned(
+                tmp_path / name,
+                str(tmp_path / name / "out"),
+                [{"prompt": "a"}],
+                model=chosen | changes,
+            ).plan
+        )
+        for name, changes in (("own", {}), ("half", {"variant": "fp16"}))
+    ]
+    biases = [pipe.unet.conv_in.bias for pipe in pipes]
+    assert torch.all(biases[1] == 3)
+    assert not torch.equal(biases[0], biases[1])
+    assert {pipe.unet.dtype for pipe in pipes} == {torch.float32}
+
+
+# diffusers leaves the files open that it does not map.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("options", [LoadOptions(mmap=False), LoadOptions(direct=True)])
+def test_weights_are_the_same_however_they_get_to_the_device(
+    options: LoadOptions, tmp_path: Path
+) -> None:
+    plan = _plan(tmp_path, dtype="bfloat16", device="cpu")
+    plain = load_pipeline(plan)
+    other = load_pipeline(plan, Startup.begin(plan, options=options))
+    for name in ("unet", "vae", "text_encoder"):
+        loaded = getattr(other, name)
+        assert not loaded.training
+        weights = loaded.state_dict()
+        for key, weight in getattr(plain, name).state_dict().items():
+            assert weight.dtype == weights[key].dtype
+            assert torch.equal(weight, weights[key])
+
+
+def test_the_phases_of_loading_are_timed(tmp_path: Path) -> None:
+    plan = _plan(tmp_path)
+    startup = Startup.begin(plan)
+    load_pipeline(plan, startup)
+    startup.clock.begin_drawing()
+    startup.clock.end_first_step(0.0, startup.weights.seconds)
+    seconds = startup.clock.seconds
+    assert seconds is not None
+    assert seconds.load > 0
+    assert seconds.hash > 0
+    assert seconds.total >= seconds.load + seconds.device + seconds.hash_wait
 
 
 def test_damaged_weights_are_bad_input_in_one_line(tmp_path: Path) -> None:

@@ -1,0 +1,48 @@
+"""What a process begins before it imports PyTorch, so that it is done beside the imports."""
+
+from dataclasses import dataclass, field
+from typing import Self
+
+from imagekiln.steps.models.weights_check import WeightsCheck
+from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.start import StartClock
+
+
+@dataclass(frozen=True, slots=True)
+class LoadOptions:
+    """How weights get to the device, for measurements: none of it changes an image.
+
+    `mmap`: files are mapped, else read. `direct`: each weight goes to the device as soon as it is
+    read, else the whole model does once it is in memory.
+    """
+
+    mmap: bool = True
+    direct: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    """The check of the model's files, which has begun, and the clock of the start.
+
+    Closed where the model is loaded, or is not needed after all.
+    """
+
+    weights: WeightsCheck
+    clock: StartClock = field(default_factory=StartClock)
+    options: LoadOptions = LoadOptions()
+
+    @classmethod
+    def begin(
+        cls, plan: Plan, clock: StartClock | None = None, options: LoadOptions | None = None
+    ) -> Self:
+        """Begin to hash the files of the plan's model."""
+        weights = WeightsCheck(plan.job.model, plan.model.digest)
+        return cls(weights, clock or StartClock(), options or LoadOptions())
+
+    def __enter__(self) -> Self:
+        """Return the startup itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End what is still being read."""
+        self.weights.close()

@@ -1,0 +1,96 @@
+"""Whether a model's files are the planned ones, found out in threads beside other work."""
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models.facts import is_hub_id, model_digest
+from imagekiln.steps.models.weights import read_files
+
+CGROUP_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+MAX_MEMORY_SHARE = 0.5  # of the memory: what is read ahead beyond it would be dropped before use
+
+
+class WeightsCheck:
+    """A comparison of a model's files with its planned digest, which begins at once.
+
+    Reading the files for it also brings them into memory, from where the model is loaded.
+    """
+
+    def __init__(self, model: ModelSettings, digest: str) -> None:
+        """Begin to hash a local model. A hub model is known by its commit: nothing is read."""
+        self.seconds = 0.0
+        self._model = model
+        self._planned_digest = digest
+        self._closed = threading.Event()
+        self._pool = ThreadPoolExecutor(1, "weights-check")
+        if is_hub_id(model.id):
+            self._digest = Future[str]()
+            self._digest.set_result(model_digest(model))
+        else:
+            self._digest = self._pool.submit(self._timed, self._hash_model)
+
+    def __enter__(self) -> Self:
+        """Return the check itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close it."""
+        self.close()
+
+    def require_planned(self) -> None:
+        """Wait for the result.
+
+        Raises BadInput where the files are not the planned ones, Missing and TryAgain where they
+        cannot be read.
+        """
+        if self._digest.result() != self._planned_digest:
+            raise BadInput(
+                f"{self._model.id}: is not the model that the run was planned with. "
+                "Restore it, or plan anew."
+            )
+
+    def read_ahead(self, folder: Path) -> None:
+        """Begin to read the weights of a downloaded model into memory, if half of it holds them."""
+        self._pool.submit(self._timed, lambda: self._read_weights(folder))
+
+    def close(self) -> None:
+        """End what is still being read."""
+        self._closed.set()
+        self._pool.shutdown()
+
+    def _timed(self, work: Callable[[], str]) -> str:
+        started = time.perf_counter()
+        try:
+            return work()
+        finally:
+            self.seconds = time.perf_counter() - started
+
+    def _hash_model(self) -> str:
+        return model_digest(self._model, self._raise_if_closed)
+
+    def _read_weights(self, folder: Path) -> str:
+        with suppress(OSError, KilnError):  # loading them reports it
+            files = sorted(folder.rglob("*.safetensors"))
+            if sum(file.stat().st_size for file in files) < MAX_MEMORY_SHARE * _memory_bytes():
+                read_files(files, self._raise_if_closed)
+        return ""
+
+    def _raise_if_closed(self) -> None:
+        if self._closed.is_set():
+            raise KilnError("nothing waits for the model's files any more")
+
+
+def _memory_bytes() -> int:
+    """The memory of this machine, or the part of it that the pod may use."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    with suppress(OSError, ValueError):  # no such file outside Linux, "max" without a limit
+        memory = min(memory, int(CGROUP_MEMORY_LIMIT.read_text()))
+    return memory

@@ -1,0 +1,72 @@
+"""How long a process took to its first step."""
+
+import subprocess
+import sys
+import time
+
+import pytest
+
+from imagekiln.steps.runs.start import StartClock, StartSeconds, format_start
+
+
+def test_phases_are_timed_one_after_another() -> None:
+    clock = StartClock(age=2.0)
+    with clock.phase("imports"):
+        time.sleep(0.01)
+    with clock.phase("load"):
+        time.sleep(0.01)
+    assert not clock.has_ended
+    clock.begin_drawing()
+    time.sleep(0.03)
+    seconds = clock.end_first_step(code_seconds=0.01, hash_seconds=0.5)
+    assert seconds is not None
+    assert clock.seconds == seconds
+    assert 2.01 <= seconds.imports < seconds.total
+    assert seconds.load >= 0.01
+    assert (seconds.code, seconds.hash) == (0.01, 0.5)
+    assert seconds.first_step >= 0.02
+    assert 0 <= seconds.rest < 1
+
+
+def test_only_the_first_step_counts() -> None:
+    clock = StartClock()
+    clock.end_first_step(0.0, 0.0)  # nothing is drawn yet
+    assert not clock.has_ended
+    clock.begin_drawing()
+    start = clock.end_first_step(0.0, 0.0)
+    assert start is not None
+    assert clock.end_first_step(0.0, 0.0) is None
+    assert clock.seconds == start
+
+
+def test_a_phase_that_fails_is_counted_too() -> None:
+    clock = StartClock()
+    with pytest.raises(ValueError, match="no"), clock.phase("load"):
+        raise ValueError("no")
+    clock.begin_drawing()
+    clock.end_first_step(0.0, 0.0)
+    assert clock.seconds is not None
+    assert clock.seconds.load > 0
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_a_process_is_timed_from_its_own_start() -> None:
+    code = (
+        "import time; time.sleep(0.5)\n"
+        "from imagekiln.steps.runs.start import StartClock\n"
+        "clock = StartClock.of_process()\n"
+        "clock.begin_drawing()\n"
+        "clock.end_first_step(0.0, 0.0)\n"
+        "print(clock.seconds.total)\n"
+    )
+    started = time.perf_counter()
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout
+    assert 0.45 <= float(output) <= time.perf_counter() - started + 0.05
+
+
+def test_a_start_reads_as_a_sentence() -> None:
+    start = StartSeconds(total=20.0, imports=5.0, load=4.0, code=1.0, first_step=8.0, hash=6.5)
+    assert format_start(start) == (
+        "First step after 20 s: imports 5 s, load 4 s, compiled code 1 s, first step 8 s, "
+        "other 2 s; hashing beside them 6.5 s."
+    )
