@@ -138,7 +138,11 @@ class GpuSharing(Settings):
 class Profile(Settings):
     """A kind of GPU pod, and the CPU pods of the same workflow."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]
+    name: str = Field(
+        pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$",
+        description="At most 40 lower-case letters, digits and hyphens, no hyphen first or last. "
+        "Where absent, the file's name without its suffix.",
+    )
     description: str
     gpu: Gpu = Gpu()
     generate: PodSettings
@@ -152,4 +156,12 @@ class Profile(Settings):
     days: Amount = Field(7, description="A workflow that runs longer is stopped.")
     report_artifact: bool = Field(
         True, description="Show the report in the Argo UI, from an S3 artifact repository."
+    )
+
+
+class ProfileFile(Profile):
+    """A profile as a file has it."""
+
+    like: str | None = Field(
+        None, description="The profile that has all settings which are not in this one."
     )
