@@ -252,7 +252,7 @@ def test_pattern_that_names_nothing_is_refused(tmp_path: Path, name: str) -> Non
     write(tmp_path / "prompts.parquet", {"prompt": ["a"]})
     with pytest.raises(Missing) as caught:
         plan(tmp_path, prompts=[f"{tmp_path}/prompts.parquet", f"{tmp_path}/{name}"])
-    assert str(caught.value) == f"{tmp_path}/{name}: no such file or bucket. Check `prompts`."
+    assert str(caught.value) == f"{tmp_path}/{name}: no such file. Check `prompts`."
 
 
 def test_folder_is_refused_with_the_pattern_to_write(tmp_path: Path) -> None:
