@@ -84,7 +84,12 @@ def plan(
     """
     from imagekiln.steps.maintain.retry import plan_retry
     from imagekiln.steps.plan.step import make_plan
-    from imagekiln.workflows.cli.text import format_plan, format_round_plan, print_result
+    from imagekiln.workflows.cli.text import (
+        format_plan,
+        format_round_plan,
+        print_result,
+        print_untried_checks,
+    )
     from imagekiln.workflows.pod.outputs import write_plan_outputs
     from imagekiln.workflows.pod.request import resolve_job
 
@@ -101,6 +106,7 @@ def plan(
     if outputs:
         write_plan_outputs(Path(outputs), result, resolved_job.cluster, workers)
     print_result(result, output, format_round_plan if retry else format_plan)
+    print_untried_checks(result)
 
 
 def _job_request(

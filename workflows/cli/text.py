@@ -7,6 +7,7 @@ from pydantic import TypeAdapter
 
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.job.tuning_file import TuningEntry, TuningResult
+from imagekiln.steps.job.user_checks import find_untried_checks
 from imagekiln.steps.local import RunResult
 from imagekiln.steps.maintain.diff import Diff
 from imagekiln.steps.maintain.gc import Garbage, GcResult
@@ -25,6 +26,7 @@ from imagekiln.workflows.cli.terminal import print_json, print_note, print_text
 
 T = TypeVar("T")
 MAX_SIZES = 5
+BYTES_PER_GIGABYTE = 1e9
 
 
 def print_result(result: T, output: str, format_text: Callable[[T], str]) -> None:
@@ -38,6 +40,13 @@ def print_result(result: T, output: str, format_text: Callable[[T], str]) -> Non
 def print_plan(result: PlanResult) -> None:
     """Print a plan that is about to be carried out, next to the command's result."""
     print_note(format_plan(result))
+    print_untried_checks(result)
+
+
+def print_untried_checks(result: PlanResult) -> None:
+    """Print a note for each check of the user's that does not import where it was planned."""
+    for sentence in find_untried_checks(result.plan.job.gates.checks):
+        print_note(sentence)
 
 
 # Planning.
@@ -49,13 +58,17 @@ def format_plan(result: PlanResult) -> str:
     counts = plan.counts
     verb = "Reused the plan of" if result.adopted else "Planned"
     extras = [
-        (counts.rejected_rows, "rows rejected"),
-        (counts.duplicate_images, "duplicates omitted"),
-        (counts.existing_images, "already in earlier runs"),
-        (counts.truncated_prompts, "prompts truncated by the model"),
+        (counts.rejected_rows, f"{pluralize(counts.rejected_rows, 'row')} rejected"),
+        (counts.duplicate_images, f"{pluralize(counts.duplicate_images, 'duplicate')} omitted"),
+        (counts.existing_images, f"{counts.existing_images:,} already in earlier runs"),
+        (
+            counts.truncated_prompts,
+            f"{pluralize(counts.truncated_prompts, 'prompt')} truncated by the model",
+        ),
     ]
-    extra = "".join(f", {count:,} {label}" for count, label in extras if count)
-    images = f"{counts.images:,} images in {pluralize(len(plan.shards), 'shard')}"
+    extra = "".join(f", {phrase}" for count, phrase in extras if count)
+    shards = pluralize(len(plan.shards), "shard")
+    images = f"{pluralize(counts.images, 'image')} in {shards}"
     return f"{verb} {images}{extra}: {sanitize_line(result.uri)}{_format_batches(plan)}"
 
 
@@ -86,7 +99,7 @@ def _format_batches(plan: Plan) -> str:
 
 def format_estimate(result: Estimate) -> str:
     """What a job would generate, and what that takes."""
-    omitted = f"{result.duplicate_images:,} duplicates"
+    omitted = pluralize(result.duplicate_images, "duplicate")
     if result.existing_images:
         omitted += f" and {result.existing_images:,} already in earlier runs"
     if result.gpu_hours is None:
@@ -97,9 +110,9 @@ def format_estimate(result: Estimate) -> str:
     lines = {
         "rows": f"{result.rows:,} ({result.rejected_rows:,} rejected)",
         "images": f"{result.images:,} ({omitted} omitted)",
-        "truncated": f"{result.truncated_prompts:,} prompts",
-        "shards": f"{result.shards:,} ({result.parts:,} parts in all)",
-        "gigabytes": f"about {result.gigabytes:,.2f}, as PNG",
+        "truncated": pluralize(result.truncated_prompts, "prompt"),
+        "shards": f"{result.shards:,} ({pluralize(result.parts, 'part')} in all)",
+        "size": f"about {format_bytes(result.gigabytes * BYTES_PER_GIGABYTE)}",
         "GPU-hours": gpu_hours,
     }
     if result.cost is not None:
@@ -148,7 +161,7 @@ def format_shard(result: ShardStats | None) -> str:
     if result.busy_share is not None:
         busy = f", busy {format_percent(result.busy_share)} of the time"
     speed = f"{result.images_per_second:.2f} images/s on {result.device}"
-    return f"Shard {result.shard}: {result.images:,} images, {speed}{busy}."
+    return f"Shard {result.shard}: {pluralize(result.images, 'image')}, {speed}{busy}."
 
 
 def format_summary(result: Summary) -> str:
@@ -186,7 +199,7 @@ def format_verification(result: VerifyResult) -> str:
 def format_retry(result: RetryResult) -> str:
     """A run after a retry round, in a line."""
     if result.round:
-        done = f"Round {result.round}: {result.images:,} images"
+        done = f"Round {result.round}: {pluralize(result.images, 'image')}"
     else:
         done = "Nothing left to retry"
     return f"{done}. {format_summary(result.summary)}"
@@ -258,8 +271,8 @@ def format_garbage(result: GcResult) -> str:
 
 
 def _format_run_garbage(garbage: Garbage) -> str:
-    objects = f"{garbage.objects:,} objects, {format_bytes(garbage.bytes)}"
-    age = f"untouched for {garbage.days:.0f} days"
+    objects = f"{pluralize(garbage.objects, 'object')}, {format_bytes(garbage.bytes)}"
+    age = f"untouched for {pluralize(round(garbage.days), 'day')}"
     return f"{sanitize_line(garbage.run)}: {garbage.reason}, {objects}, {age}"
 
 

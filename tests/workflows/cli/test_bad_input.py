@@ -135,6 +135,65 @@ def test_every_command_that_takes_a_run_says_where_there_is_none(command: list[s
     )
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "job.yaml"],
+        ["demo"],
+        ["tune", "job.yaml"],
+        ["generate", "out/mine", "--shard", "0"],
+        ["retry", "out/mine"],
+        ["fetch", "out/mine"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_commands_that_generate_say_what_to_install_before_anything_is_written(
+    command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert CliRunner().invoke(main, ["plan", _job(PROMPTS, run_id="mine")]).exit_code == 0
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert _refused(*command) == (
+        "torch: not installed, and needed to generate images. "
+        "Type: pip install 'imagekiln[generate]'."
+    )
+
+
+def test_plan_without_a_job_asks_for_it() -> None:
+    done = CliRunner().invoke(main, ["plan"])
+    assert done.exit_code == 2
+    assert done.stderr.endswith("Error: Missing argument 'JOB'.\n")
+    assert "argo" not in done.stderr + CliRunner().invoke(main, ["plan", "--help"]).stdout
+
+
+def test_check_that_does_not_exist_is_refused_at_planning() -> None:
+    checks = [{"name": "mine", "entry": "tests.own_checks:missing"}]
+    assert "does not import (AttributeError" in _refused(
+        "plan", _job(PROMPTS, gates={"checks": checks})
+    )
+
+
+def test_check_that_was_not_tried_at_planning_is_noted() -> None:
+    checks = [{"name": "mine", "entry": "nope.module:check"}]
+    done = CliRunner().invoke(main, ["plan", _job(PROMPTS, gates={"checks": checks})])
+    assert done.exit_code == 0
+    assert done.stderr == (
+        "gates.checks: mine: nope.module:check was not tried, since nope.module does not import "
+        "here (ModuleNotFoundError: No module named 'nope'). It must where the images are "
+        "generated.\n"
+    )
+
+
+def test_variable_that_lacks_an_underscore_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IMAGEKILN_DEFAULTS_STEPS", "3")
+    monkeypatch.setenv("IMAGEKILN_C2PA_KEY", "secret")
+    monkeypatch.setenv("IMAGEKILN_NAMESPACE", "images")
+    done = CliRunner().invoke(main, ["estimate", _job(PROMPTS)])
+    assert done.stderr == (
+        "IMAGEKILN_DEFAULTS_STEPS: is ignored. "
+        "Write IMAGEKILN__DEFAULTS__STEPS to set defaults.steps.\n"
+    )
+
+
 # The prompts.
 
 
