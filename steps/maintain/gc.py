@@ -76,14 +76,11 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
     the output of any job, TryAgain where storage fails.
     """
     store = open_store(output)
-    _require_output(store)
     now = time.time()
     cutoff = now - older_than * DAY_SECONDS
     runs = list(_iter_runs(store))
     if not runs and not any(store.list_folder(REGISTRY_FOLDER)):
-        raise BadInput(
-            f"{store.uri}: holds no runs that this Imagekiln reads. Name the `output` of a job."
-        )
+        raise _explain_absence_of_runs(store)
 
     # Later runs skipped the images of these, which may be the only copies: whatever their state.
     needed_ids = {run_id for run in runs for run_id in run.plan.existing_runs}
@@ -130,19 +127,18 @@ def walk_objects(store: Store, folder: str = "") -> Iterator[ObjectInfo]:
             yield entry
 
 
-def _require_output(store: Store) -> None:
-    """Raise BadInput where the folder is a run and no output, Missing where there is no folder."""
+def _explain_absence_of_runs(store: Store) -> BadInput:
+    """Why a folder without runs is not the output of any job."""
     if store.exists(PLAN_KEY):
         output = store.uri.rpartition("/")[0] or "."
-        raise BadInput(
+        return BadInput(
             f"{store.uri}: is a run, and gc takes the output that holds runs. Name {output}."
         )
-    if is_remote_uri(store.uri):  # object stores have no folders
-        return
-    if not Path(store.uri).exists():
-        raise Missing(f"{store.uri}: no such folder. Check the name.")
-    if not Path(store.uri).is_dir():
-        raise BadInput(f"{store.uri}: is a file. Name the `output` of a job.")
+    if not is_remote_uri(store.uri) and not Path(store.uri).exists():
+        return Missing(f"{store.uri}: no such folder. Check the name.")
+    return BadInput(
+        f"{store.uri}: holds no runs that this Imagekiln reads. Name the `output` of a job."
+    )
 
 
 def _iter_runs(store: Store) -> Iterator[Run]:
