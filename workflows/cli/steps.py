@@ -130,6 +130,7 @@ def _job_request(
 )
 @run_argument
 @cloup.option("--shard", type=int, required=True, help="The shard to generate, counted from 0.")
+@output_option
 @cloup.option(
     "--workers",
     type=click.IntRange(1),
@@ -137,7 +138,6 @@ def _job_request(
     show_default=True,
     help="Shards to generate in parallel, one per GPU: with 8, --shard 1 means 8 to 15.",
 )
-@output_option
 @click.pass_context
 def generate(ctx: click.Context, run: str, shard: int, workers: int, output: str) -> None:
     """Generate the missing images of one shard of a planned run."""
@@ -223,9 +223,14 @@ def aggregate(
 def fetch(run: str) -> None:
     """Download the model of a planned run into this machine's cache."""
     from imagekiln.steps.generate.preflight import require_libraries
+    from imagekiln.steps.runs.plan import load_plan
+    from imagekiln.steps.storage import open_store
     from imagekiln.workflows.cli.terminal import print_text
 
     require_libraries()
+    load_plan(open_store(run))
+
+    # Imported only now: torch takes seconds.
     from imagekiln.steps.generate.diffusion.pipeline import fetch_run_models
 
     print_text(fetch_run_models(run))
