@@ -103,7 +103,7 @@ def format_estimate(result: Estimate) -> str:
     if result.existing_images:
         omitted += f" and {result.existing_images:,} already in earlier runs"
     if result.gpu_hours is None:
-        gpu_hours = "unknown; set shard.seconds_per_image"
+        gpu_hours = "unknown, as is the cost; set shard.seconds_per_image"
     else:
         gpu_hours = f"{result.gpu_hours:,.2f}"
 

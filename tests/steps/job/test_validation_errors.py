@@ -132,7 +132,8 @@ def test_setting_like_no_other_is_reported_with_all_of_its_group() -> None:
         ),
         (
             {"model": {"id": "a/b", "revision": "main"}},
-            'model.revision is "main"; write the commit of a hub id, 40 hexadecimal digits.',
+            'model.revision is "main"; write the commit of a hub id, 40 hexadecimal digits, as '
+            "huggingface_hub.model_info(id).sha gives it.",
         ),
         (
             {"model": {"id": "a", "loras": {"a b": {"id": "c"}}}},
