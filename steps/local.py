@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.generate.preflight import require_libraries
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.keys import SUCCESS_KEY
@@ -35,6 +36,7 @@ def run(
     """
     progress = progress or NoProgress()
     stop = stop or Stop()
+    require_libraries()
     result = make_plan(job)
     planned(result)
 

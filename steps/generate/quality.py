@@ -4,16 +4,16 @@ A check that raises marks the image: what could not be judged does not count as 
 """
 
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from threading import Lock
 
 import numpy as np
 import numpy.typing as npt
 
 from imagekiln.steps.checks import ImageSpec, Verdict
-from imagekiln.steps.errors import BadInput, TryAgain, first_line
+from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.imaging.measures import ImageMeasures, measure_image
 from imagekiln.steps.job.gates import LOW_CONTRAST, OVER_SATURATED, GateSettings, UserCheckGate
+from imagekiln.steps.job.user_checks import import_check
 from imagekiln.steps.runs.image import ImageParameters, ImageQuality, ImageRow
 from imagekiln.steps.storage.failures import error_reason
 
@@ -55,7 +55,7 @@ class UserCheck:
     def __init__(self, check: UserCheckGate) -> None:
         """Import the function. Raises BadInput where that fails."""
         self.name = check.name
-        self._function = _import_check(check)
+        self._function = import_check(check)
         self._lock = Lock()
 
     def __call__(self, image: ImageArray, spec: ImageSpec) -> Verdict:
@@ -82,23 +82,6 @@ def format_verdict(name: str, verdict: Verdict) -> str:
     """A verdict as it is stored: shortened, and without lone surrogates, which Parquet refuses."""
     reason = str(verdict.reason)[:MAX_REASON_CHARS].encode(errors="replace").decode()
     return f"{name}: {reason}" if reason else name
-
-
-def _import_check(check: UserCheckGate) -> CheckFunction:
-    module, _, name = check.entry.partition(":")
-    try:
-        function = getattr(import_module(module), name)
-    except (Exception, SystemExit) as error:  # importing runs the user's code
-        reason = first_line(f"{type(error).__name__}: {error}")
-        raise BadInput(
-            f"gates.checks: {check.name}: {check.entry} does not import ({reason}). "
-            "Install it where images are made, or correct the entry."
-        ) from error
-    if not callable(function):
-        raise BadInput(
-            f"gates.checks: {check.name}: {check.entry} is not a function. Name a function."
-        )
-    return function  # type: ignore[no-any-return]  # the user's, of any type
 
 
 def _is_device_failure(error: Exception) -> bool:

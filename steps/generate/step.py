@@ -28,7 +28,13 @@ from imagekiln.steps.generate.stages import (
 from imagekiln.steps.runs.formats import PartFormat, format_of, recover_parts
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.runs.plan import Plan, load_plan
-from imagekiln.steps.runs.shard import count_images, missing_parts, read_shard, used_lora_names
+from imagekiln.steps.runs.shard import (
+    count_images,
+    missing_parts,
+    read_shard,
+    require_shard,
+    used_lora_names,
+)
 from imagekiln.steps.runs.start import format_start
 from imagekiln.steps.runs.stats import (
     ShardStats,
@@ -64,8 +70,8 @@ def generate(
     progress = progress or NoProgress()
     store = open_store(uri)
     plan = load_plan(store)
-    known_shard = 0 <= number < len(plan.shards)
-    progress.start(plan.shards[number].images if known_shard else 0)
+    require_shard(store, plan, number)
+    progress.start(plan.shards[number].images)
     stop = stop or Stop()
     with closing(LazyDenoiser(store, plan, startup)) as open_denoiser:
         return generate_shard(store, plan, number, open_denoiser, progress, stop, startup)

@@ -51,5 +51,6 @@ class HubReference(Settings):
     revision: str | None = Field(
         None,
         pattern=r"^[0-9a-f]{40}$",
-        description="The commit of a hub id, 40 hexadecimal digits.",
+        description="The commit of a hub id, 40 hexadecimal digits, "
+        "as huggingface_hub.model_info(id).sha gives it.",
     )

@@ -5,22 +5,23 @@ Messages name where a wrong setting came from.
 
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import cast
 
 import yaml
-from pydantic import ValidationError
 
-from imagekiln.steps.errors import BadInput, first_line
-from imagekiln.steps.job.introspection import SettingPath, accepts_type, format_path
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.introspection import SettingPath, accepts_type, iter_setting_paths
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.job.validation_errors import describe_validation_errors
-from imagekiln.steps.storage.failures import translate_errors
-from imagekiln.steps.storage.uri import is_remote_uri, read_text, resolve_path
+from imagekiln.steps.job.settings_file import (
+    YAML_ERRORS,
+    parse_settings,
+    read_local_text,
+    validate_settings,
+)
+from imagekiln.steps.storage.uri import is_remote_uri, read_text
 
 ENVIRONMENT_PREFIX = "IMAGEKILN__"  # IMAGEKILN__MODEL__DTYPE=float32 sets model.dtype
-# PyYAML raises a ValueError for an impossible date, a RecursionError for endless brackets.
-YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
+GROUPS_WITH_VARIABLES = {"c2pa"}  # IMAGEKILN_C2PA_KEY and its like hold secrets
+REQUIRED_SETTINGS = "name, prompts, output and model, each as `key: value`"
 
 
 def read_job(
@@ -35,91 +36,42 @@ def read_job(
     for each mistake.
     """
     if text is None:
-        text = read_text(name) if is_remote_uri(name) else _read_local_text(name)
-    locations: dict[SettingPath, str] = {}
-    values = _parse_yaml(text, name, locations)
+        text = read_text(name) if is_remote_uri(name) else read_local_text(name, "a job file")
+    values, locations = parse_settings(text, name, REQUIRED_SETTINGS)
     _apply_environment(values, os.environ if environment is None else environment, locations)
     for change in changes:
         _apply_option(values, change, locations)
     return validate_job(values, name, locations)
 
 
+def find_ignored_variables(environment: Mapping[str, str]) -> list[str]:
+    """A sentence for each variable that sets nothing for want of a second underscore."""
+    settings = {}
+    for path in iter_setting_paths(Job):
+        *group, _ = path
+        if group and group[0] not in GROUPS_WITH_VARIABLES:
+            settings["IMAGEKILN_" + "_".join(map(str, path)).upper()] = path
+    groups = {str(path[0]).upper() for path in settings.values()}
+
+    sentences = []
+    for variable in sorted(environment):
+        if variable in settings:
+            setting = ".".join(map(str, settings[variable]))
+            name = ENVIRONMENT_PREFIX + setting.replace(".", "__").upper()
+            sentences.append(f"{variable}: is ignored. Write {name} to set {setting}.")
+        elif variable.startswith(tuple(f"IMAGEKILN_{group}_" for group in groups)):
+            sentences.append(
+                f"{variable}: is ignored. Variables that set something are named as "
+                "IMAGEKILN__DEFAULTS__STEPS."
+            )
+    return sentences
+
+
 def validate_job(
     values: object, name: str = "job", locations: Mapping[SettingPath, str] | None = None
 ) -> Job:
     """The job of these plain values. Raises BadInput with a sentence for each mistake."""
-    try:
-        return Job.model_validate(values)
-    except ValidationError as error:
-        sentences = describe_validation_errors(Job, error.errors(), name, locations or {})
-        raise BadInput(*sentences) from error
-
-
-def _read_local_text(name: str) -> str:
-    path = Path(resolve_path(name))
-    with translate_errors(name):
-        if path.is_dir():
-            raise BadInput(f"{name or '.'}: is a folder. Name a job file.")
-        content = path.read_bytes()
-    try:
-        return content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{name}: is not UTF-8 text. Name a job file.") from error
-
-
-def _parse_yaml(text: str, name: str, locations: dict[SettingPath, str]) -> dict[str, object]:
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        if not isinstance(node, yaml.MappingNode):
-            raise BadInput(
-                f"{name}: contains no settings. "
-                "Write name, prompts, output and model, each as `key: value`."
-            )
-        _record_locations(node, (), name, locations, set())
-        return cast("dict[str, object]", yaml.safe_load(text))
-    except YAML_ERRORS as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f":{mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or first_line(str(error))
-        raise BadInput(
-            f"{name}{line}: is not valid YAML ({problem.removeprefix('but ')}). Correct the syntax."
-        ) from error
-
-
-def _record_locations(
-    node: yaml.Node,
-    path: SettingPath,
-    name: str,
-    locations: dict[SettingPath, str],
-    visited: set[int],
-) -> None:
-    """Record the line of every setting below `node`. Raises BadInput where one is set twice.
-
-    An alias is followed once, so that aliases of aliases cost no more than they are long.
-    """
-    locations.setdefault(path, f"{name}:{node.start_mark.line + 1}")
-    if id(node) in visited:
-        return
-    visited.add(id(node))
-
-    if isinstance(node, yaml.SequenceNode):
-        for index, item in enumerate(node.value):
-            _record_locations(item, (*path, index), name, locations, visited)
-    if isinstance(node, yaml.MappingNode):
-        for key, value in node.value:
-            inner = (*path, str(key.value))
-            line = key.start_mark.line + 1
-            _record_location(inner, f"{name}:{line}", locations)
-            _record_locations(value, inner, name, locations, visited)
-
-
-def _record_location(path: SettingPath, location: str, locations: dict[SettingPath, str]) -> None:
-    if path in locations:
-        raise BadInput(
-            f"{location}: {format_path(path)} is already set at {locations[path]}. "
-            "Remove one of them."
-        )
-    locations[path] = location
+    return validate_settings(Job, values, name, locations or {}, "the job")
 
 
 def _apply_environment(

@@ -1,4 +1,7 @@
-"""The mistakes in a job as sentences: where it is, what is wrong, and what to write instead."""
+"""Mistakes in settings as sentences: where each is, what is wrong, and what to write instead.
+
+The settings are those of a job, of a GPU profile or of any other group: `root` is its type.
+"""
 
 import json
 from collections import defaultdict
@@ -53,16 +56,19 @@ NUMBER_ERRORS = {
 
 
 def describe_validation_errors(
-    job: type[BaseModel],
+    root: type[BaseModel],
     errors: Sequence[ErrorDetails],
     name: str,
     locations: Mapping[SettingPath, str],
+    noun: str = "the job",
 ) -> list[str]:
     """One sentence for each wrong setting. `locations` has where each was set; `name` is the file.
 
+    `noun` is what all settings together are called.
+
     Where a setting takes several types, pydantic reports each of them: one sentence is enough.
     """
-    paths = [_setting_path(job, error) for error in errors]
+    paths = [_setting_path(root, error) for error in errors]
     problems: dict[SettingPath, str] = {}
     for path, error in zip(paths, errors, strict=True):
         has_deeper_error = any(_is_inside(other, path) for other in paths)
@@ -70,12 +76,12 @@ def describe_validation_errors(
             continue
         is_first = path not in problems
         if is_first or error["type"] == "too_short":
-            problems[path] = _describe_problem(job, path, error)
+            problems[path] = _describe_problem(root, path, error)
 
     sentences = []
     for path, problem in problems.items():
         where = _find_location(path, name, locations)
-        setting = format_path(path) or "the job"
+        setting = format_path(path) or noun
         sentences.append(f"{where}: {setting} {problem}.")
     return sentences
 
@@ -94,12 +100,12 @@ def _find_location(path: SettingPath, name: str, locations: Mapping[SettingPath,
     return name
 
 
-def _describe_problem(job: type[BaseModel], path: SettingPath, error: ErrorDetails) -> str:
+def _describe_problem(root: type[BaseModel], path: SettingPath, error: ErrorDetails) -> str:
     match error["type"]:
         case "extra_forbidden" | "invalid_key":
-            return _describe_unknown_setting(job, path)
+            return _describe_unknown_setting(root, path, error["input"])
         case "missing":
-            return f"is missing; {_suggest_addition(job, path)}"
+            return f"is missing; {_suggest_addition(root, path)}"
         case "value_error":
             return error["msg"].removeprefix("Value error, ")
         case "union_tag_invalid":
@@ -107,22 +113,22 @@ def _describe_problem(job: type[BaseModel], path: SettingPath, error: ErrorDetai
             choices = _split_choices(error["ctx"]["expected_tags"])
             return f"is {_format_value(kind)}; {_suggest_choice(kind, choices)}"
         case _:
-            return f"is {_format_value(error['input'])}; {_suggest_value(job, path, error)}"
+            return f"is {_format_value(error['input'])}; {_suggest_value(root, path, error)}"
 
 
-def _suggest_value(job: type[BaseModel], path: SettingPath, error: ErrorDetails) -> str:
+def _suggest_value(root: type[BaseModel], path: SettingPath, error: ErrorDetails) -> str:
     match error["type"]:
         case "literal_error":
             choices = _split_choices(error["ctx"]["expected"])
             return _suggest_choice(str(error["input"]), choices)
         case "string_pattern_mismatch" | "string_too_short":
-            return _suggest_description(job, path) or "write some text"
+            return _suggest_description(root, path) or _suggest_pattern(error)
         case "string_type":
-            return _suggest_text(job, path, error["input"])
+            return _suggest_text(root, path, error["input"])
         case "model_type":
-            return f"it is a group: set {_join_paths(path, setting_names(job, path))}"
+            return f"it is a group: set {_join_paths(path, setting_names(root, path))}"
         case kind if kind in NUMBER_ERRORS:
-            return f"write {_describe_number(job, path)}"
+            return f"write {_describe_number(root, path)}"
         case kind if kind in REMEDIES:
             return REMEDIES[kind].format(**error.get("ctx", {}))
         case kind if kind.startswith(("datetime_", "timezone_")):
@@ -131,11 +137,11 @@ def _suggest_value(job: type[BaseModel], path: SettingPath, error: ErrorDetails)
             return error["msg"][:1].lower() + error["msg"][1:]
 
 
-def _suggest_addition(job: type[BaseModel], path: SettingPath) -> str:
-    required = required_setting_names(job, path)
+def _suggest_addition(root: type[BaseModel], path: SettingPath) -> str:
+    required = required_setting_names(root, path)
     if required:
         return f"set {_join_paths(path, required)}"
-    return _suggest_description(job, path) or "add it"
+    return _suggest_description(root, path) or "add it"
 
 
 def _join_paths(group: SettingPath, names: list[str]) -> str:
@@ -143,15 +149,15 @@ def _join_paths(group: SettingPath, names: list[str]) -> str:
     return ", ".join(paths)
 
 
-def _suggest_text(job: type[BaseModel], path: SettingPath, value: object) -> str:
+def _suggest_text(root: type[BaseModel], path: SettingPath, value: object) -> str:
     if value is not None and not isinstance(value, dict | list):
         return "put it in quotes"
-    return "write text or a list" if accepts_type(job, path, tuple) else "write text"
+    return "write text or a list" if accepts_type(root, path, tuple) else "write text"
 
 
-def _suggest_description(job: type[BaseModel], path: SettingPath) -> str | None:
+def _suggest_description(root: type[BaseModel], path: SettingPath) -> str | None:
     """The setting's description as a remedy: write the folder or URI that holds the runs."""
-    description = setting_description(job, path)
+    description = setting_description(root, path)
     if description is None:
         return None
     first_word = description.partition(" ")[0]
@@ -160,10 +166,16 @@ def _suggest_description(job: type[BaseModel], path: SettingPath) -> str | None:
     return f"write {description.rstrip('.')}"
 
 
-def _describe_number(job: type[BaseModel], path: SettingPath) -> str:
+def _suggest_pattern(error: ErrorDetails) -> str:
+    if error["type"] == "string_pattern_mismatch":
+        return f"write text that matches {error['ctx']['pattern']}"
+    return "write some text"
+
+
+def _describe_number(root: type[BaseModel], path: SettingPath) -> str:
     """The numbers that the setting takes, such as: a whole number from 1 to 1000."""
-    noun = "a whole number" if accepts_type(job, path, int) else "a number"
-    bounds = setting_bounds(job, path)
+    noun = "a whole number" if accepts_type(root, path, int) else "a number"
+    bounds = setting_bounds(root, path)
     if bounds.ge is not None and bounds.le is not None:
         return f"{noun} from {bounds.ge} to {bounds.le}"
 
@@ -194,56 +206,83 @@ def _closest(value: str, choices: list[str]) -> str | None:
     return matches[0] if matches else None
 
 
-def _describe_unknown_setting(job: type[BaseModel], path: SettingPath) -> str:
-    """The problem, with the setting that was probably meant: of that group, or else of another."""
-    *group, last = path or [""]
-    name = str(last).lower()
-    names = setting_names(job, tuple(group))
-    if name in names:
-        return _describe_setting_of_other_kind(job, (*group, name))
+def _describe_unknown_setting(root: type[BaseModel], path: SettingPath, value: object) -> str:
+    """The problem, with the setting that was probably meant.
 
-    match = _closest(name, names)
-    if match:
-        return f"is not a setting; write {format_path((*group, match))}"
-    elsewhere = _same_setting_elsewhere(job, name)
-    if elsewhere:
-        paths = " or ".join(map(format_path, elsewhere))
-        return f"is not a setting; write {paths}"
+    That is one of exactly this name, else the nearest of the group, else the nearest of another.
+    """
+    *group, last = path or [""]
+    name = str(last).lower().replace("-", "_")
+    names = setting_names(root, tuple(group))
+    if name in names and name == str(last):
+        return _describe_setting_of_other_kind(root, (*group, name))
+
+    paths = _find_intended_settings(root, tuple(group), name, value)
+    if paths:
+        return f"is not a setting; write {' or '.join(map(format_path, paths))}"
     owner = f"the settings of {format_path(tuple(group))}" if group else "the settings"
     return f"is not a setting; {owner} are {', '.join(names)}"
 
 
-def _describe_setting_of_other_kind(job: type[BaseModel], path: SettingPath) -> str:
-    *group, _ = path
-    kind_path = format_path((*group, "kind"))
-    kinds = " or ".join(kinds_with_setting(job, path))
-    return f"is a setting of {kind_path} {kinds}; remove it, or change {kind_path}"
+def _find_intended_settings(
+    root: type[BaseModel], group: SettingPath, name: str, value: object
+) -> list[SettingPath]:
+    names = setting_names(root, group)
+    if name in names:
+        return [(*group, name)]
 
+    paths_by_name = _inner_settings_by_name(root)
+    if name in paths_by_name:
+        return _settings_that_accept(root, paths_by_name[name], value)
 
-def _same_setting_elsewhere(job: type[BaseModel], name: str) -> list[SettingPath]:
-    """The settings inside any group whose name is nearest to `name`, if one is near enough."""
-    paths_by_name = defaultdict(list)
-    for path in iter_setting_paths(job):
-        *group, last = path
-        if group:
-            paths_by_name[str(last)].append(path)
+    match = _closest(name, names)
+    if match:
+        return [(*group, match)]
 
     matches = get_close_matches(name, paths_by_name, n=1, cutoff=MIN_SIMILARITY_ELSEWHERE)
     if not matches:
         return []
-    return paths_by_name[matches[0]]
+    return _settings_that_accept(root, paths_by_name[matches[0]], value)
 
 
-def _setting_path(job: type[BaseModel], error: ErrorDetails) -> SettingPath:
+def _inner_settings_by_name(root: type[BaseModel]) -> dict[str, list[SettingPath]]:
+    """The settings inside any group, by the last part of their paths."""
+    paths_by_name = defaultdict(list)
+    for path in iter_setting_paths(root):
+        *group, last = path
+        if group:
+            paths_by_name[str(last)].append(path)
+    return paths_by_name
+
+
+def _settings_that_accept(
+    root: type[BaseModel], paths: list[SettingPath], value: object
+) -> list[SettingPath]:
+    """Those of the settings that take a value of this type; all where none does."""
+    kinds = (int, float) if type(value) is int else (type(value),)
+    accepting = [path for path in paths if any(accepts_type(root, path, kind) for kind in kinds)]
+    return accepting or paths
+
+
+def _describe_setting_of_other_kind(root: type[BaseModel], path: SettingPath) -> str:
+    *group, _ = path
+    kind_path = format_path((*group, "kind"))
+    kinds = " or ".join(kinds_with_setting(root, path))
+    return f"is a setting of {kind_path} {kinds}; remove it, or change {kind_path}"
+
+
+def _setting_path(root: type[BaseModel], error: ErrorDetails) -> SettingPath:
     """The path of the setting, without the names that pydantic adds for the members of a union."""
     path: SettingPath = ()
     kind_skipped = False  # in a group that has kinds, pydantic names the kind first
     for name in error["loc"]:
         if name == "[key]":
             continue
-        if has_group_kinds(job, path) and not kind_skipped:
+        if has_group_kinds(root, path) and not kind_skipped:
             kind_skipped = True
-        elif isinstance(name, int) or setting_names(job, path) or has_user_defined_keys(job, path):
+        elif (
+            isinstance(name, int) or setting_names(root, path) or has_user_defined_keys(root, path)
+        ):
             path = (*path, name)
             kind_skipped = False
     return (*path, "kind") if error["type"] == "union_tag_invalid" else path

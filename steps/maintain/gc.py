@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
+from pathlib import Path
 from typing import Literal
 
 from imagekiln.steps.errors import BadInput, Missing
@@ -17,6 +18,7 @@ from imagekiln.steps.runs.keys import (
     IMAGE_KEY_PATTERN,
     PART_IMAGES_KEY_PATTERN,
     PLAN_KEY,
+    REGISTRY_FOLDER,
     SUCCESS_KEY,
     manifest_key,
     round_folder,
@@ -26,6 +28,7 @@ from imagekiln.steps.runs.rounds import Run, iter_rounds
 from imagekiln.steps.runs.tables import read_column
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import ObjectInfo, Store
+from imagekiln.steps.storage.uri import is_remote_uri
 
 DAY_SECONDS = 86_400.0
 DEFAULT_AGE_DAYS = 7.0
@@ -69,12 +72,15 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
     """Find garbage under `output` to which nothing was written for `older_than` days.
 
     With `remove`, it is removed. A run loses its plan last, so that the rest of an interrupted
-    removal is found again. Raises TryAgain where storage fails.
+    removal is found again. Raises Missing where there is no such folder, BadInput where it is not
+    the output of any job, TryAgain where storage fails.
     """
     store = open_store(output)
     now = time.time()
     cutoff = now - older_than * DAY_SECONDS
     runs = list(_iter_runs(store))
+    if not runs and not any(store.list_folder(REGISTRY_FOLDER)):
+        raise _explain_absence_of_runs(store)
 
     # Later runs skipped the images of these, which may be the only copies: whatever their state.
     needed_ids = {run_id for run in runs for run_id in run.plan.existing_runs}
@@ -119,6 +125,20 @@ def walk_objects(store: Store, folder: str = "") -> Iterator[ObjectInfo]:
             yield from walk_objects(store, entry.key)
         else:
             yield entry
+
+
+def _explain_absence_of_runs(store: Store) -> BadInput:
+    """Why a folder without runs is not the output of any job."""
+    if store.exists(PLAN_KEY):
+        output = store.uri.rpartition("/")[0] or "."
+        return BadInput(
+            f"{store.uri}: is a run, and gc takes the output that holds runs. Name {output}."
+        )
+    if not is_remote_uri(store.uri) and not Path(store.uri).exists():
+        return Missing(f"{store.uri}: no such folder. Check the name.")
+    return BadInput(
+        f"{store.uri}: holds no runs that this Imagekiln reads. Name the `output` of a job."
+    )
 
 
 def _iter_runs(store: Store) -> Iterator[Run]:

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.generate.encoder import build_image_metadata, encode_drawn_image
+from imagekiln.steps.generate.preflight import require_libraries
 from imagekiln.steps.imaging.measures import PixelDifference, compare_pixels
 from imagekiln.steps.job.output import file_suffix
 from imagekiln.steps.models.performance import limit_batch_pixels
@@ -148,6 +149,7 @@ def _original_batch(plan: Plan, row: ImageRow, stats: ShardStats | None) -> int:
 
 
 def _draw_again(run: Run, row: ImageRow, batch: int) -> tuple[DrawnImage, Provenance]:
+    require_libraries()
     # Only where pixels are made: torch takes seconds to import.
     from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
     from imagekiln.steps.generate.diffusion.device import describe_device

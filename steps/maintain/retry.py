@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.errors import Incomplete, Missing
+from imagekiln.steps.generate.preflight import require_libraries
 from imagekiln.steps.job.job import MAX_SHARD_IMAGES, Job
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.image import MISSING_STATUS
@@ -96,6 +97,7 @@ def retry(
     the run was never aggregated, or where too many images are not ok after the round.
     """
     run = open_run(uri)
+    require_libraries()
     retry_round = plan_next_round(run.store, run.plan)
     if retry_round is None:
         return RetryResult(run.store.uri, 0, 0, _finish_run(run))

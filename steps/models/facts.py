@@ -13,7 +13,7 @@ from imagekiln.steps.models.families import family_of, unsupported_reason
 from imagekiln.steps.models.hub import download_configuration, list_hub_files
 from imagekiln.steps.models.weights import BeforePiece, hash_files, proceed
 from imagekiln.steps.storage.failures import translate_errors
-from imagekiln.steps.storage.uri import BUNDLED_PREFIX, resolve_path
+from imagekiln.steps.storage.uri import BUNDLED_FOLDER, BUNDLED_PREFIX, resolve_path
 
 PICKLE_SUFFIXES = {".bin", ".ckpt", ".pt", ".pth", ".pkl"}
 IRRELEVANT_SUFFIXES = {".md", ".txt", ".png", ".jpg", ".jpeg", ".webp", ".gitattributes", ".lock"}
@@ -80,19 +80,36 @@ def configuration_folder(model: ModelSettings) -> Path:
     folder = Path(resolve_path(model.id))
     with translate_errors(model.id):
         if folder.is_file():
-            raise BadInput(
-                f"{model.id}: is a file. Convert it to a diffusers folder with safetensors."
-            )
+            raise BadInput(f"{model.id}: is a file. {_suggest_conversion(folder)}")
         if not folder.is_dir():
-            raise Missing(
-                f"{model.id}: no such model folder. Write a folder, or a hub id as org/name."
-            )
+            raise Missing(f"{model.id}: {_describe_absence(model.id)}")
     if not (folder / "model_index.json").is_file():
         raise BadInput(
             f"{model.id}: has no model_index.json, so it is no diffusers pipeline. "
             "Name another folder."
         )
     return folder
+
+
+def _suggest_conversion(file: Path) -> str:
+    if file.suffix != ".safetensors":
+        return "Convert it to a diffusers folder with safetensors."
+    code = (
+        "from diffusers import StableDiffusionXLPipeline as Pipeline; "
+        f"Pipeline.from_single_file({file.name!r}).save_pretrained({file.stem!r})"
+    )
+    return (
+        f'`python -c "{code}"` converts it to a diffusers folder; name the class of its pipeline.'
+    )
+
+
+def _describe_absence(name: str) -> str:
+    if not name.startswith(BUNDLED_PREFIX):
+        return "no such model folder. Write a folder, or a hub id as org/name."
+    bundled = sorted(
+        f"{BUNDLED_PREFIX}{path.parent.name}" for path in BUNDLED_FOLDER.glob("*/model_index.json")
+    )
+    return f"no such bundled model. Write {' or '.join(bundled)}."
 
 
 def is_hub_id(name: str) -> bool:

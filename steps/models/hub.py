@@ -92,8 +92,10 @@ def translate_hub_errors(reference: HubReference, setting: str = "model") -> Ite
 def require_revision(reference: HubReference, setting: str) -> None:
     """Raise BadInput where what `setting` names is not pinned to a commit."""
     if reference.revision is None:
+        code = f"import huggingface_hub as hub; print(hub.model_info('{reference.id}').sha)"
         raise BadInput(
-            f"{setting}.revision is missing: pin {reference.id} to a commit, 40 hexadecimal digits."
+            f"{setting}.revision is missing: pin {reference.id} to a commit, 40 hexadecimal "
+            f'digits. `python -c "{code}"` prints the latest.'
         )
 
 

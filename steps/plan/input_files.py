@@ -24,6 +24,7 @@ from imagekiln.steps.plan.column_readers import (
     passthrough_schema,
     read_passthrough,
 )
+from imagekiln.steps.plan.foreign_formats import describe_foreign_format
 from imagekiln.steps.plan.input_images import (
     ImageDigests,
     InputImages,
@@ -94,7 +95,7 @@ def gather_sources(patterns: tuple[str, ...], folder: Path) -> tuple[SourceFile,
     for pattern in patterns:
         uris = expand_pattern(pattern)
         if not uris:
-            raise Missing(f"{pattern}: no such file or bucket. Check `prompts`.")
+            raise Missing(f"{pattern}: {_describe_absence(pattern)}")
         for uri in uris:
             if is_remote_uri(pattern):
                 source = _download(uri, folder / f"{len(sources):05d}.parquet")
@@ -113,7 +114,7 @@ def _expand_local(pattern: str) -> list[str]:
     path = resolve_path(pattern.removeprefix("file://"))
     with translate_errors(pattern):
         if Path(path).is_dir():
-            raise BadInput(f"{pattern}: is a folder. Write {path.rstrip('/')}/*.parquet.")
+            raise BadInput(f"{pattern}: {_describe_folder(path.rstrip('/'))}")
         names = [path] if Path(path).exists() else sorted(glob.glob(path, recursive=True))
     for name in names:
         if not name.isprintable():
@@ -121,6 +122,27 @@ def _expand_local(pattern: str) -> list[str]:
                 f"{pattern}: finds a file with an unprintable name, {name!a}. Rename it."
             )
     return names
+
+
+def _describe_absence(pattern: str) -> str:
+    if is_remote_uri(pattern):
+        return "no such file or bucket. Check `prompts`."
+    path = resolve_path(pattern.removeprefix("file://"))
+    if Path(path).is_absolute():
+        return "no such file. Check `prompts`."
+    return (
+        f"no such file as {Path(path).absolute()}. Check `prompts`: "
+        "it is relative to the working directory, not to the job file."
+    )
+
+
+def _describe_folder(folder: str) -> str:
+    """The problem with a folder as prompts, and a pattern that matches files in it, if any does."""
+    if any(Path(folder).glob("*.parquet")):
+        return f"is a folder. Write {folder}/*.parquet."
+    if any(Path(folder).rglob("*.parquet")):
+        return f"is a folder. Write {folder}/**/*.parquet."
+    return "is a folder without Parquet files. Check `prompts`."
 
 
 def _expand_remote(pattern: str) -> list[str]:
@@ -234,6 +256,8 @@ def _unreadable_error(source: SourceFile, error: Exception) -> KilnError:
     uri = source.uri
     if is_storage_error(error) and (failure := explain_storage_error(uri, error)):
         return failure
+    if problem := describe_foreign_format(source.path, uri):
+        return BadInput(f"{uri}: {problem}")
     reason = error_reason(error)
     if isinstance(error, MemoryError):
         return BadInput(

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.user_checks import find_untried_checks
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
@@ -50,6 +51,7 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
     storage fails.
     """
     job = job.without_cluster()
+    find_untried_checks(job.gates.checks)  # fails where one can be tried and is wrong
     model = resolve_model(job)
     if job.run_id is not None:
         adopted = _adopt_plan(_open_run_store(job, job.run_id), job, model)

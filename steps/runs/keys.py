@@ -6,6 +6,7 @@ Keys are made nowhere else, and no user text is part of one. Only `gc` lists obj
 import re
 from pathlib import PurePosixPath
 
+REGISTRY_FOLDER = "_runs"  # of an output, and beside its runs
 PLAN_KEY = "plan.json"
 EXISTING_RUNS_KEY = "looked-at.json"
 REJECTED_KEY = "rejected.parquet"
@@ -107,7 +108,7 @@ def round_folder(number: int) -> str:
 
 def registry_key(number: int) -> str:
     """An entry in the log of successful runs, under the output rather than the run."""
-    return f"_runs/{number:06d}.json"
+    return f"{REGISTRY_FOLDER}/{number:06d}.json"
 
 
 def compiled_code_key(digest: str) -> str:

@@ -146,6 +146,12 @@ def load_plan(store: Store) -> Plan:
         raise Missing(
             f"{store.uri}: holds no plan. Run `imagekiln plan` first, or check the run's name."
         ) from error
+    except BadInput as error:
+        if not isinstance(error.__cause__, NotADirectoryError):
+            raise
+        raise BadInput(
+            f"{store.uri}: is a file. Name the folder of a run, such as OUTPUT/RUN_ID."
+        ) from error
     return parse_plan(content, store.uri_of(PLAN_KEY))
 
 

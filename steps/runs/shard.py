@@ -17,15 +17,19 @@ from imagekiln.steps.storage.store import Store
 CHECK_THREADS = 8
 
 
+def require_shard(store: Store, plan: Plan, shard: int) -> None:
+    """Raise BadInput where the plan has no such shard."""
+    last = len(plan.shards) - 1
+    if not 0 <= shard <= last:
+        raise BadInput(f"{store.uri}: has shards 0 to {last}, not {shard}.")
+
+
 def read_shard(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
     """The parts of a shard, in order.
 
     Raises BadInput where the plan has no such shard, or the shard changed since planning.
     """
-    last = len(plan.shards) - 1
-    if not 0 <= shard <= last:
-        raise BadInput(f"{store.uri}: has shards 0 to {last}, not {shard}.")
-
+    require_shard(store, plan, shard)
     key = shard_key(shard)
     where = store.uri_of(key)
     content = store.read(key)

@@ -40,7 +40,13 @@ CLIENT_SETTING_ERRORS = {
     "ParamValidationError": "the bucket or key is not a valid name; correct the URI",
     "InvalidRegionError": "the AWS region is not valid; correct AWS_DEFAULT_REGION",
 }
-CLIENT_LIBRARIES = ("botocore", "aiobotocore", "aiohttp")
+CLIENT_LIBRARIES = ("botocore", "aiobotocore", "aiohttp", "httpx", "httpx2", "httpcore")
+# What these libraries raise where no connection was made: by name, for the same reason.
+CONNECTION_ERRORS = {
+    "ClientConnectionError",  # of aiohttp
+    "HTTPClientError",  # of botocore
+    "TransportError",  # of httpx
+}
 
 
 @contextmanager
@@ -138,4 +144,20 @@ def _explain_absence(where: str, error: FileNotFoundError) -> KilnError:
         return BadInput(f"{where}: no such bucket. Create it, or correct the name.")
     if error_code(error) == "NoSuchUpload":
         return TryAgain(f"{where}: the store lost a multipart upload. Run the command again.")
+    if failure := _find_connection_failure(error):
+        return TryAgain(
+            f"{where}: storage did not answer ({error_reason(failure)}). Run the command again."
+        )
     return Missing(f"{where}: no such file. Check the name.")
+
+
+def _find_connection_failure(error: BaseException) -> Exception | None:
+    """The failure to connect behind an error. fsspec calls a file absent on a host that is down."""
+    cause = error.__cause__ or error.__context__
+    while cause is not None:
+        names = {kind.__name__ for kind in type(cause).__mro__}
+        is_connection_error = isinstance(cause, ConnectionError | TimeoutError)
+        if isinstance(cause, Exception) and (is_connection_error or names & CONNECTION_ERRORS):
+            return cause
+        cause = cause.__cause__ or cause.__context__
+    return None

@@ -133,5 +133,8 @@ def _make_folder(folder: Path) -> None:
     _make_folder(folder.parent)
     # Another writer was faster; or a file has this name, and the write into the folder will fail.
     with suppress(FileExistsError):
-        folder.mkdir()
+        try:
+            folder.mkdir()
+        except FileNotFoundError as error:  # a file system that makes no folders, such as /proc
+            raise BadInput(f"{folder}: cannot create this folder. Choose another path.") from error
     sync_folder(folder.parent)

@@ -108,15 +108,18 @@ def submit(
 ) -> None:
     """Submit a job as a workflow; submitted twice, it runs once."""
     from imagekiln.steps.job.reader import read_job
-    from imagekiln.workflows.cli.status import print_status, print_until_ended
+    from imagekiln.workflows.cli.status import print_silence, print_status, print_until_ended
     from imagekiln.workflows.client import client
     from imagekiln.workflows.client.connect import connect
 
+    submitted_job = read_job(job, settings)
+    client.require_readable_date(submitted_job, date, timezone)
     argo = connect(server, context)
-    status = client.submit(read_job(job, settings), date, timezone, argo, retry=retry)
+    status = client.submit(submitted_job, date, timezone, argo, retry=retry)
     print_status(status, output)
     if watched:
-        print_until_ended(client.watch(status.name, status.namespace, argo), output)
+        statuses = client.watch(status.name, status.namespace, argo, report=print_silence)
+        print_until_ended(statuses, output)
 
 
 @cloup.command(epilog=examples("imagekiln watch shapes-1a2b3c4d5e6f -n imagekiln"))
@@ -126,13 +129,15 @@ def watch(name: str, namespace: str, server: str | None, context: str | None, ou
     """Follow a workflow's progress until it ends.
 
     Shows pods, images, rate and remaining time. The exit code is that of the workflow: 0, 2 where
-    its input was rejected, else 3.
+    its input was rejected, else 3. It is 75 where the cluster does not answer at the start, or
+    later for 10 minutes; the workflow goes on.
     """
-    from imagekiln.workflows.cli.status import print_until_ended
+    from imagekiln.workflows.cli.status import print_silence, print_until_ended
     from imagekiln.workflows.client import client
     from imagekiln.workflows.client.connect import connect
 
-    print_until_ended(client.watch(name, namespace, connect(server, context)), output)
+    argo = connect(server, context)
+    print_until_ended(client.watch(name, namespace, argo, report=print_silence), output)
 
 
 @cloup.command(epilog=examples("imagekiln wait shapes-1a2b3c4d5e6f --seconds 28800"))
@@ -268,7 +273,11 @@ def apply(job: str, settings: tuple[str, ...], server: str | None, context: str 
     show_default=True,
     help="The time zone of the schedule and of {date}.",
 )
-@cloup.option("--event", is_flag=True, help="Run it for events that are posted to Argo's server.")
+@cloup.option(
+    "--event",
+    is_flag=True,
+    help="Run it for events that are posted to Argo's server, also beside a schedule.",
+)
 def render(
     job: str, settings: tuple[str, ...], schedules: tuple[str, ...], timezone: str, event: bool
 ) -> None:

@@ -162,13 +162,18 @@ def tune(
     Measures growing batches until they gain nothing or do not fit in memory, and writes the
     result to a tuning file that jobs name in batch.tuning.
     """
-    from imagekiln.steps.generate.trial import TrialBudget
-    from imagekiln.steps.generate.tune import tune as tune_job
+    from imagekiln.steps.generate.preflight import require_libraries
     from imagekiln.steps.job.reader import read_job
     from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.cli.text import format_tuning, print_result
 
     tuned_job = read_job(job, settings)
+    require_libraries()
+
+    # Imported only now: torch takes seconds.
+    from imagekiln.steps.generate.trial import TrialBudget
+    from imagekiln.steps.generate.tune import tune as tune_job
+
     path = file or tuned_job.batch.tuning or default_tuning_file(job)
     budget = TrialBudget(steps=steps, minutes=minutes)
     result = tune_job(tuned_job, path, sizes, budget, again=again, told=print_note)

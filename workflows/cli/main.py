@@ -1,5 +1,7 @@
 """The group of all commands: how they are listed, and how a failure becomes an exit code."""
 
+import os
+
 import click
 import cloup
 
@@ -51,6 +53,7 @@ class KilnGroup(cloup.Group):
         from imagekiln.steps.runtime.signals import Stopped, stop_on_signals
 
         try:
+            _note_ignored_variables()
             with stop_on_signals(at_once=True) as ctx.obj:
                 return super().invoke(ctx)
         except KilnError as error:
@@ -62,6 +65,18 @@ class KilnGroup(cloup.Group):
         except Stopped:
             print_note("Stopped. Run the same command again to resume.")
             ctx.exit(TryAgain.exit_code)
+
+
+def _note_ignored_variables() -> None:
+    """Print a note for each variable that looks like a setting and is none."""
+    names = [name for name in os.environ if name.startswith("IMAGEKILN_")]
+    if all(name.startswith("IMAGEKILN__") for name in names):
+        return  # so that commands start fast
+
+    from imagekiln.steps.job.reader import find_ignored_variables
+
+    for sentence in find_ignored_variables(os.environ):
+        print_note(sentence)
 
 
 @cloup.group(

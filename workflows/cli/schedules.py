@@ -107,7 +107,8 @@ def backfill(
     from imagekiln.workflows.client import schedules
     from imagekiln.workflows.client.connect import connect
 
-    argo = connect(server, context)
+    schedules.require_day_order(first.date(), last.date())
     scheduled_job = read_job(job, settings)
+    argo = connect(server, context)
     statuses = schedules.backfill(scheduled_job, first.date(), last.date(), argo, retry=retry)
     print_result(statuses, output, status_table)

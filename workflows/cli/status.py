@@ -36,6 +36,11 @@ def print_until_ended(statuses: Iterable[WorkflowStatus], output: str) -> None:
             previous = line
 
 
+def print_silence(sentence: str) -> None:
+    """Print that the cluster does not answer, below the status on a terminal."""
+    print_text(f"\n{sentence}" if sys.stdout.isatty() else sentence, err=True)
+
+
 def exit_with_status(status: WorkflowStatus) -> None:
     """End the command as the workflow ended: 0, or 2 where its input was rejected, else 3."""
     if status.phase == "Succeeded":

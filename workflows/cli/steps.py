@@ -30,37 +30,40 @@ OUTPUTS_FOLDER = click.Path(file_okay=False)
 )
 @cloup.argument(
     "job",
-    metavar="[JOB]",
-    required=False,
+    metavar="JOB",
+    required=False,  # in a pod, with --argo
     type=PATH_OR_URI,
-    help="The job file: a path or URI. Omitted with --argo.",
+    help="The job file: a path or URI.",
 )
 @settings_option
 @date_options
 @cloup.option("--retry", is_flag=True, help="Plan the next retry round of the job's existing run.")
 @output_option
-@cloup.option_group(
-    "In a pod",
-    cloup.option(
-        "--argo",
-        is_flag=True,
-        help="Read the job from the environment that the workflow's template sets.",
-    ),
-    cloup.option(
-        "--device",
-        type=click.Choice(["cpu", "cuda"]),
-        help="What `device: auto` means: the device of the pods.",
-    ),
-    cloup.option(
-        "--workers",
-        type=click.IntRange(1),
-        default=1,
-        show_default=True,
-        help="Shards that each pod generates in parallel.",
-    ),
-    cloup.option(
-        "--outputs", type=OUTPUTS_FOLDER, help="Write the run and its counts here, for Argo."
-    ),
+# What follows is for the pods of a workflow.
+@cloup.option(
+    "--argo",
+    is_flag=True,
+    hidden=True,
+    help="Read the job from the environment that the workflow's template sets.",
+)
+@cloup.option(
+    "--device",
+    type=click.Choice(["cpu", "cuda"]),
+    hidden=True,
+    help="What `device: auto` means: the device of the pods.",
+)
+@cloup.option(
+    "--workers",
+    type=click.IntRange(1),
+    default=1,
+    hidden=True,
+    help="Shards that each pod generates in parallel.",
+)
+@cloup.option(
+    "--outputs",
+    type=OUTPUTS_FOLDER,
+    hidden=True,
+    help="Write the run and its counts here, for Argo.",
 )
 def plan(
     job: str | None,
@@ -81,11 +84,18 @@ def plan(
     """
     from imagekiln.steps.maintain.retry import plan_retry
     from imagekiln.steps.plan.step import make_plan
-    from imagekiln.workflows.cli.text import format_plan, format_round_plan, print_result
+    from imagekiln.workflows.cli.text import (
+        format_plan,
+        format_round_plan,
+        print_result,
+        print_untried_checks,
+    )
     from imagekiln.workflows.pod.outputs import write_plan_outputs
     from imagekiln.workflows.pod.request import resolve_job
 
-    if argo == (job is not None):
+    if job is None and not argo:
+        raise click.UsageError("Missing argument 'JOB'.")
+    if job is not None and argo:
         raise click.UsageError("Pass either JOB or --argo.")
     request = _job_request(job, settings, date, timezone, retry)
     resolved_job = resolve_job(request, device)
@@ -96,6 +106,7 @@ def plan(
     if outputs:
         write_plan_outputs(Path(outputs), result, resolved_job.cluster, workers)
     print_result(result, output, format_round_plan if retry else format_plan)
+    print_untried_checks(result)
 
 
 def _job_request(
@@ -119,6 +130,7 @@ def _job_request(
 )
 @run_argument
 @cloup.option("--shard", type=int, required=True, help="The shard to generate, counted from 0.")
+@output_option
 @cloup.option(
     "--workers",
     type=click.IntRange(1),
@@ -126,7 +138,6 @@ def _job_request(
     show_default=True,
     help="Shards to generate in parallel, one per GPU: with 8, --shard 1 means 8 to 15.",
 )
-@output_option
 @click.pass_context
 def generate(ctx: click.Context, run: str, shard: int, workers: int, output: str) -> None:
     """Generate the missing images of one shard of a planned run."""
@@ -170,7 +181,10 @@ def generate(ctx: click.Context, run: str, shard: int, workers: int, output: str
     help="The price of a device-hour, in place of the job's own.",
 )
 @cloup.option(
-    "--outputs", type=OUTPUTS_FOLDER, help="Copy the report and write its count here, for Argo."
+    "--outputs",
+    type=OUTPUTS_FOLDER,
+    hidden=True,
+    help="Copy the report and write its count here, for Argo.",
 )
 @output_option
 def aggregate(
@@ -204,8 +218,16 @@ def aggregate(
 @run_argument
 def fetch(run: str) -> None:
     """Download the model of a planned run into this machine's cache."""
-    from imagekiln.steps.generate.diffusion.pipeline import fetch_run_models
+    from imagekiln.steps.generate.preflight import require_libraries
+    from imagekiln.steps.runs.plan import load_plan
+    from imagekiln.steps.storage import open_store
     from imagekiln.workflows.cli.terminal import print_text
+
+    require_libraries()
+    load_plan(open_store(run))
+
+    # Imported only now: torch takes seconds.
+    from imagekiln.steps.generate.diffusion.pipeline import fetch_run_models
 
     print_text(fetch_run_models(run))
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import TypeAdapter
 
+from imagekiln.steps.job.user_checks import find_untried_checks
 from imagekiln.steps.runs.keys import REPORT_KEY
 from imagekiln.steps.runtime.figures import format_bytes, format_percent, pluralize
 from imagekiln.steps.runtime.sanitize import sanitize_line
@@ -27,6 +28,7 @@ if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
 
 T = TypeVar("T")
 MAX_SIZES = 5
+BYTES_PER_GIGABYTE = 1e9
 
 
 def print_result(result: T, output: str, format_text: Callable[[T], str]) -> None:
@@ -40,6 +42,13 @@ def print_result(result: T, output: str, format_text: Callable[[T], str]) -> Non
 def print_plan(result: "PlanResult") -> None:
     """Print a plan that is about to be carried out, next to the command's result."""
     print_note(format_plan(result))
+    print_untried_checks(result)
+
+
+def print_untried_checks(result: "PlanResult") -> None:
+    """Print a note for each check of the user's that does not import where it was planned."""
+    for sentence in find_untried_checks(result.plan.job.gates.checks):
+        print_note(sentence)
 
 
 # Planning.
@@ -51,13 +60,17 @@ def format_plan(result: "PlanResult") -> str:
     counts = plan.counts
     verb = "Reused the plan of" if result.adopted else "Planned"
     extras = [
-        (counts.rejected_rows, "rows rejected"),
-        (counts.duplicate_images, "duplicates omitted"),
-        (counts.existing_images, "already in earlier runs"),
-        (counts.truncated_prompts, "prompts truncated by the model"),
+        (counts.rejected_rows, f"{pluralize(counts.rejected_rows, 'row')} rejected"),
+        (counts.duplicate_images, f"{pluralize(counts.duplicate_images, 'duplicate')} omitted"),
+        (counts.existing_images, f"{counts.existing_images:,} already in earlier runs"),
+        (
+            counts.truncated_prompts,
+            f"{pluralize(counts.truncated_prompts, 'prompt')} truncated by the model",
+        ),
     ]
-    extra = "".join(f", {count:,} {label}" for count, label in extras if count)
-    images = f"{counts.images:,} images in {pluralize(len(plan.shards), 'shard')}"
+    extra = "".join(f", {phrase}" for count, phrase in extras if count)
+    shards = pluralize(len(plan.shards), "shard")
+    images = f"{pluralize(counts.images, 'image')} in {shards}"
     return f"{verb} {images}{extra}: {sanitize_line(result.uri)}{_format_batches(plan)}"
 
 
@@ -88,20 +101,20 @@ def _format_batches(plan: "Plan") -> str:
 
 def format_estimate(result: "Estimate") -> str:
     """What a job would generate, and what that takes."""
-    omitted = f"{result.duplicate_images:,} duplicates"
+    omitted = pluralize(result.duplicate_images, "duplicate")
     if result.existing_images:
         omitted += f" and {result.existing_images:,} already in earlier runs"
     if result.gpu_hours is None:
-        gpu_hours = "unknown; set shard.seconds_per_image"
+        gpu_hours = "unknown, as is the cost; set shard.seconds_per_image"
     else:
         gpu_hours = f"{result.gpu_hours:,.2f}"
 
     lines = {
         "rows": f"{result.rows:,} ({result.rejected_rows:,} rejected)",
         "images": f"{result.images:,} ({omitted} omitted)",
-        "truncated": f"{result.truncated_prompts:,} prompts",
-        "shards": f"{result.shards:,} ({result.parts:,} parts in all)",
-        "gigabytes": f"about {result.gigabytes:,.2f}, as PNG",
+        "truncated": pluralize(result.truncated_prompts, "prompt"),
+        "shards": f"{result.shards:,} ({pluralize(result.parts, 'part')} in all)",
+        "size": f"about {format_bytes(result.gigabytes * BYTES_PER_GIGABYTE)}",
         "GPU-hours": gpu_hours,
     }
     if result.cost is not None:
@@ -150,7 +163,7 @@ def format_shard(result: "ShardStats | None") -> str:
     if result.busy_share is not None:
         busy = f", busy {format_percent(result.busy_share)} of the time"
     speed = f"{result.images_per_second:.2f} images/s on {result.device}"
-    return f"Shard {result.shard}: {result.images:,} images, {speed}{busy}."
+    return f"Shard {result.shard}: {pluralize(result.images, 'image')}, {speed}{busy}."
 
 
 def format_summary(result: "Summary") -> str:
@@ -188,7 +201,7 @@ def format_verification(result: "VerifyResult") -> str:
 def format_retry(result: "RetryResult") -> str:
     """A run after a retry round, in a line."""
     if result.round:
-        done = f"Round {result.round}: {result.images:,} images"
+        done = f"Round {result.round}: {pluralize(result.images, 'image')}"
     else:
         done = "Nothing left to retry"
     return f"{done}. {format_summary(result.summary)}"
@@ -260,8 +273,8 @@ def format_garbage(result: "GcResult") -> str:
 
 
 def _format_run_garbage(garbage: "Garbage") -> str:
-    objects = f"{garbage.objects:,} objects, {format_bytes(garbage.bytes)}"
-    age = f"untouched for {garbage.days:.0f} days"
+    objects = f"{pluralize(garbage.objects, 'object')}, {format_bytes(garbage.bytes)}"
+    age = f"untouched for {pluralize(round(garbage.days), 'day')}"
     return f"{sanitize_line(garbage.run)}: {garbage.reason}, {objects}, {age}"
 
 

@@ -93,6 +93,7 @@ def _load_configuration(context: str | None) -> "Configuration":
         if in_pod:
             config.load_incluster_config(client_configuration=configuration)
         else:
+            _require_context(context)
             config.load_kube_config(context=context, client_configuration=configuration)
     except (config.ConfigException, OSError, TypeError, ValueError) as error:
         reason = str(error).strip().rstrip(".") or "the file is not a kubeconfig"
@@ -101,6 +102,23 @@ def _load_configuration(context: str | None) -> "Configuration":
             remedy = f"{remedy}, or {SERVER_VARIABLE}"
         raise BadInput(f"kubeconfig: names no cluster ({reason}). {remedy}.") from error
     return configuration
+
+
+def _require_context(name: str | None) -> None:
+    """Raise BadInput where kubeconfig can be read and has no context of this name."""
+    from kubernetes import config
+
+    if name is None:
+        return
+    try:
+        contexts, _ = config.list_kube_config_contexts()
+    except config.ConfigException:  # loading it says what is wrong with the file
+        return
+    names = [str(context["name"]) for context in contexts]
+    if name not in names:
+        raise BadInput(
+            f"kubeconfig: has no context {name!r}; there are: {', '.join(names)}. Name one of them."
+        )
 
 
 def _kubernetes_verification(configuration: "Configuration") -> bool | str:

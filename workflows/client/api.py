@@ -65,7 +65,7 @@ def object_path(*segments: str) -> str:
     for segment in segments:
         if not NAME_PATTERN.fullmatch(segment):
             raise BadInput(
-                f"{segment!r}: is not a valid object name. "
-                "List the workflows with `imagekiln list`."
+                f"{segment!r}: is not a valid object name. Write at most 253 lower-case letters, "
+                "digits, hyphens and dots, a letter or digit first and last."
             )
     return "/".join(segments)

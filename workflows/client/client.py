@@ -5,8 +5,7 @@ Register its template, submit it, retry it, watch it or wait for it, stop it, re
 
 import math
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job.dates import parse_moment, parse_time_zone, require_date
@@ -34,6 +33,7 @@ from imagekiln.workflows.templates.workflow import build_workflow
 from imagekiln.workflows.templates.workflow_template import build_workflow_template, template_digest
 
 POLL_SECONDS = 5.0
+MAX_SILENCE_SECONDS = 600.0  # of an API that does not answer any more
 OWN_LABEL = "app.kubernetes.io/part-of=imagekiln"
 
 
@@ -63,7 +63,7 @@ def submit(
     Raises BadInput, also where the registered template is of another profile or version, and
     TryAgain.
     """
-    _require_readable_date(job, date, timezone)
+    require_readable_date(job, date, timezone)
     argo = argo or connect()
     profile = load_profile(job.cluster.profile)
     workflow = build_workflow(job, profile, date, timezone)
@@ -114,20 +114,40 @@ def get_status(name: str, namespace: str, argo: ArgoApi | None = None) -> Workfl
 
 
 def watch(
-    name: str, namespace: str, argo: ArgoApi | None = None, every: float = POLL_SECONDS
+    name: str,
+    namespace: str,
+    argo: ArgoApi | None = None,
+    every: float = POLL_SECONDS,
+    *,
+    max_silence: float = MAX_SILENCE_SECONDS,
+    report: Callable[[str], None] = lambda _: None,
 ) -> Iterator[WorkflowStatus]:
     """A workflow's status, every few seconds until it has ended.
 
-    While the API does not answer, the next status is just later.
+    Raises Missing where there is no such workflow, and TryAgain where the API does not answer the
+    first question, or later for `max_silence` seconds. Until then, the next status is just later:
+    `report` is called with a sentence when the API stops answering.
     """
     argo = argo or connect()
-    while True:
-        with suppress(TryAgain):
-            status = get_status(name, namespace, argo)
-            yield status
-            if status.ended:
-                return
+    status = get_status(name, namespace, argo)
+    yield status
+
+    answered_at = time.monotonic()
+    is_silent = False
+    while not status.ended:
         time.sleep(every)
+        try:
+            status = get_status(name, namespace, argo)
+        except TryAgain as error:
+            if time.monotonic() - answered_at >= max_silence:
+                raise
+            if not is_silent:
+                report(f"{error} The workflow goes on; asking again for {max_silence:.0f} s.")
+            is_silent = True
+            continue
+        answered_at = time.monotonic()
+        is_silent = False
+        yield status
 
 
 def wait(
@@ -136,22 +156,30 @@ def wait(
     seconds: float | None = None,
     argo: ArgoApi | None = None,
     every: float = POLL_SECONDS,
+    *,
+    max_silence: float = MAX_SILENCE_SECONDS,
 ) -> WorkflowStatus:
-    """The status of a workflow once it has ended. Raises TryAgain after `seconds`."""
+    """The status of a workflow once it has ended.
+
+    Raises TryAgain after `seconds`, and where the API does not answer for `max_silence` seconds.
+    """
     argo = argo or connect()
+    answered_at = time.monotonic()
     deadline = math.inf if seconds is None else time.monotonic() + seconds
     while True:
         try:
             status = get_status(name, namespace, argo)
             if status.ended:
                 return status
+            answered_at = time.monotonic()
             reason = TryAgain(
                 f"{name}: is still {status.phase} after {seconds or 0:.0f} s. Wait longer."
             )
         except TryAgain as error:
             reason = error
 
-        if time.monotonic() >= deadline:
+        now = time.monotonic()
+        if now >= deadline or now - answered_at >= max_silence:
             raise reason
         time.sleep(min(every, max(0.0, deadline - time.monotonic())))
 
@@ -193,7 +221,7 @@ def resubmit(name: str, namespace: str, argo: ArgoApi | None = None) -> Workflow
     return resubmit_workflow(workflow, argo)
 
 
-def _require_readable_date(job: Job, date: str, timezone: str) -> None:
+def require_readable_date(job: Job, date: str, timezone: str) -> None:
     """Raise BadInput where the pods could not read the date, or the job needs one."""
     if date:
         parse_moment(date, parse_time_zone(timezone))

@@ -59,6 +59,7 @@ def backfill(
 
     Raises Missing where there is no schedule, BadInput for no fire times or too many.
     """
+    require_day_order(first, last)
     argo = argo or connect()
     crons, timezone = _read_schedule(job, argo)
     times = _past_fire_times(crons, timezone, first, last)
@@ -72,6 +73,12 @@ def backfill(
             status = submit(job, moment, timezone, argo, retry=retry)
         statuses.append(status)
     return statuses
+
+
+def require_day_order(first: date, last: date) -> None:
+    """Raise BadInput where the last day of a backfill is before the first."""
+    if last < first:
+        raise BadInput(f"backfill: the last day, {last}, is before the first, {first}. Swap them.")
 
 
 def _read_schedule(job: Job, argo: ArgoApi) -> tuple[list[str], str]:

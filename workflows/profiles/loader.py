@@ -1,19 +1,24 @@
 """GPU profiles as data: how GPU clusters differ. The bundled ones lie beside this module."""
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import cast
 
-import yaml
-from pydantic import ValidationError
-
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.workflows.profiles.profile import Profile
+from imagekiln.steps.job.introspection import SettingPath
+from imagekiln.steps.job.settings_file import (
+    parse_settings,
+    read_local_text,
+    validate_settings,
+)
+from imagekiln.workflows.profiles.profile import Profile, ProfileFile
 
 PROFILE_FOLDER = Path(__file__).parent
 BASE_PROFILE = "gpu"  # what a profile is like that names no other
 MAX_INHERITANCE = 5  # profiles in a chain of `like`
+
+# Settings, and the file and line of each.
+LocatedValues = tuple[dict[str, object], dict[SettingPath, str]]
 
 
 def bundled_profiles() -> tuple[str, ...]:
@@ -23,39 +28,24 @@ def bundled_profiles() -> tuple[str, ...]:
 
 def load_profile(name: str) -> Profile:
     """The bundled profile of that name, or the one in the user's file. Raises Missing, BadInput."""
-    values = _read_values(name, MAX_INHERITANCE)
-    try:
-        return Profile.model_validate({"name": Path(name).stem} | values)
-    except ValidationError as error:
-        mistakes = [
-            f"{name}: {'.'.join(map(str, mistake['loc']))} {mistake['msg'].lower()}."
-            for mistake in error.errors()
-        ]
-        raise BadInput(*mistakes) from error
+    values, locations = _read_values(name, MAX_INHERITANCE)
+    named = {"name": Path(name).stem} | values
+    return validate_settings(ProfileFile, named, name, locations, "the profile")
 
 
-def _read_values(name: str, depth: int) -> dict[str, object]:
+def _read_values(name: str, depth: int) -> LocatedValues:
     """The profile's settings on top of those of the profile that it is like."""
-    values = _read_file(name, _profile_path(name))
+    text = read_local_text(str(_profile_path(name)), "a YAML file")
+    values, locations = parse_settings(text, name, "at least `description:`")
     if name == BASE_PROFILE:
-        return values
+        return values, locations
 
     like = values.pop("like", BASE_PROFILE)
     if not isinstance(like, str) or not depth:
-        raise BadInput(f"{name}: like must name a profile, and none that is like this one.")
-    return _merge(_read_values(like, depth - 1), values)
-
-
-def _read_file(name: str, path: Path) -> dict[str, object]:
-    try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise BadInput(
-            f"{name}: is no profile that can be read ({error}). Name a YAML file."
-        ) from error
-    if not isinstance(values, dict):
-        raise BadInput(f"{name}: holds no settings. Write at least `description:`.")
-    return values
+        where = locations.get(("like",), name)
+        raise BadInput(f"{where}: like must name a profile, and none that is like this one.")
+    base_values, base_locations = _read_values(like, depth - 1)
+    return _merge(base_values, values), base_locations | locations
 
 
 def _profile_path(name: str) -> Path:
@@ -75,9 +65,10 @@ def _profile_path(name: str) -> Path:
 
 
 def _suggestion(name: str, bundled: tuple[str, ...]) -> str:
-    matches = get_close_matches(name, bundled, n=1)
-    if matches:
-        return f'write "{matches[0]}"'
+    """The same name in the bundled spelling, else all: a similar one is another GPU."""
+    spelling = name.strip().lower().replace("_", "-").replace(" ", "-")
+    if spelling in bundled:
+        return f'write "{spelling}"'
     return f"write one of {', '.join(bundled)}, or the path of a file"
 
 

@@ -138,7 +138,11 @@ class GpuSharing(Settings):
 class Profile(Settings):
     """A kind of GPU pod, and the CPU pods of the same workflow."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$")]
+    name: str = Field(
+        pattern=r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$",
+        description="At most 40 lower-case letters, digits and hyphens, no hyphen first or last. "
+        "Where absent, the file's name without its suffix.",
+    )
     description: str
     gpu: Gpu = Gpu()
     generate: PodSettings
@@ -162,4 +166,12 @@ class Profile(Settings):
         False,
         description="Keep nodes from being drained while a workflow has pods on them, for up to "
         "`days`. Without it, a drained shard is resumed elsewhere and loses one part at most.",
+    )
+
+
+class ProfileFile(Profile):
+    """A profile as a file has it."""
+
+    like: str | None = Field(
+        None, description="The profile that has all settings which are not in this one."
     )

@@ -11,16 +11,18 @@ from imagekiln.workflows.templates.yaml import to_yaml_documents
 def render_manifests(
     job: Job, schedules: tuple[str, ...] = (), zone: str = "UTC", *, event: bool = False
 ) -> str:
-    """The template of the job's profile, and the job on a schedule, or once without one.
+    """The template of the job's profile, and what runs the job.
 
-    With `event`, the binding that waits for a job instead. Raises BadInput.
+    That is a schedule, with `event` a binding that waits for a job, or both. With neither, it is
+    one workflow. Raises BadInput.
     """
     profile = load_profile(job.cluster.profile)
     namespace = job.cluster.namespace
+    manifests = [build_workflow_template(profile, namespace)]
+    if schedules:
+        manifests.append(build_cron_workflow(job, profile, schedules, zone))
     if event:
-        runs = build_event_binding(profile, namespace)
-    elif schedules:
-        runs = build_cron_workflow(job, profile, schedules, zone)
-    else:
-        runs = build_workflow(job, profile)
-    return to_yaml_documents([build_workflow_template(profile, namespace), runs])
+        manifests.append(build_event_binding(profile, namespace))
+    if not schedules and not event:
+        manifests.append(build_workflow(job, profile))
+    return to_yaml_documents(manifests)

@@ -50,7 +50,13 @@ def test_all_choices_are_listed_where_none_is_near() -> None:
 
 
 def test_setting_of_another_group_is_reported_with_its_path() -> None:
-    assert _message(width=512) == "width is not a setting; write columns.width or defaults.width."
+    assert _message(width=512) == "width is not a setting; write defaults.width."
+    assert _message(steps=5) == "steps is not a setting; write defaults.steps."
+    assert _message(guidance=5) == "guidance is not a setting; write defaults.guidance."
+    assert _message(seed="noise") == ("seed is not a setting; write columns.seed.")
+    assert _message(**{"failed-share": 0.1}) == (
+        "failed-share is not a setting; write limits.failed_share."
+    )
     assert (
         _message(defaults={"prompt_chars": 9})
         == "defaults.prompt_chars is not a setting; write limits.prompt_chars."
@@ -126,7 +132,8 @@ def test_setting_like_no_other_is_reported_with_all_of_its_group() -> None:
         ),
         (
             {"model": {"id": "a/b", "revision": "main"}},
-            'model.revision is "main"; write the commit of a hub id, 40 hexadecimal digits.',
+            'model.revision is "main"; write the commit of a hub id, 40 hexadecimal digits, as '
+            "huggingface_hub.model_info(id).sha gives it.",
         ),
         (
             {"model": {"id": "a", "loras": {"a b": {"id": "c"}}}},

@@ -10,7 +10,7 @@ import fsspec
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.errors import Incomplete, TryAgain
+from imagekiln.steps.errors import BadInput, Incomplete, Missing, TryAgain
 from imagekiln.steps.maintain import gc as gc_module
 from imagekiln.steps.maintain.gc import Garbage, gc, remove_garbage, remove_run, walk_objects
 from imagekiln.steps.maintain.retry import retry
@@ -237,9 +237,24 @@ def test_gc_on_s3_keeps_to_its_folder(tmp_path: Path, s3_bucket: str) -> None:
     assert verify(good.uri).ok == 20
 
 
-def test_an_output_that_is_not_there_has_nothing(tmp_path: Path, s3_bucket: str) -> None:
-    assert gc(str(tmp_path / "nowhere")).found == ()
-    assert gc(f"{s3_bucket}/nowhere").found == ()
+def test_folder_that_is_no_output_is_refused(tmp_path: Path, s3_bucket: str) -> None:
+    with pytest.raises(Missing, match="no such folder"):
+        gc(str(tmp_path / "nowhere"))
+    with pytest.raises(BadInput, match="holds no runs"):
+        gc(f"{s3_bucket}/nowhere")
+
+    run = finished_run(tmp_path, "mine").uri
+    with pytest.raises(BadInput) as raised:
+        gc(run)
+    assert str(raised.value) == (
+        f"{run}: is a run, and gc takes the output that holds runs. Name {tmp_path}/out."
+    )
+
+
+def test_output_whose_runs_are_all_gone_is_still_one(tmp_path: Path) -> None:
+    run = finished_run(tmp_path, "mine").uri
+    shutil.rmtree(run)
+    assert gc(str(tmp_path / "out")).found == ()
 
 
 def test_a_plan_that_names_a_folder_elsewhere_is_skipped(tmp_path: Path) -> None:
@@ -247,5 +262,6 @@ def test_a_plan_that_names_a_folder_elsewhere_is_skipped(tmp_path: Path) -> None
     store = open_store(planned_run.uri)
     store.replace(PLAN_KEY, plan_to_json(replace(load_plan(store), run_id="../..")))
     aged(Path(planned_run.uri), 10)
-    assert gc(str(tmp_path / "out"), remove=True).found == ()
+    with pytest.raises(BadInput, match="holds no runs"):
+        gc(str(tmp_path / "out"), remove=True)
     assert store.exists(PLAN_KEY)

@@ -177,11 +177,18 @@ def test_pickles_beside_safetensors_are_not_read_so_they_may_stay(folder: Path) 
 
 
 def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
-    for name in ("model.ckpt", "model.safetensors"):
-        (tmp_path / name).write_bytes(b"x")
-        assert _error_message(tmp_path / name) == (
-            f"{tmp_path}/{name}: is a file. Convert it to a diffusers folder with safetensors."
-        )
+    (tmp_path / "model.ckpt").write_bytes(b"x")
+    assert _error_message(tmp_path / "model.ckpt") == (
+        f"{tmp_path}/model.ckpt: is a file. Convert it to a diffusers folder with safetensors."
+    )
+
+
+def test_safetensors_file_in_place_of_a_folder_is_refused_with_the_code_to_convert_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"x")
+    message = _error_message(tmp_path / "model.safetensors")
+    assert "Pipeline.from_single_file('model.safetensors').save_pretrained('model')" in message
 
 
 def test_folder_without_a_pipeline_is_refused(tmp_path: Path) -> None:
@@ -191,7 +198,7 @@ def test_folder_without_a_pipeline_is_refused(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["nowhere", "/nowhere/at/all", "bundled:nothing", "./a/b"])
+@pytest.mark.parametrize("name", ["nowhere", "/nowhere/at/all", "./a/b"])
 def test_model_that_is_nowhere_is_told_so(name: str) -> None:
     with pytest.raises(Missing) as caught:
         load_model_facts(_model(name))

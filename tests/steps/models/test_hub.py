@@ -116,7 +116,9 @@ def test_model_in_the_cache_needs_no_hub(server: Hub, monkeypatch: pytest.Monkey
 
 def test_hub_model_without_a_revision_is_refused() -> None:
     assert _error_message(BadInput, MODEL, None) == (
-        f"model.revision is missing: pin {MODEL} to a commit, 40 hexadecimal digits."
+        f"model.revision is missing: pin {MODEL} to a commit, 40 hexadecimal digits. "
+        f"`python -c \"import huggingface_hub as hub; print(hub.model_info('{MODEL}').sha)\"` "
+        "prints the latest."
     )
 
 

@@ -183,7 +183,13 @@ def test_families_that_take_no_lora_are_refused_at_planning(pipeline: str, tmp_p
             REVISION,
             f"model.loras.style.weight_name is missing: name the safetensors file at {MODEL}.",
         ),
-        ("a.safetensors", None, f"{PIN}: pin {MODEL} to a commit, 40 hexadecimal digits."),
+        (
+            "a.safetensors",
+            None,
+            f"{PIN}: pin {MODEL} to a commit, 40 hexadecimal digits. "
+            f"`python -c \"import huggingface_hub as hub; print(hub.model_info('{MODEL}').sha)\"` "
+            "prints the latest.",
+        ),
         (
             "a.bin",
             REVISION,

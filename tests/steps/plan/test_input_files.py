@@ -252,13 +252,20 @@ def test_pattern_that_names_nothing_is_refused(tmp_path: Path, name: str) -> Non
     write(tmp_path / "prompts.parquet", {"prompt": ["a"]})
     with pytest.raises(Missing) as caught:
         plan(tmp_path, prompts=[f"{tmp_path}/prompts.parquet", f"{tmp_path}/{name}"])
-    assert str(caught.value) == f"{tmp_path}/{name}: no such file or bucket. Check `prompts`."
+    assert str(caught.value) == f"{tmp_path}/{name}: no such file. Check `prompts`."
 
 
-def test_folder_is_refused_with_the_pattern_to_write(tmp_path: Path) -> None:
-    assert _error_message(
-        tmp_path, prompts=f"{tmp_path}/"
-    ) == f"{tmp_path}/: is a folder. Write {tmp_path}/*.parquet.".replace(f"{tmp_path}/", "")
+def test_folder_is_refused_with_a_pattern_that_matches(tmp_path: Path) -> None:
+    assert _error_message(tmp_path, prompts=f"{tmp_path}/") == (
+        ": is a folder without Parquet files. Check `prompts`."
+    )
+    (tmp_path / "day").mkdir()
+    write(tmp_path / "day" / "prompts.parquet", {"prompt": ["a"]})
+    assert _error_message(tmp_path, prompts=f"{tmp_path}/") == (
+        ": is a folder. Write **/*.parquet."
+    )
+    write(tmp_path / "prompts.parquet", {"prompt": ["a"]})
+    assert _error_message(tmp_path, prompts=f"{tmp_path}/") == ": is a folder. Write *.parquet."
 
 
 def test_files_may_differ_in_columns_and_types(tmp_path: Path) -> None:
@@ -477,6 +484,7 @@ def test_pattern_that_names_nothing_is_missing(source_folder: str, spool: Path, 
 def test_folder_instead_of_files_is_bad_input_with_the_pattern_to_write(
     tmp_path: Path, spool: Path
 ) -> None:
+    write(tmp_path / "prompts.parquet", {"prompt": ["a"]})
     with pytest.raises(BadInput, match=r"is a folder\. Write .*/\*\.parquet"):
         gather_sources((f"{tmp_path}/",), spool)
 

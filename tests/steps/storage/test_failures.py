@@ -4,6 +4,7 @@ import errno
 import os
 from pathlib import Path
 
+import aiohttp
 import botocore.exceptions
 import pytest
 
@@ -28,9 +29,21 @@ def from_store(name: str, kind: type[OSError] = OSError) -> OSError:
     return error
 
 
+def absent_because_of(cause: Exception) -> FileNotFoundError:
+    """What fsspec raises for a host that is down: an absent file, with the reason as its cause."""
+    error = FileNotFoundError("http://host/x.parquet")
+    error.__cause__ = cause
+    return error
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
+        (absent_because_of(ConnectionRefusedError(errno.ECONNREFUSED, "refused")), TryAgain),
+        (absent_because_of(TimeoutError()), TryAgain),
+        (absent_because_of(aiohttp.ClientConnectionError("no route to host")), TryAgain),
+        (absent_because_of(absent_because_of(aiohttp.ClientConnectionError())), TryAgain),
+        (absent_because_of(ValueError("status 404")), Missing),
         (OSError(errno.ENOSPC, "No space left on device"), TryAgain),
         (OSError(errno.EDQUOT, "Disk quota exceeded"), TryAgain),
         (OSError(errno.EIO, "Input/output error"), TryAgain),

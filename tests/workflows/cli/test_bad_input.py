@@ -1,6 +1,8 @@
 """Mistakes of users, through the command line: one sentence, exit code 2, and nothing written."""
 
+import gzip
 import os
+import shlex
 import shutil
 import struct
 import subprocess
@@ -117,7 +119,10 @@ def test_wrong_setting_on_the_command_line() -> None:
 
 @pytest.mark.parametrize("command", ["plan", "run", "estimate"])
 def test_every_command_that_takes_a_job_refuses_it_alike(command: str) -> None:
-    assert _refused(command, _job()) == "prompts.parquet: no such file or bucket. Check `prompts`."
+    assert _refused(command, _job()) == (
+        f"prompts.parquet: no such file as {Path.cwd()}/prompts.parquet. Check `prompts`: it is "
+        "relative to the working directory, not to the job file."
+    )
 
 
 @pytest.mark.parametrize(
@@ -127,6 +132,65 @@ def test_every_command_that_takes_a_run_says_where_there_is_none(command: list[s
     assert (
         _refused(*command)
         == "out/x: holds no plan. Run `imagekiln plan` first, or check the run's name."
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["run", "job.yaml"],
+        ["demo"],
+        ["tune", "job.yaml"],
+        ["generate", "out/mine", "--shard", "0"],
+        ["retry", "out/mine"],
+        ["fetch", "out/mine"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_commands_that_generate_say_what_to_install_before_anything_is_written(
+    command: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert CliRunner().invoke(main, ["plan", _job(PROMPTS, run_id="mine")]).exit_code == 0
+    monkeypatch.setitem(sys.modules, "torch", None)
+    assert _refused(*command) == (
+        "torch: not installed, and needed to generate images. "
+        "Type: pip install 'imagekiln[generate]'."
+    )
+
+
+def test_plan_without_a_job_asks_for_it() -> None:
+    done = CliRunner().invoke(main, ["plan"])
+    assert done.exit_code == 2
+    assert done.stderr.endswith("Error: Missing argument 'JOB'.\n")
+    assert "argo" not in done.stderr + CliRunner().invoke(main, ["plan", "--help"]).stdout
+
+
+def test_check_that_does_not_exist_is_refused_at_planning() -> None:
+    checks = [{"name": "mine", "entry": "tests.own_checks:missing"}]
+    assert "does not import (AttributeError" in _refused(
+        "plan", _job(PROMPTS, gates={"checks": checks})
+    )
+
+
+def test_check_that_was_not_tried_at_planning_is_noted() -> None:
+    checks = [{"name": "mine", "entry": "nope.module:check"}]
+    done = CliRunner().invoke(main, ["plan", _job(PROMPTS, gates={"checks": checks})])
+    assert done.exit_code == 0
+    assert done.stderr == (
+        "gates.checks: mine: nope.module:check was not tried, since nope.module does not import "
+        "here (ModuleNotFoundError: No module named 'nope'). It must where the images are "
+        "generated.\n"
+    )
+
+
+def test_variable_that_lacks_an_underscore_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("IMAGEKILN_DEFAULTS_STEPS", "3")
+    monkeypatch.setenv("IMAGEKILN_C2PA_KEY", "secret")
+    monkeypatch.setenv("IMAGEKILN_NAMESPACE", "images")
+    done = CliRunner().invoke(main, ["estimate", _job(PROMPTS)])
+    assert done.stderr == (
+        "IMAGEKILN_DEFAULTS_STEPS: is ignored. "
+        "Write IMAGEKILN__DEFAULTS__STEPS to set defaults.steps.\n"
     )
 
 
@@ -177,7 +241,6 @@ def _varint(number: int) -> bytes:
 
 DAMAGED: dict[str, Callable[[], bytes]] = {
     "no bytes at all": lambda: b"",
-    "CSV": lambda: b"prompt\na red circle\n",
     "only marks": lambda: b"PAR1PAR1",
     "cut in the middle": lambda: _whole()[: len(_whole()) // 2],
     "cut before the last byte": lambda: _whole()[:-1],
@@ -229,15 +292,79 @@ def test_bit_of_the_footer_is_never_more_than_a_sentence() -> None:
             assert f"{ROWS:,} (0 duplicates omitted)" in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "label"),
+    [
+        ("prompts.csv", "prompt,steps\na red circle,3\na blue square,4\n", "CSV or other text"),
+        ("prompts.jsonl", '{"prompt": "a red circle"}\n{"prompt": "é"}\n', "JSON Lines"),
+    ],
+)
+def test_prompts_in_another_format_are_refused_with_a_command_that_converts_them(
+    name: str, content: str, label: str
+) -> None:
+    Path(name).write_text(content, encoding="utf-8")
+    sentence = _refused("plan", _job(prompts=name))
+    assert sentence.startswith(f"{name}: is {label}, not Parquet. `python -c ")
+    _convert(sentence)
+    assert pq.read_table("prompts.parquet").num_rows == 2
+
+
+def test_prompts_in_arrow_are_refused_with_a_command_that_converts_them() -> None:
+    table = pa.table({"prompt": ["a red circle"]})
+    with pa.OSFile("prompts.arrow", "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table)
+    sentence = _refused("plan", _job(prompts="prompts.arrow"))
+    assert sentence.startswith("prompts.arrow: is an Arrow file, not Parquet. ")
+    _convert(sentence)
+    assert pq.read_table("prompts.parquet") == table
+
+
+def _convert(sentence: str) -> None:
+    """Run the Python that a sentence has in its backticks."""
+    command = shlex.split(sentence.split("`")[1])
+    subprocess.run([sys.executable, *command[1:]], check=True)
+
+
+def test_prompts_that_are_json_or_compressed_are_called_so() -> None:
+    Path("prompts.parquet").write_text('[{"prompt": "a"}]', encoding="utf-8")
+    assert _refused("plan", _job()).startswith("prompts.parquet: is JSON, not Parquet. ")
+    Path("prompts.parquet").write_bytes(gzip.compress(b"prompt\na\n"))
+    assert _refused("plan", _job()).startswith("prompts.parquet: is compressed with gzip. ")
+
+
 def test_folder_of_prompts_without_a_pattern() -> None:
-    Path("in").mkdir()
+    Path("in/day").mkdir(parents=True)
+    assert _refused("plan", _job(prompts="in")) == (
+        "in: is a folder without Parquet files. Check `prompts`."
+    )
+    write(Path("in/day/prompts.parquet"), PROMPTS)
+    assert _refused("plan", _job(prompts="in")) == "in: is a folder. Write in/**/*.parquet."
+    write(Path("in/prompts.parquet"), PROMPTS)
     assert _refused("plan", _job(prompts="in")) == "in: is a folder. Write in/*.parquet."
+
+
+def test_host_of_prompts_that_is_down_is_worth_another_try() -> None:
+    with hub(SHAPES) as server:
+        name = f"{server.endpoint}/prompts.parquet"
+    sentence = _refused("plan", _job(prompts=name), code=75)
+    assert sentence.startswith(f"{name}: storage did not answer (")
+    assert sentence.endswith("). Run the command again.")
+
+
+def test_hub_of_prompts_that_is_down_is_worth_another_try() -> None:
+    name = "hf://datasets/org/name/*.parquet"
+    with hub(SHAPES) as server:
+        endpoint = server.endpoint
+    done = _process("plan", _job(prompts=name), HF_ENDPOINT=endpoint)
+    sentence = _sentence(done.returncode, done.stdout, done.stderr, 75)
+    assert sentence.startswith(f"{name}: storage did not answer (")
 
 
 def test_pattern_that_names_nothing() -> None:
     assert (
         _refused("plan", _job(prompts="in/*.parquet"))
-        == "in/*.parquet: no such file or bucket. Check `prompts`."
+        == f"in/*.parquet: no such file as {Path.cwd()}/in/*.parquet. Check `prompts`: it is "
+        "relative to the working directory, not to the job file."
     )
 
 
@@ -297,10 +424,26 @@ def test_minutes_without_a_figure() -> None:
 # The model.
 
 
-@pytest.mark.parametrize("name", ["nowhere", "/nowhere/sdxl", "bundled:nothing"])
+@pytest.mark.parametrize("name", ["nowhere", "/nowhere/sdxl"])
 def test_unknown_model(name: str) -> None:
     assert _refused("plan", _job(PROMPTS, model={"id": name})) == (
         f"{name}: no such model folder. Write a folder, or a hub id as org/name."
+    )
+
+
+@pytest.mark.parametrize("name", ["bundled:nothing", "bundled:shape"])
+def test_unknown_bundled_model_is_refused_with_those_that_exist(name: str) -> None:
+    assert _refused("plan", _job(PROMPTS, model={"id": name})) == (
+        f"{name}: no such bundled model. Write bundled:shapes."
+    )
+
+
+def test_checkpoint_in_one_file_is_refused_with_the_code_that_converts_it() -> None:
+    Path("xl.safetensors").write_bytes(b"x")
+    assert _refused("plan", _job(PROMPTS, model={"id": "./xl.safetensors"})) == (
+        './xl.safetensors: is a file. `python -c "from diffusers import StableDiffusionXLPipeline '
+        "as Pipeline; Pipeline.from_single_file('xl.safetensors').save_pretrained('xl')\"` "
+        "converts it to a diffusers folder; name the class of its pipeline."
     )
 
 
@@ -329,7 +472,9 @@ def test_pickled_weights() -> None:
 
 def test_hub_model_without_a_revision() -> None:
     assert _refused("plan", _job(PROMPTS, model={"id": MODEL})) == (
-        f"model.revision is missing: pin {MODEL} to a commit, 40 hexadecimal digits."
+        f"model.revision is missing: pin {MODEL} to a commit, 40 hexadecimal digits. "
+        f"`python -c \"import huggingface_hub as hub; print(hub.model_info('{MODEL}').sha)\"` "
+        "prints the latest."
     )
 
 
@@ -362,6 +507,47 @@ def test_output_that_is_damaged() -> None:
     Path("out/mine/plan.json").write_bytes(b"{}")
     assert _refused("plan", _job(run_id="mine")).startswith(
         "out/mine/plan.json: is not a readable plan ("
+    )
+
+
+def test_output_that_no_folder_can_have() -> None:
+    assert _refused("plan", _job(PROMPTS, output="/proc/nope")) == (
+        "/proc/nope: cannot create this folder. Choose another path."
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["verify", "job.yaml"],
+        ["retry", "job.yaml"],
+        ["aggregate", "job.yaml"],
+        ["reproduce", "job.yaml", "0" * 32],
+        ["diff", "job.yaml", "job.yaml", "--to", "page"],
+        ["generate", "job.yaml", "--shard", "0"],
+        ["generate", "job.yaml", "--shard", "0", "--workers", "2"],
+    ],
+    ids=lambda command: " ".join(command),
+)
+def test_file_where_a_run_should_be(command: list[str]) -> None:
+    _job(PROMPTS)
+    assert _refused(*command) == (
+        "job.yaml: is a file. Name the folder of a run, such as OUTPUT/RUN_ID."
+    )
+
+
+def test_garbage_is_collected_in_an_output_alone() -> None:
+    job = _job(PROMPTS, run_id="mine")
+    assert _refused("gc", "nowhere") == "nowhere: no such folder. Check the name."
+    assert _refused("gc", job) == (
+        "job.yaml: cannot be used (Not a directory). Choose another path."
+    )
+    assert _refused("gc", ".") == (
+        ".: holds no runs that this Imagekiln reads. Name the `output` of a job."
+    )
+    assert CliRunner().invoke(main, ["plan", job]).exit_code == 0
+    assert _refused("gc", "out/mine") == (
+        "out/mine: is a run, and gc takes the output that holds runs. Name out."
     )
 
 

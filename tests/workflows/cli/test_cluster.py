@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from kubernetes.config import kube_config
 
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.client import connect
@@ -105,3 +106,35 @@ def test_what_a_pod_logs_cannot_move_the_cursor(argo: Memory, name: str) -> None
 def test_workflow_that_is_not_there_is_said() -> None:
     done = kiln("watch", "nothing")
     assert (done.exit_code, done.stderr) == (2, "nothing: not found.\n")
+
+
+@pytest.fixture
+def no_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a kubeconfig nor an Argo server."""
+    monkeypatch.delenv("ARGO_SERVER", raising=False)
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "none"))
+
+
+@pytest.mark.usefixtures("no_cluster")
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (
+            ("submit", "{job}", "--date", "2026-13-01"),
+            "date '2026-13-01': is not an ISO 8601 date.",
+        ),
+        (
+            ("backfill", "{job}", "--from", "2026-11-07", "--to", "2026-11-01"),
+            "backfill: the last day, 2026-11-01, is before the first, 2026-11-07. Swap them.",
+        ),
+        (("submit", "{job}"), "kubeconfig: names no cluster"),
+    ],
+)
+def test_dates_are_checked_before_the_cluster_is_asked(
+    arguments: tuple[str, ...], sentence: str, tmp_path: Path
+) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(JOB)
+    done = CliRunner().invoke(main, [word.format(job=job) for word in arguments])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(sentence)

@@ -64,8 +64,8 @@ def test_estimate_says_what_a_job_would_take_and_writes_nothing(job: str, tmp_pa
         "images:      6 (0 duplicates omitted)",
         "truncated:   0 prompts",
         "shards:      2 (2 parts in all)",
-        "gigabytes:   about 0.00, as PNG",
-        "GPU-hours:   unknown; set shard.seconds_per_image",
+        "size:        about 2.3 kB",
+        "GPU-hours:   unknown, as is the cost; set shard.seconds_per_image",
     ]
     assert not (tmp_path / "out").exists()
 

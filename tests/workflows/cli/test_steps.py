@@ -34,8 +34,8 @@ def test_plan_counts_the_rows_that_made_no_image(tmp_path: Path, job: str) -> No
     write_prompts(tmp_path / "prompts.parquet", rows)
     done = kiln("plan", job, "--set", "limits.rejected_share=1", "--set", "shard.images=100")
     assert done.stdout.startswith(
-        "Planned 7 images in 1 shard, 1 rows rejected, 1 duplicates omitted, "
-        "1 prompts truncated by the model: "
+        "Planned 7 images in 1 shard, 1 row rejected, 1 duplicate omitted, "
+        "1 prompt truncated by the model: "
     )
 
 

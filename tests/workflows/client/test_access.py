@@ -51,6 +51,33 @@ def test_server_certificate_is_checked_against_the_authority_of_the_environment(
     assert argo_server_access("argo:2746", trusting).verify is False
 
 
+@pytest.fixture
+def two_contexts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kubeconfig with the contexts `one` and `two`."""
+    context = {"cluster": "one", "user": "one"}
+    content = {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "one",
+        "clusters": [{"name": "one", "cluster": {"server": "https://api.example.com"}}],
+        "users": [{"name": "one", "user": {"token": "t"}}],
+        "contexts": [{"name": "one", "context": context}, {"name": "two", "context": context}],
+    }
+    file = tmp_path / "config"
+    file.write_text(yaml.safe_dump(content))
+    monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(file))
+
+
+@pytest.mark.usefixtures("two_contexts")
+def test_unknown_context_is_refused_with_those_that_exist() -> None:
+    assert kubernetes_access("two").url == "https://api.example.com"
+    with pytest.raises(BadInput) as raised:
+        kubernetes_access("nope")
+    assert str(raised.value) == (
+        "kubeconfig: has no context 'nope'; there are: one, two. Name one of them."
+    )
+
+
 @pytest.mark.parametrize(
     ("cluster", "proxy", "server_name"),
     [

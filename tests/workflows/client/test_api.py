@@ -45,6 +45,16 @@ def test_name_that_would_lead_to_another_url_is_rejected(
             argo.stop(namespace, workflow)
 
 
+def test_name_that_no_object_can_have_is_refused_with_the_rule() -> None:
+    argo = KubernetesApi(cast("ApiConnection", Stream()))
+    with pytest.raises(BadInput) as raised:
+        argo.list_objects("Workflow", "My_NS", "")
+    assert str(raised.value) == (
+        "'My_NS': is not a valid object name. Write at most 253 lower-case letters, digits, "
+        "hyphens and dots, a letter or digit first and last."
+    )
+
+
 def test_log_stream_of_argos_server_is_lines_until_an_error_record() -> None:
     line = '{"result":{"content":"drawn","podName":"a"}}'
     argo = ArgoServer(cast("ApiConnection", Stream(line, "", '{"result":{}}')))

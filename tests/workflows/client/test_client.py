@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.workflows.client.client import apply, list_workflows, result, stop, submit, wait
+from imagekiln.workflows.client.client import (
+    apply,
+    list_workflows,
+    result,
+    stop,
+    submit,
+    wait,
+    watch,
+)
 from imagekiln.workflows.objects import Json
 from tests.workflows.client.postcards import NAMESPACE, child_workflow, postcards
 from tests.workflows.memory import Memory
@@ -112,6 +120,59 @@ def test_waiting_ends_at_the_deadline_while_the_api_does_not_answer(
         result("postcards", NAMESPACE, argo)
     with pytest.raises(TryAgain, match="did not answer"):
         wait("postcards", NAMESPACE, 0.05, argo, every=0.01)
+
+
+class Unsteady(Memory):
+    """A cluster whose API answers only while `is_up`."""
+
+    is_up = True
+
+    def get(self, kind: str, namespace: str, name: str) -> Json:
+        """The object, while the API answers."""
+        if not self.is_up:
+            raise TryAgain("the API: did not answer.")
+        return super().get(kind, namespace, name)
+
+
+def test_watching_fails_where_the_first_question_is_not_answered() -> None:
+    argo = Unsteady()
+    argo.is_up = False
+    with pytest.raises(TryAgain, match="did not answer"):
+        next(watch("postcards", NAMESPACE, argo))
+
+
+def test_watching_says_once_that_the_api_is_away_and_goes_on_when_it_is_back() -> None:
+    argo = Unsteady()
+    name = submit(postcards(), argo=argo).name
+    sentences: list[str] = []
+
+    def report(sentence: str) -> None:
+        sentences.append(sentence)
+        argo.is_up = True
+        argo.end(name, "Succeeded")
+
+    statuses = watch(name, NAMESPACE, argo, every=0.01, report=report)
+    assert next(statuses).phase == "Pending"
+    argo.is_up = False
+    assert [status.phase for status in statuses] == ["Succeeded"]
+    assert sentences == ["the API: did not answer. The workflow goes on; asking again for 600 s."]
+
+
+def test_waiting_ends_when_the_api_has_been_away_too_long() -> None:
+    argo = Unsteady()
+    argo.is_up = False
+    with pytest.raises(TryAgain, match="did not answer"):
+        wait("postcards", NAMESPACE, None, argo, every=0.01, max_silence=0.05)
+
+
+def test_watching_ends_when_the_api_has_been_away_too_long() -> None:
+    argo = Unsteady()
+    name = submit(postcards(), argo=argo).name
+    statuses = watch(name, NAMESPACE, argo, every=0.01, max_silence=0.05)
+    next(statuses)
+    argo.is_up = False
+    with pytest.raises(TryAgain, match="did not answer"):
+        next(statuses)
 
 
 def test_workflow_whose_nodes_are_in_argos_database_is_listed_without_counts(argo: Memory) -> None:

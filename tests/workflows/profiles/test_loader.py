@@ -60,9 +60,53 @@ def test_own_profile_that_names_none_is_like_gpu(tmp_path: Path) -> None:
     assert ours.generate == load_profile("gpu").generate
 
 
-def test_unknown_profile_is_refused_with_the_nearest() -> None:
-    with pytest.raises(Missing, match='"h100"'):
-        load_profile("h10")
+@pytest.mark.parametrize(
+    ("name", "bundled"), [("H100", "h100"), ("mig_1g_10gb", "mig-1g-10gb"), ("GPU-4", "gpu-4")]
+)
+def test_profile_in_another_spelling_is_refused_with_its_name(name: str, bundled: str) -> None:
+    with pytest.raises(Missing) as raised:
+        load_profile(name)
+    assert str(raised.value) == f'cluster.profile is {name!r}; write "{bundled}".'
+
+
+@pytest.mark.parametrize("name", ["h200", "h10", "a10", "l40s"])
+def test_profile_of_another_gpu_is_never_suggested(name: str) -> None:
+    with pytest.raises(Missing) as raised:
+        load_profile(name)
+    profiles = ", ".join(bundled_profiles())
+    assert str(raised.value) == (
+        f"cluster.profile is {name!r}; write one of {profiles}, or the path of a file."
+    )
+
+
+def test_every_mistake_in_own_profile_has_its_line_and_what_to_write(tmp_path: Path) -> None:
+    text = "description: x\ngpu:\n  cnt: 2\n  count: 99\ngenerate:\n  memry: 9\nlik: h100\n"
+    path = _own(tmp_path, text)
+    with pytest.raises(BadInput) as raised:
+        load_profile(path)
+    assert set(str(raised.value).splitlines()) == {
+        f"{path}:3: gpu.cnt is not a setting; write gpu.count.",
+        f"{path}:4: gpu.count is 99; write a whole number from 1 to 64.",
+        f"{path}:6: generate.memry is not a setting; write generate.memory.",
+        f"{path}:7: lik is not a setting; write like.",
+    }
+
+
+def test_mistake_in_the_profile_that_another_is_like_is_at_its_own_line(tmp_path: Path) -> None:
+    base = tmp_path / "base.yaml"
+    base.write_text("description: x\ngenerate: {cpu: many}\n", encoding="utf-8")
+    with pytest.raises(BadInput) as raised:
+        load_profile(_own(tmp_path, f"description: y\nlike: {base}\n"))
+    assert str(raised.value) == (
+        f'{base}:2: generate.cpu is "many"; write a number greater than 0.'
+    )
+
+
+def test_name_of_a_profile_file_that_cannot_name_objects_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "My_GPU.yaml"
+    path.write_text("description: x\n", encoding="utf-8")
+    with pytest.raises(BadInput, match='name is "My_GPU"; write at most 40 lower-case letters'):
+        load_profile(str(path))
 
 
 @pytest.mark.parametrize(
@@ -87,8 +131,8 @@ def test_unknown_profile_is_refused_with_the_nearest() -> None:
             "goes without values",
         ),
         ("description: x\nlike: [h100]\n", "like must name a profile"),
-        ("just text", "holds no settings"),
-        ("a: [", "can be read"),
+        ("just text", "contains no settings"),
+        ("a: [", "is not valid YAML"),
     ],
 )
 def test_mistake_in_own_profile_is_named_with_its_place(

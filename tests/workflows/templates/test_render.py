@@ -25,3 +25,9 @@ def test_rendered_job_is_the_template_and_what_runs_it() -> None:
     text = render_manifests(JOB, ("30 1 * * *",), "Europe/Berlin")
     kinds = [manifest["kind"] for manifest in yaml.safe_load_all(text)]
     assert kinds == ["WorkflowTemplate", "CronWorkflow"]
+
+
+def test_schedule_and_event_are_both_rendered() -> None:
+    text = render_manifests(JOB, ("30 1 * * *",), "Europe/Berlin", event=True)
+    kinds = [manifest["kind"] for manifest in yaml.safe_load_all(text)]
+    assert kinds == ["WorkflowTemplate", "CronWorkflow", "WorkflowEventBinding"]

@@ -1,0 +1,114 @@
+"""Settings in a YAML file: the place of each, and a sentence for each mistake in them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TypeVar, cast
+
+import yaml
+from pydantic import ValidationError
+
+from imagekiln.steps.errors import BadInput, first_line
+from imagekiln.steps.job.fields import Settings
+from imagekiln.steps.job.introspection import SettingPath, format_path
+from imagekiln.steps.job.validation_errors import describe_validation_errors
+from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.uri import resolve_path
+
+S = TypeVar("S", bound=Settings)
+# PyYAML raises a ValueError for an impossible date, a RecursionError for endless brackets.
+YAML_ERRORS = (yaml.YAMLError, ValueError, RecursionError)
+
+
+def read_local_text(name: str, noun: str) -> str:
+    """The text of a settings file on this machine; `noun` is what it should be, as "a job file".
+
+    Raises Missing, BadInput where it is no text, TryAgain.
+    """
+    path = Path(resolve_path(name))
+    with translate_errors(name):
+        if path.is_dir():
+            raise BadInput(f"{name or '.'}: is a folder. Name {noun}.")
+        content = path.read_bytes()
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BadInput(f"{name}: is not UTF-8 text. Name {noun}.") from error
+
+
+def parse_settings(
+    text: str, name: str, required: str
+) -> tuple[dict[str, object], dict[SettingPath, str]]:
+    """The settings in a YAML text, and the file and line of each.
+
+    `required` is what a file without any settings should have. Raises BadInput.
+    """
+    locations: dict[SettingPath, str] = {}
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        if not isinstance(node, yaml.MappingNode):
+            raise BadInput(f"{name}: contains no settings. Write {required}.")
+        _record_locations(node, (), name, locations, set())
+        values = cast("dict[str, object]", yaml.safe_load(text))
+    except YAML_ERRORS as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f":{mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or first_line(str(error))
+        raise BadInput(
+            f"{name}{line}: is not valid YAML ({problem.removeprefix('but ')}). Correct the syntax."
+        ) from error
+    return values, locations
+
+
+def validate_settings(
+    kind: type[S],
+    values: object,
+    name: str,
+    locations: Mapping[SettingPath, str],
+    noun: str,
+) -> S:
+    """The group of settings with these plain values.
+
+    `name` is the file, `locations` where each setting was set, and `noun` what they are together.
+    Raises BadInput with a sentence for each mistake.
+    """
+    try:
+        return kind.model_validate(values)
+    except ValidationError as error:
+        sentences = describe_validation_errors(kind, error.errors(), name, locations, noun)
+        raise BadInput(*sentences) from error
+
+
+def _record_locations(
+    node: yaml.Node,
+    path: SettingPath,
+    name: str,
+    locations: dict[SettingPath, str],
+    visited: set[int],
+) -> None:
+    """Record the line of every setting below `node`. Raises BadInput where one is set twice.
+
+    An alias is followed once, so that aliases of aliases cost no more than they are long.
+    """
+    locations.setdefault(path, f"{name}:{node.start_mark.line + 1}")
+    if id(node) in visited:
+        return
+    visited.add(id(node))
+
+    if isinstance(node, yaml.SequenceNode):
+        for index, item in enumerate(node.value):
+            _record_locations(item, (*path, index), name, locations, visited)
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            inner = (*path, str(key.value))
+            line = key.start_mark.line + 1
+            _record_location(inner, f"{name}:{line}", locations)
+            _record_locations(value, inner, name, locations, visited)
+
+
+def _record_location(path: SettingPath, location: str, locations: dict[SettingPath, str]) -> None:
+    if path in locations:
+        raise BadInput(
+            f"{location}: {format_path(path)} is already set at {locations[path]}. "
+            "Remove one of them."
+        )
+    locations[path] = location
