@@ -126,8 +126,9 @@ class Cuda:
         self._streams: list[Stream] = []
         self._default = self.new_stream()
 
-    def new_stream(self, device: torch.device = CUDA) -> "Stream":
-        """A stream that nothing is queued on."""
+    def new_stream(self, device: torch.device = CUDA, priority: int = 0) -> "Stream":
+        """A stream that nothing is queued on. Its priority orders nothing."""
+        del priority
         stream = Stream(self, device)
         self._streams.append(stream)
         return stream

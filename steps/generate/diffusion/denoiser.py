@@ -18,10 +18,12 @@ from imagekiln.steps.generate.diffusion.compile import (
 )
 from imagekiln.steps.generate.diffusion.compile_cache import CompileCache, open_compile_cache
 from imagekiln.steps.generate.diffusion.device import (
+    DeviceEvent,
     choose_device,
     describe_device,
     process_peak_bytes,
     side_stream,
+    wait_for_event,
 )
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.overlap import overlapped_copies
@@ -30,11 +32,9 @@ from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, PipelinePr
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
 from imagekiln.steps.generate.diffusion.transfer import (
-    DeviceEvent,
     HostCopy,
     PendingBatch,
     copy_to_host,
-    wait_for_event,
 )
 from imagekiln.steps.generate.diffusion.vae import DecodeMode, VaeDecoder
 from imagekiln.steps.generate.diffusion.variants import PipelineVariants, Variant

@@ -7,6 +7,7 @@ import resource
 import sys
 import time
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
@@ -176,6 +177,21 @@ def record_event(*, timed: bool = False) -> torch.cuda.Event:
     event = torch.cuda.Event(enable_timing=timed, blocking=True)  # type: ignore[no-untyped-call]
     event.record()
     return event
+
+
+class DeviceEvent(Protocol):
+    """A point in the device's work that comes when all work queued before it is done."""
+
+    def synchronize(self) -> None:
+        """Wait for it. Raises what went wrong on the device before it."""
+
+
+def wait_for_event(event: DeviceEvent) -> None:
+    """Wait for the device. Raises TryAgain where it failed."""
+    try:
+        event.synchronize()
+    except Exception as error:  # whatever it was, what was queued before it is lost
+        raise device_error(error) from error
 
 
 def synchronized_time(device: torch.device) -> float:

@@ -11,7 +11,7 @@ import diffusers
 import torch
 
 from imagekiln.steps.generate.diffusion.compile import CompileClock
-from imagekiln.steps.generate.diffusion.device import record_event
+from imagekiln.steps.generate.diffusion.device import record_event, wait_for_event
 from imagekiln.steps.generate.diffusion.patches import AnyFunction, replaced_method
 
 Moment = float | torch.cuda.Event
@@ -102,10 +102,13 @@ def current_moment(device: torch.device) -> Moment:
 
 
 def elapsed_seconds(begin: Moment, end: Moment) -> float:
-    """Seconds between two moments of a device. On CUDA, waits for the second."""
+    """Seconds between two moments of a device.
+
+    On CUDA, waits for the second, and raises TryAgain where the device failed.
+    """
     if isinstance(begin, float) or isinstance(end, float):
         return float(end) - float(begin)  # type: ignore[arg-type]  # both are of one kind
-    end.synchronize()  # pixels copied on another stream may arrive before this event
+    wait_for_event(end)  # pixels copied on another stream may arrive before this event
     return float(begin.elapsed_time(end)) / 1000
 
 

@@ -3,20 +3,13 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
-from typing import Protocol, overload
+from typing import overload
 
 import torch
 
-from imagekiln.steps.generate.diffusion.device import device_error, record_event
+from imagekiln.steps.generate.diffusion.device import DeviceEvent, record_event, wait_for_event
 from imagekiln.steps.generate.diffusion.profiling import Spans
 from imagekiln.steps.runs.image import DrawnImage
-
-
-class DeviceEvent(Protocol):
-    """A point in the device's work that comes when all work queued before it is done."""
-
-    def synchronize(self) -> None:
-        """Wait for it. Raises what went wrong on the device before it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +60,6 @@ class PendingBatch(Sequence[DrawnImage]):
 def count_pending(images: Sequence[DrawnImage]) -> int:
     """How many of these images, which have just been queued, the device may still be drawing."""
     return len(images) if isinstance(images, PendingBatch) else 0
-
-
-def wait_for_event(event: DeviceEvent) -> None:
-    """Wait for the device. Raises TryAgain where it failed."""
-    try:
-        event.synchronize()
-    except Exception as error:  # whatever it was, the pixels queued before it are lost
-        raise device_error(error) from error
 
 
 def copy_to_host(images: torch.Tensor, stream: torch.cuda.Stream | None, spans: Spans) -> HostCopy:
