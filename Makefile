@@ -29,7 +29,8 @@ demo: $(VENV)/generate build/linked ## Make the bundled dataset on this machine
 	@$(BIN)/imagekiln demo
 
 test: lint types docs ## Lint, types, API reference and every test but the slow ones: what CI runs
-	@$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile tests/steps tests/workflows tests/package
+	@# Processes that tests start import the libraries again and again: their bytecode is kept.
+	@env --unset PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile tests/steps tests/workflows tests/package
 
 test-slow: $(VENV)/dev build/linked ## Tests that take minutes
 	@$(BIN)/pytest tests/slow

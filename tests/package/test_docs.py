@@ -115,3 +115,8 @@ def test_every_check_of_the_doctor_is_described() -> None:
     ]
     checks = {name for module in names for name in module}
     assert first_cells("docs/cluster.md", "## Check the cluster") == checks
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=lambda page: page.name)
+def test_no_page_has_the_marks_of_a_merge(page: Path) -> None:
+    assert not re.findall(r"^(?:<{7}|={7}|>{7})(?: |$)", page.read_text(), re.MULTILINE)

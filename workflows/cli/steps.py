@@ -254,4 +254,4 @@ def outcome() -> None:
         if webhook is not None:
             post_outcome(ended, webhook)
     except KilnError as error:
-        print_note(f"Nobody was told: {error}")
+        print_note(f"Nobody was notified: {error}")

@@ -103,14 +103,14 @@ def test_busy_webhook_is_asked_again() -> None:
     with _webhook(503, 429, 200) as (url, bodies):
         result = _run_exit_handler(IMAGEKILN_WEBHOOK=url)
     assert len(bodies) == 3
-    assert "Nobody was told" not in result.stderr
+    assert "Nobody was notified" not in result.stderr
 
 
 def test_rejected_outcome_changes_nothing_and_says_why() -> None:
     with _webhook(400, answer=b"no_text") as (url, _):
         result = _run_exit_handler(IMAGEKILN_WEBHOOK=url)
     assert result.exit_code == 0
-    assert "Nobody was told: the webhook answered 400 (no_text)." in result.stderr
+    assert "Nobody was notified: the webhook answered 400 (no_text)." in result.stderr
     assert "Correct Secret imagekiln-webhook." in result.stderr
 
 
