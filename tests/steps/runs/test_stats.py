@@ -98,3 +98,17 @@ def test_waits_count_for_the_stage_that_waited() -> None:
         encoded=QueueWaits(full_seconds=8.0, empty_seconds=16.0),
     )
     assert (seconds.denoise_waits, seconds.encode_waits, seconds.write_waits) == (3.0, 4.0, 16.0)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ['{"total": NaN}', '{"total": Infinity}', '{"total": -1}', '{"total": 1e300}', '{"load": "x"}'],
+)
+def test_figures_that_nothing_can_be_computed_with_are_no_statistics(
+    store: Store, damage: str
+) -> None:
+    record_stats(store, attempt())
+    content = json.loads(store.read(stats_key(3)))
+    seconds = content["seconds"] | json.loads(damage)
+    store.replace(stats_key(3), json.dumps(content | {"seconds": seconds}).encode())
+    assert load_stats(store, 3) is None
