@@ -5,27 +5,28 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.generate.step import generate
-from imagekiln.steps.runs.parts import Part
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.storage import open_store
-from tests.bench.gpu.cold import plan_job
 from tests.bench.gpu.faulty_generate import DRAWING_LINE
-from tests.bench.gpu.memory_limit import Drawn, draw, draw_limited
-from tests.bench.gpu.session import Session, scratch_folder
+from tests.bench.gpu.memory_limit import DrawnJob, draw, draw_limited
+from tests.bench.gpu.session import Session
+from tests.bench.jobs import plan_work
+from tests.bench.measure import scratch_folder
 from tests.bench.processes import in_child
+from tests.bench.starts import ROOT
 from tests.bench.work import Work
 
-ROOT = Path(__file__).parents[3]
 BATCHES = 6
 STEPS = 4
+GIB = 2**30
 SECONDS_PER_FAULT = 60.0
 SIGNAL_TIMEOUT = 60.0
+MESSAGE_LINES = 20
 
 
 def measure_faults(session: Session) -> None:
@@ -47,61 +48,52 @@ def _exhaust_memory(session: Session, work: Work) -> None:
     half = in_child(draw, replace(work, batch=work.batch // 2))
     whole = in_child(draw, work)
     limit = (half.peak_bytes + whole.peak_bytes) // 2
-    limited, after = in_child(draw_limited, work, limit)
+    limited, later = in_child(draw_limited, work, limit)
     session.report.note(
-        f"faults: with {limit / 2**30:.2f} GiB instead of {whole.peak_bytes / 2**30:.2f}, batches "
+        f"faults: with {limit / GIB:.2f} GiB instead of {whole.peak_bytes / GIB:.2f}, batches "
         f"of {limited.batch} instead of {work.batch}, decoded in mode {limited.decode_mode!r}."
     )
-    reference = half if _is_like(limited, half) else in_child(draw, _planned_like(work, limited))
+    reference = half
+    if limited.mode != half.mode:
+        reference = in_child(draw, _planned_like(work, limited))
+
     report = session.report
-    ran_out = not _is_like(limited, whole)
-    report.figure("faults.memory_ran_out", ran_out, vae=work.vae)
-    report.figure("faults.memory_images_ok", 100 * limited.ok / work.images, "%", vae=work.vae)
-    equal = sum(limited.digests[seed] == reference.digests[seed] for seed in limited.digests)
-    share = 100 * equal / work.images
-    report.figure("faults.memory_equal_bytes", share, "% of planned smaller", vae=work.vae)
-    report.figure("faults.memory_speed_after", after.rate / whole.rate, "x", vae=work.vae)
+    ok_percent = 100 * limited.ok / work.images
+    equal_percent = 100 * _count_equal(limited, reference) / work.images
+    speed = later.rate / whole.rate
+    report.figure("faults.memory_ran_out", limited.mode != whole.mode, vae=work.vae)
+    report.figure("faults.memory_images_ok", ok_percent, "%", vae=work.vae)
+    report.figure("faults.memory_equal_bytes", equal_percent, "% of planned smaller", vae=work.vae)
+    report.figure("faults.memory_speed_after", speed, "x", vae=work.vae)
 
 
-def _is_like(limited: Drawn, reference: Drawn) -> bool:
-    shape = (limited.batch, limited.decode_mode)
-    return shape == (reference.batch, reference.decode_mode)
-
-
-def _planned_like(work: Work, limited: Drawn) -> Work:
-    """The work as planned for what was left in the end."""
+def _planned_like(work: Work, limited: DrawnJob) -> Work:
+    """The work as planned for the batches and the decoding that memory allowed in the end."""
     vae = work.vae if limited.decode_mode == "whole" else limited.decode_mode
     return replace(work, batch=limited.batch, vae=vae)
 
 
+def _count_equal(limited: DrawnJob, reference: DrawnJob) -> int:
+    """The number of images with the same bytes in both jobs."""
+    pairs = [(limited.digests[seed], reference.digests[seed]) for seed in limited.digests]
+    return sum(digest == expected for digest, expected in pairs)
+
+
 def _lose_device(session: Session, work: Work) -> None:
     """An index out of range on the device in the second batch."""
+    report = session.report
     with scratch_folder() as folder:
-        uri = in_child(plan_job, work, folder, range(work.images))
+        uri = in_child(plan_work, work, folder)
         child = _generate(uri, "lost")
         _, errors = child.communicate()
-        committed = BATCHES - len(_missing(uri))
-        session.report.figure("faults.lost_exit_code", child.returncode)
-        session.report.note(f"faults: the lost device says: {errors.strip().splitlines()[-1]}")
-        session.report.figure("faults.lost_committed", committed, "parts")
+        committed = BATCHES - _count_missing_parts(uri)
+        report.figure("faults.lost_exit_code", child.returncode)
+        report.note(f"faults: the lost device says: {_last_line(errors)}")
+        report.figure("faults.lost_committed", committed, "parts")
         summary = in_child(resume, uri)
-    session.report.figure("faults.lost_failed_rows", summary.statuses.get("failed", 0), "images")
-    session.report.figure("faults.lost_resumed", 100 * summary.ok / work.images, "% ok")
-
-
-def _stop(session: Session, work: Work) -> None:
-    """SIGTERM in the middle of the second batch, beside which texts are encoded on CUDA."""
-    with scratch_folder() as folder:
-        uri = in_child(plan_job, work, folder, range(work.images))
-        child = _generate(uri, "announce")
-        _wait_until_drawing(child)
-        child.send_signal(signal.SIGTERM)
-        signaled = time.monotonic()
-        _, errors = child.communicate(timeout=SIGNAL_TIMEOUT)
-        seconds = time.monotonic() - signaled
-    session.report.figure("faults.stop_exit_code", child.returncode)
-    session.report.figure("faults.stop_seconds", seconds, "s")
-    session.report.note(f"faults: the stopped process says: {errors.strip().splitlines()[-1]}")
+    failed = summary.statuses.get("failed", 0)
+    report.figure("faults.lost_failed_rows", failed, "images")
+    report.figure("faults.lost_resumed", 100 * summary.ok / work.images, "% ok")
 
 
 def resume(uri: str) -> Summary:
@@ -110,9 +102,25 @@ def resume(uri: str) -> Summary:
     return aggregate(uri)
 
 
-def _missing(uri: str) -> list[Part]:
+def _count_missing_parts(uri: str) -> int:
     store = open_store(uri)
-    return list(missing_parts(store, read_shard(store, load_plan(store), 0)))
+    parts = read_shard(store, load_plan(store), 0)
+    return len(list(missing_parts(store, parts)))
+
+
+def _stop(session: Session, work: Work) -> None:
+    """SIGTERM in the middle of the second batch, beside which texts are encoded on CUDA."""
+    with scratch_folder() as folder:
+        uri = in_child(plan_work, work, folder)
+        child = _generate(uri, "announce")
+        _wait_until_drawing(child)
+        child.send_signal(signal.SIGTERM)
+        signaled = time.monotonic()
+        _, errors = child.communicate(timeout=SIGNAL_TIMEOUT)
+        seconds = time.monotonic() - signaled
+    session.report.figure("faults.stop_exit_code", child.returncode)
+    session.report.figure("faults.stop_seconds", seconds, "s")
+    session.report.note(f"faults: the stopped process says: {_last_line(errors)}")
 
 
 def _generate(uri: str, fault: str) -> subprocess.Popen[str]:
@@ -126,4 +134,9 @@ def _wait_until_drawing(child: subprocess.Popen[str]) -> None:
         if line.strip() == DRAWING_LINE:
             return
         lines.append(line)
-    raise RuntimeError(f"the process ended before it drew:\n{''.join(lines[-20:])}")
+    message = "".join(lines[-MESSAGE_LINES:])
+    raise RuntimeError(f"the process ended before it drew:\n{message}")
+
+
+def _last_line(errors: str) -> str:
+    return errors.strip().splitlines()[-1]
