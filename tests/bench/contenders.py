@@ -149,7 +149,11 @@ def _batches(pipe: Untyped, work: Work) -> Iterator[Inputs]:
         batch = texts[first : first + work.batch]
         seeds = range(first, first + len(batch))
         generators = [seeded(seed) for seed in seeds]
-        yield settings | embed_prompts(pipe, batch) | {"generator": generators}
+        yield {
+            **settings,
+            **embed_prompts(pipe, batch),
+            "generator": generators,
+        }
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -159,7 +163,9 @@ def seeded(seed: int) -> torch.Generator:
 
 def peak_memory() -> int | None:
     """The most bytes allocated on the device; None without CUDA."""
-    return torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+    if not torch.cuda.is_available():
+        return None
+    return torch.cuda.max_memory_allocated()
 
 
 def measure(contender: str, work: Work, **environment: str) -> Performance:

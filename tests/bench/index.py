@@ -51,15 +51,20 @@ def existing_ids(run: int, count: int) -> Iterator[IdArray]:
 
 def random_ids(rng: np.random.Generator, count: int) -> IdArray:
     """As many random ids."""
-    return np.frombuffer(rng.bytes(ID_BYTES * count), f"S{ID_BYTES}")
+    content = rng.bytes(ID_BYTES * count)
+    return np.frombuffer(content, f"S{ID_BYTES}")
 
 
 def digits(ids: IdArray) -> pa.Array:
     """The ids as text."""
-    width = 2 * ID_BYTES
-    offsets = width * np.arange(len(ids) + 1, dtype=np.int32)
-    text = ids.tobytes().hex().encode()
-    return pa.StringArray.from_buffers(len(ids), pa.py_buffer(offsets), pa.py_buffer(text))
+    places = np.arange(len(ids) + 1, dtype=np.int32)
+    offsets = 2 * ID_BYTES * places
+    text = ids.tobytes().hex()
+    return pa.StringArray.from_buffers(
+        len(ids),
+        pa.py_buffer(offsets),
+        pa.py_buffer(text.encode()),
+    )
 
 
 def write_indexes(folder: Path, existing: int) -> None:
@@ -77,13 +82,19 @@ def write_indexes(folder: Path, existing: int) -> None:
 def write_new(path: Path, new: int) -> None:
     """Write `new` ids in random order, half of them from earlier runs."""
     per_run = new // 2 // RUNS
-    chunks = [chunk for run in range(RUNS) for chunk in existing_ids(run, per_run)]
-    repeated = np.concatenate(chunks)
+    chunks: list[IdArray] = []
+    for run in range(RUNS):
+        chunks.extend(existing_ids(run, per_run))
+    repeated_count = sum(len(chunk) for chunk in chunks)
+
     rng = np.random.default_rng(RUNS)
-    fresh = random_ids(rng, new - len(repeated))
-    mixed = rng.permutation(np.concatenate([repeated, fresh]))
-    numbers = np.arange(new) * 10_000
-    pq.write_table(pa.table({"image_id": digits(mixed), "number": numbers}), path)
+    chunks.append(random_ids(rng, new - repeated_count))
+    ids = rng.permutation(np.concatenate(chunks))
+    columns = {
+        "image_id": digits(ids),
+        "number": np.arange(new) * 10_000,
+    }
+    pq.write_table(pa.table(columns), path)
 
 
 def find_existing(folder: Path) -> None:
@@ -111,8 +122,10 @@ def anti_join(folder: Path, memory: str | None) -> None:
         _write_count(folder, "duckdb", connection.sql(LEFT).to_arrow_table())
 
 
-def _write_count(folder: Path, who: str, left: pa.Table) -> None:
-    (folder / who).write_text(str(left["images"].to_pylist()))
+def _write_count(folder: Path, contender: str, counts: pa.Table) -> None:
+    path = folder / contender
+    count = counts["images"][0].as_py()
+    path.write_text(str(count))
 
 
 def bench(existing: int, new: int) -> list[tuple[str, ...]]:
@@ -129,7 +142,11 @@ def bench(existing: int, new: int) -> list[tuple[str, ...]]:
         f"{existing:,} ids indexed in {writing.seconds:.1f} s, "
         f"{writing.peak_mib} MiB, {objects} objects"
     )
-    results = {"DuckDB": joining, f"DuckDB, {MEMORY_LIMIT}": limited, "index step": finding}
+    results = {
+        "DuckDB": joining,
+        f"DuckDB, {MEMORY_LIMIT}": limited,
+        "index step": finding,
+    }
     sizes = (f"{existing:,}", f"{new:,}")
     return [
         (*sizes, contender, *_usage_cells(new, usage, joining))

@@ -60,8 +60,9 @@ def prompt_rows(rows: int, several_shapes: bool) -> Iterator[pa.Table]:
     shapes = SEVERAL_SHAPES if several_shapes else ONE_SHAPE
     first: pa.Table | None = None
     for start in range(0, rows, CHUNK_ROWS):
-        numbers = range(start, min(start + CHUNK_ROWS, rows))
-        chunk = _with_bad(rng, _valid_rows(rng, words, numbers, shapes))
+        end = min(start + CHUNK_ROWS, rows)
+        valid = _valid_rows(rng, words, range(start, end), shapes)
+        chunk = _with_bad(rng, valid)
         if first is None:
             first = chunk
             yield chunk
@@ -85,7 +86,8 @@ def _valid_rows(
 
 
 def _row_ids(numbers: range) -> pa.Array:
-    texts = pa.array(numbers).cast(pa.string())
+    places = pa.array(numbers)
+    texts = places.cast(pa.string())
     return pc.binary_join_element_wise("row", texts, "-")
 
 
@@ -93,19 +95,21 @@ def _vocabulary(rng: np.random.Generator) -> pa.Array:
     shape = (VOCABULARY, LONGEST_WORD)
     letters = rng.choice(LETTERS, shape)
     lengths = rng.integers(2, LONGEST_WORD + 1, VOCABULARY)
-    words = [
-        b"".join(letters_of_word[:length]).decode()
-        for letters_of_word, length in zip(letters, lengths, strict=True)
-    ]
+    words: list[str] = []
+    for word, length in zip(letters, lengths, strict=True):
+        content = b"".join(word[:length])
+        words.append(content.decode())
     return pa.array(words)
 
 
 def _prompts(rng: np.random.Generator, words: pa.Array, count: int) -> pa.Array:
     lengths = rng.integers(FEWEST_WORDS, MOST_WORDS + 1, count)
-    ends = np.cumsum(lengths)
-    offsets = np.concatenate([[0], ends]).astype(np.int32)
-    indices = _zipf_indices(rng, offsets[-1])
-    lists = pa.ListArray.from_arrays(offsets, words.take(indices))
+    offsets = np.zeros(count + 1, np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    total = int(offsets[-1])
+    indices = _zipf_indices(rng, total)
+    drawn_words = words.take(indices)
+    lists = pa.ListArray.from_arrays(offsets, drawn_words)
     return pc.binary_join(lists, " ")
 
 
@@ -113,8 +117,9 @@ def _zipf_indices(rng: np.random.Generator, count: int) -> pa.Array:
     """Indices of words, of which the word of rank n comes with a weight of 1/n."""
     ranks = np.arange(1, VOCABULARY + 1)
     weights = np.cumsum(1 / ranks)
-    points = rng.random(count) * weights[-1]
-    return pa.array(np.searchsorted(weights, points))
+    points = weights[-1] * rng.random(count)
+    indices = np.searchsorted(weights, points)
+    return pa.array(indices)
 
 
 def _seeds(rng: np.random.Generator, count: int) -> pa.Array:
@@ -138,18 +143,24 @@ def _with_bad(rng: np.random.Generator, chunk: pa.Table) -> pa.Table:
     for number, (name, value) in enumerate(INVALID.items()):
         low = number * share
         high = (number + 1) * share
-        is_bad = pa.array((points >= low) & (points < high))
-        column = pc.if_else(is_bad, value, chunk[name])
-        index = SCHEMA.get_field_index(name)
-        chunk = chunk.set_column(index, SCHEMA.field(name), column)
+        is_bad = (points >= low) & (points < high)
+        column = pc.if_else(pa.array(is_bad), value, chunk[name])
+        chunk = chunk.set_column(
+            SCHEMA.get_field_index(name),
+            SCHEMA.field(name),
+            column,
+        )
     return chunk
 
 
 def _with_duplicates(rng: np.random.Generator, chunk: pa.Table, first: pa.Table) -> pa.Table:
     """The chunk with some of its rows replaced by rows of the first one."""
-    indices = np.arange(chunk.num_rows)
-    is_duplicate = rng.random(chunk.num_rows) < DUPLICATE_SHARE
+    count = chunk.num_rows
+    is_duplicate = rng.random(count) < DUPLICATE_SHARE
     replaced = np.flatnonzero(is_duplicate)
     sources = rng.integers(0, first.num_rows, len(replaced))
-    indices[replaced] = chunk.num_rows + sources
-    return pa.concat_tables([chunk, first]).take(pa.array(indices))
+
+    indices = np.arange(count)
+    indices[replaced] = count + sources
+    both = pa.concat_tables([chunk, first])
+    return both.take(pa.array(indices))

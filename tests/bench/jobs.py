@@ -27,7 +27,8 @@ DrawHook = Callable[[Draw], Draw]  # returns the function to call instead
 
 def plan_work(work: Work, folder: Path, numbers: Sequence[int] | None = None) -> str:
     """Plan the work as a job of one shard with prompts of these numbers; returns where it is."""
-    return make_plan(make_job(work, folder, numbers)).uri
+    job = make_job(work, folder, numbers)
+    return make_plan(job).uri
 
 
 def run_job(
@@ -77,8 +78,8 @@ def image_bytes(uri: str) -> dict[int, bytes]:
     manifest = read_table(store, manifest_key(0))
     images: dict[int, bytes] = {}
     for row in manifest.to_pylist():
-        start = int(row["offset"])
-        end = start + int(row["size"])
-        part = store.read(str(row["part"]))
-        images[int(row["seed"])] = part[start:end]
+        part = store.read(row["part"])
+        start = row["offset"]
+        end = start + row["size"]
+        images[row["seed"]] = part[start:end]
     return images

@@ -25,17 +25,20 @@ class Limit:
 
     def share(self, rate: float) -> float:
         """The share of the limit that this many images per second use."""
-        return self.flops * rate / self.limit
+        used = self.flops * rate
+        return used / self.limit
 
 
 def measure_limit(work: Work) -> Limit:
     """Count the operations of an image, and measure the device's limit."""
     pipe = load_pipeline(work)
-    one_step = _count_flops(pipe, replace(work, batch=1, steps=1))
-    two_steps = _count_flops(pipe, replace(work, batch=1, steps=2))
-    step = two_steps - one_step
-    flops = one_step + (work.steps - 1) * step
-    return Limit(flops, matrix_flops(work.device, work.dtype))
+    single = replace(work, batch=1)
+    one_step = _count_flops(pipe, single, steps=1)
+    two_steps = _count_flops(pipe, single, steps=2)
+    further_steps = work.steps - 1
+    flops = one_step + further_steps * (two_steps - one_step)
+    limit = matrix_flops(work.device, work.dtype)
+    return Limit(flops, limit)
 
 
 def matrix_flops(device: str, dtype: str) -> float:
@@ -43,17 +46,26 @@ def matrix_flops(device: str, dtype: str) -> float:
     side = SIDE[device]
     left = _random_matrix(side, device, dtype)
     right = _random_matrix(side, device, dtype)
-    durations = [call_seconds(lambda: left @ right) for _ in range(PRODUCTS[device])]
-    return 2 * side**3 / min(durations)
+    durations: list[float] = []
+    for _ in range(PRODUCTS[device]):
+        seconds = call_seconds(lambda: left @ right)
+        durations.append(seconds)
+    flops = 2 * side**3
+    return flops / min(durations)
 
 
 def _random_matrix(side: int, device: str, dtype: str) -> torch.Tensor:
-    return torch.randn(side, side, device=device, dtype=getattr(torch, dtype))
+    return torch.randn(
+        (side, side),
+        device=device,
+        dtype=getattr(torch, dtype),
+    )
 
 
-def _count_flops(pipe: Untyped, work: Work) -> float:
-    embeddings = embed_prompts(pipe, prompts(work.batch))
-    settings = call_settings(work)
+def _count_flops(pipe: Untyped, work: Work, steps: int) -> float:
+    settings = call_settings(replace(work, steps=steps))
+    texts = prompts(work.batch)
+    embeddings = embed_prompts(pipe, texts)
     with FlopCounterMode(display=False) as counter:
         pipe(**settings, **embeddings, output_type="pt")
     return float(counter.get_total_flops())

@@ -22,8 +22,13 @@ def main() -> None:
     """Generate the first shard of the run."""
     uri, way = sys.argv[1:]
     silence_libraries()
-    progress = JsonLinesProgress(sys.stderr, None)
-    generate_in_new_process(uri, 0, progress, Stop(), LOAD_WAYS[way])
+    generate_in_new_process(
+        uri,
+        number=0,
+        progress=JsonLinesProgress(sys.stderr, None),
+        stop=Stop(),
+        options=LOAD_WAYS[way],
+    )
 
 
 if __name__ == "__main__":

@@ -52,8 +52,10 @@ def usage_cells(count: int, usage: Usage, peer: Usage) -> tuple[str, ...]:
 
 def measure_usage(work: Callable[..., object], *arguments: object) -> Usage:
     """Do the work in a fresh process, so that its memory is its own. Imports are not timed."""
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
-        return pool.submit(_measure, work, arguments).result()
+    context = get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        future = pool.submit(_measure, work, arguments)
+        return future.result()
 
 
 def _measure(work: Callable[..., object], arguments: tuple[object, ...]) -> Usage:
@@ -63,19 +65,23 @@ def _measure(work: Callable[..., object], arguments: tuple[object, ...]) -> Usag
     seconds = time.perf_counter() - started
     cpu_seconds = time.process_time() - cpu_started
 
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return Usage(seconds, cpu_seconds, peak * PEAK_UNIT // MIB)
+    resources = resource.getrusage(resource.RUSAGE_SELF)
+    peak_bytes = resources.ru_maxrss * PEAK_UNIT
+    return Usage(seconds, cpu_seconds, peak_bytes // MIB)
 
 
 def machine() -> str:
     """Where this runs: processor, cores, load, Python and libraries."""
     cores = os.cpu_count()
     load, _, _ = os.getloadavg()
-    libraries = ", ".join(f"{name} {version(name)}" for name in LIBRARIES)
-    return (
-        f"{_processor()}, {cores} cores (load {load:.1f} at the start), "
-        f"{platform.system()} {platform.machine()}, Python {platform.python_version()}, {libraries}"
-    )
+    facts = [
+        _processor(),
+        f"{cores} cores (load {load:.1f} at the start)",
+        f"{platform.system()} {platform.machine()}",
+        f"Python {platform.python_version()}",
+        *(f"{name} {version(name)}" for name in LIBRARIES),
+    ]
+    return ", ".join(facts)
 
 
 def _processor() -> str:
@@ -89,9 +95,13 @@ def _processor() -> str:
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """The rows under their header, in columns flush right."""
-    columns = zip(header, *rows, strict=True)
-    widths = [max(len(cell) for cell in column) for column in columns]
-    return "\n".join(_table_line(row, widths) for row in (header, *rows))
+    all_rows = [header, *rows]
+    widths: list[int] = []
+    for column in zip(*all_rows, strict=True):
+        lengths = [len(cell) for cell in column]
+        widths.append(max(lengths))
+    lines = [_table_line(row, widths) for row in all_rows]
+    return "\n".join(lines)
 
 
 def _table_line(row: Sequence[str], widths: Sequence[int]) -> str:

@@ -114,10 +114,13 @@ def fill_placeholders(prompt: str, rng: random.Random) -> str:
     if "{" not in prompt:
         prompt += ", {number}"
     number = str(rng.randrange(1_000_000))
-    name = "".join(rng.choices(NAME_SYLLABLES, k=3)).capitalize()
-    filled = prompt.replace("{name}", name).replace("{number}", number)
-    filled = filled.replace("{url}", f"https://example.com/{name}/{number}.jpg")
-    return filled.replace("{emoji}", rng.choice(EMOJI))
+    syllables = rng.choices(NAME_SYLLABLES, k=3)
+    name = "".join(syllables).capitalize()
+    url = f"https://example.com/{name}/{number}.jpg"
+    prompt = prompt.replace("{name}", name)
+    prompt = prompt.replace("{number}", number)
+    prompt = prompt.replace("{url}", url)
+    return prompt.replace("{emoji}", rng.choice(EMOJI))
 
 
 def bench(rows: int, kind: str) -> list[tuple[str, ...]]:
@@ -134,7 +137,8 @@ def bench(rows: int, kind: str) -> list[tuple[str, ...]]:
 
 
 def _line(rows: int, kind: str, step: str, result: Usage, copied: Usage) -> tuple[str, ...]:
-    return (f"{rows:,}", kind, step, *usage_cells(rows, result, copied))
+    cells = usage_cells(rows, result, copied)
+    return (f"{rows:,}", kind, step, *cells)
 
 
 def main() -> None:

@@ -51,27 +51,36 @@ def rounds(
     contenders: tuple[str, ...], count: int, work: Work, naive_images: int
 ) -> Iterator[dict[str, Performance]]:
     """Seconds of every contender by round. Each round begins with another contender."""
+    fewer = min(naive_images, work.images)
     works = dict.fromkeys(contenders, work)
-    works["naive"] = replace(work, images=min(naive_images, work.images))
+    works["naive"] = replace(work, images=fewer)
     for number in range(count):
         first = number % len(contenders)
         order = contenders[first:] + contenders[:first]
-        yield {name: measure(name, works[name]) for name in order}
+        performances: dict[str, Performance] = {}
+        for name in order:
+            performances[name] = measure(name, works[name])
+        yield performances
 
 
 def format_medians(results: list[dict[str, Performance]], limit: Limit) -> str:
     """The medians of all rounds, as a table."""
-    return table(HEADER, [_line(name, results, limit) for name in results[0]])
+    contenders = list(results[0])
+    rows = [_line(name, results, limit) for name in contenders]
+    return table(HEADER, rows)
 
 
 def _line(name: str, results: list[dict[str, Performance]], limit: Limit) -> tuple[str, ...]:
     ours = [result["imagekiln"] for result in results]
     theirs = [result[name] for result in results]
-    rates = [performance.rate for performance in theirs]
-    steady_rates = [performance.steady_rate for performance in theirs]
     phases = [performance.phases for performance in theirs]
-    ratios = divide_pairs([performance.rate for performance in ours], rates)
-    steady_ratios = divide_pairs([performance.steady_rate for performance in ours], steady_rates)
+    rates = [performance.rate for performance in theirs]
+    own_rates = [performance.rate for performance in ours]
+    ratios = divide_pairs(own_rates, rates)
+
+    steady_rates = [performance.steady_rate for performance in theirs]
+    own_steady_rates = [performance.steady_rate for performance in ours]
+    steady_ratios = divide_pairs(own_steady_rates, steady_rates)
     steady_rate = median(steady_rates)
     return (
         name,
@@ -170,11 +179,13 @@ def main(
     """Print median rates, Imagekiln's multiple of them, and shares of the device's limit."""
     with scratch_folder() as folder:
         path = in_child(random_models.local, model, models or folder)
-        work = replace(usual_work(model, **work_options), model=path)
+        work = usual_work(model, **work_options)
+        work = replace(work, model=path)
         click.echo(machine(work))
         contenders = (*CONTENDERS, "ray") if ray else CONTENDERS
         results = list(rounds(contenders, count, work, naive_images))
-        click.echo(format_medians(results, in_child(measure_limit, work)))
+        limit = in_child(measure_limit, work)
+        click.echo(format_medians(results, limit))
 
 
 if __name__ == "__main__":

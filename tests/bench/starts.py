@@ -55,9 +55,10 @@ class ShardProcess:
         """Wait for the end of the process. Raises RuntimeError where it failed."""
         _, status, usage = os.wait4(self._process.pid, 0)
         wall = time.perf_counter() - self._started
+        cpu = usage.ru_utime + usage.ru_stime
         self._process.returncode = os.waitstatus_to_exitcode(status)
         self._require_success()
-        return self._read_start(wall, usage.ru_utime + usage.ru_stime)
+        return self._read_start(wall, cpu)
 
     def _require_success(self) -> None:
         with self._errors as file:
@@ -67,11 +68,15 @@ class ShardProcess:
             raise RuntimeError(f"{self._uri}: a start failed:\n{errors[-MESSAGE_CHARACTERS:]}")
 
     def _read_start(self, wall: float, cpu: float) -> Start:
-        stats = load_stats(open_store(self._uri), 0)
-        if stats is None:
-            return Start(wall, cpu, phases={}, stages={})
-        phases = asdict(stats.start) if stats.start else {}
-        return Start(wall, cpu, phases, stages=asdict(stats.seconds))
+        phases: dict[str, float] = {}
+        stages: dict[str, float] = {}
+        store = open_store(self._uri)
+        stats = load_stats(store, 0)
+        if stats is not None:
+            stages = asdict(stats.seconds)
+        if stats is not None and stats.start is not None:
+            phases = asdict(stats.start)
+        return Start(wall, cpu, phases, stages)
 
 
 def generate_arguments(uri: str) -> list[str]:

@@ -52,7 +52,8 @@ class HostClock:
 
     def mark(self) -> None:
         """Mark this moment."""
-        self._moments.append(time.perf_counter())
+        moment = time.perf_counter()
+        self._moments.append(moment)
 
     def ages(self) -> list[float]:
         """The seconds since each moment."""
@@ -69,13 +70,15 @@ class DeviceClock:
 
     def mark(self) -> None:
         """Mark the moment at which the work queued so far is done."""
-        self._events.append(record_event(timed=True))
+        event = record_event(timed=True)
+        self._events.append(event)
 
     def ages(self) -> list[float]:
         """Wait for the device; the seconds since each moment."""
         last = record_event(timed=True)
         last.synchronize()
-        return [event.elapsed_time(last) / 1000 for event in self._events]
+        milliseconds = [event.elapsed_time(last) for event in self._events]
+        return [age / 1000 for age in milliseconds]
 
 
 class Timeline:
@@ -84,8 +87,10 @@ class Timeline:
     def __init__(self, earlier: float = 0.0) -> None:
         """Start the clock, at the seconds that count as passed."""
         self._started = time.perf_counter() - earlier
-        self._clock: Clock = DeviceClock() if torch.cuda.is_available() else HostClock()
         self._images: list[int] = []
+        self._clock: Clock = HostClock()
+        if torch.cuda.is_available():
+            self._clock = DeviceClock()
 
     def mark(self, images: int) -> None:
         """A batch of this many images is done once the work queued so far is done."""
@@ -96,8 +101,11 @@ class Timeline:
         """Wait for the device; the seconds that have passed, and the ends of all batches."""
         ages = self._clock.ages()
         passed = time.perf_counter() - self._started
-        marks = zip(ages, self._images, strict=True)
-        return passed, [BatchEnd(passed - age, images) for age, images in marks]
+        ends: list[BatchEnd] = []
+        for age, images in zip(ages, self._images, strict=True):
+            end = BatchEnd(passed - age, images)
+            ends.append(end)
+        return passed, ends
 
 
 def find_phases(whole: float, ends: Sequence[BatchEnd]) -> Phases:
@@ -107,18 +115,21 @@ def find_phases(whole: float, ends: Sequence[BatchEnd]) -> Phases:
     rate is that of the whole.
     """
     if len(ends) < 2:
-        return Phases(head=0.0, steady_rate=_count_images(ends) / whole, tail=0.0)
+        rate = _count_images(ends) / whole
+        return Phases(head=0.0, steady_rate=rate, tail=0.0)
 
     warm_up = min(WARM_UP_BATCHES, len(ends) // 2)
     steady = ends[warm_up:-1] or ends[warm_up:]
     began = ends[warm_up - 1].seconds
     ended = steady[-1].seconds
+    images = _count_images(steady)
     return Phases(
         head=began,
-        steady_rate=_count_images(steady) / (ended - began),
+        steady_rate=images / (ended - began),
         tail=whole - ended,
     )
 
 
 def _count_images(ends: Sequence[BatchEnd]) -> int:
-    return sum(end.images for end in ends)
+    counts = [end.images for end in ends]
+    return sum(counts)

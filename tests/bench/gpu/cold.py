@@ -15,8 +15,6 @@ from tests.bench.processes import in_child
 from tests.bench.starts import ShardProcess, Start, generate_arguments
 from tests.bench.work import Work
 
-CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")  # what a fresh pod has none of
-MODEL_CACHE = "HF_HOME"
 STEPS = 2
 SECONDS_PER_START = 40.0
 
@@ -26,18 +24,21 @@ def measure_cold(session: Session) -> None:
     work = replace(session.job_work, images=session.work.batch, steps=STEPS)
     with scratch_folder() as folder:
         uncompiled = replace(work, compile=False)
-        _measure(session, "plain", [_plan(uncompiled, folder, 0)])
+        plain = _plan(uncompiled, folder, 0)
+        _measure(session, "plain", [plain])
         if not work.compile:
             return
-        _measure(session, "nothing_kept", [_plan(work, folder, 1)])
-        _measure(session, "kept", [_plan(work, folder, 2)])
-        _measure(session, "two_at_once", [_plan(work, folder, 3), _plan(work, folder, 4)])
+        uris = [_plan(work, folder, number) for number in range(1, 5)]
+        _measure(session, "nothing_kept", uris[:1])
+        _measure(session, "kept", uris[1:2])
+        _measure(session, "two_at_once", uris[2:])
 
 
 def _plan(work: Work, folder: Path, number: int) -> str:
     """A planned run with prompts of its own. All runs of one folder share compiled code."""
     first = number * work.images
-    return in_child(plan_work, work, folder, range(first, first + work.images))
+    end = first + work.images
+    return in_child(plan_work, work, folder, range(first, end))
 
 
 def _measure(session: Session, name: str, uris: Sequence[str]) -> None:
@@ -60,19 +61,27 @@ def _start_all(uris: Sequence[str]) -> list[Start]:
     with scratch_folder() as caches:
         processes: list[ShardProcess] = []
         for number, uri in enumerate(uris):
+            arguments = generate_arguments(uri)
             environment = _environment(uri, caches / str(number))
-            processes.append(ShardProcess(uri, generate_arguments(uri), environment))
+            process = ShardProcess(uri, arguments, environment)
+            processes.append(process)
         return [process.wait() for process in processes]
 
 
 def _environment(uri: str, caches: Path) -> dict[str, str]:
-    environment = {name: str(caches / name) for name in CACHES}
-    # Beside the runs: where pods keep compiled code for each other, unless it is in the output.
-    environment[MODEL_CACHE] = str(Path(uri).parent / "model-cache")
-    return environment
+    output = Path(uri).parent
+    return {
+        "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
+        "TRITON_CACHE_DIR": str(caches / "triton"),
+        # Beside the runs: where pods keep compiled code for each other, unless it is in the output.
+        "HF_HOME": str(output / "model-cache"),
+    }
 
 
 def _format_seconds(seconds: dict[str, float]) -> str:
     """The names that took any time, as JSON."""
-    rounded = {name: round(value, 2) for name, value in seconds.items() if value}
+    rounded: dict[str, float] = {}
+    for name, value in seconds.items():
+        if value:
+            rounded[name] = round(value, 2)
     return json.dumps(rounded)

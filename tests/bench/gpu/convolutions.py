@@ -35,9 +35,15 @@ def measure_convolutions(session: Session) -> None:
     """A convolution of the VAE's last block, by layout and batch size."""
     block = VAE_BLOCK if session.on_cuda else TRIAL_BLOCK
     for name in LAYOUTS:
-        rates = {batch: _measure_batch(session, block, name, batch) for batch in BATCHES}
-        ratio = rates[8] / rates[7]
-        session.report.figure("convolutions.at_2_31", ratio, "of the rate below it", layout=name)
+        rates: dict[int, float] = {}
+        for batch in BATCHES:
+            rates[batch] = _measure_batch(session, block, name, batch)
+        session.report.figure(
+            "convolutions.at_2_31",
+            rates[8] / rates[7],
+            "of the rate below it",
+            layout=name,
+        )
 
 
 def _measure_batch(session: Session, block: Block, layout: str, batch: int) -> float:

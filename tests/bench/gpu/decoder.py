@@ -34,7 +34,8 @@ class Decoder:
     def in_chunks(self, latents: torch.Tensor, images: int) -> torch.Tensor:
         """Decode the latents of a few images at a time."""
         chunks = torch.split(latents, images)
-        return torch.cat([self.whole(chunk) for chunk in chunks])
+        pixels = [self.whole(chunk) for chunk in chunks]
+        return torch.cat(pixels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +59,16 @@ def measure_decoder(session: Session) -> None:
 
 def _measure_eager(session: Session, decoder: Decoder) -> None:
     """Change the VAE step by step to what jobs run, and measure each state."""
-    whole = decoder.whole
-    _measure(session, decoder, Variant("eager, NCHW", (1, 4, 8), whole))
+    nchw = Variant("eager, NCHW", (1, 4, 8), decoder.whole)
+    _measure(session, decoder, nchw)
+
     decoder.vae.to(memory_format=torch.channels_last)
-    _measure(session, decoder, Variant("eager, NHWC", (1, 4, 8), whole))
+    nhwc = Variant("eager, NHWC", (1, 4, 8), decoder.whole)
+    _measure(session, decoder, nhwc)
+
     decoder.vae.set_attn_processor(AttnProcessor())
-    _measure(session, decoder, Variant("eager, NHWC, attention by matmul", (1, 4), whole))
+    matmul = Variant("eager, NHWC, attention by matmul", (1, 4), decoder.whole)
+    _measure(session, decoder, matmul)
 
 
 def _measure_compiled(session: Session, decoder: Decoder) -> None:

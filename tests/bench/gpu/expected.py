@@ -22,11 +22,13 @@ class Expected:
 
     def contains(self, value: float) -> bool:
         """Whether a value lies between the bounds. One that is not a number does not."""
-        if math.isnan(value):
-            return False
-        if self.low is not None and value < self.low:
-            return False
-        return self.high is None or value <= self.high
+        low = self.low
+        high = self.high
+        if low is None:
+            low = -math.inf
+        if high is None:
+            high = math.inf
+        return low <= value <= high
 
     def describe(self, unit: str) -> str:
         """The bounds as text."""

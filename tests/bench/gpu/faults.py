@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary
@@ -32,7 +33,13 @@ MESSAGE_LINES = 20
 def measure_faults(session: Session) -> None:
     """What the program promises of each fault, uncompiled."""
     batch = session.work.batch
-    work = replace(session.job_work, images=BATCHES * batch, part=batch, steps=STEPS, compile=False)
+    work = replace(
+        session.job_work,
+        images=BATCHES * batch,
+        part=batch,
+        steps=STEPS,
+        compile=False,
+    )
     if session.has_time_for("memory that runs out", 2 * SECONDS_PER_FAULT):
         _exhaust_memory(session, work)
         # Decoded by slices, it is the denoiser that needs the most.
@@ -49,34 +56,30 @@ def _exhaust_memory(session: Session, work: Work) -> None:
     whole = in_child(draw, work)
     limit = (half.peak_bytes + whole.peak_bytes) // 2
     limited, later = in_child(draw_limited, work, limit)
-    session.report.note(
-        f"faults: with {limit / GIB:.2f} GiB instead of {whole.peak_bytes / GIB:.2f}, batches "
-        f"of {limited.batch} instead of {work.batch}, decoded in mode {limited.decode_mode!r}."
-    )
     reference = half
     if limited.mode != half.mode:
         reference = in_child(draw, _planned_like(work, limited))
 
-    report = session.report
-    ok_percent = 100 * limited.ok / work.images
-    equal_percent = 100 * _count_equal(limited, reference) / work.images
-    speed = later.rate / whole.rate
-    report.figure("faults.memory_ran_out", limited.mode != whole.mode, vae=work.vae)
-    report.figure("faults.memory_images_ok", ok_percent, "%", vae=work.vae)
-    report.figure("faults.memory_equal_bytes", equal_percent, "% of planned smaller", vae=work.vae)
-    report.figure("faults.memory_speed_after", speed, "x", vae=work.vae)
+    limit_gib = limit / GIB
+    whole_gib = whole.peak_bytes / GIB
+    session.report.note(
+        f"faults: with {limit_gib:.2f} GiB instead of {whole_gib:.2f}, batches "
+        f"of {limited.batch} instead of {work.batch}, decoded in mode {limited.decode_mode!r}."
+    )
+    figure = partial(session.report.figure, vae=work.vae)
+    figure("faults.memory_ran_out", limited.mode != whole.mode)
+    figure("faults.memory_images_ok", 100 * limited.ok / work.images, "%")
+    equal = limited.count_equal(reference)
+    figure("faults.memory_equal_bytes", 100 * equal / work.images, "% of planned smaller")
+    figure("faults.memory_speed_after", later.rate / whole.rate, "x")
 
 
 def _planned_like(work: Work, limited: DrawnJob) -> Work:
     """The work as planned for the batches and the decoding that memory allowed in the end."""
-    vae = work.vae if limited.decode_mode == "whole" else limited.decode_mode
-    return replace(work, batch=limited.batch, vae=vae)
-
-
-def _count_equal(limited: DrawnJob, reference: DrawnJob) -> int:
-    """The number of images with the same bytes in both jobs."""
-    pairs = [(limited.digests[seed], reference.digests[seed]) for seed in limited.digests]
-    return sum(digest == expected for digest, expected in pairs)
+    planned = replace(work, batch=limited.batch)
+    if limited.decode_mode == "whole":
+        return planned
+    return replace(planned, vae=limited.decode_mode)
 
 
 def _lose_device(session: Session, work: Work) -> None:
@@ -92,8 +95,9 @@ def _lose_device(session: Session, work: Work) -> None:
         report.figure("faults.lost_committed", committed, "parts")
         summary = in_child(resume, uri)
     failed = summary.statuses.get("failed", 0)
+    ok_percent = 100 * summary.ok / work.images
     report.figure("faults.lost_failed_rows", failed, "images")
-    report.figure("faults.lost_resumed", 100 * summary.ok / work.images, "% ok")
+    report.figure("faults.lost_resumed", ok_percent, "% ok")
 
 
 def resume(uri: str) -> Summary:
@@ -104,8 +108,10 @@ def resume(uri: str) -> Summary:
 
 def _count_missing_parts(uri: str) -> int:
     store = open_store(uri)
-    parts = read_shard(store, load_plan(store), 0)
-    return len(list(missing_parts(store, parts)))
+    plan = load_plan(store)
+    parts = read_shard(store, plan, 0)
+    missing = list(missing_parts(store, parts))
+    return len(missing)
 
 
 def _stop(session: Session, work: Work) -> None:
@@ -124,8 +130,13 @@ def _stop(session: Session, work: Work) -> None:
 
 
 def _generate(uri: str, fault: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "tests.bench.gpu.faulty_generate", fault, uri]
-    return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    arguments = ["-m", "tests.bench.gpu.faulty_generate", fault, uri]
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
 
 
 def _wait_until_drawing(child: subprocess.Popen[str]) -> None:
@@ -139,4 +150,5 @@ def _wait_until_drawing(child: subprocess.Popen[str]) -> None:
 
 
 def _last_line(errors: str) -> str:
-    return errors.strip().splitlines()[-1]
+    lines = errors.strip().splitlines()
+    return lines[-1]

@@ -54,11 +54,11 @@ class MemoryWatch(NoProgress):
 
 def measure_memory(session: Session) -> None:
     """Readings over a job of small images of few steps, so that time goes into many of them."""
-    images = session.memory_images
-    work = replace(session.job_work, images=images, steps=STEPS)
+    work = replace(session.job_work, images=session.memory_images, steps=STEPS)
     if session.on_cuda:
         work = replace(work, side=SIDE, batch=BATCH)
-    work = replace(work, part=PART_BATCHES * work.batch)
+    part = PART_BATCHES * work.batch
+    work = replace(work, part=part)
     samples = in_child(watch_memory, work, session.report, session.deadline)
     _report_growth(session.report, samples)
 
@@ -71,9 +71,13 @@ def _report_growth(report: Report, samples: Sequence[Readings]) -> None:
     base = samples[WARM_UP_SAMPLES - 1]
     growths = [sample.since(base) for sample in samples[WARM_UP_SAMPLES:]]
     for name in growths[0]:
-        unit = "" if name == "threads" else "MiB"
         largest = max(growth[name] for growth in growths)
-        report.figure(f"memory.growth_{name}", largest, unit, after_samples=WARM_UP_SAMPLES)
+        report.figure(
+            f"memory.growth_{name}",
+            largest,
+            "" if name == "threads" else "MiB",
+            after_samples=WARM_UP_SAMPLES,
+        )
 
 
 def watch_memory(work: Work, report: Report, deadline: float) -> list[Readings]:

@@ -35,6 +35,11 @@ class DrawnJob:
         """How images were drawn in the end, on which their bytes depend."""
         return self.batch, self.decode_mode
 
+    def count_equal(self, reference: "DrawnJob") -> int:
+        """The number of images that have the same bytes in another job."""
+        digests = self.digests.items()
+        return sum(reference.digests[seed] == digest for seed, digest in digests)
+
 
 def draw(work: Work, first: int = 0, max_batch: int | None = None) -> DrawnJob:
     """Run the work, its prompts from this number on.
@@ -90,8 +95,10 @@ def draw_limited(work: Work, limit: int) -> tuple[DrawnJob, DrawnJob]:
 
 
 def _image_digests(uri: str) -> dict[int, str]:
-    images = image_bytes(uri)
-    return {seed: hashlib.sha256(content).hexdigest() for seed, content in images.items()}
+    digests: dict[int, str] = {}
+    for seed, content in image_bytes(uri).items():
+        digests[seed] = hashlib.sha256(content).hexdigest()
+    return digests
 
 
 def _final_batch(work: Work, stats: ShardStats | None) -> int:

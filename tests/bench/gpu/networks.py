@@ -43,7 +43,11 @@ class Placement:
 
     def random(self, *shape: int) -> torch.Tensor:
         """Normally distributed numbers."""
-        return torch.randn(*shape, device=self.device, dtype=self.dtype)
+        return torch.randn(
+            shape,
+            device=self.device,
+            dtype=self.dtype,
+        )
 
     def zeros(self, *shape: int) -> torch.Tensor:
         """Zeros."""
@@ -57,7 +61,8 @@ def make_denoiser(model: str, side: int, rows: int, place: Placement) -> Network
         module.to(memory_format=torch.channels_last)
     latent_side = side // vae_factor(model)
     inputs = denoiser_inputs(module, rows, latent_side, place)
-    return Network(module, inputs, rows, denoiser_flops(model, side, rows))
+    flops = denoiser_flops(model, side, rows)
+    return Network(module, inputs, rows, flops)
 
 
 def denoiser_flops(model: str, side: int, rows: int) -> float:
@@ -123,15 +128,17 @@ def make_vae(model: str, place: Placement) -> Untyped:
 
 def vae_latents(vae: Untyped, side: int, images: int, place: Placement) -> torch.Tensor:
     """Latents of this many images of side x side pixels."""
+    channels = vae.config.latent_channels
     latent_side = side // _factor(vae)
-    return place.random(images, vae.config.latent_channels, latent_side, latent_side)
+    return place.random(images, channels, latent_side, latent_side)
 
 
 def decode_flops(model: str, side: int) -> float:
     """Operations of decoding one image."""
     vae = random_models.empty_component(model, "vae")
     latents = vae_latents(vae, side, images=1, place=META)
-    return count_flops(vae.decode, {"z": latents, "return_dict": False})
+    inputs = {"z": latents, "return_dict": False}
+    return count_flops(vae.decode, inputs)
 
 
 def count_flops(function: Callable[..., object], inputs: Inputs) -> float:
@@ -150,11 +157,13 @@ def filled_network(model: str, part: Untyped, place: Placement) -> Untyped:
 
 def vae_factor(model: str) -> int:
     """Pixels on a side for each latent."""
-    return _factor(random_models.empty_component(model, "vae"))
+    vae = random_models.empty_component(model, "vae")
+    return _factor(vae)
 
 
 def _factor(vae: Untyped) -> int:
-    halvings = len(vae.config.block_out_channels) - 1
+    blocks = vae.config.block_out_channels
+    halvings = len(blocks) - 1
     return 1 << halvings
 
 

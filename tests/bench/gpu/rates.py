@@ -87,9 +87,10 @@ class RateMeter:
         self, figure: str, ours: Performance | None, theirs: Performance | None, **details: str
     ) -> None:
         """Publish the ratio of two steady rates, if both are known."""
-        if ours is not None and theirs is not None:
-            ratio = ours.steady_rate / theirs.steady_rate
-            self._session.report.figure(figure, ratio, "x", **details)
+        if ours is None or theirs is None:
+            return
+        ratio = ours.steady_rate / theirs.steady_rate
+        self._session.report.figure(figure, ratio, "x", **details)
 
     def _publish(self, contender: str, variant: str, performance: Performance) -> None:
         rate = performance.steady_rate
@@ -113,5 +114,7 @@ def image_flops(model: str, work: Work) -> float:
     """Operations of one image without its texts."""
     denoiser = empty_component(model, "denoiser")
     guided_by_row = is_unet(denoiser) and work.guidance > 1
-    step = denoiser_flops(model, work.side, rows=2 if guided_by_row else 1)
-    return work.steps * step + decode_flops(model, work.side)
+    rows = 2 if guided_by_row else 1
+    step = denoiser_flops(model, work.side, rows)
+    decoding = decode_flops(model, work.side)
+    return work.steps * step + decoding

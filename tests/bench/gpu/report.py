@@ -30,15 +30,18 @@ class Report:
         """Publish a measured value, beside what is expected of a figure of this name."""
         expected = EXPECTED.get(name)
         verdict = None if expected is None else find_verdict(expected, value)
-
+        entry: dict[str, Detail] = {
+            "figure": name,
+            "value": value,
+            "unit": unit,
+            "ok": verdict,
+        }
         phrases = [f"{name}: {format_number(value)} {unit}".rstrip()]
         for key, detail in details.items():
             phrases.append(f"{key} {format_detail(detail)}")
         if expected is not None:
             phrases.append(format_expected(expected, unit, verdict))
         self._print("; ".join(phrases))
-
-        entry: dict[str, Detail] = {"figure": name, "value": value, "unit": unit, "ok": verdict}
         self._append(entry | details)
 
     def note(self, text: str) -> None:
@@ -57,7 +60,8 @@ class Report:
         return time.time() - self.started
 
     def _print(self, text: str) -> None:
-        print(f"[{self.seconds():6.1f} s] {text}", flush=True)
+        seconds = self.seconds()
+        print(f"[{seconds:6.1f} s] {text}", flush=True)
 
     def _append(self, entry: dict[str, Detail]) -> None:
         if self.path is None:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 import torch
 
-from tests.bench.gpu.networks import Network, make_denoiser
+from tests.bench.gpu.networks import Inputs, Network, make_denoiser
 from tests.bench.gpu.session import Session
 from tests.bench.gpu.switches import Way
 from tests.bench.jobs import image_bytes, run_plain
@@ -24,8 +24,13 @@ JOB_STEPS = 2
 
 def measure_slots(session: Session) -> None:
     """Equal rows in all places of the denoiser, beside other neighbors, again, and by halves."""
-    rows = 2 * max(2, session.work.batch)
-    network = make_denoiser(session.model, session.work.side, rows, session.placement)
+    batch = max(2, session.work.batch)
+    network = make_denoiser(
+        session.model,
+        session.work.side,
+        rows=2 * batch,
+        place=session.placement,
+    )
     with Way(WAY).applied(network.module, inductor=session.on_cuda):
         _compare_places(session, network)
     del network
@@ -34,21 +39,24 @@ def measure_slots(session: Session) -> None:
 
 def _compare_places(session: Session, network: Network) -> None:
     report = session.report
-    repeated = _call(_map_rows(network, _repeat_first))
-    equal_places = all(torch.equal(repeated[0], row) for row in repeated)
+    equal_rows = _map_rows(network, _repeat_first)
+    first, *others = _call(equal_rows)
+    equal_places = all(torch.equal(first, other) for other in others)
     report.figure("slots.places", equal_places, rows=network.rows)
 
     mixed = _call(network)
     again = _call(network)
-    report.figure("slots.again", torch.equal(mixed, again))
-    report.figure("slots.neighbors", torch.equal(mixed[0], repeated[0]))
+    equal_again = torch.equal(mixed, again)
+    equal_first = torch.equal(mixed[0], first)
+    report.figure("slots.again", equal_again)
+    report.figure("slots.neighbors", equal_first)
 
-    half = network.rows // 2
-    fewer = _call(_map_rows(network, lambda rows: rows[:half]))
-    difference = (fewer - mixed[:half]).abs().max()
-    share = difference / mixed.abs().max()
-    # Of another batch size, kernels may differ: this is to know, not to pass.
-    report.figure("slots.half_batch_difference", float(share), "of the largest value")
+    # Of another batch size, kernels may differ: this figure has no bounds.
+    half_network = _map_rows(network, _first_half)
+    differences = _call(half_network) - _first_half(mixed)
+    largest = mixed.abs().max()
+    share = float(differences.abs().max() / largest)
+    report.figure("slots.half_batch_difference", share, "of the largest value")
 
 
 def _call(network: Network) -> torch.Tensor:
@@ -59,12 +67,16 @@ def _call(network: Network) -> torch.Tensor:
 
 def _map_rows(network: Network, function: RowFunction) -> Network:
     """The network with the function applied to every input that has a row for each image."""
-    return replace(network, inputs=_map_input(network.inputs, network.rows, function))
+    inputs = _map_input(network.inputs, network.rows, function)
+    return replace(network, inputs=inputs)
 
 
 def _map_input(value: Untyped, rows: int, function: RowFunction) -> Untyped:
     if isinstance(value, dict):
-        return {name: _map_input(member, rows, function) for name, member in value.items()}
+        mapped: Inputs = {}
+        for name, member in value.items():
+            mapped[name] = _map_input(member, rows, function)
+        return mapped
     if _has_rows(value, rows):
         return function(value).contiguous()
     return value
@@ -77,17 +89,29 @@ def _has_rows(value: Untyped, rows: int) -> bool:
 
 
 def _repeat_first(rows: torch.Tensor) -> torch.Tensor:
-    return rows[:1].expand_as(rows)
+    first = rows[:1]
+    return first.expand_as(rows)
+
+
+def _first_half(rows: torch.Tensor) -> torch.Tensor:
+    half = len(rows) // 2
+    return rows[:half]
 
 
 def measure_job_slots(session: Session) -> None:
     """A whole job whose rows come in reverse order makes the same bytes, image by image."""
     images = JOB_BATCHES * session.work.batch
-    work = replace(session.job_work, images=images, steps=JOB_STEPS, compile=False)
+    work = replace(
+        session.job_work,
+        images=images,
+        steps=JOB_STEPS,
+        compile=False,
+    )
     numbers = range(images)
+    reverse = numbers[::-1]
     forward = in_child(_bytes_of_job, work, numbers)
-    backward = in_child(_bytes_of_job, work, numbers[::-1])
-    equal = sum(forward[seed] == backward[seed] for seed in forward)
+    backward = in_child(_bytes_of_job, work, reverse)
+    equal = sum(backward[seed] == content for seed, content in forward.items())
     session.report.figure("slots.job", equal / images, images=images)
 
 

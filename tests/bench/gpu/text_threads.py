@@ -16,6 +16,7 @@ from tests.bench.gpu.readings import take_readings
 from tests.bench.gpu.session import Session
 from tests.bench.timing import call_seconds, median_seconds
 
+AttentionInputs = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 THREADS = 40
 CLIP_SHAPES = ((1, 12, 77, 64), (1, 20, 77, 64))  # SDXL's two text encoders: heads, tokens, width
 
@@ -44,8 +45,13 @@ def _measure(session: Session, *, cudnn: bool) -> None:
     report.figure("threads.new_thread", new_thread, "ms", cudnn=cudnn)
 
     growth = take_readings().since(before)
-    mib = growth["host"] + growth["device"]
-    report.figure("threads.growth", mib, "MiB", cudnn=cudnn, threads=THREADS)
+    report.figure(
+        "threads.growth",
+        growth["host"] + growth["device"],
+        "MiB",
+        cudnn=cudnn,
+        threads=THREADS,
+    )
 
 
 def _text_attention(session: Session) -> Callable[[], None]:
@@ -59,9 +65,12 @@ def _text_attention(session: Session) -> Callable[[], None]:
     return encode
 
 
-def _attention_inputs(place: Placement, shape: Sequence[int]) -> list[torch.Tensor]:
+def _attention_inputs(place: Placement, shape: Sequence[int]) -> AttentionInputs:
     """A query, a key and a value."""
-    return [place.random(*shape) for _ in range(3)]
+    query = place.random(*shape)
+    key = place.random(*shape)
+    value = place.random(*shape)
+    return query, key, value
 
 
 def _seconds_in_new_thread(call: Callable[[], None]) -> float:
