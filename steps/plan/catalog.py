@@ -264,9 +264,8 @@ def _group_by_shape(database: Database) -> tuple[ImageGroup, ...]:
     count = _fetch_count(database, "SELECT count(*) FROM shapes")
     if count > MAX_SHAPES:
         raise BadInput(
-            f"the rows have {count} combinations of width, height, steps, guidance, sampler and "
-            f"the like; at most {MAX_SHAPES} fit, since images of different ones share no batch. "
-            "Round the values."
+            f"Too many combinations ({count}, limit {MAX_SHAPES}) of {', '.join(SHAPE_COLUMNS)}: "
+            "images of different ones share no batch. Use fewer distinct values."
         )
     groups = database.fetch_table(
         "SELECT * EXCLUDE (first_number) FROM shapes ORDER BY first_number"

@@ -215,7 +215,7 @@ def _explain_load_error(name: str, error: Exception) -> KilnError:
         explained = explain_storage_error(str(error.filename or name), error)
         return explained or TryAgain(f"{name}: storage failed ({reason}).")
     return BadInput(
-        f"{name}: does not load as a diffusers pipeline ({reason}). Name another model."
+        f"{name}: does not load as a diffusers pipeline ({reason}). Choose another model."
     )
 
 
