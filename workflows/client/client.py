@@ -152,10 +152,7 @@ def watch(
 
 def _silence_notice(max_silence: float) -> str:
     minutes = round(max_silence / 60)
-    if minutes > 1:
-        limit = f"{minutes} minutes"
-    else:
-        limit = f"{max_silence:.0f} seconds"
+    limit = f"{minutes} minutes" if minutes > 1 else f"{max_silence:.0f} seconds"
     return f"No answer from the cluster; the workflow continues. Retrying for up to {limit}."
 
 
@@ -183,7 +180,8 @@ def wait(
             answered_at = time.monotonic()
             duration = f" after {seconds:.0f} s" if seconds else ""
             reason = TryAgain(
-                f"{name}: is still {status.phase.lower()}{duration}. Follow it with `imagekiln watch {name}`."
+                f"{name}: is still {status.phase.lower()}{duration}. "
+                f"Follow it with `imagekiln watch {name}`."
             )
         except TryAgain as error:
             reason = error

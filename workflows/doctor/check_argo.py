@@ -90,7 +90,8 @@ def check_controller(view: ClusterView) -> Finding:
         return wrong(f"{_describe(controllers[0])} watches other namespaces only.", WATCH_ADVICE)
     return unknown(
         "No workflow of the last day shows whether a controller runs.",
-        "Submit one: `imagekiln submit JOB`. If it stays pending, no controller runs for this namespace.",
+        "Submit one: `imagekiln submit JOB`. If it stays pending, no controller runs for this "
+        "namespace.",
     )
 
 

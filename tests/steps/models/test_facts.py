@@ -194,7 +194,8 @@ def test_safetensors_file_in_place_of_a_folder_is_refused_with_the_code_to_conve
 def test_folder_without_a_pipeline_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert _error_message(tmp_path) == (
-        f"{tmp_path}: has no model_index.json, so it is not a diffusers pipeline. Choose another folder."
+        f"{tmp_path}: has no model_index.json, so it is not a diffusers pipeline. "
+        "Choose another folder."
     )
 
 
@@ -352,7 +353,7 @@ def test_sizes_that_the_configuration_does_not_tell_are_known_by_family(
         ),
         (
             "KandinskyV22CombinedPipeline",
-            "draws in several stages, to which a row's sampler cannot be passed. Name a "
+            "draws in several stages, to which a row's sampler cannot be passed. Choose a "
             "model of one stage.",
         ),
     ],

@@ -97,7 +97,8 @@ def test_a_file_that_is_no_safetensors_is_refused(
     file = safetensors.raw(tmp_path / "style.safetensors", header, length=length)
     assert (
         _error_message(file)
-        == "model.loras.style: style.safetensors is not a complete safetensors file. Fetch it again."
+        == "model.loras.style: style.safetensors is not a complete safetensors file. "
+        "Fetch it again."
     )
 
 
@@ -108,7 +109,8 @@ def test_a_header_too_large_for_the_format_is_refused_without_reading_it(tmp_pat
         sparse.truncate(200_000_000)  # so that the header would fit in the file
     assert (
         _error_message(file)
-        == "model.loras.style: style.safetensors is not a complete safetensors file. Fetch it again."
+        == "model.loras.style: style.safetensors is not a complete safetensors file. "
+        "Fetch it again."
     )
 
 
@@ -124,7 +126,8 @@ def test_a_file_that_is_cut_off_or_goes_on_is_refused(tmp_path: Path) -> None:
         file.write_bytes(content)
         assert (
             _error_message(file)
-            == "model.loras.style: style.safetensors is not a complete safetensors file. Fetch it again."
+            == "model.loras.style: style.safetensors is not a complete safetensors file. "
+            "Fetch it again."
         )
 
 

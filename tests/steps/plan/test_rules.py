@@ -130,9 +130,10 @@ def test_more_refused_rows_than_the_job_allows_stop_it(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as caught:
         plan(tmp_path, columns, limits={"rejected_share": 0.19, "prompt_chars": 40})
     assert str(caught.value) == (
-        f"{tmp_path}/prompts.parquet: 2 of 10 rows were rejected; the first is row 8 (counting from 0): prompt "
-        "is null. "
-        "Correct them, or raise limits.rejected_share."
+        f"{tmp_path}/prompts.parquet: 2 of 10 rows were rejected; the first is row 8 "
+        "(counting from 0): "
+        "prompt is null. "
+        "Correct the input, or raise limits.rejected_share."
     )
     assert (
         plan(
@@ -152,15 +153,15 @@ def test_job_without_one_good_row_is_refused_whatever_it_allows(tmp_path: Path) 
     [
         (
             {"defaults": {"width": 100}},
-            "defaults.width is 100; this model needs a multiple of 8. Write 96.",
+            "defaults.width is 100; this model needs a multiple of 8. Set it to 96.",
         ),
         (
             {"defaults": {"height": 3}},
-            "defaults.height is 3; this model needs a multiple of 8. Write 8.",
+            "defaults.height is 3; this model needs a multiple of 8. Set it to 8.",
         ),
         (
             {"defaults": {"width": 70_000}},
-            "defaults.width is 70000; this model needs a multiple of 8. Write 65536.",
+            "defaults.width is 70000; this model needs a multiple of 8. Set it to 65536.",
         ),
         (
             {"defaults": {"width": 64, "height": 64}, "limits": {"pixels": 4095}},

@@ -392,13 +392,13 @@ REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
     ),
     "no good row": (
         {"prompt": [None, "", " ", "x" * 5000]},
-        "prompts.parquet: 4 of 4 rows were rejected; the first is row 0 (counting from 0): prompt is null. "
-        "Correct them, or raise limits.rejected_share.",
+        "prompts.parquet: 4 of 4 rows were rejected; the first is row 0 (counting from 0): "
+        "prompt is null. Correct the input, or raise limits.rejected_share.",
     ),
     "a bad row too many": (
         {"prompt": ["a"] * 90 + ["b"] * 10, "steps": [1] * 98 + [0] * 2},
-        "prompts.parquet: 2 of 100 rows were rejected; the first is row 98 (counting from 0): steps is not between "
-        "1 and 1000. Correct them, or raise limits.rejected_share.",
+        "prompts.parquet: 2 of 100 rows were rejected; the first is row 98 (counting from 0): "
+        "steps is not between 1 and 1000. Correct the input, or raise limits.rejected_share.",
     ),
 }
 
@@ -411,7 +411,7 @@ def test_prompts_that_cannot_be_used(name: str) -> None:
 
 def test_default_that_the_model_cannot_draw() -> None:
     assert _refused("plan", _job(PROMPTS, defaults={"width": 100})) == (
-        "defaults.width is 100; this model needs a multiple of 8. Write 96."
+        "defaults.width is 100; this model needs a multiple of 8. Set it to 96."
     )
 
 

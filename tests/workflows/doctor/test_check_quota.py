@@ -67,7 +67,8 @@ def test_room_for_fewer_pods_than_the_parallelism_is_ok(kube: Kube) -> None:
     finding = _quota(kube, {"requests.nvidia.com/gpu": "5", "pods": "100"})
     assert finding.verdict == "ok"
     assert finding.says == (
-        "Room for 5 GPU pods at once, limited by requests.nvidia.com/gpu; the job's parallelism is 16."
+        "Room for 5 GPU pods at once, limited by requests.nvidia.com/gpu; "
+        "the job's parallelism is 16."
     )
 
 

@@ -297,7 +297,7 @@ def test_a_job_with_both_runs_is_verified_and_reproduced(tmp_path: Path, kind: K
         ),
         (
             {"id": "{sd3}", "controlnet": {"id": "{flux-control}"}},
-            "model.controlnet: .* is a FluxControlNetModel, not a SD3ControlNetModel. Choose another",
+            "model.controlnet: .* is a FluxControlNetModel, not a SD3ControlNetModel. Choose",
         ),
         (
             {"id": "{flux}", "controlnet": {"id": "{wide-flux}"}},
@@ -309,7 +309,7 @@ def test_a_job_with_both_runs_is_verified_and_reproduced(tmp_path: Path, kind: K
         ),
         (
             {"controlnet": {"id": "{wide}"}},
-            "model.controlnet: .* expects text embeddings of 64 channels, but .* has 32. Choose another",
+            "model.controlnet: .* expects text embeddings of 64 channels, but .* has 32. Choose",
         ),
         (
             {"controlnet": {"id": "org/name"}},
