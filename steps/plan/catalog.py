@@ -264,7 +264,8 @@ def _group_by_shape(database: Database) -> tuple[ImageGroup, ...]:
     count = _fetch_count(database, "SELECT count(*) FROM shapes")
     if count > MAX_SHAPES:
         raise BadInput(
-            f"prompts: too many combinations ({count}, limit {MAX_SHAPES}) of {', '.join(SHAPE_COLUMNS)}: "
+            f"prompts: too many combinations ({count}, limit {MAX_SHAPES}) of "
+            f"{', '.join(SHAPE_COLUMNS)}: "
             "images of different ones share no batch. Use fewer distinct values."
         )
     groups = database.fetch_table(

@@ -628,7 +628,7 @@ def test_credentials_that_may_only_read(
 
 def test_what_is_refused_leaves_no_object(s3_bucket: str) -> None:
     output = f"{s3_bucket}/out"
-    assert "rows were rejected" in _refused("plan", _job({"prompt": [None]}, output=output))
+    assert "1 of 1 row was rejected" in _refused("plan", _job({"prompt": [None]}, output=output))
     assert "is not a setting" in _refused("plan", _job(PROMPTS, output=output, surprise=1))
     assert "no such model folder" in _refused(
         "plan", _job(PROMPTS, output=output, model={"id": "nowhere"})
