@@ -37,7 +37,7 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is wrong; unknown prerequisites may still be."""
+        """False if any check is wrong; unknown ones count as healthy."""
         verdicts = {check.verdict for check in self.checks}
         return "wrong" not in verdicts
 
