@@ -156,7 +156,7 @@ def _require_text_input(model_id: str, pipe: diffusers.DiffusionPipeline) -> Non
         inputs = ", ".join(required) or "no text"
         raise BadInput(
             f"{model_id}: is a {type(pipe).__name__}, which draws from {inputs}. "
-            "Name one that draws from texts."
+            "Choose one that draws from texts."
         )
 
 

@@ -227,7 +227,7 @@ def test_a_pipeline_that_draws_from_more_than_a_text_is_bad_input(
     monkeypatch.setattr(diffusers.StableDiffusionPipeline, "__call__", call)
     with pytest.raises(
         BadInput,
-        match=r"is a StableDiffusionPipeline, which draws from prompt, image\. Name one that",
+        match=r"is a StableDiffusionPipeline, which draws from prompt, image\. Choose one that",
     ):
         load_pipeline(plan)
 
