@@ -353,8 +353,8 @@ def test_sizes_that_the_configuration_does_not_tell_are_known_by_family(
         ),
         (
             "KandinskyV22CombinedPipeline",
-            "draws in several stages, to which a row's sampler cannot be passed. Choose a "
-            "model of one stage.",
+            "draws in several stages, to which a row's sampler cannot be passed. "
+            "Choose a single-stage model.",
         ),
     ],
 )
