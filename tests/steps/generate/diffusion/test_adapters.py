@@ -289,7 +289,7 @@ def test_a_job_with_both_runs_is_verified_and_reproduced(tmp_path: Path, kind: K
         ),
         (
             {"id": "{lcm}", "controlnet": {"id": "{control}"}},
-            "controlnet: LatentConsistencyModelPipeline takes none",
+            "supports no ControlNet for LatentConsistencyModelPipeline",
         ),
         (
             {"id": "{flux}", "controlnet": {"id": "{control}"}},

@@ -232,7 +232,7 @@ def test_an_adapter_of_a_larger_transformer_is_refused_at_planning(
     folder = _copy(tmp_path / "adapter", kind, _further_block)
     with pytest.raises(
         BadInput,
-        match=r"adapter\.safetensors is for 2 blocks of a transformer, and the model has 1\.",
+        match=r"adapter\.safetensors is for 2 blocks of a transformer, but the model has 1\.",
     ):
         _opened(tmp_path, kind, _rows("reference_image"), folder)
 
@@ -243,17 +243,17 @@ def test_an_adapter_of_a_larger_transformer_is_refused_at_planning(
         (
             "flux",
             adapters.sd3_ip_adapter,
-            "kind siglip_vision_model, and the model reads what a CLIPVisionModelWith",
+            "type siglip_vision_model, but the model needs a CLIPVisionModelWith",
         ),
         (
             "sd3",
             adapters.flux_ip_adapter,
-            "kind clip_vision_model, and the model reads what a SiglipVisionModel makes",
+            "type clip_vision_model, but the model needs a SiglipVisionModel",
         ),
         (
             "flux",
             partial(adapters.ip_adapter, "sd"),
-            "is for 4 blocks of a transformer, and the model has 1",
+            "is for 4 blocks of a transformer, but the model has 1",
         ),
     ],
 )
