@@ -3,7 +3,7 @@
 import numpy as np
 import pyarrow as pa
 
-from imagekiln.steps.runs.image_ids import ImageIndexWriter
+from imagekiln.steps.runs.image_id_index import ImageIndexWriter
 from imagekiln.steps.storage.store import Store
 
 EDGES = ("00" * 16, "ff" * 16, "00" * 15 + "01", "ab" + "00" * 15, "7f" * 16, "80" + "00" * 15)

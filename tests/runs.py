@@ -117,7 +117,7 @@ def not_ok(place: int, status: str = "failed", error: str = "ValueError: a fault
 def fill(run: PlanResult, outcomes: Mapping[int, EncodedImage] | None = None) -> list[Part]:
     """Write every part of a planned run: noise, or `outcomes` by the index in the run."""
     store = open_store(run.uri)
-    layout = format_of(run.plan.job)
+    part_format = format_of(run.plan.job)
     parts = list[Part]()
     start = 0
     for number in range(len(run.plan.shards)):
@@ -126,7 +126,7 @@ def fill(run: PlanResult, outcomes: Mapping[int, EncodedImage] | None = None) ->
                 (outcomes or {}).get(start + place) or encoded(place)
                 for place in range(part.rows.num_rows)
             ]
-            layout.pack(part, renumbered(images)).commit(store)
+            part_format.pack(part, renumbered(images)).commit(store)
             parts.append(part)
             start += part.rows.num_rows
     return parts

@@ -17,7 +17,7 @@ def check_gate_names(gates: GateSettings, names: Sequence[str]) -> None:
         if name not in gates.all_gates:
             raise BadInput(
                 f"--accept {name}: the job has no such gate; it has {', '.join(gates.all_gates)}. "
-                "Name one of them."
+                "Choose one of them."
             )
 
 

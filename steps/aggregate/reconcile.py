@@ -49,11 +49,11 @@ def reconcile_shard(store: Store, plan: Plan, number: int) -> ReconciledShard:
     """
     parts = read_shard(store, plan, number)
     outcomes = [_read_outcomes(store, part) for part in parts]
-    layout = format_of(plan.job)
+    part_format = format_of(plan.job)
     results: list[pa.Table] = []
     missing_parts: list[str] = []
     for part, outcome in zip(parts, outcomes, strict=True):
-        results.append(_part_results(layout, part, outcome))
+        results.append(_part_results(part_format, part, outcome))
         if outcome is None:
             missing_parts.append(part.key)
 
@@ -70,12 +70,12 @@ def _read_outcomes(store: Store, part: Part) -> PartOutcomes | None:
     return outcomes
 
 
-def _part_results(layout: PartFormat, part: Part, outcomes: PartOutcomes | None) -> pa.Table:
+def _part_results(part_format: PartFormat, part: Part, outcomes: PartOutcomes | None) -> pa.Table:
     if outcomes is None:
         return _missing_results(part.rows.num_rows)
     # An image without bytes is in no object: the part, which has its status, is named instead.
     has_bytes = pc.is_valid(outcomes.offsets)
-    keys = pc.if_else(has_bytes, pa.array(layout.object_keys(part)), part.key)
+    keys = pc.if_else(has_bytes, pa.array(part_format.object_keys(part)), part.key)
     near_duplicates = pa.nulls(part.rows.num_rows, pa.string())
     outcome_columns = outcomes.table.drop_columns(["image_id"]).columns
     return pa.Table.from_arrays(

@@ -24,7 +24,7 @@ from imagekiln.steps.aggregate.verdict import judge_run, require_finished
 from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.job.gates import NEAR_DUPLICATE
 from imagekiln.steps.runs.formats import format_of, metadata_tables, recover_parts
-from imagekiln.steps.runs.image_ids import ImageIndexWriter
+from imagekiln.steps.runs.image_id_index import ImageIndexWriter
 from imagekiln.steps.runs.keys import SUCCESS_KEY, SUMMARY_KEY, manifest_key
 from imagekiln.steps.runs.registry import RunEntry, register_run
 from imagekiln.steps.runs.rounds import Run, open_run
@@ -138,9 +138,9 @@ def _reconcile_or_recover(run: Run, reconciler: RunReconciler, number: int) -> R
 def _recover_parts(run: Run, number: int) -> bool:
     """Commit parts that lack only their commit: `retry` would generate their images again."""
     parts = read_shard(run.store, run.plan, number)
-    layout = format_of(run.plan.job)
+    part_format = format_of(run.plan.job)
     missing = missing_parts(run.store, parts)
-    still_missing = recover_parts(run.store, layout, missing)
+    still_missing = recover_parts(run.store, part_format, missing)
     return len(still_missing) < len(missing)
 
 

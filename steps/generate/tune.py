@@ -216,13 +216,13 @@ class _TuningBench:
         if any(side < 1 or side % multiple for side in size):
             raise BadInput(
                 f"{_format_size(size)}: the model's sides are multiples of {multiple} pixels. "
-                "Name another size."
+                "Choose another size."
             )
         max_pixels = self._job.limits.pixels
         if size[0] * size[1] > max_pixels:
             raise BadInput(
                 f"{_format_size(size)}: has more than {max_pixels} pixels. "
-                "Name another size, or raise limits.pixels."
+                "Choose another size, or raise limits.pixels."
             )
 
 

@@ -37,7 +37,7 @@ class ColumnNames(Settings):
     """The names of the columns in the input. An absent column reads as null in every row."""
 
     # A run id that is not set hashes all of a job's settings, these names among them: a new field
-    # changes each such id.
+    # changes each such id, unless it has `exclude_if` for its default.
 
     prompt: NonEmptyText = "prompt"
     id: NonEmptyText = "id"

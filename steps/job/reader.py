@@ -102,7 +102,7 @@ def _apply_change(
 ) -> None:
     """Set the value at `path`, making groups on the way. Raises BadInput."""
     if not all(path):
-        raise BadInput(f"{source}: names no setting. Name one, such as defaults.steps.")
+        raise BadInput(f"{source}: names no setting. Choose one, such as defaults.steps.")
     group = values
     for depth, name in enumerate(path[:-1], start=1):
         inner = group.setdefault(name, {})

@@ -27,12 +27,12 @@ def read_local_text(name: str, noun: str) -> str:
     path = Path(resolve_path(name))
     with translate_errors(name):
         if path.is_dir():
-            raise BadInput(f"{name or '.'}: is a folder. Name {noun}.")
+            raise BadInput(f"{name or '.'}: is a folder. Choose {noun}.")
         content = path.read_bytes()
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadInput(f"{name}: is not UTF-8 text. Name {noun}.") from error
+        raise BadInput(f"{name}: is not UTF-8 text. Choose {noun}.") from error
 
 
 def parse_settings(

@@ -152,7 +152,7 @@ def read_tuning_file(name: str) -> TuningFile:
     if len(content) > MAX_TUNING_FILE_BYTES:
         raise BadInput(
             f"{name}: is not a tuning file: it has more than {MAX_TUNING_FILE_BYTES} bytes. "
-            "Name a file that `imagekiln tune` wrote."
+            "Choose a file that `imagekiln tune` wrote."
         )
     return parse_tuning_file(content, name)
 
@@ -180,7 +180,7 @@ def add_tuning_entry(name: str, entry: TuningEntry, max_entries: int = MAX_TUNIN
     if len(entries) >= max_entries:
         raise BadInput(
             f"{name}: is full, with {len(entries)} entries. "
-            "Remove old ones, or name another file with --file."
+            "Remove old ones, or choose another file with --file."
         )
     entries.append(entry)
     entries.sort(key=lambda entry: entry.tuning_key)
@@ -215,7 +215,7 @@ def _require_version(values: object, name: str) -> None:
     if not isinstance(values, dict) or "version" not in values:
         raise BadInput(
             f"{name}: is not a tuning file: it has no version. "
-            "Name a file that `imagekiln tune` wrote."
+            "Choose a file that `imagekiln tune` wrote."
         )
     version = values["version"]
     if version != TUNING_VERSION:

@@ -50,7 +50,7 @@ def _find_function(check: UserCheckGate, module: ModuleType) -> UserCheckFunctio
         raise _not_importable(check, error) from error
     if not callable(function):
         raise BadInput(
-            f"gates.checks: {check.name}: {check.entry} is not a function. Name a function."
+            f"gates.checks: {check.name}: {check.entry} is not a function. Choose a function."
         )
     return function  # type: ignore[no-any-return]  # the user's, of any type
 

@@ -95,7 +95,7 @@ def diff(first: str, second: str, to: str) -> Diff:
     second_run = open_run(second)
     target = open_store(to)
     if target.exists(PLAN_KEY):
-        raise BadInput(f"{target.uri}: is a run. Name another folder for the page.")
+        raise BadInput(f"{target.uri}: is a run. Choose another folder for the page.")
 
     pairing = _pair_runs(first_run, second_run)
     comparisons = _compare_sample(first_run, second_run, pairing, target)

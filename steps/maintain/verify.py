@@ -15,7 +15,7 @@ from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.job.gates import NEAR_DUPLICATE
 from imagekiln.steps.runs.formats import format_of, metadata_tables
 from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS
-from imagekiln.steps.runs.image_ids import count_indexed_images
+from imagekiln.steps.runs.image_id_index import count_indexed_images
 from imagekiln.steps.runs.integrity import CheckResult, check_failure, run_check
 from imagekiln.steps.runs.keys import (
     CARD_KEY,
@@ -154,13 +154,13 @@ def _check_parts(
     store: Store, plan: Plan, parts: Iterable[Part], budget: ByteBudget
 ) -> CheckResult:
     """The errors of parts. Their images are not counted: a later round may replace them."""
-    layout = format_of(plan.job)
+    part_format = format_of(plan.job)
     errors = CheckResult()
     for part in parts:
         # An encoded image is no larger than its pixels, but for a few bytes.
         pixels = pc.sum(pc.multiply(part.rows["width"], part.rows["height"])).as_py()
         with budget.reserve(BYTES_PER_PIXEL * pixels):
-            checked = layout.check(store, part)
+            checked = part_format.check(store, part)
         errors += CheckResult(errors=checked.errors, error_count=checked.error_count)
     return errors
 

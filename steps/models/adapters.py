@@ -75,8 +75,8 @@ def _local_folder(adapter: AdapterSettings) -> Path:
     folder = Path(resolve_path(adapter.id))
     if not folder.is_dir():
         raise Missing(
-            f"{adapter.setting_path}: {adapter.id} is no folder. "
-            "Name a folder, or a hub id as org/name."
+            f"{adapter.setting_path}: {adapter.id} is not a folder. "
+            "Set it to a folder, or to a hub id as org/name."
         )
     return folder
 
@@ -98,13 +98,15 @@ def require_adapter_support(model: ModelSettings, pipeline: str) -> None:
     if model.controlnet is not None:
         if variants.controlnet is None:
             raise BadInput(
-                f"model.controlnet: {pipeline} takes none here. Remove it, or name another model."
+                f"model.controlnet: Imagekiln supports no ControlNet for {pipeline}. "
+                "Remove it, or choose another model."
             )
         _require_controlnet(model, model.controlnet, variants.controlnet)
     if model.ip_adapter is not None:
         if variants.ip_adapter_encoder is None:
             raise BadInput(
-                f"model.ip_adapter: {pipeline} takes none here. Remove it, or name another model."
+                f"model.ip_adapter: Imagekiln supports no IP-Adapter for {pipeline}. "
+                "Remove it, or choose another model."
             )
         _require_ip_adapter(model, model.ip_adapter, variants.ip_adapter_encoder)
 
@@ -124,24 +126,24 @@ class ControlNetKind:
 
 
 _TRANSFORMER_DIMENSIONS: Mapping[ConfigKeys, str] = {
-    ("joint_attention_dim",): "reads texts of {} channels",
-    ("pooled_projection_dim",): "reads pooled texts of {} channels",
-    ("in_channels",): "reads latents of {} channels",
+    ("joint_attention_dim",): "expects text embeddings of {} channels",
+    ("pooled_projection_dim",): "expects pooled text embeddings of {} channels",
+    ("in_channels",): "expects latents of {} channels",
     ("num_attention_heads", "attention_head_dim"): "has layers of {} channels",
 }
 CONTROLNET_KINDS: Mapping[str, ControlNetKind] = {
     "ControlNetModel": ControlNetKind(
-        "unet", {("cross_attention_dim",): "reads texts of {} channels"}
+        "unet", {("cross_attention_dim",): "expects text embeddings of {} channels"}
     ),
     "FluxControlNetModel": ControlNetKind(
         "transformer",
         _TRANSFORMER_DIMENSIONS,
-        {"num_mode": "is a union, which asks for a mode"},
+        {"num_mode": "is a union ControlNet, which needs a mode"},
     ),
     "SD3ControlNetModel": ControlNetKind(
         "transformer",
-        {**_TRANSFORMER_DIMENSIONS, ("patch_size",): "reads patches of side {}"},
-        {"extra_conditioning_channels": "reads a mask beside its image"},
+        {**_TRANSFORMER_DIMENSIONS, ("patch_size",): "expects patches of side {}"},
+        {"extra_conditioning_channels": "needs a mask beside its image"},
     ),
 }
 
@@ -160,7 +162,7 @@ def controlnet_mismatch(kind: str, controlnet: ModelConfig, denoiser: ModelConfi
         actual = _dimension(controlnet, keys)
         expected = _dimension(denoiser, keys)
         if actual is not None and expected is not None and actual != expected:
-            return f"{description.format(actual)}, and the model has {expected}"
+            return f"{description.format(actual)}, but the model has {expected}"
     return None
 
 
@@ -179,12 +181,17 @@ def _require_controlnet(model: ModelSettings, controlnet: ControlNetSettings, ki
         path = _local_folder(controlnet) / CONFIG_FILE
     config = read_json(path, setting)
     name = config.get("_class_name")
+    if name is None:
+        raise BadInput(
+            f"{setting}: {controlnet.id}: {CONFIG_FILE} names no class; expected {kind}. "
+            "Choose another."
+        )
     if name != kind:
-        raise BadInput(f"{setting}: {controlnet.id} is a {name}, not a {kind}. Name another.")
+        raise BadInput(f"{setting}: {controlnet.id} is a {name}, not a {kind}. Choose another.")
     component = CONTROLNET_KINDS[kind].denoiser
     denoiser = read_json(configuration_folder(model) / component / CONFIG_FILE, model.id)
     if mismatch := controlnet_mismatch(kind, config, denoiser):
-        raise BadInput(f"{setting}: {controlnet.id} {mismatch}. Name another.")
+        raise BadInput(f"{setting}: {controlnet.id} {mismatch}. Choose another.")
 
 
 # As transformers' configurations name them: the encoder alone, and as half of a model that also
@@ -223,8 +230,8 @@ def require_ip_adapter_files(
     kind = encoder_config.get("model_type")
     if kind not in ENCODER_MODEL_TYPES[encoder]:
         raise BadInput(
-            f"{setting}: {adapter.id} has an image encoder of the kind {kind}, and the model reads "
-            f"what a {encoder} makes of images. Name another."
+            f"{setting}: {adapter.id} has an image encoder of the type {kind}, but the model needs "
+            f"a {encoder}. Choose another."
         )
     adapter_blocks = _ip_adapter_blocks(folder / adapter.weight_patterns[0], setting)
     model_blocks = _reference_block_count(denoiser)
@@ -232,7 +239,7 @@ def require_ip_adapter_files(
     if model_blocks is not None and adapter_blocks != set(range(model_blocks)):
         raise BadInput(
             f"{setting}: {adapter.weight_name} is for {len(adapter_blocks)} blocks of a "
-            f"transformer, and the model has {model_blocks}. Name another."
+            f"transformer, but the model has {model_blocks}. Choose another."
         )
 
 

@@ -41,19 +41,19 @@ def require_shortcut_support(job: Job, pipeline: str) -> None:
         return
     if job.model.dtype != "bfloat16":
         raise BadInput(
-            "speed.quantization is fp8, which scales bfloat16, and model.dtype is "
-            f"{job.model.dtype}. Write bfloat16."
+            "speed.quantization is fp8, which needs bfloat16, but model.dtype is "
+            f"{job.model.dtype}. Set model.dtype to bfloat16."
         )
     if pipeline not in FAMILIES:
         names = ", ".join(name.removesuffix("Pipeline") for name in FAMILIES)
         raise BadInput(
             f"speed.quantization does not work with {pipeline.removesuffix('Pipeline')}: "
-            f"it works with {names}. Set it to none, or name such a model."
+            f"it works with {names}. Set it to none, or choose such a model."
         )
     if job.model.loras:
         raise BadInput(
-            "speed.quantization is fp8, and model.loras change layers that would be in 8 bits. "
-            "Remove one of them."
+            "speed.quantization is fp8, which cannot be combined with model.loras: they change the "
+            "layers that it quantizes. Remove one of them."
         )
 
 
@@ -61,5 +61,5 @@ def require_lora_support(model: ModelSettings, pipeline: str) -> None:
     """Raise BadInput where the job has LoRAs and its pipeline is known to take none."""
     if model.loras and not family_of(pipeline).supports_loras:
         raise BadInput(
-            f"model.loras: {pipeline} takes no LoRA. Remove them, or name another model."
+            f"model.loras: {pipeline} supports no LoRA. Remove them, or choose another model."
         )

@@ -46,7 +46,7 @@ def load_model_facts(model: ModelSettings) -> ModelFacts:
 def locate_model(model: ModelSettings) -> tuple[Path, ModelFacts]:
     """The folder of the model's configuration, and what it states.
 
-    Raises BadInput where it is no safetensors pipeline, or none that draws from a text alone,
+    Raises BadInput where it is not a safetensors pipeline, or none that draws from a text alone,
     Missing, TryAgain.
     """
     folder = configuration_folder(model)
@@ -85,8 +85,8 @@ def configuration_folder(model: ModelSettings) -> Path:
             raise Missing(f"{model.id}: {_describe_absence(model.id)}")
     if not (folder / "model_index.json").is_file():
         raise BadInput(
-            f"{model.id}: has no model_index.json, so it is no diffusers pipeline. "
-            "Name another folder."
+            f"{model.id}: has no model_index.json, so it is not a diffusers pipeline. "
+            "Choose another folder."
         )
     return folder
 
@@ -168,7 +168,7 @@ def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, Config]:
     pipeline = index.get("_class_name")
     if not isinstance(pipeline, str):
         raise BadInput(
-            f"{model.id}: model_index.json names no pipeline class. Name a diffusers folder."
+            f"{model.id}: model_index.json names no pipeline class. Choose a diffusers folder."
         )
     # Folders that are no components are skipped: the pipeline reads nothing from them.
     paths = [

@@ -143,28 +143,28 @@ def family_of(pipeline: str) -> Family:
     return FAMILIES.get(pipeline, PLAIN_FAMILY)
 
 
-NAME_AN_IMAGE_MODEL = "Name a model of images"
+CHOOSE_TEXT_TO_IMAGE = "Choose a text-to-image model"
 # The first match counts: a video pipeline may start from an image too.
 UNSUPPORTED_CLASSES: Mapping[str, str] = {
     r"Video|Vid|Animat|ToWorld|[IT]2V|^Wan|^LTX|^Mochi|^Allegro|^Latte|^Helios|^SkyReels"
     r"|^Cosmos(?!2TextToImage)|^Consis|^Chrono|^AnyFlow|^PIA|^SanaWM": (
-        f"makes videos. {NAME_AN_IMAGE_MODEL}"
+        f"makes videos. {CHOOSE_TEXT_TO_IMAGE}"
     ),
-    r"Audio|Music|^AceStep|^Dance": f"makes sounds. {NAME_AN_IMAGE_MODEL}",
-    r"DiffusionGemma|^LLaDA|^ShapE|Protein": f"makes no images. {NAME_AN_IMAGE_MODEL}",
+    r"Audio|Music|^AceStep|^Dance": f"makes sounds. {CHOOSE_TEXT_TO_IMAGE}",
+    r"DiffusionGemma|^LLaDA|^ShapE|Protein": f"makes no images. {CHOOSE_TEXT_TO_IMAGE}",
     r"^(DDIM|DDPM|PNDM|LDM|DiT|ScoreSdeVe|KarrasVe|ConsistencyModel|VersatileDiffusion)Pipeline": (
-        "reads no text. Name a model that does"
+        f"reads no text. {CHOOSE_TEXT_TO_IMAGE}"
     ),
     r"Prior(?!.*Redux)|Decoder|^Kandinsky(V22)?Pipeline|^IFPipeline": (
-        "is one stage of a model that draws in several. Name a model of one stage"
+        "is one stage of a model that draws in several. Choose a single-stage model"
     ),
     r"^Kandinsky(V22)?CombinedPipeline": (
-        "draws in several stages, and a row's sampler would reach none of them. "
-        "Name a model of one stage"
+        "draws in several stages, to which a row's sampler cannot be passed. "
+        "Choose a single-stage model"
     ),
     r"Img2Img|I2I|Edit(?!ing)|Pix2Pix|In[Pp]aint|RePaint|PaintBy|Fill|Redux|Variation|Upscal|Super"
     r"|Refiner|SRPipe|Depth|Blip|^Cycle|DualGuided|^Marigold|Layered|^VisualCloze|Control|Adapter"
-    r"|AttendAndExcite": ("draws from more than a text. Name a model that needs no more"),
+    r"|AttendAndExcite": (f"needs input other than text. {CHOOSE_TEXT_TO_IMAGE}"),
 }
 
 

@@ -19,7 +19,7 @@ CONFIGURATION_PATTERNS = [
 ]
 ACCESS_DENIED_STATUSES = {401, 403}
 NO_MODEL = (Missing, "no such model on the hub, or no access. Check {setting}.id and HF_TOKEN.")
-NO_FILE = (Missing, "has no such file at that revision. Correct {setting}.weight_name.")
+NO_FILE = (Missing, "has no such file at that revision. Correct {setting}.{file_field}.")
 # Keyed by name, since the client is slow to import.
 HUB_ERRORS: dict[str, tuple[type[KilnError], str]] = {
     "GatedRepoError": (BadInput, "is gated. Accept its terms on the hub and set HF_TOKEN."),
@@ -28,10 +28,11 @@ HUB_ERRORS: dict[str, tuple[type[KilnError], str]] = {
     "HFValidationError": NO_MODEL,
     "EntryNotFoundError": NO_FILE,
     "RemoteEntryNotFoundError": NO_FILE,
-    "DisabledRepoError": (BadInput, "is disabled on the hub. Name another model."),
+    "DisabledRepoError": (BadInput, "is disabled on the hub. Choose another model."),
     "OfflineModeIsEnabled": (
         BadInput,
-        "is not in this machine's cache, and HF_HUB_OFFLINE is set. Unset it.",
+        "is not in this machine's cache, and HF_HUB_OFFLINE is set. "
+        "Fill the model cache: `imagekiln fetch RUN`. Or unset it.",
     ),
 }
 
@@ -41,8 +42,8 @@ def download_configuration(model: ModelSettings) -> Path:
     folder = download_snapshot(model, CONFIGURATION_PATTERNS, "model")
     if not (folder / "model_index.json").is_file():
         raise BadInput(
-            f"{model.id}: has no model_index.json, so it is no diffusers pipeline. "
-            "Name another model."
+            f"{model.id}: has no model_index.json, so it is not a diffusers pipeline. "
+            "Choose another model."
         )
     return folder
 
@@ -107,7 +108,11 @@ def _explain_hub_error(reference: HubReference, error: Exception, setting: str) 
     name = reference.id
     if explanation := HUB_ERRORS.get(type(error).__name__):
         kind, sentence = explanation
-        return kind(f"{name}: {sentence.format(revision=reference.revision, setting=setting)}")
+        file_field = "weight_name" if hasattr(reference, "weight_name") else "id"
+        explained = sentence.format(
+            revision=reference.revision, setting=setting, file_field=file_field
+        )
+        return kind(f"{name}: {explained}")
     if isinstance(error, errors.HfHubHTTPError):
         status = error.response.status_code
         if status in ACCESS_DENIED_STATUSES:
@@ -116,9 +121,11 @@ def _explain_hub_error(reference: HubReference, error: Exception, setting: str) 
         return explain_storage_error(str(error.filename or name), error)
     unreachable = isinstance(error, errors.HfHubHTTPError | errors.LocalEntryNotFoundError)
     if unreachable or _is_network_error(error):
-        return TryAgain(f"{name}: the hub could not be reached. Run again, or name a local folder.")
+        return TryAgain(
+            f"{name}: the hub could not be reached. Run again, or set {setting}.id to a local path."
+        )
     if isinstance(error, OSError):
-        return BadInput(f"{name}: {error_reason(error)}. Name another model.")
+        return BadInput(f"{name}: {error_reason(error)}. Choose another model.")
     return None
 
 

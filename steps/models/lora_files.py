@@ -84,7 +84,7 @@ def _find_in_folder(folder: Path, lora: LoraSettings, setting: str) -> Path:
     if not folder.is_dir():
         raise Missing(
             f"{setting}: {lora.id} does not exist. "
-            "Name a safetensors file, or a hub id as org/name."
+            "Choose a safetensors file, or a hub id as org/name."
         )
     if lora.weight_name is not None:
         return _find_by_name(folder, lora.weight_name, lora, setting)
@@ -92,7 +92,7 @@ def _find_in_folder(folder: Path, lora: LoraSettings, setting: str) -> Path:
     if len(candidates) != 1:
         raise BadInput(
             f"{setting}: {lora.id} has {len(candidates)} safetensors files. "
-            "Name one by weight_name."
+            "Choose one by weight_name."
         )
     return candidates[0]
 
@@ -107,7 +107,7 @@ def _find_by_name(folder: Path, weight_name: str, lora: LoraSettings, setting: s
 def _require_safetensors(setting: str, file: str) -> None:
     if not file.endswith(SAFETENSORS_SUFFIX):
         raise BadInput(
-            f"{setting}: {file} is no safetensors file, so it may hold code. Convert it."
+            f"{setting}: {file} is not a safetensors file, so it may hold code. Convert it."
         )
 
 
@@ -127,10 +127,10 @@ def _tensors_sha256(path: Path) -> str:
 
 def _require_lora_tensors(names: Collection[str], path: Path, setting: str) -> None:
     if not any(marker in name for name in names for marker in LORA_TENSOR_MARKERS):
-        raise BadInput(f"{setting}: {path.name} holds no LoRA. Name another file.")
+        raise BadInput(f"{setting}: {path.name} holds no LoRA. Choose another file.")
     # diffusers ignores these scales, and would draw something else.
     if any(DORA_TENSOR_MARKER in name for name in names):
         raise BadInput(
             f"{setting}: {path.name} is a DoRA, whose scales diffusers does not read. "
-            "Name a plain LoRA."
+            "Choose a plain LoRA."
         )

@@ -19,13 +19,13 @@ BeforePiece = Callable[[], None]
 
 
 def proceed() -> None:
-    """Give nothing up."""
+    """Cancel nothing: read to the end."""
 
 
 def file_sha256(path: Path, before_piece: BeforePiece = proceed) -> str:
     """The SHA-256 of a file's content, 64 hexadecimal digits.
 
-    `before_piece` may raise to give up. Raises OSError.
+    `before_piece` may raise, which cancels it. Raises OSError.
     """
     digest = hashlib.sha256()
     for piece in _iter_pieces(path, before_piece):
@@ -74,7 +74,7 @@ def _iter_pieces(path: Path, before_piece: BeforePiece) -> Iterator[memoryview]:
 def tensor_names(path: Path, setting: str) -> Collection[str]:
     """The names of the tensors in the safetensors file at `path`, read from its header.
 
-    Raises BadInput where it is no whole safetensors file, OSError where it cannot be opened.
+    Raises BadInput where it is not a complete safetensors file, OSError where it cannot be opened.
     """
     try:
         # Opened here first: the library reports any file that it cannot open as a missing one.
@@ -82,5 +82,5 @@ def tensor_names(path: Path, setting: str) -> Collection[str]:
             return frozenset(file.keys())
     except SafetensorError as error:
         raise BadInput(
-            f"{setting}: {path.name} is no whole safetensors file. Fetch it again."
+            f"{setting}: {path.name} is not a complete safetensors file. Fetch it again."
         ) from error

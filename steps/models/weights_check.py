@@ -58,7 +58,7 @@ class WeightsCheck:
             )
 
     def read_ahead(self, folder: Path) -> None:
-        """Begin to read the weights of a downloaded model into memory, if half of it holds them."""
+        """Start reading a downloaded model's weights into memory, if they fit in half of it."""
         self._pool.submit(self._timed, lambda: self._read_weights(folder))
 
     def close(self) -> None:

@@ -86,7 +86,9 @@ def _only_gpu(entries: list[TuningEntry], name: str) -> str | None:
     gpus = sorted({entry.gpu for entry in entries})
     if len(gpus) > 1:
         listed = ", ".join(gpus)
-        raise BadInput(f"{name}: has entries for several GPUs ({listed}). Name one as batch.gpu.")
+        raise BadInput(
+            f"{name}: has entries for several GPUs ({listed}). Set batch.gpu to one of them."
+        )
     return gpus[0] if gpus else None
 
 

@@ -32,7 +32,7 @@ NARROW_COLUMNS = (
     "number",
     "id_hash",
     "image_hash",
-    "content",
+    "row_hash",
     "rule",
     "truncated",
     *SHAPE_COLUMNS,
@@ -41,18 +41,18 @@ NARROW_COLUMNS = (
 SAME_ID_SUSPECTS_SQL = """
     CREATE TABLE same_id_suspects AS
     WITH named AS (
-        SELECT number, id_hash, content FROM images WHERE rule IS NULL AND id_hash IS NOT NULL),
+        SELECT number, id_hash, row_hash FROM images WHERE rule IS NULL AND id_hash IS NOT NULL),
     repeated AS (
-        SELECT id_hash FROM named GROUP BY id_hash HAVING min(content) <> max(content))
-    SELECT number, content FROM named WHERE id_hash IN (FROM repeated)"""
+        SELECT id_hash FROM named GROUP BY id_hash HAVING min(row_hash) <> max(row_hash))
+    SELECT number, row_hash FROM named WHERE id_hash IN (FROM repeated)"""
 # The images of rows whose id another row before them has, with other content.
 SAME_ID_SQL = f"""
     CREATE TABLE same_id AS
     WITH suspects AS MATERIALIZED (
-        SELECT number, id, content FROM same_id_suspects JOIN suspect_texts USING (number)),
-    first AS (SELECT id, arg_min(content, number) AS content FROM suspects GROUP BY id)
+        SELECT number, id, row_hash FROM same_id_suspects JOIN suspect_texts USING (number)),
+    first AS (SELECT id, arg_min(row_hash, number) AS row_hash FROM suspects GROUP BY id)
     SELECT number, number // {MAX_IMAGES_PER_ROW} AS row FROM suspects JOIN first USING (id)
-    WHERE suspects.content <> first.content"""
+    WHERE suspects.row_hash <> first.row_hash"""
 VALID_IMAGES_SQL = """
     CREATE VIEW valid_images AS
     SELECT * FROM images ANTI JOIN same_id USING (number) WHERE rule IS NULL"""
@@ -264,9 +264,9 @@ def _group_by_shape(database: Database) -> tuple[ImageGroup, ...]:
     count = _fetch_count(database, "SELECT count(*) FROM shapes")
     if count > MAX_SHAPES:
         raise BadInput(
-            f"the rows have {count} combinations of width, height, steps, guidance, sampler and "
-            f"the like; at most {MAX_SHAPES} fit, since images of different ones share no batch. "
-            "Round the values."
+            f"prompts: too many combinations ({count}, limit {MAX_SHAPES}) of "
+            f"{', '.join(SHAPE_COLUMNS)}: "
+            "images of different ones share no batch. Use fewer distinct values."
         )
     groups = database.fetch_table(
         "SELECT * EXCLUDE (first_number) FROM shapes ORDER BY first_number"

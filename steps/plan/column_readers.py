@@ -204,7 +204,7 @@ def passthrough_schema(file: pa.Schema, columns: tuple[str, ...], where: str) ->
 
 
 def read_passthrough(array: pa.Array, where: str) -> Cells:
-    """The values as they are; text that is no UTF-8 is invalid.
+    """The values as they are; text that is not valid UTF-8 is invalid.
 
     Raises BadInput where such text is nested.
     """
@@ -214,7 +214,7 @@ def read_passthrough(array: pa.Array, where: str) -> Cells:
     except pa.ArrowInvalid as error:
         if not _is_text(array.type):
             raise BadInput(
-                f"{where} has text that is no UTF-8. Correct it, or do not carry it."
+                f"{where} has text that is not valid UTF-8. Correct it, or do not carry it."
             ) from error
         cells = read_texts(array, where)
         return Cells(cells.values.cast(array.type), cells.valid)

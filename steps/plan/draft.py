@@ -159,10 +159,17 @@ def _refuse_too_many_rejected(inputs: PlanInputs, catalog: Catalog) -> None:
     batch = next(catalog.iter_rejected(limit=1))
     first = locate_rejected_rows(inputs.files, batch).to_pylist()[0]
     raise BadInput(
-        f"{first['file']}: {rejected} of {rows} rows are refused, the first being row "
-        f"{first['row_in_file']}: {first['column']} {first['reason']}. "
-        "Correct them, or raise limits.rejected_share."
+        f"{first['file']}: {_describe_share(rejected, rows)} rejected; the first is row "
+        f"{first['row_in_file']} (counting from 0): {first['column']} {first['reason']}. "
+        "Correct the input, or raise limits.rejected_share."
     )
+
+
+def _describe_share(rejected: int, rows: int) -> str:
+    """How many of the rows, with the verb, such as `1 of 10 rows was`."""
+    noun = "row" if rows == 1 else "rows"
+    verb = "was" if rejected == 1 else "were"
+    return f"{rejected} of {rows} {noun} {verb}"
 
 
 def _cut(inputs: PlanInputs, size: tuple[int, int], catalog: Catalog) -> PlanDraft:

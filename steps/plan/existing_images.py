@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.runs.image_ids import (
+from imagekiln.steps.runs.image_id_index import (
     NUMBERED_ID_DTYPE,
     IdArray,
     IdBuckets,

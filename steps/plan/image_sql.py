@@ -90,16 +90,10 @@ def images_sql(
     """The images of the rows of `input`, in their order, and each rejected row once.
 
     `empty_columns` are null in all rows. `rule` is what `violation_sql` gives for the row. `number`
-    counts images over the whole input, with room for the most that a row may have. `content` is
-    equal for rows that ask for the same.
+    counts images over the whole input, with room for the most that a row may have. `row_hash` is
+    equal for rows with an id that ask for the same.
     """
     carried = "".join(f", {name}" for name in passthrough)
-    images = ", ".join(INPUT_IMAGE_COLUMNS)
-    shape = ", ".join(SHAPE_COLUMNS)
-    # In ids LoRAs are their files, whatever they are called; in the plan they are their names.
-    named_shape = ", ".join(
-        "lora_names AS loras" if name == "loras" else name for name in SHAPE_COLUMNS
-    )
     shortcuts = shortcuts_label(job.speed)
     return f"""
         WITH filled AS ({_filled_sql(job, size, carried, empty_columns)}),
@@ -108,19 +102,32 @@ def images_sql(
             SELECT *,
                    unnest(range(CASE WHEN rule IS NULL THEN images ELSE 1 END)) AS image_index,
                    CASE WHEN id IS NOT NULL THEN
-                       hash(prompt, negative_prompt, row_seed, {shape}, {images}, images)
-                   END AS content
+                       hash({", ".join(_row_content())})
+                   END AS row_hash
             FROM judged),
         seeded AS (SELECT *, {seed_sql(job.defaults.seed)} AS seed FROM expanded),
         named AS (SELECT *, {image_id_sql(model_key)} AS image_id FROM seeded)
-        SELECT image_id, id, image_index, row,
-               prompt, negative_prompt, seed, {named_shape}, {images}, truncated,
+        SELECT image_id, image_index, row, {", ".join(_planned_columns())}, truncated,
                {"NULL" if shortcuts is None else quote_literal(shortcuts)}::VARCHAR AS shortcuts
                {carried},
-               row * {MAX_IMAGES_PER_ROW} + image_index AS number, rule, content,
+               row * {MAX_IMAGES_PER_ROW} + image_index AS number, rule, row_hash,
                CASE WHEN id IS NOT NULL THEN hash(id) END AS id_hash,
                hash(image_id) AS image_hash
         FROM named"""
+
+
+def _row_content() -> list[str]:
+    """What rows with the same id must agree on: all but the id itself."""
+    names = [column.name for column in PROMPT_COLUMNS if column.name != "id"]
+    return ["row_seed" if name == "seed" else name for name in names]
+
+
+def _planned_columns() -> list[str]:
+    """What the plan has of a row's columns, and which input images the row has."""
+    # In ids LoRAs are their files, whatever they are called; in the plan they are their names.
+    names = [column.name for column in PROMPT_COLUMNS if column.name != "images"]
+    planned = ["lora_names AS loras" if name == "loras" else name for name in names]
+    return [*planned, INPUT_IMAGE_SET_COLUMN]
 
 
 def _filled_sql(

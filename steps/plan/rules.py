@@ -24,9 +24,9 @@ from imagekiln.steps.plan.column_readers import PASSTHROUGH_MARK
 
 COLUMN_BOUNDS = {column.name: column.bounds for column in PROMPT_COLUMNS if column.bounds}
 INVALID_VALUE_REASONS = {
-    "text": "is no UTF-8",
-    "integer": "is no integer of 64 bits",
-    "number": "is no number",
+    "text": "is not valid UTF-8",
+    "integer": "is not a 64-bit integer",
+    "number": "is not a number",
 }
 
 
@@ -39,7 +39,7 @@ class RejectionRule:
     reason: str
 
 
-SAME_ID_RULE = RejectionRule("id", "", "another row before it has this id and other content")
+SAME_ID_RULE = RejectionRule("id", "", "repeats the id of an earlier row with other content")
 
 
 def first_violation_sql(rules: tuple[RejectionRule, ...]) -> str:
@@ -72,7 +72,7 @@ def _check_defaults(job: Job, model: ModelFacts) -> None:
             nearest = min(max(1, round(side / multiple)), MAX_SIDE // multiple) * multiple
             raise BadInput(
                 f"defaults.{name} is {side}; this model needs a multiple of {multiple}. "
-                f"Write {nearest}."
+                f"Set it to {nearest}."
             )
     pixels = (defaults.width or 0) * (defaults.height or 0)
     if pixels > limits.pixels:
@@ -167,12 +167,12 @@ def _input_image_rules(job: Job, model: ModelFacts) -> Iterator[RejectionRule]:
 
 def _image_fault_reasons(limits: JobLimits) -> dict[ImageRejectionReason, str]:
     return {
-        "place": "lies where this table may name no picture",
-        "missing": "is not there, or may not be read",
+        "place": "is outside the locations this table may reference",
+        "missing": "does not exist, or may not be read",
         "bytes": f"has over {limits.picture_bytes} bytes",
-        "format": f"is no picture in {', '.join(INPUT_IMAGE_FORMATS)}",
+        "format": f"is not a picture in {', '.join(INPUT_IMAGE_FORMATS)}",
         "pixels": f"has over {limits.picture_pixels} pixels",
-        "damaged": "is damaged, so that it does not decode",
+        "damaged": "is damaged: it does not decode",
     }
 
 
@@ -180,9 +180,9 @@ def _unsupported_input_rules(job: Job, pipeline: str) -> Iterator[RejectionRule]
     variants = variants_of(pipeline)
     reasons: dict[str, str] = {}
     if not variants.image_to_image:
-        reasons["source_image"] = f"is of no use to {pipeline}, which starts from no picture"
+        reasons["source_image"] = f"is not supported: {pipeline} has no image-to-image mode"
     if not variants.inpaint:
-        reasons["mask_image"] = f"is of no use to {pipeline}, which draws no part of a picture"
+        reasons["mask_image"] = f"is not supported: {pipeline} has no inpainting mode"
     if not job.model.controlnet:
         reasons["control_image"] = "needs model.controlnet"
     if not job.model.ip_adapter:
@@ -193,7 +193,7 @@ def _unsupported_input_rules(job: Job, pipeline: str) -> Iterator[RejectionRule]
         yield RejectionRule(
             "control_image",
             "control_image IS NOT NULL AND source_image IS NOT NULL",
-            f"does not go with {conflict} for {pipeline}",
+            f"cannot be combined with {conflict}: {pipeline} does not support it",
         )
 
 

@@ -1,7 +1,9 @@
 """The output formats that a job chooses from: how a part's images are stored and read back.
 
 Each format is a module here, with a class that satisfies `PartFormat` and a packed part that
-satisfies `PackedPart`. To add one:
+satisfies `PackedPart`. Both keep two promises: the same images give the same bytes, and a store
+takes and gives an object's whole `bytes`. A library that needs a path gets a temporary folder
+(pods can write only under /tmp). To add a format:
 
 1. Name and describe it in `Job.format` (`steps/job/job.py`).
 2. Write `<name>_format.py` beside the others: after `webdataset_format.py` if a part is one object,
@@ -13,20 +15,25 @@ satisfies `PackedPart`. To add one:
      `part_key` if it holds the images itself, else `index_key`.
    - An image must be readable as a range of bytes, from its offset on, of the object that
      `object_keys` names: store it whole and uncompressed.
-   - Another writer may have created that object first, with other bytes. So commit an index of
-     what is stored, not of what was drawn; the object must say which images it holds, or
-     `recover` cannot make its index. `parts.py` has what writes and reads an index.
-   - Import a library that not every format needs in the class, and raise NotInstalled where it is
-     missing, before anything is drawn: `steps/imaging/c2pa.py` does so. Add it as an extra to
-     `pyproject.toml`, run `make lock`, and install it in both images: aggregate and verify, which
-     run on CPU nodes, read parts, too.
+   - Another attempt at the part may have created the object with the images first, and its bytes
+     may differ. That object stays, so read it back, and build the index from what it holds, not
+     from the images that you were given. For `recover`, which has no images at all, the object must
+     say which images it holds. `parts.py` has what writes and reads an index.
+   - Import a library that not every format needs in `__post_init__`, and raise NotInstalled where
+     it is missing, as `steps/imaging/c2pa.py` does. The class is also made whenever shards are
+     read, but planning does not notice: check it there, too, before anything is drawn. Add the
+     library as an extra to `pyproject.toml` (to mypy's overrides there, too, if it has no types),
+     run `make lock`, and install it in both images: aggregate and verify, which run on CPU nodes,
+     read parts, too.
 3. List the class in `PART_FORMATS`.
-4. Say in `steps/aggregate/card.py` and `card.md.j2` how readers load it, or that no common tool
-   does, and in `steps/aggregate/report/page.py` what the report calls it.
-5. Add it to the formats in `tests/steps/runs/test_formats.py` (killed writers, two writers, damage)
-   and `test_readers.py` (the tools that people read it with), in both `test_kill.py`
-   (`tests/steps/generate/` and `tests/slow/`), and in the message that
-   `tests/steps/job/test_validation_errors.py` expects.
+4. Say in `data_file_patterns` (`steps/aggregate/card.py`) which files `load_dataset` reads, and in
+   `FORMAT_PHRASES` (`steps/aggregate/report/page.py`) what the report calls the format.
+5. Test it.
+   - In `tests/steps/runs/test_formats.py` (killed writers, two writers, damage), add it to
+     `INDEXED_FORMATS` if it has an index, and its objects to the lists of damaged ones.
+   - Add it to `FORMATS` in `tests/steps/runs/test_readers.py`, the tools that people read it with.
+   - Add it to both `test_kill.py` (`tests/steps/generate/test_kill.py`, `tests/slow/test_kill.py`),
+     and to the message that `tests/steps/job/test_validation_errors.py` expects.
 6. Describe it in `docs/job.md`, `docs/dataset.md` and `CHANGELOG.md`.
 """
 

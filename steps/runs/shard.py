@@ -38,12 +38,12 @@ def read_shard(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
         raise BadInput(f"{where}: is not what was planned. Restore it, or plan anew.")
 
     rows = from_parquet(content, where)
-    layout = format_of(plan.job)
+    part_format = format_of(plan.job)
     parts = []
     for number in range(plan.part_count(shard)):
         first = number * plan.part_images
         part_rows = rows.slice(first, plan.part_images)
-        commit_key = layout.commit_key(shard, number)
+        commit_key = part_format.commit_key(shard, number)
         parts.append(Part(commit_key, part_rows))
     return tuple(parts)
 

@@ -41,9 +41,9 @@ def read_text(uri: str) -> str:
     if len(content) > MAX_TEXT_BYTES:
         raise BadInput(
             f"{uri}: has {len(content)} bytes, more than the {MAX_TEXT_BYTES} of any job file. "
-            "Name a job file."
+            "Choose a job file."
         )
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise BadInput(f"{uri}: is not UTF-8 text. Name a job file.") from error
+        raise BadInput(f"{uri}: is not UTF-8 text. Choose a job file.") from error

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 sys.path.append(str(Path(__file__).parents[2]))
 
 from imagekiln.steps.plan.existing_images import create_existing_table
-from imagekiln.steps.runs.image_ids import IdArray, ImageIndexWriter
+from imagekiln.steps.runs.image_id_index import IdArray, ImageIndexWriter
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.scratch import MEMORY_LIMIT, Database
 from tests.bench.measure import Usage, machine, measure_usage, scratch_folder, table, usage_cells

@@ -39,8 +39,8 @@ def undisturbed_format(
 def test_run_killed_sixty_times_ends_as_the_dataset_of_an_undisturbed_one(
     store_uri: str, tmp_path: Path, undisturbed_format: tuple[str, Dataset]
 ) -> None:
-    layout, undisturbed = undisturbed_format
-    run = plan_run(tmp_path, store_uri, IMAGES, format=layout)
+    format_name, undisturbed = undisturbed_format
+    run = plan_run(tmp_path, store_uri, IMAGES, format=format_name)
     assert make_with_kills(run, KILLS, seed=7).between >= KILLS
     dataset = finish_run(run)
     assert dataset.parts == undisturbed.parts

@@ -138,6 +138,6 @@ def test_a_shard_whose_images_fail_does_not_keep_the_others_from_being_made(tmp_
 
 def test_a_job_whose_prompts_are_wrong_makes_nothing(tmp_path: Path) -> None:
     prompts = write_prompts(tmp_path / "prompts.parquet", [{"prompt": " "}])
-    with pytest.raises(BadInput, match="1 of 1 rows are refused"):
+    with pytest.raises(BadInput, match="1 of 1 row was rejected"):
         run(job(prompts, str(tmp_path / "out")), NoProgress(), Stop())
     assert not (tmp_path / "out").exists()

@@ -276,7 +276,7 @@ def apply(job: str, settings: tuple[str, ...], server: str | None, context: str 
 @cloup.option(
     "--event",
     is_flag=True,
-    help="Run it for events that are posted to Argo's server, also beside a schedule.",
+    help="Also render the event binding; combines with --cron.",
 )
 def render(
     job: str, settings: tuple[str, ...], schedules: tuple[str, ...], timezone: str, event: bool

@@ -257,7 +257,7 @@ def format_diff(result: "Diff") -> str:
     if result.rms is not None:
         lines["pixel RMS"] = f"{result.rms:.1f} of 255, over {result.sampled} pairs"
     if result.indistinct:
-        lines["unpaired"] = f"{result.indistinct:,}, which only their seed tells apart"
+        lines["unpaired"] = f"{result.indistinct:,}, which differ in their seed alone"
     for change in result.changes:
         lines[f"{change.before} to {change.after}"] = f"{change.images:,}"
     return f"{_format_table(lines, width=12)}\nPage: {sanitize_line(result.page)}"

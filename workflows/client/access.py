@@ -117,7 +117,8 @@ def _require_context(name: str | None) -> None:
     names = [str(context["name"]) for context in contexts]
     if name not in names:
         raise BadInput(
-            f"kubeconfig: has no context {name!r}; there are: {', '.join(names)}. Name one of them."
+            f"kubeconfig: has no context {name!r}; there are: {', '.join(names)}. "
+            "Choose one of them."
         )
 
 

@@ -138,16 +138,22 @@ def watch(
         time.sleep(every)
         try:
             status = get_status(name, namespace, argo)
-        except TryAgain as error:
+        except TryAgain:
             if time.monotonic() - answered_at >= max_silence:
                 raise
             if not is_silent:
-                report(f"{error} The workflow goes on; asking again for {max_silence:.0f} s.")
+                report(_silence_notice(max_silence))
             is_silent = True
             continue
         answered_at = time.monotonic()
         is_silent = False
         yield status
+
+
+def _silence_notice(max_silence: float) -> str:
+    minutes = round(max_silence / 60)
+    limit = f"{minutes} minutes" if minutes > 1 else f"{max_silence:.0f} seconds"
+    return f"No answer from the cluster; the workflow continues. Retrying for up to {limit}."
 
 
 def wait(
@@ -172,8 +178,10 @@ def wait(
             if status.ended:
                 return status
             answered_at = time.monotonic()
+            duration = f" after {seconds:.0f} s" if seconds else ""
             reason = TryAgain(
-                f"{name}: is still {status.phase} after {seconds or 0:.0f} s. Wait longer."
+                f"{name}: is still {status.phase.lower()}{duration}. "
+                f"Follow it with `imagekiln watch {name}`."
             )
         except TryAgain as error:
             reason = error

@@ -59,8 +59,8 @@ def resubmit_workflow(workflow: Json, argo: ArgoApi) -> WorkflowStatus:
     status = _create_first_free(copies, argo, lambda existing: existing.phase not in FAILED_PHASES)
     if status is None:
         raise BadInput(
-            f"{base_name}: has failed {MAX_RESUBMISSIONS} times. "
-            "Fix the cause, then delete these workflows with kubectl."
+            f"{base_name}: all of its {MAX_RESUBMISSIONS - 1} attempts have failed. "
+            "Fix the cause, then delete the failed workflows: `kubectl delete workflow NAME`."
         )
     return status
 

@@ -63,7 +63,7 @@ def backfill(
     argo = argo or connect()
     crons, timezone = _read_schedule(job, argo)
     times = _past_fire_times(crons, timezone, first, last)
-    _require_reasonable_number(times, f"{cron_workflow_name(job)}: from {first} to {last}")
+    _require_reasonable_number(times, cron_workflow_name(job), f"from {first} to {last}")
 
     statuses = []
     for fire_time in times:
@@ -106,12 +106,12 @@ def _past_fire_times(crons: list[str], timezone: str, first: date, last: date) -
     return list(first_ones)
 
 
-def _require_reasonable_number(times: list[datetime], where: str) -> None:
+def _require_reasonable_number(times: list[datetime], name: str, days: str) -> None:
     if not times:
-        raise BadInput(f"{where}, the schedule has not fired. Name days in the past.")
+        raise BadInput(f"{name}: has no past run time {days}. Choose earlier days.")
     if len(times) > MAX_FIRE_TIMES:
         raise BadInput(
-            f"{where}, the schedule fires more than {MAX_FIRE_TIMES} times. Name fewer days."
+            f"{name}: has more than {MAX_FIRE_TIMES} run times {days}. Choose fewer days."
         )
 
 

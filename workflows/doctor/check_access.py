@@ -121,8 +121,9 @@ def check_store_credentials(view: ClusterView, output: str) -> Finding:
     if not output.startswith(("s3://", "s3a://")):
         return unknown(
             f"ServiceAccount {POD_ACCOUNT} has no annotation of a cloud identity for {output}.",
-            f"`kubectl annotate serviceaccount {POD_ACCOUNT} -n {view.namespace} KEY=VALUE` as "
-            "your cloud's documentation says, unless the identity is bound in another way.",
+            "Add the one that your cloud documents: "
+            f"`kubectl annotate serviceaccount {POD_ACCOUNT} -n {view.namespace} KEY=VALUE`. "
+            "Nothing is to be done if your cloud binds the identity in another way.",
         )
     return _find_s3_keys(view)
 
@@ -150,8 +151,8 @@ def _find_s3_keys(view: ClusterView) -> Finding:
         return unknown(
             f"Secret {secret_name} does not exist, and ServiceAccount {POD_ACCOUNT} has no "
             "annotation of a cloud identity.",
-            "EKS Pod Identity and a node's IAM role do not show here. Without either: "
-            + _apply_secret_advice(view),
+            "With EKS Pod Identity or a node's IAM role, which doctor cannot see, nothing is to be "
+            "done. Without either: " + _apply_secret_advice(view),
         )
     return _find_keys(view, secret_name, secret)
 

@@ -11,6 +11,7 @@ from imagekiln.workflows.client.kubernetes import ARGO_API_PATH
 from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
 from imagekiln.workflows.doctor.kube_fields import (
+    count_noun,
     get_list,
     get_mapping,
     get_mappings,
@@ -23,6 +24,7 @@ from imagekiln.workflows.objects import Json
 MIN_ARGO_VERSION = (3, 6)
 PHASE_LABEL = "workflows.argoproj.io/phase"  # the controller sets it when it starts a workflow
 RECENT_AGE = timedelta(days=1)
+AGE_UNITS = {"day": 86_400, "hour": 3_600, "minute": 60}  # in seconds
 PICKUP_TIMEOUT = timedelta(minutes=2)  # a controller that runs starts a workflow within seconds
 DEPLOYMENTS = ResourceKind("apis/apps/v1", "deployments", namespaced=True)
 WORKFLOWS = ResourceKind(ARGO_API_PATH, "workflows", namespaced=True)
@@ -73,7 +75,7 @@ def check_controller(view: ClusterView) -> Finding:
     if ignored:
         return wrong(
             f"No controller has started workflow {object_name(ignored[0])}, which was submitted "
-            f"{_age(ignored[0])} ago.",
+            f"{_format_age(ignored[0])} ago.",
             WATCH_ADVICE,
         )
     if watching:
@@ -82,13 +84,14 @@ def check_controller(view: ClusterView) -> Finding:
     if started and _age(started[0]) < RECENT_AGE:
         return ok(
             f"A controller has started workflow {object_name(started[0])}, which was submitted "
-            f"{_age(started[0])} ago."
+            f"{_format_age(started[0])} ago."
         )
     if controllers:
         return wrong(f"{_describe(controllers[0])} watches other namespaces only.", WATCH_ADVICE)
     return unknown(
         "No workflow of the last day shows whether a controller runs.",
-        "Submit one: `imagekiln submit JOB`. If it stays without a phase, none runs.",
+        "Submit one: `imagekiln submit JOB`. If it stays pending, no controller runs for this "
+        "namespace.",
     )
 
 
@@ -115,10 +118,10 @@ def check_argo_version(view: ClusterView, server: ApiConnection | None) -> Findi
         if (int(match[1]), int(match[2])) < MIN_ARGO_VERSION:
             minimum = ".".join(map(str, MIN_ARGO_VERSION))
             return wrong(
-                f"Argo is {version}, by {source}; the templates need {minimum} or later.",
+                f"Argo is {version}, according to {source}; the templates need {minimum} or later.",
                 INSTALL_ARGO,
             )
-        return ok(f"Argo is {version}, by {source}.")
+        return ok(f"Argo is {version}, according to {source}.")
     return unknown(
         "Nothing that you can read shows Argo's version.",
         "Set ARGO_SERVER, whose server reports it; 3.6 or later is needed.",
@@ -185,6 +188,15 @@ def _age(value: Mapping[str, object]) -> timedelta:
     created = str(get_mapping(value, "metadata")["creationTimestamp"])
     age = datetime.now(UTC) - datetime.fromisoformat(created)
     return timedelta(seconds=round(age.total_seconds()))
+
+
+def _format_age(workflow: Json) -> str:
+    """An object's age in its largest unit, such as `3 hours`."""
+    seconds = int(_age(workflow).total_seconds())
+    for noun, length in AGE_UNITS.items():
+        if seconds >= length:
+            return count_noun(seconds // length, noun)
+    return count_noun(seconds, "second")
 
 
 def _argo_versions(view: ClusterView, server: ApiConnection | None) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from imagekiln.workflows.doctor.check import Finding, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.cluster_view import ClusterView, ResourceKind
-from imagekiln.workflows.doctor.gpu_fit import fit_generate
+from imagekiln.workflows.doctor.gpu_fit import fit_generate, gpu_nodes_check_name
 from imagekiln.workflows.doctor.kube_fields import (
     count_noun,
     get_mapping,
@@ -67,7 +67,7 @@ def check_driver(view: ClusterView, profile: Profile, image: str) -> Finding:
     """The GPUs' driver runs the CUDA of our image; what another image needs is not known here."""
     nodes = fit_generate(list_nodes(view), profile, sized=False).nodes
     if not nodes:
-        return unknown("There is no node to check.", "See gpu-nodes.")
+        return unknown("There is no node to check.", f"See {gpu_nodes_check_name(profile)}.")
     versions = _driver_versions(nodes)
     if not versions:
         return unknown(

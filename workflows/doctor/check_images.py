@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from imagekiln.workflows.doctor.check import Finding, Unreadable, doctor_check, ok, unknown, wrong
 from imagekiln.workflows.doctor.check_argo import OWN_PODS, PODS
 from imagekiln.workflows.doctor.cluster_view import ClusterView
-from imagekiln.workflows.doctor.gpu_fit import fit_generate
+from imagekiln.workflows.doctor.gpu_fit import fit_generate, gpu_nodes_check_name
 from imagekiln.workflows.doctor.kube_fields import (
     count_noun,
     get_mapping,
@@ -23,13 +23,15 @@ PULL_FAILURES = ("ErrImagePull", "ImagePullBackOff", "InvalidImageName")
 @doctor_check("gpu-image")
 def check_gpu_image(view: ClusterView, image: str, profile: Profile) -> Finding:
     """A node for generate has the image."""
-    return _check_image(view, image, fit_generate(list_nodes(view), profile, sized=False).nodes)
+    nodes = fit_generate(list_nodes(view), profile, sized=False).nodes
+    return _check_image(view, image, nodes, gpu_nodes_check_name(profile))
 
 
 @doctor_check("cpu-image")
 def check_cpu_image(view: ClusterView, image: str, profile: Profile) -> Finding:
     """A node for plan and aggregate has the image."""
-    return _check_image(view, image, fit_pod(list_nodes(view), profile.steps, {}).nodes)
+    nodes = fit_pod(list_nodes(view), profile.steps, {}).nodes
+    return _check_image(view, image, nodes, "cpu-nodes")
 
 
 def full_image_name(image: str) -> str:
@@ -43,7 +45,7 @@ def full_image_name(image: str) -> str:
     return image if has_tag else f"{image}:latest"
 
 
-def _check_image(view: ClusterView, image: str, nodes: Sequence[Node]) -> Finding:
+def _check_image(view: ClusterView, image: str, nodes: Sequence[Node], nodes_check: str) -> Finding:
     failed_pull = _find_failed_pull(view, image)
     if failed_pull is not None:
         pod, failed_image = failed_pull
@@ -53,7 +55,7 @@ def _check_image(view: ClusterView, image: str, nodes: Sequence[Node]) -> Findin
             "and the pull secret.",
         )
     if not nodes:
-        return unknown("There is no node to check.", "See gpu-nodes and cpu-nodes.")
+        return unknown("There is no node to check.", f"See {nodes_check}.")
 
     full_name = full_image_name(image)
     having = sum(full_name in node.images for node in nodes)
@@ -66,7 +68,9 @@ def _check_image(view: ClusterView, image: str, nodes: Sequence[Node]) -> Findin
             "The name has no registry: push the image to yours, and set cluster.gpu_image or "
             "cluster.cpu_image to its name there.",
         )
-    return unknown(says, "Only a pull shows whether they can: see the first pod of the workflow.")
+    return unknown(
+        says, "Whether nodes can pull it only a pod can show: watch the workflow's first one start."
+    )
 
 
 def _find_failed_pull(view: ClusterView, image: str) -> tuple[str, str] | None:

@@ -28,7 +28,7 @@ def check_gpu_nodes(view: ClusterView, profile: Profile) -> Finding:
     if not fit.nodes:
         return _no_node(fit.reason, fit.remedy, profile.generate)
     resource = profile.gpu.resource
-    total = sum(int(node.capacity(resource)) for node in fit.nodes)
+    total = sum(int(node.allocatable_amount(resource)) for node in fit.nodes)
     return ok(
         f"{count_noun(len(fit.nodes), 'node')} with {total} {resource}"
         f"{_format_products(fit.nodes)}."

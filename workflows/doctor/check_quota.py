@@ -39,19 +39,23 @@ def check_resource_quota(
     if not quotas:
         return ok("The namespace has no quota for these pods.")
 
-    impossible = [message for quota in quotas for message in _impossible_pods(quota, profile)]
-    if impossible:
+    impossible = {object_name(quota): list(_impossible_pods(quota, profile)) for quota in quotas}
+    messages = [message for found in impossible.values() for message in found]
+    if messages:
+        names = " ".join(name for name, found in impossible.items() if found)
         return wrong(
-            " ".join(impossible),
-            f"Raise it: `kubectl edit resourcequota -n {view.namespace}`. "
+            " ".join(messages),
+            f"Raise it: `kubectl edit resourcequota {names} -n {view.namespace}`. "
             "Or ask for less in a profile of your own.",
         )
-    counts_cpu_limits = any("limits.cpu" in _hard_limits(quota) for quota in quotas)
-    if counts_cpu_limits and not _has_default_cpu_limit(view):
+    counting_cpu = [object_name(each) for each in quotas if "limits.cpu" in _hard_limits(each)]
+    if counting_cpu and not _has_default_cpu_limit(view):
+        name = counting_cpu[0]
         return wrong(
-            "A quota counts limits.cpu, so it rejects pods without a CPU limit, as ours are.",
-            "Remove limits.cpu from the quota, or give containers a default limit by a "
-            f"LimitRange: `kubectl edit resourcequota -n {view.namespace}`.",
+            f"Quota {name} counts limits.cpu, so it rejects our pods: they set no CPU limit.",
+            f"Remove limits.cpu: `kubectl edit resourcequota {name} -n {view.namespace}`. "
+            "Or give containers a default CPU limit: "
+            f"`kubectl edit limitrange -n {view.namespace}`, or create one.",
         )
     return _room_for_pods(quotas, profile, parallelism)
 
@@ -121,7 +125,7 @@ def _room_for_pods(quotas: Sequence[Json], profile: Profile, parallelism: int) -
     if tightest is None or room[tightest] >= parallelism:
         return ok(f"Room for {count_noun(parallelism, 'GPU pod')} at once.")
     return ok(
-        f"Room for {count_noun(room[tightest], 'GPU pod')} at once, by {tightest}; "
+        f"Room for {count_noun(room[tightest], 'GPU pod')} at once, limited by {tightest}; "
         f"the job's parallelism is {parallelism}."
     )
 
@@ -166,16 +170,13 @@ def _limit_range_violations(item: Json, profile: Profile) -> Iterator[str]:
     highest = _upper_bounds(item)
     for subject, resources in _limited_subjects(item, profile).items():
         for resource, amount in resources.requests.items():
-            bound = None
+            request = f"{subject} asks for {format_amount(resource, amount)} of {resource}"
             if amount > highest.get(resource, amount):
-                bound = highest[resource]
+                bound = format_amount(resource, highest[resource])
+                yield f"{request}; the LimitRange allows at most {bound}."
             elif amount < lowest.get(resource, amount):
-                bound = lowest[resource]
-            if bound is not None:
-                yield (
-                    f"{subject} asks for {format_amount(resource, amount)} of {resource}; "
-                    f"the LimitRange's bound is {format_amount(resource, bound)}."
-                )
+                bound = format_amount(resource, lowest[resource])
+                yield f"{request}; the LimitRange requires at least {bound}."
 
 
 def _upper_bounds(item: Json) -> Mapping[str, Decimal]:

@@ -15,9 +15,9 @@ from imagekiln.workflows.doctor import (
     check_gpus,
     check_images,
     check_nodes,
+    check_object_store,
     check_profile,
     check_quota,
-    check_storage,
 )
 from imagekiln.workflows.doctor.check import DoctorCheck
 from imagekiln.workflows.doctor.cluster_view import ClusterView
@@ -37,7 +37,7 @@ class Diagnosis:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is wrong; unknown prerequisites may still be."""
+        """False if any check is wrong; unknown ones count as healthy."""
         verdicts = {check.verdict for check in self.checks}
         return "wrong" not in verdicts
 
@@ -124,8 +124,8 @@ def _node_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:
 
 
 def _storage_checks(job: Job) -> Checks:
-    yield check_storage.check_paths(job)
-    yield check_storage.check_output(job)
-    yield check_storage.check_prompts(job)
+    yield check_object_store.check_paths(job)
+    yield check_object_store.check_output(job)
+    yield check_object_store.check_prompts(job)
     if job.batch.tuning is not None:
-        yield check_storage.check_tuning(job)
+        yield check_object_store.check_tuning(job)

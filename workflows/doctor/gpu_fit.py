@@ -17,7 +17,7 @@ GPU_OPERATOR_ADVICE = (
 def fit_generate(nodes: Sequence[Node], profile: Profile, *, sized: bool = True) -> NodeFit:
     """The nodes that generate fits on. Without `sized`, also those that are too small."""
     gpu = profile.gpu
-    with_gpu = [node for node in nodes if gpu.claim or node.capacity(gpu.resource) > 0]
+    with_gpu = [node for node in nodes if gpu.claim or node.allocatable_amount(gpu.resource) > 0]
     if not with_gpu:
         reason, remedy = _explain_unadvertised(nodes, gpu.resource)
         return NodeFit((), reason, remedy)
@@ -54,7 +54,7 @@ def _advertised_devices(nodes: Sequence[Node]) -> list[str]:
         resource
         for node in nodes
         for resource in node.allocatable
-        if "/" in resource and node.capacity(resource) > 0
+        if "/" in resource and node.allocatable_amount(resource) > 0
     }
     return sorted(resources)
 
@@ -81,3 +81,8 @@ def _install_advice(resource: str) -> str:
     if resource.startswith("nvidia.com/"):
         return GPU_OPERATOR_ADVICE
     return f"Install the device plugin that advertises {resource}."
+
+
+def gpu_nodes_check_name(profile: Profile) -> str:
+    """The name of the check that says why no node is fit for generate."""
+    return "claim-nodes" if profile.gpu.claim else "gpu-nodes"

@@ -6,6 +6,8 @@ from typing import cast
 
 from imagekiln.workflows.objects import Json
 
+BYTE_RESOURCES = ("memory", "storage")  # how their names end: limits.memory, ephemeral-storage
+
 
 def get_mapping(value: object, *keys: str) -> Json:
     """The mapping at a path of keys; empty where there is none."""
@@ -73,8 +75,8 @@ def count_noun(number: int, noun: str) -> str:
 
 
 def format_amount(resource: str, value: Decimal) -> str:
-    """An amount of a resource for people: memory in GiB."""
-    if resource.endswith("memory"):
+    """An amount of a resource for people: bytes in GiB."""
+    if resource.endswith(BYTE_RESOURCES):
         gib = float(value / 2**30)
         return f"{gib:g} GiB"
     return f"{float(value):g}"

@@ -48,8 +48,8 @@ class Node:
     allocatable: Mapping[str, Decimal]
     images: frozenset[str]
 
-    def capacity(self, resource: str) -> Decimal:
-        """How much of a resource the node has for pods."""
+    def allocatable_amount(self, resource: str) -> Decimal:
+        """How much of a resource the node offers to pods."""
         return self.allocatable.get(resource, Decimal(0))
 
 
@@ -131,7 +131,7 @@ def _to_node(manifest: Json) -> Node:
 
 def _has_room(node: Node, requests: Mapping[str, Decimal]) -> bool:
     """Whether the requests fit on the node while it is empty."""
-    return all(node.capacity(resource) >= amount for resource, amount in requests.items())
+    return all(node.allocatable_amount(resource) >= amount for resource, amount in requests.items())
 
 
 def _untolerated_taints(node: Node, tolerations: Iterable[Toleration]) -> list[Taint]:
@@ -209,7 +209,7 @@ def _explain_size(nodes: Sequence[Node], requests: Mapping[str, Decimal]) -> str
     for resource, amount in requests.items():
         text = f"{format_amount(resource, amount)} of {resource}"
         amounts.append(text)
-        largest = max(node.capacity(resource) for node in nodes)
+        largest = max(node.allocatable_amount(resource) for node in nodes)
         if amount > largest:
             most = format_amount(resource, largest)
             shortages.append(f"{text}, and no node has more than {most}")

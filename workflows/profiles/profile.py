@@ -45,7 +45,8 @@ class PodSettings(Settings):
         None, description="The memory that a pod may grow to after OOMKilled, by half each time."
     )
     disk: Amount | None = Field(
-        None, description="The most that /tmp may take; the node's limit where absent."
+        None,
+        description="The most that /tmp may take: a limit, not a request. The node's where absent.",
     )
     shared_memory: Amount | None = Field(
         None, description="The size of /dev/shm, which counts as memory."
@@ -116,7 +117,7 @@ class ModelCache(Settings):
 class Retries(Settings):
     """How often a failed pod is retried, where its failure may be transient."""
 
-    limit: int = Field(5, ge=0, le=100)
+    limit: int = Field(5, ge=0, le=100, description="The most retries of one pod.")
     elsewhere: bool = Field(
         False,
         description="Never on a node where it failed. The pool needs more nodes than `limit`, "

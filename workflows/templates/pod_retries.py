@@ -1,9 +1,21 @@
 """Which failures of a pod Argo retries, where, and with how much memory.
 
-`retry_strategy` is that of every container: plan, generate, aggregate and the others. A pod of
-several GPUs ends with 75 where one of its workers was killed (`workflows/pod/workers.py`). After a
-change: `make golden`, the same expression in `workflows/cluster/base/batch.yaml`, the table in
-`docs/cluster.md`, and in `CHANGELOG.md` that users run `imagekiln apply`.
+`retry_strategy` is that of every container: plan, generate, aggregate and the others. To change
+what is retried:
+
+1. Change `RETRY_EXPRESSION`. Two places mention OOMKilled: the expression, and `OOM_EXPRESSION`,
+   which grows memory. What no clause names is retried while `asInt(retries) < 2`.
+2. Change the comment above it, which gives the reason for each exit code.
+3. A pod of several GPUs ends with 75 where one of its workers was killed: `run_workers`
+   (`workflows/pod/workers.py`) gives the code that Argo sees.
+4. If memory is concerned, see `memory_expression` and the profiles' `most_memory`. With a `limit`
+   of n retries, memory grows to `memory` times 1 + n / 2 at most: a larger `most_memory` is never
+   reached.
+5. Test it in `tests/workflows/templates/test_pod_retries.py`.
+6. Run `make golden`, and read the diff. Only `CHILD_RETRY_EXPRESSION` is repeated by hand, in
+   `workflows/cluster/base/batch.yaml`; a test compares the two.
+7. Change the rows of the tables in `docs/cluster.md` ("Failures"), and say in `CHANGELOG.md` that
+   users run `imagekiln apply`.
 """
 
 from hera.workflows import RetryStrategy

@@ -87,4 +87,4 @@ def _load_or_explain(setting: str, load: Callable[[], T]) -> T:
                 "Run the shard again."
             ) from error
         reason = f"it has no {error}" if isinstance(error, KeyError) else error_reason(error)
-        raise BadInput(f"{setting}: does not fit the model ({reason}). Name another.") from error
+        raise BadInput(f"{setting}: does not fit the model ({reason}). Choose another.") from error

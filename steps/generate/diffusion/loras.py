@@ -97,7 +97,9 @@ class LoraLayers:
     def _load_lora(self, name: str) -> None:
         path = fetch_planned_lora(name, self._settings[name], self._digests[name])
         if not hasattr(self._pipe, "load_lora_weights"):
-            raise BadInput(f"model.loras: {type(self._pipe).__name__} takes no LoRA. Remove them.")
+            raise BadInput(
+                f"model.loras: {type(self._pipe).__name__} supports no LoRA. Remove them."
+            )
         # Not the user's name, which may be that of an attribute of PyTorch's.
         adapter = f"adapter_{len(self._adapters)}"
         try:
@@ -154,5 +156,5 @@ def _explain_load_error(setting: str, error: Exception) -> KilnError:
         )
     return BadInput(
         f"{setting}: does not fit the model ({error_reason(error)}). "
-        "Name another LoRA, or another model."
+        "Choose another LoRA, or another model."
     )

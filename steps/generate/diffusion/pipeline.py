@@ -156,7 +156,7 @@ def _require_text_input(model_id: str, pipe: diffusers.DiffusionPipeline) -> Non
         inputs = ", ".join(required) or "no text"
         raise BadInput(
             f"{model_id}: is a {type(pipe).__name__}, which draws from {inputs}. "
-            "Name one that draws from texts."
+            "Choose one that draws from texts."
         )
 
 
@@ -215,7 +215,7 @@ def _explain_load_error(name: str, error: Exception) -> KilnError:
         explained = explain_storage_error(str(error.filename or name), error)
         return explained or TryAgain(f"{name}: storage failed ({reason}).")
     return BadInput(
-        f"{name}: does not load as a diffusers pipeline ({reason}). Name another model."
+        f"{name}: does not load as a diffusers pipeline ({reason}). Choose another model."
     )
 
 

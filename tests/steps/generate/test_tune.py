@@ -150,12 +150,12 @@ def test_a_file_that_cannot_be_written_is_told_before_anything_is_measured(
 @pytest.mark.parametrize(
     ("size", "told"),
     [
-        ((60, 64), "60 x 64: the model's sides are multiples of 8 pixels. Name another size."),
-        ((0, 64), "0 x 64: the model's sides are multiples of 8 pixels. Name another size."),
+        ((60, 64), "60 x 64: the model's sides are multiples of 8 pixels. Choose another size."),
+        ((0, 64), "0 x 64: the model's sides are multiples of 8 pixels. Choose another size."),
         (
             (8192, 8192),
             "8192 x 8192: has more than 16777216 pixels. "
-            "Name another size, or raise limits.pixels.",
+            "Choose another size, or raise limits.pixels.",
         ),
     ],
 )
@@ -176,7 +176,7 @@ def test_a_shortcut_that_planning_refuses_is_refused_before_loading(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tune, "load_denoiser", None)
-    with pytest.raises(BadInput, match=r"speed\.quantization is fp8, which scales bfloat16"):
+    with pytest.raises(BadInput, match=r"speed\.quantization is fp8, which needs bfloat16"):
         _tuned(_job(tmp_path, speed={"quantization": "fp8"}), tmp_path)
 
 

@@ -123,10 +123,10 @@ def test_setting_that_is_set_twice_is_refused_at_the_second() -> None:
             b"? [a]\n: 1\n",
             "job.yaml:1: is not valid YAML (found unhashable key). Correct the syntax.",
         ),
-        (b"name: \xff\n", "job.yaml: is not UTF-8 text. Name a job file."),
+        (b"name: \xff\n", "job.yaml: is not UTF-8 text. Choose a job file."),
         (
             b"PAR1\x15\x04\xf0\x9f",
-            "job.yaml: is not UTF-8 text. Name a job file.",
+            "job.yaml: is not UTF-8 text. Choose a job file.",
         ),
     ],
 )
@@ -156,7 +156,7 @@ def test_aliases_of_aliases_cost_no_more_than_they_are_long() -> None:
 def test_absent_job_and_folder_are_reported_as_such() -> None:
     with pytest.raises(Missing, match=r"^nowhere\.yaml: no such file\. Check the name\.$"):
         read_job("nowhere.yaml", (), {})
-    with pytest.raises(BadInput, match=r"^\.: is a folder\. Name a job file\.$"):
+    with pytest.raises(BadInput, match=r"^\.: is a folder\. Choose a job file\.$"):
         read_job(".", (), {})
 
 
@@ -181,10 +181,10 @@ def test_set_makes_groups_that_the_file_lacks() -> None:
     ("change", "message"),
     [
         ("defaults.steps", "--set defaults.steps: has no value. Write --set key=value."),
-        ("=5", "--set : names no setting. Name one, such as defaults.steps."),
+        ("=5", "--set : names no setting. Choose one, such as defaults.steps."),
         (
             "defaults..steps=5",
-            "--set defaults..steps: names no setting. Name one, such as defaults.steps.",
+            "--set defaults..steps: names no setting. Choose one, such as defaults.steps.",
         ),
         ("name.first=5", "--set name.first: name is not a group of settings. Set name itself."),
         ("model.dtype=bf16", '--set model.dtype: model.dtype is "bf16"; write "bfloat16".'),
@@ -210,7 +210,7 @@ def test_mistake_in_the_environment_is_reported_with_the_variable() -> None:
     )
     assert (
         _message(JOB, IMAGEKILN__="x")
-        == "IMAGEKILN__: names no setting. Name one, such as defaults.steps."
+        == "IMAGEKILN__: names no setting. Choose one, such as defaults.steps."
     )
 
 

@@ -70,12 +70,12 @@ def test_absent_file_is_an_error_or_empty_as_the_caller_asks(tmp_path: Path) -> 
         (
             "",
             "t.yaml: is not a tuning file: it has no version. "
-            "Name a file that `imagekiln tune` wrote.",
+            "Choose a file that `imagekiln tune` wrote.",
         ),
         (
             "[1]",
             "t.yaml: is not a tuning file: it has no version. "
-            "Name a file that `imagekiln tune` wrote.",
+            "Choose a file that `imagekiln tune` wrote.",
         ),
         (
             "a: [",

@@ -30,7 +30,7 @@ def test_check_whose_module_is_not_here_is_only_noted() -> None:
     ("entry", "sentence"),
     [
         ("tests.own_checks:missing", "does not import .AttributeError: module .tests.own_checks"),
-        ("tests.own_checks:NOT_CALLABLE", "is not a function. Name a function."),
+        ("tests.own_checks:NOT_CALLABLE", "is not a function. Choose a function."),
     ],
 )
 def test_check_that_its_module_lacks_is_refused(entry: str, sentence: str) -> None:

@@ -194,7 +194,8 @@ def test_safetensors_file_in_place_of_a_folder_is_refused_with_the_code_to_conve
 def test_folder_without_a_pipeline_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert _error_message(tmp_path) == (
-        f"{tmp_path}: has no model_index.json, so it is no diffusers pipeline. Name another folder."
+        f"{tmp_path}: has no model_index.json, so it is not a diffusers pipeline. "
+        "Choose another folder."
     )
 
 
@@ -214,10 +215,10 @@ def test_model_that_is_nowhere_is_told_so(name: str) -> None:
         (b"{", "model_index.json is not JSON ("),
         (b"\xff", "model_index.json is not JSON ("),
         (b"[]", "model_index.json is not a JSON object. Save the model again."),
-        (b"{}", "model_index.json names no pipeline class. Name a diffusers folder."),
+        (b"{}", "model_index.json names no pipeline class. Choose a diffusers folder."),
         (
             b'{"_class_name": 3}',
-            "model_index.json names no pipeline class. Name a diffusers folder.",
+            "model_index.json names no pipeline class. Choose a diffusers folder.",
         ),
     ],
 )
@@ -339,18 +340,21 @@ def test_sizes_that_the_configuration_does_not_tell_are_known_by_family(
     [
         (
             "StableDiffusionXLImg2ImgPipeline",
-            "draws from more than a text. Name a model that needs no more.",
+            "needs input other than text. Choose a text-to-image model.",
         ),
-        ("WanPipeline", "makes videos. Name a model of images."),
+        ("WanPipeline", "makes videos. Choose a text-to-image model."),
         (
             "KandinskyV22Pipeline",
-            "is one stage of a model that draws in several. Name a model of one stage.",
+            "is one stage of a model that draws in several. Choose a single-stage model.",
         ),
-        ("IFPipeline", "is one stage of a model that draws in several. Name a model of one stage."),
+        (
+            "IFPipeline",
+            "is one stage of a model that draws in several. Choose a single-stage model.",
+        ),
         (
             "KandinskyV22CombinedPipeline",
-            "draws in several stages, and a row's sampler would reach none of them. Name a "
-            "model of one stage.",
+            "draws in several stages, to which a row's sampler cannot be passed. "
+            "Choose a single-stage model.",
         ),
     ],
 )
@@ -371,5 +375,5 @@ def test_a_size_that_a_family_does_not_draw_is_refused(tmp_path: Path) -> None:
         plan(tmp_path, {"prompt": ["a"]}, model={"id": str(folder)}, defaults={"width": 1000})
     assert (
         str(caught.value)
-        == "defaults.width is 1000; this model needs a multiple of 64. Write 1024."
+        == "defaults.width is 1000; this model needs a multiple of 64. Set it to 1024."
     )

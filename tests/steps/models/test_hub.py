@@ -163,7 +163,8 @@ def test_model_that_may_not_be_fetched_is_not_worth_another_try(
 
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     assert _error_message(BadInput, MODEL, REVISION) == (
-        f"{MODEL}: is not in this machine's cache, and HF_HUB_OFFLINE is set. Unset it."
+        f"{MODEL}: is not in this machine's cache, and HF_HUB_OFFLINE is set. "
+        "Fill the model cache: `imagekiln fetch RUN`. Or unset it."
     )
 
 
@@ -178,7 +179,7 @@ def test_hub_that_does_not_answer_is_worth_another_try(
     monkeypatch.setattr(constants, "ENDPOINT", endpoint)
     monkeypatch.setattr("time.sleep", lambda _: None)  # the client waits 23 s between its tries
     assert _error_message(TryAgain, MODEL, REVISION) == (
-        f"{MODEL}: the hub could not be reached. Run again, or name a local folder."
+        f"{MODEL}: the hub could not be reached. Run again, or set model.id to a local path."
     )
 
 
@@ -200,7 +201,8 @@ def test_repository_that_is_no_pipeline_is_refused(
     (tmp_path / "repository" / "config.json").write_text("{}")
     with _serving(tmp_path / "repository", tmp_path, monkeypatch):
         assert _error_message(BadInput, MODEL, REVISION) == (
-            f"{MODEL}: has no model_index.json, so it is no diffusers pipeline. Name another model."
+            f"{MODEL}: has no model_index.json, so it is not a diffusers pipeline. "
+            "Choose another model."
         )
 
 

@@ -61,7 +61,9 @@ def test_a_lora_is_known_by_the_bytes_of_its_file_and_not_by_its_place(tmp_path:
 @pytest.mark.parametrize("name", ["style.pt", "style.bin", "style.ckpt", "style"])
 def test_a_file_that_may_hold_code_is_refused(tmp_path: Path, name: str) -> None:
     safetensors.write(tmp_path / name)
-    message = f"model.loras.style: {name} is no safetensors file, so it may hold code. Convert it."
+    message = (
+        f"model.loras.style: {name} is not a safetensors file, so it may hold code. Convert it."
+    )
     assert _error_message(tmp_path / name) == _error_message(tmp_path, name) == message
 
 
@@ -95,7 +97,8 @@ def test_a_file_that_is_no_safetensors_is_refused(
     file = safetensors.raw(tmp_path / "style.safetensors", header, length=length)
     assert (
         _error_message(file)
-        == "model.loras.style: style.safetensors is no whole safetensors file. Fetch it again."
+        == "model.loras.style: style.safetensors is not a complete safetensors file. "
+        "Fetch it again."
     )
 
 
@@ -106,13 +109,14 @@ def test_a_header_too_large_for_the_format_is_refused_without_reading_it(tmp_pat
         sparse.truncate(200_000_000)  # so that the header would fit in the file
     assert (
         _error_message(file)
-        == "model.loras.style: style.safetensors is no whole safetensors file. Fetch it again."
+        == "model.loras.style: style.safetensors is not a complete safetensors file. "
+        "Fetch it again."
     )
 
 
 def test_an_empty_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "style.safetensors").touch()
-    assert "is no whole safetensors file" in _error_message(tmp_path)
+    assert "is not a complete safetensors file" in _error_message(tmp_path)
 
 
 def test_a_file_that_is_cut_off_or_goes_on_is_refused(tmp_path: Path) -> None:
@@ -122,7 +126,8 @@ def test_a_file_that_is_cut_off_or_goes_on_is_refused(tmp_path: Path) -> None:
         file.write_bytes(content)
         assert (
             _error_message(file)
-            == "model.loras.style: style.safetensors is no whole safetensors file. Fetch it again."
+            == "model.loras.style: style.safetensors is not a complete safetensors file. "
+            "Fetch it again."
         )
 
 
@@ -131,12 +136,12 @@ def test_a_file_without_tensors_of_a_lora_is_refused(tmp_path: Path, header: byt
     file = safetensors.raw(tmp_path / "style.safetensors", header)
     assert (
         _error_message(file)
-        == "model.loras.style: style.safetensors holds no LoRA. Name another file."
+        == "model.loras.style: style.safetensors holds no LoRA. Choose another file."
     )
     safetensors.write(file, ("unet.conv_in.weight",))
     assert (
         _error_message(file)
-        == "model.loras.style: style.safetensors holds no LoRA. Name another file."
+        == "model.loras.style: style.safetensors holds no LoRA. Choose another file."
     )
 
 
@@ -148,13 +153,13 @@ def test_a_dora_is_refused_since_it_would_be_drawn_as_something_else(tmp_path: P
 def test_a_folder_must_say_which_file_is_meant(tmp_path: Path) -> None:
     assert (
         _error_message(tmp_path)
-        == "model.loras.style: FILE has 0 safetensors files. Name one by weight_name."
+        == "model.loras.style: FILE has 0 safetensors files. Choose one by weight_name."
     )
     for name in ("a.safetensors", "b.safetensors"):
         safetensors.write(tmp_path / name)
     assert (
         _error_message(tmp_path)
-        == "model.loras.style: FILE has 2 safetensors files. Name one by weight_name."
+        == "model.loras.style: FILE has 2 safetensors files. Choose one by weight_name."
     )
     assert _facts(tmp_path, "b.safetensors") == _facts(tmp_path / "b.safetensors")
     message = _error_message(tmp_path, "c.safetensors", Missing)
@@ -170,7 +175,7 @@ def test_families_that_take_no_lora_are_refused_at_planning(pipeline: str, tmp_p
     if hasattr(getattr(diffusers, pipeline), "load_lora_weights"):
         require_lora_support(model, pipeline)
     else:
-        with pytest.raises(BadInput, match=rf"^model\.loras: {pipeline} takes no LoRA\. "):
+        with pytest.raises(BadInput, match=rf"^model\.loras: {pipeline} supports no LoRA\. "):
             require_lora_support(model, pipeline)
     require_lora_support(ModelSettings(id="bundled:shapes"), pipeline)
 
@@ -193,7 +198,7 @@ def test_families_that_take_no_lora_are_refused_at_planning(pipeline: str, tmp_p
         (
             "a.bin",
             REVISION,
-            "model.loras.style: a.bin is no safetensors file, so it may hold code. Convert it.",
+            "model.loras.style: a.bin is not a safetensors file, so it may hold code. Convert it.",
         ),
     ],
 )

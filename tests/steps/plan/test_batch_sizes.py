@@ -106,7 +106,7 @@ def test_of_two_gpus_in_the_file_the_job_names_one(tmp_path: Path) -> None:
         _plan(tmp_path, **_tuned(tmp_path, *slices))
     assert str(caught.value) == (
         f"{tmp_path}/tuning.yaml: has entries for several GPUs (a GPU, a GPU MIG 1g.10gb). "
-        "Name one as batch.gpu."
+        "Set batch.gpu to one of them."
     )
     for each in slices:
         run_plan = _plan(tmp_path, **_tuned(tmp_path, *slices, gpu=each.gpu))

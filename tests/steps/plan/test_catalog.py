@@ -211,7 +211,7 @@ def test_same_id_with_other_content_is_refused_after_the_first(tmp_path: Path, c
     rows = [plain, {**plain, "id": "y"}, {**plain, **change}, plain]
     planned = plan(tmp_path, pa.Table.from_pylist(rows), limits={"rejected_share": 1})
     assert [(row["row"], row["column"], row["reason"]) for row in rejected(planned)] == [
-        (2, "id", "another row before it has this id and other content")
+        (2, "id", "repeats the id of an earlier row with other content")
     ]
     assert {row["row"] for row in image_rows(planned).to_pylist()} <= {0, 1}
 

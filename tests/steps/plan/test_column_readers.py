@@ -398,14 +398,15 @@ def test_carried_bytes_that_are_no_utf8_cost_their_row_only(
     )
     assert image_rows(planned)["x"].to_pylist() == ["x", None]
     assert [(row["row"], row["column"], row["reason"]) for row in rejected(planned)] == [
-        (1, "carry", "is no UTF-8 in one of its columns")
+        (1, "carry", "is not valid UTF-8 in one of its columns")
     ]
 
 
 def test_deeper_bytes_that_are_no_utf8_are_refused_in_a_sentence(tmp_path: Path) -> None:
     inner = pa.array([b"x", b"\xff"], pa.binary()).view(pa.string())
     with pytest.raises(
-        BadInput, match=r"column 'x' has text that is no UTF-8\. Correct it, or do not carry it\.$"
+        BadInput,
+        match=r"column 'x' has text that is not valid UTF-8\. Correct it, or do not carry it\.$",
     ):
         plan(tmp_path, {"prompt": ["a"], "x": pa.ListArray.from_arrays([0, 2], inner)}, carry=["x"])
 

@@ -62,7 +62,7 @@ def test_nothing_is_written_but_working_files(tmp_path: Path) -> None:
 
 def test_draft_that_is_refused_says_why(tmp_path: Path) -> None:
     settings = job(tmp_path, {"prompt": [" "]})
-    with pytest.raises(BadInput, match="1 of 1 rows are refused"), _draft(tmp_path, settings):
+    with pytest.raises(BadInput, match="1 of 1 row was rejected"), _draft(tmp_path, settings):
         pass
 
 

@@ -76,7 +76,7 @@ def test_hours_without_a_price_have_no_cost(tmp_path: Path) -> None:
 
 
 def test_estimate_refuses_what_planning_refuses(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="rows are refused"):
+    with pytest.raises(BadInput, match="1 of 2 rows was rejected"):
         estimate(job(tmp_path, {"prompt": [None, "a"]}))
 
 

@@ -15,7 +15,7 @@ from imagekiln.steps.plan.existing_images import (
     freeze_existing_runs,
     successful_runs,
 )
-from imagekiln.steps.runs import image_ids
+from imagekiln.steps.runs import image_id_index
 from imagekiln.steps.runs.keys import EXISTING_RUNS_KEY
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.scratch import Database
@@ -59,8 +59,8 @@ def existing_numbers(
 def test_what_is_found_is_what_a_set_would_find(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bucket: int, piece: int
 ) -> None:
-    monkeypatch.setattr(image_ids, "IDS_PER_CHUNK", piece)
-    monkeypatch.setattr(image_ids, "BUFFER_RECORDS", 64)
+    monkeypatch.setattr(image_id_index, "IDS_PER_CHUNK", piece)
+    monkeypatch.setattr(image_id_index, "BUFFER_RECORDS", 64)
     ids, rng, held_ids = hexadecimal(600), np.random.default_rng(7), set[str]()
     for number, count in enumerate((200, 0, 1, 90)):
         chosen = [ids[place] for place in rng.choice(len(ids), count, replace=False)]

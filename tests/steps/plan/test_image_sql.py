@@ -7,7 +7,11 @@ from dataclasses import astuple, dataclass, fields, replace
 import duckdb
 import pyarrow as pa
 
-from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS
+from imagekiln.steps.job.columns import (
+    IDENTITY_COLUMNS,
+    INPUT_IMAGE_COLUMNS,
+    OPTIONAL_IDENTITY_COLUMNS,
+)
 from imagekiln.steps.plan.image_sql import image_id_sql, model_key, seed_sql
 from imagekiln.steps.runs.image import ImageParameters
 from tests.identity import compute_image_id
@@ -36,19 +40,13 @@ ODD = ImageParameters(
     "dpmpp_2m_karras",
 )
 TEXTS = ["", "a", "'", "|", "1:a|", "\0", "\n", "x" * 9000, *HOSTILE]
-COLUMNS = {
-    "prompt": pa.string(),
-    "negative_prompt": pa.string(),
-    "seed": pa.int64(),
-    "width": pa.int64(),
-    "height": pa.int64(),
-    "steps": pa.int64(),
-    "guidance": pa.float64(),
-    "sampler": pa.string(),
-    "loras": pa.string(),
-    "strength": pa.float64(),
-    **dict.fromkeys(INPUT_IMAGE_COLUMNS, pa.string()),
+TYPES = {
+    "text": pa.string(),
+    "integer": pa.int64(),
+    "number": pa.float64(),
+    "image": pa.string(),
 }
+COLUMNS = {column.name: TYPES[column.kind] for column in IDENTITY_COLUMNS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +122,7 @@ def _seed(job_seed: int, row: ImageParameters, source: SeedSource) -> int:
         return source.row_seed + source.image_index
     texts = "|".join(f"{len(text.encode())}:{text}" for text in (row.prompt, row.negative_prompt))
     settings = f"{texts}|-|{row.width}x{row.height}|{row.steps}|{row.guidance}|{row.sampler}"
-    more = ((name, getattr(row, name)) for name in ("loras", "strength", *INPUT_IMAGE_COLUMNS))
+    more = ((name, getattr(row, name)) for name in OPTIONAL_IDENTITY_COLUMNS)
     settings += "".join(
         f"|{name}:{len(str(value))}:{value}" for name, value in more if value is not None
     )

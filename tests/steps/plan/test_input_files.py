@@ -179,8 +179,8 @@ def test_bytes_that_are_no_utf8_cost_their_rows_and_no_others(tmp_path: Path) ->
     planned = plan(tmp_path, {"prompt": bad, "id": bad_id}, limits={"rejected_share": 1})
     assert image_rows(planned)["prompt"].to_pylist() == ["good", "fine", "last"]
     assert [(row["row"], row["column"], row["reason"]) for row in rejected(planned)] == [
-        (1, "prompt", "is no UTF-8"),
-        (3, "id", "is no UTF-8"),
+        (1, "prompt", "is not valid UTF-8"),
+        (3, "id", "is not valid UTF-8"),
     ]
 
 

@@ -76,21 +76,21 @@ def _bomb(width: int, height: int) -> bytes:
 
 
 HOSTILE = {
-    "cut off": (GOOD[:-60], "is damaged, so that it does not decode"),
-    "cut off early": (GOOD[:20], "is damaged, so that it does not decode"),
-    "a jpeg cut off": (_file("JPEG")[:-40], "is damaged, so that it does not decode"),
-    "nothing": (b"", "is no picture in PNG, JPEG, WEBP"),
-    "text": (b"/etc/passwd", "is no picture in PNG, JPEG, WEBP"),
-    "svg": (b'<svg xmlns="http://www.w3.org/2000/svg"/>', "is no picture in PNG, JPEG, WEBP"),
-    "gif": (_file("GIF"), "is no picture in PNG, JPEG, WEBP"),
+    "cut off": (GOOD[:-60], "is damaged: it does not decode"),
+    "cut off early": (GOOD[:20], "is damaged: it does not decode"),
+    "a jpeg cut off": (_file("JPEG")[:-40], "is damaged: it does not decode"),
+    "nothing": (b"", "is not a picture in PNG, JPEG, WEBP"),
+    "text": (b"/etc/passwd", "is not a picture in PNG, JPEG, WEBP"),
+    "svg": (b'<svg xmlns="http://www.w3.org/2000/svg"/>', "is not a picture in PNG, JPEG, WEBP"),
+    "gif": (_file("GIF"), "is not a picture in PNG, JPEG, WEBP"),
     "eps": (
         b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n",
-        "is no picture in PNG, JPEG, WEBP",
+        "is not a picture in PNG, JPEG, WEBP",
     ),
-    "tiff": (_file("TIFF"), "is no picture in PNG, JPEG, WEBP"),
+    "tiff": (_file("TIFF"), "is not a picture in PNG, JPEG, WEBP"),
     "a bomb": (_bomb(60_000, 60_000), "has over 4096 pixels"),
     "a bomb of warnings": (_bomb(10_000, 10_000), "has over 4096 pixels"),
-    "no pixels": (_bomb(0, 8), "is no picture in PNG, JPEG, WEBP"),
+    "no pixels": (_bomb(0, 8), "is not a picture in PNG, JPEG, WEBP"),
     "large": (_file(side=65), "has over 4096 pixels"),
     "heavy": (GOOD + b"\0" * 20_000, "has over 20000 bytes"),
 }
@@ -191,8 +191,8 @@ def test_a_picture_in_a_bucket_is_taken_and_kept_once(tmp_path: Path, s3_bucket:
     )
     assert image_rows(planned)["source_image"].to_pylist() == [_hash(GOOD)] * 2
     assert [row["reason"] for row in rejected(planned)] == [
-        "is not there, or may not be read",
-        "is no picture in PNG, JPEG, WEBP",
+        "does not exist, or may not be read",
+        "is not a picture in PNG, JPEG, WEBP",
     ]
     stored_keys = [each.key for each in open_store(planned.uri).list_folder("inputs")]
     assert stored_keys == [input_image_key(_hash(GOOD))]
@@ -215,7 +215,7 @@ def test_a_picture_in_a_bucket_is_taken_and_kept_once(tmp_path: Path, s3_bucket:
 )
 def test_no_place_is_asked_but_files_and_object_stores(tmp_path: Path, name: str) -> None:
     (refused,) = rejected(_plan(tmp_path, [name, None]))
-    assert refused["reason"] == "lies where this table may name no picture"
+    assert refused["reason"] == "is outside the locations this table may reference"
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ def test_what_is_no_file_is_missing(
     (tmp_path / "s3:").mkdir()
     (tmp_path / "s3:" / "a.png").write_bytes(GOOD)
     (refused,) = rejected(_plan(tmp_path, [name, None]))
-    assert refused["reason"] == "is not there, or may not be read"
+    assert refused["reason"] == "does not exist, or may not be read"
 
 
 def test_a_store_that_nothing_here_reads_from_refuses_the_job_and_not_its_rows(
@@ -261,7 +261,7 @@ def test_a_table_in_a_bucket_names_no_file_of_this_machine(tmp_path: Path, s3_bu
     )
     open_store(s3_bucket).create("p.parquet", Path(path).read_bytes())
     (refused,) = rejected(_plan(tmp_path, [None], prompts=f"{s3_bucket}/p.parquet"))
-    assert refused["reason"] == "lies where this table may name no picture"
+    assert refused["reason"] == "is outside the locations this table may reference"
 
 
 def test_an_image_is_read_once_however_many_rows_name_it(tmp_path: Path) -> None:

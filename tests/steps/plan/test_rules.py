@@ -87,10 +87,10 @@ def test_value_at_its_bound_is_taken(tmp_path: Path, column: str, value: object)
 @pytest.mark.parametrize(
     ("column", "value", "reason"),
     [
-        ("seed", "many", "is no integer of 64 bits"),
-        ("width", 64.5, "is no integer of 64 bits"),
-        ("guidance", "much", "is no number"),
-        ("guidance", float("inf"), "is no number"),
+        ("seed", "many", "is not a 64-bit integer"),
+        ("width", 64.5, "is not a 64-bit integer"),
+        ("guidance", "much", "is not a number"),
+        ("guidance", float("inf"), "is not a number"),
     ],
 )
 def test_value_of_another_kind_costs_its_row_only(
@@ -130,9 +130,10 @@ def test_more_refused_rows_than_the_job_allows_stop_it(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as caught:
         plan(tmp_path, columns, limits={"rejected_share": 0.19, "prompt_chars": 40})
     assert str(caught.value) == (
-        f"{tmp_path}/prompts.parquet: 2 of 10 rows are refused, the first being row 8: prompt "
-        "is null. "
-        "Correct them, or raise limits.rejected_share."
+        f"{tmp_path}/prompts.parquet: 2 of 10 rows were rejected; the first is row 8 "
+        "(counting from 0): "
+        "prompt is null. "
+        "Correct the input, or raise limits.rejected_share."
     )
     assert (
         plan(
@@ -143,7 +144,7 @@ def test_more_refused_rows_than_the_job_allows_stop_it(tmp_path: Path) -> None:
 
 
 def test_job_without_one_good_row_is_refused_whatever_it_allows(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="2 of 2 rows are refused"):
+    with pytest.raises(BadInput, match="2 of 2 rows were rejected"):
         plan(tmp_path, {"prompt": pa.nulls(2)}, limits={"rejected_share": 1})
 
 
@@ -152,15 +153,15 @@ def test_job_without_one_good_row_is_refused_whatever_it_allows(tmp_path: Path) 
     [
         (
             {"defaults": {"width": 100}},
-            "defaults.width is 100; this model needs a multiple of 8. Write 96.",
+            "defaults.width is 100; this model needs a multiple of 8. Set it to 96.",
         ),
         (
             {"defaults": {"height": 3}},
-            "defaults.height is 3; this model needs a multiple of 8. Write 8.",
+            "defaults.height is 3; this model needs a multiple of 8. Set it to 8.",
         ),
         (
             {"defaults": {"width": 70_000}},
-            "defaults.width is 70000; this model needs a multiple of 8. Write 65536.",
+            "defaults.width is 70000; this model needs a multiple of 8. Set it to 65536.",
         ),
         (
             {"defaults": {"width": 64, "height": 64}, "limits": {"pixels": 4095}},

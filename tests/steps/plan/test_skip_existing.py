@@ -208,7 +208,7 @@ def test_skip_existing_cannot_change_under_a_plan(tmp_path: Path) -> None:
 def test_rows_that_are_all_refused_are_no_quiet_night(tmp_path: Path) -> None:
     output = str(tmp_path / "out")
     over(make_plan(night(tmp_path, output, PROMPTS[:4])))
-    with pytest.raises(BadInput, match="2 of 2 rows are refused"):
+    with pytest.raises(BadInput, match="2 of 2 rows were rejected"):
         make_plan(night(tmp_path, output, [{"prompt": " "}] * 2))
 
 

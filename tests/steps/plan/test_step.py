@@ -244,5 +244,7 @@ def test_plan_of_another_model_is_not_adopted(tmp_path: Path) -> None:
 
 def test_too_many_shapes_are_refused(tmp_path: Path) -> None:
     guidance = [place / 1000 for place in range(MAX_SHAPES + 1)]
-    with pytest.raises(BadInput, match="10001 combinations of width, height"):
+    with pytest.raises(
+        BadInput, match=r"too many combinations \(10001, limit 10000\) of width, height"
+    ):
         plan(tmp_path, {"prompt": ["a red circle"] * len(guidance), "guidance": guidance})

@@ -56,13 +56,13 @@ OTHER_IMAGES = [replace(encoded(index + 9), index_in_part=index) for index in ra
 
 
 @pytest.fixture(params=INDEXED_FORMATS)
-def layout(request: pytest.FixtureRequest) -> str:
+def format_name(request: pytest.FixtureRequest) -> str:
     """The name of each format in turn."""
     return str(request.param)
 
 
-def plan_of(folder: Path, layout: str, rows: int = 8, **settings: object) -> PlanResult:
-    return planned(folder, str(folder / "out"), PROMPTS[:rows], format=layout, **settings)
+def plan_of(folder: Path, format_name: str, rows: int = 8, **settings: object) -> PlanResult:
+    return planned(folder, str(folder / "out"), PROMPTS[:rows], format=format_name, **settings)
 
 
 def first_part(planned_run: PlanResult) -> Part:
@@ -122,25 +122,25 @@ def test_every_format_is_stored_reported_and_loaded_and_its_leftovers_found(tmp_
             )
 
 
-@pytest.mark.parametrize("layout", INDEXED_FORMATS)
+@pytest.mark.parametrize("format_name", INDEXED_FORMATS)
 def test_whole_job_in_each_format_makes_the_images_that_parquet_has(
-    store_uri: str, tmp_path: Path, layout: str
+    store_uri: str, tmp_path: Path, format_name: str
 ) -> None:
     prompts = write_prompts(tmp_path / "prompts.parquet", PROMPTS[:6])
     sizes = {"batch": {"images": 2}, "part": {"images": 4}}
     expected = run(job(prompts, str(tmp_path / "parquet"), **sizes))
-    result = run(job(prompts, store_uri, format=layout, **sizes))
+    result = run(job(prompts, store_uri, format=format_name, **sizes))
     assert verify(result.uri).ok == result.summary.ok == 6
     columns = ["image_id", "prompt", "seed", "status", "size", "sha256", "pixels_sha256"]
     manifest = read_table(open_store(result.uri), manifest_key(0)).select(columns)
     assert manifest.equals(read_table(open_store(expected.uri), manifest_key(0)).select(columns))
-    assert run(job(prompts, store_uri, format=layout, **sizes)).before
+    assert run(job(prompts, store_uri, format=format_name, **sizes)).before
 
 
 def test_manifest_names_an_object_and_the_range_of_it_that_is_the_image(
-    tmp_path: Path, layout: str
+    tmp_path: Path, format_name: str
 ) -> None:
-    planned_run = plan_of(tmp_path, layout)
+    planned_run = plan_of(tmp_path, format_name)
     fill(planned_run, {1: not_ok(1)})
     aggregate(planned_run.uri, failed_share=1)
     manifest = read_table(open_store(planned_run.uri), manifest_key(0)).to_pylist()
@@ -152,21 +152,21 @@ def test_manifest_names_an_object_and_the_range_of_it_that_is_the_image(
         assert content[row["offset"] : row["offset"] + row["size"]] == encoded(index).content
 
 
-def test_same_images_give_the_same_objects(tmp_path: Path, layout: str) -> None:
-    one = plan_of(tmp_path / "one", layout)
-    other = plan_of(tmp_path / "other", layout)
+def test_same_images_give_the_same_objects(tmp_path: Path, format_name: str) -> None:
+    one = plan_of(tmp_path / "one", format_name)
+    other = plan_of(tmp_path / "other", format_name)
     commit(one, IMAGES)
     commit(other, IMAGES[::-1])
     assert objects_of(one) == objects_of(other)
 
 
-def test_commit_comes_last(tmp_path: Path, layout: str) -> None:
-    planned_run = plan_of(tmp_path, layout)
+def test_commit_comes_last(tmp_path: Path, format_name: str) -> None:
+    planned_run = plan_of(tmp_path, format_name)
     store = DyingStore(planned_run, 100)
     format_of(planned_run.plan.job).pack(first_part(planned_run), IMAGES).commit(store)
     assert store.written[-1] == "index/00000-0000.parquet"
     suffixes = [Path(key).suffix for key in store.written]
-    if layout == "webdataset":
+    if format_name == "webdataset":
         assert suffixes == [".tar", ".parquet"]
     else:
         assert suffixes == [".png"] * 3 + [".json"] * 4 + [".parquet"]
@@ -174,10 +174,10 @@ def test_commit_comes_last(tmp_path: Path, layout: str) -> None:
 
 @pytest.mark.parametrize("others", [IMAGES, OTHER_IMAGES], ids=["equal bytes", "other bytes"])
 def test_writer_that_died_at_any_moment_leaves_what_the_next_one_completes(
-    tmp_path: Path, layout: str, others: list[EncodedImage]
+    tmp_path: Path, format_name: str, others: list[EncodedImage]
 ) -> None:
     for writes in range(8):
-        planned_run = plan_of(tmp_path / str(writes), layout, rows=4)
+        planned_run = plan_of(tmp_path / str(writes), format_name, rows=4)
         store = open_store(planned_run.uri)
         part = first_part(planned_run)
         part_format = format_of(planned_run.plan.job)
@@ -192,9 +192,9 @@ def test_writer_that_died_at_any_moment_leaves_what_the_next_one_completes(
 
 
 def test_second_writer_with_other_bytes_takes_what_the_first_one_wrote(
-    tmp_path: Path, layout: str
+    tmp_path: Path, format_name: str
 ) -> None:
-    planned_run = plan_of(tmp_path, layout)
+    planned_run = plan_of(tmp_path, format_name)
     commit(planned_run, IMAGES)
     before = objects_of(planned_run)
     commit(planned_run, OTHER_IMAGES)
@@ -202,15 +202,15 @@ def test_second_writer_with_other_bytes_takes_what_the_first_one_wrote(
     commit(planned_run, OTHER_IMAGES)
     after = objects_of(planned_run)
     # The first one failed at this image; a file that the second one has of it is in no index.
-    unused = {"images/00000/0000-00001.png"} if layout == "files" else set()
+    unused = {"images/00000/0000-00001.png"} if format_name == "files" else set()
     assert after.keys() - before.keys() == unused
     assert after | before == after
 
 
 def test_part_that_lacks_only_its_index_is_committed_without_drawing(
-    tmp_path: Path, layout: str
+    tmp_path: Path, format_name: str
 ) -> None:
-    planned_run = plan_of(tmp_path, layout)
+    planned_run = plan_of(tmp_path, format_name)
     commit(planned_run, IMAGES)
     before = objects_of(planned_run)
     part = first_part(planned_run)
@@ -221,9 +221,9 @@ def test_part_that_lacks_only_its_index_is_committed_without_drawing(
 
 
 def test_part_that_lacks_only_its_index_is_accounted_for_and_not_retried(
-    tmp_path: Path, layout: str
+    tmp_path: Path, format_name: str
 ) -> None:
-    planned_run = plan_of(tmp_path, layout)
+    planned_run = plan_of(tmp_path, format_name)
     fill(planned_run)
     remove_index(planned_run)
     assert aggregate(planned_run.uri).ok == 8
@@ -259,11 +259,13 @@ def damage_file(folder: Path) -> None:
     (folder / "images/00000/0000-00000.json").unlink()
 
 
-@pytest.mark.parametrize(("layout", "damage"), [("webdataset", damage_tar), ("files", damage_file)])
+@pytest.mark.parametrize(
+    ("format_name", "damage"), [("webdataset", damage_tar), ("files", damage_file)]
+)
 def test_damaged_object_of_another_attempt_is_refused_and_not_committed(
-    tmp_path: Path, layout: str, damage: Callable[[Path], None]
+    tmp_path: Path, format_name: str, damage: Callable[[Path], None]
 ) -> None:
-    planned_run = plan_of(tmp_path, layout)
+    planned_run = plan_of(tmp_path, format_name)
     commit(planned_run, IMAGES)
     remove_index(planned_run)
     damage(Path(planned_run.uri))
@@ -282,9 +284,9 @@ def test_tar_whose_image_is_not_what_its_index_says_is_not_committed(tmp_path: P
         commit(planned_run, IMAGES)
 
 
-def test_objects_of_another_plan_are_refused(tmp_path: Path, layout: str) -> None:
-    one = plan_of(tmp_path / "one", layout)
-    other = plan_of(tmp_path / "two", layout, defaults={"steps": 3, "seed": 7})
+def test_objects_of_another_plan_are_refused(tmp_path: Path, format_name: str) -> None:
+    one = plan_of(tmp_path / "one", format_name)
+    other = plan_of(tmp_path / "two", format_name, defaults={"steps": 3, "seed": 7})
     commit(one, IMAGES)
     remove_index(one)
     for key in ("plan.json", shard_key(0)):
@@ -295,7 +297,7 @@ def test_objects_of_another_plan_are_refused(tmp_path: Path, layout: str) -> Non
 
 
 @pytest.mark.parametrize(
-    ("layout", "key", "position"),
+    ("format_name", "key", "position"),
     [
         ("webdataset", "images/00000-0000.tar", 600),
         ("webdataset", "images/00000-0000.tar", -1),
@@ -307,9 +309,9 @@ def test_objects_of_another_plan_are_refused(tmp_path: Path, layout: str) -> Non
     ],
 )
 def test_verify_finds_what_is_damaged_or_missing(
-    tmp_path: Path, layout: str, key: str, position: int
+    tmp_path: Path, format_name: str, key: str, position: int
 ) -> None:
-    planned_run = plan_of(tmp_path, layout, rows=4)
+    planned_run = plan_of(tmp_path, format_name, rows=4)
     fill(planned_run, {1: not_ok(1)})
     aggregate(planned_run.uri, failed_share=1)
     path = Path(planned_run.uri, key)

@@ -55,10 +55,13 @@ def parts(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A finished run of hostile prompts in each format."""
-    return {layout: finish(tmp_path_factory.mktemp(layout), layout) for layout in FORMATS}
+    return {
+        format_name: finish(tmp_path_factory.mktemp(format_name), format_name)
+        for format_name in FORMATS
+    }
 
 
-def finish(folder: Path, layout: str) -> Path:
+def finish(folder: Path, format_name: str) -> Path:
     """A finished run with the prompts of `TEXTS`, the last of which failed."""
     rows = [
         {"prompt": text, "tag": text if index >= UNTAGGED else None, "x_file_name": "/"}
@@ -66,7 +69,9 @@ def finish(folder: Path, layout: str) -> Path:
     ]
     limits = {"prompt_chars": 200_000, "failed_share": 0.1}
     carry = ["tag", "x_file_name"]
-    result = planned(folder, str(folder / "out"), rows, format=layout, limits=limits, carry=carry)
+    result = planned(
+        folder, str(folder / "out"), rows, format=format_name, limits=limits, carry=carry
+    )
     fill(result, {len(TEXTS) - 1: not_ok(0)})
     aggregate(result.uri)
     return Path(result.uri)
@@ -92,15 +97,16 @@ def test_hugging_face_datasets_streams_the_images(run: Path) -> None:
     assert (first["image"].size, first["image"].mode, first["id"]) == ((16, 16), "RGB", "row-0")
 
 
-@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("format_name", FORMATS)
 def test_hugging_face_datasets_loads_the_folder_as_its_card_says(
-    runs: dict[str, Path], layout: str, tmp_path: Path
+    runs: dict[str, Path], format_name: str, tmp_path: Path
 ) -> None:
     dataset: Dataset = datasets.load_dataset(
-        str(runs[layout]), split="train", cache_dir=str(tmp_path)
+        str(runs[format_name]), split="train", cache_dir=str(tmp_path)
     )
     rows = [
-        row["json"] | {"image": row["png"]} if layout == "webdataset" else row for row in dataset
+        row["json"] | {"image": row["png"]} if format_name == "webdataset" else row
+        for row in dataset
     ]
     # Folders of files come in the order in which the disk lists them.
     ok_rows = [row for row in rows if row["status"] == "ok"]
@@ -111,10 +117,10 @@ def test_hugging_face_datasets_loads_the_folder_as_its_card_says(
         assert hash_pixels(np.asarray(row["image"])) == row["pixels_sha256"]
 
 
-@pytest.mark.parametrize("layout", FORMATS)
-def test_hugging_face_datasets_streams_the_folder(runs: dict[str, Path], layout: str) -> None:
-    first = next(iter(datasets.load_dataset(str(runs[layout]), split="train", streaming=True)))
-    assert first["png" if layout == "webdataset" else "image"].size == (16, 16)
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_hugging_face_datasets_streams_the_folder(runs: dict[str, Path], format_name: str) -> None:
+    first = next(iter(datasets.load_dataset(str(runs[format_name]), split="train", streaming=True)))
+    assert first["png" if format_name == "webdataset" else "image"].size == (16, 16)
 
 
 def test_webdataset_gives_image_text_and_settings(runs: dict[str, Path]) -> None:
@@ -161,10 +167,10 @@ def test_duckdb_reads_metadata_by_group(run: Path) -> None:
     assert rows == [("ok", IMAGES, 16)]
 
 
-@pytest.mark.parametrize("layout", FORMATS[1:])
-def test_duckdb_reads_the_indexes(runs: dict[str, Path], layout: str) -> None:
+@pytest.mark.parametrize("format_name", FORMATS[1:])
+def test_duckdb_reads_the_indexes(runs: dict[str, Path], format_name: str) -> None:
     rows = duckdb.execute(
-        f"SELECT prompt, status FROM '{runs[layout]}/index/*.parquet' ORDER BY row"
+        f"SELECT prompt, status FROM '{runs[format_name]}/index/*.parquet' ORDER BY row"
     ).fetchall()
     assert rows == [*((text, "ok") for text in OK_TEXTS), (TEXTS[-1], "failed")]
 
@@ -188,15 +194,15 @@ def test_polars_reads_manifest_and_images(run: Path) -> None:
         assert hashlib.sha256(content).hexdigest() == sha256
 
 
-@pytest.mark.parametrize("layout", FORMATS)
+@pytest.mark.parametrize("format_name", FORMATS)
 def test_polars_reads_the_manifest_and_any_reader_the_range_that_it_names(
-    runs: dict[str, Path], layout: str
+    runs: dict[str, Path], format_name: str
 ) -> None:
-    manifest = pl.read_parquet(runs[layout] / "manifest" / "*.parquet")
+    manifest = pl.read_parquet(runs[format_name] / "manifest" / "*.parquet")
     assert manifest["prompt"].to_list() == TEXTS
     locations = manifest.select("part", "offset", "size", "sha256").head(-1)
     for part, offset, size, sha256 in locations.iter_rows():
-        content = (runs[layout] / part).read_bytes()[offset : offset + size]
+        content = (runs[format_name] / part).read_bytes()[offset : offset + size]
         assert hashlib.sha256(content).hexdigest() == sha256
 
 
@@ -219,7 +225,7 @@ def test_an_image_is_a_ranged_read_without_any_parquet_reader(run: Path) -> None
             assert image.format == "PNG"
 
 
-@pytest.mark.parametrize("layout", FORMATS)
-def test_no_name_holds_user_text(runs: dict[str, Path], layout: str) -> None:
-    names = {str(path.relative_to(runs[layout])) for path in runs[layout].rglob("*")}
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_no_name_holds_user_text(runs: dict[str, Path], format_name: str) -> None:
+    names = {str(path.relative_to(runs[format_name])) for path in runs[format_name].rglob("*")}
     assert all(name.isascii() and "passwd" not in name and " " not in name for name in names)

@@ -56,5 +56,5 @@ def test_object_that_is_not_a_job_file_is_bad_input(
     content: bytes, problem: str, tmp_path: Path
 ) -> None:
     (tmp_path / "job.yaml").write_bytes(content)
-    with pytest.raises(BadInput, match=rf"job\.yaml: .*{problem}.* Name a job file\."):
+    with pytest.raises(BadInput, match=rf"job\.yaml: .*{problem}.* Choose a job file\."):
         read_text(f"{tmp_path}/job.yaml")

@@ -392,13 +392,13 @@ REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
     ),
     "no good row": (
         {"prompt": [None, "", " ", "x" * 5000]},
-        "prompts.parquet: 4 of 4 rows are refused, the first being row 0: prompt is null. "
-        "Correct them, or raise limits.rejected_share.",
+        "prompts.parquet: 4 of 4 rows were rejected; the first is row 0 (counting from 0): "
+        "prompt is null. Correct the input, or raise limits.rejected_share.",
     ),
     "a bad row too many": (
         {"prompt": ["a"] * 90 + ["b"] * 10, "steps": [1] * 98 + [0] * 2},
-        "prompts.parquet: 2 of 100 rows are refused, the first being row 98: steps is not between "
-        "1 and 1000. Correct them, or raise limits.rejected_share.",
+        "prompts.parquet: 2 of 100 rows were rejected; the first is row 98 (counting from 0): "
+        "steps is not between 1 and 1000. Correct the input, or raise limits.rejected_share.",
     ),
 }
 
@@ -411,7 +411,7 @@ def test_prompts_that_cannot_be_used(name: str) -> None:
 
 def test_default_that_the_model_cannot_draw() -> None:
     assert _refused("plan", _job(PROMPTS, defaults={"width": 100})) == (
-        "defaults.width is 100; this model needs a multiple of 8. Write 96."
+        "defaults.width is 100; this model needs a multiple of 8. Set it to 96."
     )
 
 
@@ -451,7 +451,7 @@ def test_folder_that_is_no_pipeline() -> None:
     Path("model").mkdir()
     Path("model/config.json").write_text("{}")
     assert _refused("plan", _job(PROMPTS, model={"id": "model"})) == (
-        "model: has no model_index.json, so it is no diffusers pipeline. Name another folder."
+        "model: has no model_index.json, so it is not a diffusers pipeline. Choose another folder."
     )
 
 
@@ -628,7 +628,7 @@ def test_credentials_that_may_only_read(
 
 def test_what_is_refused_leaves_no_object(s3_bucket: str) -> None:
     output = f"{s3_bucket}/out"
-    assert "rows are refused" in _refused("plan", _job({"prompt": [None]}, output=output))
+    assert "1 of 1 row was rejected" in _refused("plan", _job({"prompt": [None]}, output=output))
     assert "is not a setting" in _refused("plan", _job(PROMPTS, output=output, surprise=1))
     assert "no such model folder" in _refused(
         "plan", _job(PROMPTS, output=output, model={"id": "nowhere"})

@@ -74,7 +74,7 @@ def test_unknown_context_is_refused_with_those_that_exist() -> None:
     with pytest.raises(BadInput) as raised:
         kubernetes_access("nope")
     assert str(raised.value) == (
-        "kubeconfig: has no context 'nope'; there are: one, two. Name one of them."
+        "kubeconfig: has no context 'nope'; there are: one, two. Choose one of them."
     )
 
 

@@ -49,13 +49,13 @@ def test_backfill_starts_nothing_before_its_time(argo: Memory) -> None:
     schedule(postcards(), "0 0 * * *", "UTC", argo)
     statuses = backfill(postcards(), today, in_three_days, argo)
     assert logical_dates(argo, statuses) == [f"{today}T00:00:00+00:00"]
-    with pytest.raises(BadInput, match="has not fired"):
+    with pytest.raises(BadInput, match="has no past run time"):
         backfill(postcards(), today + timedelta(days=1), in_three_days, argo)
 
 
 def test_backfill_of_more_than_a_cluster_takes_at_once_is_rejected(argo: Memory) -> None:
     schedule(postcards(), "* * * * *", "UTC", argo)
-    with pytest.raises(BadInput, match="Name fewer days"):
+    with pytest.raises(BadInput, match="Choose fewer days"):
         backfill(postcards(), date(2025, 1, 1), date(2025, 1, 2), argo)
     assert argo.workflows() == []
 

@@ -127,7 +127,7 @@ def test_workflow_that_nobody_starts_shows_that_no_controller_runs(kube: Kube) -
     finding = check_controller(kube.view())
     assert finding.verdict == "wrong"
     assert finding.says == (
-        "No controller has started workflow shapes, which was submitted 0:09:00 ago."
+        "No controller has started workflow shapes, which was submitted 9 minutes ago."
     )
 
 
@@ -174,7 +174,7 @@ def test_version_is_read_from_a_pod(kube: Kube) -> None:
     spec = {"initContainers": [{"image": "quay.io/argoproj/argoexec:v3.7.2"}]}
     kube.put(f"{CORE}/pods", "shapes-plan", metadata=about, spec=spec)
     finding = check_argo_version(kube.view(), None)
-    assert finding.says == "Argo is v3.7.2, by its container in a pod."
+    assert finding.says == "Argo is v3.7.2, according to its container in a pod."
 
 
 def test_version_that_nothing_shows_is_unknown(kube: Kube) -> None:

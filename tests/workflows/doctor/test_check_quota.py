@@ -67,7 +67,8 @@ def test_room_for_fewer_pods_than_the_parallelism_is_ok(kube: Kube) -> None:
     finding = _quota(kube, {"requests.nvidia.com/gpu": "5", "pods": "100"})
     assert finding.verdict == "ok"
     assert finding.says == (
-        "Room for 5 GPU pods at once, by requests.nvidia.com/gpu; the job's parallelism is 16."
+        "Room for 5 GPU pods at once, limited by requests.nvidia.com/gpu; "
+        "the job's parallelism is 16."
     )
 
 
@@ -132,18 +133,20 @@ def test_shipped_limit_range_admits_the_containers(kube: Kube) -> None:
 def test_container_above_the_limit_range_is_wrong(kube: Kube) -> None:
     finding = _range(kube, "Container", max={"memory": "16Gi"})
     assert finding.verdict == "wrong"
-    assert finding.says == "generate asks for 24 GiB of memory; the LimitRange's bound is 16 GiB."
+    assert (
+        finding.says == "generate asks for 24 GiB of memory; the LimitRange allows at most 16 GiB."
+    )
 
 
 def test_pod_above_the_limit_range_is_wrong(kube: Kube) -> None:
     finding = _range(kube, "Pod", max={"cpu": "4"})
-    assert finding.says == "generate asks for 4.02 of cpu; the LimitRange's bound is 4."
+    assert finding.says == "generate asks for 4.02 of cpu; the LimitRange allows at most 4."
 
 
 def test_argos_own_container_below_the_limit_range_is_wrong(kube: Kube) -> None:
     finding = _range(kube, "Container", min={"cpu": "100m"})
     assert finding.says == (
-        "Argo's own container asks for 0.02 of cpu; the LimitRange's bound is 0.1."
+        "Argo's own container asks for 0.02 of cpu; the LimitRange requires at least 0.1."
     )
 
 

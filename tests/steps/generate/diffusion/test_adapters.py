@@ -241,7 +241,10 @@ def test_a_job_with_a_controlnet_runs_is_verified_and_reproduced(
     assert (done.summary.images, done.summary.ok) == (images, images)
     refused = read_table(open_store(done.uri), REJECTED_KEY).to_pylist() if kind == "sd3" else []
     assert [(row["column"], row["reason"]) for row in refused] == [
-        ("control_image", "does not go with a source_image for StableDiffusion3Pipeline")
+        (
+            "control_image",
+            "cannot be combined with a source_image: StableDiffusion3Pipeline does not support it",
+        )
     ] * (6 - images)
     assert verify(done.uri).ok == images
     for row in read_table(open_store(done.uri), manifest_key(0)).to_pylist():
@@ -268,7 +271,10 @@ def test_a_job_with_both_runs_is_verified_and_reproduced(tmp_path: Path, kind: K
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"controlnet": {"id": "there/is/none"}}, "model.controlnet: there/is/none is no folder."),
+        (
+            {"controlnet": {"id": "there/is/none"}},
+            "model.controlnet: there/is/none is not a folder.",
+        ),
         (
             {"controlnet": {"id": "{pickles}"}},
             "model.controlnet: .* has no \\*.safetensors. Pickles can run code",
@@ -283,27 +289,27 @@ def test_a_job_with_both_runs_is_verified_and_reproduced(tmp_path: Path, kind: K
         ),
         (
             {"id": "{lcm}", "controlnet": {"id": "{control}"}},
-            "controlnet: LatentConsistencyModelPipeline takes none",
+            "supports no ControlNet for LatentConsistencyModelPipeline",
         ),
         (
             {"id": "{flux}", "controlnet": {"id": "{control}"}},
-            "model.controlnet: .* is a ControlNetModel, not a FluxControlNetModel. Name another",
+            "model.controlnet: .* is a ControlNetModel, not a FluxControlNetModel. Choose another",
         ),
         (
             {"id": "{sd3}", "controlnet": {"id": "{flux-control}"}},
-            "model.controlnet: .* is a FluxControlNetModel, not a SD3ControlNetModel. Name another",
+            "model.controlnet: .* is a FluxControlNetModel, not a SD3ControlNetModel. Choose",
         ),
         (
             {"id": "{flux}", "controlnet": {"id": "{wide-flux}"}},
-            "model.controlnet: .* has layers of 48 channels, and the model has 32. Name another",
+            "model.controlnet: .* has layers of 48 channels, but the model has 32. Choose another",
         ),
         (
             {"id": "{flux}", "controlnet": {"id": "{union}"}},
-            "model.controlnet: .* is a union, which asks for a mode. Name another",
+            "model.controlnet: .* is a union ControlNet, which needs a mode. Choose another",
         ),
         (
             {"controlnet": {"id": "{wide}"}},
-            "model.controlnet: .* reads texts of 64 channels, and .* has 32. Name another",
+            "model.controlnet: .* expects text embeddings of 64 channels, but .* has 32. Choose",
         ),
         (
             {"controlnet": {"id": "org/name"}},
@@ -353,7 +359,7 @@ def test_an_ip_adapter_of_another_model_or_image_encoder_is_the_job_s_mistake(
     model = {"id": str(models.folder("sd")), "dtype": "float32", "ip_adapter": adapter}
     there = planned(tmp_path, str(tmp_path / "out"), _rows(reference_image=True), model=model)
     with pytest.raises(
-        BadInput, match=r"model\.ip_adapter: does not fit the model \(.*\). Name another"
+        BadInput, match=r"model\.ip_adapter: does not fit the model \(.*\). Choose another"
     ):
         LazyDenoiser(open_store(there.uri), there.plan)()
 

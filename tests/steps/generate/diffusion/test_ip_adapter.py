@@ -194,7 +194,7 @@ def test_a_controlnet_acts_beside_it_and_with_a_source_too_is_refused_by_row(
     done = run(job(prompts, str(tmp_path / "out"), model=model, limits={"rejected_share": 0.5}))
     assert (done.summary.images, done.summary.ok) == (5, 5)
     (refused,) = read_table(open_store(done.uri), REJECTED_KEY).to_pylist()
-    assert refused["reason"].startswith("does not go with a source_image")
+    assert refused["reason"].startswith("cannot be combined with a source_image")
     made = read_table(open_store(done.uri), manifest_key(0)).to_pylist()
     for row in made[::3]:
         assert reproduce(done.uri, row["image_id"], tmp_path / "again.png").equal == "bytes"
@@ -232,7 +232,7 @@ def test_an_adapter_of_a_larger_transformer_is_refused_at_planning(
     folder = _copy(tmp_path / "adapter", kind, _further_block)
     with pytest.raises(
         BadInput,
-        match=r"adapter\.safetensors is for 2 blocks of a transformer, and the model has 1\.",
+        match=r"adapter\.safetensors is for 2 blocks of a transformer, but the model has 1\.",
     ):
         _opened(tmp_path, kind, _rows("reference_image"), folder)
 
@@ -243,17 +243,17 @@ def test_an_adapter_of_a_larger_transformer_is_refused_at_planning(
         (
             "flux",
             adapters.sd3_ip_adapter,
-            "kind siglip_vision_model, and the model reads what a CLIPVisionModelWith",
+            "type siglip_vision_model, but the model needs a CLIPVisionModelWith",
         ),
         (
             "sd3",
             adapters.flux_ip_adapter,
-            "kind clip_vision_model, and the model reads what a SiglipVisionModel makes",
+            "type clip_vision_model, but the model needs a SiglipVisionModel",
         ),
         (
             "flux",
             partial(adapters.ip_adapter, "sd"),
-            "is for 4 blocks of a transformer, and the model has 1",
+            "is for 4 blocks of a transformer, but the model has 1",
         ),
     ],
 )
@@ -271,7 +271,8 @@ def test_an_adapter_that_is_cut_off_is_refused_at_planning(tmp_path: Path) -> No
     whole = (folder / FILE).read_bytes()
     (folder / FILE).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(
-        BadInput, match=r"model\.ip_adapter: adapter\.safetensors is no whole safetensors file"
+        BadInput,
+        match=r"model\.ip_adapter: adapter\.safetensors is not a complete safetensors file",
     ):
         planned(
             tmp_path, str(tmp_path / "out"), _rows("reference_image"), model=_model("flux", folder)
@@ -291,7 +292,7 @@ def test_an_adapter_that_lacks_a_tensor_ends_the_shard(
 ) -> None:
     folder = _copy(tmp_path / "adapter", kind, _without(lacks))
     with pytest.raises(
-        BadInput, match=rf"model\.ip_adapter: does not fit the model \({told}\)\. Name another"
+        BadInput, match=rf"model\.ip_adapter: does not fit the model \({told}\)\. Choose another"
     ):
         _opened(tmp_path, kind, _rows("reference_image"), folder)
 
@@ -316,7 +317,7 @@ def test_an_adapter_that_reads_what_another_image_encoder_sees_ends_the_shard(
     folder = _copy(tmp_path / "adapter", "flux", dict)
     adapters.save_image_encoder(folder, 2 * models.WIDE)
     with pytest.raises(
-        BadInput, match=r"model\.ip_adapter: does not fit the model \(.*\)\. Name another"
+        BadInput, match=r"model\.ip_adapter: does not fit the model \(.*\)\. Choose another"
     ):
         _opened(tmp_path, "flux", _rows("reference_image"), folder)
 

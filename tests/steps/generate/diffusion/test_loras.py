@@ -252,7 +252,7 @@ def test_a_lora_of_another_model_is_refused_in_a_sentence(kind: Kind, other: Kin
     pipe = models.pipe(kind)
     denoiser = Denoiser(pipe, loras=_layers(pipe, style=loras.folder(other, 1, text=True)))
     with pytest.raises(
-        BadInput, match=r"^model\.loras\.style: does not fit the model \([^\n]+\)\. Name another"
+        BadInput, match=r"^model\.loras\.style: does not fit the model \([^\n]+\)\. Choose another"
     ) as told:
         pixels_of(denoiser, _rows(1, "style:1"), 1)
     assert "\n" not in str(told.value)
@@ -302,7 +302,7 @@ def test_another_weight_is_not_compiled_anew_and_another_set_of_loras_is_once() 
 def test_a_pipeline_that_loads_no_loras_says_so() -> None:
     pipe = families.pipe("pixart-sigma")
     denoiser = Denoiser(pipe, loras=_layers(pipe, style=loras.folder("sd", 1)))
-    with pytest.raises(BadInput, match=r"model\.loras: PixArtSigmaPipeline takes no LoRA"):
+    with pytest.raises(BadInput, match=r"model\.loras: PixArtSigmaPipeline supports no LoRA"):
         pixels_of(denoiser, _rows(1, "style:1"), 1)
 
 

@@ -203,7 +203,7 @@ def test_damaged_weights_are_bad_input_in_one_line(tmp_path: Path) -> None:
     weights = model / "vae" / "diffusion_pytorch_model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-100])
     with pytest.raises(
-        BadInput, match=r"model: does not load as a diffusers pipeline \(.+\)\. Name another"
+        BadInput, match=r"model: does not load as a diffusers pipeline \(.+\)\. Choose another"
     ) as caught:
         load_pipeline(_plan(tmp_path, model))
     assert len(str(caught.value).splitlines()) == 1
@@ -227,7 +227,7 @@ def test_a_pipeline_that_draws_from_more_than_a_text_is_bad_input(
     monkeypatch.setattr(diffusers.StableDiffusionPipeline, "__call__", call)
     with pytest.raises(
         BadInput,
-        match=r"is a StableDiffusionPipeline, which draws from prompt, image\. Name one that",
+        match=r"is a StableDiffusionPipeline, which draws from prompt, image\. Choose one that",
     ):
         load_pipeline(plan)
 

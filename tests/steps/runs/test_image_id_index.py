@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 
 from imagekiln.steps.errors import BadInput, TryAgain
-from imagekiln.steps.runs import image_ids
-from imagekiln.steps.runs.image_ids import (
+from imagekiln.steps.runs import image_id_index
+from imagekiln.steps.runs.image_id_index import (
     CHUNK_COUNT_METADATA,
     ID_DTYPE,
     ID_RECORD_DTYPE,
@@ -39,7 +39,7 @@ def read(store: Store) -> list[str]:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks of a hundred ids or so."""
-    monkeypatch.setattr(image_ids, "IDS_PER_CHUNK", 100)
+    monkeypatch.setattr(image_id_index, "IDS_PER_CHUNK", 100)
 
 
 def test_ids_come_from_digits_and_from_bytes_alike() -> None:
@@ -89,7 +89,7 @@ def test_ranges_that_share_an_id_overlap(count: int, other_count: int) -> None:
 def test_every_record_is_in_its_bucket_and_buckets_are_sorted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
-    monkeypatch.setattr(image_ids, "BUFFER_RECORDS", 64)
+    monkeypatch.setattr(image_id_index, "BUFFER_RECORDS", 64)
     records = np.empty(1000, NUMBERED_ID_DTYPE)
     records["id"] = ids_from_hex(pa.array(hexadecimal(1000)))
     records["number"] = np.arange(1000)

@@ -17,7 +17,7 @@ from imagekiln.workflows.templates.workflow import require_reachable_paths
 PROBE = b"imagekiln doctor writes this, and removes it\n"
 LOGIN_ERRORS = ("NoCredentialsError", "PartialCredentialsError", "ProfileNotFound")
 LOCAL_ADVICE = (
-    "Pods may reach it all the same. To check from here, set AWS_ACCESS_KEY_ID, "
+    "Pods may reach it, even if this machine does not. To check from here, set AWS_ACCESS_KEY_ID, "
     "AWS_SECRET_ACCESS_KEY and AWS_ENDPOINT_URL, and run doctor again."
 )
 
@@ -28,7 +28,8 @@ def check_paths(job: Job) -> Finding:
     try:
         require_reachable_paths(job)
     except BadInput as error:
-        return wrong(str(error), "Pods cannot read this machine's disk: use a bucket.")
+        says, remedy = _split_remedy(error)
+        return wrong(says, remedy or "Pods cannot read this machine's disk: use a bucket.")
     return ok("The job names no path on this machine.")
 
 
@@ -103,6 +104,13 @@ def _require_readable(pattern: str) -> None:
 
 def _storage_finding(error: KilnError) -> Finding:
     """A store that rejects this machine is wrong; one out of reach says nothing about pods."""
+    says, remedy = _split_remedy(error)
     if isinstance(error, TryAgain) or type(error.__cause__).__name__ in LOGIN_ERRORS:
-        return unknown(str(error), LOCAL_ADVICE)
-    return wrong(str(error), "Correct the job, or the rights of the key that you use.")
+        return unknown(says, LOCAL_ADVICE)
+    return wrong(says, remedy or "Correct the job, or the rights of the key that you use.")
+
+
+def _split_remedy(error: KilnError) -> tuple[str, str]:
+    """What is wrong, and what the error says to do about it; the latter may be empty."""
+    says, separator, remedy = str(error).rpartition(". ")
+    return (f"{says}.", remedy) if separator else (str(error), "")
