@@ -147,7 +147,7 @@ def _after_step(stop: Stop, startup: Startup, denoiser: Denoiser, progress: Prog
     if not startup.clock.has_ended:
         synchronized_time(denoiser.device)
         code_seconds = denoiser.compiled_pipeline.clock.seconds
-        start = startup.clock.end_first_step(code_seconds, startup.weights.seconds)
+        start = startup.clock.end_first_step(code_seconds, startup.weights.hash_seconds)
         if start is not None:
             progress.show_event(Event("start", asdict(start), format_start(start)))
     stop.raise_if_due()

@@ -190,7 +190,7 @@ def test_the_phases_of_loading_are_timed(tmp_path: Path) -> None:
     startup = Startup.begin(plan)
     load_pipeline(plan, startup)
     startup.clock.begin_drawing()
-    startup.clock.end_first_step(0.0, startup.weights.seconds)
+    startup.clock.end_first_step(0.0, startup.weights.hash_seconds)
     seconds = startup.clock.seconds
     assert seconds is not None
     assert seconds.load > 0
