@@ -27,7 +27,17 @@ from imagekiln.steps.generate.diffusion.startup import LoadOptions
 from tests.bench.measure import machine, table
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
-PHASES = ("imports", "load", "device", "hash_wait", "code", "first_step", "total", "hash")
+PHASES = (
+    "imports",
+    "load",
+    "device",
+    "hash_wait",
+    "code",
+    "first_step",
+    "total",
+    "hash",
+    "read_ahead",
+)
 WAYS = {
     "as pods do": LoadOptions(),
     "read, not mapped": LoadOptions(mmap=False),
@@ -148,13 +158,16 @@ def main(
 @click.argument("way", type=click.Choice(tuple(WAYS)))
 def child(run: str, way: str) -> None:
     """Generate the first shard of the run, as `imagekiln generate` does."""
-    from imagekiln.steps.generate.start import generate_in_new_process
+    from imagekiln.steps.generate.start import generate
+    from imagekiln.steps.runs.start_times import StartClock
     from imagekiln.steps.runtime.progress import JsonLinesProgress
     from imagekiln.steps.runtime.signals import Stop
     from imagekiln.workflows.cli.terminal import silence_libraries
 
     silence_libraries()
-    generate_in_new_process(run, 0, JsonLinesProgress(sys.stderr, None), Stop(), WAYS[way])
+    progress = JsonLinesProgress(sys.stderr, None)
+    clock = StartClock.of_process()
+    generate(run, 0, progress, Stop(), process_clock=clock, options=WAYS[way])
 
 
 if __name__ == "__main__":
