@@ -185,7 +185,8 @@ class _TuningBench:
     def search(self, size: ImageSize) -> BatchSearchResult:
         """Search the batch size for images of a size."""
         self._require_valid_size(size)
-        denoiser = self._open_denoiser()
+        with device_advice(TUNE_AGAIN):
+            denoiser = self._open_denoiser()
         denoiser.vae_decoder.reset()  # what did not fit at another size says nothing about this one
         trial = Trial(denoiser, self._image_parameters(size), self._budget)
         deadline = time.monotonic() + self._budget.minutes * 60

@@ -402,9 +402,14 @@ def test_the_whole_job_runs_compiled_and_its_statistics_say_so(tmp_path: Path) -
 
 
 class WatchedTexts:
-    """Encodes texts slowly outside the main thread, and knows which of them is at hand."""
+    """Encodes texts slowly outside the main thread, and knows which of them is at hand.
+
+    A text is at hand until some time after it is `released`.
+    """
 
     def __init__(self, encode: Callable[..., object]) -> None:
+        self.released = threading.Event()
+        self.released.set()
         self.at_hand: str | None = None
         self.ahead: list[str] = []
 
@@ -414,6 +419,7 @@ class WatchedTexts:
                 return encode(prompt, *places, **names)
             self.at_hand = prompt[0]
             self.ahead.append(prompt[0])
+            assert self.released.wait(60)
             time.sleep(0.5)
             embeds = encode(prompt, *places, **names)
             self.at_hand = None
@@ -435,6 +441,7 @@ def test_where_decoding_is_compiled_anew_after_memory_ran_out_no_text_is_encoded
 
     def decode_or_fail(*args: object, **kwargs: object) -> object:
         if failures:
+            texts.released.set()
             raise failures.pop()
         beside.append(texts.at_hand)
         return decode(*args, **kwargs)
@@ -458,6 +465,7 @@ def test_where_decoding_is_compiled_anew_after_memory_ran_out_no_text_is_encoded
     assert texts.ahead == ["beside a later batch"]
 
     failures.append(torch.OutOfMemoryError("CUDA out of memory"))
+    texts.released.clear()
     beside.clear()
     assert draw(small, "beside the batch that ran out")
     assert denoiser.vae_decoder.mode == "slices"
