@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary, load_summary
-from imagekiln.steps.generate.preflight import require_libraries
+from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.keys import SUCCESS_KEY

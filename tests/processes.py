@@ -83,14 +83,14 @@ class BeginSignal(NoProgress):
 
 def make_shard(begun: Begun, uri: str, number: int) -> None:
     """Make a shard of a run."""
-    from imagekiln.steps.generate.step import generate
+    from imagekiln.steps.generate.start import generate
 
     generate(uri, number, BeginSignal(begun))
 
 
 def make_little_of_shard(begun: Begun, uri: str, number: int) -> None:
     """Make two parts of a shard, then wait to be killed, however slow the killer is."""
-    from imagekiln.steps.generate.step import generate
+    from imagekiln.steps.generate.start import generate
 
     class Waiting(BeginSignal):
         batches = 0

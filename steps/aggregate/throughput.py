@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from imagekiln.steps.runs.start import StartSeconds
+from imagekiln.steps.runs.start_times import StartSeconds
 from imagekiln.steps.runs.stats import ShardStats, max_peak_memory, mean_busy_share
 
 MAX_SLOWEST = 10

@@ -1,33 +1,62 @@
-"""The generate step of a process of its own: the model's files are hashed beside the imports."""
+"""The generate step of one shard. Until run and shard are checked, nothing imports PyTorch."""
 
+from contextlib import closing
+from importlib.util import find_spec
+
+from imagekiln.steps.errors import NotInstalled
 from imagekiln.steps.generate.diffusion.startup import LoadOptions, Startup
-from imagekiln.steps.generate.preflight import require_libraries
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import require_shard
-from imagekiln.steps.runs.start import StartClock
+from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runs.stats import ShardStats
-from imagekiln.steps.runtime.progress import Progress
+from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 
+# Of the extra `generate`: an installation without it plans and submits.
+GENERATION_LIBRARIES = ("torch", "diffusers", "transformers")
 
-def generate_in_new_process(
+
+def require_libraries() -> None:
+    """Raise NotInstalled where this installation cannot generate images."""
+    missing = [name for name in GENERATION_LIBRARIES if find_spec(name) is None]
+    if missing:
+        raise NotInstalled(
+            f"{', '.join(missing)}: not installed, and needed to generate images. "
+            "Type: pip install 'imagekiln[generate]'."
+        )
+
+
+def generate(
     uri: str,
     number: int,
-    progress: Progress,
-    stop: Stop,
+    progress: Progress | None = None,
+    stop: Stop | None = None,
+    *,
+    process_clock: StartClock | None = None,
     options: LoadOptions | None = None,
 ) -> ShardStats | None:
-    """Make what is missing of a shard, and time the start from that of the process.
+    """Make what is missing of one shard of the run at `uri`; None where nothing was missing.
 
-    Raises what `generate` raises.
+    The model's files are hashed while PyTorch is imported. With `process_clock`, which began with
+    the process, its start is in the log and in the statistics.
+
+    Raises BadInput where run, shard or model are not as planned, TryAgain where the step was
+    stopped or storage failed.
     """
-    clock = StartClock.of_process()
     require_libraries()
     store = open_store(uri)
     plan = load_plan(store)
     require_shard(store, plan, number)
-    with Startup.begin(plan, clock, options) as startup:
-        with clock.phase("imports"):
-            from imagekiln.steps.generate.step import generate
-        return generate(uri, number, progress, stop, startup)
+    progress = progress or NoProgress()
+    progress.start(plan.shards[number].images)
+
+    with Startup.begin(plan, process_clock, options) as startup:
+        with startup.clock.phase("imports"):
+            from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
+
+        timed_startup = startup if process_clock is not None else None
+        with closing(LazyDenoiser(store, plan, startup)) as open_denoiser:
+            return generate_shard(
+                store, plan, number, open_denoiser, progress, stop or Stop(), timed_startup
+            )

@@ -27,15 +27,14 @@ from imagekiln.steps.generate.stages import (
 )
 from imagekiln.steps.runs.formats import PartFormat, format_of, recover_parts
 from imagekiln.steps.runs.image import ImageRow
-from imagekiln.steps.runs.plan import Plan, load_plan
+from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.shard import (
     count_images,
     missing_parts,
     read_shard,
-    require_shard,
     used_lora_names,
 )
-from imagekiln.steps.runs.start import format_start
+from imagekiln.steps.runs.start_times import format_start
 from imagekiln.steps.runs.stats import (
     ShardStats,
     StageSeconds,
@@ -44,37 +43,12 @@ from imagekiln.steps.runs.stats import (
     time_share,
 )
 from imagekiln.steps.runtime.prefetch import QueueWaits, consume_in_thread, prefetch
-from imagekiln.steps.runtime.progress import Event, NoProgress, Progress
+from imagekiln.steps.runtime.progress import Event, Progress
 from imagekiln.steps.runtime.signals import Stop, Stopped
-from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 MAX_QUEUED_BATCHES = 2
 MAX_QUEUED_PARTS = 1
-
-
-def generate(
-    uri: str,
-    number: int,
-    progress: Progress | None = None,
-    stop: Stop | None = None,
-    startup: Startup | None = None,
-) -> ShardStats | None:
-    """Make what is missing of one shard of the run at `uri`; None where nothing was missing.
-
-    `startup` is what a process began when it started, whose start is then in the statistics.
-
-    Raises BadInput where run, shard or model are not as planned, TryAgain where the step was
-    stopped or storage failed.
-    """
-    progress = progress or NoProgress()
-    store = open_store(uri)
-    plan = load_plan(store)
-    require_shard(store, plan, number)
-    progress.start(plan.shards[number].images)
-    stop = stop or Stop()
-    with closing(LazyDenoiser(store, plan, startup)) as open_denoiser:
-        return generate_shard(store, plan, number, open_denoiser, progress, stop, startup)
 
 
 class LazyDenoiser:
@@ -108,7 +82,10 @@ def generate_shard(
     stop: Stop,
     startup: Startup | None = None,
 ) -> ShardStats | None:
-    """Make what is missing of one shard with a model that several shards may share."""
+    """Make what is missing of one shard with a model that several shards may share.
+
+    With `startup`, which a new process began, its start is logged and in the statistics.
+    """
     shard = read_shard(store, plan, number)
     missing = recover_parts(store, format_of(plan.job), missing_parts(store, shard))
     progress.add_existing(count_images(shard) - count_images(missing))
@@ -146,8 +123,12 @@ def _after_step(stop: Stop, startup: Startup, denoiser: Denoiser, progress: Prog
     """End the start with the first step; after any step, give up where it is time to."""
     if not startup.clock.has_ended:
         synchronized_time(denoiser.device)
-        code_seconds = denoiser.compiled_pipeline.clock.seconds
-        start = startup.clock.end_first_step(code_seconds, startup.weights.seconds)
+        weights = startup.weights
+        start = startup.clock.end_first_step(
+            denoiser.compiled_pipeline.clock.seconds,
+            weights.hash_seconds,
+            weights.read_ahead_seconds,
+        )
         if start is not None:
             progress.show_event(Event("start", asdict(start), format_start(start)))
     stop.raise_if_due()

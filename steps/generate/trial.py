@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from imagekiln.steps.errors import BadInput, KilnError, TryAgain
+from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.generate.batch_search import BatchMeasurement
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.device import (
+    device_advice,
+    device_error,
     free_memory,
     is_device_lost,
     is_out_of_memory,
@@ -21,6 +23,7 @@ from imagekiln.steps.runs.image import ImageParameters, ImageRow
 from imagekiln.steps.storage.failures import error_reason
 
 MAX_DRAWS = 20
+TUNE_AGAIN = "Tune again."
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +70,13 @@ class Trial:
         Raises BadInput where the model cannot draw it, TryAgain where the device failed.
         """
         try:
-            return self._measure_batch(batch_size)
+            with device_advice(TUNE_AGAIN):
+                return self._measure_batch(batch_size)
         except KilnError:
             raise
         except Exception as error:  # a user's model may raise anything
             if is_device_lost(error):
-                raise TryAgain(f"the device failed ({error_reason(error)}). Tune again.") from error
+                raise device_error(error, TUNE_AGAIN) from error
             if not is_out_of_memory(error):
                 raise BadInput(
                     f"the model does not draw ({error_reason(error)}). Correct the job's defaults."

@@ -13,9 +13,14 @@ from imagekiln.steps.generate.batch_search import (
     search_batch_size,
 )
 from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
-from imagekiln.steps.generate.diffusion.device import choose_device, describe_device, device_memory
+from imagekiln.steps.generate.diffusion.device import (
+    choose_device,
+    describe_device,
+    device_advice,
+    device_memory,
+)
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
-from imagekiln.steps.generate.trial import Trial, TrialBudget
+from imagekiln.steps.generate.trial import TUNE_AGAIN, Trial, TrialBudget
 from imagekiln.steps.job.job import DEFAULT_PART_IMAGES, Job
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.job.tuning_file import (
@@ -159,7 +164,8 @@ class _TuningBench:
     def __init__(
         self, job: Job, budget: TrialBudget, on_measurement: OnMeasurement, max_batch: int
     ) -> None:
-        device = choose_device(job.device)
+        with device_advice(TUNE_AGAIN):
+            device = choose_device(job.device)
         self.facts = load_model_facts(job.model)
         require_compatibility(job, self.facts.pipeline)
         family = family_of(self.facts.pipeline)
@@ -179,7 +185,8 @@ class _TuningBench:
     def search(self, size: ImageSize) -> BatchSearchResult:
         """Search the batch size for images of a size."""
         self._require_valid_size(size)
-        denoiser = self._open_denoiser()
+        with device_advice(TUNE_AGAIN):
+            denoiser = self._open_denoiser()
         denoiser.vae_decoder.reset()  # what did not fit at another size says nothing about this one
         trial = Trial(denoiser, self._image_parameters(size), self._budget)
         deadline = time.monotonic() + self._budget.minutes * 60

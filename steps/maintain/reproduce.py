@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.generate.encoder import build_image_metadata, encode_drawn_image
-from imagekiln.steps.generate.preflight import require_libraries
+from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.imaging.measures import PixelDifference, compare_pixels
 from imagekiln.steps.job.output import file_suffix
 from imagekiln.steps.models.performance import limit_batch_pixels

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.errors import Incomplete, Missing
-from imagekiln.steps.generate.preflight import require_libraries
+from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.job.job import MAX_SHARD_IMAGES, Job
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.image import MISSING_STATUS

@@ -176,17 +176,16 @@ def _read_model_index(model: ModelSettings, folder: Path) -> tuple[str, Config]:
     ]
     _refuse_pickles(model, paths)
     if model.variant:
-        _require_variant(model, paths)
+        _require_variant(model, model.variant, paths)
     return pipeline, index
 
 
-def _require_variant(model: ModelSettings, paths: list[PurePosixPath]) -> None:
-    """Raise BadInput where none of a model's files is of its variant."""
+def _require_variant(model: ModelSettings, variant: str, paths: list[PurePosixPath]) -> None:
+    """Raise BadInput where none of a model's files is of the variant."""
     weights = [path.name for path in paths if path.suffix == ".safetensors"]
-    marks = f".{model.variant}.", f".{model.variant}-"
-    if weights and not any(mark in name for name in weights for mark in marks):
+    if weights and not any(_is_variant(name, variant) for name in weights):
         raise BadInput(
-            f"{model.id}: has no safetensors of the variant {model.variant}. "
+            f"{model.id}: has no safetensors of the variant {variant}. "
             "Correct model.variant, or leave it out."
         )
 
@@ -199,6 +198,31 @@ def _refuse_pickles(model: ModelSettings, paths: list[PurePosixPath]) -> None:
             raise BadInput(
                 f"{model.id}: {path} is a pickle, which can run code. Convert it to safetensors."
             )
+
+
+def weight_files(folder: Path, variant: str | None) -> list[Path]:
+    """The safetensors in a model's folder that are loaded for a variant; None for the plain ones.
+
+    The hub's cache may also hold other variants, and components of other pipelines. A component
+    without files of the variant is loaded from its plain ones.
+
+    Raises BadInput, Missing, TryAgain, OSError.
+    """
+    index = read_json(folder / "model_index.json", str(folder))
+    files: list[Path] = []
+    for component in sorted(folder.iterdir()):
+        if component.name not in index:
+            continue
+        weights = sorted(component.glob("*.safetensors"))
+        plain = [path for path in weights if "." not in path.stem]
+        of_variant = [path for path in weights if variant and _is_variant(path.name, variant)]
+        files += of_variant or plain
+    return files
+
+
+def _is_variant(name: str, variant: str) -> bool:
+    """Whether a file is of a variant, by its name, as `model.fp16-00001-of-00002.safetensors`."""
+    return any(mark in name for mark in (f".{variant}.", f".{variant}-"))
 
 
 def _list_files(model: ModelSettings, folder: Path) -> list[PurePosixPath]:

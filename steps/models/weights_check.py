@@ -3,7 +3,6 @@
 import os
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Self
 
 from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.job import ModelSettings
-from imagekiln.steps.models.facts import is_hub_id, model_digest
+from imagekiln.steps.models.facts import is_hub_id, model_digest, weight_files
 from imagekiln.steps.models.weights import read_files
 
 CGROUP_MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
@@ -22,11 +21,14 @@ class WeightsCheck:
     """A comparison of a model's files with its planned digest, which begins at once.
 
     Reading the files for it also brings them into memory, from where the model is loaded.
+    `hash_seconds` is how long hashing took, and `read_ahead_seconds` how long it took to read the
+    files of a hub model, which are not hashed.
     """
 
     def __init__(self, model: ModelSettings, digest: str) -> None:
         """Begin to hash a local model. A hub model is known by its commit: nothing is read."""
-        self.seconds = 0.0
+        self.hash_seconds = 0.0
+        self.read_ahead_seconds = 0.0
         self._model = model
         self._planned_digest = digest
         self._closed = threading.Event()
@@ -35,7 +37,7 @@ class WeightsCheck:
             self._digest = Future[str]()
             self._digest.set_result(model_digest(model))
         else:
-            self._digest = self._pool.submit(self._timed, self._hash_model)
+            self._digest = self._pool.submit(self._hash_model)
 
     def __enter__(self) -> Self:
         """Return the check itself."""
@@ -59,29 +61,27 @@ class WeightsCheck:
 
     def read_ahead(self, folder: Path) -> None:
         """Start reading a downloaded model's weights into memory, if they fit in half of it."""
-        self._pool.submit(self._timed, lambda: self._read_weights(folder))
+        self._pool.submit(self._read_weights, folder)
 
     def close(self) -> None:
         """End what is still being read."""
         self._closed.set()
         self._pool.shutdown()
 
-    def _timed(self, work: Callable[[], str]) -> str:
+    def _hash_model(self) -> str:
         started = time.perf_counter()
         try:
-            return work()
+            return model_digest(self._model, self._raise_if_closed)
         finally:
-            self.seconds = time.perf_counter() - started
+            self.hash_seconds = time.perf_counter() - started
 
-    def _hash_model(self) -> str:
-        return model_digest(self._model, self._raise_if_closed)
-
-    def _read_weights(self, folder: Path) -> str:
+    def _read_weights(self, folder: Path) -> None:
+        started = time.perf_counter()
         with suppress(OSError, KilnError):  # loading them reports it
-            files = sorted(folder.rglob("*.safetensors"))
+            files = weight_files(folder, self._model.variant)
             if sum(file.stat().st_size for file in files) < MAX_MEMORY_SHARE * _memory_bytes():
                 read_files(files, self._raise_if_closed)
-        return ""
+        self.read_ahead_seconds = time.perf_counter() - started
 
     def _raise_if_closed(self) -> None:
         if self._closed.is_set():

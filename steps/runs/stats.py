@@ -8,7 +8,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from imagekiln.steps.errors import Missing
 from imagekiln.steps.runs.keys import stats_key
-from imagekiln.steps.runs.start import StartSeconds
+from imagekiln.steps.runs.start_times import StartSeconds
 from imagekiln.steps.runtime.prefetch import QueueWaits
 from imagekiln.steps.storage.store import Store
 

@@ -28,7 +28,17 @@ from tests.bench.starts import ShardProcess, Start, generate_arguments
 from tests.bench.work import Work
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
-PHASES = ("imports", "load", "device", "hash_wait", "code", "first_step", "total", "hash")
+PHASES = (
+    "imports",
+    "load",
+    "device",
+    "hash_wait",
+    "code",
+    "first_step",
+    "total",
+    "hash",
+    "read_ahead",
+)
 HEADER = ("way", "wall, s", "CPU, s", *(name.replace("_", " ") for name in PHASES))
 
 

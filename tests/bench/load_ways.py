@@ -6,7 +6,8 @@ python -m tests.bench.load_ways RUN "read, not mapped"
 import sys
 
 from imagekiln.steps.generate.diffusion.startup import LoadOptions
-from imagekiln.steps.generate.start import generate_in_new_process
+from imagekiln.steps.generate.start import generate
+from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.progress import JsonLinesProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.workflows.cli.terminal import silence_libraries
@@ -22,11 +23,12 @@ def main() -> None:
     """Generate the first shard of the run."""
     uri, way = sys.argv[1:]
     silence_libraries()
-    generate_in_new_process(
+    generate(
         uri,
         number=0,
         progress=JsonLinesProgress(sys.stderr, None),
         stop=Stop(),
+        process_clock=StartClock.of_process(),
         options=LOAD_WAYS[way],
     )
 

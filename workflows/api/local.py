@@ -129,13 +129,7 @@ def generate(run: PathOrUri, shard: int, *, progress: bool = False) -> "ShardSta
     Shards are counted from 0. Raises BadInput where run, shard or model are not as planned,
     TryAgain where storage or the device failed.
     """
-    from imagekiln.steps.generate.preflight import require_libraries, require_planned_shard
-
-    require_libraries()
-    require_planned_shard(fspath(run), shard)
-
-    # Imported only now: torch takes seconds.
-    from imagekiln.steps.generate.step import generate as generate_shard
+    from imagekiln.steps.generate.start import generate as generate_shard
 
     with _progress(progress) as reporter:
         return generate_shard(fspath(run), shard, reporter)
@@ -229,7 +223,7 @@ def tune(
 
     Raises BadInput where job, model, size or file must be corrected, TryAgain without the device.
     """
-    from imagekiln.steps.generate.preflight import require_libraries
+    from imagekiln.steps.generate.start import require_libraries
 
     require_libraries()
     from imagekiln.steps.generate.trial import TrialBudget

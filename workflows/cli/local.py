@@ -162,7 +162,7 @@ def tune(
     Measures growing batches until they gain nothing or do not fit in memory, and writes the
     result to a tuning file that jobs name in batch.tuning.
     """
-    from imagekiln.steps.generate.preflight import require_libraries
+    from imagekiln.steps.generate.start import require_libraries
     from imagekiln.steps.job.reader import read_job
     from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.cli.text import format_tuning, print_result

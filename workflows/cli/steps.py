@@ -147,11 +147,13 @@ def generate(ctx: click.Context, run: str, shard: int, workers: int, output: str
         ctx.exit(generate_shards(run, shard, workers))
 
     # Before the first step, only what it needs is imported: a device waits meanwhile.
-    from imagekiln.steps.generate.start import generate_in_new_process
+    from imagekiln.steps.generate.start import generate as generate_shard
+    from imagekiln.steps.runs.start_times import StartClock
     from imagekiln.steps.runtime.progress import open_progress
 
+    clock = StartClock.of_process()
     with open_progress() as progress:
-        stats = generate_in_new_process(run, shard, progress, ctx.obj)
+        stats = generate_shard(run, shard, progress, ctx.obj, process_clock=clock)
     from imagekiln.workflows.cli.text import format_shard, print_result
 
     print_result(stats, output, format_shard)
@@ -218,7 +220,7 @@ def aggregate(
 @run_argument
 def fetch(run: str) -> None:
     """Download the model of a planned run into this machine's cache."""
-    from imagekiln.steps.generate.preflight import require_libraries
+    from imagekiln.steps.generate.start import require_libraries
     from imagekiln.steps.runs.plan import load_plan
     from imagekiln.steps.storage import open_store
     from imagekiln.workflows.cli.terminal import print_text

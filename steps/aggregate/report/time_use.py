@@ -5,7 +5,7 @@ from typing import Literal
 
 from imagekiln.steps.aggregate.report.charts import Chart, ShareRow, StackedBarPlot
 from imagekiln.steps.aggregate.throughput import DeviceUsage, Starts
-from imagekiln.steps.runs.start import format_start
+from imagekiln.steps.runs.start_times import format_start
 from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.runtime.figures import format_count, format_duration, format_percent
 

@@ -6,7 +6,7 @@ import shutil
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
@@ -30,6 +30,7 @@ from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.models.families import Family, family_of
 from imagekiln.steps.models.loras import lora_weights
 from imagekiln.steps.runs.image import BatchShape, ImageRow, batch_shape
+from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.sanitize import sanitize_line
 
 CompileMode = Literal["regional", "whole", "none"]
@@ -93,10 +94,13 @@ class CompiledPipeline:
         speed: SpeedSettings,
         cache: CompileCache | None = None,
         other_denoisers: Sequence[Network] = (),
+        start_clock: StartClock | None = None,
     ) -> None:
         """Set up what the settings, the device and the family ask for; nothing is compiled yet.
 
-        `cache` holds code that other pods compiled. `other_denoisers` run at each step too.
+        `cache` holds code that other pods compiled. `start_clock` times how long that takes to
+        load, and how long the compiler takes to be imported.
+        `other_denoisers` run at each step too.
         """
         self.clock = CompileClock()
         self.compiling_now = False
@@ -104,7 +108,9 @@ class CompiledPipeline:
         mode: CompileMode = "none"
         if _should_compile(speed, pipe.device):
             mode = self._family.compile_mode
-        self._networks = CompiledNetworks(pipe, mode, other_denoisers, kernel_choices())
+        self._start_clock = start_clock or StartClock()
+        with self._start_clock.phase("imports"):  # PyTorch imports its compiler when it is used
+            self._networks = CompiledNetworks(pipe, mode, other_denoisers, kernel_choices())
         self._cache = cache
         self._begun: set[str] = set()
         self._drawn: set[str] = set()
@@ -143,6 +149,10 @@ class CompiledPipeline:
             reason = sanitize_line(first_line(str(error)) or type(error).__name__)
         return self._draw_uncompiled(call, reason)
 
+    def expect_recompilation(self) -> None:
+        """Take the next batch of each shape for its first one: what it runs is compiled anew."""
+        self._drawn.clear()
+
     def _draw_uncompiled(self, call: Callable[[], T], reason: str) -> T:
         """Draw without compiling. Where that fails too, compiling was not to blame."""
         self._networks.disable()
@@ -159,7 +169,8 @@ class CompiledPipeline:
         )
         return result
 
-    def _shared_code(self, shape: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def _shared_code(self, shape: str) -> Iterator[None]:
         """Load and save code at the first batch of a shape.
 
         A second try would save only some of it.
@@ -167,8 +178,12 @@ class CompiledPipeline:
         is_first = shape not in self._begun
         self._begun.add(shape)
         if self._cache is None or not is_first:
-            return nullcontext()
-        return self._cache.shared(shape)
+            yield
+            return
+        with ExitStack() as stack:
+            with self._start_clock.phase("code"):
+                stack.enter_context(self._cache.shared(shape))
+            yield
 
     @contextmanager
     def _flag_first_batch(self, shape: str) -> Iterator[None]:

@@ -19,7 +19,6 @@ from imagekiln.steps.generate.diffusion.compile import (
 from imagekiln.steps.generate.diffusion.compile_cache import CompileCache, open_compile_cache
 from imagekiln.steps.generate.diffusion.device import (
     DeviceEvent,
-    choose_device,
     describe_device,
     process_peak_bytes,
     side_stream,
@@ -27,7 +26,7 @@ from imagekiln.steps.generate.diffusion.device import (
 )
 from imagekiln.steps.generate.diffusion.loras import LoraLayers
 from imagekiln.steps.generate.diffusion.overlap import overlapped_copies
-from imagekiln.steps.generate.diffusion.pipeline import load_pipeline
+from imagekiln.steps.generate.diffusion.pipeline import load_pipeline, open_device
 from imagekiln.steps.generate.diffusion.profiling import DeviceTimes, PipelineProfiler, Spans
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.diffusion.text_encoding import TextPrefetcher
@@ -36,7 +35,7 @@ from imagekiln.steps.generate.diffusion.transfer import (
     PendingBatch,
     copy_to_host,
 )
-from imagekiln.steps.generate.diffusion.vae import DecodeMode, VaeDecoder
+from imagekiln.steps.generate.diffusion.vae import DecodeMode, PlannedSize, VaeDecoder
 from imagekiln.steps.generate.diffusion.variants import PipelineVariants, Variant
 from imagekiln.steps.imaging.codecs import RGB
 from imagekiln.steps.job.speed import SpeedSettings
@@ -45,6 +44,7 @@ from imagekiln.steps.models.loras import parse_loras
 from imagekiln.steps.runs.image import BatchShape, DrawnImage, ImageRow, batch_shape
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import resolve_run
+from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
@@ -77,10 +77,15 @@ class Denoiser:
         code: CompileCache | None = None,
         loras: LoraLayers | None = None,
         adapters: LoadedAdapters | None = None,
+        *,
+        planned_size: PlannedSize | None = None,
+        start_clock: StartClock | None = None,
     ) -> None:
         """Take a pipeline on its device, in eval mode, and what belongs to it.
 
-        `code` is compiled code that others saved. Raises BadInput.
+        `code` is compiled code that others saved. Images are decoded as in a batch of
+        `planned_size`; without it, of the size at hand. `start_clock` times fetching code.
+        Raises BadInput.
         """
         speed = speed or SpeedSettings()
         self.device: torch.device = pipe.device
@@ -93,8 +98,10 @@ class Denoiser:
         other_denoisers = []
         if adapters is not None and adapters.controlnet is not None:
             other_denoisers.append(adapters.controlnet)
-        self.compiled_pipeline = CompiledPipeline(pipe, speed, code, other_denoisers)
-        self.vae_decoder = VaeDecoder(pipe, speed.vae)
+        self.compiled_pipeline = CompiledPipeline(
+            pipe, speed, code, other_denoisers, start_clock or StartClock()
+        )
+        self.vae_decoder = VaeDecoder(pipe, speed.vae, planned_size, self._prepare_recompilation)
         clock = self.compiled_pipeline.clock
         self._profiler = PipelineProfiler(pipe, texts=not self._inputs.encodes_texts, clock=clock)
         self._reported_compile_seconds = 0.0
@@ -209,6 +216,11 @@ class Denoiser:
         same_shape = [other for other in upcoming if batch_shape(other) == batch_shape(row)]
         self._text_prefetcher.start(self._inputs.uncached_texts(same_shape))
 
+    def _prepare_recompilation(self) -> None:
+        """Have nothing run beside batches that decode in another way, which is compiled anew."""
+        self._text_prefetcher.wait()
+        self.compiled_pipeline.expect_recompilation()
+
     def _prepare_pipeline(self, variant: Variant, row: ImageRow) -> None:
         """Set what is a part of the pipeline itself: LoRAs, scheduler, strength of guiders."""
         self._inputs.activate_loras(row)
@@ -282,26 +294,34 @@ def load_denoiser(
 ) -> Denoiser:
     """The denoiser of a plan; of the run or round in `store`, with its adapters.
 
-    With `code`, it loads and saves compiled code where the job shares it. The code for rows that
-    leave all to the job's defaults is read while the model is loaded. With `startup`, it takes what
-    a new process began. Raises BadInput where the model does not load, TryAgain where its device is
+    Without `store`, for batches of any size: each is decoded as if the plan had its size. With
+    `code`, it loads and saves compiled code where the job shares it. The code for rows that leave
+    all to the job's defaults is read while the model is loaded. With `startup`, it takes what a new
+    process began. Raises BadInput where the model does not load, TryAgain where its device is
     missing.
     """
     cache = None
-    if store is not None and code:
-        cache = _open_compile_cache(plan, store)
-    pipe = load_pipeline(plan, startup)
+    with startup or Startup.begin(plan) as begun:
+        clock = begun.clock
+        device = open_device(plan, clock)
+        if store is not None and code:
+            with clock.phase("code"):
+                cache = _open_compile_cache(plan, store, device)
+        pipe = load_pipeline(plan, begun, device)
+
     speed = plan.job.speed
     loras = LoraLayers(pipe, plan.job.model.loras, plan.loras) if plan.loras else None
     if store is None:
         return Denoiser(pipe, speed, None, loras)
     run, _ = resolve_run(store.uri)
-    return Denoiser(pipe, speed, cache, loras, load_adapters(pipe, plan, open_store(run)))
+    adapters = load_adapters(pipe, plan, open_store(run))
+    return Denoiser(
+        pipe, speed, cache, loras, adapters, planned_size=plan.batch_size, start_clock=clock
+    )
 
 
-def _open_compile_cache(plan: Plan, store: Store) -> CompileCache | None:
+def _open_compile_cache(plan: Plan, store: Store, device: torch.device) -> CompileCache | None:
     """The compiled code that the job shares, if its model is compiled."""
-    device = choose_device(plan.job.device)
     family = family_of(plan.model.pipeline)
     if family.compile_mode == "none" or not asks_to_compile(plan.job.speed, device):
         return None

@@ -6,7 +6,8 @@ import re
 import resource
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -23,6 +24,7 @@ OUT_OF_MEMORY_MESSAGES = (
     "CUBLAS_STATUS_NOT_INITIALIZED",
     "unable to find an engine to execute",
 )
+RUN_SHARD_AGAIN = "Run the shard again."
 NODE_VARIABLE = "IMAGEKILN_NODE"  # the name of the Kubernetes node, in pods that have a GPU
 OLD_DRIVER_MESSAGE = "is too old"  # of PyTorch, which has one error class for all that CUDA lacks
 # `sm_90` runs on GPUs of 9.0 and later 9.x, `compute_90` on all of 9.0 and later, and what ends in
@@ -147,11 +149,29 @@ def is_device_lost(error: Exception) -> bool:
     return False
 
 
-def device_error(error: Exception) -> TryAgain:
+class DeviceFailed(TryAgain):
+    """The device failed. `reason` is the error that shows it."""
+
+    def __init__(self, reason: Exception, advice: str) -> None:
+        """Take the error and what to do, as a sentence."""
+        self.reason = reason
+        super().__init__(
+            f"the device{_on_node()} failed ({str(reason)[:200]}). {advice}{_node_advice()}"
+        )
+
+
+def device_error(error: Exception, advice: str = RUN_SHARD_AGAIN) -> DeviceFailed:
     """The failure to report for a device that failed."""
-    return TryAgain(
-        f"the device{_on_node()} failed ({str(error)[:200]}). Run the shard again.{_node_advice()}"
-    )
+    return DeviceFailed(error, advice)
+
+
+@contextmanager
+def device_advice(advice: str) -> Iterator[None]:
+    """Report a device that fails in the block with this advice, whoever noticed it."""
+    try:
+        yield
+    except DeviceFailed as error:
+        raise device_error(error.reason, advice) from error
 
 
 def _on_node() -> str:

@@ -29,6 +29,7 @@ from imagekiln.steps.models.hub import translate_hub_errors
 from imagekiln.steps.models.lora_files import fetch_planned_lora
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan, load_plan
+from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.cpus import available_cpus
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
@@ -38,21 +39,28 @@ MAX_CUDA_THREADS = 8
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def load_pipeline(plan: Plan, startup: Startup | None = None) -> diffusers.DiffusionPipeline:
+def load_pipeline(
+    plan: Plan, startup: Startup | None = None, device: torch.device | None = None
+) -> diffusers.DiffusionPipeline:
     """The plan's pipeline, ready to run; in a process that just started, with what it began.
 
-    Raises BadInput where it does not load, TryAgain without its device.
+    `device` is what `open_device` returned; without it, it is opened here. Raises BadInput where
+    the model does not load, TryAgain without its device.
     """
     with startup or Startup.begin(plan) as begun:
-        pipe = _load_on_device(plan, begun)
+        device = device or open_device(plan, begun.clock)
+        pipe = load_pretrained(plan.job.model, device, begun)
     _require_text_input(plan.job.model.id, pipe)
     if plan.job.speed.quantization == "fp8":
         quantize_to_fp8(denoiser_network(pipe))
     return pipe
 
 
-def _load_on_device(plan: Plan, startup: Startup) -> diffusers.DiffusionPipeline:
-    clock = startup.clock
+def open_device(plan: Plan, clock: StartClock) -> torch.device:
+    """The plan's device, set up for its job. The classes of its pipeline are then imported.
+
+    Raises BadInput where the job cannot run on it, TryAgain where it is missing.
+    """
     with clock.phase("device"):
         device = choose_device(plan.job.device)
         restrict_cudnn()
@@ -63,7 +71,7 @@ def _load_on_device(plan: Plan, startup: Startup) -> diffusers.DiffusionPipeline
     # diffusers imports each pipeline when it is first used; what fails fails again in loading.
     with clock.phase("imports"), suppress(Exception):
         getattr(diffusers, plan.model.pipeline, None)
-    return load_pretrained(plan.job.model, device, startup)
+    return device
 
 
 def load_pretrained(

@@ -5,7 +5,7 @@ from typing import Self
 
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.start import StartClock
+from imagekiln.steps.runs.start_times import StartClock
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
 """How a pipeline's VAE decodes: some images at once, or in smaller pieces where memory runs out.
 
-How many at once depends on their size alone, so an image's decoding does not depend on the size of
-its batch, and one compiled decoder serves all batch sizes. No estimate says what fits in memory,
+How many at once depends on their size in pixels and on the planned size of their batches, so that
+an image decodes alike in a smaller batch than planned, and one compiled decoder serves all of them.
+No estimate says what fits in memory,
 because drivers, other processes and fragmentation take some too. So the VAE tries.
 """
 
@@ -36,6 +37,7 @@ MAX_CHUNK_IMAGES = 8
 # head of 512 channels is slow on new GPUs; "matmul" by two matrix products and a softmax.
 MIDDLE_ATTENTION: Literal["fused", "matmul"] = "fused"
 Vae: TypeAlias = Any  # diffusers has no types; None in pipelines that decode otherwise
+PlannedSize = Callable[[int, int], int]  # how many images of a width and height a batch has
 Decoded: TypeAlias = Any  # an object with `sample`, or a tuple
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -46,10 +48,20 @@ class VaeDecoder:
     """The VAE of a pipeline, and the `mode` in which it decodes by now."""
 
     def __init__(
-        self, pipe: diffusers.DiffusionPipeline, mode: Literal["auto"] | DecodeMode
+        self,
+        pipe: diffusers.DiffusionPipeline,
+        mode: Literal["auto"] | DecodeMode,
+        planned_size: PlannedSize | None = None,
+        on_switch: Callable[[], None] = lambda: None,
     ) -> None:
-        """Set the mode; `auto` starts with whole images. Raises BadInput where the VAE lacks it."""
+        """Set the mode; `auto` starts with whole images. Raises BadInput where the VAE lacks it.
+
+        Without `planned_size`, each batch counts as planned. `on_switch` is called after memory ran
+        out, before anything is decoded in a smaller mode.
+        """
         self.mode: DecodeMode = "whole"
+        self._planned_size = planned_size
+        self._on_switch = on_switch
         self._is_auto = mode == "auto"
         self._vae: Vae = getattr(pipe, "vae", None)
         if mode in ("slices", "tiles") and not self._switch_to(mode):
@@ -74,7 +86,7 @@ class VaeDecoder:
         self.mode = "whole"
 
     def _decode_in_chunks(self, decode: Callable[..., Decoded]) -> Callable[..., Decoded]:
-        """The same function, called for chunks of a fixed number of images."""
+        """The same function, called for chunks of a number of images that the plan decides."""
 
         @wraps(decode)
         def decode_chunks(
@@ -93,10 +105,13 @@ class VaeDecoder:
     def _chunk_size(self, latents: torch.Tensor) -> int:
         config = self._vae.config
         scale = 2 ** (len(config.block_out_channels) - 1)
-        height, width = latents.shape[-2:]
+        height, width = (scale * side for side in latents.shape[-2:])
+        batch_size = len(latents)
+        if self._planned_size is not None:
+            batch_size = self._planned_size(width, height)
         channels = config.get("decoder_block_out_channels") or config.block_out_channels
         # The last up block begins with the channels of the block before it.
-        return decode_chunk_size(max(channels[:2]), scale * height, scale * width)
+        return decode_chunk_size(max(channels[:2]), height, width, batch_size)
 
     def _retry_smaller(self, decode: Callable[P, T]) -> Callable[P, T]:
         """The same function, retried in smaller pieces while memory runs out."""
@@ -109,6 +124,7 @@ class VaeDecoder:
                 except Exception as error:
                     if not is_out_of_memory(error) or not self._shrink():
                         raise
+                self._on_switch()
                 log.warning(
                     "A batch does not fit in memory to be decoded: from here on in %s.", self.mode
                 )
@@ -131,13 +147,14 @@ class VaeDecoder:
         return True
 
 
-def decode_chunk_size(channels: int, height: int, width: int) -> int:
+def decode_chunk_size(channels: int, height: int, width: int, batch_size: int) -> int:
     """How many images of a size in pixels are decoded at once: a power of two.
 
-    `channels` is the most that a layer of the decoder has at full size.
+    It is at most the next one from the planned `batch_size` on: more would be padding. `channels`
+    is the most that a layer of the decoder has at full size.
     """
     pixels = height * width
-    size = MAX_CHUNK_IMAGES
+    size = min(MAX_CHUNK_IMAGES, 1 << (batch_size - 1).bit_length())
     while size > 1 and not _chunk_fits(size, channels, pixels):
         size //= 2
     return size

@@ -9,7 +9,7 @@ from functools import partial
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary
-from imagekiln.steps.generate.step import generate
+from imagekiln.steps.generate.start import generate
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.storage import open_store

@@ -12,7 +12,7 @@ from imagekiln.steps.aggregate.throughput import (
     summarize_throughput,
     summarize_usage,
 )
-from imagekiln.steps.runs.start import StartSeconds
+from imagekiln.steps.runs.start_times import StartSeconds
 from imagekiln.steps.runs.stats import ShardStats, StageSeconds
 
 

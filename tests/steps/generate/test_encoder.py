@@ -16,7 +16,7 @@ from PIL import Image
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate import step
 from imagekiln.steps.generate.encoder import OutputEncoder, build_image_metadata, encode_drawn_image
-from imagekiln.steps.generate.step import generate
+from imagekiln.steps.generate.start import generate
 from imagekiln.steps.imaging.codecs import hash_pixels
 from imagekiln.steps.imaging.metadata import (
     AI_XMP_PACKET,

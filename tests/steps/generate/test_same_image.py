@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps.generate.step import generate
+from imagekiln.steps.generate.start import generate
 from imagekiln.steps.runs.keys import part_key
 from imagekiln.steps.storage import open_store
 from tests import jobs

@@ -20,8 +20,8 @@ from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.transfer import PendingBatch
 from imagekiln.steps.generate.encoder import OutputEncoder
-from imagekiln.steps.generate.start import generate_in_new_process
-from imagekiln.steps.generate.step import LazyDenoiser, generate, generate_shard
+from imagekiln.steps.generate.start import generate
+from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 from imagekiln.steps.imaging.codecs import decode_image
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.maintain.reproduce import reproduce
@@ -30,6 +30,7 @@ from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import DrawnImage, EncodedImage, ImageRow, image_rows
 from imagekiln.steps.runs.keys import part_key, shard_key
 from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runs.stats import load_stats
 from imagekiln.steps.runtime.progress import JsonLinesProgress, NoProgress
 from imagekiln.steps.runtime.signals import GRACE_SECONDS, Stop
@@ -113,7 +114,8 @@ def test_only_missing_parts_are_made_wherever_the_gaps_are(
 
 def test_a_process_s_start_is_in_its_shard_s_statistics_and_in_its_log(there: PlanResult) -> None:
     log = io.StringIO()
-    done = generate_in_new_process(there.uri, 0, JsonLinesProgress(log, None), Stop())
+    progress = JsonLinesProgress(log, None)
+    done = generate(there.uri, 0, progress, process_clock=StartClock.of_process())
     assert done is not None
     assert done.start is not None
     assert done.start.first_step > 0
@@ -122,6 +124,12 @@ def test_a_process_s_start_is_in_its_shard_s_statistics_and_in_its_log(there: Pl
     events = [json.loads(line) for line in log.getvalue().splitlines()]
     (event,) = [event for event in events if event["event"] == "start"]
     assert event["seconds"]["total"] == pytest.approx(done.start.total, abs=0.001)
+
+
+def test_without_the_clock_of_a_process_no_start_is_in_the_statistics(there: PlanResult) -> None:
+    done = generate(there.uri, 0)
+    assert done is not None
+    assert done.start is None
 
 
 def test_weights_that_changed_after_planning_commit_nothing(tmp_path: Path) -> None:
@@ -135,7 +143,7 @@ def test_weights_that_changed_after_planning_commit_nothing(tmp_path: Path) -> N
     weights.write_bytes(content)
     for _ in range(2):
         with pytest.raises(BadInput, match=r"is not the model that the run was planned with\."):
-            generate_in_new_process(there.uri, 0, NoProgress(), Stop())
+            generate(there.uri, 0)
     store = open_store(there.uri)
     assert not any(store.exists(part.key) for part in read_shard(store, there.plan, 0))
     assert load_stats(store, 0) is None

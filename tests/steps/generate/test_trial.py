@@ -9,6 +9,7 @@ import torch
 
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.device import device_error
 from imagekiln.steps.generate.trial import Trial, TrialBudget, extrapolate
 from imagekiln.steps.runs.image import DrawnImage, ImageParameters, ImageRow
 from imagekiln.steps.runtime.signals import Stopped
@@ -116,6 +117,16 @@ def test_other_failures_are_raised_in_a_sentence(
     with pytest.raises(kind) as caught:
         _trial(Broken(error)).measure(1)
     assert str(caught.value).startswith(message)
+
+
+def test_device_whose_failure_the_denoiser_noticed_is_reported_with_what_to_type() -> None:
+    """On CUDA, the failure of a batch shows where its images are read."""
+    noticed = device_error(RuntimeError("CUDA error: unspecified launch failure"))
+    with pytest.raises(TryAgain) as caught:
+        _trial(Broken(noticed)).measure(1)
+    assert str(caught.value) == (
+        "the device failed (CUDA error: unspecified launch failure). Tune again."
+    )
 
 
 def test_a_pipeline_that_tells_of_no_steps_is_taken_to_do_nothing_else() -> None:

@@ -1,13 +1,17 @@
 """The check of a model's files beside other work."""
 
 import shutil
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models import weights_check
 from imagekiln.steps.models.facts import model_digest
+from imagekiln.steps.models.weights import BeforePiece
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.threads import threads
@@ -26,7 +30,8 @@ def test_the_planned_files_pass(model: ModelSettings) -> None:
     with WeightsCheck(model, model_digest(model)) as check:
         check.require_planned()
         check.require_planned()
-        assert check.seconds > 0
+        assert check.hash_seconds > 0
+        assert check.read_ahead_seconds == 0
 
 
 def test_other_files_do_not_pass_and_neither_does_another_variant(model: ModelSettings) -> None:
@@ -56,6 +61,44 @@ def test_reading_ahead_fails_in_silence_and_leaves_no_thread(
         check.read_ahead(Path(model.id))
         check.read_ahead(tmp_path / "no such folder")
     assert not threads() - before
+
+
+@pytest.mark.parametrize(
+    ("variant", "expected"),
+    [
+        (None, {"unet/a-00001-of-00002.safetensors", "vae/b.safetensors"}),
+        ("fp16", {"unet/a.fp16-00001-of-00002.safetensors", "vae/b.safetensors"}),
+    ],
+)
+def test_of_a_hub_model_only_the_weights_of_its_variant_are_read_ahead(
+    variant: str | None, expected: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {
+        "unet/a-00001-of-00002.safetensors",
+        "unet/a.fp16-00001-of-00002.safetensors",
+        "unet/a.non_ema.safetensors",
+        "vae/b.safetensors",
+        "vae_1_0/c.safetensors",
+        "whole_model_1.0.safetensors",
+    }
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"weights")
+    (tmp_path / "model_index.json").write_text('{"unet": ["", ""], "vae": ["", ""]}')
+    read = set[str]()
+
+    def read_files(paths: Sequence[Path], before_piece: BeforePiece) -> None:
+        before_piece()
+        read.update(path.relative_to(tmp_path).as_posix() for path in paths)
+
+    monkeypatch.setattr(weights_check, "read_files", read_files)
+    model = HUB_MODEL.model_copy(update={"variant": variant})
+    with WeightsCheck(model, model_digest(model)) as check:
+        check.read_ahead(tmp_path)
+        while not check.read_ahead_seconds:
+            time.sleep(0.001)
+    assert read == expected
+    assert check.hash_seconds == 0
 
 
 def test_a_check_that_nothing_waits_for_leaves_no_thread(model: ModelSettings) -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from imagekiln.steps.runs.keys import stats_key
-from imagekiln.steps.runs.start import StartSeconds
+from imagekiln.steps.runs.start_times import StartSeconds
 from imagekiln.steps.runs.stats import (
     STATS_TYPE_ADAPTER,
     ShardStats,

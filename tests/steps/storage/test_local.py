@@ -65,7 +65,7 @@ def test_planning_on_a_full_disk_can_be_run_again(disk: Path, tmp_path: Path) ->
 
 def test_shard_on_a_full_disk_keeps_whole_parts_and_resumes(disk: Path, tmp_path: Path) -> None:
     # Imported here since torch is slow to import, and other tests need none.
-    from imagekiln.steps.generate.step import generate
+    from imagekiln.steps.generate.start import generate
 
     settings = {"steps": 1}
     planned = jobs.plan(

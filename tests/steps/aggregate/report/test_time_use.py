@@ -19,7 +19,7 @@ from imagekiln.steps.aggregate.report.time_use import (
     summarize_time_use,
 )
 from imagekiln.steps.aggregate.throughput import DeviceUsage, Starts
-from imagekiln.steps.runs.start import StartSeconds
+from imagekiln.steps.runs.start_times import StartSeconds
 from imagekiln.steps.runs.stats import StageSeconds
 
 TURNS = StageSeconds(

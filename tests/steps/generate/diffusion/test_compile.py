@@ -4,8 +4,11 @@ import hashlib
 import inspect
 import logging
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import cast
 
@@ -17,6 +20,7 @@ import torch
 import torch._dynamo.config
 
 from imagekiln.steps.generate.diffusion import compile as compile_module
+from imagekiln.steps.generate.diffusion import text_encoding
 from imagekiln.steps.generate.diffusion.adapters import LoadedAdapters
 from imagekiln.steps.generate.diffusion.compile import BLOCK_CLASSES, log
 from imagekiln.steps.generate.diffusion.compile_cache import CompileCache
@@ -33,6 +37,7 @@ from imagekiln.steps.local import run
 from imagekiln.steps.models.lora_files import load_lora_facts
 from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from imagekiln.steps.runs.keys import input_image_key
+from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runs.stats import load_stats
 from imagekiln.steps.storage import open_store
 from tests import adapters, loras, models, runs
@@ -255,6 +260,34 @@ def test_code_is_shared_once_a_shape_and_by_loras_of_any_weight() -> None:
     assert len(shared.asked) == 2
 
 
+class SlowlyShared(Shared):
+    """Takes a while to fetch and unpack code."""
+
+    @contextmanager
+    def shared(self, batch: str) -> Iterator[None]:
+        time.sleep(0.5)
+        with super().shared(batch):
+            yield
+
+
+def test_fetching_and_unpacking_code_is_no_part_of_the_first_step() -> None:
+    clock = StartClock()
+    cache = cast("CompileCache", SlowlyShared())
+    denoiser = Denoiser(models.pipe("sd"), ON, cache, start_clock=clock)
+    compile_clock = denoiser.compiled_pipeline.clock
+
+    def end_step() -> None:
+        clock.end_first_step(compile_clock.seconds, 0.0)
+
+    clock.begin_drawing()
+    started = time.perf_counter()
+    denoiser.draw(_rows(), 2, end_step)
+    elapsed = time.perf_counter() - started
+    assert clock.seconds is not None
+    assert clock.seconds.code > 0.5
+    assert clock.seconds.first_step <= elapsed - 0.5
+
+
 def test_half_of_a_shape_s_code_is_not_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     shared, pipe = Shared(), models.pipe("sd")
     denoiser = Denoiser(pipe, ON, cast("CompileCache", shared))
@@ -366,3 +399,79 @@ def test_the_whole_job_runs_compiled_and_its_statistics_say_so(tmp_path: Path) -
             for uri, row in ((compiled, one), (plain, other))
         )
         assert np.abs(drawn.astype(int) - wanted).max() <= 2
+
+
+class WatchedTexts:
+    """Encodes texts slowly outside the main thread, and knows which of them is at hand.
+
+    A text is at hand until some time after it is `released`.
+    """
+
+    def __init__(self, encode: Callable[..., object]) -> None:
+        self.released = threading.Event()
+        self.released.set()
+        self.at_hand: str | None = None
+        self.ahead: list[str] = []
+
+        @wraps(encode)
+        def watched(prompt: list[str] | None, *places: object, **names: object) -> object:
+            if prompt is None or threading.current_thread() is threading.main_thread():
+                return encode(prompt, *places, **names)
+            self.at_hand = prompt[0]
+            self.ahead.append(prompt[0])
+            assert self.released.wait(60)
+            time.sleep(0.5)
+            embeds = encode(prompt, *places, **names)
+            self.at_hand = None
+            return embeds
+
+        self.encode_prompt = watched
+
+
+def test_where_decoding_is_compiled_anew_after_memory_ran_out_no_text_is_encoded_beside_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(text_encoding, "supports_text_prefetch", lambda _: True)
+    pipe = models.pipe("sd")
+    texts = WatchedTexts(pipe.encode_prompt)
+    pipe.encode_prompt = texts.encode_prompt
+    decode = pipe.vae.decode
+    failures = list[Exception]()
+    beside = list[str | None]()
+
+    def decode_or_fail(*args: object, **kwargs: object) -> object:
+        if failures:
+            texts.released.set()
+            raise failures.pop()
+        beside.append(texts.at_hand)
+        return decode(*args, **kwargs)
+
+    pipe.vae.decode = decode_or_fail
+    denoiser = Denoiser(pipe, ON)
+    small = _rows()
+    wide = _rows(width=32)
+
+    def draw(rows: list[ImageRow], upcoming: str) -> int:
+        """How often something was compiled."""
+        count = denoiser.compiled_pipeline.clock.count
+        settings = {"width": rows[0].parameters.width}
+        denoiser.set_upcoming([image_row(upcoming, **settings)])
+        _drawn(denoiser, rows)
+        return denoiser.compiled_pipeline.clock.count - count
+
+    assert draw(small, "beside a first batch")
+    assert draw(wide, "beside a first batch")
+    assert not draw(small, "beside a later batch")
+    assert texts.ahead == ["beside a later batch"]
+
+    failures.append(torch.OutOfMemoryError("CUDA out of memory"))
+    texts.released.clear()
+    beside.clear()
+    assert draw(small, "beside the batch that ran out")
+    assert denoiser.vae_decoder.mode == "slices"
+    assert texts.ahead[1:] == ["beside the batch that ran out"]
+    assert set(beside) == {None}
+    assert draw(wide, "beside the first in slices"), "the decoder gets single images of this size"
+    assert not draw(wide, "beside the second in slices")
+    denoiser.close()
+    assert texts.ahead[2:] == ["beside the second in slices"]

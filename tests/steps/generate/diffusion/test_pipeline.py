@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from pathlib import Path
 
 import diffusers
@@ -11,7 +12,9 @@ import transformers
 from sentencepiece import sentencepiece_model_pb2
 
 from imagekiln.steps.errors import BadInput, TryAgain
+from imagekiln.steps.generate.diffusion import denoiser as denoiser_module
 from imagekiln.steps.generate.diffusion import pipeline
+from imagekiln.steps.generate.diffusion.denoiser import load_denoiser
 from imagekiln.steps.generate.diffusion.pipeline import (
     library_versions,
     load_pipeline,
@@ -22,6 +25,8 @@ from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan
+from imagekiln.steps.runs.start_times import StartClock
+from imagekiln.steps.storage import open_store
 from tests import models, runs
 from tests.runs import planned
 from tests.steps.generate.diffusion.test_device import ABSENT
@@ -190,12 +195,41 @@ def test_the_phases_of_loading_are_timed(tmp_path: Path) -> None:
     startup = Startup.begin(plan)
     load_pipeline(plan, startup)
     startup.clock.begin_drawing()
-    startup.clock.end_first_step(0.0, startup.weights.seconds)
+    startup.clock.end_first_step(0.0, startup.weights.hash_seconds)
     seconds = startup.clock.seconds
     assert seconds is not None
     assert seconds.load > 0
     assert seconds.hash > 0
     assert seconds.total >= seconds.load + seconds.device + seconds.hash_wait
+
+
+def test_waits_for_device_and_compiled_code_are_in_their_phases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order = list[str]()
+
+    def choose_slowly(name: str) -> torch.device:
+        order.append("device")
+        time.sleep(0.3)
+        return torch.device(name)
+
+    def open_slowly(*_: object) -> None:
+        order.append("code")
+        time.sleep(0.4)
+
+    monkeypatch.setattr(pipeline, "choose_device", choose_slowly)
+    monkeypatch.setattr(denoiser_module, "open_compile_cache", open_slowly)
+    run = planned(tmp_path, str(tmp_path / "out"), device="cpu", speed={"compile": "on"})
+    clock = StartClock()
+    startup = Startup.begin(run.plan, clock)
+    denoiser = load_denoiser(run.plan, open_store(run.uri), startup=startup)
+    denoiser.close()
+    clock.begin_drawing()
+    seconds = clock.end_first_step(0.0, 0.0)
+    assert seconds is not None
+    assert order == ["device", "code"]
+    assert seconds.device >= 0.3
+    assert seconds.code >= 0.4
 
 
 def test_damaged_weights_are_bad_input_in_one_line(tmp_path: Path) -> None:

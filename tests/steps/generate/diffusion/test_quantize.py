@@ -16,7 +16,7 @@ from imagekiln.steps.generate.diffusion.quantize import (
     quantize_to_fp8,
     require_fp8_support,
 )
-from imagekiln.steps.generate.step import generate
+from imagekiln.steps.generate.start import generate
 from tests import eighths, families, models, runs
 from tests.drawing import pixels_of
 

@@ -27,7 +27,8 @@ from imagekiln.steps.generate.diffusion.text_encoding import (
     stack_embeds,
     synchronized,
 )
-from imagekiln.steps.generate.step import generate, generate_shard
+from imagekiln.steps.generate.start import generate
+from imagekiln.steps.generate.step import generate_shard
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.runs.image import DrawnImage
 from imagekiln.steps.runs.shard import missing_parts, read_shard

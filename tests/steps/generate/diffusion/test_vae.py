@@ -1,17 +1,22 @@
 """Decoding with as little memory as there is."""
 
+from contextlib import closing
+from pathlib import Path
+
+import diffusers
 import numpy as np
 import pytest
 import torch
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion import vae as vae_module
-from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
 from imagekiln.steps.generate.diffusion.vae import (
     MAX_CHUNK_IMAGES,
     MAX_CHUNK_PIXELS,
     MAX_TENSOR_ELEMENTS,
     DecodeMode,
+    PlannedSize,
     VaeDecoder,
     decode_chunk_size,
     pad_images,
@@ -19,9 +24,10 @@ from imagekiln.steps.generate.diffusion.vae import (
 from imagekiln.steps.generate.recovery import BatchRecovery
 from imagekiln.steps.job.speed import SpeedSettings
 from imagekiln.steps.runs.image import ImageRow
+from imagekiln.steps.storage import open_store
 from tests import families, models, plain
 from tests.drawing import bytes_of
-from tests.runs import image_row
+from tests.runs import image_row, planned
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
@@ -186,12 +192,27 @@ def _noise(count: int, seed: int = 0, channels: int = 4) -> torch.Tensor:
     return torch.randn((count, channels, LATENTS, LATENTS), generator=generator)
 
 
-@pytest.mark.parametrize("kind", ["sd", "sdxl", "sd3", "flux"])
-def test_an_image_decodes_to_the_same_bytes_in_a_batch_of_any_size(kind: models.Kind) -> None:
+def _planned(images: int) -> PlannedSize:
+    """The plan of batches of so many images, if they are of the size that these tests decode."""
+
+    def planned_size(width: int, height: int) -> int:
+        assert (width, height) == (SIDE, SIDE)
+        return images
+
+    return planned_size
+
+
+@pytest.mark.parametrize(
+    ("kind", "batch_size"),
+    [("sd", 1), ("sd", 3), ("sd", 16), ("sdxl", 16), ("sd3", 16), ("flux", 16)],
+)
+def test_an_image_decodes_to_the_same_bytes_in_a_batch_of_any_size_up_to_the_planned_one(
+    kind: models.Kind, batch_size: int
+) -> None:
     vae = models.pipe(kind).vae
     pipe = models.pipe(kind)
-    VaeDecoder(pipe, "auto")
-    latents = _noise(2 * MAX_CHUNK_IMAGES, channels=vae.config.latent_channels)
+    VaeDecoder(pipe, "auto", _planned(batch_size))
+    latents = _noise(batch_size, channels=vae.config.latent_channels)
     images = _decoded(pipe.vae, latents)
     for count in range(1, len(latents)):
         assert torch.equal(_decoded(pipe.vae, latents[:count]), images[:count])
@@ -202,7 +223,7 @@ def test_an_image_decodes_to_the_same_bytes_in_a_batch_of_any_size(kind: models.
 @pytest.mark.parametrize("padding", [float("nan"), 1e30, 0.0])
 def test_what_fills_up_a_chunk_changes_no_image(padding: float) -> None:
     pipe = models.pipe("sd")
-    VaeDecoder(pipe, "auto")
+    VaeDecoder(pipe, "auto", _planned(8))
     latents = _noise(3)
     alone = _decoded(pipe.vae, latents)
     filled = torch.full((5, *latents.shape[1:]), padding)
@@ -211,12 +232,48 @@ def test_what_fills_up_a_chunk_changes_no_image(padding: float) -> None:
 
 def test_the_decoder_gets_the_same_shape_whatever_the_batch() -> None:
     pipe = models.pipe("sd")
-    VaeDecoder(pipe, "auto")
+    VaeDecoder(pipe, "auto", _planned(MAX_CHUNK_IMAGES))
     shapes = set[torch.Size]()
     pipe.vae.decoder.register_forward_pre_hook(lambda _, inputs: shapes.add(inputs[0].shape))
     for count in (1, 3, 8, 11):
         assert len(_decoded(pipe.vae, _noise(count))) == count
     assert shapes == {torch.Size((MAX_CHUNK_IMAGES, 4, LATENTS, LATENTS))}
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "count", "chunks"),
+    [(1, 1, [1]), (2, 2, [2]), (3, 3, [4]), (4, 1, [4]), (9, 8, [8]), (None, 1, [1])],
+)
+def test_no_more_images_are_decoded_at_once_than_the_planned_batch_needs(
+    batch_size: int | None, count: int, chunks: list[int]
+) -> None:
+    pipe = models.pipe("sd")
+    VaeDecoder(pipe, "auto", None if batch_size is None else _planned(batch_size))
+    sizes = list[int]()
+    pipe.vae.decoder.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    assert len(_decoded(pipe.vae, _noise(count))) == count
+    assert sizes == chunks
+
+
+def test_loaded_for_a_run_a_model_decodes_halved_batches_as_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"id": str(models.folder("sd")), "dtype": "float32"}
+    run = planned(tmp_path, str(tmp_path / "out"), model=model, batch={"images": 4})
+    decode = diffusers.AutoencoderKL.decode
+    sizes = list[int]()
+
+    def watched(
+        vae: models.Untyped, latents: torch.Tensor, **kwargs: models.Untyped
+    ) -> models.Untyped:
+        sizes.append(len(latents))
+        return decode(vae, latents, **kwargs)
+
+    monkeypatch.setattr(diffusers.AutoencoderKL, "decode", watched)
+    with closing(load_denoiser(run.plan, open_store(run.uri))) as denoiser:
+        for size in (4, 2, 1):
+            assert len(denoiser.draw(_rows()[:size], size, lambda: None)) == size
+    assert sizes == [4, 4, 4]
 
 
 def test_images_come_in_either_form_that_a_vae_returns() -> None:
@@ -242,7 +299,7 @@ def test_a_family_drawn_one_image_at_a_time_decodes_no_padding() -> None:
 def test_large_images_are_decoded_one_at_a_time_and_small_ones_together(
     side: int, size: int
 ) -> None:
-    assert decode_chunk_size(256, side, side) == size
+    assert decode_chunk_size(256, side, side, batch_size=16) == size
 
 
 @pytest.mark.parametrize("channels", [64, 128, 256, 512])
@@ -252,7 +309,7 @@ def test_no_tensor_has_more_elements_than_32_bits_can_index(
 ) -> None:
     monkeypatch.setattr(vae_module, "MAX_CHUNK_PIXELS", 64 * MAX_CHUNK_PIXELS)
     monkeypatch.setattr(vae_module, "MAX_CHUNK_IMAGES", 64)
-    size = decode_chunk_size(channels, height, width)
+    size = decode_chunk_size(channels, height, width, batch_size=64)
     assert size * channels * height * width < MAX_TENSOR_ELEMENTS
     assert size == 64 or 2 * size * channels * height * width >= MAX_TENSOR_ELEMENTS
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from imagekiln.steps.runs.start import StartClock, StartSeconds, format_start
+from imagekiln.steps.runs.start_times import StartClock, StartSeconds, format_start
 
 
 def test_phases_are_timed_one_after_another() -> None:
@@ -18,7 +18,7 @@ def test_phases_are_timed_one_after_another() -> None:
     assert not clock.has_ended
     clock.begin_drawing()
     time.sleep(0.03)
-    seconds = clock.end_first_step(code_seconds=0.01, hash_seconds=0.5)
+    seconds = clock.end_first_step(compile_seconds=0.01, hash_seconds=0.5)
     assert seconds is not None
     assert clock.seconds == seconds
     assert 2.01 <= seconds.imports < seconds.total
@@ -39,6 +39,30 @@ def test_only_the_first_step_counts() -> None:
     assert clock.seconds == start
 
 
+def test_code_that_is_loaded_while_drawing_is_no_part_of_the_first_step() -> None:
+    clock = StartClock()
+    with clock.phase("code"):
+        time.sleep(0.01)
+    clock.begin_drawing()
+    with clock.phase("code"):
+        time.sleep(0.2)
+    seconds = clock.end_first_step(0.0, 0.0)
+    assert seconds is not None
+    assert seconds.code >= 0.21
+    assert seconds.first_step < 0.2
+    assert seconds.rest < 0.2
+
+
+def test_what_comes_after_the_first_step_is_in_no_phase() -> None:
+    clock = StartClock()
+    clock.begin_drawing()
+    clock.end_first_step(0.0, 0.0)
+    with clock.phase("code"):
+        time.sleep(0.01)
+    assert clock.seconds is not None
+    assert clock.seconds.code == 0
+
+
 def test_a_phase_that_fails_is_counted_too() -> None:
     clock = StartClock()
     with pytest.raises(ValueError, match="no"), clock.phase("load"):
@@ -53,7 +77,7 @@ def test_a_phase_that_fails_is_counted_too() -> None:
 def test_a_process_is_timed_from_its_own_start() -> None:
     code = (
         "import time; time.sleep(0.5)\n"
-        "from imagekiln.steps.runs.start import StartClock\n"
+        "from imagekiln.steps.runs.start_times import StartClock\n"
         "clock = StartClock.of_process()\n"
         "clock.begin_drawing()\n"
         "clock.end_first_step(0.0, 0.0)\n"
@@ -69,4 +93,16 @@ def test_a_start_reads_as_a_sentence() -> None:
     assert format_start(start) == (
         "First step after 20 s: imports 5 s, load 4 s, compiled code 1 s, first step 8 s, "
         "other 2 s; hashing beside them 6.5 s."
+    )
+
+
+def test_files_that_are_only_read_ahead_are_not_said_to_be_hashed() -> None:
+    clock = StartClock()
+    clock.begin_drawing()
+    start = clock.end_first_step(0.0, hash_seconds=0.0, read_ahead_seconds=6.5)
+    assert start is not None
+    assert (start.hash, start.read_ahead) == (0.0, 6.5)
+    start = StartSeconds(total=5.0, load=5.0, read_ahead=6.5)
+    assert format_start(start) == (
+        "First step after 5 s: load 5 s; reading ahead beside them 6.5 s."
     )

@@ -32,7 +32,8 @@ class StartSeconds:
     The phases came one after another: `imports` of libraries, `load` of the model's files into
     memory, `device` for its context and the weights on their way to it, `hash_wait` until the files
     were known to be the planned ones, `code` until compiled code was there, and `first_step`, with
-    the texts before it. `hash` ran beside them: reading and hashing the files.
+    the texts before it. Beside them ran `hash`, reading and hashing the files of a local model, or
+    `read_ahead`, reading those of a hub model.
     """
 
     total: float = 0.0
@@ -43,6 +44,7 @@ class StartSeconds:
     code: float = 0.0
     first_step: float = 0.0
     hash: float = 0.0
+    read_ahead: float = 0.0
 
     @property
     def rest(self) -> float:
@@ -59,9 +61,12 @@ def format_start(start: StartSeconds) -> str:
         for name, label in PHASE_LABELS.items()
         if getattr(start, name) >= 0.05
     ]
-    beside = f"; hashing beside them {format_duration(start.hash)}" if start.hash else ""
-    total = format_duration(start.total)
-    return f"First step after {total}: {', '.join(phases)}{beside}."
+    beside = ""
+    if start.hash:
+        beside = f"; hashing beside them {format_duration(start.hash)}"
+    elif start.read_ahead:
+        beside = f"; reading ahead beside them {format_duration(start.read_ahead)}"
+    return f"First step after {format_duration(start.total)}: {', '.join(phases)}{beside}."
 
 
 class StartClock:
@@ -72,6 +77,7 @@ class StartClock:
         self._seconds = StartSeconds(imports=age)
         self._began = time.perf_counter() - age
         self._began_drawing: float | None = None
+        self._code_before_drawing = 0.0
         self._done = False
 
     @classmethod
@@ -91,7 +97,7 @@ class StartClock:
 
     @contextmanager
     def phase(self, name: Phase) -> Iterator[None]:
-        """Count the block as a part of this phase."""
+        """Count the block as a part of this phase; after the first step, of none."""
         started = time.perf_counter()
         try:
             yield
@@ -99,25 +105,32 @@ class StartClock:
             self._add(name, time.perf_counter() - started)
 
     def begin_drawing(self) -> None:
-        """Count what follows as the first step."""
+        """Count what follows as the first step, but for the phase `code`."""
         self._began_drawing = time.perf_counter()
+        self._code_before_drawing = self._seconds.code
 
-    def end_first_step(self, code_seconds: float, hash_seconds: float) -> StartSeconds | None:
+    def end_first_step(
+        self, compile_seconds: float, hash_seconds: float, read_ahead_seconds: float = 0.0
+    ) -> StartSeconds | None:
         """End with the first of all steps, and return the seconds; later ones count nothing.
 
-        Of the time since drawing began, `code_seconds` were spent on compiled code.
+        Of the time since drawing began, compiling took `compile_seconds`.
         """
         if self._done or self._began_drawing is None:
             return None
         now = time.perf_counter()
         self._done = True
         self._seconds.total = now - self._began
-        self._seconds.code += code_seconds
-        self._seconds.first_step = max(0.0, now - self._began_drawing - code_seconds)
+        self._seconds.code += compile_seconds
+        code_since_drawing = self._seconds.code - self._code_before_drawing
+        self._seconds.first_step = max(0.0, now - self._began_drawing - code_since_drawing)
         self._seconds.hash = hash_seconds
+        self._seconds.read_ahead = read_ahead_seconds
         return self._seconds
 
     def _add(self, name: str, seconds: float) -> None:
+        if self._done:
+            return
         setattr(self._seconds, name, getattr(self._seconds, name) + seconds)
 
 

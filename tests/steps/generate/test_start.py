@@ -1,0 +1,86 @@
+"""What happens before torch is imported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from imagekiln.steps.errors import BadInput, Missing, NotInstalled
+from imagekiln.steps.generate.start import generate, require_libraries
+from imagekiln.steps.runs.keys import PLAN_KEY
+from imagekiln.steps.storage.local import LocalStore
+from tests.runs import PROMPTS, planned
+
+
+def test_missing_library_is_named_with_the_command_to_type(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    require_libraries()
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(NotInstalled) as raised:
+        require_libraries()
+    assert str(raised.value) == (
+        "torch: not installed, and needed to generate images. "
+        "Type: pip install 'imagekiln[generate]'."
+    )
+
+
+def test_run_and_shard_are_checked(tmp_path: Path) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"), PROMPTS).uri
+    with pytest.raises(BadInput, match="has shards 0 to "):
+        generate(run, 99)
+    with pytest.raises(Missing, match="holds no plan"):
+        generate(str(tmp_path / "typo"), 0)
+
+
+def test_plan_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:2]).uri
+    reads = list[str]()
+    read = LocalStore.read
+
+    def counted(store: LocalStore, key: str) -> bytes:
+        reads.append(key)
+        return read(store, key)
+
+    monkeypatch.setattr(LocalStore, "read", counted)
+    assert generate(run, 0) is not None
+    assert reads.count(PLAN_KEY) == 1
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "import imagekiln; imagekiln.generate(run, 0)",
+        "from imagekiln.workflows.cli.main import main; "
+        "main(['generate', run, '--shard', '0'], standalone_mode=False)",
+    ],
+    ids=["Python", "command line"],
+)
+def test_hashing_begins_before_torch_is_imported(statement: str, tmp_path: Path) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:1]).uri
+    code = (
+        "import sys; from imagekiln.steps.models import weights_check\n"
+        "class Watched(weights_check.WeightsCheck):\n"
+        "    def __init__(self, model, digest):\n"
+        "        print('hash', 'torch' in sys.modules)\n"
+        "        super().__init__(model, digest)\n"
+        "weights_check.WeightsCheck = Watched\n"
+        f"run = {run!r}; {statement}\n"
+        "print('end', 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert (lines[0], lines[-1]) == ("hash False", "end True")
+    assert done.stdout.count("hash") == 1
+
+
+def test_run_that_is_not_there_is_said_without_importing_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from imagekiln.workflows.cli.main import main; "
+        f"code = main(['generate', {str(tmp_path)!r}, '--shard', '0'], standalone_mode=False); "
+        "print(code, 'torch' in sys.modules, 'diffusers' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["2", "False", "False"]
+    assert done.stderr.startswith(f"{tmp_path}: holds no plan.")
