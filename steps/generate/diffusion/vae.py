@@ -16,6 +16,7 @@ from diffusers.models.attention_processor import AttnProcessor
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion.device import free_memory, is_out_of_memory
+from imagekiln.steps.generate.diffusion.kernels import KernelChoices, kernel_choices
 from imagekiln.steps.models.families import family_of
 
 DecodeMode = Literal["whole", "slices", "tiles"]
@@ -28,13 +29,6 @@ SMALLER_MODES: dict[DecodeMode, tuple[DecodeMode, ...]] = {
 CHUNKED_VAES = (diffusers.AutoencoderKL, diffusers.AutoencoderKLFlux2)
 # From 2**31 elements on, convolutions need indices of 64 bits, for which cuDNN has few kernels.
 MAX_TENSOR_ELEMENTS = 2**31
-# An image of 1024 x 1024 keeps a GPU busy by itself. With more at once, small batches would decode
-# more padding; with fewer, small images would leave the device idle.
-MAX_CHUNK_PIXELS = 1024**2
-MAX_CHUNK_IMAGES = 8
-# How the middle block computes attention: "fused" by PyTorch's own choice of kernel, which for one
-# head of 512 channels is slow on new GPUs; "matmul" by two matrix products and a softmax.
-MIDDLE_ATTENTION: Literal["fused", "matmul"] = "fused"
 Vae: TypeAlias = Any  # diffusers has no types; None in pipelines that decode otherwise
 Decoded: TypeAlias = Any  # an object with `sample`, or a tuple
 P = ParamSpec("P")
@@ -51,13 +45,14 @@ class VaeDecoder:
         """Set the mode; `auto` starts with whole images. Raises BadInput where the VAE lacks it."""
         self.mode: DecodeMode = "whole"
         self._is_auto = mode == "auto"
+        self._choices = kernel_choices()
         self._vae: Vae = getattr(pipe, "vae", None)
         if mode in ("slices", "tiles") and not self._switch_to(mode):
             raise BadInput(
                 f"speed.vae is {mode!r}, which this model's VAE does not know. Write auto."
             )
         if isinstance(self._vae, CHUNKED_VAES):
-            if MIDDLE_ATTENTION == "matmul":
+            if self._choices.middle_attention == "matmul":
                 self._vae.set_attn_processor(AttnProcessor())
             if not family_of(type(pipe).__name__).one_at_a_time:
                 self._vae.decode = self._decode_in_chunks(self._vae.decode)
@@ -96,7 +91,7 @@ class VaeDecoder:
         height, width = latents.shape[-2:]
         channels = config.get("decoder_block_out_channels") or config.block_out_channels
         # The last up block begins with the channels of the block before it.
-        return decode_chunk_size(max(channels[:2]), scale * height, scale * width)
+        return decode_chunk_size(max(channels[:2]), scale * height, scale * width, self._choices)
 
     def _retry_smaller(self, decode: Callable[P, T]) -> Callable[P, T]:
         """The same function, retried in smaller pieces while memory runs out."""
@@ -131,20 +126,20 @@ class VaeDecoder:
         return True
 
 
-def decode_chunk_size(channels: int, height: int, width: int) -> int:
-    """How many images of a size in pixels are decoded at once: a power of two.
+def decode_chunk_size(channels: int, height: int, width: int, choices: KernelChoices) -> int:
+    """How many images of a size in pixels are decoded at once: the most, halved until they fit.
 
     `channels` is the most that a layer of the decoder has at full size.
     """
     pixels = height * width
-    size = MAX_CHUNK_IMAGES
-    while size > 1 and not _chunk_fits(size, channels, pixels):
+    size = choices.decode_images
+    while size > 1 and not _chunk_fits(size, channels, pixels, choices.decode_pixels):
         size //= 2
     return size
 
 
-def _chunk_fits(size: int, channels: int, pixels: int) -> bool:
-    return size * pixels <= MAX_CHUNK_PIXELS and size * pixels * channels < MAX_TENSOR_ELEMENTS
+def _chunk_fits(size: int, channels: int, pixels: int, max_pixels: int) -> bool:
+    return size * pixels <= max_pixels and size * pixels * channels < MAX_TENSOR_ELEMENTS
 
 
 def pad_images(latents: torch.Tensor, multiple: int) -> torch.Tensor:

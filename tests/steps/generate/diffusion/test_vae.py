@@ -5,11 +5,9 @@ import pytest
 import torch
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.generate.diffusion import vae as vae_module
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.kernels import MIDDLE_ATTENTION_VARIABLE, KernelChoices
 from imagekiln.steps.generate.diffusion.vae import (
-    MAX_CHUNK_IMAGES,
-    MAX_CHUNK_PIXELS,
     MAX_TENSOR_ELEMENTS,
     DecodeMode,
     VaeDecoder,
@@ -25,6 +23,7 @@ from tests.runs import image_row
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
+CHOICES = KernelChoices()
 SIDE = 32
 LATENTS = SIDE // 2
 
@@ -76,7 +75,7 @@ def test_a_way_that_was_asked_for_stays() -> None:
     ("room", "way"),
     [
         (None, "whole"),
-        (MAX_CHUNK_IMAGES * LATENTS**2, "whole"),
+        (CHOICES.decode_images * LATENTS**2, "whole"),
         (LATENTS**2, "slices"),
         (LATENTS**2 // 4, "tiles"),
     ],
@@ -191,7 +190,7 @@ def test_an_image_decodes_to_the_same_bytes_in_a_batch_of_any_size(kind: models.
     vae = models.pipe(kind).vae
     pipe = models.pipe(kind)
     VaeDecoder(pipe, "auto")
-    latents = _noise(2 * MAX_CHUNK_IMAGES, channels=vae.config.latent_channels)
+    latents = _noise(2 * CHOICES.decode_images, channels=vae.config.latent_channels)
     images = _decoded(pipe.vae, latents)
     for count in range(1, len(latents)):
         assert torch.equal(_decoded(pipe.vae, latents[:count]), images[:count])
@@ -216,7 +215,7 @@ def test_the_decoder_gets_the_same_shape_whatever_the_batch() -> None:
     pipe.vae.decoder.register_forward_pre_hook(lambda _, inputs: shapes.add(inputs[0].shape))
     for count in (1, 3, 8, 11):
         assert len(_decoded(pipe.vae, _noise(count))) == count
-    assert shapes == {torch.Size((MAX_CHUNK_IMAGES, 4, LATENTS, LATENTS))}
+    assert shapes == {torch.Size((CHOICES.decode_images, 4, LATENTS, LATENTS))}
 
 
 def test_images_come_in_either_form_that_a_vae_returns() -> None:
@@ -242,17 +241,16 @@ def test_a_family_drawn_one_image_at_a_time_decodes_no_padding() -> None:
 def test_large_images_are_decoded_one_at_a_time_and_small_ones_together(
     side: int, size: int
 ) -> None:
-    assert decode_chunk_size(256, side, side) == size
+    assert decode_chunk_size(256, side, side, CHOICES) == size
 
 
 @pytest.mark.parametrize("channels", [64, 128, 256, 512])
 @pytest.mark.parametrize(("width", "height"), [(1024, 1024), (512, 512), (2048, 512), (640, 384)])
 def test_no_tensor_has_more_elements_than_32_bits_can_index(
-    channels: int, width: int, height: int, monkeypatch: pytest.MonkeyPatch
+    channels: int, width: int, height: int
 ) -> None:
-    monkeypatch.setattr(vae_module, "MAX_CHUNK_PIXELS", 64 * MAX_CHUNK_PIXELS)
-    monkeypatch.setattr(vae_module, "MAX_CHUNK_IMAGES", 64)
-    size = decode_chunk_size(channels, height, width)
+    choices = KernelChoices(decode_pixels=64 * CHOICES.decode_pixels, decode_images=64)
+    size = decode_chunk_size(channels, height, width, choices)
     assert size * channels * height * width < MAX_TENSOR_ELEMENTS
     assert size == 64 or 2 * size * channels * height * width >= MAX_TENSOR_ELEMENTS
 
@@ -270,7 +268,7 @@ def test_attention_by_matrix_products_changes_no_color_by_more_than_its_rounding
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fused = _drawn(Denoiser(models.pipe("sd")))
-    monkeypatch.setattr(vae_module, "MIDDLE_ATTENTION", "matmul")
+    monkeypatch.setenv(MIDDLE_ATTENTION_VARIABLE, "matmul")
     pipe = models.pipe("sd")
     denoiser = Denoiser(pipe)
     processors = {type(each).__name__ for each in pipe.vae.attn_processors.values()}
