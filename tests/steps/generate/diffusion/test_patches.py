@@ -146,6 +146,7 @@ def test_only_what_is_compiled_in_the_block_is_saved() -> None:
         assert torch.compiler.save_cache_artifacts() is None
 
 
+@torch.no_grad()
 def test_code_that_no_cache_has_is_counted_and_code_that_one_has_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
