@@ -13,6 +13,7 @@ CHUNK_ROWS = 250_000
 VOCABULARY = 50_000
 FEWEST_WORDS = 8
 MOST_WORDS = 20
+SHORTEST_WORD = 2  # letters
 LONGEST_WORD = 10  # letters
 LETTERS = np.frombuffer(b"eeeaaooiitnshrdlu", "S1")
 OWN_SEED_SHARE = 0.03
@@ -94,7 +95,12 @@ def _row_ids(numbers: range) -> pa.Array:
 def _vocabulary(rng: np.random.Generator) -> pa.Array:
     shape = (VOCABULARY, LONGEST_WORD)
     letters = rng.choice(LETTERS, shape)
-    lengths = rng.integers(2, LONGEST_WORD + 1, VOCABULARY)
+    lengths = rng.integers(
+        low=SHORTEST_WORD,
+        high=LONGEST_WORD,
+        size=VOCABULARY,
+        endpoint=True,
+    )
     words: list[str] = []
     for word, length in zip(letters, lengths, strict=True):
         content = b"".join(word[:length])
@@ -103,7 +109,12 @@ def _vocabulary(rng: np.random.Generator) -> pa.Array:
 
 
 def _prompts(rng: np.random.Generator, words: pa.Array, count: int) -> pa.Array:
-    lengths = rng.integers(FEWEST_WORDS, MOST_WORDS + 1, count)
+    lengths = rng.integers(
+        low=FEWEST_WORDS,
+        high=MOST_WORDS,
+        size=count,
+        endpoint=True,
+    )
     offsets = np.zeros(count + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     total = int(offsets[-1])

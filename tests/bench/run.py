@@ -33,7 +33,7 @@ from tests.bench.measure import scratch_folder, table
 from tests.bench.processes import in_child
 from tests.bench.work import Untyped, Work, usual_work
 
-CONTENDERS = ("bare", "naive", "imagekiln")
+CONTENDERS: tuple[str, ...] = ("bare", "naive", "imagekiln")
 LIBRARIES = ("torch", "diffusers", "transformers")
 HEADER = (
     "",
@@ -65,8 +65,10 @@ def rounds(
 
 def format_medians(results: list[dict[str, Performance]], limit: Limit) -> str:
     """The medians of all rounds, as a table."""
-    contenders = list(results[0])
-    rows = [_line(name, results, limit) for name in contenders]
+    rows: list[tuple[str, ...]] = []
+    for contender in results[0]:
+        row = _line(contender, results, limit)
+        rows.append(row)
     return table(HEADER, rows)
 
 
@@ -182,7 +184,9 @@ def main(
         work = usual_work(model, **work_options)
         work = replace(work, model=path)
         click.echo(machine(work))
-        contenders = (*CONTENDERS, "ray") if ray else CONTENDERS
+        contenders = CONTENDERS
+        if ray:
+            contenders = (*contenders, "ray")
         results = list(rounds(contenders, count, work, naive_images))
         limit = in_child(measure_limit, work)
         click.echo(format_medians(results, limit))

@@ -103,8 +103,8 @@ class Timeline:
         passed = time.perf_counter() - self._started
         ends: list[BatchEnd] = []
         for age, images in zip(ages, self._images, strict=True):
-            end = BatchEnd(passed - age, images)
-            ends.append(end)
+            seconds = passed - age
+            ends.append(BatchEnd(seconds, images))
         return passed, ends
 
 
@@ -116,12 +116,20 @@ def find_phases(whole: float, ends: Sequence[BatchEnd]) -> Phases:
     """
     if len(ends) < 2:
         rate = _count_images(ends) / whole
-        return Phases(head=0.0, steady_rate=rate, tail=0.0)
+        return Phases(
+            head=0.0,
+            steady_rate=rate,
+            tail=0.0,
+        )
 
-    warm_up = min(WARM_UP_BATCHES, len(ends) // 2)
+    half = len(ends) // 2
+    warm_up = min(WARM_UP_BATCHES, half)
+    warm_up_end = ends[warm_up - 1]
     steady = ends[warm_up:-1] or ends[warm_up:]
-    began = ends[warm_up - 1].seconds
-    ended = steady[-1].seconds
+    steady_end = steady[-1]
+
+    began = warm_up_end.seconds
+    ended = steady_end.seconds
     images = _count_images(steady)
     return Phases(
         head=began,

@@ -45,7 +45,8 @@ def _plan(work: Work, folder: Path, number: int) -> str:
     """A planned run with prompts of its own. All runs of one folder share compiled code."""
     first = number * work.images
     end = first + work.images
-    return in_child(plan_work, work, folder, range(first, end))
+    numbers = range(first, end)
+    return in_child(plan_work, work, folder, numbers)
 
 
 def _measure(session: Session, name: str, uris: Sequence[str], way: str | None = None) -> None:
