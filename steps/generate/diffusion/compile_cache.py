@@ -57,12 +57,14 @@ class CompileCache:
     An object is written once. If it turns out not to hold everything, a second object does.
     """
 
-    def __init__(self, store: Store, device: torch.device, model: str) -> None:
+    def __init__(
+        self, store: Store, device: torch.device, model: str, *, can_save: bool = True
+    ) -> None:
         """Take the place, and in `model` all that decides the code except shape and machine."""
         self._store = store
         self._key_parts = [model, *_describe_software(), *_describe_machine(device)]
         self._downloads: dict[str, _Download] = {}
-        self._can_save = True
+        self._can_save = can_save
         self._counted_misses = 0
 
     def prefetch(self, shape: str) -> None:
@@ -200,7 +202,10 @@ def open_compile_cache(plan: Plan, run: str, device: torch.device) -> CompileCac
         configuration = _code_configuration(plan)
     except KilnError:
         return None
-    return CompileCache(open_store(place), device, configuration)
+    can_save = "://" in place or _is_writable(Path(place))
+    if not can_save:
+        log.warning("%s: cannot be written. Compiled code is not kept.", place)
+    return CompileCache(open_store(place), device, configuration, can_save=can_save)
 
 
 def create_code_folder() -> None:
@@ -231,6 +236,13 @@ def _cache_folder(plan: Plan, run: str) -> str | None:
         return uri.rstrip("/").rpartition("/")[0] or "/"
     folder = os.environ.get(CODE_CACHE_VARIABLE)
     return str(Path(folder).expanduser()) if folder and setting == "models" else None
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether the folder can be written, or else created. A volume of an image cannot."""
+    while not folder.exists():
+        folder = folder.parent
+    return os.access(folder, os.W_OK)
 
 
 def _code_configuration(plan: Plan) -> str:

@@ -3,8 +3,10 @@
 import hashlib
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -419,7 +421,6 @@ def test_after_an_upgrade_code_is_compiled_and_kept_anew(
     planned = _planned(tmp_path, "run")
     before = _looked_for(planned, empty)
     assert _looked_for(planned, empty) == before
-    installed = compile_cache.version
     if library == "torch":
         monkeypatch.setattr(torch, "__version__", "99.0")
     elif library == "ours":
@@ -428,7 +429,7 @@ def test_after_an_upgrade_code_is_compiled_and_kept_anew(
         monkeypatch.setattr(
             compile_cache,
             "version",
-            lambda name: "99.0" if name == library else installed(name),
+            lambda name: "99.0" if name == library else version(name),
         )
     assert not before & _looked_for(planned, empty)
 
@@ -536,3 +537,18 @@ def test_code_is_not_serialized_where_another_pod_keeps_it(
     )
     _run(_code(store))
     assert serialized == []
+
+
+def test_code_is_not_serialized_for_a_folder_that_is_read_only(
+    tmp_path: Path,
+    pod: Pod,
+    model_cache: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pod("first")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(torch.compiler, "save_cache_artifacts", lambda: 1 / 0)
+    _compile(_planned(tmp_path, "run"))
+    assert f"{model_cache.uri}: cannot be written. Compiled code is not kept." in caplog.text
+    assert _kept(model_cache) == []
