@@ -2,7 +2,8 @@
 # repository's root:
 #   docker build --file images/gpu.Dockerfile --tag imagekiln-gpu:0.1.0 .
 #   docker run --rm --gpus all --user "$(id -u):$(id -g)" --read-only --tmpfs /tmp:exec --volume "$PWD:/data" \
-#     --workdir /data --env HF_HOME=/data/models imagekiln-gpu:0.1.0 run job.yaml
+#     --workdir /data --env HF_HOME=/data/models --env IMAGEKILN_CODE_CACHE=/data/models/imagekiln \
+#     imagekiln-gpu:0.1.0 run job.yaml
 ARG PYTHON=python:3.11-slim
 
 # Gigabytes that change less often than we do: a layer of its own, which nodes that have it do not pull again.

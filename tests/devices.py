@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
+import pytest
+import torch
 
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
 from imagekiln.steps.generate.diffusion.profiling import DeviceTimes
@@ -13,6 +15,17 @@ from imagekiln.steps.runs.image import DrawnImage, ImageRow
 from tests import models
 
 NOISES = 8
+
+
+def remove_gpu(monkeypatch: pytest.MonkeyPatch, reason: str = "No CUDA GPUs are available") -> None:
+    """Have PyTorch be built for CUDA, and find no GPU for a reason."""
+
+    def fail() -> None:
+        raise RuntimeError(reason)
+
+    monkeypatch.setattr(torch.version, "cuda", "13.2")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "init", fail)
 
 
 class StandIn(Denoiser):

@@ -5,6 +5,7 @@ import time
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from imagekiln.steps.checks import ImageSpec, Verdict
 
@@ -44,6 +45,16 @@ def changes(image: npt.NDArray[np.uint8], _row: object) -> None:
 def full(_image: object, _row: object) -> None:
     """Find no memory."""
     raise MemoryError("no room")
+
+
+def refuses(_image: object, _row: object) -> None:
+    """Fail as a user's own code may, not the device."""
+    raise RuntimeError("no such category")
+
+
+def crashes(_image: object, _row: object) -> None:
+    """Find that the device failed."""
+    raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
 
 
 def alone(_image: object, _row: object) -> bool:

@@ -87,7 +87,7 @@ def format_verdict(name: str, verdict: Verdict) -> str:
 def _is_device_failure(error: Exception) -> bool:
     from imagekiln.steps.generate.diffusion import device  # imports torch, which takes seconds
 
-    return device.is_device_lost(error) or device.is_out_of_memory(error)
+    return device.is_accelerator_error(error) or device.is_out_of_memory(error)
 
 
 def _to_verdict(result: object) -> Verdict:

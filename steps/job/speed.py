@@ -25,8 +25,9 @@ class SpeedSettings(Settings):
     ] = Field(
         "models",
         description=(
-            "Where pods share compiled code: models, in the model cache, if there is one; output, "
-            "under the output, where whoever can write can then run code in the pods; off, nowhere."
+            "Where pods share compiled code: models, in the model cache, if it outlives the pod; "
+            "output, under the output, where whoever can write can then run code in the pods; "
+            "off, nowhere."
         ),
     )
     vae: Literal["auto", "whole", "slices", "tiles"] = Field(

@@ -112,5 +112,8 @@ def registry_key(number: int) -> str:
 
 
 def compiled_code_key(digest: str) -> str:
-    """Compiled code, by a digest of what it was compiled for. It serves all runs of the output."""
+    """Compiled code, by a digest of what it was compiled for.
+
+    It serves all runs of a model cache by default, or all runs of an output.
+    """
     return f"_compiled/{digest}.bin"

@@ -24,7 +24,7 @@ from tests.bench.jobs import plan_work
 from tests.bench.load_ways import LOAD_WAYS
 from tests.bench.measure import machine, scratch_folder, table
 from tests.bench.processes import default_device, in_child
-from tests.bench.starts import ShardProcess, Start, generate_arguments
+from tests.bench.starts import ShardProcess, Start, generate_arguments, load_way_arguments
 from tests.bench.work import Work
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
@@ -53,7 +53,7 @@ class Contender:
 
 def make_contenders(uri: str, ways: Sequence[str], peer: str | None) -> list[Contender]:
     """A contender for each way of loading, and one for the peer, if there is one."""
-    contenders = [Contender(way, ["-m", "tests.bench.load_ways", uri, way]) for way in ways]
+    contenders = [Contender(way, load_way_arguments(uri, way)) for way in ways]
     if peer is not None:
         arguments = generate_arguments(uri)
         contenders.append(Contender("peer", arguments, {"PYTHONPATH": peer}))

@@ -88,8 +88,6 @@ def run_naive(work: Work, folder: Path) -> Performance:
 
 def run_imagekiln(work: Work, folder: Path) -> Performance:
     """The whole job: plan, generate and aggregate, everything written."""
-    if work.prepare is not None:
-        work.prepare()
     job = make_job(work, folder)
     timeline = Timeline()
     _, summary = run_job(job, marking_hook(timeline))

@@ -1,6 +1,6 @@
 """The work of the benchmarks, as a job or as a pipeline and its arguments."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import permutations
 from pathlib import Path
@@ -30,7 +30,7 @@ class Work:
     """A number of images of one model and shape, the same for every contender.
 
     `model` is the model as a job names it. `compile`, `fp8`, `vae` and `part`, the images in a
-    part, say how Imagekiln runs it. `prepare` is called before the job, in its process.
+    part, say how Imagekiln runs it.
     """
 
     model: str
@@ -45,7 +45,6 @@ class Work:
     fp8: bool = False
     vae: str = "auto"
     part: int = 64
-    prepare: Callable[[], None] | None = None
 
 
 def usual_work(name: str, **options: Untyped) -> Work:

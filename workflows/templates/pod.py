@@ -26,6 +26,7 @@ from imagekiln.workflows.templates.security import step_pod_patch
 from imagekiln.workflows.templates.yaml import to_yaml
 
 TMP = "/tmp"  # noqa: S108  # an emptyDir of the pod's own: the root is read-only
+COMPILED_CODE_FOLDER = "imagekiln"  # among the models
 DEFAULTS_CONFIG_MAP = "imagekiln-defaults"
 # By variable: the Secret, and its key.
 STORAGE_SECRETS = {
@@ -178,9 +179,15 @@ def _container(
 def _environment(
     step: StepCommand, pod: PodSettings, models: ModelVolume | None
 ) -> list[m.EnvVar | SecretEnv]:
-    folder = {"HF_HOME": models.mounts[0].mount_path} if models else {}
+    folders = _model_folders(models) if models else {}
     secrets = [_secret_env(variable, *place) for variable, place in step.secrets.items()]
-    return [*_plain_env(folder | pod.env), *secrets, *_plain_env(step.env)]
+    return [*_plain_env(folders | pod.env), *secrets, *_plain_env(step.env)]
+
+
+def _model_folders(models: ModelVolume) -> dict[str, str]:
+    """Where the pod has model files, and the compiled code that outlives it."""
+    path = models.mounts[0].mount_path
+    return {"HF_HOME": path, "IMAGEKILN_CODE_CACHE": f"{path}/{COMPILED_CODE_FOLDER}"}
 
 
 def _plain_env(values: Mapping[str, str]) -> list[m.EnvVar]:

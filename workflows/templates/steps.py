@@ -11,6 +11,7 @@ from hera.workflows import models as m
 from imagekiln.workflows.profiles.profile import ModelCache, Profile
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
 from imagekiln.workflows.templates.pod import (
+    COMPILED_CODE_FOLDER,
     MODEL_SECRETS,
     SIGNING_SECRETS,
     STORAGE_SECRETS,
@@ -25,7 +26,6 @@ from imagekiln.workflows.templates.pod import (
 OUTPUTS_FOLDER = f"{TMP}/imagekiln"
 MODELS_FOLDER = "/models"
 REPORT_TIMEOUT = "15m"
-COMPILED_CODE_FOLDER = "imagekiln"  # as in steps/generate/diffusion/compile_cache.py
 MAX_FAILURES_CHARS = 20_000  # characters of Argo's list of failures that reach the report
 CPU_IMAGE = "{{workflow.parameters.cpu-image}}"
 GPU_IMAGE = "{{workflow.parameters.gpu-image}}"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import wraps
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, TypeVar
 
@@ -21,6 +22,7 @@ from imagekiln.steps.generate.diffusion.kernels import KernelChoices, kernel_cho
 from imagekiln.steps.generate.diffusion.patches import (
     AnyFunction,
     compile_callbacks,
+    compiled_call,
     graph_limit,
     repeated_blocks,
     set_compiled_call,
@@ -110,7 +112,7 @@ class CompiledPipeline:
             mode = self._family.compile_mode
         self._start_clock = start_clock or StartClock()
         with self._start_clock.phase("imports"):  # PyTorch imports its compiler when it is used
-            self._networks = CompiledNetworks(pipe, mode, other_denoisers, kernel_choices())
+            self._networks = CompiledNetworks(pipe, mode, other_denoisers, kernel_choices(), cache)
         self._cache = cache
         self._begun: set[str] = set()
         self._drawn: set[str] = set()
@@ -214,8 +216,12 @@ class CompiledNetworks:
         mode: CompileMode,
         other_denoisers: Sequence[Network],
         choices: KernelChoices,
+        cache: CompileCache | None = None,
     ) -> None:
-        """Set them up, and `other_denoisers`."""
+        """Set them up, and `other_denoisers`. The decoder's code has a place of its own in `cache`.
+
+        Batches of several shapes may decode the same chunks.
+        """
         self.mode: CompileMode = mode
         self._calls: dict[Network, AnyFunction] = {}
         denoiser = getattr(pipe, "unet", getattr(pipe, "transformer", None))
@@ -231,14 +237,15 @@ class CompiledNetworks:
         for other in other_denoisers:
             is_regional = choices.regional_blocks and type(other).__name__ in BLOCK_CLASSES
             modules.extend(_modules_to_compile(other, "regional" if is_regional else "whole"))
-        vae = getattr(pipe, "vae", None)
-        if isinstance(vae, diffusers.AutoencoderKL):  # others decode in loops that compile badly
-            modules.append(vae.decoder)
-
         options = compile_options(choices)
         for module in modules:
             module.compile(dynamic=False, **options)
             self._calls[module] = with_float_timesteps(module)
+        vae = getattr(pipe, "vae", None)
+        if isinstance(vae, diffusers.AutoencoderKL):  # others decode in loops that compile badly
+            vae.decoder.compile(dynamic=False, **options)
+            call = compiled_call(vae.decoder)
+            self._calls[vae.decoder] = call if cache is None else with_shared_code(call, cache)
         self.enable()
 
     def disable(self) -> None:
@@ -259,6 +266,22 @@ class CompiledNetworks:
             yield
         finally:
             self.enable()
+
+
+def with_shared_code(call: AnyFunction, cache: CompileCache) -> AnyFunction:
+    """The compiled call of a decoder, whose code is shared by the shape of what it decodes."""
+    begun: set[str] = set()
+
+    @wraps(call)
+    def call_with_shared_code(latents: torch.Tensor, *args: object, **kwargs: object) -> object:
+        shape = f"decoder {tuple(latents.shape)}"
+        if shape in begun:
+            return call(latents, *args, **kwargs)
+        begun.add(shape)
+        with cache.shared(shape):
+            return call(latents, *args, **kwargs)
+
+    return call_with_shared_code
 
 
 def compile_options(choices: KernelChoices) -> dict[str, Any]:

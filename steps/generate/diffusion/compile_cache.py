@@ -20,13 +20,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import NamedTuple
 
 import diffusers
 import torch
 
 from imagekiln.steps.errors import KilnError, Missing
 from imagekiln.steps.generate.diffusion.kernels import kernel_choices
-from imagekiln.steps.generate.diffusion.patches import fresh_compile_artifacts
+from imagekiln.steps.generate.diffusion.patches import (
+    compile_cache_misses,
+    fresh_compile_artifacts,
+)
 from imagekiln.steps.models.facts import configuration_folder, read_json
 from imagekiln.steps.runs.keys import compiled_code_key
 from imagekiln.steps.runs.plan import Plan
@@ -37,100 +41,152 @@ from imagekiln.steps.storage.store import Store
 FORMAT_HEADER = b"imagekiln compiled code 1\n"
 DIGEST_BYTES = 32
 MAX_OBJECT_BYTES = 2**30  # an object is held in memory, and anybody may have put it there
-MODEL_CACHE_VARIABLE = "HF_HOME"
+# The folder of the model cache that holds it. Templates set it where that outlives the pod: else
+# the code would be saved for nobody, since processes of one machine share PyTorch's own cache.
+CODE_CACHE_VARIABLE = "IMAGEKILN_CODE_CACHE"
 TRUST_OUTPUT_VARIABLE = "IMAGEKILN_TRUST_OUTPUT_CODE"
-MODEL_CACHE_FOLDER = "imagekiln"  # in the model cache, beside the hub's own folders
+CODE_VERSION = 1  # raised when this program compiles other code from the same model
+LIBRARIES = ("imagekiln", "diffusers", "peft", "torchao", "triton")  # whose code is compiled
 COMPILED_COMPONENTS = ("unet", "transformer", "vae")
 log = logging.getLogger(__name__)
 
 
 class CompileCache:
-    """The code of one model on one kind of device, an object for each batch shape."""
+    """The code of one model on one kind of device, an object for each shape of batches or chunks.
 
-    def __init__(self, store: Store, device: torch.device, model: str) -> None:
-        """Take the place, and in `model` all that decides the code except batch and machine."""
+    An object is written once. If it turns out not to hold everything, a second object does.
+    """
+
+    def __init__(
+        self, store: Store, device: torch.device, model: str, *, can_save: bool = True
+    ) -> None:
+        """Take the place, and in `model` all that decides the code except shape and machine."""
         self._store = store
-        self._key_parts = [model, *_describe_machine(device)]
+        self._key_parts = [model, *_describe_software(), *_describe_machine(device)]
         self._downloads: dict[str, _Download] = {}
-        self._can_save = True
+        self._can_save = can_save
+        self._counted_misses = 0
 
-    def prefetch(self, batch: str) -> None:
-        """Start to read the code of a batch shape, while the model is loaded."""
-        key = self._key(batch)
-        self._downloads[key] = _Download(self._store, key)
+    def prefetch(self, shape: str) -> None:
+        """Start to read the code of a shape, while the model is loaded."""
+        self._downloads[shape] = _Download(self._store, self._keys(shape))
 
     @contextmanager
-    def shared(self, batch: str) -> Iterator[None]:
-        """Load the code of a batch shape. If there is none, save what is compiled in the block."""
-        key = self._key(batch)
-        exists = self._load(key)
-        with fresh_compile_artifacts():
-            yield
-            if not exists and self._can_save:
-                self._save(key)
+    def shared(self, shape: str) -> Iterator[None]:
+        """Load the code of a shape. If it is not complete, save what is compiled in the block.
 
-    def _key(self, batch: str) -> str:
-        content = json.dumps([*self._key_parts, batch])
+        Blocks may be nested: the code of an inner one is not part of the outer one's.
+        """
+        keys = self._keys(shape)
+        key = self._load(shape)
+        before = self._uncounted_misses()
+        with fresh_compile_artifacts():
+            try:
+                yield
+            finally:
+                misses = self._uncounted_misses() - before
+                self._counted_misses += misses
+            if key is None:
+                self._save(keys.first)
+            elif misses and key in keys:
+                self._complete(keys, key, misses)
+
+    def _keys(self, shape: str) -> "_Keys":
+        return _Keys(self._key(shape), self._key(shape, "completed"))
+
+    def _key(self, *shape: str) -> str:
+        content = json.dumps([*self._key_parts, *shape])
         return compiled_code_key(hashlib.sha256(content.encode()).hexdigest())
 
-    def _load(self, key: str) -> bool:
-        """Load an object. Returns whether there is one, usable or not, so that none is written."""
-        download = self._downloads.pop(key, None) or _Download(self._store, key)
+    def _uncounted_misses(self) -> int:
+        """Pieces compiled so far, but for those of blocks that are over."""
+        return compile_cache_misses() - self._counted_misses
+
+    def _load(self, shape: str) -> str | None:
+        """Load an object and return its key; empty where it is not usable, None without one."""
+        download = self._downloads.pop(shape, None) or _Download(self._store, self._keys(shape))
         try:
-            content = download.result()
+            key, content = download.result()
         except Missing:
-            return False
+            return None
         except KilnError as error:
             log.warning("%s The model is compiled here.", error)
-            return True
+            return ""
         code = _verified_code(content)
         if code is None or not _load_artifacts(code):
             log.warning(
                 "%s: is not compiled code, or damaged; the model is compiled here. Delete it.",
                 self._store.uri_of(key),
             )
-        return True
+            return ""
+        return key
+
+    def _complete(self, keys: "_Keys", key: str, misses: int) -> None:
+        """Save what was loaded and what was compiled as the second object, if there is none."""
+        log.warning(
+            "%s: was loaded, but %d pieces of code had to be compiled here all the same.",
+            self._store.uri_of(key),
+            misses,
+        )
+        if key == keys.first:
+            self._save(keys.second)
 
     def _save(self, key: str) -> None:
-        artifacts = torch.compiler.save_cache_artifacts()
-        if artifacts is None:
-            return
-        code, _ = artifacts
-        content = _header(code) + code
-        if len(content) > MAX_OBJECT_BYTES:
-            return
         try:
-            # Of many pods that start together, one need send it.
-            if not self._store.exists(key):
+            # Of many pods that start together, one need serialize it and send it.
+            if not self._can_save or self._store.exists(key):
+                return
+            artifacts = torch.compiler.save_cache_artifacts()
+            if artifacts is None:
+                return
+            code, _ = artifacts
+            content = _header(code) + code
+            if len(content) <= MAX_OBJECT_BYTES:
                 self._store.create(key, content)
         except KilnError as error:  # images do not depend on it
             self._can_save = False  # a cache that is read-only stays so
             log.warning("%s Compiled code is not kept.", error)
 
 
+class _Keys(NamedTuple):
+    """The objects of a shape. The second holds what the first lacked, and all the rest."""
+
+    first: str
+    second: str
+
+
 class _Download:
     """An object that is read in a thread. The process may end before it is read."""
 
-    def __init__(self, store: Store, key: str) -> None:
+    def __init__(self, store: Store, keys: _Keys) -> None:
         self._store = store
-        self._key = key
-        self._content = b""
+        self._keys = keys
+        self._object = ("", b"")
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._read, name="compiled code", daemon=True)
         self._thread.start()
 
-    def result(self) -> bytes:
-        """The object, or one byte too many of one that is too large. Raises what reading raised."""
+    def result(self) -> tuple[str, bytes]:
+        """The key and the object, or one byte too many of one that is too large.
+
+        Raises what reading raised.
+        """
         self._thread.join()
         if self._error is not None:
             raise self._error
-        return self._content
+        return self._object
 
     def _read(self) -> None:
         try:
-            self._content = self._store.read_prefix(self._key, MAX_OBJECT_BYTES + 1)
+            try:
+                self._object = self._read_object(self._keys.second)
+            except Missing:
+                self._object = self._read_object(self._keys.first)
         except BaseException as error:  # noqa: BLE001  # for whoever asks for the result
             self._error = error
+
+    def _read_object(self, key: str) -> tuple[str, bytes]:
+        return key, self._store.read_prefix(key, MAX_OBJECT_BYTES + 1)
 
 
 def open_compile_cache(plan: Plan, run: str, device: torch.device) -> CompileCache | None:
@@ -146,25 +202,22 @@ def open_compile_cache(plan: Plan, run: str, device: torch.device) -> CompileCac
         configuration = _code_configuration(plan)
     except KilnError:
         return None
-    return CompileCache(open_store(place), device, configuration)
+    can_save = "://" in place or _is_writable(Path(place))
+    if not can_save:
+        log.warning("%s: cannot be written. Compiled code is not kept.", place)
+    return CompileCache(open_store(place), device, configuration, can_save=can_save)
 
 
 def create_code_folder() -> None:
-    """Create the folder for compiled code in the model cache, if there is one.
+    """Create the folder for compiled code, if the environment names one.
 
     Pods may mount the cache read-only and this folder alone for writing; it must exist by then.
     Raises BadInput, TryAgain.
     """
-    folder = _model_cache_folder()
-    if folder is not None:
-        with translate_errors(str(folder)):
-            folder.mkdir(parents=True, exist_ok=True)
-
-
-def _model_cache_folder() -> Path | None:
-    """Imagekiln's own folder in the model cache; None where the environment names no such cache."""
-    model_cache = os.environ.get(MODEL_CACHE_VARIABLE)
-    return Path(model_cache).expanduser() / MODEL_CACHE_FOLDER if model_cache else None
+    folder = os.environ.get(CODE_CACHE_VARIABLE)
+    if folder:
+        with translate_errors(folder):
+            Path(folder).expanduser().mkdir(parents=True, exist_ok=True)
 
 
 def _cache_folder(plan: Plan, run: str) -> str | None:
@@ -181,8 +234,15 @@ def _cache_folder(plan: Plan, run: str) -> str | None:
             return None
         uri = run if "://" in run else os.path.normpath(Path(run).absolute())
         return uri.rstrip("/").rpartition("/")[0] or "/"
-    folder = _model_cache_folder()
-    return None if setting == "off" or folder is None else str(folder)
+    folder = os.environ.get(CODE_CACHE_VARIABLE)
+    return str(Path(folder).expanduser()) if folder and setting == "models" else None
+
+
+def _is_writable(folder: Path) -> bool:
+    """Whether the folder can be written, or else created. A volume of an image cannot."""
+    while not folder.exists():
+        folder = folder.parent
+    return os.access(folder, os.W_OK)
 
 
 def _code_configuration(plan: Plan) -> str:
@@ -248,16 +308,25 @@ def _load_artifacts(code: bytes) -> bool:
         return False
 
 
-def _describe_machine(device: torch.device) -> list[str]:
-    """The versions and the hardware that code is compiled for."""
+def _describe_software() -> list[str]:
+    """The versions of all that has a part in the code."""
+    libraries = [f"{name} {_installed_version(name)}" for name in LIBRARIES]
+    pytorch = [torch.__version__, str(torch.version.cuda), platform.python_version()]
+    return [f"code {CODE_VERSION}", *libraries, *pytorch]
+
+
+def _installed_version(library: str) -> str:
     try:
-        triton = version("triton")
+        return version(library)
     except PackageNotFoundError:
-        triton = ""
-    software = [torch.__version__, str(torch.version.cuda), triton, platform.python_version()]
+        return ""
+
+
+def _describe_machine(device: torch.device) -> list[str]:
+    """The hardware that code is compiled for."""
     # Code for a GPU has parts that run on the processor.
     processor = [platform.machine(), torch.backends.cpu.get_cpu_capability()]
     if device.type != "cuda":
-        return [*software, *processor, device.type]
+        return [*processor, device.type]
     major, minor = torch.cuda.get_device_capability(device)
-    return [*software, *processor, torch.cuda.get_device_name(device), f"{major}.{minor}"]
+    return [*processor, torch.cuda.get_device_name(device), f"{major}.{minor}"]

@@ -27,6 +27,10 @@ OUT_OF_MEMORY_MESSAGES = (
 RUN_SHARD_AGAIN = "Run the shard again."
 NODE_VARIABLE = "IMAGEKILN_NODE"  # the name of the Kubernetes node, in pods that have a GPU
 OLD_DRIVER_MESSAGE = "is too old"  # of PyTorch, which has one error class for all that CUDA lacks
+BUILD_REMEDIES = {
+    "cuda": "Install a PyTorch with CUDA, or use the GPU image.",
+    "mps": "Install PyTorch for macOS on a Mac with Apple silicon.",
+}
 # `sm_90` runs on GPUs of 9.0 and later 9.x, `compute_90` on all of 9.0 and later, and what ends in
 # "a" on no other.
 ARCHITECTURE = re.compile(r"(sm|compute)_(\d+)(\d)([af]?)")
@@ -56,6 +60,11 @@ def choose_device(name: str) -> torch.device:
 
 def _missing_device(name: str) -> KilnError:
     """The failure to report for a device that is not available, with the reason that CUDA gives."""
+    if not _is_built_for(name):
+        return BadInput(
+            f"device {name!r} cannot be used{_on_node()}: this PyTorch ({torch.__version__}) is "
+            f"built without it. {BUILD_REMEDIES[name]} Or set device: auto."
+        )
     reason = _cuda_failure() if name == "cuda" else ""
     if OLD_DRIVER_MESSAGE in reason:
         return BadInput(
@@ -68,6 +77,13 @@ def _missing_device(name: str) -> KilnError:
         f"device {name!r} is not there{_on_node()}{explanation}. Run where it is, or set device: "
         f"auto.{_node_advice()}"
     )
+
+
+def _is_built_for(name: str) -> bool:
+    """Whether this PyTorch has code for a kind of device. ROCm's goes by the name of CUDA."""
+    if name == "mps":
+        return torch.backends.mps.is_built()
+    return torch.version.cuda is not None or torch.version.hip is not None
 
 
 def _cuda_failure() -> str:
@@ -128,6 +144,11 @@ def is_out_of_memory(error: Exception) -> bool:
     return isinstance(error, RuntimeError) and any(
         message in text for message in OUT_OF_MEMORY_MESSAGES
     )
+
+
+def is_accelerator_error(error: Exception) -> bool:
+    """Whether PyTorch itself blames the device. Unlike `is_device_lost`, never waits for it."""
+    return isinstance(error, torch.AcceleratorError)
 
 
 def is_device_lost(error: Exception) -> bool:

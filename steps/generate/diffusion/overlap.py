@@ -5,9 +5,9 @@ device is idle from the end of a batch until the next one's first step is launch
 to models of a few steps. Copies from pinned memory do not wait, and neither do those on a stream
 that has nothing else to do.
 
-Off by default, because only a measurement on a GPU can tell what is gained. This covers the copies
-of Stable Diffusion XL with Euler; other families and samplers have more that wait. To list them:
-`torch.cuda.set_sync_debug_mode("warn")`.
+Off by default (`kernels`), because only a measurement on a GPU can tell what is gained. This covers
+the copies of Stable Diffusion XL with Euler; other families and samplers have more that wait. To
+list them: `torch.cuda.set_sync_debug_mode("warn")`.
 """
 
 from collections.abc import Iterator
@@ -17,14 +17,13 @@ from functools import wraps
 import diffusers
 import torch
 
+from imagekiln.steps.generate.diffusion.kernels import kernel_choices
 from imagekiln.steps.generate.diffusion.patches import AnyFunction, Untyped, replaced_method
-
-OVERLAP_BATCHES = False
 
 
 def copy_to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """The tensor on a device; with OVERLAP_BATCHES, without a wait for what is queued there."""
-    if not OVERLAP_BATCHES or device.type != "cuda" or tensor.is_cuda:
+    """The tensor on a device; where batches overlap, without a wait for what is queued there."""
+    if not kernel_choices().overlap_batches or device.type != "cuda" or tensor.is_cuda:
         return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)
 
@@ -33,11 +32,11 @@ def copy_to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
 def overlapped_copies(
     pipe: diffusers.DiffusionPipeline, stream: torch.cuda.Stream | None
 ) -> Iterator[None]:
-    """With OVERLAP_BATCHES, have the pipeline's call copy its small inputs without a wait.
+    """Where batches overlap, have the pipeline's call copy its small inputs without a wait.
 
     `stream` has nothing else to do for long; None on devices that have no streams.
     """
-    if not OVERLAP_BATCHES:
+    if not kernel_choices().overlap_batches:
         yield
         return
     scheduler = pipe.scheduler

@@ -16,6 +16,7 @@ import torch._dynamo.config
 from diffusers.loaders import SD3IPAdapterMixin
 from peft.tuners.tuners_utils import BaseTunerLayer
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
+from torch._dynamo.utils import counters
 from torch.compiler._cache import CacheArtifactManager
 
 Untyped: TypeAlias = Any  # diffusers has no types
@@ -120,6 +121,21 @@ def fresh_compile_artifacts() -> Iterator[None]:
         yield
 
 
+def compile_cache_misses() -> int:
+    """How many pieces of code this process did not find in PyTorch's caches, and so compiled.
+
+    Source: torch/_inductor/codecache.py, `FxGraphCache`, and
+    torch/_functorch/_aot_autograd/autograd_cache.py, `AOTAutogradCache`.
+    """
+    graphs = counters["inductor"]["fxgraph_cache_miss"]
+    return graphs + counters["aot_autograd"]["autograd_cache_miss"]
+
+
+def compiled_call(module: torch.nn.Module) -> AnyFunction:
+    """What a module runs since `torch.nn.Module.compile`. Source: as of `set_compiled_call`."""
+    return cast("AnyFunction", module._compiled_call_impl)
+
+
 def set_compiled_call(module: torch.nn.Module, call: AnyFunction | None) -> None:
     """Have a module run this when it is called, or with None its own code again.
 
@@ -137,7 +153,7 @@ def with_float_timesteps(module: torch.nn.Module) -> AnyFunction:
     float32 first of all, so the bytes stay. Source: diffusers/models/embeddings.py,
     `get_timestep_embedding`.
     """
-    call = cast("AnyFunction", module._compiled_call_impl)
+    call = compiled_call(module)
     parameters = [*inspect.signature(module.forward).parameters]
     if "timestep" not in parameters:
         return call

@@ -17,6 +17,7 @@ from diffusers.models.attention_processor import AttnProcessor
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.generate.diffusion.device import free_memory, is_out_of_memory
+from imagekiln.steps.generate.diffusion.kernels import KernelChoices, kernel_choices
 from imagekiln.steps.models.families import family_of
 
 DecodeMode = Literal["whole", "slices", "tiles"]
@@ -29,13 +30,6 @@ SMALLER_MODES: dict[DecodeMode, tuple[DecodeMode, ...]] = {
 CHUNKED_VAES = (diffusers.AutoencoderKL, diffusers.AutoencoderKLFlux2)
 # From 2**31 elements on, convolutions need indices of 64 bits, for which cuDNN has few kernels.
 MAX_TENSOR_ELEMENTS = 2**31
-# An image of 1024 x 1024 keeps a GPU busy by itself. With more at once, small batches would decode
-# more padding; with fewer, small images would leave the device idle.
-MAX_CHUNK_PIXELS = 1024**2
-MAX_CHUNK_IMAGES = 8
-# How the middle block computes attention: "fused" by PyTorch's own choice of kernel, which for one
-# head of 512 channels is slow on new GPUs; "matmul" by two matrix products and a softmax.
-MIDDLE_ATTENTION: Literal["fused", "matmul"] = "fused"
 Vae: TypeAlias = Any  # diffusers has no types; None in pipelines that decode otherwise
 PlannedSize = Callable[[int, int], int]  # how many images of a width and height a batch has
 Decoded: TypeAlias = Any  # an object with `sample`, or a tuple
@@ -63,13 +57,14 @@ class VaeDecoder:
         self._planned_size = planned_size
         self._on_switch = on_switch
         self._is_auto = mode == "auto"
+        self._choices = kernel_choices()
         self._vae: Vae = getattr(pipe, "vae", None)
         if mode in ("slices", "tiles") and not self._switch_to(mode):
             raise BadInput(
                 f"speed.vae is {mode!r}, which this model's VAE does not know. Write auto."
             )
         if isinstance(self._vae, CHUNKED_VAES):
-            if MIDDLE_ATTENTION == "matmul":
+            if self._choices.middle_attention == "matmul":
                 self._vae.set_attn_processor(AttnProcessor())
             if not family_of(type(pipe).__name__).one_at_a_time:
                 self._vae.decode = self._decode_in_chunks(self._vae.decode)
@@ -111,7 +106,7 @@ class VaeDecoder:
             batch_size = self._planned_size(width, height)
         channels = config.get("decoder_block_out_channels") or config.block_out_channels
         # The last up block begins with the channels of the block before it.
-        return decode_chunk_size(max(channels[:2]), height, width, batch_size)
+        return decode_chunk_size(max(channels[:2]), height, width, batch_size, self._choices)
 
     def _retry_smaller(self, decode: Callable[P, T]) -> Callable[P, T]:
         """The same function, retried in smaller pieces while memory runs out."""
@@ -147,21 +142,23 @@ class VaeDecoder:
         return True
 
 
-def decode_chunk_size(channels: int, height: int, width: int, batch_size: int) -> int:
+def decode_chunk_size(
+    channels: int, height: int, width: int, batch_size: int, choices: KernelChoices
+) -> int:
     """How many images of a size in pixels are decoded at once: a power of two.
 
     It is at most the next one from the planned `batch_size` on: more would be padding. `channels`
     is the most that a layer of the decoder has at full size.
     """
     pixels = height * width
-    size = min(MAX_CHUNK_IMAGES, 1 << (batch_size - 1).bit_length())
-    while size > 1 and not _chunk_fits(size, channels, pixels):
+    size = min(choices.decode_images, 1 << (batch_size - 1).bit_length())
+    while size > 1 and not _chunk_fits(size, channels, pixels, choices.decode_pixels):
         size //= 2
     return size
 
 
-def _chunk_fits(size: int, channels: int, pixels: int) -> bool:
-    return size * pixels <= MAX_CHUNK_PIXELS and size * pixels * channels < MAX_TENSOR_ELEMENTS
+def _chunk_fits(size: int, channels: int, pixels: int, max_pixels: int) -> bool:
+    return size * pixels <= max_pixels and size * pixels * channels < MAX_TENSOR_ELEMENTS
 
 
 def pad_images(latents: torch.Tensor, multiple: int) -> torch.Tensor:

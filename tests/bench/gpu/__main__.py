@@ -85,7 +85,8 @@ def make_stages(call: str | None, model: str | None, sections: tuple[str, ...]) 
     """The stages of a call, or one stage with the sections; the model replaces that of a call."""
     if call is None:
         return [Stage(model or DEFAULT_MODEL, sections or tuple(SECTIONS))]
-    return [Stage(model or stage.model, stage.sections) for stage in CALLS[call].stages]
+    stages = CALLS[call].stages
+    return [replace(stage, model=model or stage.model) for stage in stages]
 
 
 @contextmanager
@@ -151,10 +152,11 @@ def main(
     successes: list[bool] = []
     with models_folder(models) as folder:
         for stage in make_stages(call, model, sections):
+            stage_options = {**work_options, "steps": work_options["steps"] or stage.steps}
             session = Session(
                 model=stage.model,
                 models=folder,
-                work=make_work(stage.model, batches, **work_options),
+                work=make_work(stage.model, batches, **stage_options),
                 report=report,
                 deadline=report.started + (budget or DAY),
                 naive_images=naive_images,

@@ -1,4 +1,4 @@
-"""The calls of a sitting of 45 minutes at a GPU, most decisive first; each fits ten minutes.
+"""The calls of a sitting at a GPU, most decisive first; each fits ten minutes.
 
 Their budgets leave half a minute for what comes before the command, such as an installation.
 """
@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Sections that are measured with one model."""
+    """Sections that are measured with one model, in its usual steps if `steps` is None."""
 
     model: str
     sections: tuple[str, ...]
+    steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,5 +52,15 @@ CALLS = {
         "Does memory stay flat over 5,000 prompts?",
         550,
         (Stage("sdxl", ("memory",)),),
+    ),
+    "F": Call(
+        "What do deterministic cuDNN, copies that wait and other choices cost a few-step model?",
+        560,
+        (Stage("sdxl", ("switches",), steps=4),),
+    ),
+    "G": Call(
+        "Does tuning pick the best batch size?",
+        560,
+        (Stage("sdxl", ("tune",)),),
     ),
 }

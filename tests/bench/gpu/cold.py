@@ -12,15 +12,20 @@ from tests.bench.gpu.session import Session
 from tests.bench.jobs import plan_work
 from tests.bench.measure import scratch_folder
 from tests.bench.processes import in_child
-from tests.bench.starts import ShardProcess, Start, generate_arguments
+from tests.bench.starts import ShardProcess, Start, generate_arguments, load_way_arguments
 from tests.bench.work import Work
 
+# By figure: ways to load weights, with compiled code, to be compared with `kept`.
+OTHER_LOAD_WAYS = {"read": "read, not mapped", "direct": "straight to the device"}
 STEPS = 2
 SECONDS_PER_START = 40.0
 
 
 def measure_cold(session: Session) -> None:
-    """Starts with nothing kept, with the code that the first start kept, two at once, and plain."""
+    """Starts with nothing kept, with the code that the first start kept, two at once, and plain.
+
+    At the end, the other ways to load weights, with compiled code.
+    """
     work = replace(session.job_work, images=session.work.batch, steps=STEPS)
     with scratch_folder() as folder:
         uncompiled = replace(work, compile=False)
@@ -32,6 +37,8 @@ def measure_cold(session: Session) -> None:
         _measure(session, "nothing_kept", uris[:1])
         _measure(session, "kept", uris[1:2])
         _measure(session, "two_at_once", uris[2:])
+        for number, (name, way) in enumerate(OTHER_LOAD_WAYS.items(), start=5):
+            _measure(session, name, [_plan(work, folder, number)], way)
 
 
 def _plan(work: Work, folder: Path, number: int) -> str:
@@ -42,10 +49,10 @@ def _plan(work: Work, folder: Path, number: int) -> str:
     return in_child(plan_work, work, folder, numbers)
 
 
-def _measure(session: Session, name: str, uris: Sequence[str]) -> None:
+def _measure(session: Session, name: str, uris: Sequence[str], way: str | None = None) -> None:
     if not session.has_time_for(f"cold, {name}", SECONDS_PER_START):
         return
-    starts = _start_all(uris)
+    starts = _start_all(uris, way)
     slowest = max(starts, key=lambda start: start.first_step)
     figure = f"cold.{name}"
     session.report.figure(
@@ -57,12 +64,15 @@ def _measure(session: Session, name: str, uris: Sequence[str]) -> None:
     session.report.note(f"{figure}, stages in stats/: {stages}")
 
 
-def _start_all(uris: Sequence[str]) -> list[Start]:
-    """Start a process for each run at once, each with empty caches of its own."""
+def _start_all(uris: Sequence[str], way: str | None) -> list[Start]:
+    """Start a process for each run at once, each with empty caches of its own.
+
+    They load weights as pods do if `way` is None.
+    """
     with scratch_folder() as caches:
         processes: list[ShardProcess] = []
         for number, uri in enumerate(uris):
-            arguments = generate_arguments(uri)
+            arguments = load_way_arguments(uri, way) if way else generate_arguments(uri)
             environment = _environment(uri, caches / str(number))
             process = ShardProcess(uri, arguments, environment)
             processes.append(process)
@@ -75,7 +85,7 @@ def _environment(uri: str, caches: Path) -> dict[str, str]:
         "TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"),
         "TRITON_CACHE_DIR": str(caches / "triton"),
         # Beside the runs: where pods keep compiled code for each other, unless it is in the output.
-        "HF_HOME": str(output / "model-cache"),
+        "IMAGEKILN_CODE_CACHE": str(output / "compiled-code"),
     }
 
 

@@ -61,7 +61,7 @@ EXPECTED = {
     "rates.job_of_bare": Expected("cuda", 0.97, None),
     "rates.job_of_naive": Expected("cuda", 3, None),
     "fp8.ratio": Expected("cuda", 1.1, None),
-    "cold.kept": Expected("h200", None, 15),
+    "cold.kept": Expected("h200", None, 20),
     "memory.growth_host": Expected("cuda", None, 64),
     "memory.growth_device": Expected("cuda", None, 64),
     "memory.growth_threads": Expected("anywhere", None, 2),

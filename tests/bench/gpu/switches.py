@@ -6,12 +6,19 @@ measured in a whole job, beside a job without it.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from importlib import import_module
-from types import ModuleType
+from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import torch
+
+from imagekiln.steps.generate.diffusion.kernels import (
+    DECODE_PIXELS_VARIABLE,
+    DETERMINISTIC_COMPILE_VARIABLE,
+    DETERMINISTIC_CUDNN_VARIABLE,
+    MIDDLE_ATTENTION_VARIABLE,
+    OVERLAP_BATCHES_VARIABLE,
+    REGIONAL_BLOCKS_VARIABLE,
+)
 
 Untyped: TypeAlias = Any  # diffusers has no types to speak of
 CompiledExtent = Literal["eager", "whole", "regional"]
@@ -26,40 +33,21 @@ FLUX_FP8_WAYS = ("regional-det", "regional")
 
 @dataclass(frozen=True, slots=True)
 class JobSwitch:
-    """A choice that the program makes for every job, and what makes the other one.
+    """A choice of `KernelChoices`: the variable that makes the other one, and a job's seconds."""
 
-    It is in a module of `steps.generate.diffusion`, by name: an environment variable that is read
-    there, or constants that are defined there.
-    """
-
-    module: str
-    environment: dict[str, str] = field(default_factory=dict)
-    constants: dict[str, object] = field(default_factory=dict)
-
-    def exists(self) -> bool:
-        """Whether this version of the program has the choice."""
-        try:
-            module = self._import()
-        except ModuleNotFoundError:
-            return False
-        return all(hasattr(module, name) for name in self.constants)
-
-    def set_constants(self) -> None:
-        """Make the other choice in this process, as far as constants make it."""
-        module = self._import()
-        for name, value in self.constants.items():
-            setattr(module, name, value)
-
-    def _import(self) -> ModuleType:
-        return import_module(f"imagekiln.steps.generate.diffusion.{self.module}")
+    variable: str
+    value: str
+    seconds: float
 
 
+# Those that leave the denoiser's code as it is come first: their jobs do not compile it again.
 JOB_SWITCHES = {
-    "regional blocks": JobSwitch("kernels", {"IMAGEKILN_REGIONAL_BLOCKS": "1"}),
-    "timed compile": JobSwitch("kernels", {"IMAGEKILN_DETERMINISTIC_COMPILE": "0"}),
-    "any cuDNN algorithm": JobSwitch("kernels", {"IMAGEKILN_DETERMINISTIC_CUDNN": "0"}),
-    "VAE attention by matmul": JobSwitch("vae", constants={"MIDDLE_ATTENTION": "matmul"}),
-    "VAE chunks of 4 at 1024²": JobSwitch("vae", constants={"MAX_CHUNK_PIXELS": 4 * 1024**2}),
+    "any cuDNN algorithm": JobSwitch(DETERMINISTIC_CUDNN_VARIABLE, "0", 60.0),
+    "overlapped batches": JobSwitch(OVERLAP_BATCHES_VARIABLE, "1", 60.0),
+    "VAE attention by matmul": JobSwitch(MIDDLE_ATTENTION_VARIABLE, "matmul", 75.0),
+    "VAE chunks of 4 at 1024²": JobSwitch(DECODE_PIXELS_VARIABLE, str(4 * 1024**2), 75.0),
+    "timed compile": JobSwitch(DETERMINISTIC_COMPILE_VARIABLE, "0", 130.0),
+    "regional blocks": JobSwitch(REGIONAL_BLOCKS_VARIABLE, "1", 130.0),
 }
 
 

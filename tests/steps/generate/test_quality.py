@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+import torch
 
 from imagekiln.steps.checks import ImageSpec, Verdict
 from imagekiln.steps.errors import BadInput, TryAgain
@@ -119,6 +120,21 @@ def test_a_check_cannot_change_the_image() -> None:
 def test_a_check_without_memory_is_no_verdict_but_tried_again() -> None:
     with pytest.raises(TryAgain, match=r"the check own failed \(no room\)\. Run the shard again"):
         _check("full")(RGB, row())
+
+
+def test_a_check_whose_device_failed_is_no_verdict_but_tried_again() -> None:
+    with pytest.raises(TryAgain, match=r"the check own failed .*illegal memory access"):
+        _check("crashes")(RGB, row())
+
+
+def test_a_check_that_raises_an_error_of_its_own_does_not_wait_for_the_gpu(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: waits.append("synchronize"))
+    assert "RuntimeError: no such category" in _check("refuses")(RGB, row()).reason
+    assert waits == []
 
 
 def test_a_check_is_called_by_one_thread_at_a_time() -> None:

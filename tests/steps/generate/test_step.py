@@ -38,10 +38,9 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.local import LocalStore
 from imagekiln.steps.storage.store import Store
 from tests import models
-from tests.devices import StandIn
+from tests.devices import StandIn, remove_gpu
 from tests.faults import manifests
 from tests.runs import PROMPTS, encoded, fill, planned
-from tests.steps.generate.diffusion.test_device import ABSENT
 from tests.threads import threads
 from tests.tuned import entry, tuned_file
 
@@ -243,9 +242,12 @@ def test_a_model_that_changed_since_planning_makes_nothing(tmp_path: Path) -> No
     assert not open_store(there.uri).exists(KEYS[0])
 
 
-def test_a_device_that_is_not_there_makes_nothing_and_is_to_be_tried_again(tmp_path: Path) -> None:
-    there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], device=ABSENT)
-    with pytest.raises(TryAgain, match=f"device '{ABSENT}' is not there"):
+def test_a_device_that_is_not_there_makes_nothing_and_is_to_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove_gpu(monkeypatch)
+    there = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], device="cuda")
+    with pytest.raises(TryAgain, match="device 'cuda' is not there"):
         generate(there.uri, 0)
     assert not open_store(there.uri).exists(KEYS[0])
 

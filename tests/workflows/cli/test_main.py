@@ -19,7 +19,7 @@ from imagekiln.steps.runs.keys import part_key, stats_key
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from imagekiln.workflows.cli.main import main
-from tests.steps.generate.diffusion.test_device import ABSENT
+from tests.devices import remove_gpu
 from tests.workflows.cli.commands import kiln, plan_run
 
 COMMANDS = {
@@ -135,10 +135,11 @@ def test_an_incomplete_run_exits_3(command: str, output: str, store: Store) -> N
     assert part_key(0, 0) in done.stderr
 
 
-def test_what_may_work_another_time_exits_75(job: str) -> None:
-    done = kiln("run", job, "--set", f"device={ABSENT}")
+def test_what_may_work_another_time_exits_75(job: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    remove_gpu(monkeypatch)
+    done = kiln("run", job, "--set", "device=cuda")
     assert (done.exit_code, done.stdout) == (75, "")
-    assert f"device '{ABSENT}' is not there" in done.stderr
+    assert "device 'cuda' is not there" in done.stderr
 
 
 def test_a_bug_of_ours_exits_1_and_is_not_hidden(

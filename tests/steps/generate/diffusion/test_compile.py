@@ -256,8 +256,9 @@ def test_code_is_shared_once_a_shape_and_by_loras_of_any_weight() -> None:
         drawn = [_drawn(denoiser, _rows(loras=f"style:{weight}")) for weight in (0.8, -0.3)]
     assert not np.array_equal(drawn[0][0], drawn[1][0])
     _drawn(denoiser, _rows())
-    assert shared.left == shared.asked
-    assert len(shared.asked) == 2
+    assert sorted(shared.left) == sorted(shared.asked)
+    decoders = [shape for shape in shared.asked if shape.startswith("decoder")]
+    assert (len(shared.asked), len(decoders)) == (3, 1)  # both sets of LoRAs decode alike
 
 
 class SlowlyShared(Shared):
@@ -300,7 +301,9 @@ def test_half_of_a_shape_s_code_is_not_left_to_others(monkeypatch: pytest.Monkey
     monkeypatch.setattr(compile_module, "COMPILE_OPTIONS", {"backend": _failing})
     torch.compiler.reset()
     _drawn(Denoiser(models.pipe("sd"), ON, cast("CompileCache", shared)), _rows())
-    assert (len(shared.asked), shared.left) == (2, [])
+    # The decoder's own code is whole from the second batch on.
+    assert [shape for shape in shared.left if not shape.startswith("decoder")] == []
+    assert len([shape for shape in shared.asked if not shape.startswith("decoder")]) == 2
 
 
 def test_what_cannot_be_compiled_for_a_later_batch_is_drawn_plainly_too() -> None:

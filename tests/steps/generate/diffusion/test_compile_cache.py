@@ -3,8 +3,10 @@
 import hashlib
 import json
 import logging
+import os
 import shutil
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -15,15 +17,25 @@ from torch._dynamo.utils import counters
 
 from imagekiln.steps.errors import Missing, TryAgain
 from imagekiln.steps.generate.diffusion import compile_cache
+from imagekiln.steps.generate.diffusion.compile import with_shared_code
 from imagekiln.steps.generate.diffusion.compile_cache import (
+    CODE_CACHE_VARIABLE,
     FORMAT_HEADER,
-    MODEL_CACHE_VARIABLE,
     TRUST_OUTPUT_VARIABLE,
     CompileCache,
     create_code_folder,
     open_compile_cache,
 )
-from imagekiln.steps.generate.diffusion.kernels import DETERMINISTIC_COMPILE_VARIABLE
+from imagekiln.steps.generate.diffusion.kernels import (
+    DECODE_IMAGES_VARIABLE,
+    DECODE_PIXELS_VARIABLE,
+    DETERMINISTIC_COMPILE_VARIABLE,
+    DETERMINISTIC_CUDNN_VARIABLE,
+    MIDDLE_ATTENTION_VARIABLE,
+    OVERLAP_BATCHES_VARIABLE,
+    REGIONAL_BLOCKS_VARIABLE,
+)
+from imagekiln.steps.generate.diffusion.patches import compile_cache_misses
 from imagekiln.steps.maintain.gc import gc
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import compiled_code_key
@@ -153,10 +165,10 @@ class Slow:
         self._store = store
 
     def read_prefix(self, key: str, _: int) -> bytes:
-        self._store.create(key, b"theirs")
         raise Missing(f"{key}: no such file.")
 
     def exists(self, key: str) -> bool:
+        self._store.create(key, b"theirs")
         return self._store.exists(key)
 
 
@@ -207,9 +219,10 @@ def test_a_batch_that_fails_leaves_no_code(tmp_path: Path) -> None:
 
 
 def test_gc_leaves_compiled_code_alone(tmp_path: Path) -> None:
+    _planned(tmp_path, "run")
     store = open_store(str(tmp_path / "out"))
     store.create(compiled_code_key("0f"), b"code")
-    assert gc(store.uri, older_than=0, remove=True).found == ()
+    gc(store.uri, older_than=0, remove=True)
     assert store.read(compiled_code_key("0f")) == b"code"
 
 
@@ -256,7 +269,7 @@ def _compile(planned: PlanResult) -> None:
 def model_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
     """What Imagekiln keeps in the model cache of the machine, which trusts no output."""
     monkeypatch.delenv(TRUST_OUTPUT_VARIABLE, raising=False)
-    monkeypatch.setenv(MODEL_CACHE_VARIABLE, str(tmp_path / "models"))
+    monkeypatch.setenv(CODE_CACHE_VARIABLE, str(tmp_path / "models" / "imagekiln"))
     return open_store(str(tmp_path / "models" / "imagekiln"))
 
 
@@ -279,7 +292,7 @@ def test_the_folder_for_code_exists_before_pods_mount_it(
     create_code_folder()
     create_code_folder()
     assert Path(model_cache.uri).is_dir()
-    monkeypatch.setenv(MODEL_CACHE_VARIABLE, "")
+    monkeypatch.setenv(CODE_CACHE_VARIABLE, "")
     create_code_folder()
     assert [each.name for each in tmp_path.iterdir()] == ["models"]
 
@@ -304,11 +317,12 @@ def test_loras_decoding_and_choices_of_kernels_have_code_of_their_own(
 
 
 @pytest.mark.usefixtures("model_cache")
-def test_no_code_is_shared_without_a_model_cache_or_where_the_job_says_off(
+def test_no_code_is_shared_where_nothing_outlives_the_pod_or_where_the_job_says_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "models"))  # may be the pod's own
     assert _open(_planned(tmp_path, "off", compile_cache="off")) is None
-    monkeypatch.delenv(MODEL_CACHE_VARIABLE)
+    monkeypatch.delenv(CODE_CACHE_VARIABLE)
     assert _open(_planned(tmp_path, "run")) is None
 
 
@@ -332,15 +346,16 @@ def test_code_comes_from_the_output_only_where_job_and_machine_both_say_so(
 
 
 class Counting:
-    """A store that counts how often an object is read."""
+    """A store that counts how often an object is read whose key exists."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self.reads = 0
 
     def read_prefix(self, key: str, most: int) -> bytes:
+        content = self._store.read_prefix(key, most)
         self.reads += 1
-        return self._store.read_prefix(key, most)
+        return content
 
 
 def test_code_that_was_read_ahead_is_used_and_not_read_again(tmp_path: Path, pod: Pod) -> None:
@@ -363,3 +378,177 @@ def test_a_cache_that_cannot_be_written_is_tried_once(
     _run(code)
     _run(code, "8 images", side=8)
     assert caplog.text.count("Compiled code is not kept.") == 1
+
+
+class Empty:
+    """A store without objects that records the keys that were looked for."""
+
+    def __init__(self) -> None:
+        self.keys: set[str] = set()
+
+    def read_prefix(self, key: str, _: int) -> bytes:
+        self.keys.add(key)
+        raise Missing(f"{key}: no such file.")
+
+    def exists(self, _: str) -> bool:
+        return False
+
+
+@pytest.fixture
+def empty(monkeypatch: pytest.MonkeyPatch, model_cache: Store) -> Empty:  # noqa: ARG001
+    """A model cache without compiled code."""
+    store = Empty()
+    monkeypatch.setattr(compile_cache, "open_store", lambda _: store)
+    return store
+
+
+def _looked_for(planned: PlanResult, store: Empty) -> frozenset[str]:
+    """The keys that a process looks for."""
+    store.keys.clear()
+    cache = _open(planned)
+    assert cache is not None
+    with cache.shared("4 images"):
+        pass
+    return frozenset(store.keys)
+
+
+@pytest.mark.parametrize(
+    "library", ["imagekiln", "diffusers", "peft", "torchao", "triton", "torch", "ours"]
+)
+def test_after_an_upgrade_code_is_compiled_and_kept_anew(
+    library: str, tmp_path: Path, empty: Empty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = _planned(tmp_path, "run")
+    before = _looked_for(planned, empty)
+    assert _looked_for(planned, empty) == before
+    if library == "torch":
+        monkeypatch.setattr(torch, "__version__", "99.0")
+    elif library == "ours":
+        monkeypatch.setattr(compile_cache, "CODE_VERSION", compile_cache.CODE_VERSION + 1)
+    else:
+        monkeypatch.setattr(
+            compile_cache,
+            "version",
+            lambda name: "99.0" if name == library else version(name),
+        )
+    assert not before & _looked_for(planned, empty)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        (REGIONAL_BLOCKS_VARIABLE, "1"),
+        (DETERMINISTIC_COMPILE_VARIABLE, "0"),
+        (DETERMINISTIC_CUDNN_VARIABLE, "0"),
+        (DECODE_PIXELS_VARIABLE, "4096"),
+        (DECODE_IMAGES_VARIABLE, "2"),
+        (MIDDLE_ATTENTION_VARIABLE, "matmul"),
+        (OVERLAP_BATCHES_VARIABLE, "1"),
+    ],
+)
+def test_each_choice_of_kernels_has_code_of_its_own(
+    variable: str, value: str, tmp_path: Path, empty: Empty, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    planned = _planned(tmp_path, "run")
+    before = _looked_for(planned, empty)
+    monkeypatch.setenv(variable, value)
+    assert not before & _looked_for(planned, empty)
+
+
+class Model:
+    """A denoiser and a decoder, which decodes chunks of one shape whatever the batch."""
+
+    def __init__(self, code: CompileCache) -> None:
+        self._code = code
+        self._denoise = torch.compile(torch.nn.Linear(4, 4), dynamic=False)
+        decoder = torch.compile(torch.nn.Linear(4, 8), dynamic=False)
+        self._decode = with_shared_code(decoder, code)
+
+    @torch.no_grad()
+    def draw(self, images: int) -> None:
+        """Draw the first batch of a size."""
+        with self._code.shared(f"{images} images"):
+            latents = self._denoise(torch.ones(images, 4))
+            for chunk in latents.split(2):
+                self._decode(chunk)
+
+
+def test_a_pod_that_begins_with_the_second_shape_of_another_compiles_nothing(
+    tmp_path: Path, pod: Pod, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(str(tmp_path / "out"))
+    model = Model(_code(store))
+    model.draw(2)
+    model.draw(4)
+    assert len(_kept(store)) == 3  # two batches and one decoder
+    for images in (4, 2):
+        pod(f"begins with {images}")
+        before = compile_cache_misses()
+        Model(_code(store)).draw(images)
+        assert compile_cache_misses() == before
+    assert len(_kept(store)) == 3
+    assert "had to be compiled" not in caplog.text
+
+
+@torch.no_grad()
+def _run_several(code: CompileCache, count: int) -> None:
+    """Run networks of different widths in one block."""
+    with code.shared("4 images"):
+        for side in range(4, 4 + count):
+            torch.compile(torch.nn.Linear(side, side), dynamic=False)(torch.ones(2, side))
+
+
+def test_code_that_does_not_suffice_is_completed_beside_it_with_a_sentence(
+    tmp_path: Path, pod: Pod, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store(str(tmp_path / "out"))
+    _run_several(_code(store), 1)
+    (first,) = _kept(store)
+    content = store.read(first)
+
+    pod("second")
+    _run_several(_code(store), 2)
+    assert f"{store.uri_of(first)}: was loaded, but " in caplog.text
+    assert len(_kept(store)) == 2
+    assert store.read(first) == content
+
+    pod("third")
+    caplog.clear()
+    before = compile_cache_misses()
+    _run_several(_code(store), 2)
+    assert compile_cache_misses() == before
+    assert "had to be compiled" not in caplog.text
+
+    pod("fourth")
+    _run_several(_code(store), 3)
+    assert "had to be compiled here all the same." in caplog.text
+    assert len(_kept(store)) == 2
+
+
+def test_code_is_not_serialized_where_another_pod_keeps_it(
+    tmp_path: Path, pod: Pod, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(str(tmp_path / "out"))
+    _run(_code(store))
+    pod("second")
+    serialized: list[str] = []
+    monkeypatch.setattr(
+        torch.compiler, "save_cache_artifacts", lambda: serialized.append("artifacts")
+    )
+    _run(_code(store))
+    assert serialized == []
+
+
+def test_code_is_not_serialized_for_a_folder_that_is_read_only(
+    tmp_path: Path,
+    pod: Pod,
+    model_cache: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    pod("first")
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    monkeypatch.setattr(torch.compiler, "save_cache_artifacts", lambda: 1 / 0)
+    _compile(_planned(tmp_path, "run"))
+    assert f"{model_cache.uri}: cannot be written. Compiled code is not kept." in caplog.text
+    assert _kept(model_cache) == []

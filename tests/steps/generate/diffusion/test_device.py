@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from imagekiln.steps.errors import TryAgain
+from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.generate.diffusion.device import (
     choose_device,
     describe_device,
@@ -15,9 +15,9 @@ from imagekiln.steps.generate.diffusion.device import (
     reset_peak,
     synchronized_time,
 )
+from tests.devices import remove_gpu
 
 THERE = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-ABSENT = next(name for name, here in THERE.items() if not here)  # no machine has both kinds of GPU
 
 
 def test_cpu_is_the_cpu_even_beside_a_gpu() -> None:
@@ -28,9 +28,36 @@ def test_auto_takes_the_best_device_there_is() -> None:
     assert choose_device("auto").type == next(name for name, here in THERE.items() if here)
 
 
-def test_a_device_that_is_not_there_is_never_replaced_by_another() -> None:
-    with pytest.raises(TryAgain, match=rf"device '{ABSENT}' is not there.*\. Run where it is"):
-        choose_device(ABSENT)
+def test_a_device_that_is_not_there_is_never_replaced_by_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove_gpu(monkeypatch)
+    with pytest.raises(TryAgain, match=r"device 'cuda' is not there.*\. Run where it is"):
+        choose_device("cuda")
+
+
+def test_a_device_that_pytorch_is_built_without_is_a_mistake_with_a_remedy(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove_gpu(monkeypatch)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.backends.mps, "is_built", lambda: False)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    with pytest.raises(BadInput, match=r"'cuda' cannot be used: .* Install a PyTorch with CUDA"):
+        choose_device("cuda")
+    with pytest.raises(BadInput, match=r"'mps' cannot be used: .* Or set device: auto\."):
+        choose_device("mps")
+    assert choose_device("auto").type == "cpu"
+
+
+def test_a_gpu_of_rocm_that_is_missing_may_be_there_at_the_next_attempt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    remove_gpu(monkeypatch)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(torch.version, "hip", "7.1")
+    with pytest.raises(TryAgain, match="'cuda' is not there"):
+        choose_device("cuda")
 
 
 def test_the_cpu_is_called_cpu() -> None:

@@ -14,6 +14,7 @@ from imagekiln.steps.generate.diffusion.device import (
     has_kernels,
     is_device_lost,
 )
+from tests.devices import remove_gpu
 
 WHEEL = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")  # of torch 2.15 for CUDA 13.2
 LOST = torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
@@ -26,11 +27,6 @@ def _raise(error: Exception) -> Callable[..., None]:
     return fail
 
 
-def _without_cuda(monkeypatch: pytest.MonkeyPatch, reason: str) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch.cuda, "init", _raise(RuntimeError(reason)))
-
-
 def _with_gpu(monkeypatch: pytest.MonkeyPatch, name: str, capability: tuple[int, int]) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
@@ -40,7 +36,7 @@ def _with_gpu(monkeypatch: pytest.MonkeyPatch, name: str, capability: tuple[int,
 
 
 def test_missing_gpu_may_be_there_at_the_next_attempt(monkeypatch: pytest.MonkeyPatch) -> None:
-    _without_cuda(monkeypatch, "No CUDA GPUs are available")
+    remove_gpu(monkeypatch, "No CUDA GPUs are available")
     with pytest.raises(
         TryAgain, match=r"'cuda' is not there \(No CUDA GPUs are available\)\. Run where it is"
     ):
@@ -50,7 +46,7 @@ def test_missing_gpu_may_be_there_at_the_next_attempt(monkeypatch: pytest.Monkey
 def test_old_driver_is_named_with_its_remedy_and_not_tried_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    _without_cuda(
+    remove_gpu(
         monkeypatch, "The NVIDIA driver on your system is too old (found version 12040). Please"
     )
     with pytest.raises(BadInput, match=r"found version 12040.*Update the driver .*580 or later"):
@@ -136,6 +132,6 @@ def test_failure_of_a_pod_names_its_node_and_how_to_take_it_out_of_use(
         "the device on node gpu-7 failed (CUDA error: an illegal memory access was encountered). "
         "Run the shard again. If this node fails again: kubectl cordon gpu-7"
     )
-    _without_cuda(monkeypatch, "No CUDA GPUs are available")
+    remove_gpu(monkeypatch, "No CUDA GPUs are available")
     with pytest.raises(TryAgain, match=r"is not there on node gpu-7 .* kubectl cordon gpu-7$"):
         choose_device("cuda")

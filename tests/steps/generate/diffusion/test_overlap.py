@@ -5,8 +5,8 @@ from contextlib import suppress
 import pytest
 import torch
 
-from imagekiln.steps.generate.diffusion import overlap
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser
+from imagekiln.steps.generate.diffusion.kernels import OVERLAP_BATCHES_VARIABLE
 from imagekiln.steps.generate.diffusion.overlap import copy_to_device, overlapped_copies
 from tests import models
 from tests.drawing import bytes_of
@@ -32,7 +32,7 @@ def test_images_are_the_same_with_the_switch_and_without(
 ) -> None:
     rows = [image_row(f"number {index}", index, sampler=sampler) for index in range(2)]
     plain = bytes_of(Denoiser(models.pipe(kind)), rows, 2)
-    monkeypatch.setattr(overlap, "OVERLAP_BATCHES", True)
+    monkeypatch.setenv(OVERLAP_BATCHES_VARIABLE, "1")
     denoiser = Denoiser(models.pipe(kind))
     assert bytes_of(denoiser, rows, 2) == plain
     assert bytes_of(denoiser, rows, 2) == plain
@@ -42,7 +42,7 @@ def test_images_are_the_same_with_the_switch_and_without(
 def test_a_pipeline_and_its_scheduler_are_left_as_they_were(
     switch: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(overlap, "OVERLAP_BATCHES", switch)
+    monkeypatch.setenv(OVERLAP_BATCHES_VARIABLE, str(int(switch)))
     pipe = models.pipe("sdxl")
     set_timesteps = pipe.scheduler.set_timesteps
     with suppress(LookupError), overlapped_copies(pipe, None):
@@ -54,6 +54,6 @@ def test_a_pipeline_and_its_scheduler_are_left_as_they_were(
 
 @pytest.mark.parametrize("switch", [False, True])
 def test_a_tensor_arrives_as_it_was(switch: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overlap, "OVERLAP_BATCHES", switch)
+    monkeypatch.setenv(OVERLAP_BATCHES_VARIABLE, str(int(switch)))
     tensor = torch.arange(6.0).reshape(2, 3)
     assert torch.equal(copy_to_device(tensor, torch.device("cpu")), tensor)

@@ -28,8 +28,8 @@ from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.storage import open_store
 from tests import models, runs
+from tests.devices import remove_gpu
 from tests.runs import planned
-from tests.steps.generate.diffusion.test_device import ABSENT
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 WORDS = ("a", "red", "circle")
@@ -94,9 +94,12 @@ def test_loading_shows_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_device_that_is_not_there_is_to_be_tried_again(tmp_path: Path) -> None:
-    with pytest.raises(TryAgain, match=f"'{ABSENT}' is not there"):
-        load_pipeline(_plan(tmp_path, device=ABSENT))
+def test_a_device_that_is_not_there_is_to_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove_gpu(monkeypatch)
+    with pytest.raises(TryAgain, match="'cuda' is not there"):
+        load_pipeline(_plan(tmp_path, device="cuda"))
 
 
 def test_a_gpu_without_the_plan_s_dtype_is_refused_before_anything_is_loaded(

@@ -9,11 +9,9 @@ import pytest
 import torch
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.steps.generate.diffusion import vae as vae_module
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, load_denoiser
+from imagekiln.steps.generate.diffusion.kernels import MIDDLE_ATTENTION_VARIABLE, KernelChoices
 from imagekiln.steps.generate.diffusion.vae import (
-    MAX_CHUNK_IMAGES,
-    MAX_CHUNK_PIXELS,
     MAX_TENSOR_ELEMENTS,
     DecodeMode,
     PlannedSize,
@@ -31,6 +29,7 @@ from tests.runs import image_row, planned
 
 pytestmark = pytest.mark.filterwarnings(models.DIFFUSERS_WARNS)
 
+CHOICES = KernelChoices()
 SIDE = 32
 LATENTS = SIDE // 2
 
@@ -82,7 +81,7 @@ def test_a_way_that_was_asked_for_stays() -> None:
     ("room", "way"),
     [
         (None, "whole"),
-        (MAX_CHUNK_IMAGES * LATENTS**2, "whole"),
+        (CHOICES.decode_images * LATENTS**2, "whole"),
         (LATENTS**2, "slices"),
         (LATENTS**2 // 4, "tiles"),
     ],
@@ -237,7 +236,7 @@ def test_the_decoder_gets_the_same_shape_whatever_the_batch() -> None:
     pipe.vae.decoder.register_forward_pre_hook(lambda _, inputs: shapes.add(inputs[0].shape))
     for count in (1, 3, 8, 11):
         assert len(_decoded(pipe.vae, _noise(count))) == count
-    assert shapes == {torch.Size((MAX_CHUNK_IMAGES, 4, LATENTS, LATENTS))}
+    assert shapes == {torch.Size((CHOICES.decode_images, 4, LATENTS, LATENTS))}
 
 
 @pytest.mark.parametrize(
@@ -299,17 +298,16 @@ def test_a_family_drawn_one_image_at_a_time_decodes_no_padding() -> None:
 def test_large_images_are_decoded_one_at_a_time_and_small_ones_together(
     side: int, size: int
 ) -> None:
-    assert decode_chunk_size(256, side, side, batch_size=16) == size
+    assert decode_chunk_size(256, side, side, 16, CHOICES) == size
 
 
 @pytest.mark.parametrize("channels", [64, 128, 256, 512])
 @pytest.mark.parametrize(("width", "height"), [(1024, 1024), (512, 512), (2048, 512), (640, 384)])
 def test_no_tensor_has_more_elements_than_32_bits_can_index(
-    channels: int, width: int, height: int, monkeypatch: pytest.MonkeyPatch
+    channels: int, width: int, height: int
 ) -> None:
-    monkeypatch.setattr(vae_module, "MAX_CHUNK_PIXELS", 64 * MAX_CHUNK_PIXELS)
-    monkeypatch.setattr(vae_module, "MAX_CHUNK_IMAGES", 64)
-    size = decode_chunk_size(channels, height, width, batch_size=64)
+    choices = KernelChoices(decode_pixels=64 * CHOICES.decode_pixels, decode_images=64)
+    size = decode_chunk_size(channels, height, width, 64, choices)
     assert size * channels * height * width < MAX_TENSOR_ELEMENTS
     assert size == 64 or 2 * size * channels * height * width >= MAX_TENSOR_ELEMENTS
 
@@ -327,7 +325,7 @@ def test_attention_by_matrix_products_changes_no_color_by_more_than_its_rounding
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fused = _drawn(Denoiser(models.pipe("sd")))
-    monkeypatch.setattr(vae_module, "MIDDLE_ATTENTION", "matmul")
+    monkeypatch.setenv(MIDDLE_ATTENTION_VARIABLE, "matmul")
     pipe = models.pipe("sd")
     denoiser = Denoiser(pipe)
     processors = {type(each).__name__ for each in pipe.vae.attn_processors.values()}
