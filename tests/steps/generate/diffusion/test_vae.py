@@ -231,7 +231,7 @@ def test_what_fills_up_a_chunk_changes_no_image(padding: float) -> None:
 
 def test_the_decoder_gets_the_same_shape_whatever_the_batch() -> None:
     pipe = models.pipe("sd")
-    VaeDecoder(pipe, "auto", _planned(MAX_CHUNK_IMAGES))
+    VaeDecoder(pipe, "auto", _planned(CHOICES.decode_images))
     shapes = set[torch.Size]()
     pipe.vae.decoder.register_forward_pre_hook(lambda _, inputs: shapes.add(inputs[0].shape))
     for count in (1, 3, 8, 11):
