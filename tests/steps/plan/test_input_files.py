@@ -13,15 +13,13 @@ import pytest
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.job import ColumnNames, JobLimits
 from imagekiln.steps.plan.input_files import (
-    CHUNK_BYTES,
-    SourceFile,
-    gather_sources,
     input_fingerprint,
     iter_prompt_batches,
     read_footers,
     read_input_files,
 )
 from imagekiln.steps.plan.input_images import InputImages
+from imagekiln.steps.plan.source_files import CHUNK_BYTES, SourceFile, gather_sources
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.jobs import image_rows, job, plan, rejected, write
