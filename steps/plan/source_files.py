@@ -236,11 +236,17 @@ def _hash_file(path: str) -> SourceFile:
 def _download_all(uri: str, folder: Path, number: int) -> list[SourceFile]:
     """Download a file, or the files of a folder that is named like one, as Spark's are."""
     try:
-        return [_download(uri, folder / f"{number:05d}.download")]
+        source = _download(uri, folder / f"{number:05d}.download")
     except Missing:
         names = [] if _is_web_uri(uri) else _list_remote_folder(uri)
         if not names:
             raise
+    else:
+        # s3fs opens what is only the beginning of names as a file without a byte.
+        is_empty = source.path.stat().st_size == 0
+        names = _list_remote_folder(uri) if is_empty and not _is_web_uri(uri) else []
+        if not names:
+            return [source]
     return [
         _download(name, folder / f"{place:05d}.download")
         for place, name in enumerate(names, start=number)

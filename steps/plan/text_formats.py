@@ -156,8 +156,9 @@ def _iter_records(file: TextIO, where: str, delimiter: str) -> Iterator[list[str
 
 def _require_width(record: list[str], width: int, line: str) -> None:
     if len(record) != width:
+        fields = "1 field" if len(record) == 1 else f"{len(record)} fields"
         raise BadInput(
-            f"{line} has {len(record)} fields, and the header has {width}. "
+            f"{line} has {fields}, and the header has {width}. "
             "Put quotation marks around a field that contains the separator."
         )
 
@@ -169,9 +170,11 @@ def _csv_error(where: str, line: int, reason: str) -> BadInput:
         if is_too_long:
             problem += f", or a field of more than {MAX_LINE_CHARS} characters"
         return BadInput(f"{where}: line {line} {problem}. Correct the line.")
+    problem = f"is malformed ({reason})"
+    if "expected after" in reason:
+        problem = "has text after a closing quotation mark"
     return BadInput(
-        f"{where}: line {line} is malformed ({reason}). "
-        "Write each quotation mark inside a quoted field twice."
+        f"{where}: line {line} {problem}. Write each quotation mark inside a quoted field twice."
     )
 
 
@@ -208,7 +211,7 @@ def _refuse_constant(name: str) -> None:
 
 def _json_reason(error: Exception) -> str:
     if isinstance(error, json.JSONDecodeError):
-        return f"{error.msg} at character {error.colno}"
+        return f"{error.msg.removesuffix(' at')} at character {error.colno}"
     if isinstance(error, RecursionError):
         return "it is nested too deeply"
     return str(error).partition(";")[0]
