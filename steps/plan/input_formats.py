@@ -93,7 +93,10 @@ def detect_format(source: SourceFile) -> str:
 
 def describe_text(source: SourceFile) -> str | None:
     """What to do with a file that is text, but not named as such; None where it is not text."""
-    text = _read_start(source).decode("utf-8-sig", errors="replace")
+    start = _read_start(source)
+    if start.startswith(PARQUET_MAGIC):
+        return None
+    text = start.decode("utf-8-sig", errors="replace")
     if not text.rstrip("\ufffd") or not all(map(_is_text_character, text.rstrip("\ufffd"))):
         return None
     return "is text, not Parquet. End its name in .csv, .tsv or .jsonl if it is one of these."

@@ -64,10 +64,12 @@ def _job(columns: Columns | None = None, **settings: object) -> str:
 
 
 def _refused(*arguments: str, code: int = 2) -> str:
-    """The sentence that a command ends with, having written nothing."""
+    """The sentence that a command ends with, having written nothing but a list of rows."""
     before = files(Path())
     done = CliRunner().invoke(main, arguments)
-    assert files(Path()) == before
+    after = files(Path())
+    lists = {name for name in after if name.endswith("/rejected.parquet") and name not in before}
+    assert {name: after[name] for name in after if name not in lists} == before
     return _sentence(done.exit_code, done.stdout, done.stderr, code)
 
 
@@ -600,12 +602,17 @@ def test_credentials_that_may_only_read(
 
 def test_what_is_refused_leaves_no_object(s3_bucket: str) -> None:
     output = f"{s3_bucket}/out"
-    assert "rows are refused" in _refused("plan", _job({"prompt": [None]}, output=output))
     assert "is not a setting" in _refused("plan", _job(PROMPTS, output=output, surprise=1))
     assert "no such model folder" in _refused(
         "plan", _job(PROMPTS, output=output, model={"id": "nowhere"})
     )
     assert _objects(s3_bucket) == []
+
+
+def test_job_of_refused_rows_leaves_their_list_alone(s3_bucket: str) -> None:
+    settings = _job({"prompt": [None]}, output=f"{s3_bucket}/out", run_id="night")
+    assert f"{s3_bucket}/out/night/rejected.parquet" in _refused("plan", settings)
+    assert len(_objects(s3_bucket)) == 1
 
 
 def test_store_that_cannot_be_reached_is_worth_another_try(monkeypatch: pytest.MonkeyPatch) -> None:
