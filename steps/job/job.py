@@ -213,7 +213,7 @@ class Job(Settings):
         description="At most 40 lower-case letters, digits and hyphens, no hyphen first or last.",
     )
     prompts: NonEmptyText | Annotated[tuple[NonEmptyText, ...], Field(min_length=1)] = Field(
-        description="Paths, globs or URIs of Parquet files."
+        description="Paths, globs, folders or URIs of Parquet, CSV, JSON Lines or Arrow files."
     )
     output: NonEmptyText = Field(description="The folder or URI that holds the runs.")
     model: ModelSettings

@@ -18,6 +18,7 @@ NUMBER_PATTERN = r"^\s*[+-]?([0-9]{1,18}(\.[0-9]{0,18})?|\.[0-9]{1,18})([eE][+-]
 MAX_EXACT_FLOAT = float(2**53)
 UINT64_LIMIT = pa.scalar(2**63, pa.uint64())  # of what fits 64 bits with a sign
 MAX_TEXT_BYTES = 2**30  # of text in one batch
+UUID_GROUPS = ((0, 8), (8, 12), (12, 16), (16, 20), (20, 32))  # of its digits
 PASSTHROUGH_MARK = "carry"  # what the column `wrong` holds where a carried text is invalid
 
 
@@ -39,12 +40,14 @@ class Cells:
 
 
 def read_texts(array: pa.Array, where: str) -> Cells:
-    """Read text of any Arrow flavor, and integers as their digits.
+    """Read text of any Arrow flavor, integers as their digits, and UUIDs as they are written.
 
     Raises BadInput on other types.
     """
     array = _decode_dictionary(array, where)
     kind = array.type
+    if isinstance(kind, pa.UuidType):
+        return Cells(uuid_texts(array.storage))
     if pa.types.is_integer(kind) or pa.types.is_null(kind):
         return Cells(array.cast(pa.string()))
     if not _is_text(kind):
@@ -105,6 +108,15 @@ def _decode_dictionary(array: pa.Array, where: str) -> pa.Array:
         _refuse_large_dictionary(array, where)
         array = array.dictionary_decode()
     return array.cast(pa.string()) if pa.types.is_string_view(array.type) else array
+
+
+def uuid_texts(storage: pa.FixedSizeBinaryArray) -> pa.Array:
+    """UUIDs of 16 bytes as text, such as 123e4567-e89b-12d3-a456-426614174000."""
+    texts = []
+    for cell in storage.to_pylist():
+        digits = None if cell is None else cell.hex()
+        texts.append(digits and "-".join([digits[start:end] for start, end in UUID_GROUPS]))
+    return pa.array(texts, pa.string())
 
 
 def _refuse_large_dictionary(array: pa.DictionaryArray, where: str) -> None:

@@ -1,9 +1,10 @@
 """A plan that is worked out but not written: what `plan` writes and `estimate` counts."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import pyarrow as pa
 
@@ -26,16 +27,19 @@ from imagekiln.steps.plan.input_files import (
     empty_columns,
     input_fingerprint,
     iter_prompt_batches,
-    locate_rejected_rows,
     passthrough_names,
     prompt_schema,
 )
 from imagekiln.steps.plan.input_images import ImageSink, InputImages
+from imagekiln.steps.plan.rejected_rows import locate_rejected_rows
 from imagekiln.steps.plan.rules import first_violation_sql, rejection_rules
 from imagekiln.steps.plan.sharding import Sharding, cut_shards
 from imagekiln.steps.runs.plan import BatchSize, InputFacts, PlanCounts, max_batch_size
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
 from imagekiln.steps.storage.scratch import Database
+
+# Takes rejected rows, as REJECTED_SCHEMA, and returns the URI of the object that lists them.
+RejectedSink: TypeAlias = Callable[[Iterator[pa.RecordBatch]], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +86,7 @@ class PlanDraft:
 
     def iter_rejected(self) -> Iterator[pa.RecordBatch]:
         """The rejected rows, as REJECTED_SCHEMA."""
-        for batch in self.catalog.iter_rejected():
-            yield locate_rejected_rows(self.files, batch)
+        return locate_rejected_rows(self.files, self.catalog.iter_rejected())
 
     def iter_shards(self) -> Iterator[pa.Table]:
         """The image rows of each shard in turn."""
@@ -101,17 +104,21 @@ class PlanDraft:
 
 @contextmanager
 def make_draft(
-    inputs: PlanInputs, scratch: Path, store_image: ImageSink | None = None
+    inputs: PlanInputs,
+    scratch: Path,
+    store_image: ImageSink | None = None,
+    store_rejected: RejectedSink | None = None,
 ) -> Iterator[PlanDraft]:
     """Work out the plan of a job; the draft can be read inside the `with` block.
 
     `scratch` should have room for every image's texts, twice. `store_image` receives the hash and
-    the bytes of each input image. Raises BadInput, Missing, TryAgain.
+    the bytes of each input image, `store_rejected` the rejected rows where they are too many.
+    Raises BadInput, Missing, TryAgain.
     """
     size = default_image_size(inputs.job, inputs.model.facts)
     with closing(Database(scratch)) as database:
         catalog = _make_images(inputs, size, database, scratch, store_image)
-        _refuse_too_many_rejected(inputs, catalog)
+        _refuse_too_many_rejected(inputs, catalog, store_rejected)
         yield _cut(inputs, size, catalog)
 
 
@@ -149,19 +156,25 @@ def _read_rows(inputs: PlanInputs, input_images: InputImages) -> Iterator[pa.Rec
     return map(derived.append_to, batches)
 
 
-def _refuse_too_many_rejected(inputs: PlanInputs, catalog: Catalog) -> None:
+def _refuse_too_many_rejected(
+    inputs: PlanInputs, catalog: Catalog, store_rejected: RejectedSink | None
+) -> None:
     rejected = catalog.counts.rejected_rows
     rows = _count_rows(inputs.files)
     if not rejected:
         return
     if rejected < rows and rejected <= inputs.job.limits.rejected_share * rows:
         return
-    batch = next(catalog.iter_rejected(limit=1))
-    first = locate_rejected_rows(inputs.files, batch).to_pylist()[0]
+    (batch,) = locate_rejected_rows(inputs.files, catalog.iter_rejected(limit=1))
+    (first,) = batch.to_pylist()
+    listing = ""
+    if store_rejected is not None:
+        uri = store_rejected(locate_rejected_rows(inputs.files, catalog.iter_rejected()))
+        listing = f" All are listed in {uri}."
     raise BadInput(
         f"{first['file']}: {_describe_share(rejected, rows)} rejected; the first is row "
         f"{first['row_in_file']} (counting from 0): {first['column']} {first['reason']}. "
-        "Correct the input, or raise limits.rejected_share."
+        f"Correct the input, or raise limits.rejected_share.{listing}"
     )
 
 

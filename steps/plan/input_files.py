@@ -1,73 +1,67 @@
-"""The input files: found, downloaded where they are remote, hashed, and read row by row.
+"""The input files, read row by row.
 
 Strangers' Parquet becomes batches of one known schema.
 """
 
-import glob
 import hashlib
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from imagekiln.steps.errors import BadInput, KilnError, Missing
+from imagekiln.steps.errors import BadInput, KilnError
 from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS, PROMPT_COLUMNS
 from imagekiln.steps.job.job import ColumnNames, Job
 from imagekiln.steps.plan.column_readers import (
     COLUMN_READERS,
+    NUMBER_PATTERN,
     PASSTHROUGH_MARK,
     Cells,
     passthrough_schema,
     read_passthrough,
+    read_texts,
 )
-from imagekiln.steps.plan.foreign_formats import describe_foreign_format
+from imagekiln.steps.plan.input_formats import DELIMITERS, convert_sources, describe_text
 from imagekiln.steps.plan.input_images import (
     ImageDigests,
     InputImages,
     holds_image_bytes,
     require_image_type,
 )
-from imagekiln.steps.runs.tables import COLUMN_TYPES, REJECTED_SCHEMA
+from imagekiln.steps.plan.source_files import SourceFile, gather_sources
+from imagekiln.steps.runs.tables import COLUMN_TYPES
 from imagekiln.steps.storage.failures import (
     error_reason,
     explain_storage_error,
     is_storage_error,
-    translate_errors,
 )
-from imagekiln.steps.storage.object_store import open_filesystem
-from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
 
-CHUNK_BYTES = 8 * 2**20
 # A row group is decoded whole: one that claims more could end the process instead of failing.
 MAX_ROW_GROUP_BYTES = 4 * 2**30
 MAX_LISTED_COLUMNS = 12
+# Names, in lower case, by which a column is known to hold prompts.
+LIKELY_PROMPT_COLUMNS = {"prompt", "text", "caption"}
 UNREADABLE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, MemoryError)
-
-
-@dataclass(frozen=True, slots=True)
-class SourceFile:
-    """One input file: the name that the user knows, its path on this disk, its content's hash."""
-
-    uri: str
-    path: Path
-    sha256: str
 
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
     """A source whose footer was read.
 
-    `column_names` are the file's names of our columns, `passthrough` the columns that are carried.
+    `column_names` are the file's names of our columns, `passthrough` the columns that are carried,
+    `partitions` those of both that stand in the file's name, with their value.
     """
 
     source: SourceFile
     rows: int
     column_names: dict[str, str]
     passthrough: pa.Schema
+    partitions: dict[str, str | None]
 
 
 def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
@@ -76,109 +70,26 @@ def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
     Remote files are downloaded to `folder`. Raises BadInput, Missing, TryAgain.
     """
     sources = gather_sources(job.prompt_patterns, folder)
-    return read_footers(sources, job.columns, job.carry)
+    names = frozenset(name for _, name in job.columns)
+    return read_footers(convert_sources(sources, names, folder), job.columns, job.carry)
 
 
 def input_fingerprint(files: Iterable[InputFile]) -> str:
     """One hash for the whole input: its files' contents in order, whatever the files are called."""
-    digests = "".join(file.source.sha256 for file in files)
+    digests = "".join(map(_file_digest, files))
     return hashlib.sha256(digests.encode()).hexdigest()
 
 
-def gather_sources(patterns: tuple[str, ...], folder: Path) -> tuple[SourceFile, ...]:
-    """Every file that the patterns match, in the order of pattern and name.
-
-    Remote files are downloaded to `folder`, so that what is hashed is what is read.
-    Raises Missing where a pattern matches nothing, TryAgain where storage fails.
-    """
-    sources: list[SourceFile] = []
-    for pattern in patterns:
-        uris = expand_pattern(pattern)
-        if not uris:
-            raise Missing(f"{pattern}: {_describe_absence(pattern)}")
-        for uri in uris:
-            if is_remote_uri(pattern):
-                source = _download(uri, folder / f"{len(sources):05d}.parquet")
-            else:
-                source = _hash_file(uri)
-            sources.append(source)
-    return tuple(sources)
+def guessed_prompt_columns(job: Job, files: Iterable[InputFile]) -> tuple[str, ...]:
+    """The files' columns that were taken as prompts although the job names another."""
+    names = dict.fromkeys(file.column_names["prompt"] for file in files)
+    return tuple(name for name in names if name != job.columns.prompt)
 
 
-def expand_pattern(pattern: str) -> list[str]:
-    """The names that a pattern matches, sorted. A remote one without a `*` is not looked up."""
-    return _expand_remote(pattern) if is_remote_uri(pattern) else _expand_local(pattern)
-
-
-def _expand_local(pattern: str) -> list[str]:
-    path = resolve_path(pattern.removeprefix("file://"))
-    with translate_errors(pattern):
-        if Path(path).is_dir():
-            raise BadInput(f"{pattern}: {_describe_folder(path.rstrip('/'))}")
-        names = [path] if Path(path).exists() else sorted(glob.glob(path, recursive=True))
-    for name in names:
-        if not name.isprintable():
-            raise BadInput(
-                f"{pattern}: finds a file with an unprintable name, {name!a}. Rename it."
-            )
-    return names
-
-
-def _describe_absence(pattern: str) -> str:
-    if is_remote_uri(pattern):
-        return "no such file or bucket. Check `prompts`."
-    path = resolve_path(pattern.removeprefix("file://"))
-    if Path(path).is_absolute():
-        return "no such file. Check `prompts`."
-    return (
-        f"no such file as {Path(path).absolute()}. Check `prompts`: "
-        "it is relative to the working directory, not to the job file."
-    )
-
-
-def _describe_folder(folder: str) -> str:
-    """The problem with a folder as prompts, and a pattern that matches files in it, if any does."""
-    if any(Path(folder).glob("*.parquet")):
-        return f"is a folder. Write {folder}/*.parquet."
-    if any(Path(folder).rglob("*.parquet")):
-        return f"is a folder. Write {folder}/**/*.parquet."
-    return "is a folder without Parquet files. Check `prompts`."
-
-
-def _expand_remote(pattern: str) -> list[str]:
-    filesystem, path = open_filesystem(pattern)
-    protocol = pattern.partition("://")[0]
-    with translate_errors(pattern):
-        if not any(character in path for character in "*?["):
-            return [pattern]
-        return [f"{protocol}://{name}" for name in sorted(filesystem.glob(path))]
-
-
-def _hash_file(path: str) -> SourceFile:
-    digest = hashlib.sha256()
-    with translate_errors(path), Path(path).open("rb") as file:
-        for chunk in _read_chunks(file):
-            digest.update(chunk)
-    return SourceFile(path, Path(path), digest.hexdigest())
-
-
-def _download(uri: str, path: Path) -> SourceFile:
-    filesystem, remote_path = open_filesystem(uri)
-    digest = hashlib.sha256()
-    with (
-        translate_errors(uri),
-        filesystem.open(remote_path, "rb", block_size=CHUNK_BYTES) as source,
-        path.open("wb") as copy,
-    ):
-        for chunk in _read_chunks(source):
-            digest.update(chunk)
-            copy.write(chunk)
-    return SourceFile(uri, path, digest.hexdigest())
-
-
-def _read_chunks(file: BinaryIO) -> Iterator[bytes]:
-    while chunk := file.read(CHUNK_BYTES):
-        yield chunk
+def _file_digest(file: InputFile) -> str:
+    """What a file adds to the fingerprint: its content, and what of its name is read as columns."""
+    values = json.dumps(sorted(file.partitions.items())) if file.partitions else ""
+    return file.source.sha256 + values
 
 
 def read_footers(
@@ -203,16 +114,57 @@ def read_footers(
 def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...]) -> InputFile:
     try:
         metadata = pq.read_metadata(source.path)
-        schema = metadata.schema.to_arrow_schema()
+        schema = _restore_uuids(metadata.schema.to_arrow_schema(), metadata)
     except UNREADABLE_ERRORS as error:
         raise _unreadable_error(source, error) from error
+    partitions = {
+        name: value for name, value in source.partitions.items() if name not in schema.names
+    }
+    for name in partitions:
+        schema = schema.append(pa.field(name, pa.string()))
     names = _match_columns(source, schema, columns, carry)
     _refuse_large_row_groups(source, metadata)
-    return InputFile(
+    read_names = {*names.values(), *carry}
+    file = InputFile(
         source=source,
         rows=metadata.num_rows,
         column_names=names,
         passthrough=passthrough_schema(schema, carry, source.uri),
+        partitions={name: partitions[name] for name in partitions if name in read_names},
+    )
+    if source.kind in DELIMITERS:
+        _refuse_number_prompts(file)
+    return file
+
+
+def _restore_uuids(schema: pa.Schema, metadata: pq.FileMetaData) -> pa.Schema:
+    """The schema of a footer, with the type of UUIDs, which its conversion to Arrow loses."""
+    for index in range(metadata.num_columns):
+        column = metadata.schema.column(index)
+        position = schema.get_field_index(column.path)
+        if column.logical_type.type == "UUID" and position >= 0:
+            schema = schema.set(position, pa.field(column.path, pa.uuid()))
+    return schema
+
+
+def _refuse_number_prompts(file: InputFile) -> None:
+    """Raise BadInput where the prompts of a file whose cells are all text are all numbers."""
+    name = file.column_names["prompt"]
+    if name in file.partitions:
+        return
+    with pq.ParquetFile(file.source.path, **PARQUET_OPTIONS) as parquet:
+        for batch in parquet.iter_batches(columns=[name]):
+            texts = read_texts(batch.column(name), name).values
+            if not pc.all(pc.match_substring_regex(texts, NUMBER_PATTERN)).as_py():
+                return
+    if file.rows:
+        raise _number_prompts_error(file.source, name, "numbers")
+
+
+def _number_prompts_error(source: SourceFile, name: str, kind: str) -> BadInput:
+    return BadInput(
+        f"{source.uri}: column {name!r} is {kind}, not text. "
+        "Set columns.prompt to the column that holds the prompts."
     )
 
 
@@ -220,12 +172,14 @@ def _match_columns(
     source: SourceFile, schema: pa.Schema, columns: ColumnNames, carry: tuple[str, ...]
 ) -> dict[str, str]:
     """The file's names of our columns. Raises BadInput where one has a type that we do not take."""
-    if columns.prompt not in schema.names:
+    prompt = _choose_prompt_column(schema, columns.prompt)
+    if prompt is None:
         listed = ", ".join(schema.names[:MAX_LISTED_COLUMNS]) or "none"
         raise BadInput(
             f"{source.uri}: has no column {columns.prompt!r} (it has {listed}). Set columns.prompt."
         )
     names = {ours: theirs for ours, theirs in columns if theirs in schema.names}
+    names["prompt"] = prompt
     for name in (*names.values(), *carry):
         if schema.names.count(name) > 1:
             raise BadInput(f"{source.uri}: has more than one column {name!r}. Rename one.")
@@ -237,9 +191,26 @@ def _match_columns(
         where = f"{source.uri}: column {name!r}"
         if column.kind == "image":
             require_image_type(kind, where)
+        elif column.name == "prompt" and _is_number(kind):
+            raise _number_prompts_error(source, name, str(kind))
         else:
             COLUMN_READERS[column.kind](pa.array([], kind), where)
     return names
+
+
+def _choose_prompt_column(schema: pa.Schema, name: str) -> str | None:
+    """The column of prompts: the one called so, or a single one whose name says what it holds."""
+    if name in schema.names:
+        return name
+    likely = [theirs for theirs in schema.names if theirs.lower() in LIKELY_PROMPT_COLUMNS]
+    is_default = name == ColumnNames().prompt
+    return likely[0] if is_default and len(likely) == 1 else None
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
 def _refuse_large_row_groups(source: SourceFile, metadata: pq.FileMetaData) -> None:
@@ -256,7 +227,7 @@ def _unreadable_error(source: SourceFile, error: Exception) -> KilnError:
     uri = source.uri
     if is_storage_error(error) and (failure := explain_storage_error(uri, error)):
         return failure
-    if problem := describe_foreign_format(source.path, uri):
+    if problem := describe_text(source):
         return BadInput(f"{uri}: {problem}")
     reason = error_reason(error)
     if isinstance(error, MemoryError):
@@ -328,26 +299,42 @@ def iter_prompt_batches(
 def _read_file(
     file: InputFile, first_row: int, schema: pa.Schema, images: InputImages
 ) -> Iterator[pa.RecordBatch]:
-    columns = [*dict.fromkeys([*file.column_names.values(), *file.passthrough.names])]
+    names = dict.fromkeys([*file.column_names.values(), *file.passthrough.names])
+    row = first_row
+    for batch in iter_file_columns(file, [*names]):
+        yield _convert_batch(file, batch, row, schema, images)
+        row += batch.num_rows
+
+
+def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """These columns of every row of a file as they are, in batches of bounded size.
+
+    Raises BadInput where the file is damaged, TryAgain where storage fails.
+    """
+    columns = [name for name in names if name not in file.partitions]
     try:
         with pq.ParquetFile(file.source.path, **PARQUET_OPTIONS) as parquet:
-            row = first_row
             for batch in parquet.iter_batches(_batch_rows(file, parquet, columns), columns=columns):
-                yield _convert_batch(file, batch, row, schema, images)
-                row += batch.num_rows
+                yield _add_partitions(file, batch, names)
     except UNREADABLE_ERRORS as error:
         raise _unreadable_error(file.source, error) from error
+
+
+def _add_partitions(file: InputFile, batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
+    """The batch with the columns that stand in the file's name, as far as `names` has them."""
+    for name in names:
+        if name in file.partitions:
+            value = pa.scalar(file.partitions[name], pa.string())
+            batch = batch.append_column(name, pa.repeat(value, batch.num_rows))
+    return batch
 
 
 def _batch_rows(file: InputFile, parquet: pq.ParquetFile, columns: list[str]) -> int:
     """Rows to read at a time: fewer where texts are long or images large, to bound memory."""
     metadata = parquet.metadata
     size = max(1, _uncompressed_bytes(metadata, {*columns}))
-    image_types = (
-        parquet.schema_arrow.field(file.column_names[name]).type
-        for name in INPUT_IMAGE_COLUMNS
-        if name in file.column_names
-    )
+    image_names = (file.column_names.get(name) for name in INPUT_IMAGE_COLUMNS)
+    image_types = (parquet.schema_arrow.field(name).type for name in image_names if name in columns)
     lowest = 1 if any(map(holds_image_bytes, image_types)) else MIN_BATCH_ROWS
     return max(lowest, min(BATCH_ROWS, BATCH_BYTES * int(metadata.num_rows) // size))
 
@@ -389,21 +376,3 @@ def _convert_batch(
         carried.append(passthrough.values)
         wrong = passthrough.mark_invalid(wrong, PASSTHROUGH_MARK)
     return pa.RecordBatch.from_arrays([rows, *arrays, wrong, *carried], schema=schema)
-
-
-def locate_rejected_rows(files: tuple[InputFile, ...], rejected: pa.RecordBatch) -> pa.RecordBatch:
-    """Rejected rows as REJECTED_SCHEMA: with their file, and their row in it, counted from 0."""
-    starts = np.cumsum([0, *(file.rows for file in files)])
-    rows = rejected["row"].to_numpy()
-    file_numbers = np.searchsorted(starts, rows, side="right") - 1
-    uris = pa.DictionaryArray.from_arrays(
-        pa.array(file_numbers, pa.int32()), [file.source.uri for file in files]
-    )
-    columns = [
-        rejected["row"],
-        uris.cast(pa.string()),
-        pa.array(rows - starts[file_numbers]),
-        rejected["column"],
-        rejected["reason"],
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=REJECTED_SCHEMA)

@@ -5,7 +5,7 @@ import tempfile
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +18,11 @@ from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import choose_existing_runs, freeze_existing_runs
-from imagekiln.steps.plan.input_files import input_fingerprint, read_input_files
+from imagekiln.steps.plan.input_files import (
+    guessed_prompt_columns,
+    input_fingerprint,
+    read_input_files,
+)
 from imagekiln.steps.runs.keys import (
     DUPLICATES_KEY,
     PLAN_KEY,
@@ -36,11 +40,15 @@ WRITERS = 4
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """A plan, where it lies, and whether it existed before."""
+    """A plan, where it lies, and whether it existed before.
+
+    `prompt_columns` are the columns that were taken as prompts for their names.
+    """
 
     plan: Plan
     uri: str
     adopted: bool
+    prompt_columns: tuple[str, ...] = ()
 
 
 def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
@@ -64,9 +72,10 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
         keys = (input_fingerprint(files), model.digest, tuning.key)
         run_id = job.run_id or derive_run_id(job, *keys)
         store = _open_run_store(job, run_id)
+        prompt_columns = guessed_prompt_columns(job, files)
         adopted = _adopt_plan(store, job, model)
         if adopted is not None:
-            return adopted
+            return replace(adopted, prompt_columns=prompt_columns)
         if must_exist:
             raise Missing(
                 f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. "
@@ -74,8 +83,11 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
             )
         existing_runs = choose_existing_runs(store, job, run_id)
         inputs = PlanInputs(job, model, files, tuning, existing_runs)
-        with make_draft(inputs, scratch, partial(_store_input_image, store)) as draft:
-            return _write_plan(store, run_id, inputs, draft, scratch)
+        store_image = partial(_store_input_image, store)
+        store_rejected = partial(_replace_rejected, store, scratch)
+        with make_draft(inputs, scratch, store_image, store_rejected) as draft:
+            result = _write_plan(store, run_id, inputs, draft, scratch)
+        return replace(result, prompt_columns=prompt_columns)
 
 
 def derive_run_id(job: Job, *keys: str) -> str:
@@ -94,6 +106,14 @@ def _open_run_store(job: Job, run_id: str) -> Store:
 
 def _store_input_image(store: Store, digest: str, content: bytes) -> None:
     create_once(store, input_image_key(digest), content)
+
+
+def _replace_rejected(store: Store, scratch: Path, rows: Iterator[pa.RecordBatch]) -> str:
+    """Write rejected.parquet, over that of an attempt whose rows were refused; its URI."""
+    path = scratch / REJECTED_KEY
+    write_parquet(path, REJECTED_SCHEMA, rows)
+    store.replace(REJECTED_KEY, path.read_bytes())
+    return store.uri_of(REJECTED_KEY)
 
 
 def _adopt_plan(store: Store, job: Job, model: ResolvedModel) -> PlanResult | None:
@@ -137,7 +157,7 @@ def _write_plan(
     freeze_existing_runs(store, job, inputs.existing_runs)
     with ThreadPoolExecutor(WRITERS) as pool:
         shards = tuple(_write_shards(store, job, draft, pool))
-    _write_rows(store, REJECTED_KEY, REJECTED_SCHEMA, draft.iter_rejected(), scratch)
+    _replace_rejected(store, scratch, draft.iter_rejected())
     _write_rows(store, DUPLICATES_KEY, DUPLICATE_SCHEMA, draft.catalog.iter_duplicates(), scratch)
     width, height = draft.default_size
     plan = Plan(

@@ -58,6 +58,8 @@ REJECTED_SCHEMA = pa.schema(
         pa.field("row_in_file", pa.int64()),
         pa.field("column", pa.string()),
         pa.field("reason", pa.string()),
+        pa.field("id", pa.string()),
+        pa.field("value", pa.string()),
     ]
 )
 DUPLICATE_SCHEMA = pa.schema(

@@ -47,6 +47,7 @@ CONNECTION_ERRORS = {
     "HTTPClientError",  # of botocore
     "TransportError",  # of httpx
 }
+RETRIED_STATUSES = {408, 425, 429}  # too slow, too early, too many
 
 
 @contextmanager
@@ -76,10 +77,21 @@ def explain_storage_error(where: str, error: Exception) -> KilnError | None:
             f"{where}: the endpoint is not a URL ({error_reason(error)}). Correct AWS_ENDPOINT_URL."
         )
     if type(error).__module__.partition(".")[0] in CLIENT_LIBRARIES:
+        if _is_final_answer(error):
+            return BadInput(
+                f"{where}: the server refused the request ({error_reason(error)}). "
+                "Check the address and the credentials."
+            )
         return TryAgain(
             f"{where}: storage did not answer ({error_reason(error)}). Run the command again."
         )
     return None
+
+
+def _is_final_answer(error: Exception) -> bool:
+    """Whether a web server answered that the request itself is wrong, as aiohttp reports it."""
+    status = getattr(error, "status", None)
+    return isinstance(status, int) and 400 <= status < 500 and status not in RETRIED_STATUSES
 
 
 def is_storage_error(error: Exception) -> bool:

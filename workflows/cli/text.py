@@ -71,7 +71,17 @@ def format_plan(result: "PlanResult") -> str:
     extra = "".join(f", {phrase}" for count, phrase in extras if count)
     shards = pluralize(len(plan.shards), "shard")
     images = f"{pluralize(counts.images, 'image')} in {shards}"
-    return f"{verb} {images}{extra}: {sanitize_line(result.uri)}{_format_batches(plan)}"
+    uri = sanitize_line(result.uri)
+    return f"{verb} {images}{extra}: {uri}{_format_guess(result)}{_format_batches(plan)}"
+
+
+def _format_guess(result: "PlanResult") -> str:
+    """The columns that were taken as prompts for their names, if the job names none of them."""
+    if not result.prompt_columns:
+        return ""
+    names = ", ".join(map(repr, result.prompt_columns))
+    sentence = f"Prompts are read from column {names}; columns.prompt sets another."
+    return f"\n{sanitize_line(sentence)}"
 
 
 def format_round_plan(result: "PlanResult") -> str:

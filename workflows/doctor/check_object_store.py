@@ -7,7 +7,7 @@ from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.dates import DATE_PLACEHOLDER
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.tuning_file import read_tuning_file
-from imagekiln.steps.plan.input_files import expand_pattern
+from imagekiln.steps.plan.source_files import expand_pattern
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store, require_conditional_writes
 from imagekiln.steps.storage.uri import BUNDLED_PREFIX, is_remote_uri

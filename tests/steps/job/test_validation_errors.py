@@ -175,7 +175,8 @@ def test_missing_settings_are_reported_with_what_to_write() -> None:
     with pytest.raises(BadInput) as caught:
         validate_job({"name": "a"})
     assert str(caught.value).splitlines() == [
-        "job: prompts is missing; write paths, globs or URIs of Parquet files.",
+        "job: prompts is missing; write paths, globs, folders or URIs of Parquet, CSV, "
+        "JSON Lines or Arrow files.",
         "job: output is missing; write the folder or URI that holds the runs.",
         "job: model is missing; set model.id.",
     ]

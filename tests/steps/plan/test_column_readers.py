@@ -42,7 +42,6 @@ OTHER_TYPES = [
     pa.list_(pa.string()),
     pa.struct([("a", pa.int64())]),
     pa.map_(pa.string(), pa.int64()),
-    pa.uuid(),
 ]
 
 
@@ -184,6 +183,15 @@ def test_other_types_are_refused_in_a_sentence(
     with pytest.raises(BadInput) as caught:
         reader(pa.array([], kind), "f.parquet: column 'x'")
     assert str(caught.value) == f"f.parquet: column 'x' is {kind}, {words}"
+
+
+def test_uuids_are_text_but_no_numbers() -> None:
+    array = pa.array([bytes(range(16)), None], pa.uuid())
+    cells = read_texts(array, "it")
+    assert _values(cells) == ["00010203-0405-0607-0809-0a0b0c0d0e0f", None]
+    for reader in (read_integers, read_numbers):
+        with pytest.raises(BadInput, match=r"column is extension<arrow\.uuid>, not"):
+            reader(array, "column")
 
 
 @pytest.mark.parametrize("kind", FLOAT_TYPES, ids=str)

@@ -5,6 +5,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,15 +14,13 @@ import pytest
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.job import ColumnNames, JobLimits
 from imagekiln.steps.plan.input_files import (
-    CHUNK_BYTES,
-    SourceFile,
-    gather_sources,
     input_fingerprint,
     iter_prompt_batches,
     read_footers,
     read_input_files,
 )
 from imagekiln.steps.plan.input_images import InputImages
+from imagekiln.steps.plan.source_files import CHUNK_BYTES, SourceFile, gather_sources
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.jobs import image_rows, job, plan, rejected, write
@@ -206,9 +205,64 @@ def test_one_column_may_serve_twice(tmp_path: Path) -> None:
 
 
 def test_file_without_the_prompt_column_is_refused_with_the_columns_it_has(tmp_path: Path) -> None:
-    assert _error_message(tmp_path, {"caption": ["a"], "x": [1]}) == (
-        "prompts.parquet: has no column 'prompt' (it has caption, x). Set columns.prompt."
+    assert _error_message(tmp_path, {"title": ["a"], "x": [1]}) == (
+        "prompts.parquet: has no column 'prompt' (it has title, x). Set columns.prompt."
     )
+
+
+@pytest.mark.parametrize("name", ["Prompt", "text", "Text", "CAPTION"])
+def test_column_whose_name_says_that_it_holds_prompts_is_taken(tmp_path: Path, name: str) -> None:
+    planned = plan(tmp_path, {name: ["a"], "title": ["b"]})
+    assert image_rows(planned)["prompt"].to_pylist() == ["a"]
+    assert planned.prompt_columns == (name,)
+
+
+def test_column_is_not_chosen_among_several_nor_where_the_job_names_one(tmp_path: Path) -> None:
+    message = "prompts.parquet: has no column {!r} (it has {}). Set columns.prompt."
+    columns = {"text": ["a"], "caption": ["b"]}
+    assert _error_message(tmp_path, {**columns}) == message.format("prompt", "text, caption")
+    write(tmp_path / "prompts.parquet", {"text": ["a"]})
+    with pytest.raises(BadInput) as caught:
+        plan(tmp_path, columns={"prompt": "title"})
+    assert str(caught.value).endswith(message.format("title", "text"))
+
+
+def test_named_column_of_prompts_is_not_called_chosen(tmp_path: Path) -> None:
+    columns = {"caption": ["a"]}
+    assert plan(tmp_path, columns, columns={"prompt": "caption"}).prompt_columns == ()
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint8(), pa.float64()], ids=str)
+def test_numbers_are_not_prompts(tmp_path: Path, kind: pa.DataType) -> None:
+    numbers = pa.array([1, 2], kind)
+    message = (
+        f"prompts.parquet: column 'prompt' is {kind}, not text. "
+        "Set columns.prompt to the column that holds the prompts."
+    )
+    assert _error_message(tmp_path, {"prompt": numbers}) == message
+    _error_message(tmp_path, {"prompt": numbers.dictionary_encode()})
+
+
+UUIDS = ["123e4567-e89b-12d3-a456-426614174000", None, "00000000-0000-0000-0000-0000000000ff"]
+
+
+def test_uuids_are_ids_in_their_text_form(tmp_path: Path) -> None:
+    cells = [text and UUID(text).bytes for text in UUIDS]
+    planned = plan(tmp_path, {"prompt": ["a", "b", "c"], "id": pa.array(cells, pa.uuid())})
+    assert image_rows(planned)["id"].to_pylist() == UUIDS
+
+
+def test_uuids_that_duckdb_wrote_are_ids(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    name = f"{tmp_path}/prompts.parquet"
+    duckdb.sql(f"COPY (SELECT '{UUIDS[0]}'::UUID AS id, 'a' AS prompt) TO '{name}'")
+    assert image_rows(plan(tmp_path))["id"].to_pylist() == UUIDS[:1]
+
+
+def test_sixteen_bytes_that_are_no_uuid_are_no_id(tmp_path: Path) -> None:
+    cells = pa.array([bytes(16)], pa.binary(16))
+    message = _error_message(tmp_path, {"prompt": ["a"], "id": cells})
+    assert message.startswith("prompts.parquet: column 'id' is fixed_size_binary[16], not text.")
 
 
 def test_column_that_is_there_twice_is_refused(tmp_path: Path) -> None:
@@ -253,19 +307,6 @@ def test_pattern_that_names_nothing_is_refused(tmp_path: Path, name: str) -> Non
     with pytest.raises(Missing) as caught:
         plan(tmp_path, prompts=[f"{tmp_path}/prompts.parquet", f"{tmp_path}/{name}"])
     assert str(caught.value) == f"{tmp_path}/{name}: no such file. Check `prompts`."
-
-
-def test_folder_is_refused_with_a_pattern_that_matches(tmp_path: Path) -> None:
-    assert _error_message(tmp_path, prompts=f"{tmp_path}/") == (
-        ": is a folder without Parquet files. Check `prompts`."
-    )
-    (tmp_path / "day").mkdir()
-    write(tmp_path / "day" / "prompts.parquet", {"prompt": ["a"]})
-    assert _error_message(tmp_path, prompts=f"{tmp_path}/") == (
-        ": is a folder. Write **/*.parquet."
-    )
-    write(tmp_path / "prompts.parquet", {"prompt": ["a"]})
-    assert _error_message(tmp_path, prompts=f"{tmp_path}/") == ": is a folder. Write *.parquet."
 
 
 def test_files_may_differ_in_columns_and_types(tmp_path: Path) -> None:
@@ -479,14 +520,6 @@ def test_fingerprint_follows_contents_and_order_but_not_names(tmp_path: Path) ->
 def test_pattern_that_names_nothing_is_missing(source_folder: str, spool: Path, name: str) -> None:
     with pytest.raises(Missing, match="no such file"):
         gather_sources((f"{source_folder}/a.parquet", f"{source_folder}/{name}"), spool)
-
-
-def test_folder_instead_of_files_is_bad_input_with_the_pattern_to_write(
-    tmp_path: Path, spool: Path
-) -> None:
-    write(tmp_path / "prompts.parquet", {"prompt": ["a"]})
-    with pytest.raises(BadInput, match=r"is a folder\. Write .*/\*\.parquet"):
-        gather_sources((f"{tmp_path}/",), spool)
 
 
 def test_file_uri_and_bundled_name_are_files_of_this_machine(tmp_path: Path, spool: Path) -> None:

@@ -7,6 +7,8 @@ from pathlib import Path
 import aiohttp
 import botocore.exceptions
 import pytest
+from multidict import CIMultiDict, CIMultiDictProxy
+from yarl import URL
 
 from imagekiln.steps.errors import BadInput, Incomplete, KilnError, Missing, TryAgain
 from imagekiln.steps.storage.failures import (
@@ -36,9 +38,20 @@ def absent_because_of(cause: Exception) -> FileNotFoundError:
     return error
 
 
+def answer_of_the_web(status: int) -> aiohttp.ClientResponseError:
+    """What fsspec passes on of an answer that is not a file."""
+    url = URL("https://host/x.csv")
+    request = aiohttp.RequestInfo(url, "GET", CIMultiDictProxy(CIMultiDict()), url)
+    return aiohttp.ClientResponseError(request, (), status=status, message="the server says")
+
+
 @pytest.mark.parametrize(
     ("error", "kind"),
     [
+        (answer_of_the_web(401), BadInput),
+        (answer_of_the_web(403), BadInput),
+        (answer_of_the_web(429), TryAgain),
+        (answer_of_the_web(503), TryAgain),
         (absent_because_of(ConnectionRefusedError(errno.ECONNREFUSED, "refused")), TryAgain),
         (absent_because_of(TimeoutError()), TryAgain),
         (absent_because_of(aiohttp.ClientConnectionError("no route to host")), TryAgain),

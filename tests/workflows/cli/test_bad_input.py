@@ -2,7 +2,6 @@
 
 import gzip
 import os
-import shlex
 import shutil
 import struct
 import subprocess
@@ -65,10 +64,12 @@ def _job(columns: Columns | None = None, **settings: object) -> str:
 
 
 def _refused(*arguments: str, code: int = 2) -> str:
-    """The sentence that a command ends with, having written nothing."""
+    """The sentence that a command ends with, having written nothing but a list of rows."""
     before = files(Path())
     done = CliRunner().invoke(main, arguments)
-    assert files(Path()) == before
+    after = files(Path())
+    lists = {name for name in after if name.endswith("/rejected.parquet") and name not in before}
+    assert {name: after[name] for name in after if name not in lists} == before
     return _sentence(done.exit_code, done.stdout, done.stderr, code)
 
 
@@ -292,55 +293,26 @@ def test_bit_of_the_footer_is_never_more_than_a_sentence() -> None:
             assert f"{ROWS:,} (0 duplicates omitted)" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "label"),
-    [
-        ("prompts.csv", "prompt,steps\na red circle,3\na blue square,4\n", "CSV or other text"),
-        ("prompts.jsonl", '{"prompt": "a red circle"}\n{"prompt": "é"}\n', "JSON Lines"),
-    ],
-)
-def test_prompts_in_another_format_are_refused_with_a_command_that_converts_them(
-    name: str, content: str, label: str
-) -> None:
-    Path(name).write_text(content, encoding="utf-8")
-    sentence = _refused("plan", _job(prompts=name))
-    assert sentence.startswith(f"{name}: is {label}, not Parquet. `python -c ")
-    _convert(sentence)
-    assert pq.read_table("prompts.parquet").num_rows == 2
-
-
-def test_prompts_in_arrow_are_refused_with_a_command_that_converts_them() -> None:
-    table = pa.table({"prompt": ["a red circle"]})
-    with pa.OSFile("prompts.arrow", "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-        writer.write_table(table)
-    sentence = _refused("plan", _job(prompts="prompts.arrow"))
-    assert sentence.startswith("prompts.arrow: is an Arrow file, not Parquet. ")
-    _convert(sentence)
-    assert pq.read_table("prompts.parquet") == table
-
-
-def _convert(sentence: str) -> None:
-    """Run the Python that a sentence has in its backticks."""
-    command = shlex.split(sentence.split("`")[1])
-    subprocess.run([sys.executable, *command[1:]], check=True)
-
-
-def test_prompts_that_are_json_or_compressed_are_called_so() -> None:
+def test_prompts_that_are_text_or_compressed_are_called_so() -> None:
     Path("prompts.parquet").write_text('[{"prompt": "a"}]', encoding="utf-8")
-    assert _refused("plan", _job()).startswith("prompts.parquet: is JSON, not Parquet. ")
+    assert _refused("plan", _job()).startswith("prompts.parquet: is text, not Parquet. ")
     Path("prompts.parquet").write_bytes(gzip.compress(b"prompt\na\n"))
     assert _refused("plan", _job()).startswith("prompts.parquet: is compressed with gzip. ")
 
 
-def test_folder_of_prompts_without_a_pattern() -> None:
-    Path("in/day").mkdir(parents=True)
-    assert _refused("plan", _job(prompts="in")) == (
-        "in: is a folder without Parquet files. Check `prompts`."
+def test_malformed_line_is_named() -> None:
+    Path("prompts.csv").write_text("prompt,steps\na red circle,3,4\n", encoding="utf-8")
+    sentence = _refused("plan", _job(prompts="prompts.csv"))
+    assert sentence.startswith("prompts.csv: line 2 has 3 fields, and the header has 2.")
+
+
+def test_column_that_is_taken_for_prompts_is_said() -> None:
+    Path("prompts.csv").write_text("Caption\na red circle\n", encoding="utf-8")
+    done = CliRunner().invoke(main, ["plan", _job(prompts="prompts.csv")])
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[1] == (
+        "Prompts are read from column 'Caption'; columns.prompt sets another."
     )
-    write(Path("in/day/prompts.parquet"), PROMPTS)
-    assert _refused("plan", _job(prompts="in")) == "in: is a folder. Write in/**/*.parquet."
-    write(Path("in/prompts.parquet"), PROMPTS)
-    assert _refused("plan", _job(prompts="in")) == "in: is a folder. Write in/*.parquet."
 
 
 def test_host_of_prompts_that_is_down_is_worth_another_try() -> None:
@@ -374,8 +346,8 @@ REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
         "prompts.parquet: has no rows. Check `prompts`.",
     ),
     "no prompt column": (
-        {"caption": ["a"], "seed": [1]},
-        "prompts.parquet: has no column 'prompt' (it has caption, seed). Set columns.prompt.",
+        {"title": ["a"], "seed": [1]},
+        "prompts.parquet: has no column 'prompt' (it has title, seed). Set columns.prompt.",
     ),
     "no column": ({}, "prompts.parquet: has no column 'prompt' (it has none). Set columns.prompt."),
     "prompts of another type": (
@@ -406,7 +378,9 @@ REFUSED: dict[str, tuple[Mapping[str, object], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_prompts_that_cannot_be_used(name: str) -> None:
     columns, told = REFUSED[name]
-    assert _refused("plan", _job(columns)) == told
+    sentence, _, listing = _refused("plan", _job(columns)).partition(" All are listed in ")
+    assert sentence == told
+    assert not listing or Path(listing.removesuffix(".")).name == "rejected.parquet"
 
 
 def test_default_that_the_model_cannot_draw() -> None:
@@ -628,12 +602,17 @@ def test_credentials_that_may_only_read(
 
 def test_what_is_refused_leaves_no_object(s3_bucket: str) -> None:
     output = f"{s3_bucket}/out"
-    assert "1 of 1 row was rejected" in _refused("plan", _job({"prompt": [None]}, output=output))
     assert "is not a setting" in _refused("plan", _job(PROMPTS, output=output, surprise=1))
     assert "no such model folder" in _refused(
         "plan", _job(PROMPTS, output=output, model={"id": "nowhere"})
     )
     assert _objects(s3_bucket) == []
+
+
+def test_job_of_refused_rows_leaves_their_list_alone(s3_bucket: str) -> None:
+    settings = _job({"prompt": [None]}, output=f"{s3_bucket}/out", run_id="night")
+    assert f"{s3_bucket}/out/night/rejected.parquet" in _refused("plan", settings)
+    assert len(_objects(s3_bucket)) == 1
 
 
 def test_store_that_cannot_be_reached_is_worth_another_try(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,170 @@
+"""Input files of other formats, converted once to Parquet on this disk; the rest reads only that.
+
+A file's format follows from its first bytes, or else from the ending of its name.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.plan.source_files import DATA_SUFFIXES, SourceFile, suffix_of
+from imagekiln.steps.plan.text_formats import (
+    BATCH_ROWS,
+    JsonKinds,
+    Rows,
+    open_delimited,
+    open_json_lines,
+    scan_json_lines,
+)
+from imagekiln.steps.storage.failures import error_reason, is_storage_error, translate_errors
+
+PARQUET_MAGIC = b"PAR1"
+ARROW_FILE_MAGIC = b"ARROW1"
+ARROW_STREAM_MAGIC = b"\xff\xff\xff\xff"
+REFUSED_MAGIC = {
+    b"FEA1": "is a Feather file of version 1. Write it again as version 2, or as Parquet.",
+    b"\x1f\x8b": "is compressed with gzip. Unpack it.",
+    b"\x28\xb5\x2f\xfd": "is compressed with zstd. Unpack it.",
+    b"PK\x03\x04": "is a zip archive or an Excel workbook. Unpack it, or save it as CSV.",
+}
+SAMPLE_BYTES = 4096
+MAX_BATCH_BYTES = 4 * 2**30
+DELIMITERS = {"csv": ",", "tsv": "\t"}
+TEXT_FORMATS = {"csv", "tsv", "jsonl"}
+ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, MemoryError)
+# Opens the rows of a file at a path; its messages begin with the file's name.
+RowReader: TypeAlias = Callable[[Path, str], AbstractContextManager[Rows]]
+
+
+def convert_sources(
+    sources: tuple[SourceFile, ...], flat: frozenset[str], folder: Path
+) -> tuple[SourceFile, ...]:
+    """The sources as Parquet: those of other formats are converted to files in `folder`.
+
+    Text files without a byte are dropped, which Spark writes where a partition has no rows. `flat`
+    are the columns whose values are not nested. Raises BadInput, TryAgain.
+    """
+    formats = [(source, detect_format(source)) for source in sources]
+    filled = [(source, kind) for source, kind in formats if not _is_empty_text(source, kind)]
+    if not filled:
+        raise BadInput(f"{sources[0].uri}: is empty. Check `prompts`.")
+
+    kinds: JsonKinds = {}  # one for all, so that all files have the same columns
+    for source, kind in filled:
+        if kind == "jsonl":
+            scan_json_lines(source.path, source.uri, flat, kinds)
+    readers: dict[str, RowReader] = {
+        "arrow": open_arrow,
+        "jsonl": partial(open_json_lines, kinds=kinds),
+        **{name: partial(open_delimited, delimiter=mark) for name, mark in DELIMITERS.items()},
+    }
+
+    converted = []
+    for number, (source, kind) in enumerate(filled):
+        if kind in readers:
+            path = folder / f"{number:05d}-converted.parquet"
+            _write_parquet(source, readers[kind], path)
+            if source.path.parent == folder:  # a download, which nothing reads again
+                source.path.unlink()
+            source = replace(source, path=path, kind=kind)
+        converted.append(source)
+    return tuple(converted)
+
+
+def detect_format(source: SourceFile) -> str:
+    """The format of a file: `parquet` also where it is unknown. Raises BadInput, TryAgain."""
+    start = _read_start(source)
+    if start.startswith(PARQUET_MAGIC):
+        return "parquet"
+    for magic, problem in REFUSED_MAGIC.items():
+        if start.startswith(magic):
+            raise BadInput(f"{source.uri}: {problem}")
+    if start.startswith((ARROW_FILE_MAGIC, ARROW_STREAM_MAGIC)):
+        return "arrow"
+    return DATA_SUFFIXES.get(suffix_of(source.uri), "parquet")
+
+
+def describe_text(source: SourceFile) -> str | None:
+    """What to do with a file that is text, but not named as such; None where it is not text."""
+    start = _read_start(source)
+    if start.startswith(PARQUET_MAGIC):
+        return None
+    text = start.decode("utf-8-sig", errors="replace")
+    if not text.rstrip("\ufffd") or not all(map(_is_text_character, text.rstrip("\ufffd"))):
+        return None
+    return "is text, not Parquet. End its name in .csv, .tsv or .jsonl if it is one of these."
+
+
+def _is_text_character(character: str) -> bool:
+    return character.isprintable() or character.isspace()
+
+
+def _read_start(source: SourceFile) -> bytes:
+    with translate_errors(source.uri), source.path.open("rb") as file:
+        return file.read(SAMPLE_BYTES)
+
+
+def _is_empty_text(source: SourceFile, kind: str) -> bool:
+    return kind in TEXT_FORMATS and source.path.stat().st_size == 0
+
+
+def _write_parquet(source: SourceFile, read: RowReader, path: Path) -> None:
+    with (
+        translate_errors(str(path)),
+        read(source.path, source.uri) as rows,
+        pq.ParquetWriter(path, rows.schema) as writer,
+    ):
+        for batch in rows.batches:
+            writer.write_batch(batch)
+
+
+@contextmanager
+def open_arrow(path: Path, where: str) -> Iterator[Rows]:
+    """The rows of an Arrow IPC file or stream, which Feather files of version 2 are too."""
+    try:
+        with pa.OSFile(str(path)) as file:
+            is_stream = file.read(len(ARROW_FILE_MAGIC)) != ARROW_FILE_MAGIC
+            file.seek(0)
+            if is_stream:
+                stream = pa.ipc.open_stream(file)
+                yield Rows(stream.schema, _check_batches(stream, where))
+            else:
+                reader = pa.ipc.open_file(file)
+                batches = map(reader.get_batch, range(reader.num_record_batches))
+                yield Rows(reader.schema, _check_batches(batches, where))
+    except ARROW_ERRORS as error:
+        if is_storage_error(error):
+            raise
+        raise BadInput(
+            f"{where}: cannot be read as Arrow ({error_reason(error)}). Write it again, "
+            "or as Parquet."
+        ) from error
+
+
+def _check_batches(batches: Iterator[pa.RecordBatch], where: str) -> Iterator[pa.RecordBatch]:
+    """The batches in pieces, checked to hold no offset that points outside them."""
+    for batch in batches:
+        if batch.nbytes > MAX_BATCH_BYTES:
+            raise BadInput(
+                f"{where}: has a batch of {batch.nbytes} bytes. Write smaller record batches."
+            )
+        for column in batch.columns:
+            _validate(column)
+        for first in range(0, batch.num_rows, BATCH_ROWS):
+            yield batch.slice(first, BATCH_ROWS)
+
+
+def _validate(column: pa.Array) -> None:
+    """Raise ArrowInvalid for a damaged column; text that is no UTF-8 costs only its rows later."""
+    if pa.types.is_string(column.type):
+        column = column.view(pa.binary())
+    elif pa.types.is_large_string(column.type):
+        column = column.view(pa.large_binary())
+    column.validate(full=True)

@@ -1,0 +1,122 @@
+"""Rejected rows as the user knows them: with their file, their row in it, their id and the value.
+
+Values are read from the input once more, since an invalid one has no place among the image rows.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from imagekiln.steps.job.columns import INPUT_IMAGE_COLUMNS
+from imagekiln.steps.plan.column_readers import uuid_texts
+from imagekiln.steps.plan.input_files import InputFile, iter_file_columns
+from imagekiln.steps.runs.tables import REJECTED_SCHEMA
+
+MAX_VALUE_CHARS = 200
+MAX_VALUE_BYTES = 4 * MAX_VALUE_CHARS  # of bytes that are not text
+
+
+def locate_rejected_rows(
+    files: tuple[InputFile, ...], rejected: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Rejected rows, which come as `row`, `column` and `reason` in their order, as REJECTED_SCHEMA.
+
+    A value is null where the row has none, or where it is an image.
+    """
+    window = _Window(rejected)
+    first_row = 0
+    for file in files:
+        if window.has_rows_before(first_row + file.rows):
+            yield from _locate_in_file(file, first_row, window)
+        first_row += file.rows
+
+
+class _Window:
+    """The rejected rows, taken in pieces by their numbers."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = filter(len, batches)
+        self._waiting: pa.RecordBatch | None = next(self._batches, None)
+
+    def has_rows_before(self, end: int) -> bool:
+        """Whether a row before the row `end` is still to be taken."""
+        batch = self._waiting
+        return batch is not None and batch["row"][0].as_py() < end
+
+    def take_before(self, end: int) -> Iterator[pa.RecordBatch]:
+        """Take the rows before the row `end`."""
+        while self._waiting is not None and self.has_rows_before(end):
+            batch = self._waiting
+            count = int(np.searchsorted(batch["row"].to_numpy(), end))
+            yield batch.slice(0, count)
+            is_used_up = count == batch.num_rows
+            self._waiting = next(self._batches, None) if is_used_up else batch.slice(count)
+
+
+def _locate_in_file(file: InputFile, first_row: int, window: _Window) -> Iterator[pa.RecordBatch]:
+    names = {
+        ours: theirs
+        for ours, theirs in file.column_names.items()
+        if ours not in INPUT_IMAGE_COLUMNS
+    }
+    end = first_row + file.rows
+    start = first_row
+    for columns in iter_file_columns(file, [*dict.fromkeys(names.values())]):
+        for rejected in window.take_before(start + columns.num_rows):
+            row_numbers = rejected["row"].to_numpy()
+            cells = columns.take(pa.array(row_numbers - start))
+            values = {ours: cells[theirs] for ours, theirs in names.items()}
+            yield _describe_rows(file, rejected, row_numbers - first_row, values)
+        start += columns.num_rows
+        if not window.has_rows_before(end):
+            return
+
+
+def _describe_rows(
+    file: InputFile,
+    rejected: pa.RecordBatch,
+    rows_in_file: "np.ndarray[tuple[int], np.dtype[np.int64]]",
+    values: dict[str, pa.Array],
+) -> pa.RecordBatch:
+    """These rows as REJECTED_SCHEMA; `values` are their cells by our names of the columns."""
+    count = rejected.num_rows
+    no_texts = pa.nulls(count, pa.string())
+    value = no_texts
+    for name in pc.unique(rejected["column"]).to_pylist():
+        if name in values:
+            value = pc.if_else(pc.equal(rejected["column"], name), _show(values[name]), value)
+    columns = [
+        rejected["row"],
+        pa.repeat(file.source.uri, count),
+        pa.array(rows_in_file),
+        rejected["column"],
+        rejected["reason"],
+        _show(values["id"]) if "id" in values else no_texts,
+        value,
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=REJECTED_SCHEMA)
+
+
+def _show(cells: pa.Array) -> pa.Array:
+    """The cells as text, cut off where they are long; bytes that are no UTF-8 as escapes."""
+    if pa.types.is_dictionary(cells.type):
+        cells = cells.dictionary_decode()
+    if isinstance(cells.type, pa.UuidType):
+        return uuid_texts(cells.storage)
+    texts = cells.cast(pa.string())
+    try:
+        texts.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = texts.view(pa.binary()).to_pylist()
+        texts = pa.array([*map(_escape, raw)], pa.string())
+    is_long = pc.greater(pc.utf8_length(texts), MAX_VALUE_CHARS)
+    if not pc.any(is_long).as_py():
+        return texts
+    start = pc.utf8_slice_codeunits(texts, 0, MAX_VALUE_CHARS)
+    return pc.if_else(is_long, pc.binary_join_element_wise(start, "…", ""), texts)
+
+
+def _escape(cell: bytes | None) -> str | None:
+    return None if cell is None else cell[:MAX_VALUE_BYTES].decode(errors="backslashreplace")

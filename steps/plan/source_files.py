@@ -1,0 +1,272 @@
+"""The files that `prompts` names: found on disk or in a store, downloaded and hashed."""
+
+import glob
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+from urllib.parse import unquote
+
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.object_store import open_filesystem
+from imagekiln.steps.storage.uri import is_remote_uri, resolve_path
+
+CHUNK_BYTES = 8 * 2**20
+DATA_SUFFIXES = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+}
+# Besides rows, folders hold descriptions in JSON: such files are data only where nothing else is.
+AMBIGUOUS_SUFFIX = ".json"
+# A table of these is what its log says, not the files in its folder.
+TABLE_LOGS = {"_delta_log": "Delta", ".hoodie": "Hudi"}
+NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One input file: the name that the user knows, its path on this disk, its content's hash.
+
+    The path is that of a converted copy where the file's format, `kind`, is not Parquet.
+    """
+
+    uri: str
+    path: Path
+    sha256: str
+    kind: str = "parquet"
+
+    @property
+    def partitions(self) -> dict[str, str | None]:
+        """The columns that folders named `column=value` in the file's name stand for."""
+        pairs = {}
+        for folder in PurePosixPath(self.uri).parts[:-1]:
+            name, equals_sign, value = folder.partition("=")
+            if equals_sign and name:
+                pairs[unquote(name)] = None if value == NULL_PARTITION else unquote(value)
+        return pairs
+
+
+def suffix_of(uri: str) -> str:
+    """The ending of a file's name in lower case, such as `.csv`."""
+    name = uri.partition("?")[0] if _is_web_uri(uri) else uri
+    return PurePosixPath(name).suffix.lower()
+
+
+def gather_sources(patterns: tuple[str, ...], folder: Path) -> tuple[SourceFile, ...]:
+    """Every file that the patterns match, in the order of pattern and name.
+
+    Remote files are downloaded to `folder`, so that what is hashed is what is read.
+    Raises Missing where a pattern matches nothing, TryAgain where storage fails.
+    """
+    sources: list[SourceFile] = []
+    for pattern in patterns:
+        uris = expand_pattern(pattern)
+        if not uris:
+            raise Missing(f"{pattern}: {_describe_absence(pattern)}")
+        for uri in uris:
+            if is_remote_uri(pattern):
+                sources += _download_all(uri, folder, len(sources))
+            else:
+                sources.append(_hash_file(uri))
+    return tuple(sources)
+
+
+def expand_pattern(pattern: str) -> list[str]:
+    """The names that a pattern matches, sorted; of a folder, those of the files of data below it.
+
+    A remote name that ends as a file of data does is not looked up.
+    """
+    return _expand_remote(pattern) if is_remote_uri(pattern) else _expand_local(pattern)
+
+
+def _expand_local(pattern: str) -> list[str]:
+    path = resolve_path(pattern.removeprefix("file://"))
+    with translate_errors(pattern):
+        if Path(path).is_dir():
+            names = _files_below(path, pattern)
+            _refuse_folder_without_data(names, pattern)
+        elif Path(path).exists():
+            names = [path]
+        else:
+            names = _match_local(path, pattern)
+    for name in names:
+        if not name.isprintable():
+            raise BadInput(
+                f"{pattern}: finds a file with an unprintable name, {name!a}. Rename it."
+            )
+    return names
+
+
+def _match_local(path: str, pattern: str) -> list[str]:
+    names: set[str] = set()
+    for name in glob.glob(path, recursive=True):
+        if Path(name).is_dir():
+            names.update(_files_below(name, pattern))
+        else:
+            names.add(name)
+    return sorted(names)
+
+
+def _files_below(folder: str, pattern: str) -> list[str]:
+    names = (str(path) for path in Path(folder).rglob("*") if path.is_file())
+    return _choose_data_files(names, str(Path(folder)), pattern)
+
+
+def _describe_absence(pattern: str) -> str:
+    if is_remote_uri(pattern):
+        return "no such file or bucket. Check `prompts`."
+    path = resolve_path(pattern.removeprefix("file://"))
+    if Path(path).is_absolute():
+        return "no such file. Check `prompts`."
+    return (
+        f"no such file as {Path(path).absolute()}. Check `prompts`: "
+        "it is relative to the working directory, not to the job file."
+    )
+
+
+def _choose_data_files(names: Iterable[str], folder: str, pattern: str) -> list[str]:
+    """The files with rows among all `names` below a folder, sorted.
+
+    Names that begin with a dot or an underscore, such as `_SUCCESS`, are those of other things.
+    """
+    chosen = []
+    for name in names:
+        parts = PurePosixPath(name.removeprefix(folder).lstrip("/")).parts
+        _refuse_table_log(parts, pattern)
+        is_hidden = any(part.startswith((".", "_")) for part in parts)
+        if not is_hidden and suffix_of(name) in DATA_SUFFIXES:
+            chosen.append(name)
+    certain = [name for name in chosen if suffix_of(name) != AMBIGUOUS_SUFFIX]
+    return sorted(certain or chosen)
+
+
+def _refuse_table_log(parts: tuple[str, ...], pattern: str) -> None:
+    for log, label in TABLE_LOGS.items():
+        if log in parts:
+            raise BadInput(
+                f"{pattern}: is a {label} table, whose folder also holds deleted rows. "
+                "Export its rows as Parquet."
+            )
+
+
+def _refuse_folder_without_data(names: list[str], pattern: str) -> None:
+    if not names:
+        raise BadInput(
+            f"{pattern}: is a folder without files of prompts, whose names end in "
+            f"{', '.join(DATA_SUFFIXES)}. Check `prompts`."
+        )
+
+
+def _expand_remote(pattern: str) -> list[str]:
+    filesystem, path = open_filesystem(pattern)
+    if _is_web_uri(pattern):
+        if pattern.endswith("/"):
+            raise BadInput(f"{pattern}: folders cannot be listed over HTTP. Name each file.")
+        is_glob = "*" in path
+    else:
+        is_glob = any(character in path for character in "*?[")
+
+    with translate_errors(pattern):
+        if is_glob:
+            return _match_remote(pattern)
+        is_folder = pattern.endswith("/")
+        if not is_folder and _may_be_folder(pattern):
+            is_folder = filesystem.isdir(path)
+    if not is_folder:
+        return [pattern]
+    names = _list_remote_folder(pattern)
+    _refuse_folder_without_data(names, pattern)
+    return names
+
+
+def _may_be_folder(uri: str) -> bool:
+    """Whether a name does not end as a file of data does; one that does costs no request."""
+    return not _is_web_uri(uri) and suffix_of(uri) not in DATA_SUFFIXES
+
+
+def _match_remote(pattern: str) -> list[str]:
+    filesystem, path = open_filesystem(pattern)
+    names: set[str] = set()
+    for name, entry in filesystem.glob(path, detail=True).items():
+        if entry["type"] == "directory":
+            names.update(_choose_data_files(filesystem.find(name), name, pattern))
+        else:
+            names.add(name)
+    return [_uri_of(name, pattern) for name in sorted(names)]
+
+
+def _list_remote_folder(pattern: str) -> list[str]:
+    """The files of data below a folder; none where there is no such folder."""
+    filesystem, path = open_filesystem(pattern)
+    folder = path.rstrip("/")
+    with translate_errors(pattern):
+        names = _choose_data_files(filesystem.find(folder), folder, pattern)
+    return [_uri_of(name, pattern) for name in names]
+
+
+def _uri_of(name: str, pattern: str) -> str:
+    """The URI of what a file system lists, which of the web are URIs already."""
+    return name if _is_web_uri(name) else f"{pattern.partition('://')[0]}://{name}"
+
+
+def _is_web_uri(uri: str) -> bool:
+    return uri.startswith(("http://", "https://"))
+
+
+def _hash_file(path: str) -> SourceFile:
+    digest = hashlib.sha256()
+    with translate_errors(path), Path(path).open("rb") as file:
+        for chunk in _read_chunks(file):
+            digest.update(chunk)
+    return SourceFile(path, Path(path), digest.hexdigest())
+
+
+def _download_all(uri: str, folder: Path, number: int) -> list[SourceFile]:
+    """Download a file, or the files of a folder that is named like one, as Spark's are."""
+    try:
+        source = _download(uri, folder / f"{number:05d}.download")
+    except Missing:
+        names = [] if _is_web_uri(uri) else _list_remote_folder(uri)
+        if not names:
+            raise
+    else:
+        # s3fs opens what is only the beginning of names as a file without a byte.
+        is_empty = source.path.stat().st_size == 0
+        names = _list_remote_folder(uri) if is_empty and not _is_web_uri(uri) else []
+        if not names:
+            return [source]
+    return [
+        _download(name, folder / f"{place:05d}.download")
+        for place, name in enumerate(names, start=number)
+    ]
+
+
+def _download(uri: str, path: Path) -> SourceFile:
+    filesystem, remote_path = open_filesystem(uri)
+    digest = hashlib.sha256()
+    with (
+        translate_errors(uri),
+        filesystem.open(remote_path, "rb", block_size=CHUNK_BYTES) as source,
+        path.open("wb") as copy,
+    ):
+        for chunk in _read_chunks(source):
+            digest.update(chunk)
+            copy.write(chunk)
+    return SourceFile(uri, path, digest.hexdigest())
+
+
+def _read_chunks(file: BinaryIO) -> Iterator[bytes]:
+    while chunk := file.read(CHUNK_BYTES):
+        yield chunk

@@ -1,0 +1,167 @@
+"""Prompts in Arrow are read like those in Parquet, and what is of no use is named."""
+
+import gzip
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import feather
+
+from imagekiln.steps.errors import BadInput, TryAgain
+from tests.jobs import SHAPES, image_rows, plan, rejected, write
+from tests.mounts import small_disk
+from tests.texts import chance
+
+ROWS = pa.table(
+    {
+        "prompt": ["a", "b", None, "é 🔥"],
+        "id": pa.array([bytes(15) + bytes([n]) for n in range(4)], pa.uuid()),
+        "seed": pa.array([1, 2, 3, None], pa.int16()),
+        "label": pa.array(["x", "y", "x", None]).dictionary_encode(),
+        "extra": pa.array([[1], None, [2, 3], []]),
+        "view": pa.array(["1", "2", None, "4"], pa.string_view()),
+    }
+)
+LIMITS = {"rejected_share": 0.5}
+Writer = Callable[[Path, pa.Table], None]
+
+
+def _write_stream(path: Path, table: pa.Table) -> None:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=3)
+
+
+def _write_file(path: Path, table: pa.Table) -> None:
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        writer.write_table(table, max_chunksize=3)
+
+
+def _write_feather(path: Path, table: pa.Table) -> None:
+    feather.write_feather(table.drop_columns(["view"]), str(path), compression="zstd")
+
+
+@pytest.mark.parametrize("name", ["p.arrow", "p.feather", "p.ipc", "prompts"])
+@pytest.mark.parametrize("writer", [_write_stream, _write_file, _write_feather])
+def test_arrow_plans_the_images_of_the_same_parquet(
+    tmp_path: Path, writer: Writer, name: str
+) -> None:
+    settings = {"limits": LIMITS, "carry": ["label", "extra"]}
+    expected = plan(tmp_path / "parquet", ROWS, **settings)
+    writer(tmp_path / name, ROWS)
+    planned = plan(tmp_path, prompts=f"{tmp_path}/{name}", **settings)
+    assert image_rows(planned) == image_rows(expected)
+    assert image_rows(planned)["id"][1].as_py() == "00000000-0000-0000-0000-000000000001"
+    assert [row["row"] for row in rejected(planned)] == [2]
+
+
+def test_text_in_arrow_that_is_no_utf8_costs_its_row(tmp_path: Path) -> None:
+    prompts = pa.array([b"good", b"\xff", b"fine"], pa.binary()).view(pa.string())
+    _write_stream(tmp_path / "p.arrows", pa.table({"prompt": prompts}))
+    planned = plan(tmp_path, prompts=f"{tmp_path}/p.arrows", limits=LIMITS)
+    assert image_rows(planned)["prompt"].to_pylist() == ["good", "fine"]
+
+
+def _refused(folder: Path, name: str) -> str:
+    with pytest.raises(BadInput) as caught:
+        plan(folder, prompts=f"{folder}/{name}")
+    assert not (folder / "out").exists()
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+@pytest.mark.parametrize("writer", [_write_stream, _write_file, _write_feather])
+def test_damaged_arrow_never_ends_in_a_traceback(tmp_path: Path, writer: Writer) -> None:
+    path = tmp_path / "p.arrow"
+    writer(path, ROWS)
+    content = path.read_bytes()
+    for place in range(0, len(content), len(content) // 12):
+        flipped = content[:place] + bytes([content[place] ^ 0xFF]) + content[place + 1 :]
+        for damaged in (flipped, content[:place]):
+            path.write_bytes(damaged)
+            with suppress(BadInput):
+                plan(tmp_path, prompts=str(path), limits={"rejected_share": 1}, run_id=f"r{place}")
+
+
+def test_offsets_that_point_outside_a_batch_are_refused(tmp_path: Path) -> None:
+    offsets = pa.py_buffer(b"\0\0\0\0\xff\xff\xff\x7f\x01\0\0\0")
+    prompts = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"a")])
+    _write_stream(tmp_path / "p.arrow", pa.table({"prompt": prompts}))
+    assert _refused(tmp_path, "p.arrow").startswith("p.arrow: cannot be read as Arrow (")
+
+
+def test_type_that_parquet_does_not_hold_is_refused(tmp_path: Path) -> None:
+    union = pa.UnionArray.from_dense(
+        pa.array([0], pa.int8()), pa.array([0], pa.int32()), [pa.array([1])]
+    )
+    _write_stream(tmp_path / "p.arrow", pa.table({"prompt": ["a"], "x": union}))
+    message = _refused(tmp_path, "p.arrow")
+    assert message.startswith("p.arrow: cannot be read as Arrow (")
+    assert message.endswith("). Write it again, or as Parquet.")
+
+
+REFUSED = {
+    "p.csv.gz": (gzip.compress(b"prompt\na\n"), "is compressed with gzip. Unpack it."),
+    "p.xlsx": (
+        b"PK\x03\x04xl",
+        "is a zip archive or an Excel workbook. Unpack it, or save it as CSV.",
+    ),
+    "p.feather": (
+        b"FEA1....",
+        "is a Feather file of version 1. Write it again as version 2, or as Parquet.",
+    ),
+    "p.txt": (
+        b"prompt\na\n",
+        "is text, not Parquet. End its name in .csv, .tsv or .jsonl if it is one of these.",
+    ),
+    "p.parquet": (
+        '{"prompt": "é"}\n'.encode(),
+        "is text, not Parquet. End its name in .csv, .tsv or .jsonl if it is one of these.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_file_of_no_use_is_named_as_what_it_is(tmp_path: Path, name: str) -> None:
+    content, message = REFUSED[name]
+    (tmp_path / name).write_bytes(content)
+    assert _refused(tmp_path, name) == f"{name}: {message}"
+
+
+def test_noise_under_every_name_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    for name in ("p.csv", "p.tsv", "p.jsonl", "p.arrow", "p.parquet", "p"):
+        (tmp_path / name).write_bytes(chance(3).randbytes(50_000))
+        assert _refused(tmp_path, name).startswith(f"{name}: ")
+
+
+def test_parquet_under_the_name_of_another_format_is_parquet(tmp_path: Path) -> None:
+    name = write(tmp_path / "p.csv", {"prompt": ["a"]})
+    assert image_rows(plan(tmp_path, prompts=name))["prompt"].to_pylist() == ["a"]
+
+
+def test_formats_may_be_mixed(tmp_path: Path) -> None:
+    write(tmp_path / "in/1.parquet", {"prompt": ["a"], "seed": [1]})
+    (tmp_path / "in/2.csv").write_text("seed,prompt\n2,b\n")
+    (tmp_path / "in/3.json").write_text('{"prompt": "c", "seed": 3}\n')
+    _write_stream(tmp_path / "in/4.arrow", pa.table({"prompt": ["d"], "seed": [4]}))
+    patterns = [f"{tmp_path}/in/{number}.*" for number in (3, 4, 1, 2)]
+    planned = plan(tmp_path, prompts=patterns)
+    assert image_rows(planned).select(["prompt", "seed", "row"]).to_pylist() == [
+        {"prompt": "c", "seed": 3, "row": 0},
+        {"prompt": "d", "seed": 4, "row": 1},
+        {"prompt": "a", "seed": 1, "row": 2},
+        {"prompt": "b", "seed": 2, "row": 3},
+    ]
+
+
+def test_disk_without_room_for_the_converted_file_means_try_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = chance(5).randbytes(2**20).hex()
+    lines = "\n".join(text[place : place + 1000] for place in range(0, len(text), 1000))
+    (tmp_path / "p.csv").write_text(f"prompt\n{lines}\n")
+    with small_disk(tmp_path / "disk", kibibytes=512) as disk:
+        monkeypatch.setenv("TMPDIR", str(disk))
+        monkeypatch.setattr("tempfile.tempdir", None)
+        with pytest.raises(TryAgain, match="the disk is full"):
+            plan(tmp_path, prompts=f"{tmp_path}/p.csv", model=SHAPES)

@@ -1,0 +1,137 @@
+"""Folders are read as Spark writes them, on disk and in a bucket, and their names are columns."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.plan.source_files import expand_pattern, gather_sources
+from imagekiln.steps.plan.step import PlanResult
+from imagekiln.steps.storage import open_store
+from tests.jobs import image_rows, plan, write
+
+
+def _put(folder: str, *names: str) -> None:
+    store = open_store(folder)
+    for name in names:
+        store.create(name, b"prompt\na\n")
+
+
+def _names_in(folder: str, pattern: str = "") -> list[str]:
+    return [name.removeprefix(f"{folder}/") for name in expand_pattern(f"{folder}{pattern}")]
+
+
+@pytest.mark.parametrize("end", ["", "/"])
+def test_folder_is_all_files_of_data_below_it(store_uri: str, end: str) -> None:
+    _put(store_uri, "in/b.csv", "in/a/z.parquet", "in/a.jsonl", "in/deep/er/x.TSV", "other.csv")
+    _put(store_uri, "in/_SUCCESS", "in/_tmp/x.csv", "in/.a.csv.crc", "in/.hidden.csv")
+    _put(store_uri, "in/README.md", "in/dataset_infos.json")
+    assert _names_in(f"{store_uri}/in", end) == ["a.jsonl", "a/z.parquet", "b.csv", "deep/er/x.TSV"]
+
+
+def test_json_is_data_where_nothing_else_is(store_uri: str) -> None:
+    _put(store_uri, "in/part-0.json", "in/part-1.json", "in/_SUCCESS")
+    assert _names_in(f"{store_uri}/in") == ["part-0.json", "part-1.json"]
+
+
+def test_folder_named_like_a_file_is_a_folder(store_uri: str, tmp_path: Path) -> None:
+    _put(store_uri, "day.parquet/part-0.csv", "day.parquet/part-1.csv", "day.parquet/_SUCCESS")
+    sources = gather_sources((f"{store_uri}/day.parquet",), tmp_path)
+    assert [source.uri for source in sources] == [
+        f"{store_uri}/day.parquet/part-0.csv",
+        f"{store_uri}/day.parquet/part-1.csv",
+    ]
+
+
+def test_pattern_that_matches_folders_reads_each_file_once(store_uri: str) -> None:
+    _put(store_uri, "d=1/a.csv", "d=1/b.csv", "d=2/a.csv", "e=3/a.csv")
+    assert _names_in(store_uri, "/d=*") == ["d=1/a.csv", "d=1/b.csv", "d=2/a.csv"]
+    assert len(_names_in(store_uri, "/**")) == 4
+
+
+def test_folder_without_data_is_refused(store_uri: str) -> None:
+    _put(store_uri, "in/notes.md", "in/_SUCCESS")
+    with pytest.raises(BadInput, match=r"in/: is a folder without files of prompts, whose names"):
+        expand_pattern(f"{store_uri}/in/")
+
+
+@pytest.mark.parametrize("log", ["_delta_log/0.json", ".hoodie/x"])
+def test_table_whose_log_says_which_rows_exist_is_refused(store_uri: str, log: str) -> None:
+    _put(store_uri, "in/a.parquet", f"in/{log}")
+    with pytest.raises(BadInput, match="whose folder also holds deleted rows"):
+        expand_pattern(f"{store_uri}/in/")
+
+
+def test_folder_that_is_not_there_is_missing(store_uri: str, tmp_path: Path) -> None:
+    with pytest.raises((Missing, BadInput)):
+        gather_sources((f"{store_uri}/nowhere",), tmp_path)
+
+
+def _hive(folder: Path) -> str:
+    write(folder / "in/date=2026-11-01/lang=de/1.parquet", {"prompt": ["a"]})
+    write(folder / "in/date=2026-11-01/lang=a%2Fb%20c/2.parquet", {"prompt": ["b"]})
+    write(
+        folder / "in/date=2026-11-02/lang=__HIVE_DEFAULT_PARTITION__/3.parquet", {"prompt": ["c"]}
+    )
+    return f"{folder}/in"
+
+
+def test_partitions_are_columns_to_carry(tmp_path: Path) -> None:
+    planned = plan(tmp_path, prompts=_hive(tmp_path), carry=["lang", "date"])
+    rows = image_rows(planned)
+    assert rows.schema.field("date").type == pa.string()
+    assert sorted(rows.select(["prompt", "date", "lang"]).to_pylist(), key=str) == [
+        {"prompt": "a", "date": "2026-11-01", "lang": "de"},
+        {"prompt": "b", "date": "2026-11-01", "lang": "a/b c"},
+        {"prompt": "c", "date": "2026-11-02", "lang": None},
+    ]
+
+
+def test_partitions_serve_as_our_columns(tmp_path: Path) -> None:
+    for steps in (3, 7):
+        write(tmp_path / f"in/n_steps={steps}/x.parquet", {"prompt": [f"p{steps}"]})
+    rows = image_rows(plan(tmp_path, prompts=f"{tmp_path}/in", columns={"steps": "n_steps"}))
+    assert rows.select(["prompt", "steps"]).to_pylist() == [
+        {"prompt": "p3", "steps": 3},
+        {"prompt": "p7", "steps": 7},
+    ]
+
+
+def test_column_of_the_file_goes_before_a_partition(tmp_path: Path) -> None:
+    write(tmp_path / "in/seed=7/x.parquet", {"prompt": ["a"], "seed": [3]})
+    assert image_rows(plan(tmp_path, prompts=f"{tmp_path}/in"))["seed"].to_pylist() == [3]
+
+
+def test_partitions_name_the_run_only_where_they_are_read(tmp_path: Path) -> None:
+    def planned(date: str, *carry: str) -> PlanResult:
+        folder = tmp_path / date
+        write(folder / f"in/date={date}/x.parquet", {"prompt": ["a"]})
+        return plan(folder, prompts=f"{folder}/in", carry=carry)
+
+    first, second = (planned(date).plan.input.sha256 for date in ("2026-11-01", "2026-11-02"))
+    assert first == second
+    dated = [planned(date, "date").plan.input.sha256 for date in ("2026-11-01", "2026-11-02")]
+    assert len({first, *dated}) == 3
+
+
+def test_absent_partition_is_a_column_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="has no column 'country' to carry"):
+        plan(tmp_path, prompts=_hive(tmp_path), carry=["country"])
+
+
+def test_empty_text_files_that_spark_writes_are_skipped(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/part-0.json").write_text("")
+    (tmp_path / "in/part-1.json").write_text('{"prompt": "a"}\n')
+    planned = plan(tmp_path, prompts=f"{tmp_path}/in")
+    assert (planned.plan.input.files, planned.plan.input.rows) == (1, 1)
+
+
+def test_web_address_is_a_file_whatever_its_query(tmp_path: Path) -> None:
+    uri = "http://127.0.0.1:1/prompts.csv?token=[x]"
+    assert expand_pattern(uri) == [uri]
+    with pytest.raises(TryAgain, match="storage did not answer"):
+        gather_sources((uri,), tmp_path)
+    with pytest.raises(BadInput, match=r"folders cannot be listed over HTTP\. Name each file\."):
+        expand_pattern("https://127.0.0.1:1/prompts/")

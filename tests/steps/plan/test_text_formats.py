@@ -1,0 +1,274 @@
+"""CSV, TSV and JSON Lines are read like the same rows in Parquet, and their mistakes have lines."""
+
+import json
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.plan import text_formats
+from tests.jobs import Columns, image_rows, job, plan, rejected
+from tests.texts import HOSTILE
+
+ROWS = {
+    "prompt": ["a red circle", 'a "blue" square, with\na break', None, "é 🔥"],
+    "id": ["x", "007", "y", None],
+    "seed": ["1", "2", "3", None],
+    "guidance": ["2.5", None, "1", "3"],
+}
+
+
+def _csv(columns: dict[str, list[str | None]], delimiter: str = ",", end: str = "\n") -> str:
+    def quoted(cell: str | None) -> str:
+        return "" if cell is None else '"' + cell.replace('"', '""') + '"'
+
+    lines = [list(columns), *zip(*columns.values(), strict=True)]
+    return "".join(delimiter.join(map(quoted, line)) + end for line in lines)
+
+
+def _refused(folder: Path, name: str, content: str | bytes, **settings: object) -> str:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(BadInput) as caught:
+        plan(folder, prompts=str(path), **settings)
+    assert not (folder / "out").exists()
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+def _planned(folder: Path, name: str, content: str | bytes, **settings: object) -> pa.Table:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    settings = {"limits": {"rejected_share": 0.5}, **settings}
+    return image_rows(plan(folder, prompts=str(path), **settings))
+
+
+def _expected(folder: Path, columns: Columns) -> pa.Table:
+    return image_rows(plan(folder / "parquet", columns, limits={"rejected_share": 0.5}))
+
+
+@pytest.mark.parametrize("start", ["", "\ufeff"], ids=["plain", "BOM"])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"], ids=["LF", "CRLF", "CR"])
+@pytest.mark.parametrize(("name", "delimiter"), [("p.csv", ","), ("P.TSV", "\t")])
+def test_delimited_rows_plan_the_images_of_the_same_parquet(
+    tmp_path: Path, name: str, delimiter: str, end: str, start: str
+) -> None:
+    content = start + _csv(ROWS, delimiter, end)
+    assert _planned(tmp_path, name, content) == _expected(tmp_path, ROWS)
+
+
+@pytest.mark.parametrize("start", ["", "\ufeff"], ids=["plain", "BOM"])
+def test_json_lines_plan_the_images_of_the_same_parquet(tmp_path: Path, start: str) -> None:
+    lines = [
+        {"prompt": "a red circle", "id": "x", "seed": 1, "guidance": 2.5},
+        {"prompt": 'a "blue" square, with\na break', "id": "007", "seed": 2},
+        {"seed": 3, "id": "y", "guidance": 1},
+        {"prompt": "é 🔥", "id": None, "guidance": 3},
+    ]
+    content = start + "\n\n".join(map(json.dumps, lines))
+    assert _planned(tmp_path, "p.jsonl", content) == _expected(tmp_path, ROWS)
+
+
+def test_hostile_text_goes_through_every_format_unchanged(tmp_path: Path) -> None:
+    texts = [text for text in HOSTILE if text.strip("\r\n")]
+    columns: dict[str, list[str | None]] = {"prompt": [f"x{text}y" for text in texts]}
+    lines = "\n".join(json.dumps({"prompt": text}) for text in columns["prompt"])
+    for name, content in (("p.csv", _csv(columns)), ("p.jsonl", lines)):
+        folder = tmp_path / name
+        folder.mkdir()
+        rows = _planned(folder, name, content, limits={"prompt_chars": 2_000_000})
+        assert rows["prompt"].to_pylist() == columns["prompt"]
+
+
+def test_nul_bytes_and_long_fields_are_text_like_any_other(tmp_path: Path) -> None:
+    long = "x" * 300_000
+    rows = _planned(
+        tmp_path, "p.csv", f"prompt,n\na\0b,1\n{long},2\n", limits={"prompt_chars": 10**6}
+    )
+    assert rows["prompt"].to_pylist() == ["a\0b", long]
+
+
+def test_bytes_that_are_no_utf8_cost_their_rows_and_no_others(tmp_path: Path) -> None:
+    contents = {
+        "p.csv": b"prompt,id\ngood,1\n\xff\xfe,2\nfine,3\n",
+        "p.jsonl": b'{"prompt": "good"}\n{"prompt": "\xff"}\n{"prompt": "fine"}\n',
+        "q.jsonl": b'{"prompt": "good"}\n{"prompt": "\\ud83d"}\n{"prompt": "fine"}\n',
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+        planned = plan(tmp_path, prompts=f"{tmp_path}/{name}", limits={"rejected_share": 0.5})
+        assert image_rows(planned)["prompt"].to_pylist() == ["good", "fine"]
+        (row,) = rejected(planned)
+        assert (row["row_in_file"], row["column"], row["reason"]) == (1, "prompt", "is no UTF-8")
+
+
+def test_columns_of_csv_are_carried_as_text_and_those_of_json_as_they_are(tmp_path: Path) -> None:
+    rows = _planned(tmp_path, "p.csv", "prompt, n\na,07\nb,\n", carry=["n"])
+    assert rows["n"].to_pylist() == ["07", None]
+    lines = (
+        '{"prompt": "a", "n": 7, "f": 1, "b": true, "mix": 1, "nested": {"x": ["é"]}}\n'
+        '{"prompt": "b", "n": null, "f": 2.5, "b": false, "mix": "x"}\n'
+    )
+    rows = _planned(tmp_path, "p.jsonl", lines, carry=["n", "f", "b", "mix", "nested"])
+    assert rows.select(["n", "f", "b", "mix", "nested"]).to_pylist() == [
+        {"n": 7, "f": 1.0, "b": True, "mix": "1", "nested": '{"x": ["é"]}'},
+        {"n": None, "f": 2.5, "b": False, "mix": "x", "nested": None},
+    ]
+
+
+def test_files_of_json_lines_share_the_types_of_their_columns(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/1.jsonl").write_text('{"prompt": "a", "n": null}\n')
+    (tmp_path / "in/2.jsonl").write_text('{"prompt": "b", "n": 2}\n')
+    (tmp_path / "in/3.jsonl").write_text('{"prompt": "c"}\n')
+    rows = image_rows(plan(tmp_path, prompts=f"{tmp_path}/in", carry=["n"]))
+    assert rows["n"].to_pylist() == [None, 2, None]
+
+
+def test_rows_beyond_one_batch_keep_their_order(tmp_path: Path) -> None:
+    prompts = [f"p{n}" for n in range(text_formats.BATCH_ROWS + 10)]
+    rows = _planned(tmp_path, "p.csv", "prompt,x\n" + "".join(f"{text},1\n" for text in prompts))
+    assert rows["prompt"].to_pylist() == prompts
+
+
+def test_seed_beyond_64_bits_is_refused_like_its_digits(tmp_path: Path) -> None:
+    content = '{"prompt": "a", "seed": 1}\n{"prompt": "b", "seed": 99999999999999999999999}\n'
+    (tmp_path / "p.jsonl").write_text(content)
+    planned = plan(tmp_path, prompts=f"{tmp_path}/p.jsonl", limits={"rejected_share": 0.5})
+    (row,) = rejected(planned)
+    assert row["reason"] == "is no integer of 64 bits"
+    assert row["value"] == "99999999999999999999999"
+
+
+MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
+    "too many fields": (
+        "p.csv",
+        "prompt,seed\na,1\na, b,2\n",
+        "p.csv: line 3 has 3 fields, and the header has 2. Put quotation marks around a field "
+        "that contains the separator.",
+    ),
+    "too few fields after a break in a field": (
+        "p.csv",
+        'prompt,seed\n"a\nb",1\nc\n',
+        "p.csv: line 4 has 1 field, and the header has 2. Put quotation marks around a field "
+        "that contains the separator.",
+    ),
+    "quotation mark not closed": (
+        "p.csv",
+        'prompt,seed\na,1\n"b,2\nc,3\n',
+        "p.csv: line 3 has a quotation mark that is not closed. Correct the line.",
+    ),
+    "quotation mark inside a field": (
+        "p.tsv",
+        'prompt\tseed\n"a" b\t1\n',
+        "p.tsv: line 2 has text after a closing quotation mark. "
+        "Write each quotation mark inside a quoted field twice.",
+    ),
+    "column twice": (
+        "p.csv",
+        "prompt,seed,seed\na,1,2\n",
+        "p.csv: has more than one column 'seed'. Rename one.",
+    ),
+    "no header": (
+        "p.csv",
+        "a red circle\na blue square\n",
+        "p.csv: has no column 'prompt' (it has a red circle). Set columns.prompt.",
+    ),
+    "only a header": ("p.csv", "prompt,seed\n", "p.csv: has no rows. Check `prompts`."),
+    "no byte": ("p.csv", "", "p.csv: is empty. Check `prompts`."),
+    "numbers for prompts": (
+        "p.csv",
+        "prompt,x\n1,a\n2.5,b\n",
+        "p.csv: column 'prompt' is numbers, not text. "
+        "Set columns.prompt to the column that holds the prompts.",
+    ),
+    "UTF-16": (
+        "p.csv",
+        "prompt\na\n".encode("utf-16"),
+        "p.csv: is UTF-16. Save it as UTF-8.",
+    ),
+    "name that is no UTF-8": (
+        "p.csv",
+        b"prompt,caf\xe9\na,b\n",
+        r"p.csv: the name of a column, 'caf\udce9', is no UTF-8. Save the file as UTF-8.",
+    ),
+    "cut off": (
+        "p.jsonl",
+        '{"prompt": "a"}\n{"prompt": "b',
+        "p.jsonl: line 2 is not JSON (Unterminated string starting at character 12). "
+        "Write one object on each line.",
+    ),
+    "no object": (
+        "p.jsonl",
+        '{"prompt": "a"}\n[1]\n',
+        'p.jsonl: line 2 is not an object, such as {"prompt": "a red circle"}. '
+        "Write one on each line.",
+    ),
+    "numbers beyond JSON": (
+        "p.jsonl",
+        '{"prompt": "a", "guidance": NaN}\n',
+        "p.jsonl: line 1 is not JSON (NaN is not JSON). Write one object on each line.",
+    ),
+    "nested prompt": (
+        "p.ndjson",
+        '{"prompt": "a"}\n\n{"prompt": {"en": "b"}}\n',
+        "p.ndjson: line 3: 'prompt' is an object. Write text or a number.",
+    ),
+    "numbers for prompts in JSON": (
+        "p.jsonl",
+        '{"prompt": 5}\n',
+        "p.jsonl: column 'prompt' is int64, not text. "
+        "Set columns.prompt to the column that holds the prompts.",
+    ),
+    "nested too deeply": (
+        "p.jsonl",
+        "[" * 100_000 + "]" * 100_000,
+        "p.jsonl: line 1 is not JSON (it is nested too deeply). Write one object on each line.",
+    ),
+    "digits without end": (
+        "p.jsonl",
+        '{"prompt": "a", "seed": ' + "9" * 10_000 + "}",
+        "p.jsonl: line 1 is not JSON (Exceeds the limit (4300 digits) for integer string "
+        "conversion: value has 10000 digits). Write one object on each line.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_malformed_file_is_refused_with_its_line(tmp_path: Path, name: str) -> None:
+    file, content, message = MALFORMED[name]
+    assert _refused(tmp_path, file, content) == message
+
+
+def test_line_without_end_is_refused_before_it_fills_memory(tmp_path: Path) -> None:
+    name = tmp_path / "p.jsonl"
+    with name.open("wb") as file:
+        file.truncate(40 * 2**20)  # of zeros, none of which ends the line
+    with pytest.raises(BadInput, match=r"p\.jsonl: line 1 is longer than 16777216 characters"):
+        plan(tmp_path, prompts=str(name))
+
+
+def test_quoted_field_without_end_is_refused_before_it_fills_memory(tmp_path: Path) -> None:
+    content = 'prompt,seed\na,1\n"b,2\n' + "c,3\n" * 5_000_000
+    message = _refused(tmp_path, "p.csv", content)
+    assert re.match(r"p\.csv: line 3 has a quotation mark that is not closed, or a field", message)
+
+
+def test_names_without_end_are_refused(tmp_path: Path) -> None:
+    content = "".join(f'{{"prompt": "a", "k{n}": 1}}\n' for n in range(10_001))
+    message = _refused(tmp_path, "p.jsonl", content)
+    assert message.startswith("p.jsonl: line 10000 brings the columns to more than 10000.")
+
+
+def test_content_is_what_names_the_run(tmp_path: Path) -> None:
+    def planned(content: str) -> str:
+        (tmp_path / "p.csv").write_text(content)
+        return plan(tmp_path, prompts=f"{tmp_path}/p.csv").plan.input.sha256
+
+    assert planned("prompt\na b\n") == planned("prompt\na b\n")
+    assert planned("prompt\na b\n") != planned('prompt\n"a b"\n')
+
+
+def test_job_on_csv_is_validated_like_any_other(tmp_path: Path) -> None:
+    assert job(tmp_path, prompts="a.csv").prompt_patterns == ("a.csv",)
