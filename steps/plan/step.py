@@ -19,6 +19,7 @@ from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import choose_existing_runs, freeze_existing_runs
 from imagekiln.steps.plan.input_files import input_fingerprint, read_input_files
+from imagekiln.steps.plan.run_time import RunTime
 from imagekiln.steps.runs.keys import (
     DUPLICATES_KEY,
     PLAN_KEY,
@@ -36,11 +37,15 @@ WRITERS = 4
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """A plan, where it lies, and whether it existed before."""
+    """A plan, where it lies, and whether it existed before.
+
+    `time` is None where there is no figure for what an image takes, and for a plan that existed.
+    """
 
     plan: Plan
     uri: str
     adopted: bool
+    time: RunTime | None = None
 
 
 def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
@@ -157,7 +162,7 @@ def _write_plan(
         loras=inputs.model.loras,
     )
     create_once(store, PLAN_KEY, plan_to_json(plan))
-    return PlanResult(plan, store.uri, adopted=False)
+    return PlanResult(plan, store.uri, adopted=False, time=draft.time)
 
 
 def _write_rows(

@@ -65,19 +65,34 @@ def test_estimate_says_what_a_job_would_take_and_writes_nothing(job: str, tmp_pa
         "truncated:   0 prompts",
         "shards:      2 (2 parts in all)",
         "size:        about 2.3 kB",
-        "GPU-hours:   unknown, as is the cost; set shard.seconds_per_image",
+        "GPU-hours:   unknown; run `imagekiln tune JOB` on its GPU, or set shard.seconds_per_image",
     ]
     assert not (tmp_path / "out").exists()
 
 
 def test_estimate_knows_the_cost_where_it_is_told_the_speed_and_the_price(job: str) -> None:
     speed = ("--set", "shard.seconds_per_image=1200", "--price", "2.5")
-    assert kiln("estimate", job, *speed).stdout.splitlines()[-2:] == [
-        "GPU-hours:   2.00",
+    assert kiln("estimate", job, *speed).stdout.splitlines()[-3:] == [
+        "GPU-hours:   2.00 (by the job's shard.seconds_per_image)",
+        "time:        about 60 min on 2 GPUs at once",
         "cost:        5.00",
     ]
     found = parse_json(kiln("estimate", job, *speed, "--output", "json"))
     assert (found["images"], found["gpu_hours"], found["cost"]) == (6, 2.0, 5.0)
+
+
+def test_estimate_with_a_price_says_why_there_is_no_cost(job: str) -> None:
+    lines = kiln("estimate", job, "--price", "2.5").stdout.splitlines()
+    assert lines[-1] == "cost:        unknown without the GPU-hours"
+
+
+def test_estimate_says_that_a_cluster_would_stop_the_job_before_it_ends(job: str) -> None:
+    done = kiln("estimate", job, "--set", "shard.seconds_per_image=1000000")
+    assert done.exit_code == 0
+    assert done.stderr.splitlines() == [
+        "On a cluster: Profile gpu stops a workflow after 7 days. Set `days: 36` in a profile of "
+        "your own, or `cluster.parallelism: 11` where the quota allows it."
+    ]
 
 
 def test_schema_is_that_of_the_job_file() -> None:
