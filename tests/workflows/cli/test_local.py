@@ -5,8 +5,11 @@ import re
 from pathlib import Path
 
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.models.performance import COMPUTED_SOURCE
+from imagekiln.steps.plan.estimate import Estimate
 from imagekiln.steps.runs.keys import SUMMARY_KEY
 from imagekiln.steps.storage import open_store
+from imagekiln.workflows.cli.text import format_estimate
 from tests.runs import write_prompts
 from tests.workflows.cli.commands import kiln, parse_json
 
@@ -99,3 +102,26 @@ def test_schema_is_that_of_the_job_file() -> None:
     found = parse_json(kiln("schema"))
     assert found == Job.model_json_schema()
     assert found["additionalProperties"] is False
+
+
+def test_computed_estimate_says_so_and_names_other_gpus() -> None:
+    computed = Estimate(
+        rows=1,
+        rejected_rows=0,
+        duplicate_images=0,
+        existing_images=0,
+        truncated_prompts=0,
+        images=1,
+        shards=1,
+        parts=1,
+        gigabytes=1.0,
+        gpu_hours=100.0,
+        cost=None,
+        hours=6.25,
+        gpus=16,
+        time_source=COMPUTED_SOURCE,
+    )
+    *_, total, time, others = format_estimate(computed).splitlines()
+    assert total.startswith("GPU-hours:   100.00 (computed, not measured: ")
+    assert time == "time:        about 6 h 15 min on 16 GPUs at once"
+    assert others.startswith("other GPUs:  B200 44, A100 317, ")
