@@ -12,7 +12,6 @@ from imagekiln.steps.job.dates import job_for_date, parse_moment, parse_time_zon
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect
-from imagekiln.workflows.client.deadline import check_deadline
 from imagekiln.workflows.client.failures import AlreadyExists
 from imagekiln.workflows.client.resubmission import (
     require_no_running_twin,
@@ -71,6 +70,9 @@ def submit(
     profile = load_profile(job.cluster.profile)
     workflow = build_workflow(job, profile, date, timezone)
     if not retry:
+        # Imported only now: pyarrow and duckdb take a second, and no other command needs them.
+        from imagekiln.workflows.client.deadline import check_deadline
+
         report(check_deadline(_dated_job(job, date, timezone), profile))
 
     register_template(job, argo)

@@ -13,7 +13,6 @@ from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.client import register_template, submit
 from imagekiln.workflows.client.connect import connect
-from imagekiln.workflows.client.deadline import check_deadline
 from imagekiln.workflows.client.status import FAILED_PHASES, WorkflowStatus, read_available_status
 from imagekiln.workflows.objects import object_identity
 from imagekiln.workflows.profiles.loader import load_profile
@@ -41,6 +40,9 @@ def schedule(
     profile = load_profile(job.cluster.profile)
     cron_workflow = build_cron_workflow(job, profile, (cron,), timezone)
     if not any(map(DATE_PLACEHOLDER.search, job.prompt_patterns)):
+        # Imported only now: pyarrow and duckdb take a second, and no other command needs them.
+        from imagekiln.workflows.client.deadline import check_deadline
+
         report(check_deadline(job, profile))
 
     register_template(job, argo)
