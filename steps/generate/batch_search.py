@@ -74,14 +74,18 @@ def _fits_in_memory(measurement: BatchMeasurement, memory: int | None) -> bool:
 def _is_saturated(measurements: Sequence[BatchMeasurement]) -> bool:
     if len(measurements) <= PATIENCE:
         return False
-    best_before = max(each.images_per_second for each in measurements[:-PATIENCE])
+    best_before = max(measurement.images_per_second for measurement in measurements[:-PATIENCE])
     threshold = best_before * (1 + MIN_GAIN)
-    return all(each.images_per_second < threshold for each in measurements[-PATIENCE:])
+    return all(
+        measurement.images_per_second < threshold for measurement in measurements[-PATIENCE:]
+    )
 
 
 def _choose_batch(
     measurements: Sequence[BatchMeasurement], stop_reason: StopReason
 ) -> BatchSearchResult:
-    enough = max(each.images_per_second for each in measurements) * (1 - MIN_GAIN)
-    best = next(each for each in measurements if each.images_per_second >= enough)
+    enough = max(measurement.images_per_second for measurement in measurements) * (1 - MIN_GAIN)
+    best = next(
+        measurement for measurement in measurements if measurement.images_per_second >= enough
+    )
     return BatchSearchResult(best, tuple(measurements), stop_reason)

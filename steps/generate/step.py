@@ -230,7 +230,7 @@ def _shard_stats(plan: Plan, number: int, load_seconds: float, attempt: _Attempt
     return ShardStats(
         number,
         attempts=1,
-        images=count_images([each.part for each in attempt.committed]),
+        images=count_images([committed.part for committed in attempt.committed]),
         parts=len(attempt.committed),
         max_batch_size=plan.max_batch_size,
         max_batch_pixels=attempt.max_batch_pixels,

@@ -95,7 +95,7 @@ class TuningTarget:
             steps=self.job.defaults.steps,
             seconds_per_image=_round_significant(1 / result.best.images_per_second),
             stopped=result.stop_reason,
-            measured=tuple(_to_rate(each) for each in result.measurements),
+            measured=tuple(_to_rate(measurement) for measurement in result.measurements),
             when=datetime.now(UTC).replace(microsecond=0),
             versions=versions,
         )
@@ -137,7 +137,7 @@ def tune(
     bench = _TuningBench(job, effort or TrialBudget(), told, max_batch or MAX_BATCH_IMAGES)
     existing: dict[TuningKey, TuningEntry] = {}
     if not again:
-        existing = {each.tuning_key: each for each in read_tuning_file_or_empty(file).entries}
+        existing = {entry.tuning_key: entry for entry in read_tuning_file_or_empty(file).entries}
 
     entries: list[TuningEntry] = []
     measured = 0

@@ -7,10 +7,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Annotated, cast
 
-from pydantic import SerializerFunctionWrapHandler, TypeAdapter, ValidationError, WrapSerializer
+from pydantic import (
+    Field,
+    SerializerFunctionWrapHandler,
+    TypeAdapter,
+    ValidationError,
+    WrapSerializer,
+)
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job.job import DEFAULT_BATCH_IMAGES, Job
+from imagekiln.steps.job.columns import MAX_SIDE
+from imagekiln.steps.job.job import DEFAULT_BATCH_IMAGES, MAX_SHARD_IMAGES, Job
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.lora_files import LoraFacts
 from imagekiln.steps.runs.keys import PLAN_KEY
@@ -20,14 +27,17 @@ from imagekiln.steps.storage.store import Store
 # not, such as a new field outside `job`. A new setting with a default needs no new version: older
 # plans get the default, and an older Imagekiln refuses the unknown setting.
 PLAN_SCHEMA_VERSION = 1
+MAX_PART_IMAGES = 16_384  # of the largest `part.images`, rounded up to whole batches
+Count = Annotated[int, Field(ge=0, le=2**62)]
+Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
 
 
 @dataclass(frozen=True, slots=True)
 class InputFacts:
     """The input that was planned: its files and rows, and one hash of all their bytes."""
 
-    files: int
-    rows: int
+    files: Count
+    rows: Count
     sha256: str
 
 
@@ -38,27 +48,27 @@ class PlanCounts:
     Each image of an accepted row is planned once, or counted as a duplicate or as existing.
     """
 
-    rejected_rows: int
-    images: int
-    duplicate_images: int
-    truncated_prompts: int
-    existing_images: int = 0
+    rejected_rows: Count
+    images: Count
+    duplicate_images: Count
+    truncated_prompts: Count
+    existing_images: Count = 0
 
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
     """How many images of one size, in pixels, a batch has."""
 
-    width: int
-    height: int
-    images: int
+    width: Side
+    height: Side
+    images: Annotated[int, Field(ge=1, le=MAX_PART_IMAGES)]
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
     """One shard: its images, and the hash of the object that lists them."""
 
-    images: int
+    images: Annotated[int, Field(ge=1, le=MAX_SHARD_IMAGES)]
     sha256: str
 
 
@@ -82,16 +92,16 @@ class Plan:
     schema_version: int
     run_id: str
     job: Annotated[Job, WrapSerializer(_dump_without_cluster)]
-    width: int
-    height: int
+    width: Side
+    height: Side
     model: ModelFacts
     input: InputFacts
     counts: PlanCounts
-    part_images: int
+    part_images: Annotated[int, Field(ge=1, le=MAX_PART_IMAGES)]
     shards: tuple[Shard, ...]
     existing_runs: tuple[str, ...] = ()
-    round: int = 0
-    source_shards: tuple[tuple[int, int], ...] = ()
+    round: Count = 0
+    source_shards: tuple[tuple[Count, Count], ...] = ()
     batch_sizes: tuple[BatchSize, ...] = ()
     adapters: dict[str, str] = field(default_factory=dict)
     loras: dict[str, LoraFacts] = field(default_factory=dict)
@@ -160,13 +170,24 @@ def parse_plan(content: bytes, where: str) -> Plan:
     try:
         version = PLAN_VERSION_TYPE_ADAPTER.validate_json(content).schema_version
         if version == PLAN_SCHEMA_VERSION:
-            return PLAN_TYPE_ADAPTER.validate_json(content)
+            plan = PLAN_TYPE_ADAPTER.validate_json(content)
+            _require_consistent_counts(plan, where)
+            return plan
     except ValidationError as error:
         raise _unreadable_plan(where, error) from error
     raise BadInput(
         f"{where}: has version {version}, and this Imagekiln reads {PLAN_SCHEMA_VERSION}. "
         "Use the Imagekiln that planned the run."
     )
+
+
+def _require_consistent_counts(plan: Plan, where: str) -> None:
+    """Raise BadInput where the shards do not add up to the planned images."""
+    images = sum(shard.images for shard in plan.shards)
+    if images != plan.counts.images:
+        raise BadInput(
+            f"{where}: plans {plan.counts.images} images, and its shards have {images}. Restore it."
+        )
 
 
 def _unreadable_plan(where: str, error: ValidationError) -> BadInput:

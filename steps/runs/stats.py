@@ -2,15 +2,19 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter, ValidationError
 
 from imagekiln.steps.errors import Missing
 from imagekiln.steps.runs.keys import stats_key
 from imagekiln.steps.runs.start import StartSeconds
 from imagekiln.steps.runtime.prefetch import QueueWaits
 from imagekiln.steps.storage.store import Store
+
+# Bounds of what is read: figures beyond them are damage, and would break sums and plots.
+Seconds = Annotated[float, Field(ge=0, le=1e10)]
+Count = Annotated[int, Field(ge=0, le=2**62)]
 
 
 @dataclass(slots=True)
@@ -23,19 +27,19 @@ class StageSeconds:
     writing is.
     """
 
-    total: float = 0.0
-    load: float = 0.0
-    compile: float = 0.0
-    text: float = 0.0
-    denoise: float = 0.0
-    decode: float = 0.0
-    safety: float = 0.0
-    copy: float = 0.0
-    encode: float = 0.0
-    write: float = 0.0
-    denoise_waits: float = 0.0
-    encode_waits: float = 0.0
-    write_waits: float = 0.0
+    total: Seconds = 0.0
+    load: Seconds = 0.0
+    compile: Seconds = 0.0
+    text: Seconds = 0.0
+    denoise: Seconds = 0.0
+    decode: Seconds = 0.0
+    safety: Seconds = 0.0
+    copy: Seconds = 0.0
+    encode: Seconds = 0.0
+    write: Seconds = 0.0
+    denoise_waits: Seconds = 0.0
+    encode_waits: Seconds = 0.0
+    write_waits: Seconds = 0.0
 
     def __add__(self, other: "StageSeconds") -> "StageSeconds":
         """The time of both."""
@@ -58,22 +62,22 @@ class ShardStats:
     those of the first and the last attempt, in seconds since 1970.
     """
 
-    shard: int
-    attempts: int
-    images: int
-    parts: int
-    max_batch_size: int
+    shard: Count
+    attempts: Count
+    images: Count
+    parts: Count
+    max_batch_size: Count
     device: str
     seconds: StageSeconds
     versions: dict[str, str] = field(default_factory=dict)
-    busy_share: float | None = None
-    peak_memory: int | None = None
-    max_batch_pixels: int | None = None
+    busy_share: Annotated[float, Field(ge=0, le=1)] | None = None
+    peak_memory: Count | None = None
+    max_batch_pixels: Count | None = None
     compile_mode: Literal["regional", "whole", "none"] = "none"
     decode_mode: Literal["whole", "slices", "tiles"] = "whole"
     start: StartSeconds | None = None
-    started_at: float | None = None
-    ended_at: float | None = None
+    started_at: Seconds | None = None
+    ended_at: Seconds | None = None
 
     @property
     def images_per_second(self) -> float:

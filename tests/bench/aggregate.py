@@ -6,7 +6,6 @@ Example: python tests/bench/aggregate.py --images 1_000_000 10_000_000
 import argparse
 import hashlib
 import sys
-import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
@@ -31,7 +30,7 @@ from imagekiln.steps.runs.stats import ShardStats, StageSeconds, record_stats
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, OUTCOME_SCHEMA, parquet_options
 from imagekiln.steps.storage import open_store
 from tests.bench.inputs import write_prompts
-from tests.bench.measure import Measured, beside, machine, measured, table
+from tests.bench.measure import Usage, machine, measure_usage, scratch_folder, table, usage_cells
 
 PART_IMAGES = 256
 SHARD_IMAGES = 20 * PART_IMAGES
@@ -110,24 +109,23 @@ def copy_metadata(run: Path) -> None:
 
 def bench(images: int) -> list[tuple[str, ...]]:
     """Aggregate a run of `images` images and copy its metadata, each in its own process."""
-    with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as name:
-        folder = Path(name)
-        measured(write_run, folder, images)
+    with scratch_folder() as folder:
+        measure_usage(write_run, folder, images)
         shards = len(list((folder / "run" / "shards").iterdir()))
-        copied = measured(copy_metadata, folder / "run")
-        aggregated = measured(aggregate, str(folder / "run"))
+        copied = measure_usage(copy_metadata, folder / "run")
+        aggregated = measure_usage(aggregate, str(folder / "run"))
         return [
             _line(images, shards, "copy", copied, copied),
             _line(images, shards, "aggregate", aggregated, copied),
         ]
 
 
-def _line(images: int, shards: int, what: str, took: Measured, copied: Measured) -> tuple[str, ...]:
+def _line(images: int, shards: int, what: str, took: Usage, copied: Usage) -> tuple[str, ...]:
     return (
         f"{images:,}",
         f"{shards:,}",
         what,
-        *beside(images, took, copied),
+        *usage_cells(images, took, copied),
     )
 
 

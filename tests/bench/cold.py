@@ -1,4 +1,4 @@
-"""The start of a pod: from exec to the first step, by phase, as a process of its own.
+"""The start of a pod by the way its weights are loaded: from exec to the first step, by phase.
 
     python tests/bench/cold.py --model sdxl --models /tmp/models --drop-caches
     python tests/bench/cold.py --model sdxl --models /tmp/models --peer /tmp/before/build/pkg
@@ -9,13 +9,9 @@ process, which draws one image in one step. `--drop-caches` needs root, and empt
 page cache before each process, as on a node that has never read the model.
 """
 
-import json
 import os
-import resource
-import subprocess
 import sys
-import tempfile
-import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,95 +19,86 @@ import click
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from imagekiln.steps.generate.diffusion.startup import LoadOptions
-from tests.bench.measure import machine, table
+from tests.bench import random_models
+from tests.bench.jobs import plan_work
+from tests.bench.load_ways import LOAD_WAYS
+from tests.bench.measure import machine, scratch_folder, table
+from tests.bench.processes import default_device, in_child
+from tests.bench.starts import ShardProcess, Start, generate_arguments
+from tests.bench.work import Work
 
 DROP_CACHES = Path("/proc/sys/vm/drop_caches")
 PHASES = ("imports", "load", "device", "hash_wait", "code", "first_step", "total", "hash")
-WAYS = {
-    "as pods do": LoadOptions(),
-    "read, not mapped": LoadOptions(mmap=False),
-    "straight to the device": LoadOptions(direct=True),
-}
-THIS_FILE = Path(__file__).resolve()
+HEADER = ("way", "wall, s", "CPU, s", *(name.replace("_", " ") for name in PHASES))
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
-    """Seconds of one process, and of the phases of its start where it timed them."""
+class Contender:
+    """A command that makes the shard: arguments of Python, and variables of its environment."""
 
-    way: str
-    wall: float
-    cpu: float
-    phases: dict[str, float] = field(default_factory=dict)
-
-    def cells(self) -> tuple[str, ...]:
-        """The result as a row of the table."""
-        phases = [f"{self.phases[name]:.1f}" if self.phases else "-" for name in PHASES]
-        return (self.way, f"{self.wall:.1f}", f"{self.cpu:.1f}", *phases)
+    name: str
+    arguments: Sequence[str]
+    environment: dict[str, str] = field(default_factory=dict)
 
 
-def start(way: str, command: list[str], environment: dict[str, str], drop_caches: bool) -> Result:
-    """Run the command and read what it took. Raises CalledProcessError where it fails."""
-    if drop_caches:
-        os.sync()
-        DROP_CACHES.write_text("1")
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    began = time.perf_counter()
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    wall = time.perf_counter() - began
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    lines = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
-    starts = [line["seconds"] for line in lines if line["event"] == "start"]
-    return Result(way, wall, cpu, starts[0] if starts else {})
+def make_contenders(uri: str, ways: Sequence[str], peer: str | None) -> list[Contender]:
+    """A contender for each way of loading, and one for the peer, if there is one."""
+    contenders = [Contender(way, ["-m", "tests.bench.load_ways", uri, way]) for way in ways]
+    if peer is not None:
+        arguments = generate_arguments(uri)
+        contenders.append(Contender("peer", arguments, {"PYTHONPATH": peer}))
+    return contenders
 
 
-def plan(folder: Path, model: str, device: str, side: int) -> str:
-    """Plan a run of one image in a folder; returns the run."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.table({"prompt": ["a red circle"]}), folder / "prompts.parquet")
-    job = {
-        "name": "cold",
-        "prompts": str(folder / "prompts.parquet"),
-        "output": str(folder / "out"),
-        "run_id": "run",
-        "model": {"id": model, "dtype": "bfloat16"},
-        "defaults": {"steps": 1, "guidance": 1.0, "width": side, "height": side},
-        "batch": {"images": 1},
-        "device": device,
-    }
-    (folder / "job.yaml").write_text(json.dumps(job))
-    command = [sys.executable, "-m", "imagekiln", "plan", str(folder / "job.yaml")]
-    subprocess.run(command, check=True, capture_output=True)
-    return str(folder / "out" / "run")
-
-
-def forget_images(run: str) -> None:
-    """Remove what a process made, so that the next one has it to do again."""
+def measure_contender(uri: str, contender: Contender) -> Start:
+    """Run the contender, and remove what it made, so that the next one makes it again."""
+    start = ShardProcess(uri, contender.arguments, contender.environment).wait()
     for name in ("images", "stats"):
-        for file in Path(run, name).glob("*"):
+        for file in Path(uri, name).glob("*"):
             file.unlink()
+    return start
 
 
-@click.group(invoke_without_command=True)
+def empty_page_cache() -> None:
+    """Have the system forget the content of all files."""
+    os.sync()
+    DROP_CACHES.write_text("1")
+
+
+def cold_work(model: str, folder: Path, device: str, side: int) -> Work:
+    """One image in one step, compiled where jobs compile by default."""
+    return Work(
+        model=in_child(random_models.local, model, folder),
+        images=1,
+        batch=1,
+        side=side,
+        steps=1,
+        guidance=1.0,
+        device=device,
+        dtype="bfloat16",
+        compile=device == "cuda",
+    )
+
+
+def table_row(name: str, start: Start) -> tuple[str, ...]:
+    """The cells of a start; a phase that was not timed is a dash."""
+    phases = [f"{start.phases[phase]:.1f}" if start.phases else "-" for phase in PHASES]
+    return (name, f"{start.wall:.1f}", f"{start.cpu:.1f}", *phases)
+
+
+@click.command()
 @click.option("--model", default="tiny-sdxl", show_default=True)
-@click.option("--models", type=click.Path(path_type=Path), default="models")
-@click.option("--device", default="auto", show_default=True)
+@click.option("--models", type=click.Path(path_type=Path), default="models", show_default=True)
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="CUDA where there is a GPU.")
 @click.option("--side", default=64, show_default=True, help="Pixels.")
 @click.option("--rounds", default=1, show_default=True)
-@click.option("--way", "ways", multiple=True, type=click.Choice(tuple(WAYS)))
+@click.option("--way", "ways", multiple=True, type=click.Choice([*LOAD_WAYS]), default=[*LOAD_WAYS])
 @click.option("--peer", help="The folder that holds another state of the package.")
 @click.option("--drop-caches", is_flag=True)
-@click.pass_context
 def main(
-    ctx: click.Context,
     model: str,
     models: Path,
-    device: str,
+    device: str | None,
     side: int,
     rounds: int,
     ways: tuple[str, ...],
@@ -119,42 +106,18 @@ def main(
     drop_caches: bool,
 ) -> None:
     """Start a process for each way of loading, round after round."""
-    if ctx.invoked_subcommand:
-        return
-    from tests.bench import random_models
-
     click.echo(machine())
-    results = []
-    with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as folder:
-        run = plan(Path(folder), random_models.local(model, models), device, side)
-        for _ in range(rounds):
-            contenders = [(way, [str(THIS_FILE), "child", run, way]) for way in ways or WAYS]
-            if peer:
-                contenders.append(("peer", ["-m", "imagekiln", "generate", run, "--shard", "0"]))
-            for way, arguments in contenders:
-                environment = dict(os.environ)
-                if way == "peer" and peer:
-                    environment["PYTHONPATH"] = peer
-                command = [sys.executable, *arguments]
-                results.append(start(way, command, environment, drop_caches))
-                click.echo(f"# {' '.join(results[-1].cells())}")
-                forget_images(run)
-    header = ("way", "wall, s", "CPU, s", *(name.replace("_", " ") for name in PHASES))
-    click.echo(table(header, [result.cells() for result in results]))
-
-
-@main.command()
-@click.argument("run")
-@click.argument("way", type=click.Choice(tuple(WAYS)))
-def child(run: str, way: str) -> None:
-    """Generate the first shard of the run, as `imagekiln generate` does."""
-    from imagekiln.steps.generate.start import generate_in_new_process
-    from imagekiln.steps.runtime.progress import JsonLinesProgress
-    from imagekiln.steps.runtime.signals import Stop
-    from imagekiln.workflows.cli.terminal import silence_libraries
-
-    silence_libraries()
-    generate_in_new_process(run, 0, JsonLinesProgress(sys.stderr, None), Stop(), WAYS[way])
+    work = cold_work(model, models.resolve(), device or default_device(), side)
+    rows = []
+    with scratch_folder() as folder:
+        uri = in_child(plan_work, work, folder)
+        for contender in make_contenders(uri, ways, peer) * rounds:
+            if drop_caches:
+                empty_page_cache()
+            start = measure_contender(uri, contender)
+            rows.append(table_row(contender.name, start))
+            click.echo(f"# {' '.join(rows[-1])}")
+    click.echo(table(HEADER, rows))
 
 
 if __name__ == "__main__":

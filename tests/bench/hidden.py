@@ -9,7 +9,6 @@ outlasts the device was not hidden.
 """
 
 import sys
-import tempfile
 from pathlib import Path
 
 import click
@@ -32,6 +31,7 @@ from imagekiln.steps.runs.stats import StageSeconds
 from imagekiln.steps.runtime.progress import NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
+from tests.bench.measure import scratch_folder
 from tests.devices import StandIn
 
 SLOWER = 1.2
@@ -68,10 +68,10 @@ def step(folder: Path, images: int, side: int, seconds: float) -> tuple[StageSec
 @click.option("--side", default=128, show_default=True, help="Their width and height, in pixels.")
 def main(images: int, side: int) -> None:
     """Print what encoding and writing take, and what share of it the device waited for."""
-    with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as name:
-        alone, batches = step(Path(name, "alone"), images, side, 0.0)
+    with scratch_folder() as folder:
+        alone, batches = step(folder / "alone", images, side, 0.0)
         work = alone.encode + alone.write
-        slowed, _ = step(Path(name, "beside"), images, side, SLOWER * work / batches)
+        slowed, _ = step(folder / "beside", images, side, SLOWER * work / batches)
     visible = slowed.total - slowed.load - SLOWER * work
     click.echo(
         f"{images} PNGs of {side} x {side}: "

@@ -8,7 +8,6 @@ memory limit, once with the limit that planning sets.
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,10 +22,11 @@ from imagekiln.steps.plan.existing_images import create_existing_table
 from imagekiln.steps.runs.image_ids import IdArray, ImageIndexWriter
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.scratch import MEMORY_LIMIT, Database
-from tests.bench.measure import Measured, beside, machine, measured, table
+from tests.bench.measure import Usage, machine, measure_usage, scratch_folder, table, usage_cells
 
 RUNS = 5
 CHUNK = 250_000  # ids
+ID_BYTES = 16
 UNIQUE = "CREATE TABLE unique_images AS FROM read_parquet('{}')"
 LEFT = "SELECT count(*) AS images FROM planned_images"
 HEADER = (
@@ -45,36 +45,56 @@ def existing_ids(run: int, count: int) -> Iterator[IdArray]:
     """The ids of a run in chunks, the same every time."""
     rng = np.random.default_rng(run)
     for start in range(0, count, CHUNK):
-        yield np.frombuffer(rng.bytes(16 * min(CHUNK, count - start)), "S16")
+        ids = min(CHUNK, count - start)
+        yield random_ids(rng, ids)
+
+
+def random_ids(rng: np.random.Generator, count: int) -> IdArray:
+    """As many random ids."""
+    content = rng.bytes(ID_BYTES * count)
+    return np.frombuffer(content, f"S{ID_BYTES}")
 
 
 def digits(ids: IdArray) -> pa.Array:
     """The ids as text."""
-    offsets = np.arange(0, 32 * len(ids) + 1, 32, dtype=np.int32)
+    places = np.arange(len(ids) + 1, dtype=np.int32)
+    offsets = 2 * ID_BYTES * places
+    text = ids.tobytes().hex()
     return pa.StringArray.from_buffers(
-        len(ids), pa.py_buffer(offsets), pa.py_buffer(ids.tobytes().hex().encode())
+        len(ids),
+        pa.py_buffer(offsets),
+        pa.py_buffer(text.encode()),
     )
 
 
 def write_indexes(folder: Path, existing: int) -> None:
     """Index images of a few runs as aggregation does, without reading manifests."""
+    per_run = existing // RUNS
     for run in range(RUNS):
-        with ImageIndexWriter(open_store(str(folder / f"run-{run}")), existing // RUNS) as index:
-            for ids in existing_ids(run, existing // RUNS):
-                index.add(pa.table({"image_id": digits(ids), "status": pa.repeat("ok", len(ids))}))
+        store = open_store(str(folder / f"run-{run}"))
+        with ImageIndexWriter(store, per_run) as index:
+            for ids in existing_ids(run, per_run):
+                statuses = pa.repeat("ok", len(ids))
+                index.add(pa.table({"image_id": digits(ids), "status": statuses}))
             index.write()
 
 
 def write_new(path: Path, new: int) -> None:
     """Write `new` ids in random order, half of them from earlier runs."""
     per_run = new // 2 // RUNS
-    repeated = np.concatenate(
-        [chunk for run in range(RUNS) for chunk in existing_ids(run, per_run)]
-    )
+    chunks: list[IdArray] = []
+    for run in range(RUNS):
+        chunks.extend(existing_ids(run, per_run))
+    repeated_count = sum(len(chunk) for chunk in chunks)
+
     rng = np.random.default_rng(RUNS)
-    fresh = np.frombuffer(rng.bytes(16 * (new - len(repeated))), "S16")
-    mixed = rng.permutation(np.concatenate([repeated, fresh]))
-    pq.write_table(pa.table({"image_id": digits(mixed), "number": np.arange(new) * 10_000}), path)
+    chunks.append(random_ids(rng, new - repeated_count))
+    ids = rng.permutation(np.concatenate(chunks))
+    columns = {
+        "image_id": digits(ids),
+        "number": np.arange(new) * 10_000,
+    }
+    pq.write_table(pa.table(columns), path)
 
 
 def find_existing(folder: Path) -> None:
@@ -83,7 +103,8 @@ def find_existing(folder: Path) -> None:
     scratch.mkdir()
     database = Database(scratch)
     database.execute(UNIQUE.format(folder / "new.parquet"))
-    create_existing_table(database, scratch, [str(folder / f"run-{run}") for run in range(RUNS)])
+    runs = [str(folder / f"run-{run}") for run in range(RUNS)]
+    create_existing_table(database, scratch, runs)
     _write_count(folder, "kiln", database.fetch_table(LEFT))
     database.close()
 
@@ -101,45 +122,56 @@ def anti_join(folder: Path, memory: str | None) -> None:
         _write_count(folder, "duckdb", connection.sql(LEFT).to_arrow_table())
 
 
-def _write_count(folder: Path, who: str, left: pa.Table) -> None:
-    (folder / who).write_text(str(left["images"].to_pylist()))
+def _write_count(folder: Path, contender: str, counts: pa.Table) -> None:
+    path = folder / contender
+    count = counts["images"][0].as_py()
+    path.write_text(str(count))
 
 
 def bench(existing: int, new: int) -> list[tuple[str, ...]]:
     """Find the new images by the index step and by DuckDB, each in its own process."""
-    with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as name:
-        folder = Path(name)
-        written = measured(write_indexes, folder, existing)
-        measured(write_new, folder / "new.parquet", new)
-        joined = measured(anti_join, folder, None)
-        lines = [_line(existing, new, "DuckDB", joined, joined)]
-        try:
-            lines.append(
-                _line(
-                    existing,
-                    new,
-                    f"DuckDB, {MEMORY_LIMIT}",
-                    measured(anti_join, folder, MEMORY_LIMIT),
-                    joined,
-                )
-            )
-        except duckdb.OutOfMemoryException:
-            lines.append(
-                (f"{existing:,}", f"{new:,}", f"DuckDB, {MEMORY_LIMIT}", "out of memory", *[""] * 4)
-            )
-        lines.append(_line(existing, new, "index step", measured(find_existing, folder), joined))
-        if (folder / "kiln").read_text() != (folder / "duckdb").read_text():
-            raise SystemExit("the two differ in what is left to make")
-        pieces = len(list(folder.glob("run-*/image-ids/*")))
-        print(
-            f"{existing:,} ids indexed in {written.seconds:.1f} s, "
-            f"{written.peak_mib} MiB, {pieces} objects"
-        )
-        return lines
+    with scratch_folder() as folder:
+        writing = measure_usage(write_indexes, folder, existing)
+        measure_usage(write_new, folder / "new.parquet", new)
+        joining = measure_usage(anti_join, folder, None)
+        limited = _measure_limited(folder)
+        finding = measure_usage(find_existing, folder)
+        _require_equal_counts(folder)
+        objects = len(list(folder.glob("run-*/image-ids/*")))
+    print(
+        f"{existing:,} ids indexed in {writing.seconds:.1f} s, "
+        f"{writing.peak_mib} MiB, {objects} objects"
+    )
+    results = {
+        "DuckDB": joining,
+        f"DuckDB, {MEMORY_LIMIT}": limited,
+        "index step": finding,
+    }
+    sizes = (f"{existing:,}", f"{new:,}")
+    return [
+        (*sizes, contender, *_usage_cells(new, usage, joining))
+        for contender, usage in results.items()
+    ]
 
 
-def _line(existing: int, new: int, what: str, took: Measured, joined: Measured) -> tuple[str, ...]:
-    return (f"{existing:,}", f"{new:,}", what, *beside(new, took, joined))
+def _measure_limited(folder: Path) -> Usage | None:
+    """DuckDB with the memory that planning allows it; None where that does not suffice."""
+    try:
+        return measure_usage(anti_join, folder, MEMORY_LIMIT)
+    except duckdb.OutOfMemoryException:
+        return None
+
+
+def _require_equal_counts(folder: Path) -> None:
+    own_count = (folder / "kiln").read_text()
+    if own_count != (folder / "duckdb").read_text():
+        raise SystemExit("the index step and DuckDB differ in how many images are new")
+
+
+def _usage_cells(new: int, usage: Usage | None, peer: Usage) -> tuple[str, ...]:
+    if usage is None:
+        return ("out of memory", "", "", "", "")
+    return usage_cells(new, usage, peer)
 
 
 def main() -> None:
@@ -151,17 +183,11 @@ def main() -> None:
     parser.add_argument("--new", type=int, nargs="+", default=[1_000_000])
     options = parser.parse_args()
     print(machine())
-    print(
-        table(
-            HEADER,
-            [
-                line
-                for existing in options.existing
-                for new in options.new
-                for line in bench(existing, new)
-            ],
-        )
-    )
+    lines: list[tuple[str, ...]] = []
+    for existing in options.existing:
+        for new in options.new:
+            lines.extend(bench(existing, new))
+    print(table(HEADER, lines))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from typing import TypeAlias
 
 from imagekiln.steps.aggregate.step import aggregate
@@ -17,10 +18,17 @@ from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
+from tests.bench.work import Work, make_job
 
 Check = Callable[[], None]
 Draw: TypeAlias = Callable[[Sequence[ImageRow], int, Check], Sequence[DrawnImage]]
-DrawHook = Callable[[Draw], Draw]  # returns what is to be called instead
+DrawHook = Callable[[Draw], Draw]  # returns the function to call instead
+
+
+def plan_work(work: Work, folder: Path, numbers: Sequence[int] | None = None) -> str:
+    """Plan the work as a job of one shard with prompts of these numbers; returns where it is."""
+    job = make_job(work, folder, numbers)
+    return make_plan(job).uri
 
 
 def run_job(
@@ -46,8 +54,10 @@ def generate_hooked(
     """Make the only shard of a planned run, every batch through the hook."""
     store = open_store(uri)
     plan = load_plan(store)
-    open_denoiser = hooked_loader(LazyDenoiser(store, plan), hook)
-    generate_shard(store, plan, 0, open_denoiser, progress or NoProgress(), stop or Stop())
+    load_denoiser = hooked_loader(LazyDenoiser(store, plan), hook)
+    progress = progress or NoProgress()
+    stop = stop or Stop()
+    generate_shard(store, plan, 0, load_denoiser, progress, stop)
 
 
 def hooked_loader(load: Callable[[], Denoiser], hook: DrawHook) -> Callable[[], Denoiser]:
@@ -65,9 +75,11 @@ def hooked_loader(load: Callable[[], Denoiser], hook: DrawHook) -> Callable[[], 
 def image_bytes(uri: str) -> dict[int, bytes]:
     """The bytes of every image of a run, by its seed."""
     store = open_store(uri)
+    manifest = read_table(store, manifest_key(0))
     images: dict[int, bytes] = {}
-    for row in read_table(store, manifest_key(0)).to_pylist():
-        start = int(row["offset"])
-        content = store.read(str(row["part"]))
-        images[int(row["seed"])] = content[start : start + int(row["size"])]
+    for row in manifest.to_pylist():
+        part = store.read(row["part"])
+        start = row["offset"]
+        end = start + row["size"]
+        images[row["seed"]] = part[start:end]
     return images

@@ -4,16 +4,16 @@ Both are measured on the device: the floating-point operations by counting those
 limit by multiplying large matrices of the model's dtype.
 """
 
-import time
 from dataclasses import dataclass, replace
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from tests.bench.work import Untyped, Work, embedded, load, prompts, settings
+from tests.bench.timing import call_seconds
+from tests.bench.work import Untyped, Work, call_settings, embed_prompts, load_pipeline, prompts
 
 SIDE = {"cuda": 8192, "cpu": 2048}  # of the matrices
-TIMES = {"cuda": 20, "cpu": 5}
+PRODUCTS = {"cuda": 20, "cpu": 5}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,42 +25,47 @@ class Limit:
 
     def share(self, rate: float) -> float:
         """The share of the limit that this many images per second use."""
-        return self.flops * rate / self.limit
+        used = self.flops * rate
+        return used / self.limit
 
 
 def measure_limit(work: Work) -> Limit:
     """Count the operations of an image, and measure the device's limit."""
-    pipe = load(work)
-    one_step = _count_flops(pipe, replace(work, batch=1, steps=1))
-    two_steps = _count_flops(pipe, replace(work, batch=1, steps=2))
-    flops = one_step + (work.steps - 1) * (two_steps - one_step)
-    return Limit(flops, matrices(work.device, work.dtype))
+    pipe = load_pipeline(work)
+    single = replace(work, batch=1)
+    one_step = _count_flops(pipe, single, steps=1)
+    two_steps = _count_flops(pipe, single, steps=2)
+    further_steps = work.steps - 1
+    flops = one_step + further_steps * (two_steps - one_step)
+    limit = matrix_flops(work.device, work.dtype)
+    return Limit(flops, limit)
 
 
-def matrices(device: str, dtype: str) -> float:
+def matrix_flops(device: str, dtype: str) -> float:
     """FLOP a second of a large product of matrices, the best of many."""
     side = SIDE[device]
-    one, other = (
-        torch.randn(side, side, device=device, dtype=getattr(torch, dtype)) for _ in range(2)
+    left = _random_matrix(side, device, dtype)
+    right = _random_matrix(side, device, dtype)
+    durations: list[float] = []
+    for _ in range(PRODUCTS[device]):
+        seconds = call_seconds(lambda: left @ right)
+        durations.append(seconds)
+    flops = 2 * side**3
+    return flops / min(durations)
+
+
+def _random_matrix(side: int, device: str, dtype: str) -> torch.Tensor:
+    return torch.randn(
+        (side, side),
+        device=device,
+        dtype=getattr(torch, dtype),
     )
-    return 2 * side**3 / min(_time_product(one, other) for _ in range(TIMES[device]))
 
 
-def _time_product(one: torch.Tensor, other: torch.Tensor) -> float:
-    _synchronize()
-    started = time.perf_counter()
-    _ = one @ other
-    _synchronize()
-    return time.perf_counter() - started
-
-
-def _synchronize() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-def _count_flops(pipe: Untyped, work: Work) -> float:
-    inputs = settings(work) | embedded(pipe, prompts(work.batch))
+def _count_flops(pipe: Untyped, work: Work, steps: int) -> float:
+    settings = call_settings(replace(work, steps=steps))
+    texts = prompts(work.batch)
+    embeddings = embed_prompts(pipe, texts)
     with FlopCounterMode(display=False) as counter:
-        pipe(**inputs, output_type="pt")
+        pipe(**settings, **embeddings, output_type="pt")
     return float(counter.get_total_flops())

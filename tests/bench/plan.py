@@ -10,7 +10,6 @@ short to long, in many languages, with names, numbers, addresses and emoji that 
 import argparse
 import random
 import sys
-import tempfile
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,11 +21,12 @@ sys.path.append(str(Path(__file__).parents[2]))
 from imagekiln.steps.job.job import Job, ModelSettings, RowDefaults, ShardSettings
 from imagekiln.steps.plan.step import make_plan
 from tests.bench.inputs import SCHEMA, prompt_rows, write_prompts
-from tests.bench.measure import Measured, beside, machine, measured, table
+from tests.bench.measure import Usage, machine, measure_usage, scratch_folder, table, usage_cells
 from tests.texts import chance
 
 SHARD_IMAGES = 5000
 BATCH_ROWS = 65_536
+COPY_OPTIONS = {"compression": "zstd", "write_page_checksum": True, "use_dictionary": False}
 INPUTS = ("one-shape", "several-shapes", "numbered", "people")
 # One prompt a line; a line break in it is written as \n.
 PEOPLE = Path(__file__).with_name("people.txt")
@@ -63,11 +63,11 @@ def plan_rows(prompts: Path, output: Path) -> None:
 
 def copy_rows(prompts: Path, copy: Path) -> None:
     """What pyarrow needs to read the same columns, and to write them as we do."""
-    with pq.ParquetFile(prompts, page_checksum_verification=True) as source:
-        options = {"compression": "zstd", "write_page_checksum": True, "use_dictionary": False}
-        with pq.ParquetWriter(copy, source.schema_arrow, **options) as writer:
-            for batch in source.iter_batches(BATCH_ROWS):
-                writer.write_batch(batch)
+    source = pq.ParquetFile(prompts, page_checksum_verification=True)
+    writer = pq.ParquetWriter(copy, source.schema_arrow, **COPY_OPTIONS)
+    with source, writer:
+        for batch in source.iter_batches(BATCH_ROWS):
+            writer.write_batch(batch)
 
 
 def write_input(path: Path, rows: int, kind: str) -> None:
@@ -85,11 +85,12 @@ def write_numbered(path: Path, rows: int) -> None:
     first = 0
     with pq.ParquetWriter(path, SCHEMA, compression="zstd") as writer:
         for chunk in prompt_rows(rows, several_shapes=False):
-            numbers = pa.array(range(first, first + chunk.num_rows)).cast(pa.string())
+            end = first + chunk.num_rows
+            numbers = pa.array(range(first, end)).cast(pa.string())
             prompts = pc.binary_join_element_wise(chunk["prompt"], numbers, " ")
             index = SCHEMA.get_field_index("prompt")
             writer.write_table(chunk.set_column(index, "prompt", prompts))
-            first += chunk.num_rows
+            first = end
 
 
 def write_people(path: Path, rows: int) -> None:
@@ -99,7 +100,8 @@ def write_people(path: Path, rows: int) -> None:
     prompts = [text.replace("\\n", "\n") for text in texts]
     with pq.ParquetWriter(path, PEOPLE_SCHEMA, compression="zstd") as writer:
         for first in range(0, rows, PEOPLE_ROWS):
-            chosen = rng.choices(prompts, k=min(PEOPLE_ROWS, rows - first))
+            count = min(PEOPLE_ROWS, rows - first)
+            chosen = rng.choices(prompts, k=count)
             filled = [fill_placeholders(prompt, rng) for prompt in chosen]
             writer.write_table(pa.table([filled], schema=PEOPLE_SCHEMA))
 
@@ -112,28 +114,31 @@ def fill_placeholders(prompt: str, rng: random.Random) -> str:
     if "{" not in prompt:
         prompt += ", {number}"
     number = str(rng.randrange(1_000_000))
-    name = "".join(rng.choices(NAME_SYLLABLES, k=3)).capitalize()
-    filled = prompt.replace("{name}", name).replace("{number}", number)
-    filled = filled.replace("{url}", f"https://example.com/{name}/{number}.jpg")
-    return filled.replace("{emoji}", rng.choice(EMOJI))
+    syllables = rng.choices(NAME_SYLLABLES, k=3)
+    name = "".join(syllables).capitalize()
+    url = f"https://example.com/{name}/{number}.jpg"
+    prompt = prompt.replace("{name}", name)
+    prompt = prompt.replace("{number}", number)
+    prompt = prompt.replace("{url}", url)
+    return prompt.replace("{emoji}", rng.choice(EMOJI))
 
 
 def bench(rows: int, kind: str) -> list[tuple[str, ...]]:
     """Plan `rows` rows and copy them, each in its own process."""
-    with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as name:
-        folder = Path(name)
+    with scratch_folder() as folder:
         prompts = folder / "prompts.parquet"
-        measured(write_input, prompts, rows, kind)
-        copied = measured(copy_rows, prompts, folder / "copy.parquet")
-        planned = measured(plan_rows, prompts, folder / "output")
+        measure_usage(write_input, prompts, rows, kind)
+        copied = measure_usage(copy_rows, prompts, folder / "copy.parquet")
+        planned = measure_usage(plan_rows, prompts, folder / "output")
         return [
             _line(rows, kind, "copy", copied, copied),
             _line(rows, kind, "plan", planned, copied),
         ]
 
 
-def _line(rows: int, kind: str, step: str, result: Measured, copied: Measured) -> tuple[str, ...]:
-    return (f"{rows:,}", kind, step, *beside(rows, result, copied))
+def _line(rows: int, kind: str, step: str, result: Usage, copied: Usage) -> tuple[str, ...]:
+    cells = usage_cells(rows, result, copied)
+    return (f"{rows:,}", kind, step, *cells)
 
 
 def main() -> None:

@@ -30,10 +30,15 @@ PRELOAD = [
 
 
 def in_child(work: Callable[..., T], *arguments: object, **environment: str) -> T:
-    """What the work gives, in a process of its own that sees these variables too."""
-    everything = dict(os.environ) | environment
+    """The result of the work in a process of its own, whose environment has these variables too."""
+    variables = dict(os.environ) | environment
     with ProcessPoolExecutor(1, mp_context=_context()) as pool:
-        return pool.submit(_run, everything, work, arguments).result()
+        return pool.submit(_run, variables, work, arguments).result()
+
+
+def default_device() -> str:
+    """The device that jobs use if they name none."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 @cache

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import ray
-import torch
 from PIL import Image
 
-from tests.bench.work import Work, load, settings
+from tests.bench.contenders import seeded
+from tests.bench.work import Work, call_settings, load_pipeline
 
 
 class Painter:
@@ -17,24 +17,29 @@ class Painter:
     def __init__(self, work: Work) -> None:
         """Load the model."""
         self._work = work
-        self._pipe = load(work)
+        self._pipe = load_pipeline(work)
 
     def __call__(
         self, batch: dict[str, "np.ndarray[tuple[int], np.dtype[np.object_]]"]
     ) -> dict[str, list[object]]:
         """Draw a batch and encode it as PNG."""
         texts = [str(text) for text in batch["prompt"]]
-        generators = [torch.Generator().manual_seed(int(seed)) for seed in batch["seed"]]
-        images = self._pipe(
-            prompt=texts, generator=generators, output_type="np", **settings(self._work)
-        ).images
-        return {"prompt": [*texts], "image": [png(image) for image in images]}
+        generators = [seeded(int(seed)) for seed in batch["seed"]]
+        result = self._pipe(
+            prompt=texts,
+            generator=generators,
+            output_type="np",
+            **call_settings(self._work),
+        )
+        pictures = [encode_png(image) for image in result.images]
+        return {"prompt": [*texts], "image": [*pictures]}
 
 
-def png(image: "np.ndarray[tuple[int, int, int], np.dtype[np.float32]]") -> bytes:
+def encode_png(image: "np.ndarray[tuple[int, int, int], np.dtype[np.float32]]") -> bytes:
     """An image in [0, 1], (height, width, 3), as PNG."""
+    pixels = (image * 255).round().astype(np.uint8)
     sink = io.BytesIO()
-    Image.fromarray((image * 255).round().astype(np.uint8)).save(sink, "PNG", compress_level=1)
+    Image.fromarray(pixels).save(sink, "PNG", compress_level=1)
     return sink.getvalue()
 
 

@@ -15,26 +15,26 @@ imagekiln  the whole job, everything written
 
 import os
 import platform
-import statistics
 import sys
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
 
 import click
 
 sys.path.append(str(Path(__file__).parents[2]))
 
 from tests.bench import random_models
-from tests.bench.contenders import Took, measure
+from tests.bench.contenders import Performance, measure
 from tests.bench.limit import Limit, measure_limit
-from tests.bench.measure import table
+from tests.bench.measure import scratch_folder, table
 from tests.bench.processes import in_child
-from tests.bench.work import Untyped, Work
+from tests.bench.work import Untyped, Work, usual_work
 
-CONTENDERS = ("bare", "naive", "imagekiln")
+CONTENDERS: tuple[str, ...] = ("bare", "naive", "imagekiln")
+LIBRARIES = ("torch", "diffusers", "transformers")
 HEADER = (
     "",
     "whole, images/s",
@@ -49,70 +49,81 @@ HEADER = (
 
 def rounds(
     contenders: tuple[str, ...], count: int, work: Work, naive_images: int
-) -> Iterator[dict[str, Took]]:
+) -> Iterator[dict[str, Performance]]:
     """Seconds of every contender by round. Each round begins with another contender."""
-    fewer = replace(work, images=min(naive_images, work.images))
+    fewer = min(naive_images, work.images)
+    works = dict.fromkeys(contenders, work)
+    works["naive"] = replace(work, images=fewer)
     for number in range(count):
-        turn = contenders[number % len(contenders) :] + contenders[: number % len(contenders)]
-        yield {name: measure(name, fewer if name == "naive" else work) for name in turn}
+        first = number % len(contenders)
+        order = contenders[first:] + contenders[:first]
+        performances: dict[str, Performance] = {}
+        for name in order:
+            performances[name] = measure(name, works[name])
+        yield performances
 
 
-def format_medians(results: list[dict[str, Took]], limit: Limit) -> str:
+def format_medians(results: list[dict[str, Performance]], limit: Limit) -> str:
     """The medians of all rounds, as a table."""
-    return table(HEADER, [_line(name, results, limit) for name in results[0]])
+    rows: list[tuple[str, ...]] = []
+    for contender in results[0]:
+        row = _line(contender, results, limit)
+        rows.append(row)
+    return table(HEADER, rows)
 
 
-def _line(name: str, results: list[dict[str, Took]], limit: Limit) -> tuple[str, ...]:
+def _line(name: str, results: list[dict[str, Performance]], limit: Limit) -> tuple[str, ...]:
     ours = [result["imagekiln"] for result in results]
     theirs = [result[name] for result in results]
-    pairs = list(zip(ours, theirs, strict=True))
-    rate = statistics.median(took.rate for took in theirs)
-    ratio = statistics.median(one.rate / other.rate for one, other in pairs)
-    steady = statistics.median(took.phases.steady_rate for took in theirs)
-    steady_ratio = statistics.median(
-        one.phases.steady_rate / other.phases.steady_rate for one, other in pairs
-    )
+    phases = [performance.phases for performance in theirs]
+    rates = [performance.rate for performance in theirs]
+    own_rates = [performance.rate for performance in ours]
+    ratios = divide_pairs(own_rates, rates)
+
+    steady_rates = [performance.steady_rate for performance in theirs]
+    own_steady_rates = [performance.steady_rate for performance in ours]
+    steady_ratios = divide_pairs(own_steady_rates, steady_rates)
+    steady_rate = median(steady_rates)
     return (
         name,
-        f"{rate:.3f}",
-        f"{ratio:.3f} x",
-        f"{steady:.3f}",
-        f"{steady_ratio:.3f} x",
-        f"{100 * limit.share(steady):.1f} %",
-        f"{statistics.median(took.phases.head for took in theirs):.1f}",
-        f"{statistics.median(took.phases.tail for took in theirs):.1f}",
+        f"{median(rates):.3f}",
+        f"{median(ratios):.3f} x",
+        f"{steady_rate:.3f}",
+        f"{median(steady_ratios):.3f} x",
+        f"{100 * limit.share(steady_rate):.1f} %",
+        f"{median(phase.head for phase in phases):.1f}",
+        f"{median(phase.tail for phase in phases):.1f}",
     )
 
 
-def work_of(model: str, folder: Path, **options: Untyped) -> Work:
-    """The work of the options, with the model's own settings where an option is absent."""
-    own = random_models.SETTINGS[model]
-    plain = Work(
-        in_child(random_models.local, model, folder),
-        0,
-        own.batch,
-        own.side,
-        own.steps,
-        own.guidance,
-    )
-    return replace(plain, **{name: value for name, value in options.items() if value is not None})
+def divide_pairs(ours: Sequence[float], theirs: Sequence[float]) -> list[float]:
+    """The ratio of each pair."""
+    pairs = zip(ours, theirs, strict=True)
+    return [our_rate / their_rate for our_rate, their_rate in pairs]
 
 
 def machine(work: Work) -> str:
     """The machine and the work, in two lines."""
-    libraries = ", ".join(
-        f"{name} {version(name)}" for name in ("torch", "diffusers", "transformers")
-    )
-    where = (
-        f"{platform.machine()}, {os.cpu_count()} cores, "
-        f"load {os.getloadavg()[0]:.1f}, {work.device}"
-    )
-    what = (
-        f"{work.images} images of {work.side} x {work.side}, "
-        f"{work.steps} steps, batches of {work.batch}"
-    )
-    modes = [work.dtype, *(["compiled"] if work.compile else []), *(["fp8"] if work.fp8 else [])]
-    return f"{where}, Python {platform.python_version()}, {libraries}\n{what}, {', '.join(modes)}"
+    load, _, _ = os.getloadavg()
+    host = [
+        platform.machine(),
+        f"{os.cpu_count()} cores",
+        f"load {load:.1f}",
+        work.device,
+        f"Python {platform.python_version()}",
+        *(f"{name} {version(name)}" for name in LIBRARIES),
+    ]
+    settings = [
+        f"{work.images} images of {work.side} x {work.side}",
+        f"{work.steps} steps",
+        f"batches of {work.batch}",
+        work.dtype,
+    ]
+    if work.compile:
+        settings.append("compiled")
+    if work.fp8:
+        settings.append("fp8")
+    return f"{', '.join(host)}\n{', '.join(settings)}"
 
 
 @click.command()
@@ -153,9 +164,7 @@ def machine(work: Work) -> str:
     show_default=True,
     help="The dtype of the model.",
 )
-@click.option(
-    "--compile", "compiled", is_flag=True, help="Compile, in the bare loop and in the job."
-)
+@click.option("--compile", is_flag=True, help="Compile, in the bare loop and in the job.")
 @click.option("--fp8", is_flag=True, help="Compute the denoiser in fp8, in the job only.")
 @click.option(
     "--rounds", "count", default=3, show_default=True, help="How often each contender runs."
@@ -164,36 +173,23 @@ def machine(work: Work) -> str:
 def main(
     model: str,
     models: Path | None,
-    images: int,
     naive_images: int,
-    batch: int | None,
-    side: int | None,
-    steps: int | None,
-    device: str,
-    dtype: str,
-    compiled: bool,
-    fp8: bool,
     count: int,
     ray: bool,
+    **work_options: Untyped,
 ) -> None:
     """Print median rates, Imagekiln's multiple of them, and shares of the device's limit."""
-    with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as folder:
-        work = work_of(
-            model,
-            models or Path(folder),
-            images=images,
-            batch=batch,
-            side=side,
-            steps=steps,
-            device=device,
-            dtype=dtype,
-            compile=compiled,
-            fp8=fp8,
-        )
+    with scratch_folder() as folder:
+        path = in_child(random_models.local, model, models or folder)
+        work = usual_work(model, **work_options)
+        work = replace(work, model=path)
         click.echo(machine(work))
-        contenders = (*CONTENDERS, "ray") if ray else CONTENDERS
+        contenders = CONTENDERS
+        if ray:
+            contenders = (*contenders, "ray")
         results = list(rounds(contenders, count, work, naive_images))
-        click.echo(format_medians(results, in_child(measure_limit, work)))
+        limit = in_child(measure_limit, work)
+        click.echo(format_medians(results, limit))
 
 
 if __name__ == "__main__":

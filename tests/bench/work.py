@@ -1,8 +1,8 @@
 """The work of the benchmarks, as a job or as a pipeline and its arguments."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import product
+from dataclasses import dataclass, replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -16,12 +16,13 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.models.families import EmbeddingIndices, family_of
 from imagekiln.steps.storage.uri import resolve_path
+from tests.bench.random_models import SETTINGS
 
 Untyped: TypeAlias = Any  # diffusers has no types to speak of
 Inputs = dict[str, object]
 COLORS = ("red", "green", "blue", "yellow", "orange", "purple", "pink", "cyan", "white", "black")
 SHAPES = ("circle", "square", "triangle", "diamond", "star", "cross")
-COLOR_PAIRS = [pair for pair in product(COLORS, COLORS) if len({*pair}) == 2]
+COLOR_PAIRS = tuple(permutations(COLORS, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,24 @@ class Work:
     prepare: Callable[[], None] | None = None
 
 
+def usual_work(name: str, **options: Untyped) -> Work:
+    """The work of a model in its usual settings, but for the options that are not None.
+
+    It has no images, and no model on disk, unless the options say so.
+    """
+    settings = SETTINGS[name]
+    work = Work(
+        model="",
+        images=0,
+        batch=settings.batch,
+        side=settings.side,
+        steps=settings.steps,
+        guidance=settings.guidance,
+    )
+    changes = {option: value for option, value in options.items() if value is not None}
+    return replace(work, **changes)
+
+
 def prompts(count: int) -> list[str]:
     """Prompts of words that the bundled model knows, no two alike, so that each is encoded."""
     return [prompt(number) for number in range(count)]
@@ -59,52 +78,58 @@ def prompt(number: int) -> str:
     return f"a {color} {shape} on a {ground} background {number}"
 
 
-def job(work: Work, folder: Path, numbers: Sequence[int] | None = None) -> Job:
+def make_job(work: Work, folder: Path, numbers: Sequence[int] | None = None) -> Job:
     """The work as a job of one shard, with prompts and output in `folder`.
 
     `numbers` are those of its prompts, which are their seeds too; other ones make another run.
     """
-    numbers = range(work.images) if numbers is None else numbers
+    if numbers is None:
+        numbers = range(work.images)
+    prompts_path = folder / "prompts.parquet"
     rows = {"prompt": [prompt(number) for number in numbers], "seed": list(numbers)}
-    pq.write_table(pa.table(rows), folder / "prompts.parquet")
-    return validate_job(
-        {
-            "name": "bench",
-            "prompts": str(folder / "prompts.parquet"),
-            "output": str(folder),
-            "model": {"id": work.model, "dtype": work.dtype},
-            "defaults": {
-                "steps": work.steps,
-                "guidance": work.guidance,
-                "width": work.side,
-                "height": work.side,
-            },
-            "batch": {"images": work.batch},
-            "part": {"images": work.part},
-            "shard": {"images": work.images},
-            "device": work.device,
-            "speed": {
-                "compile": "on" if work.compile else "off",
-                "quantization": "fp8" if work.fp8 else "none",
-                "vae": work.vae,
-            },
-        }
-    )
+    pq.write_table(pa.table(rows), prompts_path)
+    return validate_job(_job_settings(work, prompts_path, folder))
 
 
-def load(work: Work) -> Untyped:
+def _job_settings(work: Work, prompts_path: Path, output: Path) -> dict[str, object]:
+    return {
+        "name": "bench",
+        "prompts": str(prompts_path),
+        "output": str(output),
+        "model": {"id": work.model, "dtype": work.dtype},
+        "defaults": {
+            "steps": work.steps,
+            "guidance": work.guidance,
+            "width": work.side,
+            "height": work.side,
+        },
+        "batch": {"images": work.batch},
+        "part": {"images": work.part},
+        "shard": {"images": work.images},
+        "device": work.device,
+        "speed": {
+            "compile": "on" if work.compile else "off",
+            "quantization": "fp8" if work.fp8 else "none",
+            "vae": work.vae,
+        },
+    }
+
+
+def load_pipeline(work: Work) -> Untyped:
     """The pipeline, as its own documentation says to load it."""
-    for library in (diffusers, transformers):
-        library.utils.logging.disable_progress_bar()
-    folder, dtype = resolve_path(work.model), getattr(torch, work.dtype)
+    diffusers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()
     pipe = diffusers.DiffusionPipeline.from_pretrained(
-        folder, dtype=dtype, use_safetensors=True
-    ).to(work.device)
+        resolve_path(work.model),
+        dtype=getattr(torch, work.dtype),
+        use_safetensors=True,
+    )
+    pipe.to(work.device)
     pipe.set_progress_bar_config(disable=True)
     return pipe
 
 
-def compiled(pipe: Untyped) -> None:
+def compile_pipeline(pipe: Untyped) -> None:
     """Compile a pipeline as diffusers documents it: transformers by block, UNets whole."""
     if hasattr(pipe, "unet"):
         pipe.unet.to(memory_format=torch.channels_last).compile()
@@ -114,8 +139,8 @@ def compiled(pipe: Untyped) -> None:
     pipe.vae.decoder.compile()
 
 
-def settings(work: Work) -> Inputs:
-    """The settings of every call."""
+def call_settings(work: Work) -> Inputs:
+    """The settings of every call of a pipeline."""
     return {
         "num_inference_steps": work.steps,
         "guidance_scale": work.guidance,
@@ -124,7 +149,7 @@ def settings(work: Work) -> Inputs:
     }
 
 
-def embedded(pipe: Untyped, texts: list[str]) -> Inputs:
+def embed_prompts(pipe: Untyped, texts: list[str]) -> Inputs:
     """The texts as the pipeline's own encoders embed them, with the empty negative prompt."""
     family = family_of(type(pipe).__name__)
     arguments: Inputs = {"device": pipe.device, "num_images_per_prompt": 1}

@@ -18,7 +18,7 @@ STORAGE_SECRET = STORAGE_SECRETS["AWS_ACCESS_KEY_ID"][0]
 SECRET_FIELDS = ("accessKeySecret", "secretKeySecret", "sessionTokenSecret")
 APPLY_ARTIFACTS = (
     "Put your bucket into workflows/cluster/base/artifacts.yaml and run `kubectl apply -f` on it, "
-    "or set report_artifact: false and archive_logs: false in a profile of your own."
+    "or set report_artifact: false in a profile of your own."
 )
 
 

@@ -109,7 +109,7 @@ def _workflow_template(profile: Profile, namespace: str, max_pods: int) -> Workf
         pod_metadata=m.Metadata(labels={"app.kubernetes.io/part-of": "imagekiln"}),
         pod_gc=m.PodGC(strategy="OnPodSuccess"),  # failed ones stay, for their logs
         ttl_strategy=m.TTLStrategy(seconds_after_completion=TTL_DAYS * DAY_SECONDS),
-        archive_logs=profile.archive_logs or None,
+        archive_logs=profile.keeps_logs or None,
         pod_disruption_budget=_disruption_budget(profile),
         templates=_templates(profile, max_pods),
     )

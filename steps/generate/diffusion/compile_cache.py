@@ -221,7 +221,9 @@ def _component_configuration(folder: Path) -> dict[str, object] | None:
     if not inspect.isclass(network):
         return config
     parameters = [*inspect.signature(network).parameters.values()]
-    arguments = {each.name: config.get(each.name, each.default) for each in parameters}
+    arguments = {
+        parameter.name: config.get(parameter.name, parameter.default) for parameter in parameters
+    }
     return {"class": name, **json.loads(json.dumps(arguments, default=repr))}
 
 

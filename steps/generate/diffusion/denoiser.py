@@ -206,7 +206,7 @@ class Denoiser:
         self._upcoming = ()
         if self.compiled_pipeline.compiling_now:
             return
-        same_shape = [each for each in upcoming if batch_shape(each) == batch_shape(row)]
+        same_shape = [other for other in upcoming if batch_shape(other) == batch_shape(row)]
         self._text_prefetcher.start(self._inputs.uncached_texts(same_shape))
 
     def _prepare_pipeline(self, variant: Variant, row: ImageRow) -> None:

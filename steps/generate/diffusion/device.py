@@ -96,7 +96,9 @@ def _require_kernels(device: torch.device) -> None:
 
 def has_kernels(architectures: Sequence[str], capability: tuple[int, int]) -> bool:
     """Whether code for any of these architectures, such as `sm_90`, runs on a GPU."""
-    return not architectures or any(_runs_on(each, capability) for each in architectures)
+    return not architectures or any(
+        _runs_on(architecture, capability) for architecture in architectures
+    )
 
 
 def _runs_on(architecture: str, capability: tuple[int, int]) -> bool:

@@ -52,7 +52,7 @@ class ReferenceEmbeddings:
         self._scale = scale
         self._preprocessed = preprocessed
         self._blank = encode_reference(pipe, preprocess_reference(pipe, BLANK_IMAGE))
-        size = sum(each.untyped_storage().nbytes() for each in self._blank)
+        size = sum(tensor.untyped_storage().nbytes() for tensor in self._blank)
         capacity = max(1, min(MAX_CACHED_REFERENCES, MAX_CACHE_BYTES // size))
         self._embeddings = SingleFlightCache(self._encode, capacity)
         self.attach(pipe)

@@ -65,7 +65,9 @@ class LoraLayers:
             for name, component in lora_components(self._pipe).items()
             if name.startswith("text_encoder") is texts
         ]
-        adapters = {adapter for each in components for adapter in getattr(each, "peft_config", ())}
+        adapters = {
+            adapter for component in components for adapter in getattr(component, "peft_config", ())
+        }
         effective = {
             name: weight for name, weight in weights.items() if self._adapters[name] in adapters
         }

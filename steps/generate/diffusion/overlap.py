@@ -74,7 +74,7 @@ def _copied_at_once(get_time_ids: AnyFunction, device: torch.device) -> AnyFunct
     def get_on_device(*args: object, **kwargs: object) -> Untyped:
         ids = get_time_ids(*args, **kwargs)
         if isinstance(ids, tuple):  # image to image has two
-            return tuple(copy_to_device(each, device) for each in ids)
+            return tuple(copy_to_device(tensor, device) for tensor in ids)
         return copy_to_device(ids, device)
 
     return get_on_device

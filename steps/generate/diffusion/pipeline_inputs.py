@@ -145,7 +145,10 @@ class PipelineInputs:
             return {"generator": generators}  # the pipeline mixes its noise with the image
         shape = self._latent_shape(rows[0])
         noise = torch.stack(
-            [torch.randn(shape, generator=each, dtype=torch.float32) for each in generators]
+            [
+                torch.randn(shape, generator=generator, dtype=torch.float32)
+                for generator in generators
+            ]
         )
         if self._family.latent_layout == "packed":
             noise = pack_latents(self._pipe, noise)

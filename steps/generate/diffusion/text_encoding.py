@@ -161,7 +161,9 @@ class TextPrefetcher:
         reader = None
         if self._stream is not None:
             reader = torch.cuda.current_stream(self._stream.device)
-        self._pending += [self._worker.submit(self._encode, each, reader) for each in requests]
+        self._pending += [
+            self._worker.submit(self._encode, request, reader) for request in requests
+        ]
 
     def wait(self) -> None:
         """Wait for the texts. One that could not be encoded is left to the batch that needs it."""

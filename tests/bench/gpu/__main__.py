@@ -10,11 +10,11 @@ contenders of the same run. Nothing else may use the device meanwhile.
 """
 
 import os
-import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -33,11 +33,13 @@ from tests.bench.gpu.report import Report
 from tests.bench.gpu.session import Session
 from tests.bench.gpu.slots import measure_job_slots, measure_slots
 from tests.bench.gpu.text_threads import measure_threads
-from tests.bench.gpu.timing import release_memory
 from tests.bench.gpu.tuning import measure_tune
-from tests.bench.work import Work
+from tests.bench.measure import scratch_folder
+from tests.bench.timing import release_memory
+from tests.bench.work import Untyped, Work, usual_work
 
 DAY = 86_400.0  # seconds: no budget
+DEFAULT_MODEL = "sdxl"
 SECTIONS: dict[str, Callable[[Session], None]] = {
     "machine": measure_machine,
     "convolutions": measure_convolutions,
@@ -73,38 +75,24 @@ def measure_section(name: str, session: Session) -> bool:
     return True
 
 
-def make_work(
-    model: str,
-    batches: int,
-    *,
-    batch: int | None = None,
-    side: int | None = None,
-    steps: int | None = None,
-    device: str = "cpu",
-    dtype: str = "float32",
-    compile: bool = False,  # noqa: A002  # as a work has it
-) -> Work:
-    """The work of a model, with its usual settings where an option is None."""
-    own = random_models.SETTINGS[model]
-    batch = batch or own.batch
-    return Work(
-        model="",
-        images=batches * batch,
-        batch=batch,
-        side=side or own.side,
-        steps=steps or own.steps,
-        guidance=own.guidance,
-        device=device,
-        dtype=dtype,
-        compile=compile,
-    )
+def make_work(model: str, batches: int, **options: Untyped) -> Work:
+    """The work of a model, in its usual settings where an option is None or absent."""
+    work = usual_work(model, **options)
+    return replace(work, images=batches * work.batch)
+
+
+def make_stages(call: str | None, model: str | None, sections: tuple[str, ...]) -> list[Stage]:
+    """The stages of a call, or one stage with the sections; the model replaces that of a call."""
+    if call is None:
+        return [Stage(model or DEFAULT_MODEL, sections or tuple(SECTIONS))]
+    return [Stage(model or stage.model, stage.sections) for stage in CALLS[call].stages]
 
 
 @contextmanager
 def models_folder(folder: Path | None) -> Iterator[Path]:
-    """Where models of random weights are kept, and with them the kernels of this sitting."""
-    with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as scratch:
-        models = folder or Path(scratch)
+    """The folder of models of random weights, and of the kernels of this sitting."""
+    with scratch_folder() as scratch:
+        models = folder or scratch
         models.mkdir(parents=True, exist_ok=True)
         # Calls on one machine share kernels; `cold` has caches of its own.
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(models.absolute() / "inductor"))
@@ -141,7 +129,7 @@ def models_folder(folder: Path | None) -> Iterator[Path]:
     show_default=True,
     help="The dtype of the model.",
 )
-@click.option("--plain", is_flag=True, help="Compile nothing in jobs.")
+@click.option("--compile/--plain", default=True, show_default=True, help="Compile in jobs.")
 def main(
     sections: tuple[str, ...],
     call: str | None,
@@ -152,33 +140,27 @@ def main(
     batches: int,
     naive_images: int,
     memory_images: int,
-    batch: int | None,
-    side: int | None,
-    steps: int | None,
     ways: str,
-    device: str,
-    dtype: str,
-    plain: bool,
+    **work_options: Untyped,
 ) -> None:
     """Measure SECTIONS, or those of a call, or all."""
-    started = time.time()
-    report = Report(started, path)
-    stages = [Stage(model or "sdxl", sections or tuple(SECTIONS))]
+    report = Report(time.time(), path)
     if call is not None:
         report.note(f"Call {call}: {CALLS[call].answers}")
-        stages = [Stage(model or stage.model, stage.sections) for stage in CALLS[call].stages]
         budget = budget or CALLS[call].seconds
     successes: list[bool] = []
     with models_folder(models) as folder:
-        for stage in stages:
-            work = make_work(
-                stage.model, batches, batch=batch, side=side, steps=steps,
-                device=device, dtype=dtype, compile=not plain,
-            )  # fmt: skip
+        for stage in make_stages(call, model, sections):
             session = Session(
-                stage.model, folder, work, report, started + (budget or DAY),
-                naive_images, memory_images, tuple(filter(None, ways.split(","))),
-            )  # fmt: skip
+                model=stage.model,
+                models=folder,
+                work=make_work(stage.model, batches, **work_options),
+                report=report,
+                deadline=report.started + (budget or DAY),
+                naive_images=naive_images,
+                memory_images=memory_images,
+                ways=tuple(ways.split(",")) if ways else (),
+            )
             successes += [measure_section(name, session) for name in stage.sections]
     report.note("done")
     if not all(successes):

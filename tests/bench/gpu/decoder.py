@@ -7,10 +7,11 @@ from functools import partial
 import torch
 from diffusers.models.attention_processor import AttnProcessor
 
+from tests.bench.contenders import peak_memory
 from tests.bench.gpu.networks import Untyped, decode_flops, make_vae, vae_latents
 from tests.bench.gpu.session import Session
 from tests.bench.gpu.switches import Way
-from tests.bench.gpu.timing import call_seconds, median_seconds, release_memory
+from tests.bench.timing import call_seconds, median_seconds, release_memory
 
 CHUNKS = (4, 2, 1)  # images
 SECONDS_PER_VARIANT = 20.0
@@ -32,54 +33,80 @@ class Decoder:
 
     def in_chunks(self, latents: torch.Tensor, images: int) -> torch.Tensor:
         """Decode the latents of a few images at a time."""
-        return torch.cat([self.whole(chunk) for chunk in torch.split(latents, images)])
+        chunks = torch.split(latents, images)
+        pixels = [self.whole(chunk) for chunk in chunks]
+        return torch.cat(pixels)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A way to decode, and the batch sizes to measure it with."""
+
+    name: str
+    batches: tuple[int, ...]
+    decode: Decode
 
 
 def measure_decoder(session: Session) -> None:
     """Milliseconds an image, share of the limit, and peak memory of each variant."""
     vae = make_vae(session.model, session.placement)
     decoder = Decoder(vae, decode_flops(session.model, session.work.side))
-    _measure(session, decoder, "eager, NCHW", (1, 4, 8), decoder.whole)
-    vae.to(memory_format=torch.channels_last)
-    _measure(session, decoder, "eager, NHWC", (1, 4, 8), decoder.whole)
-    vae.set_attn_processor(AttnProcessor())
-    _measure(session, decoder, "eager, NHWC, attention by matmul", (1, 4), decoder.whole)
-    with Way("whole-det").applied(vae.decoder, inductor=session.on_cuda):
-        _measure(session, decoder, "compiled, attention by matmul", (4, 8), decoder.whole)
-        for images in CHUNKS:
-            in_chunks = partial(decoder.in_chunks, images=images)
-            _measure(session, decoder, f"compiled, chunks of {images}", (8,), in_chunks)
+    _measure_eager(session, decoder)
+    _measure_compiled(session, decoder)
     del vae, decoder
     release_memory()
 
 
-def _measure(
-    session: Session, decoder: Decoder, variant: str, batches: tuple[int, ...], decode: Decode
-) -> None:
-    for batch in batches:
-        if not session.has_time_for(f"decoder, {variant}, batch {batch}", SECONDS_PER_VARIANT):
+def _measure_eager(session: Session, decoder: Decoder) -> None:
+    """Change the VAE step by step to what jobs run, and measure each state."""
+    nchw = Variant("eager, NCHW", (1, 4, 8), decoder.whole)
+    _measure(session, decoder, nchw)
+
+    decoder.vae.to(memory_format=torch.channels_last)
+    nhwc = Variant("eager, NHWC", (1, 4, 8), decoder.whole)
+    _measure(session, decoder, nhwc)
+
+    decoder.vae.set_attn_processor(AttnProcessor())
+    matmul = Variant("eager, NHWC, attention by matmul", (1, 4), decoder.whole)
+    _measure(session, decoder, matmul)
+
+
+def _measure_compiled(session: Session, decoder: Decoder) -> None:
+    variants = [Variant("compiled, attention by matmul", (4, 8), decoder.whole)]
+    for images in CHUNKS:
+        decode = partial(decoder.in_chunks, images=images)
+        variants.append(Variant(f"compiled, chunks of {images}", (8,), decode))
+    with Way("whole-det").applied(decoder.vae.decoder, inductor=session.on_cuda):
+        for variant in variants:
+            _measure(session, decoder, variant)
+
+
+def _measure(session: Session, decoder: Decoder, variant: Variant) -> None:
+    for batch in variant.batches:
+        label = f"decoder, {variant.name}, batch {batch}"
+        if not session.has_time_for(label, SECONDS_PER_VARIANT):
             return
         try:
-            _measure_batch(session, decoder, variant, batch, decode)
+            _measure_batch(session, decoder, variant, batch)
         except Exception as error:  # noqa: BLE001  # the other variants are still worth measuring
-            session.report.note(f"decoder, {variant}, batch {batch}: {str(error)[:200]}")
+            session.report.note(f"{label}: {str(error)[:200]}")
         release_memory()
 
 
-def _measure_batch(
-    session: Session, decoder: Decoder, variant: str, batch: int, decode: Decode
-) -> None:
+def _measure_batch(session: Session, decoder: Decoder, variant: Variant, batch: int) -> None:
     latents = vae_latents(decoder.vae, session.work.side, batch, session.placement)
-    first = call_seconds(lambda: decode(latents))
-    seconds = median_seconds(lambda: decode(latents), 0.7, 8) / batch
-    peak = torch.cuda.max_memory_allocated() / 2**30 if session.on_cuda else 0.0
+    decode = partial(variant.decode, latents)
+    first = call_seconds(decode)
+    seconds = median_seconds(decode, seconds=0.7, max_calls=8) / batch
+    flops_share = decoder.flops / seconds / session.limit
+    peak_bytes = peak_memory() or 0
     session.report.figure(
         "decoder.image",
         1000 * seconds,
         "ms",
-        variant=variant,
+        variant=variant.name,
         batch=batch,
-        share_percent=100 * decoder.flops / seconds / session.limit,
+        share_percent=100 * flops_share,
         first_seconds=first,
-        peak_gib=peak,
+        peak_gib=peak_bytes / 2**30,
     )

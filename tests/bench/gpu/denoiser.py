@@ -4,7 +4,7 @@ from imagekiln.steps.generate.diffusion.quantize import quantize_to_fp8
 from tests.bench.gpu.networks import Network, make_denoiser
 from tests.bench.gpu.session import Session
 from tests.bench.gpu.switches import FLUX_FP8_WAYS, FLUX_WAYS, UNET_WAYS, Way
-from tests.bench.gpu.timing import (
+from tests.bench.timing import (
     call_seconds,
     launch_seconds,
     median_seconds,

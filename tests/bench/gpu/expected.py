@@ -5,6 +5,7 @@ Absolute values are for an H200 in bfloat16 and the real shapes: its matrix prod
 CUDA device, and what the program promises holds anywhere.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,20 +22,25 @@ class Expected:
 
     def contains(self, value: float) -> bool:
         """Whether a value lies between the bounds. One that is not a number does not."""
-        above = self.low is None or value >= self.low
-        below = self.high is None or value <= self.high
-        return above and below
+        low = self.low
+        high = self.high
+        if low is None:
+            low = -math.inf
+        if high is None:
+            high = math.inf
+        return low <= value <= high
 
     def describe(self, unit: str) -> str:
         """The bounds as text."""
-        suffix = unit and f" {unit}"
         if self.low == self.high:
-            return f"{self.low:g}{suffix}"
-        if self.low is None:
-            return f"at most {self.high:g}{suffix}"
-        if self.high is None:
-            return f"at least {self.low:g}{suffix}"
-        return f"{self.low:g} to {self.high:g}{suffix}"
+            bounds = f"{self.low:g}"
+        elif self.low is None:
+            bounds = f"at most {self.high:g}"
+        elif self.high is None:
+            bounds = f"at least {self.low:g}"
+        else:
+            bounds = f"{self.low:g} to {self.high:g}"
+        return f"{bounds} {unit}".rstrip()
 
 
 EXPECTED = {

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812  # as everybody imports it
 
 from tests.bench.gpu.session import Session
-from tests.bench.gpu.timing import Call, median_seconds
+from tests.bench.timing import Call, median_seconds
 
 LIBRARIES = ("torch", "diffusers", "transformers")
 TRANSFER_BYTES = 2**28
@@ -18,23 +18,33 @@ ATTENTION_KERNELS = "0 math, 1 flash, 2 efficient, 3 cuDNN"
 
 def measure_machine(session: Session) -> None:
     """What the machine is, what it transfers, and how fast it multiplies matrices."""
-    libraries = [f"{name} {version(name)}" for name in LIBRARIES]
-    session.report.note(
-        f"{platform.machine()}, {os.cpu_count()} cores (load {os.getloadavg()[0]:.1f}), "
-        f"Python {platform.python_version()}, {', '.join(libraries)}, "
-        f"{torch.get_num_threads()} threads"
-    )
+    session.report.note(_describe_host())
     if session.on_cuda:
         _describe_device(session)
         _measure_transfers(session)
     session.report.figure("machine.matmul", session.limit / 1e12, "TFLOP/s")
 
 
+def _describe_host() -> str:
+    cores = os.cpu_count()
+    load, _, _ = os.getloadavg()
+    libraries = [f"{name} {version(name)}" for name in LIBRARIES]
+    parts = [
+        platform.machine(),
+        f"{cores} cores (load {load:.1f})",
+        f"Python {platform.python_version()}",
+        *libraries,
+        f"{torch.get_num_threads()} threads",
+    ]
+    return ", ".join(parts)
+
+
 def _describe_device(session: Session) -> None:
     properties = torch.cuda.get_device_properties(0)
+    memory = properties.total_memory / 2**30
     cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     session.report.note(
-        f"{properties.name}, {properties.total_memory / 2**30:.1f} GiB, "
+        f"{properties.name}, {memory:.1f} GiB, "
         f"{properties.multi_processor_count} multiprocessors, "
         f"CUDA {torch.version.cuda}, cuDNN {cudnn}"
     )

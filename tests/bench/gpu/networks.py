@@ -14,11 +14,14 @@ Inputs = dict[str, Untyped]
 CLIP_TOKENS = 77
 T5_TOKENS = 512
 TIME_IDS = 6
+TIMESTEP = 981.0
+GUIDANCE = 3.5
+POSITION_AXES = 3  # of a token in Flux: text or image, row, column
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """A network and what it is called with: `rows` at once, which take `flops` operations."""
+    """A network and the inputs of a call: `rows` at once, which take `flops` operations."""
 
     module: Untyped
     inputs: Inputs
@@ -40,25 +43,45 @@ class Placement:
 
     def random(self, *shape: int) -> torch.Tensor:
         """Normally distributed numbers."""
-        return torch.randn(*shape, device=self.device, dtype=self.dtype)
+        return torch.randn(
+            shape,
+            device=self.device,
+            dtype=self.dtype,
+        )
+
+    def zeros(self, *shape: int) -> torch.Tensor:
+        """Zeros."""
+        return torch.zeros(*shape, device=self.device, dtype=self.dtype)
 
 
 def make_denoiser(model: str, side: int, rows: int, place: Placement) -> Network:
     """A model's denoiser, and inputs for images of side x side pixels."""
-    latent_side = side // vae_factor(model)
-    empty = random_models.empty_component(model, "denoiser")
-    make_inputs = denoiser_inputs(empty)
-    flops = count_flops(empty, make_inputs(empty, rows, latent_side, META))
-
     module = filled_network(model, "denoiser", place)
-    if make_inputs is unet_inputs:
+    if is_unet(module):
         module.to(memory_format=torch.channels_last)
-    return Network(module, make_inputs(module, rows, latent_side, place), rows, flops)
+    latent_side = side // vae_factor(model)
+    inputs = denoiser_inputs(module, rows, latent_side, place)
+    flops = denoiser_flops(model, side, rows)
+    return Network(module, inputs, rows, flops)
 
 
-def denoiser_inputs(module: Untyped) -> Callable[[Untyped, int, int, Placement], Inputs]:
-    """What makes the inputs of a denoiser of this class."""
-    return unet_inputs if hasattr(module.config, "down_block_types") else transformer_inputs
+def denoiser_flops(model: str, side: int, rows: int) -> float:
+    """Operations of one call of a model's denoiser for this many rows."""
+    empty = random_models.empty_component(model, "denoiser")
+    latent_side = side // vae_factor(model)
+    inputs = denoiser_inputs(empty, rows, latent_side, META)
+    return count_flops(empty, inputs)
+
+
+def is_unet(denoiser: Untyped) -> bool:
+    """Whether a denoiser is a UNet. Of the models here, only these guide by a second row."""
+    return hasattr(denoiser.config, "down_block_types")
+
+
+def denoiser_inputs(denoiser: Untyped, rows: int, side: int, place: Placement) -> Inputs:
+    """Inputs of a denoiser for latents of side x side."""
+    make_inputs = unet_inputs if is_unet(denoiser) else transformer_inputs
+    return make_inputs(denoiser, rows, side, place)
 
 
 def unet_inputs(unet: Untyped, rows: int, side: int, place: Placement) -> Inputs:
@@ -66,7 +89,7 @@ def unet_inputs(unet: Untyped, rows: int, side: int, place: Placement) -> Inputs
     config = unet.config
     inputs: Inputs = {
         "sample": place.random(rows, config.in_channels, side, side),
-        "timestep": torch.tensor(981.0, device=place.device),
+        "timestep": torch.tensor(TIMESTEP, device=place.device),
         "encoder_hidden_states": place.random(rows, CLIP_TOKENS, config.cross_attention_dim),
         "return_dict": False,
     }
@@ -89,12 +112,12 @@ def transformer_inputs(transformer: Untyped, rows: int, side: int, place: Placem
         "timestep": torch.rand(rows, device=place.device, dtype=place.dtype),
         "pooled_projections": place.random(rows, config.pooled_projection_dim),
         "encoder_hidden_states": place.random(rows, T5_TOKENS, config.joint_attention_dim),
-        "txt_ids": torch.zeros(T5_TOKENS, 3, device=place.device, dtype=place.dtype),
-        "img_ids": torch.zeros(tokens, 3, device=place.device, dtype=place.dtype),
+        "txt_ids": place.zeros(T5_TOKENS, POSITION_AXES),
+        "img_ids": place.zeros(tokens, POSITION_AXES),
         "return_dict": False,
     }
     if config.guidance_embeds:
-        inputs["guidance"] = torch.full((rows,), 3.5, device=place.device)
+        inputs["guidance"] = torch.full((rows,), GUIDANCE, device=place.device)
     return inputs
 
 
@@ -105,23 +128,23 @@ def make_vae(model: str, place: Placement) -> Untyped:
 
 def vae_latents(vae: Untyped, side: int, images: int, place: Placement) -> torch.Tensor:
     """Latents of this many images of side x side pixels."""
+    channels = vae.config.latent_channels
     latent_side = side // _factor(vae)
-    return place.random(images, vae.config.latent_channels, latent_side, latent_side)
+    return place.random(images, channels, latent_side, latent_side)
 
 
 def decode_flops(model: str, side: int) -> float:
     """Operations of decoding one image."""
     vae = random_models.empty_component(model, "vae")
-    latents = vae_latents(vae, side, 1, META)
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        vae.decode(latents, return_dict=False)
-    return float(counter.get_total_flops())
+    latents = vae_latents(vae, side, images=1, place=META)
+    inputs = {"z": latents, "return_dict": False}
+    return count_flops(vae.decode, inputs)
 
 
-def count_flops(module: Untyped, inputs: Inputs) -> float:
+def count_flops(function: Callable[..., object], inputs: Inputs) -> float:
     """Operations of one call. A module on `meta` computes nothing, and is counted all the same."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
-        module(**inputs)
+        function(**inputs)
     return float(counter.get_total_flops())
 
 
@@ -134,11 +157,14 @@ def filled_network(model: str, part: Untyped, place: Placement) -> Untyped:
 
 def vae_factor(model: str) -> int:
     """Pixels on a side for each latent."""
-    return _factor(random_models.empty_component(model, "vae"))
+    vae = random_models.empty_component(model, "vae")
+    return _factor(vae)
 
 
 def _factor(vae: Untyped) -> int:
-    return int(2 ** (len(vae.config.block_out_channels) - 1))
+    blocks = vae.config.block_out_channels
+    halvings = len(blocks) - 1
+    return 1 << halvings
 
 
 META = Placement("meta", torch.float32)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from tests.bench.contenders import Took, measure
-from tests.bench.gpu.networks import META, count_flops, decode_flops, denoiser_inputs, vae_factor
+from tests.bench.contenders import Performance, measure
+from tests.bench.gpu.networks import decode_flops, denoiser_flops, is_unet
 from tests.bench.gpu.session import Session
-from tests.bench.gpu.switches import JOB_SWITCHES
+from tests.bench.gpu.switches import JOB_SWITCHES, JobSwitch
 from tests.bench.random_models import empty_component
 from tests.bench.work import Work
 
@@ -17,86 +17,104 @@ NAIVE_SECONDS = 60.0
 
 def measure_rates(session: Session) -> None:
     """The whole job, the bare loop, compiled alike, and the naive loop, in the steady state."""
-    flops = image_flops(session)
-    job = _measure(session, "imagekiln", session.job_work, flops)
-    needs = job.whole if job else MIN_SECONDS
-    bare = _measure(session, "bare", session.job_work, flops, needs=needs)
-    if job and bare:
-        session.report.figure("rates.job_of_bare", _ratio(job, bare), "x")
-    fewer = replace(session.job_work, images=min(session.naive_images, session.work.images))
-    naive = _measure(
-        session, "naive", replace(fewer, batch=1, compile=False), flops, needs=NAIVE_SECONDS
-    )
-    if job and naive:
-        session.report.figure("rates.job_of_naive", _ratio(job, naive), "x")
+    rates = RateMeter(session)
+    work = session.job_work
+    job = rates.measure("imagekiln", work)
+    needs = job.whole if job is not None else MIN_SECONDS
+    bare = rates.measure("bare", work, needs=needs)
+    rates.compare("rates.job_of_bare", job, bare)
+
+    images = min(session.naive_images, work.images)
+    one_by_one = replace(work, images=images, batch=1, compile=False)
+    naive = rates.measure("naive", one_by_one, needs=NAIVE_SECONDS)
+    rates.compare("rates.job_of_naive", job, naive)
 
 
 def measure_fp8(session: Session) -> None:
     """The whole job in fp8, and without."""
     if session.needs_cuda("fp8"):
         return
-    flops = image_flops(session)
+    rates = RateMeter(session)
     quantized = replace(session.job_work, compile=True, fp8=True)
-    eight_bit = _measure(session, "imagekiln", quantized, flops, variant="fp8")
-    plain = _measure(session, "imagekiln", session.job_work, flops)
-    if eight_bit and plain:
-        session.report.figure("fp8.ratio", _ratio(eight_bit, plain), "x")
+    eight_bit = rates.measure("imagekiln", quantized, variant="fp8")
+    plain = rates.measure("imagekiln", session.job_work)
+    rates.compare("fp8.ratio", eight_bit, plain)
 
 
 def measure_switches(session: Session) -> None:
     """The whole job with each candidate switch, and without any."""
-    flops = image_flops(session)
-    plain = _measure(session, "imagekiln", session.job_work, flops)
+    rates = RateMeter(session)
+    plain = rates.measure("imagekiln", session.job_work)
     for name, switch in JOB_SWITCHES.items():
         if not switch.exists():
-            session.report.note(f"switches: this version does not know {name!r}.")
+            session.report.note(f"switches: this version has no {name!r}.")
             continue
-        work = replace(session.job_work, prepare=switch.set_constants)
-        switched = _measure(
-            session, "imagekiln", work, flops, variant=name, environment=switch.environment
+        switched = rates.measure_switched(name, switch)
+        rates.compare("switches.ratio", switched, plain, switch=name)
+
+
+class RateMeter:
+    """Measures contenders and publishes their rates, beside the limit of the device."""
+
+    def __init__(self, session: Session) -> None:
+        """Count the operations of an image."""
+        self._session = session
+        self._flops = image_flops(session.model, session.work)
+
+    def measure(
+        self,
+        contender: str,
+        work: Work,
+        *,
+        variant: str = "plain",
+        needs: float = MIN_SECONDS,
+        environment: Mapping[str, str] | None = None,
+    ) -> Performance | None:
+        """The performance of a contender; None where too little time is left."""
+        session = self._session
+        if session.on_cuda and not session.has_time_for(contender, needs):
+            return None
+        performance = measure(contender, work, **(environment or {}))
+        self._publish(contender, variant, performance)
+        return performance
+
+    def measure_switched(self, name: str, switch: JobSwitch) -> Performance | None:
+        """The performance of a job with a switch."""
+        work = replace(self._session.job_work, prepare=switch.set_constants)
+        return self.measure("imagekiln", work, variant=name, environment=switch.environment)
+
+    def compare(
+        self, figure: str, ours: Performance | None, theirs: Performance | None, **details: str
+    ) -> None:
+        """Publish the ratio of two steady rates, if both are known."""
+        if ours is None or theirs is None:
+            return
+        ratio = ours.steady_rate / theirs.steady_rate
+        self._session.report.figure(figure, ratio, "x", **details)
+
+    def _publish(self, contender: str, variant: str, performance: Performance) -> None:
+        rate = performance.steady_rate
+        phases = performance.phases
+        peak_bytes = performance.peak_memory
+        self._session.report.figure(
+            f"rates.{contender}",
+            rate,
+            "images/s",
+            variant=variant,
+            images=performance.images,
+            share_percent=100 * self._flops * rate / self._session.limit,
+            head_seconds=phases.head,
+            tail_seconds=phases.tail,
+            whole_seconds=performance.whole,
+            peak_gib=peak_bytes / 2**30 if peak_bytes else None,
         )
-        if plain and switched:
-            session.report.figure("switches.ratio", _ratio(switched, plain), "x", switch=name)
 
 
-def image_flops(session: Session) -> float:
+def image_flops(model: str, work: Work) -> float:
     """Operations of one image without its texts."""
-    work = session.work
-    denoiser = empty_component(session.model, "denoiser")
-    latent_side = work.side // vae_factor(session.model)
-    rows = 2 if hasattr(denoiser.config, "down_block_types") and work.guidance > 1 else 1
-    step = count_flops(denoiser, denoiser_inputs(denoiser)(denoiser, rows, latent_side, META))
-    return work.steps * step + decode_flops(session.model, work.side)
-
-
-def _measure(
-    session: Session,
-    contender: str,
-    work: Work,
-    flops: float,
-    *,
-    variant: str = "",
-    needs: float = MIN_SECONDS,
-    environment: Mapping[str, str] | None = None,
-) -> Took | None:
-    if session.on_cuda and not session.has_time_for(contender, needs):
-        return None
-    took = measure(contender, work, **(environment or {}))
-    peak = took.peak_memory / 2**30 if took.peak_memory else None
-    session.report.figure(
-        f"rates.{contender}",
-        took.phases.steady_rate,
-        "images/s",
-        variant=variant or "plain",
-        images=took.images,
-        share_percent=100 * flops * took.phases.steady_rate / session.limit,
-        head_seconds=took.phases.head,
-        tail_seconds=took.phases.tail,
-        whole_seconds=took.whole,
-        peak_gib=peak,
-    )
-    return took
-
-
-def _ratio(ours: Took, theirs: Took) -> float:
-    return ours.phases.steady_rate / theirs.phases.steady_rate
+    denoiser = empty_component(model, "denoiser")
+    guided_by_row = is_unet(denoiser) and work.guidance > 1
+    rows = 2 if guided_by_row else 1
+    step = denoiser_flops(model, work.side, rows)
+    decoding = decode_flops(model, work.side)
+    return work.steps * step + decoding

@@ -1,12 +1,14 @@
 """What this process holds: memory of the machine and of the device, and threads."""
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from tests.bench.measure import MIB
+
+RESIDENT_FIELD = 1  # of /proc/self/statm, in pages
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,19 +21,24 @@ class Readings:
     threads: int
 
     def since(self, earlier: "Readings") -> dict[str, int]:
-        """By how much each grew."""
-        before = asdict(earlier)
-        return {name: value - before[name] for name, value in asdict(self).items()}
+        """By how much every reading grew."""
+        return {name: getattr(self, name) - getattr(earlier, name) for name in Readings.__slots__}
 
 
 def take_readings() -> Readings:
     """The readings of this moment."""
-    return Readings(process_mib(), device_mib(), reserved_mib(), thread_count())
+    return Readings(
+        host=process_mib(),
+        device=device_mib(),
+        reserved=reserved_mib(),
+        threads=thread_count(),
+    )
 
 
 def process_mib() -> int:
     """Resident memory of this process, in MiB."""
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    fields = Path("/proc/self/statm").read_text().split()
+    pages = int(fields[RESIDENT_FIELD])
     return pages * os.sysconf("SC_PAGE_SIZE") // MIB
 
 
@@ -45,9 +52,12 @@ def device_mib() -> int:
 
 def reserved_mib() -> int:
     """What PyTorch's allocator has reserved on the device, in MiB; 0 without CUDA."""
-    return torch.cuda.memory_reserved() // MIB if torch.cuda.is_available() else 0
+    if not torch.cuda.is_available():
+        return 0
+    return torch.cuda.memory_reserved() // MIB
 
 
 def thread_count() -> int:
     """Threads of this process, those of libraries included."""
-    return sum(1 for _ in Path("/proc/self/task").iterdir())
+    tasks = Path("/proc/self/task")
+    return len(list(tasks.iterdir()))

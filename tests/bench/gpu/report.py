@@ -29,16 +29,19 @@ class Report:
     def figure(self, name: str, value: float, unit: str = "", **details: Detail) -> None:
         """Publish a measured value, beside what is expected of a figure of this name."""
         expected = EXPECTED.get(name)
-        verdict = None
-        if expected is not None and expected.scope in scopes():
-            verdict = expected.contains(value)
-
-        words = [f"{name}: {format_number(value)}{unit and ' '}{unit}"]
-        words += [f"{key} {format_detail(detail)}" for key, detail in details.items()]
+        verdict = None if expected is None else find_verdict(expected, value)
+        entry: dict[str, Detail] = {
+            "figure": name,
+            "value": value,
+            "unit": unit,
+            "ok": verdict,
+        }
+        phrases = [f"{name}: {format_number(value)} {unit}".rstrip()]
+        for key, detail in details.items():
+            phrases.append(f"{key} {format_detail(detail)}")
         if expected is not None:
-            words.append(format_expected(expected, unit, verdict))
-        self._print("; ".join(words))
-        entry: dict[str, Detail] = {"figure": name, "value": value, "unit": unit, "ok": verdict}
+            phrases.append(format_expected(expected, unit, verdict))
+        self._print("; ".join(phrases))
         self._append(entry | details)
 
     def note(self, text: str) -> None:
@@ -57,30 +60,41 @@ class Report:
         return time.time() - self.started
 
     def _print(self, text: str) -> None:
-        print(f"[{self.seconds():6.1f} s] {text}", flush=True)
+        seconds = self.seconds()
+        print(f"[{seconds:6.1f} s] {text}", flush=True)
 
     def _append(self, entry: dict[str, Detail]) -> None:
         if self.path is None:
             return
-        stamped = {"at": round(self.seconds(), 1)} | entry
+        stamp = {"at": round(self.seconds(), 1)}
+        line = json.dumps(stamp | entry)
         with self.path.open("a") as file:
-            file.write(json.dumps(stamped) + "\n")
+            file.write(line + "\n")
 
 
 def scopes() -> set[Scope]:
-    """Whose expectations hold on this machine."""
+    """The scopes whose bounds hold on this machine."""
     if not torch.cuda.is_available():
         return {"anywhere"}
-    on_h200 = "H200" in torch.cuda.get_device_name()
-    return {"anywhere", "cuda", "h200"} if on_h200 else {"anywhere", "cuda"}
+    if "H200" not in torch.cuda.get_device_name():
+        return {"anywhere", "cuda"}
+    return {"anywhere", "cuda", "h200"}
+
+
+def find_verdict(expected: Expected, value: float) -> bool | None:
+    """Whether a value is as expected; None where this machine is none that the bounds are for."""
+    if expected.scope not in scopes():
+        return None
+    return expected.contains(value)
 
 
 def format_expected(expected: Expected, unit: str, verdict: bool | None) -> str:
-    """What was expected, and whether the value is that."""
+    """The expected value, and whether the measured one is like it."""
     text = f"expected {expected.describe(unit)}"
     if verdict is None:
-        return f"{text} on {'an H200' if expected.scope == 'h200' else 'CUDA'}"
-    return f"{text}: {'ok' if verdict else 'OFF'}"
+        machine = "an H200" if expected.scope == "h200" else "CUDA"
+        return f"{text} on {machine}"
+    return f"{text}: ok" if verdict else f"{text}: OFF"
 
 
 def format_detail(detail: Detail) -> str:

@@ -1,9 +1,6 @@
-"""What every section gets: the work to measure, where figures go, and the time that is left."""
+"""The arguments of every section: the work to measure, the report, and the time that is left."""
 
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +10,7 @@ import torch
 from tests.bench import random_models
 from tests.bench.gpu.networks import Placement
 from tests.bench.gpu.report import Report
-from tests.bench.limit import matrices
+from tests.bench.limit import matrix_flops
 from tests.bench.processes import in_child
 from tests.bench.work import Work
 
@@ -53,7 +50,7 @@ class Session:
     @cached_property
     def limit(self) -> float:
         """FLOP a second of a large product of matrices in the dtype of the work."""
-        return matrices(self.work.device, self.work.dtype)
+        return matrix_flops(self.work.device, self.work.dtype)
 
     def seconds_left(self) -> float:
         """Seconds until the budget is spent."""
@@ -61,11 +58,11 @@ class Session:
 
     def has_time_for(self, what: str, seconds: float) -> bool:
         """Whether this much time is left; says what is omitted where it is not."""
-        if self.seconds_left() >= seconds:
+        left = self.seconds_left()
+        if left >= seconds:
             return True
         self.report.note(
-            f"{what}: omitted, it needs about {seconds:.0f} s and {self.seconds_left():.0f} s "
-            "are left."
+            f"{what}: omitted, it needs about {seconds:.0f} s and {left:.0f} s are left."
         )
         return False
 
@@ -75,10 +72,3 @@ class Session:
             return False
         self.report.note(f"{what}: needs CUDA.")
         return True
-
-
-@contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """A folder that lasts as long as the block."""
-    with tempfile.TemporaryDirectory(prefix="imagekiln-bench-") as name:
-        yield Path(name)

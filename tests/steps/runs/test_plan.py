@@ -69,3 +69,27 @@ def test_what_is_no_plan_is_refused_in_one_sentence(content: bytes) -> None:
 def test_plan_with_a_setting_out_of_bounds_is_refused(tmp_path: Path) -> None:
     content = plan_to_json(plan(tmp_path, {"prompt": ["a"]}).plan)
     assert "job.defaults.steps" in refusal(content.replace(b'"steps": 30', b'"steps": 0'))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"part_images": 0},
+        {"part_images": -8},
+        {"part_images": 10**12},
+        {"width": 0},
+        {"shards": [{"images": -1, "sha256": "0"}]},
+        {"shards": [{"images": 10**12, "sha256": "0"}]},
+        {"shards": []},
+        {"batch_sizes": [{"width": 64, "height": 64, "images": 0}]},
+        {"source_shards": [[-1, 0]]},
+    ],
+    ids=str,
+)
+def test_plan_that_somebody_edited_is_refused_in_a_sentence(
+    changes: dict[str, object], tmp_path: Path
+) -> None:
+    content = json.loads(plan_to_json(plan(tmp_path, {"prompt": ["a"]}).plan))
+    sentence = refusal(json.dumps(content | changes).encode())
+    assert sentence.startswith("run/plan.json: ")
+    assert sentence.endswith(" Restore it.")

@@ -112,3 +112,17 @@ def test_time_by_the_clock_counts_shards_at_once_only_once() -> None:
     assert elapsed_seconds(stats) == 16.0
     older = ShardStats(0, 1, 1, 1, 8, "cuda", StageSeconds())
     assert elapsed_seconds([older]) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    ['{"total": NaN}', '{"total": Infinity}', '{"total": -1}', '{"total": 1e300}', '{"load": "x"}'],
+)
+def test_figures_that_nothing_can_be_computed_with_are_no_statistics(
+    store: Store, damage: str
+) -> None:
+    record_stats(store, attempt())
+    content = json.loads(store.read(stats_key(3)))
+    seconds = content["seconds"] | json.loads(damage)
+    store.replace(stats_key(3), json.dumps(content | {"seconds": seconds}).encode())
+    assert load_stats(store, 3) is None

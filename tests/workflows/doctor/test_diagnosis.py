@@ -148,7 +148,7 @@ def test_cluster_is_chosen_by_context(job: str) -> None:
 def test_what_a_profile_names_is_checked(job: str, kube: Kube, tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(
         "description: Ours\ncache: {claim: models}\nsharing: {semaphore: gpu}\n"
-        "report_artifact: false\narchive_logs: false\n"
+        "report_artifact: false\n"
         "generate: {runtime_class: nvidia, priority_class: imagekiln-batch}\n"
     )
     checks = diagnose(

@@ -1,7 +1,7 @@
 """The template of a profile, and the pods that Argo makes of it."""
 
 import re
-from typing import Any
+from typing import Any, cast
 
 import kubernetes_validate
 import pytest
@@ -191,3 +191,33 @@ def _pods_of(profile: Profile) -> dict[str, Object]:
 
 def _template(profile: str) -> dict[str, Any]:
     return build_workflow_template(load_profile(profile), NAMESPACE)
+
+
+@pytest.mark.parametrize(
+    ("settings", "archived"),
+    [({}, True), ({"report_artifact": False}, None), ({"archive_logs": False}, None)],
+)
+def test_logs_are_archived_where_reports_are(
+    settings: dict[str, bool], archived: bool | None
+) -> None:
+    profile = load_profile("gpu").model_copy(update=settings)
+    template = cast("dict[str, Any]", build_workflow_template(profile, "images"))
+    assert template["spec"].get("archiveLogs") is archived
+
+
+def test_nodes_can_be_drained_unless_the_profile_says_otherwise() -> None:
+    profile = load_profile("gpu")
+    guarded = profile.model_copy(update={"disruption_budget": True})
+    specs = [
+        cast("dict[str, Any]", build_workflow_template(each, "images"))["spec"]
+        for each in (profile, guarded)
+    ]
+    assert [spec.get("podDisruptionBudget") for spec in specs] == [None, {"minAvailable": 9999}]
+
+
+def test_exit_handler_cannot_fail_the_workflow() -> None:
+    template = cast("dict[str, Any]", build_workflow_template(load_profile("gpu"), "images"))
+    templates = {part["name"]: part for part in template["spec"]["templates"]}
+    (task,) = templates[template["spec"]["onExit"]]["dag"]["tasks"]
+    assert task["continueOn"] == {"failed": True, "error": True}
+    assert templates[task["template"]]["timeout"] == "15m"  # also of a pod that finds no node

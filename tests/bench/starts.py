@@ -1,0 +1,84 @@
+"""The start of a pod, measured: a process that makes a shard, to its first step and to its end."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from imagekiln.steps.runs.stats import load_stats
+from imagekiln.steps.storage import open_store
+
+ROOT = Path(__file__).parents[2]
+MESSAGE_CHARACTERS = 3000
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Seconds of a process that made a shard.
+
+    `wall` and `cpu` are those of the whole process. `phases` of its start and `stages` of its work
+    come from the shard's statistics; a version of the package that records none has none.
+    """
+
+    wall: float
+    cpu: float
+    phases: dict[str, float]
+    stages: dict[str, float]
+
+    @property
+    def first_step(self) -> float:
+        """Seconds from exec to the end of the first step."""
+        return self.phases["total"]
+
+
+class ShardProcess:
+    """A Python process that makes the only shard of a planned run."""
+
+    def __init__(self, uri: str, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start Python with these arguments, and these variables besides those of this process."""
+        self._uri = uri
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed in wait
+        self._started = time.perf_counter()
+        self._process = subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env=os.environ | environment,
+            stdout=subprocess.DEVNULL,
+            stderr=self._errors,
+        )
+
+    def wait(self) -> Start:
+        """Wait for the end of the process. Raises RuntimeError where it failed."""
+        _, status, usage = os.wait4(self._process.pid, 0)
+        wall = time.perf_counter() - self._started
+        cpu = usage.ru_utime + usage.ru_stime
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        self._require_success()
+        return self._read_start(wall, cpu)
+
+    def _require_success(self) -> None:
+        with self._errors as file:
+            file.seek(0)
+            errors = file.read()
+        if self._process.returncode != 0:
+            raise RuntimeError(f"{self._uri}: a start failed:\n{errors[-MESSAGE_CHARACTERS:]}")
+
+    def _read_start(self, wall: float, cpu: float) -> Start:
+        phases: dict[str, float] = {}
+        stages: dict[str, float] = {}
+        store = open_store(self._uri)
+        stats = load_stats(store, 0)
+        if stats is not None:
+            stages = asdict(stats.seconds)
+        if stats is not None and stats.start is not None:
+            phases = asdict(stats.start)
+        return Start(wall, cpu, phases, stages)
+
+
+def generate_arguments(uri: str) -> list[str]:
+    """The arguments of Python for `imagekiln generate`."""
+    return ["-m", "imagekiln", "generate", uri, "--shard", "0"]
