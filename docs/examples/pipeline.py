@@ -10,8 +10,8 @@ import sys
 
 from hera.workflows import DAG, Container, Parameter, Task, Workflow
 
+from imagekiln import ClusterSettings, Job, ModelSettings
 from imagekiln.cluster import batch_task
-from imagekiln.steps.job.job import ClusterSettings, Job, ModelSettings
 
 JOB = Job(
     name="postcards",

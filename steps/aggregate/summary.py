@@ -22,7 +22,7 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.image import MISSING_STATUS
 from imagekiln.steps.runs.keys import SUMMARY_KEY
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.stats import ShardStats, StageSeconds
+from imagekiln.steps.runs.stats import ShardStats, StageSeconds, elapsed_seconds
 from imagekiln.steps.storage.store import Store
 
 MAX_LISTED = 100
@@ -36,6 +36,7 @@ class Summary:
     `device_hours` add up all rounds, as far as their shards left statistics. `bytes` are those of
     the images. `marks` counts the images that each gate marked, for every gate of the job, and
     `accepted` names the gates whose limit does not count. `price_per_hour` is that of a device.
+    `elapsed_seconds` is the time by the clock in which any device worked; None where it is unknown.
     """
 
     run_id: str
@@ -62,6 +63,7 @@ class Summary:
     throughput: Throughput = field(default_factory=Throughput)
     price_per_hour: float | None = None
     usage: DeviceUsage = field(default_factory=DeviceUsage)
+    elapsed_seconds: float | None = None
 
     @property
     def ok(self) -> int:
@@ -89,6 +91,13 @@ class Summary:
         if not self.images:
             return 0.0
         return ceil(1000 * self.not_ok / self.images) / 1000
+
+    @property
+    def mean_devices(self) -> float | None:
+        """How many devices worked at once, on average; None where that is unknown."""
+        if not self.elapsed_seconds:
+            return None
+        return self.device_hours * 3600 / self.elapsed_seconds
 
     @property
     def cost(self) -> float | None:
@@ -191,6 +200,7 @@ class SummaryBuilder:
             rounds=rounds,
             price_per_hour=policy.price_per_hour,
             usage=summarize_usage(all_stats),
+            elapsed_seconds=elapsed_seconds(all_stats),
         )
 
 

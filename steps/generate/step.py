@@ -207,6 +207,7 @@ def _make_parts(
 def _shard_stats(plan: Plan, number: int, load_seconds: float, attempt: _Attempt) -> ShardStats:
     """The statistics of an attempt, put together from those of its stages."""
     denoiser = attempt.denoiser
+    ended_at = time.time()
     return ShardStats(
         number,
         attempts=1,
@@ -221,6 +222,8 @@ def _shard_stats(plan: Plan, number: int, load_seconds: float, attempt: _Attempt
         peak_memory=denoiser.peak_memory,
         compile_mode=denoiser.compile_mode,
         decode_mode=denoiser.decode_mode,
+        started_at=ended_at - load_seconds - attempt.seconds,
+        ended_at=ended_at,
     )
 
 

@@ -24,7 +24,7 @@ class LoraSettings(HubReference):
         description="A safetensors file, a folder that holds one, or a hub id such as org/name."
     )
     weight_name: NonEmptyText | None = Field(
-        None, description="The file in the folder or at the hub id."
+        default=None, description="The file in the folder or at the hub id."
     )
 
 
@@ -34,7 +34,9 @@ class ControlNetSettings(HubReference):
     setting_path: ClassVar[str] = "model.controlnet"
     weight_patterns: ClassVar[tuple[str, ...]] = ("*.safetensors",)
 
-    scale: Number = Field(1.0, gt=0, le=2, description="How strongly a control_image counts.")
+    scale: Number = Field(
+        default=1.0, gt=0, le=2, description="How strongly a control_image counts."
+    )
 
 
 class IpAdapterSettings(HubReference):
@@ -43,18 +45,20 @@ class IpAdapterSettings(HubReference):
     setting_path: ClassVar[str] = "model.ip_adapter"
 
     subfolder: str = Field(
-        "", pattern=SUBFOLDER_PATTERN, description="The folder of the adapter's file."
+        default="", pattern=SUBFOLDER_PATTERN, description="The folder of the adapter's file."
     )
     weight_name: str = Field(
         pattern=rf"^{ADAPTER_NAME_PATTERN}\.safetensors$",
         description="The adapter's file, such as ip-adapter_sdxl.safetensors.",
     )
     image_encoder: str = Field(
-        "image_encoder",
+        default="image_encoder",
         pattern=SUBFOLDER_PATTERN,
         description="The folder of the image encoder.",
     )
-    scale: Number = Field(1.0, gt=0, le=1, description="How strongly a reference_image counts.")
+    scale: Number = Field(
+        default=1.0, gt=0, le=1, description="How strongly a reference_image counts."
+    )
 
     @property
     def weight_patterns(self) -> tuple[str, ...]:

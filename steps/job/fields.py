@@ -49,7 +49,7 @@ class HubReference(Settings):
 
     id: NonEmptyText = Field(description="A local folder, or a hub id such as org/name.")
     revision: str | None = Field(
-        None,
+        default=None,
         pattern=r"^[0-9a-f]{40}$",
         description="The commit of a hub id, 40 hexadecimal digits, "
         "as huggingface_hub.model_info(id).sha gives it.",

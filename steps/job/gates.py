@@ -22,7 +22,8 @@ class Gate(Settings):
     """A gate that finds images that are not as they should be."""
 
     share: Share | None = Field(
-        None, description="The run fails when the gate finds more than this share of the images."
+        default=None,
+        description="The run fails when the gate finds more than this share of the images.",
     )
 
 
@@ -30,21 +31,23 @@ class LowContrastGate(Gate):
     """Marks images of low contrast. Contrast is 0 for one flat color and at most 0.5."""
 
     below: Annotated[Number, Field(ge=0, le=0.5)] = Field(
-        0.02, description="Marks an image of less contrast."
+        default=0.02, description="Marks an image of less contrast."
     )
 
 
 class OverSaturatedGate(Gate):
     """Marks images that consist almost entirely of the most vivid colors."""
 
-    above: Share = Field(0.9, description="Marks an image with a larger share of vivid pixels.")
+    above: Share = Field(
+        default=0.9, description="Marks an image with a larger share of vivid pixels."
+    )
 
 
 class NearDuplicateGate(Gate):
     """Marks images that look like an earlier one of the run."""
 
     distance: Annotated[Integer, Field(ge=0, le=MAX_HASH_DISTANCE)] = Field(
-        4,
+        default=4,
         description=(
             "Marks an image whose perceptual hash differs from an earlier one's in at most so many "
             "of 64 bits."
@@ -83,10 +86,10 @@ class GateSettings(Settings):
     low_contrast: LowContrastGate = LowContrastGate()
     over_saturated: OverSaturatedGate = OverSaturatedGate()
     near_duplicate: NearDuplicateGate | None = Field(
-        None, description="Images are compared with earlier ones only where this is set."
+        default=None, description="Images are compared with earlier ones only where this is set."
     )
     checks: Annotated[tuple[UserCheckGate, ...], Field(max_length=100)] = Field(
-        (), description="Checks of your own."
+        default=(), description="Checks of your own."
     )
 
     @field_validator("checks")

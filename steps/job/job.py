@@ -66,19 +66,19 @@ class ModelSettings(HubReference):
     dtype: Dtype = "bfloat16"
     # Left out of what is written where it is not set, so that run ids are those of before.
     variant: str | None = Field(
-        None,
+        default=None,
         pattern=r"^[A-Za-z0-9_]+$",
         exclude_if=lambda variant: variant is None,
         description="Which files hold the weights: with fp16, NAME.fp16.safetensors.",
     )
     controlnet: ControlNetSettings | None = Field(
-        None, description="The network that reads the images of control_image."
+        default=None, description="The network that reads the images of control_image."
     )
     ip_adapter: IpAdapterSettings | None = Field(
-        None, description="The network that reads the images of reference_image."
+        default=None, description="The network that reads the images of reference_image."
     )
     loras: dict[AdapterName, LoraSettings] = Field(
-        {}, description="LoRAs, by the names that rows use for them."
+        default={}, description="LoRAs, by the names that rows use for them."
     )
 
 
@@ -86,31 +86,35 @@ class RowDefaults(Settings):
     """The values for the columns that a prompt row leaves empty."""
 
     steps: StepCount = 30
-    guidance: Number = Field(5.0, ge=GUIDANCE.lowest, le=GUIDANCE.highest)
+    guidance: Number = Field(default=5.0, ge=GUIDANCE.lowest, le=GUIDANCE.highest)
     width: PositiveInteger | None = Field(
-        None, description="Pixels; where absent, the model's own size."
+        default=None, description="Pixels; where absent, the model's own size."
     )
     height: PositiveInteger | None = Field(
-        None, description="Pixels; where absent, the model's own size."
+        default=None, description="Pixels; where absent, the model's own size."
     )
     negative_prompt: str = ""
     sampler: Sampler = "default"
     strength: Number = Field(
-        0.8,
+        default=0.8,
         gt=0,
         le=1,
         description="How much of a source image is redrawn, from nothing to all of it.",
     )
-    images_per_prompt: Integer = Field(1, ge=IMAGES_PER_ROW.lowest, le=IMAGES_PER_ROW.highest)
-    seed: Integer = Field(0, ge=0, le=MAX_SEED)
-    loras: str = Field("", description="LoRAs and their weights, such as style:0.8, detail:0.5.")
+    images_per_prompt: Integer = Field(
+        default=1, ge=IMAGES_PER_ROW.lowest, le=IMAGES_PER_ROW.highest
+    )
+    seed: Integer = Field(default=0, ge=0, le=MAX_SEED)
+    loras: str = Field(
+        default="", description="LoRAs and their weights, such as style:0.8, detail:0.5."
+    )
 
 
 class CardSettings(Settings):
     """What the dataset card says beyond what the run itself knows."""
 
     license: str | None = Field(
-        None,
+        default=None,
         pattern=r"^[a-z0-9][a-z0-9.+-]{0,63}$",
         description="A license as Hugging Face names it, such as cc0-1.0.",
     )
@@ -120,9 +124,11 @@ class ShardSettings(Settings):
     """The work of one pod: a number of images, or minutes."""
 
     images: Annotated[PositiveInteger, Field(le=MAX_SHARD_IMAGES)] | None = None
-    minutes: Number | None = Field(None, gt=0)
+    minutes: Number | None = Field(default=None, gt=0)
     seconds_per_image: Number | None = Field(
-        None, gt=0, description="The time of one image of the default size and steps on one GPU."
+        default=None,
+        gt=0,
+        description="The time of one image of the default size and steps on one GPU.",
     )
 
     @model_validator(mode="after")
@@ -136,7 +142,7 @@ class PartSettings(Settings):
     """The images that one commit writes: a minute or two of work."""
 
     images: Annotated[PositiveInteger, Field(le=10_000)] | None = Field(
-        None,
+        default=None,
         description=(
             f"Where absent, {DEFAULT_PART_IMAGES}, or fewer of a model that is known to be slow."
         ),
@@ -147,13 +153,13 @@ class BatchSettings(Settings):
     """The images that one call of the denoiser draws: a number, or as `tune` measured."""
 
     images: Annotated[PositiveInteger, Field(le=1024)] | None = Field(
-        None, description=f"Where absent, as tuned, or else {DEFAULT_BATCH_IMAGES}."
+        default=None, description=f"Where absent, as tuned, or else {DEFAULT_BATCH_IMAGES}."
     )
     tuning: NonEmptyText | None = Field(
-        None, description="The file that `imagekiln tune` wrote: a path or URI."
+        default=None, description="The file that `imagekiln tune` wrote: a path or URI."
     )
     gpu: NonEmptyText | None = Field(
-        None, description="The GPU's name in nvidia-smi, if the tuning file has several."
+        default=None, description="The GPU's name in nvidia-smi, if the tuning file has several."
     )
 
 
@@ -162,20 +168,22 @@ class JobLimits(Settings):
 
     prompt_chars: PositiveInteger = 4000
     pixels: PositiveInteger = Field(
-        4096 * 4096, description="The most pixels that an image may have."
+        default=4096 * 4096, description="The most pixels that an image may have."
     )
     picture_bytes: PositiveInteger = Field(
-        32 * 2**20, le=2**30, description="The most bytes that an input image may have."
+        default=32 * 2**20, le=2**30, description="The most bytes that an input image may have."
     )
     # Pillow itself opens none above twice its MAX_IMAGE_PIXELS.
     picture_pixels: PositiveInteger = Field(
-        8192 * 8192, le=178_956_970, description="The most pixels that an input image may have."
+        default=8192 * 8192,
+        le=178_956_970,
+        description="The most pixels that an input image may have.",
     )
     rejected_share: Share = Field(
-        0.01, description="Planning fails when a larger share of the rows is rejected."
+        default=0.01, description="Planning fails when a larger share of the rows is rejected."
     )
     failed_share: Share = Field(
-        0.0, description="The run fails when a larger share of the images is not ok."
+        default=0.0, description="The run fails when a larger share of the images is not ok."
     )
 
 
@@ -183,25 +191,29 @@ class ClusterSettings(Settings):
     """Where and how the job runs on a cluster. No pixel depends on it, so no plan contains it."""
 
     namespace: str = Field(
-        "imagekiln",
+        default="imagekiln",
         pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$",
         description="At most 63 lower-case letters, digits and hyphens, no hyphen first or last.",
     )
     profile: NonEmptyText = Field(
-        "gpu", description="The GPU profile: the name of a bundled one, or the path of your own."
+        default="gpu",
+        description="The GPU profile: the name of a bundled one, or the path of your own.",
     )
-    parallelism: PositiveInteger = Field(16, le=1000, description="The most pods at a time.")
+    parallelism: PositiveInteger = Field(
+        default=16, le=1000, description="The most pods at a time."
+    )
     priority: int = Field(
-        0, description="Of the workflows that wait for the controller, the highest starts first."
+        default=0,
+        description="Of the workflows that wait for the controller, the highest starts first.",
     )
     priority_class: ObjectName | None = Field(
-        None, description="The PriorityClass of the pods, if the profile has none."
+        default=None, description="The PriorityClass of the pods, if the profile has none."
     )
     cpu_image: NonEmptyText | None = Field(
-        None, description="The image of plan and aggregate, in place of the profile's."
+        default=None, description="The image of plan and aggregate, in place of the profile's."
     )
     gpu_image: NonEmptyText | None = Field(
-        None, description="The image of generate, in place of the profile's."
+        default=None, description="The image of generate, in place of the profile's."
     )
 
 
@@ -219,34 +231,34 @@ class Job(Settings):
     model: ModelSettings
     columns: ColumnNames = ColumnNames()
     carry: tuple[NonEmptyText, ...] = Field(
-        (), description="Other input columns to keep in the manifest."
+        default=(), description="Other input columns to keep in the manifest."
     )
     defaults: RowDefaults = RowDefaults()
     format: Literal["parquet", "webdataset", "files"] = Field(
-        "parquet",
+        default="parquet",
         description="Images in Parquet, in one tar per part, or in one file per image.",
     )
     card: CardSettings = CardSettings()
     encoding: Encoding = Png()
     metadata: MetadataLevel = "all"
     c2pa: C2paSettings | None = Field(
-        None, description="Signs each image, so that its origin can be verified."
+        default=None, description="Signs each image, so that its origin can be verified."
     )
     shard: ShardSettings = ShardSettings()
     part: PartSettings = PartSettings()
     batch: BatchSettings = BatchSettings()
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     threads: PositiveInteger | None = Field(
-        None, description="CPU threads. Equal bytes need an equal number."
+        default=None, description="CPU threads. Equal bytes need an equal number."
     )
     speed: SpeedSettings = SpeedSettings()
     limits: JobLimits = JobLimits()
     gates: GateSettings = GateSettings()
     price_per_hour: Number | None = Field(
-        None, ge=0, description="The price of a device per hour, for the report."
+        default=None, ge=0, description="The price of a device per hour, for the report."
     )
     run_id: str | None = Field(
-        None,
+        default=None,
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
         description=(
             "At most 100 letters, digits, dots, hyphens and underscores, a letter or digit first."
@@ -257,7 +269,7 @@ class Job(Settings):
         description="Skips images that a successful run under this output already has.",
     )
     unconditional_writes: Literal["refuse", "accept"] = Field(
-        "refuse",
+        default="refuse",
         description="accept allows a store without conditional PUT, where two writers can collide.",
     )
     cluster: ClusterSettings = ClusterSettings()

@@ -13,7 +13,9 @@ class Png(Settings):
     """Every pixel as drawn; read everywhere."""
 
     kind: Literal["png"] = "png"
-    level: Integer = Field(1, ge=0, le=9, description="zlib's level: 1 is fast, 9 is smallest.")
+    level: Integer = Field(
+        default=1, ge=0, le=9, description="zlib's level: 1 is fast, 9 is smallest."
+    )
 
 
 class ExplicitEncoding(Settings):
@@ -27,13 +29,13 @@ class Jpeg(ExplicitEncoding):
 
     kind: Literal["jpeg"] = "jpeg"
     quality: QualityLevel = Field(
-        92, description="1 is smallest, 100 is closest to what was drawn."
+        default=92, description="1 is smallest, 100 is closest to what was drawn."
     )
     subsampling: Literal[444, 422, 420] = Field(
-        444, description="444 keeps colors sharp, 420 is smaller."
+        default=444, description="444 keeps colors sharp, 420 is smaller."
     )
     progressive: bool = Field(
-        False, description="A tenth smaller, and half as slow again to write."
+        default=False, description="A tenth smaller, and half as slow again to write."
     )
 
 
@@ -42,10 +44,11 @@ class Webp(ExplicitEncoding):
 
     kind: Literal["webp"] = "webp"
     quality: QualityLevel = Field(
-        90, description="1 is smallest, 100 is closest to what was drawn; ignored when lossless."
+        default=90,
+        description="1 is smallest, 100 is closest to what was drawn; ignored when lossless.",
     )
-    lossless: bool = Field(False, description="Every pixel as drawn.")
-    method: Integer = Field(4, ge=0, le=6, description="0 is fastest, 6 is smallest.")
+    lossless: bool = Field(default=False, description="Every pixel as drawn.")
+    method: Integer = Field(default=4, ge=0, le=6, description="0 is fastest, 6 is smallest.")
 
 
 def _encoding_kind(value: object) -> str:
@@ -114,16 +117,16 @@ class C2paSettings(Settings):
     """Where to find the certificate and the key that sign each image. Needs the extra `c2pa`."""
 
     certificate: SecretReference = Field(
-        "env:IMAGEKILN_C2PA_CERTIFICATE",
+        default="env:IMAGEKILN_C2PA_CERTIFICATE",
         description=(
             "A PEM file with the chain, the signer's certificate first; or env:NAME, the variable "
             "that holds it."
         ),
     )
     key: SecretReference = Field(
-        "env:IMAGEKILN_C2PA_KEY",
+        default="env:IMAGEKILN_C2PA_KEY",
         description="A PEM file with the private key; or env:NAME, the variable that holds it.",
     )
     algorithm: Literal["es256", "es384", "es512", "ps256", "ps384", "ps512", "ed25519"] = Field(
-        "es256", description="The algorithm of the key."
+        default="es256", description="The algorithm of the key."
     )

@@ -18,12 +18,12 @@ class SpeedSettings(Settings):
     """How the model is run. `quantization` changes pixels, so it is part of `image_id`."""
 
     compile: Annotated[Literal["auto", "on", "off"], BeforeValidator(_restore_on_off)] = Field(
-        "auto", description="auto compiles the model on CUDA devices only, on always."
+        default="auto", description="auto compiles the model on CUDA devices only, on always."
     )
     compile_cache: Annotated[
         Literal["models", "output", "off"], BeforeValidator(_restore_on_off)
     ] = Field(
-        "models",
+        default="models",
         description=(
             "Where pods share compiled code: models, in the model cache, if it outlives the pod; "
             "output, under the output, where whoever can write can then run code in the pods; "
@@ -31,11 +31,11 @@ class SpeedSettings(Settings):
         ),
     )
     vae: Literal["auto", "whole", "slices", "tiles"] = Field(
-        "auto",
+        default="auto",
         description="How latents are decoded; auto decodes in pieces only where memory is short.",
     )
     quantization: Literal["none", "fp8"] = Field(
-        "none", description="fp8 computes the denoiser in 8 bits; the GPU must support it."
+        default="none", description="fp8 computes the denoiser in 8 bits; the GPU must support it."
     )
 
     @model_validator(mode="after")

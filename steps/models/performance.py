@@ -25,6 +25,28 @@ def limit_batch_pixels(images: int, pixels: int, limit: int | None) -> int:
 # A bf16 H100 running diffusers uncompiled reaches about this much of its 790 TFLOP/s.
 H100_TFLOPS = 300.0
 VAE_TFLOP_PER_MEGAPIXEL = 10.0
+COMPUTED_SOURCE = (
+    f"computed, not measured: the model's FLOPs on an H100 at {H100_TFLOPS:.0f} TFLOP/s"
+)
+JOB_SOURCE = "by the job's shard.seconds_per_image"
+
+# Dense TFLOP/s in 16 bits by NVIDIA's data sheets, as multiples of an H100's 989.
+GPU_SPEEDS = {
+    "B200": 2250 / 989,
+    "A100": 312 / 989,
+    "L40S": 362 / 989,
+    "A10G": 70 / 989,
+    "L4": 121 / 989,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TimeFigure:
+    """What a pixel and step of an image takes on one GPU, in seconds, and where that is from."""
+
+    seconds_per_work: float
+    source: str
+    is_measured: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +72,10 @@ FORWARD_COSTS = {
 }
 
 
-def seconds_per_pixel_step(
-    job: Job, size: tuple[int, int], tuned: float | None = None
-) -> float | None:
-    """GPU seconds per pixel and step of an image of this size.
+def time_figure(
+    job: Job, size: tuple[int, int], tuned: TimeFigure | None = None
+) -> TimeFigure | None:
+    """The time of an image of this size and the job's default steps, as a pixel and step takes it.
 
     The job's own figure goes first, then `tuned`, the tuning file's. None where there is neither
     and the table does not know the model.
@@ -61,13 +83,14 @@ def seconds_per_pixel_step(
     width, height = size
     work = width * height * job.defaults.steps
     if job.shard.seconds_per_image is not None:
-        return job.shard.seconds_per_image / work
+        return TimeFigure(job.shard.seconds_per_image / work, JOB_SOURCE)
     if tuned is not None:
         return tuned
     cost = FORWARD_COSTS.get(job.model.id)
     if cost is None:
         return None
-    return _image_tflop(job, width * height, cost) / H100_TFLOPS / work
+    seconds = _image_tflop(job, width * height, cost) / H100_TFLOPS
+    return TimeFigure(seconds / work, COMPUTED_SOURCE, is_measured=False)
 
 
 def _image_tflop(job: Job, pixels: int, cost: ForwardCost) -> float:

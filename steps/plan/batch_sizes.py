@@ -15,7 +15,7 @@ from imagekiln.steps.job.tuning_file import (
 )
 from imagekiln.steps.models.facts import ModelFacts, default_image_size
 from imagekiln.steps.models.families import family_of
-from imagekiln.steps.models.performance import floor_power_of_two
+from imagekiln.steps.models.performance import TimeFigure, floor_power_of_two
 from imagekiln.steps.plan.catalog import ImageGroup
 from imagekiln.steps.plan.input_files import InputFile
 from imagekiln.steps.runs.plan import BatchSize
@@ -141,14 +141,19 @@ def _default_entry(job: Job, model: ModelFacts, tuning: TuningEntries) -> Tuning
     return tuning.entry_for(width, height, guided=_is_guided(job, model))
 
 
-def tuned_seconds_per_work(job: Job, model: ModelFacts, tuning: TuningEntries) -> float | None:
-    """Measured GPU seconds for each pixel and step of an image of the job's defaults."""
+def tuned_figure(job: Job, model: ModelFacts, tuning: TuningEntries) -> TimeFigure | None:
+    """What was measured of an image of the job's defaults."""
     entry = _default_entry(job, model, tuning)
     if entry is None:
         return None
     seconds_per_forward_pixel = entry.seconds_per_image / entry.forward_pixels / entry.steps
     forwards = forward_pixels(1, 1, guided=_is_guided(job, model))
-    return seconds_per_forward_pixel * forwards
+    return TimeFigure(seconds_per_forward_pixel * forwards, tuning_source(entry))
+
+
+def tuning_source(entry: TuningEntry) -> str:
+    """Where and when an entry was measured."""
+    return f"measured by `imagekiln tune` on {entry.gpu}, {entry.when:%Y-%m-%d}"
 
 
 def _is_guided(job: Job, model: ModelFacts) -> bool:

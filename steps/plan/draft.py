@@ -12,12 +12,12 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.models.compatibility import model_key_extras
 from imagekiln.steps.models.facts import default_image_size
-from imagekiln.steps.models.performance import seconds_per_pixel_step
+from imagekiln.steps.models.performance import TimeFigure, time_figure
 from imagekiln.steps.models.resolve import ResolvedModel
 from imagekiln.steps.plan.batch_sizes import (
     TuningEntries,
     choose_batch_sizes,
-    tuned_seconds_per_work,
+    tuned_figure,
 )
 from imagekiln.steps.plan.catalog import Catalog, catalog_images, write_images
 from imagekiln.steps.plan.derived_columns import DERIVED_FIELDS, DerivedColumns
@@ -33,7 +33,8 @@ from imagekiln.steps.plan.input_files import (
 from imagekiln.steps.plan.input_images import ImageSink, InputImages
 from imagekiln.steps.plan.rejected_rows import locate_rejected_rows
 from imagekiln.steps.plan.rules import first_violation_sql, rejection_rules
-from imagekiln.steps.plan.sharding import Sharding, cut_shards
+from imagekiln.steps.plan.run_time import RunTime, run_time
+from imagekiln.steps.plan.sharding import Sharding, cut_shards, work_per_image
 from imagekiln.steps.runs.plan import BatchSize, InputFacts, PlanCounts, max_batch_size
 from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA
 from imagekiln.steps.storage.scratch import Database
@@ -60,15 +61,15 @@ class PlanInputs:
 class PlanDraft:
     """The images of a job, validated, grouped and cut. Sizes are in pixels.
 
-    `seconds_per_work` is what a pixel and step takes on one GPU; None where there is no figure.
+    `time` is None where there is no figure for what an image takes.
     """
 
     files: tuple[InputFile, ...]
     catalog: Catalog
     default_size: tuple[int, int]
     batch_sizes: tuple[BatchSize, ...]
-    seconds_per_work: float | None
     sharding: Sharding
+    time: RunTime | None
 
     @property
     def input(self) -> InputFacts:
@@ -190,16 +191,24 @@ def _cut(inputs: PlanInputs, size: tuple[int, int], catalog: Catalog) -> PlanDra
     job = inputs.job
     facts = inputs.model.facts
     batch_sizes = choose_batch_sizes(job, facts, catalog.groups, inputs.tuning)
-    tuned_seconds = tuned_seconds_per_work(job, facts, inputs.tuning)
-    seconds = seconds_per_pixel_step(job, size, tuned_seconds)
+    figure = time_figure(job, size, tuned_figure(job, facts, inputs.tuning))
+    seconds = None if figure is None else figure.seconds_per_work
+    sharding = cut_shards(job, catalog.groups, seconds, max_batch_size(job, batch_sizes))
     return PlanDraft(
         files=inputs.files,
         catalog=catalog,
         default_size=size,
         batch_sizes=batch_sizes,
-        seconds_per_work=seconds,
-        sharding=cut_shards(job, catalog.groups, seconds, max_batch_size(job, batch_sizes)),
+        sharding=sharding,
+        time=_run_time(figure, catalog, sharding),
     )
+
+
+def _run_time(figure: TimeFigure | None, catalog: Catalog, sharding: Sharding) -> RunTime | None:
+    if figure is None:
+        return None
+    work = sum(group.images * work_per_image(group) for group in catalog.groups)
+    return run_time(figure, work, len(sharding.shard_images))
 
 
 def _count_rows(files: tuple[InputFile, ...]) -> int:

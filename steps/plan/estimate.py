@@ -1,7 +1,7 @@
 """What a job would make and cost, before anything runs or is written."""
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from imagekiln.steps.job.job import Job
@@ -11,7 +11,7 @@ from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import successful_runs
 from imagekiln.steps.plan.input_files import read_input_files
-from imagekiln.steps.plan.sharding import work_per_image
+from imagekiln.steps.plan.run_time import RunTime
 
 # Of a photograph, at the default quality; flat drawings take a tenth.
 BYTES_PER_PIXEL = {"png": 1.5, "jpeg": 0.3, "webp": 0.1}
@@ -20,7 +20,11 @@ LOSSLESS_BYTES_PER_PIXEL = 1.2  # of a lossless WebP
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a job would make. GPU hours and cost are None where there is no figure for an image."""
+    """What a job would make, and how long it takes.
+
+    `hours` are by the clock, on `gpus` GPUs at once, and `time_source` says where the figures are
+    from. These, GPU-hours and cost are None where there is no figure for an image.
+    """
 
     rows: int
     rejected_rows: int
@@ -33,12 +37,17 @@ class Estimate:
     gigabytes: float
     gpu_hours: float | None
     cost: float | None
+    price_per_hour: float | None = None
+    hours: float | None = None
+    gpus: int | None = None
+    time_source: str | None = None
+    is_measured: bool = False
 
 
-def estimate(job: Job, price_per_gpu_hour: float | None = None) -> Estimate:
+def estimate(job: Job, price_per_gpu_hour: float | None = None, gpus_per_pod: int = 1) -> Estimate:
     """Work out the plan without writing it. Raises what planning raises.
 
-    A price goes before the job's own.
+    A price goes before the job's own. There are as many pods as the job's parallelism.
     """
     model = resolve_model(job)
     price = job.price_per_hour if price_per_gpu_hour is None else price_per_gpu_hour
@@ -53,15 +62,15 @@ def estimate(job: Job, price_per_gpu_hour: float | None = None) -> Estimate:
             existing_runs=successful_runs(job),
         )
         with make_draft(inputs, scratch) as draft:
-            return _estimate_draft(draft, job.encoding, price)
+            gpus = job.cluster.parallelism * gpus_per_pod
+            return _add_time(_count(draft, job.encoding), draft.time, gpus, price)
 
 
-def _estimate_draft(draft: PlanDraft, encoding: Encoding, price: float | None) -> Estimate:
+def _count(draft: PlanDraft, encoding: Encoding) -> Estimate:
     counts = draft.counts
     shards = draft.sharding.shard_images
     part = draft.sharding.part_images
     pixels = sum(group.images * group.width * group.height for group in draft.catalog.groups)
-    hours = _gpu_hours(draft)
     return Estimate(
         rows=draft.input.rows,
         rejected_rows=counts.rejected_rows,
@@ -72,8 +81,23 @@ def _estimate_draft(draft: PlanDraft, encoding: Encoding, price: float | None) -
         shards=len(shards),
         parts=sum(-(-images // part) for images in shards),
         gigabytes=pixels * _bytes_per_pixel(encoding) / 1e9,
-        gpu_hours=hours,
-        cost=None if hours is None or price is None else hours * price,
+        gpu_hours=None,
+        cost=None,
+    )
+
+
+def _add_time(counted: Estimate, time: RunTime | None, gpus: int, price: float | None) -> Estimate:
+    if time is None:
+        return replace(counted, price_per_hour=price)
+    return replace(
+        counted,
+        gpu_hours=time.gpu_hours,
+        cost=None if price is None else time.gpu_hours * price,
+        price_per_hour=price,
+        hours=time.hours_on(gpus),
+        gpus=time.usable_gpus(gpus),
+        time_source=time.source,
+        is_measured=time.is_measured,
     )
 
 
@@ -81,10 +105,3 @@ def _bytes_per_pixel(encoding: Encoding) -> float:
     if is_lossless(encoding) and encoding.kind != "png":
         return LOSSLESS_BYTES_PER_PIXEL
     return BYTES_PER_PIXEL[encoding.kind]
-
-
-def _gpu_hours(draft: PlanDraft) -> float | None:
-    if draft.seconds_per_work is None:
-        return None
-    work = sum(group.images * work_per_image(group) for group in draft.catalog.groups)
-    return draft.seconds_per_work * work / 3600

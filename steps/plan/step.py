@@ -23,6 +23,7 @@ from imagekiln.steps.plan.input_files import (
     input_fingerprint,
     read_input_files,
 )
+from imagekiln.steps.plan.run_time import RunTime
 from imagekiln.steps.runs.keys import (
     DUPLICATES_KEY,
     PLAN_KEY,
@@ -42,12 +43,14 @@ WRITERS = 4
 class PlanResult:
     """A plan, where it lies, and whether it existed before.
 
+    `time` is None where there is no figure for what an image takes, and for a plan that existed.
     `prompt_columns` are the columns that were taken as prompts for their names.
     """
 
     plan: Plan
     uri: str
     adopted: bool
+    time: RunTime | None = None
     prompt_columns: tuple[str, ...] = ()
 
 
@@ -177,7 +180,7 @@ def _write_plan(
         loras=inputs.model.loras,
     )
     create_once(store, PLAN_KEY, plan_to_json(plan))
-    return PlanResult(plan, store.uri, adopted=False)
+    return PlanResult(plan, store.uri, adopted=False, time=draft.time)
 
 
 def _write_rows(

@@ -1,6 +1,6 @@
 """The statistics of a shard: seconds by stage and what the device did, over all attempts."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
@@ -58,7 +58,8 @@ class ShardStats:
     `busy_share` is the share of the wall time after loading in which the device computed, and
     `peak_memory` the most bytes in use at once; both are None where that is unknown. `compile_mode`
     and `decode_mode` are the modes in use at the end. `start` is the start of the process of the
-    latest attempt; None where the process did more than one shard.
+    latest attempt; None where the process did more than one shard. `started_at` and `ended_at` are
+    those of the first and the last attempt, in seconds since 1970.
     """
 
     shard: Count
@@ -75,6 +76,8 @@ class ShardStats:
     compile_mode: Literal["regional", "whole", "none"] = "none"
     decode_mode: Literal["whole", "slices", "tiles"] = "whole"
     start: StartSeconds | None = None
+    started_at: Seconds | None = None
+    ended_at: Seconds | None = None
 
     @property
     def images_per_second(self) -> float:
@@ -113,6 +116,23 @@ def mean_busy_share(stats: Sequence[ShardStats]) -> float | None:
     return sum(share * seconds for share, seconds in weighted) / whole
 
 
+def elapsed_seconds(stats: Iterable[ShardStats]) -> float | None:
+    """The time by the clock in which any shard was being generated; None where it is unknown."""
+    intervals = sorted(
+        (shard.started_at, shard.ended_at)
+        for shard in stats
+        if shard.started_at is not None and shard.ended_at is not None
+    )
+    if not intervals:
+        return None
+    elapsed = 0.0
+    counted_until = intervals[0][0]
+    for start, end in intervals:
+        elapsed += max(0.0, end - max(start, counted_until))
+        counted_until = max(counted_until, end)
+    return elapsed
+
+
 def max_peak_memory(stats: Sequence[ShardStats]) -> int | None:
     """The most memory in use, in bytes; None where it is unknown for all."""
     return max(
@@ -145,4 +165,5 @@ def _add_attempt(earlier: ShardStats, attempt: ShardStats) -> ShardStats:
         seconds=earlier.seconds + attempt.seconds,
         busy_share=mean_busy_share([earlier, attempt]),
         peak_memory=max_peak_memory([earlier, attempt]),
+        started_at=attempt.started_at if earlier.started_at is None else earlier.started_at,
     )

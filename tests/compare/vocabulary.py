@@ -28,7 +28,7 @@ RENAMES: Mapping[str, str] = {
 # Times, and what follows from them or from the machine.
 IGNORED: tuple[str, ...] = (
     "seconds", "device_hours", "images_per_second", "throughput", "usage", "busy", "busy_share",
-    "peak_memory", "versions",
+    "peak_memory", "versions", "started_at", "ended_at", "elapsed_seconds",
     # Removed.
     "flops", "limit", "refiner", "reuse", "guidance_until",
 )  # fmt: skip

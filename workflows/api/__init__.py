@@ -11,8 +11,8 @@ print(result.uri, result.summary.ok)
 
 `plan`, `generate` and `aggregate` are the steps of `run`, as a cluster's pods run them. `verify`,
 `retry`, `reproduce`, `diff` and `gc` work on runs that have ended. `imagekiln.cluster` submits jobs
-to Argo Workflows, `imagekiln.checks` is for quality checks of your own, and `imagekiln.results`
-names what the functions return.
+to Argo Workflows, `imagekiln.checks` is for quality checks of your own, `imagekiln.settings`
+has the groups of a job's settings, and `imagekiln.results` names what the functions return.
 
 Functions that take a job take a `Job`, or the path or URI of its file; functions that take a run
 take the path or URI of its folder. What fails raises a `KilnError`, whose message says what to do.
@@ -25,13 +25,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from imagekiln import checks, cluster, results
+    from imagekiln import checks, cluster, results, settings
     from imagekiln.local import (
         aggregate,
         diff,
         estimate,
         gc,
         generate,
+        job,
         plan,
         read_job,
         reproduce,
@@ -48,12 +49,16 @@ if TYPE_CHECKING:
         NotInstalled,
         TryAgain,
     )
-    from imagekiln.steps.job.job import Job
+    from imagekiln.steps.job.job import ClusterSettings, Job, ModelSettings, RowDefaults
 
     __version__: str
 
 __all__ = [  # noqa: RUF022  # in the order of the API reference
     "Job",
+    "ModelSettings",
+    "RowDefaults",
+    "ClusterSettings",
+    "job",
     "read_job",
     "estimate",
     "run",
@@ -75,10 +80,12 @@ __all__ = [  # noqa: RUF022  # in the order of the API reference
     "checks",
     "cluster",
     "results",
+    "settings",
     "__version__",
 ]
 
-_SUBMODULES = ("checks", "cluster", "results")
+_SUBMODULES = ("checks", "cluster", "results", "settings")
+_SETTINGS = ("Job", "ModelSettings", "RowDefaults", "ClusterSettings")
 _ERRORS = ("KilnError", "BadInput", "Missing", "NotInstalled", "Incomplete", "TryAgain")
 
 
@@ -91,8 +98,8 @@ def _load(name: str) -> object:
         return import_module(f"imagekiln.{name}")
     if name in _ERRORS:
         return getattr(import_module("imagekiln.steps.errors"), name)
-    if name == "Job":
-        return import_module("imagekiln.steps.job.job").Job
+    if name in _SETTINGS:
+        return getattr(import_module("imagekiln.steps.job.job"), name)
     return getattr(import_module("imagekiln.local"), name)
 
 

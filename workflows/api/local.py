@@ -57,6 +57,22 @@ def read_job(
     return resolve_job(request)
 
 
+def job(**settings: object) -> Job:
+    """Make a job of plain values, as they would stand in its file.
+
+    Raises BadInput with a sentence for every mistake, where `Job` itself raises pydantic's error.
+
+    >>> import imagekiln
+    >>> shapes = {"id": "bundled:shapes", "dtype": "float32"}
+    >>> job = imagekiln.job(name="a", prompts="a.parquet", output="images", model=shapes)
+    >>> job.defaults.steps
+    30
+    """
+    from imagekiln.steps.job.reader import validate_job
+
+    return validate_job(settings)
+
+
 def load_job(job: JobSource) -> Job:
     """The job itself, or that of a file."""
     return job if isinstance(job, Job) else read_job(job)

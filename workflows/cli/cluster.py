@@ -109,13 +109,14 @@ def submit(
     """Submit a job as a workflow; submitted twice, it runs once."""
     from imagekiln.steps.job.reader import read_job
     from imagekiln.workflows.cli.status import print_silence, print_status, print_until_ended
+    from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.client import client
     from imagekiln.workflows.client.connect import connect
 
     submitted_job = read_job(job, settings)
     client.require_readable_date(submitted_job, date, timezone)
     argo = connect(server, context)
-    status = client.submit(submitted_job, date, timezone, argo, retry=retry)
+    status = client.submit(submitted_job, date, timezone, argo, retry=retry, report=print_note)
     print_status(status, output)
     if watched:
         statuses = client.watch(status.name, status.namespace, argo, report=print_silence)

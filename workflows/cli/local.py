@@ -85,15 +85,25 @@ def _run_job(
 )
 @output_option
 def estimate(job: str, settings: tuple[str, ...], price: float | None, output: str) -> None:
-    """Estimate a job's images, size, GPU-hours and cost.
+    """Estimate a job's images, size, hours and cost.
 
     Reads and validates the prompts as planning does, and writes nothing.
     """
     from imagekiln.steps.job.reader import read_job
     from imagekiln.steps.plan.estimate import estimate as estimate_job
+    from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.cli.text import format_estimate, print_result
+    from imagekiln.workflows.client.deadline import explain_lateness
+    from imagekiln.workflows.profiles.loader import load_profile
 
-    print_result(estimate_job(read_job(job, settings), price), output, format_estimate)
+    estimated_job = read_job(job, settings)
+    profile = load_profile(estimated_job.cluster.profile)
+    result = estimate_job(estimated_job, price, profile.gpu.count)
+    print_result(result, output, format_estimate)
+    if result.gpu_hours is not None and result.hours is not None:
+        late = explain_lateness(result.gpu_hours, result.hours, profile)
+        if late is not None:
+            print_note(f"On a cluster: {' '.join(late)}")
 
 
 class SizeParam(click.ParamType[tuple[int, int]]):

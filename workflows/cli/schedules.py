@@ -42,11 +42,13 @@ def schedule(
 ) -> None:
     """Create or update a schedule of the job (a CronWorkflow)."""
     from imagekiln.steps.job.reader import read_job
-    from imagekiln.workflows.cli.terminal import print_text
+    from imagekiln.workflows.cli.terminal import print_note, print_text
     from imagekiln.workflows.client import schedules
     from imagekiln.workflows.client.connect import connect
 
-    name = schedules.schedule(read_job(job, settings), cron, timezone, connect(server, context))
+    argo = connect(server, context)
+    scheduled_job = read_job(job, settings)
+    name = schedules.schedule(scheduled_job, cron, timezone, argo, report=print_note)
     print_text(f"Applied CronWorkflow {name}. `imagekiln suspend {name}` suspends it.")
 
 

@@ -1,5 +1,6 @@
 """The steps that pods run, one command each; with them, a run can be made by hand too."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -105,7 +106,9 @@ def plan(
 
     if outputs:
         write_plan_outputs(Path(outputs), result, resolved_job.cluster, workers)
-    print_result(result, output, format_round_plan if retry else format_plan)
+    gpus = resolved_job.cluster.parallelism * workers
+    format_text = format_round_plan if retry else partial(format_plan, gpus=gpus)
+    print_result(result, output, format_text)
     print_untried_checks(result)
 
 

@@ -7,7 +7,12 @@ from pydantic import TypeAdapter
 
 from imagekiln.steps.job.user_checks import find_untried_checks
 from imagekiln.steps.runs.keys import REPORT_KEY
-from imagekiln.steps.runtime.figures import format_bytes, format_percent, pluralize
+from imagekiln.steps.runtime.figures import (
+    format_bytes,
+    format_number,
+    format_percent,
+    pluralize,
+)
 from imagekiln.steps.runtime.sanitize import sanitize_line
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.terminal import print_json, print_note, print_text
@@ -54,8 +59,8 @@ def print_untried_checks(result: "PlanResult") -> None:
 # Planning.
 
 
-def format_plan(result: "PlanResult") -> str:
-    """A plan, in a line or two."""
+def format_plan(result: "PlanResult", gpus: int = 1) -> str:
+    """A plan, in a line or two, and how long it takes on so many GPUs, if that is known."""
     plan = result.plan
     counts = plan.counts
     verb = "Reused the plan of" if result.adopted else "Planned"
@@ -72,7 +77,8 @@ def format_plan(result: "PlanResult") -> str:
     shards = pluralize(len(plan.shards), "shard")
     images = f"{pluralize(counts.images, 'image')} in {shards}"
     uri = sanitize_line(result.uri)
-    return f"{verb} {images}{extra}: {uri}{_format_guess(result)}{_format_batches(plan)}"
+    time = "" if result.time is None else f"\n{sanitize_line(result.time.describe(gpus))}"
+    return f"{verb} {images}{extra}: {uri}{_format_guess(result)}{_format_batches(plan)}{time}"
 
 
 def _format_guess(result: "PlanResult") -> str:
@@ -114,10 +120,6 @@ def format_estimate(result: "Estimate") -> str:
     omitted = pluralize(result.duplicate_images, "duplicate")
     if result.existing_images:
         omitted += f" and {result.existing_images:,} already in earlier runs"
-    if result.gpu_hours is None:
-        gpu_hours = "unknown, as is the cost; set shard.seconds_per_image"
-    else:
-        gpu_hours = f"{result.gpu_hours:,.2f}"
 
     lines = {
         "rows": f"{result.rows:,} ({result.rejected_rows:,} rejected)",
@@ -125,11 +127,38 @@ def format_estimate(result: "Estimate") -> str:
         "truncated": pluralize(result.truncated_prompts, "prompt"),
         "shards": f"{result.shards:,} ({pluralize(result.parts, 'part')} in all)",
         "size": f"about {format_bytes(result.gigabytes * BYTES_PER_GIGABYTE)}",
-        "GPU-hours": gpu_hours,
     }
+    return _format_table(lines | _time_lines(result), width=11)
+
+
+def _time_lines(result: "Estimate") -> dict[str, str]:
+    """How long it takes and what that costs, or why that is not known."""
+    from imagekiln.steps.plan.run_time import HOW_TO_MEASURE, format_hours
+
+    if result.gpu_hours is None or result.hours is None or result.gpus is None:
+        lines = {"GPU-hours": f"unknown; {HOW_TO_MEASURE}"}
+        if result.price_per_hour is not None:
+            lines["cost"] = "unknown without the GPU-hours"
+        return lines
+
+    source = sanitize_line(result.time_source or "")
+    lines = {
+        "GPU-hours": f"{result.gpu_hours:,.2f} ({source})",
+        "time": f"about {format_hours(result.hours, result.gpus)}",
+    }
+    if not result.is_measured:
+        lines["other GPUs"] = _format_other_gpus(result.gpu_hours)
     if result.cost is not None:
         lines["cost"] = f"{result.cost:,.2f}"
-    return _format_table(lines, width=11)
+    return lines
+
+
+def _format_other_gpus(h100_hours: float) -> str:
+    """The GPU-hours of other GPUs, by their data sheets."""
+    from imagekiln.steps.models.performance import GPU_SPEEDS
+
+    hours = [f"{gpu} {format_number(h100_hours / speed)}" for gpu, speed in GPU_SPEEDS.items()]
+    return f"{', '.join(hours)} GPU-hours, by NVIDIA's data sheets"
 
 
 STOP_REASONS = {

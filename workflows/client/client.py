@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
-from imagekiln.steps.job.dates import parse_moment, parse_time_zone, require_date
+from imagekiln.steps.job.dates import job_for_date, parse_moment, parse_time_zone, require_date
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect
@@ -53,20 +53,27 @@ def submit(
     argo: ArgoApi | None = None,
     *,
     retry: bool = False,
+    report: Callable[[str], None] = lambda _: None,
 ) -> WorkflowStatus:
     """Start the job, after registering its template if there is none.
 
     A job that is submitted twice runs once: while its workflow runs or once it has succeeded, the
     second call gives its status; if it has failed, the second call resubmits it. With `retry`, a
     new workflow makes again what ended failed, blank or missing in the job's run, one at a time.
+    `report` is called with how long the job takes.
 
-    Raises BadInput, also where the registered template is of another profile or version, and
-    TryAgain.
+    Raises BadInput, also where the job cannot end within the profile's `days`, and where the
+    registered template is of another profile or version, and TryAgain.
     """
     require_readable_date(job, date, timezone)
     argo = argo or connect()
     profile = load_profile(job.cluster.profile)
     workflow = build_workflow(job, profile, date, timezone)
+    if not retry:
+        # Imported only now: pyarrow and duckdb take a second, and no other command needs them.
+        from imagekiln.workflows.client.deadline import check_deadline
+
+        report(check_deadline(_dated_job(job, date, timezone), profile))
 
     register_template(job, argo)
     if not retry:
@@ -235,6 +242,14 @@ def require_readable_date(job: Job, date: str, timezone: str) -> None:
         parse_moment(date, parse_time_zone(timezone))
     else:
         require_date(job)
+
+
+def _dated_job(job: Job, date: str, timezone: str) -> Job:
+    """The job as the plan step reads it: with its date in `prompts`."""
+    if not date:
+        return job
+    zone = parse_time_zone(timezone)
+    return job_for_date(job, parse_moment(date, zone), zone)
 
 
 def _job_template(job: Job) -> Json:

@@ -1,5 +1,6 @@
 """A job on a schedule: register it, suspend and resume it, backfill days that have passed."""
 
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, date, datetime
 from heapq import merge
@@ -7,7 +8,7 @@ from itertools import islice, takewhile
 from typing import cast
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.job.dates import parse_time_zone
+from imagekiln.steps.job.dates import DATE_PLACEHOLDER, parse_time_zone
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.client import register_template, submit
@@ -21,15 +22,28 @@ from imagekiln.workflows.templates.workflow import build_cron_workflow, cron_wor
 MAX_FIRE_TIMES = 400  # of one backfill: a year of nights
 
 
-def schedule(job: Job, cron: str, timezone: str = "UTC", argo: ArgoApi | None = None) -> str:
+def schedule(
+    job: Job,
+    cron: str,
+    timezone: str = "UTC",
+    argo: ArgoApi | None = None,
+    *,
+    report: Callable[[str], None] = lambda _: None,
+) -> str:
     """Run the job on a schedule, such as `30 1 * * *`; give the schedule's name.
 
-    A second call changes the schedule.
+    A second call changes the schedule. `report` is called with how long the job takes, unless its
+    prompts depend on the date. Raises BadInput where it cannot end within the profile's `days`.
     """
     argo = argo or connect()
     parse_time_zone(timezone)
     profile = load_profile(job.cluster.profile)
     cron_workflow = build_cron_workflow(job, profile, (cron,), timezone)
+    if not any(map(DATE_PLACEHOLDER.search, job.prompt_patterns)):
+        # Imported only now: pyarrow and duckdb take a second, and no other command needs them.
+        from imagekiln.workflows.client.deadline import check_deadline
+
+        report(check_deadline(job, profile))
 
     register_template(job, argo)
     argo.apply(cron_workflow)

@@ -35,7 +35,7 @@ def check_resource_quota(
     view: ClusterView, profile: Profile, parallelism: int, priorities: Sequence[str]
 ) -> Finding:
     """Every quota has room for each pod. Room for fewer than `parallelism` at once is enough."""
-    quotas = [each for each in view.list_objects(QUOTAS) if _applies_to_pods(each, priorities)]
+    quotas = _pod_quotas(view, priorities)
     if not quotas:
         return ok("The namespace has no quota for these pods.")
 
@@ -76,6 +76,18 @@ def check_limit_range(view: ClusterView, profile: Profile) -> Finding:
     return ok("The pods and their containers are within the LimitRange.")
 
 
+def pods_at_once(
+    view: ClusterView, profile: Profile, parallelism: int, priorities: Sequence[str]
+) -> int:
+    """How many pods of generate the quotas admit at once, `parallelism` at most."""
+    room = _room_by_resource(_pod_quotas(view, priorities), profile)
+    return min(parallelism, *room.values()) if room else parallelism
+
+
+def _pod_quotas(view: ClusterView, priorities: Sequence[str]) -> list[Json]:
+    return [each for each in view.list_objects(QUOTAS) if _applies_to_pods(each, priorities)]
+
+
 def _applies_to_pods(quota: Json, priorities: Sequence[str]) -> bool:
     """Whether a quota counts our pods: it may be restricted to scopes or priority classes."""
     if any(scope not in POD_SCOPES for scope in get_list(quota, "spec", "scopes")):
@@ -112,15 +124,8 @@ def _impossible_pods(quota: Json, profile: Profile) -> Iterator[str]:
 
 
 def _room_for_pods(quotas: Sequence[Json], profile: Profile, parallelism: int) -> Finding:
-    """How many pods of generate the quotas admit at once."""
-    usage = _usage_by_step(profile)["generate"]
-    room: dict[str, int] = {}
-    for quota in quotas:
-        for resource, limit in _hard_limits(quota).items():
-            if usage.get(resource):
-                pods = int(limit // usage[resource])
-                room[resource] = min(pods, room.get(resource, pods))
-
+    """How many pods of generate the quotas admit at once, in a sentence."""
+    room = _room_by_resource(quotas, profile)
     tightest = min(room, key=room.__getitem__, default=None)
     if tightest is None or room[tightest] >= parallelism:
         return ok(f"Room for {count_noun(parallelism, 'GPU pod')} at once.")
@@ -128,6 +133,18 @@ def _room_for_pods(quotas: Sequence[Json], profile: Profile, parallelism: int) -
         f"Room for {count_noun(room[tightest], 'GPU pod')} at once, limited by {tightest}; "
         f"the job's parallelism is {parallelism}."
     )
+
+
+def _room_by_resource(quotas: Sequence[Json], profile: Profile) -> dict[str, int]:
+    """How many pods of generate each resource suffices for, over all quotas."""
+    usage = _usage_by_step(profile)["generate"]
+    room: dict[str, int] = {}
+    for quota in quotas:
+        for resource, limit in _hard_limits(quota).items():
+            if usage.get(resource):
+                pods = int(limit // usage[resource])
+                room[resource] = min(pods, room.get(resource, pods))
+    return room
 
 
 def _usage_by_step(profile: Profile) -> dict[str, dict[str, Decimal]]:

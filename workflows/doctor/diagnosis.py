@@ -18,6 +18,7 @@ from imagekiln.workflows.doctor import (
     check_object_store,
     check_profile,
     check_quota,
+    check_time,
 )
 from imagekiln.workflows.doctor.check import DoctorCheck
 from imagekiln.workflows.doctor.cluster_view import ClusterView
@@ -56,6 +57,8 @@ def diagnose(job: Job, kubernetes: ApiConnection, server: ApiConnection | None =
     yield from _profile_checks(view, profile)
     yield from _node_checks(view, job, profile)
     yield from _storage_checks(job)
+    priorities = check_profile.job_priority_classes(job, profile)
+    yield check_time.check_run_time(view, job, profile, priorities)
 
 
 def collect_diagnosis(job: Job, checks: Iterable[DoctorCheck]) -> Diagnosis:

@@ -42,26 +42,27 @@ class PodSettings(Settings):
     cpu: Amount
     memory: Amount
     most_memory: Amount | None = Field(
-        None, description="The memory that a pod may grow to after OOMKilled, by half each time."
+        default=None,
+        description="The memory that a pod may grow to after OOMKilled, by half each time.",
     )
     disk: Amount | None = Field(
-        None,
+        default=None,
         description="The most that /tmp may take: a limit, not a request. The node's where absent.",
     )
     shared_memory: Amount | None = Field(
-        None, description="The size of /dev/shm, which counts as memory."
+        default=None, description="The size of /dev/shm, which counts as memory."
     )
     node_selector: dict[str, str] = Field(default_factory=dict)
     labels: tuple[NodeLabel, ...] = Field(
-        (), description="Labels that the node must have, all of them."
+        default=(), description="Labels that the node must have, all of them."
     )
-    preferred: tuple[NodeLabel, ...] = Field((), description="Labels that are preferred.")
+    preferred: tuple[NodeLabel, ...] = Field(default=(), description="Labels that are preferred.")
     tolerations: tuple[Toleration, ...] = ()
     runtime_class: ObjectName | None = None
     priority_class: ObjectName | None = None
     annotations: dict[str, str] = Field(default_factory=dict)
     env: dict[str, str] = Field(default_factory=dict)
-    hours: Amount = Field(24, description="A pod that runs longer is stopped.")
+    hours: Amount = Field(default=24, description="A pod that runs longer is stopped.")
 
 
 class Gpu(Settings):
@@ -69,15 +70,15 @@ class Gpu(Settings):
 
     resource: str = "nvidia.com/gpu"
     count: int = Field(
-        1, ge=1, le=64, description="GPUs in one pod. Each gets a worker of its own."
+        default=1, ge=1, le=64, description="GPUs in one pod. Each gets a worker of its own."
     )
     claim: ObjectName | None = Field(
-        None,
+        default=None,
         description="A ResourceClaimTemplate of the namespace, for `count` GPUs, "
         "instead of the resource.",
     )
     device: Literal["cuda", "cpu"] = Field(
-        "cuda", description="cpu is for clusters that only advertise GPUs."
+        default="cuda", description="cpu is for clusters that only advertise GPUs."
     )
 
     @model_validator(mode="after")
@@ -100,10 +101,12 @@ class ModelCache(Settings):
 
     claim: ObjectName | None = None
     host_path: str | None = Field(
-        None, pattern=r"^/", description="A folder of each node. Pod Security must allow it."
+        default=None,
+        pattern=r"^/",
+        description="A folder of each node. Pod Security must allow it.",
     )
     image: str | None = Field(
-        None,
+        default=None,
         description="An OCI image that is HF_HOME, with the hub's cache in /hub (Kubernetes 1.35).",
     )
 
@@ -117,9 +120,9 @@ class ModelCache(Settings):
 class Retries(Settings):
     """How often a failed pod is retried, where its failure may be transient."""
 
-    limit: int = Field(5, ge=0, le=100, description="The most retries of one pod.")
+    limit: int = Field(default=5, ge=0, le=100, description="The most retries of one pod.")
     elsewhere: bool = Field(
-        False,
+        default=False,
         description="Never on a node where it failed. The pool needs more nodes than `limit`, "
         "or grows.",
     )
@@ -129,10 +132,11 @@ class GpuSharing(Settings):
     """What keeps batches from each other's GPUs."""
 
     semaphore: str | None = Field(
-        None, description="A key of ConfigMap imagekiln-gpus, whose value limits pods at once."
+        default=None,
+        description="A key of ConfigMap imagekiln-gpus, whose value limits pods at once.",
     )
     mutex: ObjectName | None = Field(
-        None, description="Batches with this name generate one after the other."
+        default=None, description="Batches with this name generate one after the other."
     )
 
 
@@ -152,19 +156,19 @@ class Profile(Settings):
     retries: Retries = Retries()
     sharing: GpuSharing = GpuSharing()
     parallelism: int = Field(
-        16, ge=1, description="The most pods at once, where the submission sets no limit."
+        default=16, ge=1, description="The most pods at once, where the submission sets no limit."
     )
-    days: Amount = Field(7, description="A workflow that runs longer is stopped.")
+    days: Amount = Field(default=7, description="A workflow that runs longer is stopped.")
     report_artifact: bool = Field(
-        True, description="Show the report in the Argo UI, from an S3 artifact repository."
+        default=True, description="Show the report in the Argo UI, from an S3 artifact repository."
     )
     archive_logs: bool | None = Field(
-        None,
+        default=None,
         description="Keep the logs of all pods in the artifact repository; by default where the "
         "report is kept there. Without it, those of pods that succeeded are gone with the pod.",
     )
     disruption_budget: bool = Field(
-        False,
+        default=False,
         description="Keep nodes from being drained while a workflow has pods on them, for up to "
         "`days`. Without it, a drained shard is resumed elsewhere and loses one part at most.",
     )
@@ -179,5 +183,5 @@ class ProfileFile(Profile):
     """A profile as a file has it."""
 
     like: str | None = Field(
-        None, description="The profile that has all settings which are not in this one."
+        default=None, description="The profile that has all settings which are not in this one."
     )

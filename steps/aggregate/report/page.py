@@ -29,6 +29,7 @@ from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runtime.figures import (
     format_bytes,
     format_count,
+    format_duration,
     format_number,
     format_percent,
     pluralize,
@@ -47,6 +48,7 @@ FORMAT_PHRASES = {
 }
 TEMPLATE_FILTERS: dict[str, Callable[..., str]] = {
     "format_bytes": format_bytes,
+    "format_duration": format_duration,
     "format_count": format_count,
     "format_number": format_number,
     "format_percent": format_percent,

@@ -8,7 +8,7 @@ from imagekiln.steps.models.performance import (
     FORWARD_COSTS,
     floor_power_of_two,
     limit_batch_pixels,
-    seconds_per_pixel_step,
+    time_figure,
 )
 
 
@@ -37,9 +37,9 @@ def _job(model: str, **settings: object) -> Job:
 
 def _seconds(model: str, side: int = 1024, **settings: object) -> float:
     job = _job(model, **settings)
-    seconds = seconds_per_pixel_step(job, (side, side))
-    assert seconds is not None
-    return seconds * side * side * job.defaults.steps
+    figure = time_figure(job, (side, side))
+    assert figure is not None
+    return figure.seconds_per_work * side * side * job.defaults.steps
 
 
 def test_figure_in_the_job_is_what_an_image_of_default_size_and_steps_takes() -> None:
@@ -48,7 +48,7 @@ def test_figure_in_the_job_is_what_an_image_of_default_size_and_steps_takes() ->
 
 
 def test_model_that_nobody_knows_has_no_figure() -> None:
-    assert seconds_per_pixel_step(_job("bundled:shapes"), (64, 64)) is None
+    assert time_figure(_job("bundled:shapes"), (64, 64)) is None
 
 
 @pytest.mark.parametrize("model", FORWARD_COSTS)
@@ -68,3 +68,13 @@ def test_guidance_doubles_the_work_of_models_that_run_twice_for_it() -> None:
 
 def test_time_is_the_same_whenever_it_is_asked() -> None:
     assert _seconds(SDXL) == _seconds(SDXL)
+
+
+def test_figure_says_whether_it_was_measured() -> None:
+    computed = time_figure(_job(SDXL), (1024, 1024))
+    assert computed is not None
+    assert not computed.is_measured
+    assert "computed, not measured" in computed.source
+    own = time_figure(_job(SDXL, shard={"seconds_per_image": 1.5}), (1024, 1024))
+    assert own is not None
+    assert own.is_measured

@@ -12,6 +12,7 @@ from imagekiln.steps.runs.stats import (
     ShardStats,
     StageSeconds,
     add_queue_waits,
+    elapsed_seconds,
     load_stats,
     record_stats,
 )
@@ -98,6 +99,19 @@ def test_waits_count_for_the_stage_that_waited() -> None:
         encoded=QueueWaits(full_seconds=8.0, empty_seconds=16.0),
     )
     assert (seconds.denoise_waits, seconds.encode_waits, seconds.write_waits) == (3.0, 4.0, 16.0)
+
+
+def test_time_by_the_clock_counts_shards_at_once_only_once() -> None:
+    times = [(0.0, 10.0), (5.0, 15.0), (6.0, 7.0), (100.0, 101.0)]
+    stats = [
+        ShardStats(
+            number, 1, 1, 1, 8, "cuda", StageSeconds(), started_at=started_at, ended_at=ended_at
+        )
+        for number, (started_at, ended_at) in enumerate(times)
+    ]
+    assert elapsed_seconds(stats) == 16.0
+    older = ShardStats(0, 1, 1, 1, 8, "cuda", StageSeconds())
+    assert elapsed_seconds([older]) is None
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 import imagekiln
+from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.storage import open_store
 from tests.faults import manifests
@@ -122,3 +123,9 @@ def test_tuning_is_written_to_the_file(job_file: Path, tmp_path: Path) -> None:
     assert [(entry.width, entry.height) for entry in result.entries] == [(64, 32)]
     assert file.is_file()
     assert lines
+
+
+def test_job_of_plain_values_says_what_to_correct() -> None:
+    shapes = {"id": "bundled:shapes", "dtype": "fp32"}
+    with pytest.raises(BadInput, match=r'model\.dtype is "fp32"; write "float32"'):
+        imagekiln.job(name="a", prompts="a.parquet", output="out", model=shapes)

@@ -10,7 +10,13 @@ import pytest
 
 import imagekiln
 
-MODULES = ("imagekiln", "imagekiln.cluster", "imagekiln.checks", "imagekiln.results")
+MODULES = (
+    "imagekiln",
+    "imagekiln.cluster",
+    "imagekiln.checks",
+    "imagekiln.results",
+    "imagekiln.settings",
+)
 PUBLIC = [
     pytest.param(module, name, id=f"{module}.{name}")
     for module in MODULES
@@ -44,7 +50,7 @@ def test_a_user_s_check_gets_and_returns_what_steps_use() -> None:
     assert imagekiln.checks.Verdict is checks.Verdict
 
 
-@pytest.mark.parametrize("module", ["imagekiln.local", "imagekiln.checks"])
+@pytest.mark.parametrize("module", ["imagekiln.local", "imagekiln.checks", "imagekiln.settings"])
 def test_examples_in_docstrings_run(
     module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,8 +5,11 @@ import re
 from pathlib import Path
 
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.models.performance import COMPUTED_SOURCE
+from imagekiln.steps.plan.estimate import Estimate
 from imagekiln.steps.runs.keys import SUMMARY_KEY
 from imagekiln.steps.storage import open_store
+from imagekiln.workflows.cli.text import format_estimate
 from tests.runs import write_prompts
 from tests.workflows.cli.commands import kiln, parse_json
 
@@ -65,22 +68,60 @@ def test_estimate_says_what_a_job_would_take_and_writes_nothing(job: str, tmp_pa
         "truncated:   0 prompts",
         "shards:      2 (2 parts in all)",
         "size:        about 2.3 kB",
-        "GPU-hours:   unknown, as is the cost; set shard.seconds_per_image",
+        "GPU-hours:   unknown; run `imagekiln tune JOB` on its GPU, or set shard.seconds_per_image",
     ]
     assert not (tmp_path / "out").exists()
 
 
 def test_estimate_knows_the_cost_where_it_is_told_the_speed_and_the_price(job: str) -> None:
     speed = ("--set", "shard.seconds_per_image=1200", "--price", "2.5")
-    assert kiln("estimate", job, *speed).stdout.splitlines()[-2:] == [
-        "GPU-hours:   2.00",
+    assert kiln("estimate", job, *speed).stdout.splitlines()[-3:] == [
+        "GPU-hours:   2.00 (by the job's shard.seconds_per_image)",
+        "time:        about 60 min on 2 GPUs at once",
         "cost:        5.00",
     ]
     found = parse_json(kiln("estimate", job, *speed, "--output", "json"))
     assert (found["images"], found["gpu_hours"], found["cost"]) == (6, 2.0, 5.0)
 
 
+def test_estimate_with_a_price_says_why_there_is_no_cost(job: str) -> None:
+    lines = kiln("estimate", job, "--price", "2.5").stdout.splitlines()
+    assert lines[-1] == "cost:        unknown without the GPU-hours"
+
+
+def test_estimate_says_that_a_cluster_would_stop_the_job_before_it_ends(job: str) -> None:
+    done = kiln("estimate", job, "--set", "shard.seconds_per_image=1000000")
+    assert done.exit_code == 0
+    assert done.stderr.splitlines() == [
+        "On a cluster: Profile gpu stops a workflow after 7 days. Set `days: 36` in a profile of "
+        "your own, or `cluster.parallelism: 11` where the quota allows it."
+    ]
+
+
 def test_schema_is_that_of_the_job_file() -> None:
     found = parse_json(kiln("schema"))
     assert found == Job.model_json_schema()
     assert found["additionalProperties"] is False
+
+
+def test_computed_estimate_says_so_and_names_other_gpus() -> None:
+    computed = Estimate(
+        rows=1,
+        rejected_rows=0,
+        duplicate_images=0,
+        existing_images=0,
+        truncated_prompts=0,
+        images=1,
+        shards=1,
+        parts=1,
+        gigabytes=1.0,
+        gpu_hours=100.0,
+        cost=None,
+        hours=6.25,
+        gpus=16,
+        time_source=COMPUTED_SOURCE,
+    )
+    *_, total, time, others = format_estimate(computed).splitlines()
+    assert total.startswith("GPU-hours:   100.00 (computed, not measured: ")
+    assert time == "time:        about 6 h 15 min on 16 GPUs at once"
+    assert others.startswith("other GPUs:  B200 44, A100 317, ")

@@ -21,7 +21,7 @@ EVERY_CHECK = [
     "namespace", "your-rights", "service-accounts", "pod-rights", "store-credentials",
     "template", "quota", "limit-range", "artifact-repository",
     "gpu-nodes", "driver", "cpu-nodes", "gpu-image", "cpu-image", "gpu-metrics",
-    "paths", "output", "prompts",
+    "paths", "output", "prompts", "time",
 ]  # fmt: skip
 
 

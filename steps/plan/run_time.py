@@ -1,0 +1,159 @@
+"""How long a job takes: on one GPU, and on as many as it may have.
+
+Exactly by its plan; before there is one, by the rows that the footers of its files declare.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.tuning_file import TuningEntry, read_tuning_file, throughput_settings
+from imagekiln.steps.models.performance import FORWARD_COSTS, TimeFigure, time_figure
+from imagekiln.steps.plan.batch_sizes import tuning_source
+from imagekiln.steps.plan.input_files import expand_pattern
+from imagekiln.steps.runtime.figures import format_duration, format_number, pluralize
+from imagekiln.steps.storage.failures import translate_errors
+from imagekiln.steps.storage.object_store import open_filesystem
+from imagekiln.steps.storage.uri import resolve_path
+
+HOW_TO_MEASURE = "run `imagekiln tune JOB` on its GPU, or set shard.seconds_per_image"
+READERS = 16
+HOURS_PER_DAY = 24
+SECONDS_PER_HOUR = 3600
+# The columns by which a row takes more or less time than the job's defaults.
+WORK_COLUMNS = ("width", "height", "steps", "images", "strength")
+
+
+@dataclass(frozen=True, slots=True)
+class RunTime:
+    """How long generating takes, without starting pods and loading the model.
+
+    `source` says where the time of an image is from. `shards` is the most GPUs that can work at
+    once; None before planning. `has_default_work` is False where rows or earlier runs decide how
+    much there is to generate, and only planning finds out.
+    """
+
+    gpu_hours: float
+    source: str
+    is_measured: bool = True
+    shards: int | None = None
+    has_default_work: bool = True
+
+    def usable_gpus(self, gpus: int) -> int:
+        """How many of so many GPUs have work."""
+        most = gpus if self.shards is None else min(gpus, self.shards)
+        return max(1, most)
+
+    def hours_on(self, gpus: int) -> float:
+        """The hours by the clock on so many GPUs."""
+        return self.gpu_hours / self.usable_gpus(gpus)
+
+    def describe(self, gpus: int) -> str:
+        """The time on so many GPUs, in a sentence, with the source of the figure."""
+        hours = format_hours(self.hours_on(gpus), self.usable_gpus(gpus))
+        total = f"{format_number(self.gpu_hours)} GPU-hours"
+        return f"About {hours} ({total}, {self.source})."
+
+
+def format_hours(hours: float, gpus: int) -> str:
+    """The time on so many GPUs, such as 24 min on 16 GPUs at once; days where it takes several."""
+    days = hours / HOURS_PER_DAY
+    duration = format_duration(hours * SECONDS_PER_HOUR) if days < 3 else f"{days:,.1f} days"
+    return f"{duration} on {pluralize(gpus, 'GPU', 'GPUs at once')}"
+
+
+def run_time(figure: TimeFigure, work: float, shards: int | None = None) -> RunTime:
+    """The time of so much work, in pixels times steps."""
+    gpu_hours = figure.seconds_per_work * work / SECONDS_PER_HOUR
+    return RunTime(gpu_hours, figure.source, figure.is_measured, shards)
+
+
+def estimate_by_rows(job: Job) -> RunTime | None:
+    """The time of a job as if all its rows had its defaults; None where no figure is known.
+
+    Nothing is read where no figure is known, else the tuning file and the footers of the prompts.
+    Raises Missing, BadInput, TryAgain.
+    """
+    size, figure = _default_figure(job)
+    if figure is None:
+        return None
+    rows, columns = _count_rows(job)
+    width, height = size
+    images = rows * job.defaults.images_per_prompt
+    by_rows = run_time(figure, images * width * height * job.defaults.steps)
+    names = job.columns.model_dump()
+    has_own_work = any(names[column] in columns for column in WORK_COLUMNS)
+    return RunTime(
+        by_rows.gpu_hours,
+        by_rows.source,
+        by_rows.is_measured,
+        has_default_work=not has_own_work and not job.skip_existing,
+    )
+
+
+def _default_figure(job: Job) -> tuple[tuple[int, int], TimeFigure | None]:
+    """The size of an image of the job's defaults, and its time, without looking at the model."""
+    entry = None if job.shard.seconds_per_image is not None else _fastest_entry(job)
+    size = _default_size(job, entry)
+    tuned = None
+    if entry is not None:
+        work = entry.width * entry.height * entry.steps
+        tuned = TimeFigure(entry.seconds_per_image / work, tuning_source(entry))
+    return size, time_figure(job, size, tuned)
+
+
+def _default_size(job: Job, entry: TuningEntry | None) -> tuple[int, int]:
+    """The size that the job sets, or else that of the entry, or of the model in the table."""
+    side = 1  # for a time that the job itself gives for an image of any size
+    if cost := FORWARD_COSTS.get(job.model.id):
+        side = round((cost.megapixels * 1e6) ** 0.5)
+    width, height = (side, side) if entry is None else (entry.width, entry.height)
+    return job.defaults.width or width, job.defaults.height or height
+
+
+def _fastest_entry(job: Job) -> TuningEntry | None:
+    """Of the tuning file's entries for the job's model, the one with the least time for a pixel."""
+    if job.batch.tuning is None:
+        return None
+    entries = [
+        entry
+        for entry in read_tuning_file(job.batch.tuning).entries
+        if entry.model == job.model.id
+        and entry.dtype == job.model.dtype
+        and throughput_settings(entry.speed) == throughput_settings(job.speed)
+        and job.batch.gpu in (None, entry.gpu)
+    ]
+    return min(entries, key=_seconds_per_work, default=None)
+
+
+def _seconds_per_work(entry: TuningEntry) -> float:
+    return entry.seconds_per_image / (entry.width * entry.height * entry.steps)
+
+
+def _count_rows(job: Job) -> tuple[int, set[str]]:
+    """The rows of the job's prompts, and the names of their columns."""
+    uris: list[str] = []
+    for pattern in job.prompt_patterns:
+        found = expand_pattern(pattern)
+        if not found:
+            raise Missing(f"{pattern}: no such file or bucket. Check `prompts`.")
+        uris += found
+    with ThreadPoolExecutor(READERS) as pool:
+        footers = list(pool.map(_read_footer, uris))
+    rows = sum(footer.num_rows for footer in footers)
+    columns = {name for footer in footers for name in footer.schema.to_arrow_schema().names}
+    return rows, columns
+
+
+def _read_footer(uri: str) -> pq.FileMetaData:
+    try:
+        with translate_errors(uri):
+            filesystem, path = open_filesystem(resolve_path(uri))
+            with filesystem.open(path, "rb") as file:
+                return pq.read_metadata(file)
+    except pa.ArrowException as error:
+        raise BadInput(f"{uri}: its rows cannot be counted ({error}).") from error

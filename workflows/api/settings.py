@@ -1,0 +1,52 @@
+"""The groups of settings of a job, for jobs that are written in Python.
+
+>>> from imagekiln import Job, ModelSettings
+>>> from imagekiln.settings import Jpeg, ShardSettings
+>>> job = Job(
+...     name="postcards",
+...     prompts="prompts.parquet",
+...     output="images",
+...     model=ModelSettings(id="bundled:shapes", dtype="float32"),
+...     encoding=Jpeg(quality=90),
+...     shard=ShardSettings(images=500),
+... )
+>>> job.encoding.quality
+90
+"""
+
+from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings, LoraSettings
+from imagekiln.steps.job.gates import GateSettings
+from imagekiln.steps.job.job import (
+    BatchSettings,
+    CardSettings,
+    ClusterSettings,
+    ColumnNames,
+    JobLimits,
+    ModelSettings,
+    PartSettings,
+    RowDefaults,
+    ShardSettings,
+)
+from imagekiln.steps.job.output import C2paSettings, Jpeg, Png, Webp
+from imagekiln.steps.job.speed import SpeedSettings
+
+__all__ = [
+    "BatchSettings",
+    "C2paSettings",
+    "CardSettings",
+    "ClusterSettings",
+    "ColumnNames",
+    "ControlNetSettings",
+    "GateSettings",
+    "IpAdapterSettings",
+    "JobLimits",
+    "Jpeg",
+    "LoraSettings",
+    "ModelSettings",
+    "PartSettings",
+    "Png",
+    "RowDefaults",
+    "ShardSettings",
+    "SpeedSettings",
+    "Webp",
+]

@@ -1,0 +1,97 @@
+"""Whether a job can end before its profile's `days` are over, when its workflow is stopped."""
+
+from dataclasses import dataclass
+from math import ceil
+
+from imagekiln.steps.errors import BadInput, KilnError
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.plan.run_time import HOW_TO_MEASURE, RunTime, estimate_by_rows
+from imagekiln.workflows.profiles.profile import Profile
+
+HOURS_PER_DAY = 24
+MAX_PARALLELISM = 1000  # of a job
+# A figure that was computed is for an H100: newer GPUs, fewer bits and compiled models are at most
+# so many times as fast.
+COMPUTED_MARGIN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """The time of a job on the pods that it gets, in a sentence.
+
+    `remedy` says which numbers to set where it cannot end in time; None where it can.
+    """
+
+    says: str
+    remedy: str | None = None
+
+
+def forecast(job: Job, profile: Profile, pods: int | None = None) -> Forecast | None:
+    """How long the job takes on so many pods, by default its parallelism.
+
+    None where no figure is known. Raises Missing, BadInput and TryAgain where the rows of its
+    prompts cannot be counted.
+    """
+    time = estimate_by_rows(job)
+    if time is None:
+        return None
+    return _judge(time, profile, job.cluster.parallelism if pods is None else pods)
+
+
+def check_deadline(job: Job, profile: Profile) -> str:
+    """How long the job takes, in a sentence. Raises BadInput where it cannot end in time."""
+    try:
+        expected = forecast(job, profile)
+    except KilnError as error:
+        return f"How long it takes is unknown from here: {error}"
+    if expected is None:
+        return f"How long it takes is unknown: {HOW_TO_MEASURE}."
+    if expected.remedy is not None:
+        raise BadInput(f"{job.name}: {expected.says} {expected.remedy}")
+    return expected.says
+
+
+def explain_lateness(
+    gpu_hours: float, hours: float, profile: Profile, *, least_hours: float | None = None
+) -> tuple[str, str] | None:
+    """That a job of so many hours is stopped before it ends, and the numbers to set; None if not.
+
+    Without numbers where `least_hours`, what it takes at the least, are within the limit.
+    """
+    limit = profile.days * HOURS_PER_DAY
+    if hours <= limit:
+        return None
+    says = f"Profile {profile.name} stops a workflow after {profile.days:g} days."
+    least = hours if least_hours is None else least_hours
+    return says, _remedy(gpu_hours, hours, profile) if least > limit else ""
+
+
+def _judge(time: RunTime, profile: Profile, pods: int) -> Forecast:
+    gpus = pods * profile.gpu.count
+    says = time.describe(gpus)
+    hours = time.hours_on(gpus)
+    late = explain_lateness(time.gpu_hours, hours, profile, least_hours=_least_hours(time, hours))
+    if late is None:
+        return Forecast(says)
+    lateness, remedy = late
+    if not remedy:
+        return Forecast(f"{says} {lateness} `imagekiln estimate JOB` counts every row.")
+    return Forecast(f"{says} {lateness}", remedy)
+
+
+def _least_hours(time: RunTime, hours: float) -> float:
+    """What the job certainly takes: nothing is certain where only planning counts its work."""
+    if not time.has_default_work:
+        return 0.0
+    return hours if time.is_measured else hours / COMPUTED_MARGIN
+
+
+def _remedy(gpu_hours: float, hours: float, profile: Profile) -> str:
+    """The days to set, with one to spare for starts, or the parallelism."""
+    days = ceil(hours / HOURS_PER_DAY) + 1
+    remedy = f"Set `days: {days}` in a profile of your own"
+    gpus = gpu_hours / (profile.days * HOURS_PER_DAY)
+    pods = ceil(gpus / profile.gpu.count) + 1
+    if pods <= MAX_PARALLELISM:
+        remedy += f", or `cluster.parallelism: {pods}` where the quota allows it"
+    return f"{remedy}."
