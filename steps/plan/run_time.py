@@ -14,7 +14,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.tuning_file import TuningEntry, read_tuning_file, throughput_settings
 from imagekiln.steps.models.performance import FORWARD_COSTS, TimeFigure, time_figure
 from imagekiln.steps.plan.batch_sizes import tuning_source
-from imagekiln.steps.plan.input_files import expand_pattern
+from imagekiln.steps.plan.source_files import expand_pattern
 from imagekiln.steps.runtime.figures import format_duration, format_number, pluralize
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.object_store import open_filesystem
@@ -138,10 +138,10 @@ def _count_rows(job: Job) -> tuple[int, set[str]]:
     """The rows of the job's prompts, and the names of their columns."""
     uris: list[str] = []
     for pattern in job.prompt_patterns:
-        found = expand_pattern(pattern)
-        if not found:
+        names = expand_pattern(pattern)
+        if not names:
             raise Missing(f"{pattern}: no such file or bucket. Check `prompts`.")
-        uris += found
+        uris += names
     with ThreadPoolExecutor(READERS) as pool:
         footers = list(pool.map(_read_footer, uris))
     rows = sum(footer.num_rows for footer in footers)

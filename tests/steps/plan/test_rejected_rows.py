@@ -88,8 +88,9 @@ def test_refused_job_lists_all_rows_and_leaves_no_plan(tmp_path: Path) -> None:
     settings = job(tmp_path, columns, run_id="night")
     path = tmp_path / "out/night/rejected.parquet"
     assert _refused(settings) == (
-        f"{tmp_path}/prompts.parquet: 3 of 4 rows were rejected; the first is row 1 (counting from 0): "
-        f"prompt is null. Correct the input, or raise limits.rejected_share. All are listed in {path}."
+        f"{tmp_path}/prompts.parquet: 3 of 4 rows were rejected; the first is row 1 "
+        "(counting from 0): prompt is null. Correct the input, or raise limits.rejected_share. "
+        f"All are listed in {path}."
     )
     assert [*path.parent.iterdir()] == [path]
     assert pq.read_table(path)["id"].to_pylist() == ["b", "c", "d"]
