@@ -136,8 +136,9 @@ def test_a_shard_whose_images_fail_does_not_keep_the_others_from_being_made(tmp_
     assert progress.drawn_images == 10
 
 
-def test_a_job_whose_prompts_are_wrong_makes_nothing(tmp_path: Path) -> None:
+def test_a_job_whose_prompts_are_wrong_makes_nothing_but_their_list(tmp_path: Path) -> None:
     prompts = write_prompts(tmp_path / "prompts.parquet", [{"prompt": " "}])
     with pytest.raises(BadInput, match="1 of 1 row was rejected"):
         run(job(prompts, str(tmp_path / "out")), NoProgress(), Stop())
-    assert not (tmp_path / "out").exists()
+    files = [path.name for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert files == ["rejected.parquet"]

@@ -100,7 +100,11 @@ def test_bytes_that_are_no_utf8_cost_their_rows_and_no_others(tmp_path: Path) ->
         planned = plan(tmp_path, prompts=f"{tmp_path}/{name}", limits={"rejected_share": 0.5})
         assert image_rows(planned)["prompt"].to_pylist() == ["good", "fine"]
         (row,) = rejected(planned)
-        assert (row["row_in_file"], row["column"], row["reason"]) == (1, "prompt", "is no UTF-8")
+        assert (row["row_in_file"], row["column"], row["reason"]) == (
+            1,
+            "prompt",
+            "is not valid UTF-8",
+        )
 
 
 def test_columns_of_csv_are_carried_as_text_and_those_of_json_as_they_are(tmp_path: Path) -> None:
@@ -137,7 +141,7 @@ def test_seed_beyond_64_bits_is_refused_like_its_digits(tmp_path: Path) -> None:
     (tmp_path / "p.jsonl").write_text(content)
     planned = plan(tmp_path, prompts=f"{tmp_path}/p.jsonl", limits={"rejected_share": 0.5})
     (row,) = rejected(planned)
-    assert row["reason"] == "is no integer of 64 bits"
+    assert row["reason"] == "is not a 64-bit integer"
     assert row["value"] == "99999999999999999999999"
 
 
@@ -188,7 +192,7 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
         "prompt\na\n".encode("utf-16"),
         "p.csv: is UTF-16. Save it as UTF-8.",
     ),
-    "name that is no UTF-8": (
+    "name that is not valid UTF-8": (
         "p.csv",
         b"prompt,caf\xe9\na,b\n",
         r"p.csv: the name of a column, 'caf\udce9', is no UTF-8. Save the file as UTF-8.",

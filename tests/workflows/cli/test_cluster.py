@@ -76,7 +76,7 @@ def test_workflow_that_has_not_ended_is_to_be_asked_for_again(
 ) -> None:
     done = kiln(*arguments, name)
     assert (done.exit_code, done.stdout) == (75, "")
-    assert "is still Pending" in done.stderr
+    assert "is still pending" in done.stderr
 
 
 def test_workflow_that_is_stopped_goes_on_by_the_command_that_is_named(
