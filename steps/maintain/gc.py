@@ -1,7 +1,7 @@
 """Garbage collection: what unfinished runs and killed writers left under an output.
 
-Listed, and removed only on request. This is the one place where objects are listed, and only in
-folders of runs: those whose plan bears the folder's name.
+Listed, and removed only on request, and only in folders of runs: those whose plan bears the
+folder's name.
 """
 
 import time
@@ -10,25 +10,23 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, islice
-from pathlib import Path
 from typing import Literal
 
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import Missing
+from imagekiln.steps.maintain.run_list import iter_runs, require_output
 from imagekiln.steps.runs.keys import (
     IMAGE_KEY_PATTERN,
     PART_IMAGES_KEY_PATTERN,
     PLAN_KEY,
-    REGISTRY_FOLDER,
     SUCCESS_KEY,
     manifest_key,
     round_folder,
 )
-from imagekiln.steps.runs.plan import Plan, load_plan
+from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.rounds import Run, iter_rounds
 from imagekiln.steps.runs.tables import read_column
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import ObjectInfo, Store
-from imagekiln.steps.storage.uri import is_remote_uri
 
 DAY_SECONDS = 86_400.0
 DEFAULT_AGE_DAYS = 7.0
@@ -78,9 +76,9 @@ def gc(output: str, older_than: float = DEFAULT_AGE_DAYS, *, remove: bool = Fals
     store = open_store(output)
     now = time.time()
     cutoff = now - older_than * DAY_SECONDS
-    runs = list(_iter_runs(store))
-    if not runs and not any(store.list_folder(REGISTRY_FOLDER)):
-        raise _explain_absence_of_runs(store)
+    runs = list(iter_runs(store))
+    if not runs:
+        require_output(store)
 
     # Later runs skipped the images of these, which may be the only copies: whatever their state.
     needed_ids = {run_id for run in runs for run_id in run.plan.existing_runs}
@@ -125,36 +123,6 @@ def walk_objects(store: Store, folder: str = "") -> Iterator[ObjectInfo]:
             yield from walk_objects(store, entry.key)
         else:
             yield entry
-
-
-def _explain_absence_of_runs(store: Store) -> BadInput:
-    """Why a folder without runs is not the output of any job."""
-    if store.exists(PLAN_KEY):
-        output = store.uri.rpartition("/")[0] or "."
-        return BadInput(
-            f"{store.uri}: is a run, and gc takes the output that holds runs. Name {output}."
-        )
-    if not is_remote_uri(store.uri) and not Path(store.uri).exists():
-        return Missing(f"{store.uri}: no such folder. Check the name.")
-    return BadInput(
-        f"{store.uri}: holds no runs that this Imagekiln reads. Name the `output` of a job."
-    )
-
-
-def _iter_runs(store: Store) -> Iterator[Run]:
-    """The runs under an output. Folders of others, or of another version, are skipped."""
-    for entry in store.list_folder(""):
-        if not entry.is_folder:
-            continue
-        folder = open_store(f"{store.uri}/{entry.key}")
-        if not folder.exists(PLAN_KEY):
-            continue
-        try:
-            plan = load_plan(folder)
-        except BadInput:
-            continue
-        if plan.run_id == entry.key and plan.round == 0:
-            yield Run(folder, plan)
 
 
 def _find_garbage(run: Run, finished: bool, now: float, cutoff: float) -> Garbage | None:

@@ -28,7 +28,12 @@ from imagekiln.workflows.client.client import (
 )
 from imagekiln.workflows.client.connect import connect
 from imagekiln.workflows.client.logs import logs
-from imagekiln.workflows.client.schedules import resume, suspend
+from imagekiln.workflows.client.schedules import (
+    list_schedules,
+    resume,
+    suspend,
+    unschedule,
+)
 from imagekiln.workflows.client.status import WorkflowStatus
 from imagekiln.workflows.templates.batch import batch_task
 
@@ -46,8 +51,10 @@ __all__ = [  # noqa: RUF022  # in the order of the API reference
     "resubmit",
     "apply",
     "schedule",
+    "list_schedules",
     "suspend",
     "resume",
+    "unschedule",
     "backfill",
     "batch_task",
 ]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         PlanResult,
         ReproduceResult,
         RetryResult,
+        RunOverview,
         RunResult,
         ShardStats,
         Summary,
@@ -167,6 +168,16 @@ def aggregate(
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
 
     return aggregate_run(fspath(run), failed_share, accept, price)
+
+
+def runs(output: PathOrUri) -> "list[RunOverview]":
+    """The runs under a job's output, and how each ended.
+
+    Raises Missing where there is no such folder, BadInput where it is not the output of any job.
+    """
+    from imagekiln.steps.maintain.run_list import list_runs
+
+    return list_runs(fspath(output))
 
 
 def verify(run: PathOrUri) -> "VerifyResult":

@@ -7,10 +7,12 @@ from imagekiln.steps.maintain.diff import Diff
 from imagekiln.steps.maintain.gc import GcResult
 from imagekiln.steps.maintain.reproduce import ReproduceResult
 from imagekiln.steps.maintain.retry import RetryResult
+from imagekiln.steps.maintain.run_list import RunOverview
 from imagekiln.steps.maintain.verify import VerifyResult
 from imagekiln.steps.plan.estimate import Estimate
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.stats import ShardStats
+from imagekiln.workflows.client.schedules import ScheduleStatus
 from imagekiln.workflows.client.status import WorkflowStatus
 
 __all__ = [
@@ -20,7 +22,9 @@ __all__ = [
     "PlanResult",
     "ReproduceResult",
     "RetryResult",
+    "RunOverview",
     "RunResult",
+    "ScheduleStatus",
     "ShardStats",
     "Summary",
     "TuningResult",

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Final, get_args
 
 import click
@@ -21,6 +22,22 @@ from imagekiln.workflows.doctor.check import CheckVerdict, DoctorCheck
 UNHEALTHY_EXIT_CODE = 2
 VERDICTS: Final[tuple[CheckVerdict, ...]] = get_args(CheckVerdict)
 VERDICT_WIDTH = 9
+
+
+@cloup.command(epilog=examples("imagekiln manifests cluster"))
+@cloup.argument(
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="A new folder for the kustomize base and its overlays.",
+)
+def manifests(folder: Path) -> None:
+    """Write the namespace's Kubernetes objects, for kubectl apply -k."""
+    from imagekiln.workflows.cli.starter import write_manifests
+    from imagekiln.workflows.cli.terminal import print_text
+
+    write_manifests(folder)
+    print_text(f"Wrote {folder}. Next: kubectl apply -k {folder / 'overlays' / 'whole-cluster'}")
 
 
 @cloup.command(

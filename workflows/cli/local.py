@@ -1,12 +1,14 @@
 """Commands that need no cluster: a whole job on this machine, and what to know before it runs."""
 
 import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 import cloup
 
 from imagekiln.workflows.cli.options import (
+    PATH_OR_URI,
     date_options,
     examples,
     job_options,
@@ -19,6 +21,39 @@ if TYPE_CHECKING:
 
 DEMO_JOB = "bundled:demo.yaml"
 TUNING_FILE = "tuning.yaml"
+STARTER_MODEL = "stabilityai/stable-diffusion-xl-base-1.0"
+
+
+@cloup.command(
+    epilog=examples("imagekiln init prompts.csv", "imagekiln init --model bundled:shapes")
+)
+@cloup.argument(
+    "prompts",
+    metavar="[PROMPTS]",
+    default="prompts.parquet",
+    type=PATH_OR_URI,
+    help="The prompts: a path or URI. Default: prompts.parquet.",
+)
+@cloup.option(
+    "--to",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("job.yaml"),
+    show_default=True,
+    help="The file to write.",
+)
+@cloup.option(
+    "--model",
+    default=STARTER_MODEL,
+    show_default=True,
+    help="A model of a hub, a folder, or bundled:shapes.",
+)
+def init(prompts: str, to: Path, model: str) -> None:
+    """Write a job file to start from."""
+    from imagekiln.workflows.cli.starter import write_starter_job
+    from imagekiln.workflows.cli.terminal import print_text
+
+    write_starter_job(to, prompts, model)
+    print_text(f"Wrote {to}. Next: imagekiln estimate {to}")
 
 
 @cloup.command(

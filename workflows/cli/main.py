@@ -10,11 +10,13 @@ from imagekiln.workflows.cli.terminal import print_note, silence_libraries
 
 SECTIONS = (
     cloup.Section(
-        "On this machine", (local.run, local.estimate, local.tune, local.demo, local.schema)
+        "On this machine",
+        (local.init, local.run, local.estimate, local.tune, local.demo, local.schema),
     ),
     cloup.Section(
         "On a cluster",
         (
+            cluster.manifests,
             cluster.doctor,
             cluster.submit,
             cluster.watch,
@@ -30,11 +32,25 @@ SECTIONS = (
     ),
     cloup.Section(
         "Schedules",
-        (schedules.schedule, schedules.suspend, schedules.resume, schedules.backfill),
+        (
+            schedules.schedule,
+            schedules.schedules,
+            schedules.suspend,
+            schedules.resume,
+            schedules.unschedule,
+            schedules.backfill,
+        ),
     ),
     cloup.Section(
         "After a run",
-        (maintain.verify, maintain.retry, maintain.reproduce, maintain.diff, maintain.gc),
+        (
+            maintain.runs,
+            maintain.verify,
+            maintain.retry,
+            maintain.reproduce,
+            maintain.diff,
+            maintain.gc,
+        ),
     ),
     cloup.Section(
         "Steps that pods run",

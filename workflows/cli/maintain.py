@@ -1,4 +1,4 @@
-"""Commands for a run after its end: verify, retry, reproduce, compare, clean up."""
+"""Commands for runs after their end: list, verify, retry, reproduce, compare, clean up."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -6,10 +6,27 @@ from typing import TYPE_CHECKING
 import click
 import cloup
 
-from imagekiln.workflows.cli.options import PATH_OR_URI, examples, output_option, run_argument
+from imagekiln.workflows.cli.options import (
+    PATH_OR_URI,
+    examples,
+    output_argument,
+    output_option,
+    run_argument,
+)
 
 if TYPE_CHECKING:
     from imagekiln.steps.runtime.signals import Stop
+
+
+@cloup.command(epilog=examples("imagekiln runs images", "imagekiln runs s3://bucket/images"))
+@output_argument
+@output_option
+def runs(folder: str, output: str) -> None:
+    """List the runs under an output, and how each ended."""
+    from imagekiln.steps.maintain.run_list import list_runs
+    from imagekiln.workflows.cli.text import format_runs, print_result
+
+    print_result(list_runs(folder), output, format_runs)
 
 
 @cloup.command(epilog=examples("imagekiln verify images/shapes-1a2b3c4d5e6f"))
@@ -91,9 +108,7 @@ def diff(first: str, second: str, to: str, output: str) -> None:
 
 
 @cloup.command(epilog=examples("imagekiln gc images", "imagekiln gc s3://bucket/images --remove"))
-@cloup.argument(
-    "folder", metavar="OUTPUT", type=PATH_OR_URI, help="The job's output: a path or URI."
-)
+@output_argument
 @cloup.option(
     "--older-than",
     type=click.FloatRange(min=0),

@@ -58,6 +58,14 @@ def run_argument(command: Callable[P, None]) -> Callable[P, None]:
     return argument(command)
 
 
+def output_argument(command: Callable[P, None]) -> Callable[P, None]:
+    """Take the output that holds the runs to work on."""
+    argument = cloup.argument(
+        "folder", metavar="OUTPUT", type=PATH_OR_URI, help="The job's output: a path or URI."
+    )
+    return argument(command)
+
+
 def date_options(command: Callable[P, None]) -> Callable[P, None]:
     """Let the user say which date the run is for."""
     date = cloup.option(

@@ -9,6 +9,7 @@ from imagekiln.workflows.cli.options import (
     connection_options,
     examples,
     job_options,
+    namespace_options,
     output_option,
     schedule_options,
 )
@@ -43,13 +44,26 @@ def schedule(
     """Create or update a schedule of the job (a CronWorkflow)."""
     from imagekiln.steps.job.reader import read_job
     from imagekiln.workflows.cli.terminal import print_note, print_text
-    from imagekiln.workflows.client import schedules
+    from imagekiln.workflows.client import schedules as client
     from imagekiln.workflows.client.connect import connect
 
     argo = connect(server, context)
     scheduled_job = read_job(job, settings)
-    name = schedules.schedule(scheduled_job, cron, timezone, argo, report=print_note)
+    name = client.schedule(scheduled_job, cron, timezone, argo, report=print_note)
     print_text(f"Applied CronWorkflow {name}. `imagekiln suspend {name}` suspends it.")
+
+
+@cloup.command(epilog=examples("imagekiln schedules", "imagekiln schedules -n images"))
+@namespace_options
+@output_option
+def schedules(namespace: str, server: str | None, context: str | None, output: str) -> None:
+    """List the schedules of a namespace."""
+    from imagekiln.workflows.cli.status import schedule_table
+    from imagekiln.workflows.cli.text import print_result
+    from imagekiln.workflows.client import schedules as client
+    from imagekiln.workflows.client.connect import connect
+
+    print_result(client.list_schedules(namespace, connect(server, context)), output, schedule_table)
 
 
 @cloup.command(epilog=examples("imagekiln suspend nightly"))
@@ -57,10 +71,10 @@ def schedule(
 def suspend(name: str, namespace: str, server: str | None, context: str | None) -> None:
     """Suspend a schedule."""
     from imagekiln.workflows.cli.terminal import print_text
-    from imagekiln.workflows.client import schedules
+    from imagekiln.workflows.client import schedules as client
     from imagekiln.workflows.client.connect import connect
 
-    schedules.suspend(name, namespace, connect(server, context))
+    client.suspend(name, namespace, connect(server, context))
     print_text(f"{name} is suspended. `imagekiln resume {name}` resumes it.")
 
 
@@ -69,11 +83,23 @@ def suspend(name: str, namespace: str, server: str | None, context: str | None) 
 def resume(name: str, namespace: str, server: str | None, context: str | None) -> None:
     """Resume a suspended schedule."""
     from imagekiln.workflows.cli.terminal import print_text
-    from imagekiln.workflows.client import schedules
+    from imagekiln.workflows.client import schedules as client
     from imagekiln.workflows.client.connect import connect
 
-    schedules.resume(name, namespace, connect(server, context))
+    client.resume(name, namespace, connect(server, context))
     print_text(f"{name} is resumed.")
+
+
+@cloup.command(epilog=examples("imagekiln unschedule nightly"))
+@schedule_options
+def unschedule(name: str, namespace: str, server: str | None, context: str | None) -> None:
+    """Delete a schedule; the workflows that it started go on."""
+    from imagekiln.workflows.cli.terminal import print_text
+    from imagekiln.workflows.client import schedules as client
+    from imagekiln.workflows.client.connect import connect
+
+    client.unschedule(name, namespace, connect(server, context))
+    print_text(f"{name} is deleted.")
 
 
 @cloup.command(
@@ -106,11 +132,11 @@ def backfill(
     from imagekiln.steps.job.reader import read_job
     from imagekiln.workflows.cli.status import status_table
     from imagekiln.workflows.cli.text import print_result
-    from imagekiln.workflows.client import schedules
+    from imagekiln.workflows.client import schedules as client
     from imagekiln.workflows.client.connect import connect
 
-    schedules.require_day_order(first.date(), last.date())
+    client.require_day_order(first.date(), last.date())
     scheduled_job = read_job(job, settings)
     argo = connect(server, context)
-    statuses = schedules.backfill(scheduled_job, first.date(), last.date(), argo, retry=retry)
+    statuses = client.backfill(scheduled_job, first.date(), last.date(), argo, retry=retry)
     print_result(statuses, output, status_table)

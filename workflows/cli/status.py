@@ -10,6 +10,7 @@ from imagekiln.steps.errors import BadInput, Incomplete
 from imagekiln.steps.runtime.sanitize import sanitize_line
 from imagekiln.workflows.cli.terminal import print_text
 from imagekiln.workflows.cli.text import print_result
+from imagekiln.workflows.client.schedules import ScheduleStatus
 from imagekiln.workflows.client.status import PodCounts, StepFailure, WorkflowStatus
 
 MAX_FAILURES = 10
@@ -102,6 +103,23 @@ def _progress_parts(status: WorkflowStatus) -> list[str]:
 def status_table(statuses: Sequence[WorkflowStatus]) -> str:
     """Workflows, a line each."""
     return "\n".join(map(status_line, statuses)) or "No workflows."
+
+
+def schedule_table(schedules: Sequence[ScheduleStatus]) -> str:
+    """Schedules, a line each."""
+    return "\n".join(map(_schedule_line, schedules)) or "No schedules."
+
+
+def _schedule_line(schedule: ScheduleStatus) -> str:
+    crons = " and ".join(schedule.crons)
+    parts = [f"{schedule.namespace}/{schedule.name}: {crons} {schedule.timezone}"]
+    if schedule.suspended:
+        parts.append("suspended")
+    last = f"last started {schedule.last_started}" if schedule.last_started else "never started"
+    parts.append(last)
+    if schedule.running:
+        parts.append(f"running: {', '.join(schedule.running)}")
+    return sanitize_line("; ".join(parts))
 
 
 def _failure_line(failure: StepFailure) -> str:

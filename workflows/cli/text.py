@@ -9,6 +9,7 @@ from imagekiln.steps.job.user_checks import find_untried_checks
 from imagekiln.steps.runs.keys import REPORT_KEY
 from imagekiln.steps.runtime.figures import (
     format_bytes,
+    format_duration,
     format_number,
     format_percent,
     pluralize,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
     from imagekiln.steps.maintain.gc import Garbage, GcResult
     from imagekiln.steps.maintain.reproduce import Provenance, ReproduceResult
     from imagekiln.steps.maintain.retry import RetryResult
+    from imagekiln.steps.maintain.run_list import RunOverview
     from imagekiln.steps.maintain.verify import VerifyResult
     from imagekiln.steps.plan.estimate import Estimate
     from imagekiln.steps.plan.step import PlanResult
@@ -300,6 +302,27 @@ def format_diff(result: "Diff") -> str:
     for change in result.changes:
         lines[f"{change.before} to {change.after}"] = f"{change.images:,}"
     return f"{_format_table(lines, width=12)}\nPage: {sanitize_line(result.page)}"
+
+
+def format_runs(runs: "list[RunOverview]") -> str:
+    """Runs, a line each."""
+    if not runs:
+        return "No runs."
+    width = max(len(run.run_id) for run in runs)
+    return "\n".join(f"{run.run_id:<{width}}  {_format_run_overview(run)}" for run in runs)
+
+
+def _format_run_overview(run: "RunOverview") -> str:
+    if run.ok is None:
+        return f"{run.state}, {pluralize(run.images, 'image')} planned"
+    parts = [run.state, f"{run.ok:,} of {pluralize(run.images, 'image')} ok"]
+    if run.elapsed_seconds:
+        parts.append(format_duration(run.elapsed_seconds))
+    if run.device_hours:
+        parts.append(f"{format_number(run.device_hours)} GPU-hours")
+    if run.cost is not None:
+        parts.append(f"cost {format_number(run.cost)}")
+    return ", ".join(parts)
 
 
 def format_garbage(result: "GcResult") -> str:

@@ -1,7 +1,8 @@
-"""A job on a schedule: register it, suspend and resume it, backfill days that have passed."""
+"""A job on a schedule: register, list, suspend, resume and delete it, backfill past days."""
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from heapq import merge
 from itertools import islice, takewhile
@@ -11,10 +12,10 @@ from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.dates import DATE_PLACEHOLDER, parse_time_zone
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
-from imagekiln.workflows.client.client import register_template, submit
+from imagekiln.workflows.client.client import OWN_LABEL, register_template, submit
 from imagekiln.workflows.client.connect import connect
 from imagekiln.workflows.client.status import FAILED_PHASES, WorkflowStatus, read_available_status
-from imagekiln.workflows.objects import object_identity
+from imagekiln.workflows.objects import Json, object_identity, object_metadata
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.cron import fire_times
 from imagekiln.workflows.templates.workflow import build_cron_workflow, cron_workflow_name
@@ -49,6 +50,53 @@ def schedule(
     argo.apply(cron_workflow)
     _, _, name = object_identity(cron_workflow)
     return name
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleStatus:
+    """A schedule: its cron lines, when it last started a workflow, and which of them still run.
+
+    `last_started` is a time in UTC, None where the schedule has never started a workflow.
+    """
+
+    name: str
+    namespace: str
+    crons: tuple[str, ...]
+    timezone: str
+    suspended: bool
+    last_started: str | None
+    running: tuple[str, ...]
+
+
+def list_schedules(namespace: str, argo: ArgoApi | None = None) -> list[ScheduleStatus]:
+    """Imagekiln's schedules in a namespace, by name."""
+    argo = argo or connect()
+    cron_workflows = argo.list_objects("CronWorkflow", namespace, OWN_LABEL)
+    statuses = [_read_schedule_status(namespace, item) for item in cron_workflows]
+    return sorted(statuses, key=lambda status: status.name)
+
+
+def _read_schedule_status(namespace: str, cron_workflow: Json) -> ScheduleStatus:
+    spec = cast("Json", cron_workflow["spec"])
+    status = cast("Json", cron_workflow.get("status") or {})
+    active = cast("list[dict[str, str]]", status.get("active") or [])
+    last_started = status.get("lastScheduledTime")
+    return ScheduleStatus(
+        name=str(object_metadata(cron_workflow)["name"]),
+        namespace=namespace,
+        crons=tuple(cast("list[str]", spec["schedules"])),
+        timezone=str(spec.get("timezone") or "UTC"),
+        suspended=bool(spec.get("suspend")),
+        last_started=str(last_started) if last_started else None,
+        running=tuple(workflow["name"] for workflow in active),
+    )
+
+
+def unschedule(name: str, namespace: str, argo: ArgoApi | None = None) -> None:
+    """Delete a schedule. The workflows that it started go on. Raises Missing."""
+    argo = argo or connect()
+    argo.get("CronWorkflow", namespace, name)  # deleting what is not there succeeds in silence
+    argo.delete("CronWorkflow", namespace, name)
 
 
 def suspend(name: str, namespace: str, argo: ArgoApi | None = None) -> None:

@@ -247,7 +247,7 @@ def test_folder_that_is_no_output_is_refused(tmp_path: Path, s3_bucket: str) -> 
     with pytest.raises(BadInput) as raised:
         gc(run)
     assert str(raised.value) == (
-        f"{run}: is a run, and gc takes the output that holds runs. Name {tmp_path}/out."
+        f"{run}: is a run, not the output that holds runs. Name {tmp_path}/out."
     )
 
 

@@ -521,7 +521,7 @@ def test_garbage_is_collected_in_an_output_alone() -> None:
     )
     assert CliRunner().invoke(main, ["plan", job]).exit_code == 0
     assert _refused("gc", "out/mine") == (
-        "out/mine: is a run, and gc takes the output that holds runs. Name out."
+        "out/mine: is a run, not the output that holds runs. Name out."
     )
 
 

@@ -23,13 +23,13 @@ from tests.devices import remove_gpu
 from tests.workflows.cli.commands import kiln, plan_run
 
 COMMANDS = {
-    "On this machine": ["run", "estimate", "tune", "demo", "schema"],
+    "On this machine": ["init", "run", "estimate", "tune", "demo", "schema"],
     "On a cluster": [
-        "doctor", "submit", "watch", "wait", "result", "list", "logs", "stop", "resubmit",
-        "apply", "render",
+        "manifests", "doctor", "submit", "watch", "wait", "result", "list", "logs", "stop",
+        "resubmit", "apply", "render",
     ],
-    "Schedules": ["schedule", "suspend", "resume", "backfill"],
-    "After a run": ["verify", "retry", "reproduce", "diff", "gc"],
+    "Schedules": ["schedule", "schedules", "suspend", "resume", "unschedule", "backfill"],
+    "After a run": ["runs", "verify", "retry", "reproduce", "diff", "gc"],
     "Steps that pods run": ["plan", "generate", "aggregate", "fetch", "outcome"],
 }  # fmt: skip
 ALL_COMMANDS = [command for commands in COMMANDS.values() for command in commands]

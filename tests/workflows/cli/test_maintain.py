@@ -142,3 +142,28 @@ def test_verify_as_json_counts_what_was_read(store: Store) -> None:
     size = json.loads(store.read(SUMMARY_KEY))["bytes"]
     found = parse_json(kiln("verify", store.uri, "--output", "json"))
     assert found == {"run": store.uri, "images": 20, "ok": 20, "bytes": size}
+
+
+def test_runs_says_how_each_run_ended(tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    good = planned(tmp_path, str(output), run_id="a-good")
+    fill(good)
+    aggregate(good.uri)
+    bad = planned(tmp_path, str(output), run_id="b-bad")
+    fill(bad, {3: not_ok(3)})
+    assert kiln("aggregate", bad.uri).exit_code == 3
+    planned(tmp_path, str(output), run_id="c-new")
+    lines = kiln("runs", str(output)).stdout.splitlines()
+    assert lines[0].startswith("a-good  succeeded, 20 of 20 images ok")
+    assert lines[1].startswith("b-bad   incomplete, 19 of 20 images ok")
+    assert lines[2] == "c-new   unfinished, 20 images planned"
+    states = [
+        run["state"] for run in json.loads(kiln("runs", str(output), "--output", "json").stdout)
+    ]
+    assert states == ["succeeded", "incomplete", "unfinished"]
+
+
+def test_runs_of_a_run_names_its_output(failed: PlanResult) -> None:
+    done = kiln("runs", failed.uri)
+    assert done.exit_code == 2
+    assert "is a run, not the output that holds runs. Name" in done.stderr

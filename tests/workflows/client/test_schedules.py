@@ -7,7 +7,14 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.workflows.client.client import apply
-from imagekiln.workflows.client.schedules import backfill, resume, schedule, suspend
+from imagekiln.workflows.client.schedules import (
+    backfill,
+    list_schedules,
+    resume,
+    schedule,
+    suspend,
+    unschedule,
+)
 from imagekiln.workflows.client.status import WorkflowStatus
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.templates.workflow import build_cron_workflow
@@ -116,3 +123,25 @@ def test_schedule_is_suspended_and_resumed(argo: Memory) -> None:
     assert argo.spec(name, kind="CronWorkflow")["suspend"] is True
     resume(name, NAMESPACE, argo)
     assert argo.spec(name, kind="CronWorkflow")["suspend"] is False
+
+
+def test_schedules_are_listed_and_deleted(argo: Memory) -> None:
+    name = schedule(postcards(), "30 1 * * *", "Europe/Berlin", argo)
+    suspend(name, NAMESPACE, argo)
+    (status,) = list_schedules(NAMESPACE, argo)
+    assert (status.crons, status.timezone) == (("30 1 * * *",), "Europe/Berlin")
+    assert status.suspended
+    assert status.last_started is None
+    unschedule(name, NAMESPACE, argo)
+    assert list_schedules(NAMESPACE, argo) == []
+    with pytest.raises(Missing):
+        unschedule(name, NAMESPACE, argo)
+
+
+def test_a_schedule_says_when_it_last_started_a_workflow(argo: Memory) -> None:
+    name = schedule(postcards(), "30 1 * * *", argo=argo)
+    cron_workflow = argo.objects["CronWorkflow", NAMESPACE, name]
+    active = [{"kind": "Workflow", "name": f"{name}-1"}]
+    cron_workflow["status"] = {"lastScheduledTime": "2025-11-26T01:30:00Z", "active": active}
+    (status,) = list_schedules(NAMESPACE, argo)
+    assert (status.last_started, status.running) == ("2025-11-26T01:30:00Z", (f"{name}-1",))

@@ -1,0 +1,107 @@
+"""The runs under one output: which there are, and how each ended."""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.runs.keys import PLAN_KEY, REGISTRY_FOLDER
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.rounds import Run
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+from imagekiln.steps.storage.uri import is_remote_uri
+
+RunState = Literal["succeeded", "incomplete", "unfinished"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOverview:
+    """A run in a line.
+
+    It is `incomplete` where its last aggregation found too much wrong with it, `unfinished` where
+    it was never aggregated. `ok` is None for the latter, as are `elapsed_seconds` and
+    `device_hours`; `cost` also where the job has no price.
+    """
+
+    uri: str
+    run_id: str
+    job: str
+    state: RunState
+    images: int
+    ok: int | None = None
+    elapsed_seconds: float | None = None
+    device_hours: float | None = None
+    cost: float | None = None
+
+
+def list_runs(output: str) -> list[RunOverview]:
+    """The runs under a job's `output`, in the order of their names.
+
+    Raises Missing where there is no such folder, BadInput where it is not the output of any job,
+    TryAgain where storage fails.
+    """
+    store = open_store(output)
+    runs = [_describe(run) for run in iter_runs(store)]
+    if not runs:
+        require_output(store)
+    return sorted(runs, key=lambda run: run.run_id)
+
+
+def iter_runs(store: Store) -> Iterator[Run]:
+    """The runs under an output. Folders of others, or of another version, are skipped."""
+    for entry in store.list_folder(""):
+        if not entry.is_folder:
+            continue
+        folder = open_store(f"{store.uri}/{entry.key}")
+        if not folder.exists(PLAN_KEY):
+            continue
+        try:
+            plan = load_plan(folder)
+        except BadInput:
+            continue
+        if plan.run_id == entry.key and plan.round == 0:
+            yield Run(folder, plan)
+
+
+def require_output(store: Store) -> None:
+    """Raise BadInput where a folder without runs is not the output of any job."""
+    if any(store.list_folder(REGISTRY_FOLDER)):
+        return
+    if store.exists(PLAN_KEY):
+        output = store.uri.rpartition("/")[0] or "."
+        raise BadInput(f"{store.uri}: is a run, not the output that holds runs. Name {output}.")
+    if not is_remote_uri(store.uri) and not Path(store.uri).exists():
+        raise Missing(f"{store.uri}: no such folder. Check the name.")
+    raise BadInput(
+        f"{store.uri}: holds no runs that this Imagekiln reads. Name the `output` of a job."
+    )
+
+
+def _describe(run: Run) -> RunOverview:
+    plan = run.plan
+    summary = _summary_or_none(run.store)
+    if summary is None:
+        return RunOverview(
+            run.store.uri, plan.run_id, plan.job.name, "unfinished", plan.counts.images
+        )
+    return RunOverview(
+        uri=run.store.uri,
+        run_id=plan.run_id,
+        job=plan.job.name,
+        state="succeeded" if run.is_finished else "incomplete",
+        images=summary.images,
+        ok=summary.ok,
+        elapsed_seconds=summary.elapsed_seconds,
+        device_hours=summary.device_hours,
+        cost=summary.cost,
+    )
+
+
+def _summary_or_none(store: Store) -> Summary | None:
+    with suppress(Missing):
+        return load_summary(store)
+    return None

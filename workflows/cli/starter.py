@@ -1,0 +1,52 @@
+"""What a new user starts from: a job file, and the Kubernetes objects of a namespace."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from string import Template
+
+from imagekiln.steps.errors import BadInput
+
+STARTER_JOB = Path(__file__).with_name("starter_job.yaml")
+CLUSTER_MANIFESTS = Path(__file__).parent.with_name("cluster")
+MAX_NAME_CHARS = 40
+DEFAULT_NAME = "images"
+
+
+def write_starter_job(file: Path, prompts: str, model: str) -> None:
+    """Write a job file with these prompts and this model. Raises BadInput where there is a file."""
+    values = {
+        "name": job_name(prompts),
+        "prompts": json.dumps(prompts),  # JSON's strings are YAML's
+        "output": json.dumps("out"),
+        "model": json.dumps(model),
+    }
+    text = Template(STARTER_JOB.read_text(encoding="utf-8")).substitute(values)
+    try:
+        with file.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError as error:
+        raise BadInput(f"{file}: exists. Name another file: --to FILE.") from error
+    except OSError as error:
+        raise BadInput(f"{file}: cannot be written ({error.strerror}).") from error
+
+
+def job_name(prompts: str) -> str:
+    """A name for a job, after the file of its prompts, such as `postcards` of `Postcards.csv`."""
+    stem = prompts.rstrip("/").rpartition("/")[2].partition(".")[0]
+    name = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")[:MAX_NAME_CHARS]
+    return name.strip("-") or DEFAULT_NAME
+
+
+def write_manifests(folder: Path) -> None:
+    """Copy the namespace's objects into a new folder, for `kubectl apply -k` and overlays.
+
+    Raises BadInput where there is such a folder.
+    """
+    try:
+        shutil.copytree(CLUSTER_MANIFESTS, folder)
+    except FileExistsError as error:
+        raise BadInput(f"{folder}: exists. Name another folder.") from error
+    except OSError as error:
+        raise BadInput(f"{folder}: cannot be written ({error}).") from error
