@@ -97,7 +97,12 @@ class Summary:
         """How many devices worked at once, on average; None where that is unknown."""
         if not self.elapsed_seconds:
             return None
-        return self.device_hours * 3600 / self.elapsed_seconds
+        return self.device_seconds / self.elapsed_seconds
+
+    @property
+    def device_seconds(self) -> float:
+        """The time of all devices, added up."""
+        return self.device_hours * 3600
 
     @property
     def cost(self) -> float | None:

@@ -39,6 +39,13 @@ def format_percent(share: float) -> str:
     return f"{percent.removesuffix('.0')} %"
 
 
+def format_money(amount: float) -> str:
+    """An amount of any currency, such as 1,520.00, or 0.0412 where cents are too coarse."""
+    if 0 < amount < 0.1:
+        return format_number(amount)
+    return f"{amount:,.2f}"
+
+
 def format_duration(number: float) -> str:
     """Seconds as a time, such as 41.5 s, 12 min or 3 h 20 min."""
     if number < 100:

@@ -308,7 +308,7 @@ def test_ten_million_images_in_two_thousand_shards_are_a_short_page(
     assert len(large[1]) < 50_000
     assert page.after("images planned") == "10,000,000"
     assert "53,000" in page.texts
-    assert page.after("cost, at 2.5 an hour") == "2,500.00"
+    assert page.after("cost in the currency of the price, 2.50 per device-hour") == "2,500.00"
     assert "15 more causes" in page.texts
     assert any(text.startswith("And at least 80 more causes") for text in page.texts)
     assert "the-one-before" in page.texts
