@@ -1,7 +1,7 @@
 """The summary of a run: what was planned, what became of it, and how long it took."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -146,11 +146,11 @@ def load_summary(store: Store) -> Summary:
 class SummaryBuilder:
     """Adds up a run shard by shard, in memory that does not grow with the run."""
 
-    def __init__(self) -> None:
-        """Begin with no shard."""
+    def __init__(self, carry: Sequence[str] = ()) -> None:
+        """Begin with no shard. `carry` names the columns that the job carries."""
         self._statuses: Counter[str] = Counter()
         self._marks: Counter[str] = Counter()
-        self._failures = FailureCounter()
+        self._failures = FailureCounter(carry)
         self._distributions = DistributionBuilder()
         self._missing_parts: list[str] = []
         self._missing_parts_count = 0

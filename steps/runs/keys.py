@@ -17,6 +17,7 @@ SUCCESS_KEY = "_SUCCESS"
 IMAGES_PREFIX = "images/"
 CARD_KEY = "README.md"
 DIFF_PAGE_KEY = "index.html"  # in the folder that `diff` writes
+MANIFEST_PATTERN = "manifest/*.parquet"
 PLOT_NAMES = ("throughput", "time", "bytes", "prompts")
 # The objects with images, by which `gc` finds those that no plan and no manifest names: of a part,
 # with its shard and its number, and of one image, with its shard.

@@ -7,6 +7,7 @@ from itertools import chain
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from imagekiln.steps.aggregate.failures import MAX_CARRIED_COLUMNS, FailureCause
 from imagekiln.steps.aggregate.report.charts import (
     Chart,
     distribution_charts,
@@ -16,6 +17,7 @@ from imagekiln.steps.aggregate.report.charts import (
 from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet, Sample, render_thumbnail
 from imagekiln.steps.aggregate.report.gates import gate_sections, top_gates
 from imagekiln.steps.aggregate.report.previous_run import compare_summaries, load_previous_summary
+from imagekiln.steps.aggregate.report.queries import failure_query
 from imagekiln.steps.aggregate.report.time_use import (
     describe_starts,
     find_bottleneck,
@@ -58,6 +60,14 @@ TEMPLATE_FILTERS: dict[str, Callable[..., str]] = {
     "sanitize_lines": sanitize_lines,
     "sanitize_page_text": sanitize_page_text,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class FailureSection:
+    """A cause of failures, and the query for all of its images."""
+
+    cause: FailureCause
+    query: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +149,14 @@ def _write_thumbnails(store: Store, samples: Sequence[Sample]) -> None:
         list(pool.map(write, range(len(samples))))
 
 
+def _failure_sections(data: ReportData) -> list[FailureSection]:
+    carry = data.plan.job.carry[:MAX_CARRIED_COLUMNS]
+    return [
+        FailureSection(cause, failure_query(data.uri, cause, carry))
+        for cause in data.summary.failures[:MAX_FAILURES]
+    ]
+
+
 def _template_context(data: ReportData) -> dict[str, object]:
     job = data.plan.job
     summary = data.summary
@@ -149,7 +167,7 @@ def _template_context(data: ReportData) -> dict[str, object]:
         "format_phrase": FORMAT_PHRASES[job.format],
         "verdict": judge_run(summary, job, data.uri),
         "missing_parts": summary.missing_parts[:MAX_PARTS],
-        "failures": summary.failures[:MAX_FAILURES],
+        "failures": _failure_sections(data),
         "unfolded_failures": UNFOLDED_FAILURES,
         "gates": gate_sections(
             job.gates, summary, data.samples_by_gate, first_number=len(data.sheet_samples)
