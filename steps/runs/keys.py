@@ -78,8 +78,13 @@ def image_ids_key(number: int) -> str:
 
 
 def thumbnail_key(number: int) -> str:
-    """A thumbnail of the contact sheet."""
+    """A thumbnail of the report."""
     return f"report/thumbnails/{number:04d}.jpg"
+
+
+def report_image_key(image_id: str, suffix: str) -> str:
+    """A copy of an image of which the report has a thumbnail."""
+    return f"report/images/{image_id}{suffix}"
 
 
 def plot_key(name: str, *, dark: bool = False) -> str:

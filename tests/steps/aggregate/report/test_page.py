@@ -11,6 +11,7 @@ import pytest
 
 from imagekiln.steps.aggregate.counters import Bin, Distributions, Histogram
 from imagekiln.steps.aggregate.failures import FailureCause
+from imagekiln.steps.aggregate.report.contact_sheet import Sample
 from imagekiln.steps.aggregate.report.page import (
     ReportData,
     plotted_charts,
@@ -136,12 +137,40 @@ def test_links_are_relative_to_files_that_are_there(hostile: PlanResult) -> None
     links = [value for _, value in result if not value.startswith("#")]
     assert within
     assert {value[1:] for value in within} <= places
-    assert len(links) == len(HOSTILE)
+    assert len(links) == 2 * len(HOSTILE)  # a thumbnail of each image, and the image
     for link in links:
         parts = urlsplit(link)
         assert (parts.scheme, parts.netloc) == ("", "")
         assert not link.startswith("/")
         assert (Path(hostile.uri) / "report" / link).is_file()
+
+
+@pytest.mark.parametrize("format_name", ["parquet", "webdataset", "files"])
+def test_a_thumbnail_leads_to_the_image_as_it_is_stored(format_name: str, tmp_path: Path) -> None:
+    planned_run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], format=format_name)
+    fill(planned_run)
+    aggregate(planned_run.uri)
+    links = [link["href"] for link in Page(_html(planned_run.uri)).named("a")]
+    images = [Path(planned_run.uri, "report", link) for link in links if not link.startswith("#")]
+    assert [image.read_bytes() for image in images] == [
+        encoded(place).content for place in range(4)
+    ]
+    assert all(image.suffix == ".png" for image in images)
+
+
+def test_large_images_are_not_all_copied_beside_the_report(hostile: PlanResult) -> None:
+    summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(SUMMARY_KEY))
+    samples = [
+        Sample(f"{place:032x}", None, place, part_key(0, 0), 0, 50_000_000, "a", 1, 4096, 4096)
+        for place in range(4)
+    ]
+    marked = {"low_contrast": samples[3:]}
+    data = ReportData("run", hostile.plan, summary, None, samples, marked)
+    page = Page(render_report(data))
+    assert list(data.full_images) == [samples[3].image_id, samples[0].image_id]
+    assert any(text.startswith("2 images lead to the full size;") for text in page.texts)
+    links = [link["href"] for link in page.named("a") if link["href"].startswith("images/")]
+    assert len(links) == 3  # the marked image is shown twice
 
 
 def test_every_picture_has_a_text_and_a_size(hostile: PlanResult) -> None:
@@ -228,7 +257,8 @@ def test_every_cause_has_a_few_images_as_examples(tmp_path: Path) -> None:
     page = Page(_html(planned_run.uri))
     for example in summary.failures[0].examples:
         place = page.texts.index(example.image_id)
-        assert page.texts[place - 2] == example.prompt
+        own = [example.prompt, "id", f"row-{example.row}", f", row {example.row}"]
+        assert page.texts[place - 5 : place - 1] == own
         assert page.texts[place + 2] == example.part == part_key(0, 0)
 
 
