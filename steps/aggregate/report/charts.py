@@ -166,11 +166,11 @@ def _describe_histogram(histogram: Histogram, format_value: Callable[[float], st
     least = format_value(histogram.least)
     if histogram.least == histogram.most:
         return f"All are {least}."
+    most = format_value(histogram.most)
+    if least == most:
+        return f"All are about {least}."
     low, high = map(format_value, histogram.interquartile_range())
-    return (
-        f"From {least} to {format_value(histogram.most)}; "
-        f"the middle half lies between {low} and {high}."
-    )
+    return f"From {least} to {most}; the middle half lies between {low} and {high}."
 
 
 def share_tables(summary: Summary) -> dict[str, list[ShareRow]]:

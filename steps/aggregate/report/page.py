@@ -41,6 +41,7 @@ from imagekiln.steps.runtime.figures import (
     format_money,
     format_number,
     format_percent,
+    format_time,
     pluralize,
 )
 from imagekiln.steps.runtime.sanitize import sanitize_lines, sanitize_page_text
@@ -63,6 +64,7 @@ TEMPLATE_FILTERS: dict[str, Callable[..., str]] = {
     "format_money": format_money,
     "format_number": format_number,
     "format_percent": format_percent,
+    "format_time": format_time,
     "pluralize": pluralize,
     "sanitize_lines": sanitize_lines,
     "sanitize_page_text": sanitize_page_text,
@@ -188,9 +190,9 @@ def _sheet_note(data: ReportData) -> str:
     full_images = data.full_images
     full = sum(sample.image_id in full_images for sample in data.sheet_samples)
     if full == len(data.sheet_samples):
-        return "Each leads to the image in full size."
+        return "Each image opens in full size."
     return (
-        f"{pluralize(full, 'image leads', 'images lead')} to the full size; with the others, the "
+        f"{pluralize(full, 'image opens', 'images open')} in full size; with the others, the "
         f"report would take up more than {format_bytes(MAX_FULL_IMAGE_BYTES)}."
     )
 
@@ -213,6 +215,7 @@ def _template_context(data: ReportData) -> dict[str, object]:
     job = data.plan.job
     summary = data.summary
     return {
+        "uri": data.uri,
         "plan": data.plan,
         "summary": summary,
         "encoding": describe_encoding(job.encoding),
