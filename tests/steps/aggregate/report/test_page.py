@@ -11,6 +11,7 @@ import pytest
 
 from imagekiln.steps.aggregate.counters import Bin, Distributions, Histogram
 from imagekiln.steps.aggregate.failures import FailureCause
+from imagekiln.steps.aggregate.report.charts import throughput_chart
 from imagekiln.steps.aggregate.report.contact_sheet import Sample
 from imagekiln.steps.aggregate.report.page import (
     ReportData,
@@ -320,6 +321,9 @@ def large(hostile: PlanResult) -> tuple[ReportData, str]:
         marks={"low_contrast": 53_000},
         price_per_hour=2.5,
         device_hours=1000.0,
+        elapsed_seconds=20 * 3600.0,
+        started_at=1_795_219_440.0,
+        ended_at=1_795_219_440.0 + 20 * 3600,
         seconds=StageSeconds(
             total=3.6e6, load=1e5, denoise=3e6, decode=3e5, denoise_waits=1e5, encode=2e6, write=1e5
         ),
@@ -352,6 +356,30 @@ def test_device_usage_and_bottleneck_are_on_the_page(
     assert page.after("peak memory of a device") == "31.4 GB"
     assert any(text.startswith("The device was the limit, as it should be") for text in page.texts)
     assert page.after("denoise") == "833 h"
+    assert page.after("device time, added up") == "1,000 h"
+    assert page.after("wall-clock time; devices at once, on average: 50") == "20 h 0 min"
+    assert page.after("s3://bucket/a run") == ", from 2026-11-21 00:04 UTC to 2026-11-21 20:04 UTC"
+
+
+@pytest.mark.parametrize(
+    ("rates", "sentences"),
+    [
+        ((2.0,), "One shard, which made 2 images a second."),
+        (
+            (2.0, 4.0, 4.0),
+            "3 shards, which made between 2 and 4 images a second. The median is 4. "
+            "1 shard made less than 80 % of it.",
+        ),
+    ],
+)
+def test_a_few_shards_are_described_in_words(rates: tuple[float, ...], sentences: str) -> None:
+    stats = [
+        ShardStats(number, 1, 100, 2, 8, "cpu", StageSeconds(100 / rate))
+        for number, rate in enumerate(rates)
+    ]
+    chart = throughput_chart(summarize_throughput(len(rates), stats))
+    assert chart is not None
+    assert chart.text == sentences
 
 
 def test_plots_come_light_and_dark_with_their_figures_in_words(
