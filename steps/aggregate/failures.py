@@ -1,6 +1,7 @@
 """Why images are not ok: each cause, how many images have it, and a few examples."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,18 +12,25 @@ from imagekiln.steps.runtime.sanitize import truncate_text
 
 MAX_EXAMPLES = 3
 MAX_PROMPT_CHARS = 300
+MAX_CARRIED_COLUMNS = 8  # of the input, in an example
+MAX_CARRIED_CHARS = 100
 
 StatusAndError = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class FailureExample:
-    """One image that is not ok. `part` holds its row; a long prompt is truncated."""
+    """One image that is not ok. `part` holds its row; long texts are truncated.
+
+    `id` is the prompt row's own, and `carried` has the first columns that the job carries.
+    """
 
     image_id: str
     row: int
     part: str
     prompt: str
+    id: str | None = None
+    carried: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +46,9 @@ class FailureCause:
 class FailureCounter:
     """Counts causes shard by shard."""
 
-    def __init__(self) -> None:
-        """Begin with no failure."""
+    def __init__(self, carry: Sequence[str] = ()) -> None:
+        """Begin with no failure. `carry` names the columns that the job carries."""
+        self._carry = carry[:MAX_CARRIED_COLUMNS]
         self._images: TopKCounter[StatusAndError] = TopKCounter()
         self._examples: dict[StatusAndError, list[FailureExample]] = {}
 
@@ -76,14 +85,20 @@ class FailureCounter:
             return
         examples = self._examples.setdefault(cause, [])
         if len(examples) < MAX_EXAMPLES:
-            examples.append(_failure_example(failures, index))
+            examples.append(_failure_example(failures, index, self._carry))
 
 
-def _failure_example(failures: pa.Table, index: int) -> FailureExample:
+def _failure_example(failures: pa.Table, index: int, carry: Sequence[str]) -> FailureExample:
     (row,) = failures.slice(index, 1).to_pylist()
     return FailureExample(
         image_id=row["image_id"],
         row=row["row"],
         part=row["part"],
         prompt=truncate_text(row["prompt"], MAX_PROMPT_CHARS),
+        id=None if row["id"] is None else truncate_text(row["id"], MAX_CARRIED_CHARS),
+        carried={
+            name: truncate_text(str(row[name]), MAX_CARRIED_CHARS)
+            for name in carry
+            if row[name] is not None
+        },
     )

@@ -88,7 +88,7 @@ def _summarize_run(run: Run, reconciler: RunReconciler, policy: AcceptancePolicy
     store = run.store
     plan = run.plan
     gates = plan.job.gates
-    builder = SummaryBuilder()
+    builder = SummaryBuilder(plan.job.carry)
     sheet = ContactSheet(tuple(gates.marking_gates))
     marker = NearDuplicateMarker(gates.near_duplicate)
 

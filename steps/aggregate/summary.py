@@ -1,7 +1,7 @@
 """The summary of a run: what was planned, what became of it, and how long it took."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
@@ -22,7 +22,13 @@ from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.image import MISSING_STATUS
 from imagekiln.steps.runs.keys import SUMMARY_KEY
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.stats import ShardStats, StageSeconds, elapsed_seconds
+from imagekiln.steps.runs.stats import (
+    ShardStats,
+    StageSeconds,
+    elapsed_seconds,
+    first_start,
+    last_end,
+)
 from imagekiln.steps.storage.store import Store
 
 MAX_LISTED = 100
@@ -36,7 +42,9 @@ class Summary:
     `device_hours` add up all rounds, as far as their shards left statistics. `bytes` are those of
     the images. `marks` counts the images that each gate marked, for every gate of the job, and
     `accepted` names the gates whose limit does not count. `price_per_hour` is that of a device.
-    `elapsed_seconds` is the time by the clock in which any device worked; None where it is unknown.
+    `elapsed_seconds` is the time by the clock in which any device worked, and `started_at` and
+    `ended_at` are when the first began and the last ended, in seconds since 1970. All three are
+    None where they are unknown.
     """
 
     run_id: str
@@ -64,6 +72,8 @@ class Summary:
     price_per_hour: float | None = None
     usage: DeviceUsage = field(default_factory=DeviceUsage)
     elapsed_seconds: float | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
 
     @property
     def ok(self) -> int:
@@ -97,7 +107,12 @@ class Summary:
         """How many devices worked at once, on average; None where that is unknown."""
         if not self.elapsed_seconds:
             return None
-        return self.device_hours * 3600 / self.elapsed_seconds
+        return self.device_seconds / self.elapsed_seconds
+
+    @property
+    def device_seconds(self) -> float:
+        """The time of all devices, added up."""
+        return self.device_hours * 3600
 
     @property
     def cost(self) -> float | None:
@@ -141,11 +156,11 @@ def load_summary(store: Store) -> Summary:
 class SummaryBuilder:
     """Adds up a run shard by shard, in memory that does not grow with the run."""
 
-    def __init__(self) -> None:
-        """Begin with no shard."""
+    def __init__(self, carry: Sequence[str] = ()) -> None:
+        """Begin with no shard. `carry` names the columns that the job carries."""
         self._statuses: Counter[str] = Counter()
         self._marks: Counter[str] = Counter()
-        self._failures = FailureCounter()
+        self._failures = FailureCounter(carry)
         self._distributions = DistributionBuilder()
         self._missing_parts: list[str] = []
         self._missing_parts_count = 0
@@ -201,6 +216,8 @@ class SummaryBuilder:
             price_per_hour=policy.price_per_hour,
             usage=summarize_usage(all_stats),
             elapsed_seconds=elapsed_seconds(all_stats),
+            started_at=first_start(all_stats),
+            ended_at=last_end(all_stats),
         )
 
 

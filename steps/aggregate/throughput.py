@@ -61,8 +61,7 @@ class DeviceUsage:
 
 def summarize_throughput(shards: int, stats: Sequence[ShardStats]) -> Throughput:
     """The rates of a run of so many shards."""
-    largest = _largest_of_each_shard(stats)
-    measured = [shard for shard in largest if shard.images_per_second > 0]
+    measured = [shard for shard in _unique_shards(stats) if shard.images_per_second > 0]
     if not measured:
         return Throughput()
 
@@ -97,8 +96,8 @@ def summarize_usage(stats: Sequence[ShardStats]) -> DeviceUsage:
     return DeviceUsage(mean_busy_share(stats), max_peak_memory(stats))
 
 
-def _largest_of_each_shard(stats: Sequence[ShardStats]) -> list[ShardStats]:
-    """Of statistics of one shard number, from several rounds, those with the most images."""
+def _unique_shards(stats: Sequence[ShardStats]) -> list[ShardStats]:
+    """One entry for each shard number: of several rounds, the one with the most images."""
     largest: dict[int, ShardStats] = {}
     for shard in sorted(stats, key=lambda shard: shard.images):
         largest[shard.shard] = shard

@@ -114,13 +114,14 @@ def _finished_verdict(summary: Summary, uri: str) -> RunVerdict:
     purpose = "To check the stored images by hash"
     if summary.not_ok > summary.statuses.get("filtered", 0):  # filtered images are not retried
         commands.append(format_command("retry", uri))
-        purpose += ", or to generate the others again"
+        purpose += ", or to generate these again"
+    not_ok_images = pluralize(summary.not_ok, "image is", "images are")
     not_ok_share = format_percent(summary.not_ok / summary.images)
     return RunVerdict(
         "finished",
         f"Finished: {format_count(summary.ok)} of {all_images} ok.",
-        f"{not_ok_share} are not, within the accepted {format_percent(summary.failed_share)}. "
-        f"{purpose}:",
+        f"{not_ok_images} not ok ({not_ok_share}), within the accepted "
+        f"{format_percent(summary.failed_share)}. {purpose}:",
         tuple(commands),
     )
 

@@ -14,6 +14,7 @@ from PIL import Image as Pillow
 from imagekiln.steps.imaging.codecs import RGB
 
 MAX_MEASURED_SIDE = 256
+CHANNEL_LEVELS = 256
 VIVID_VALUE = 230  # of 255: 0.9
 # A saturation of 0.9 or more: the least channel is at most a tenth of the greatest.
 VIVID_CHANNEL_RATIO = 10
@@ -48,7 +49,7 @@ def measure_image(rgb: RGB) -> ImageMeasures:
     small = image.reduce(factor)
     gray = small.convert("L")
     return ImageMeasures(
-        contrast=_contrast(gray),
+        contrast=_contrast(small),
         saturation=_saturation(small),
         phash=perceptual_hash(gray),
     )
@@ -112,20 +113,30 @@ def perceptual_hash(gray: Pillow.Image) -> int:
     return int.from_bytes(packed, "big", signed=True)
 
 
-def _contrast(gray: Pillow.Image) -> float:
-    """RMS contrast (E. Peli, "Contrast in complex images"): the standard deviation of luma.
+def _contrast(image: Pillow.Image) -> float:
+    """RMS contrast, as in E. Peli, "Contrast in complex images", of the three color channels.
 
-    Luma is that of ITU-R BT.601, from 0 to 1.
+    It is the root of their mean variance, each from 0 to 1. Of gray pixels it is that of luma;
+    unlike luma, it tells apart colors of the same brightness.
     """
-    counts = gray.histogram()
-    pixels = sum(counts)
+    pixels = image.width * image.height
+    counts = image.histogram()
+    channels = len(counts) // CHANNEL_LEVELS
+    scaled_variances = 0
+    for start in range(0, len(counts), CHANNEL_LEVELS):
+        channel_counts = counts[start : start + CHANNEL_LEVELS]
+        scaled_variances += _scaled_variance(channel_counts)
+    return math.sqrt(scaled_variances / channels) / pixels / 255
+
+
+def _scaled_variance(counts: list[int]) -> int:
+    """The variance of one channel, times the square of the number of pixels."""
     total = 0
     squares = 0
     for value, count in enumerate(counts):
         total += value * count
         squares += value * value * count
-    variance_times_pixels = pixels * squares - total * total
-    return math.sqrt(variance_times_pixels) / pixels / 255
+    return sum(counts) * squares - total * total
 
 
 def _saturation(image: Pillow.Image) -> float:

@@ -17,6 +17,7 @@ SUCCESS_KEY = "_SUCCESS"
 IMAGES_PREFIX = "images/"
 CARD_KEY = "README.md"
 DIFF_PAGE_KEY = "index.html"  # in the folder that `diff` writes
+MANIFEST_PATTERN = "manifest/*.parquet"
 PLOT_NAMES = ("throughput", "time", "bytes", "prompts")
 # The objects with images, by which `gc` finds those that no plan and no manifest names: of a part,
 # with its shard and its number, and of one image, with its shard.
@@ -77,8 +78,13 @@ def image_ids_key(number: int) -> str:
 
 
 def thumbnail_key(number: int) -> str:
-    """A thumbnail of the contact sheet."""
+    """A thumbnail of the report."""
     return f"report/thumbnails/{number:04d}.jpg"
+
+
+def report_image_key(image_id: str, suffix: str) -> str:
+    """A copy of an image of which the report has a thumbnail."""
+    return f"report/images/{image_id}{suffix}"
 
 
 def plot_key(name: str, *, dark: bool = False) -> str:

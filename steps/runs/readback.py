@@ -28,7 +28,11 @@ def read_image_pixels(store: Store, row: Mapping[str, object]) -> RGB:
 
     Raises Missing, TryAgain, or BadInput where the image does not decode.
     """
-    content = read_image_bytes(store, row)
+    return decode_stored_image(store, row, read_image_bytes(store, row))
+
+
+def decode_stored_image(store: Store, row: Mapping[str, object], content: bytes) -> RGB:
+    """The pixels of an image whose bytes were read. Raises BadInput where it does not decode."""
     width = row["width"]
     height = row["height"]
     planned = width * height if isinstance(width, int) and isinstance(height, int) else 0

@@ -133,6 +133,18 @@ def elapsed_seconds(stats: Iterable[ShardStats]) -> float | None:
     return elapsed
 
 
+def first_start(stats: Iterable[ShardStats]) -> float | None:
+    """When the first attempt at any shard began; None where it is unknown."""
+    starts = (shard.started_at for shard in stats if shard.started_at is not None)
+    return min(starts, default=None)
+
+
+def last_end(stats: Iterable[ShardStats]) -> float | None:
+    """When the last attempt at any shard ended; None where it is unknown."""
+    ends = (shard.ended_at for shard in stats if shard.ended_at is not None)
+    return max(ends, default=None)
+
+
 def max_peak_memory(stats: Sequence[ShardStats]) -> int | None:
     """The most memory in use, in bytes; None where it is unknown for all."""
     return max(

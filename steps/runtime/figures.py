@@ -1,5 +1,7 @@
 """Figures as people read them."""
 
+from datetime import UTC, datetime
+
 KILO = 1000
 BYTE_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 
@@ -39,14 +41,31 @@ def format_percent(share: float) -> str:
     return f"{percent.removesuffix('.0')} %"
 
 
+def format_money(amount: float) -> str:
+    """An amount of any currency, such as 1,520.00, or 0.0412 where cents are too coarse."""
+    if 0 < amount < 0.1:
+        return format_number(amount)
+    return f"{amount:,.2f}"
+
+
 def format_duration(number: float) -> str:
-    """Seconds as a time, such as 41.5 s, 12 min or 3 h 20 min."""
+    """Seconds as a time, such as 41.5 s, 12 min, 3 h 20 min or 1,520 h."""
+    if 0 < number < 0.001:
+        return "under 0.001 s"
     if number < 100:
         return f"{format_number(number)} s"
     minutes = round(number / 60)
     if minutes < 100:
         return f"{minutes} min"
-    return f"{minutes // 60:,} h {minutes % 60} min"
+    hours = number / 3600
+    if hours >= 100:
+        return f"{hours:,.0f} h"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def format_time(seconds: float) -> str:
+    """A time in seconds since 1970, such as 2026-11-22 03:04 UTC."""
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def pluralize(number: int, one: str, many: str | None = None) -> str:

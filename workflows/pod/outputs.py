@@ -1,19 +1,24 @@
 """The files that a step leaves for Argo: its output parameters, and the report of aggregate."""
 
+import re
 from collections.abc import Mapping
-from itertools import count, takewhile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from math import ceil
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from imagekiln.steps.aggregate.summary import Summary
-from imagekiln.steps.errors import BadInput
+from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import ClusterSettings
 from imagekiln.steps.plan.step import PlanResult
-from imagekiln.steps.runs.keys import PLOT_NAMES, REPORT_KEY, SUCCESS_KEY, plot_key, thumbnail_key
+from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY
 from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.templates.child_workflows import MAX_PODS
 
+COPYING_THREADS = 8
+# The files beside the report that it refers to. User text in it has no quotation marks.
+LINK_PATTERN = re.compile(r'(?:src|srcset|href)="([\w-]+(?:/[\w-]+)*\.\w+)"')
 # Argo replaces what stands in double braces, and Kubernetes $(...) in a container's arguments.
 VARIABLE_MARKERS = ("{{", "}}", "$(")
 
@@ -55,19 +60,27 @@ def write_aggregate_outputs(folder: Path, summary: Summary) -> None:
 
 
 def copy_report(folder: Path, uri: str) -> None:
-    """Copy the report of a run, or of a round's run, with its images to `folder`/report.
+    """Copy the report of a run, or of a round's run, and the files beside it to `folder`/report.
 
     Where there is no report, do nothing.
     """
     run, *_ = resolve_run(uri)
     store = open_store(run)
-    plots = [plot_key(name, dark=dark) for name in PLOT_NAMES for dark in (False, True)]
-    page = [key for key in (REPORT_KEY, *plots) if store.exists(key)]
-    thumbnails = takewhile(store.exists, map(thumbnail_key, count()))
-    for key in (*page, *thumbnails):
-        path = folder / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(store.read(key))
+    if not store.exists(REPORT_KEY):
+        return
+    links = LINK_PATTERN.findall(store.read(REPORT_KEY).decode())
+    report_folder = PurePosixPath(REPORT_KEY).parent
+    keys = dict.fromkeys([REPORT_KEY, *(f"{report_folder}/{link}" for link in links)])
+
+    def copy(key: str) -> None:
+        with suppress(Missing):  # the page is of use without a thumbnail
+            content = store.read(key)
+            path = folder / key
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+
+    with ThreadPoolExecutor(COPYING_THREADS) as pool:
+        list(pool.map(copy, keys))
 
 
 def _write_parameters(folder: Path, parameters: Mapping[str, str]) -> None:

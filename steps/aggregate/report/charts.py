@@ -82,7 +82,7 @@ def throughput_chart(throughput: Throughput) -> Chart | None:
     return Chart(
         name="throughput",
         title="Images a second, by shard",
-        text=f"{_describe_rates(throughput, rates)} {_describe_slow_shards(throughput)}",
+        text=_describe_rates(throughput, rates),
         columns=("slow shard", "images a second", "images", "time", "attempts"),
         rows=tuple(_slow_shard_row(shard) for shard in throughput.slowest),
         plot=plot,
@@ -90,18 +90,21 @@ def throughput_chart(throughput: Throughput) -> Chart | None:
 
 
 def _describe_rates(throughput: Throughput, rates: list[float]) -> str:
+    median = format_number(throughput.median)
+    if len(rates) == 1:
+        return f"One shard, which made {median} images a second."
     return (
-        f"{pluralize(len(rates), 'shard')}: the median made {format_number(throughput.median)} "
-        f"images a second, the others between {format_number(min(rates))} and "
-        f"{format_number(max(rates))}."
+        f"{pluralize(len(rates), 'shard')}, which made between {format_number(min(rates))} and "
+        f"{format_number(max(rates))} images a second. The median is {median}. "
+        f"{_describe_slow_shards(throughput)}"
     )
 
 
 def _describe_slow_shards(throughput: Throughput) -> str:
     if not throughput.slow:
-        return "None was much slower."
-    sentence = f"{format_count(throughput.slow)} made less than 80 % of the median"
-    if throughput.slowest:
+        return "No shard was much slower."
+    sentence = f"{pluralize(throughput.slow, 'shard')} made less than 80 % of it"
+    if throughput.slow > 1 and throughput.slowest:
         sentence += f", the slowest being shard {throughput.slowest[0].shard}"
     return f"{sentence}."
 
@@ -121,7 +124,7 @@ def distribution_charts(summary: Summary) -> list[Chart]:
     distributions = summary.distributions
     charts = (
         _distribution_chart(
-            "bytes", "Size of an image", "images", distributions.bytes, format_bytes
+            "bytes", "File size of an image", "images", distributions.bytes, format_bytes
         ),
         _distribution_chart(
             "prompts",
@@ -163,15 +166,15 @@ def _describe_histogram(histogram: Histogram, format_value: Callable[[float], st
     least = format_value(histogram.least)
     if histogram.least == histogram.most:
         return f"All are {least}."
+    most = format_value(histogram.most)
+    if least == most:
+        return f"All are about {least}."
     low, high = map(format_value, histogram.interquartile_range())
-    return (
-        f"From {least} to {format_value(histogram.most)}; "
-        f"the middle half lies between {low} and {high}."
-    )
+    return f"From {least} to {most}; the middle half lies between {low} and {high}."
 
 
 def share_tables(summary: Summary) -> dict[str, list[ShareRow]]:
-    """How many images have which shape, steps and guidance, by title."""
+    """How many images have which size, steps and guidance, by title."""
     distributions = summary.distributions
     tables = {
         "Width and height, in pixels": distributions.shapes,

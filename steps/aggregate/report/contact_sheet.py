@@ -9,11 +9,12 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.aggregate.reconcile import ReconciledShard
 from imagekiln.steps.imaging.codecs import encode_thumbnail
-from imagekiln.steps.runs.readback import read_image_pixels
+from imagekiln.steps.runs.readback import decode_stored_image, read_image_bytes
 from imagekiln.steps.runtime.sanitize import truncate_text
 from imagekiln.steps.storage.store import Store
 
 MAX_TEXT_CHARS = 500
+MAX_ID_CHARS = 100
 MAX_SAMPLES = 96
 MAX_SAMPLES_PER_GATE = 6
 MAX_GUARANTEED_SHAPES = 24  # shapes that are sure of a sample
@@ -28,6 +29,7 @@ class Sample:
     """One image to show: where its bytes are and what the gates say. Long texts are truncated."""
 
     image_id: str
+    id: str | None
     row: int
     part: str
     offset: int
@@ -165,6 +167,8 @@ def to_samples(rows: pa.Table) -> Iterator[Sample]:
     columns = [field.name for field in fields(Sample)]
     for row in rows.select(columns).to_pylist():
         row["prompt"] = truncate_text(row["prompt"], MAX_TEXT_CHARS)
+        if row["id"] is not None:
+            row["id"] = truncate_text(row["id"], MAX_ID_CHARS)
         row["marks"] = tuple(row["marks"] or ())
         reason = row["marks_reason"]
         if reason:
@@ -172,9 +176,12 @@ def to_samples(rows: pa.Table) -> Iterator[Sample]:
         yield Sample(**row)
 
 
-def render_thumbnail(store: Store, sample: Sample) -> bytes:
-    """The image as a JPEG of at most 256 pixels a side. Reads the bytes of this image alone.
+def read_sample(store: Store, sample: Sample) -> bytes:
+    """The image as it is stored. Reads the bytes of this image alone."""
+    return read_image_bytes(store, asdict(sample))
 
-    Raises BadInput where it is damaged.
-    """
-    return encode_thumbnail(read_image_pixels(store, asdict(sample)), THUMBNAIL_SIDE)
+
+def render_thumbnail(store: Store, sample: Sample, content: bytes) -> bytes:
+    """The image as a JPEG of at most 256 pixels a side. Raises BadInput where it is damaged."""
+    rgb = decode_stored_image(store, asdict(sample), content)
+    return encode_thumbnail(rgb, THUMBNAIL_SIDE)

@@ -1,21 +1,29 @@
 """The report page: HTML without scripts or data URIs, which opens anywhere."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import chain
+from pathlib import PurePosixPath
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from imagekiln.steps.aggregate.failures import MAX_CARRIED_COLUMNS, FailureCause
 from imagekiln.steps.aggregate.report.charts import (
     Chart,
     distribution_charts,
     share_tables,
     throughput_chart,
 )
-from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet, Sample, render_thumbnail
+from imagekiln.steps.aggregate.report.contact_sheet import (
+    ContactSheet,
+    Sample,
+    read_sample,
+    render_thumbnail,
+)
 from imagekiln.steps.aggregate.report.gates import gate_sections, top_gates
 from imagekiln.steps.aggregate.report.previous_run import compare_summaries, load_previous_summary
+from imagekiln.steps.aggregate.report.queries import failure_query
 from imagekiln.steps.aggregate.report.time_use import (
     describe_starts,
     find_bottleneck,
@@ -23,21 +31,24 @@ from imagekiln.steps.aggregate.report.time_use import (
 )
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.aggregate.verdict import judge_run
-from imagekiln.steps.job.output import describe_encoding
-from imagekiln.steps.runs.keys import REPORT_KEY, plot_key, thumbnail_key
+from imagekiln.steps.job.output import describe_encoding, file_suffix
+from imagekiln.steps.runs.keys import REPORT_KEY, plot_key, report_image_key, thumbnail_key
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runtime.figures import (
     format_bytes,
     format_count,
     format_duration,
+    format_money,
     format_number,
     format_percent,
+    format_time,
     pluralize,
 )
 from imagekiln.steps.runtime.sanitize import sanitize_lines, sanitize_page_text
 from imagekiln.steps.storage.store import Store
 
-THUMBNAIL_WRITERS = 8
+SAMPLE_WRITERS = 8
+MAX_FULL_IMAGE_BYTES = 128_000_000  # of all together, beside the report
 UNFOLDED_FAILURES = 5  # the others are folded away
 MAX_FAILURES = 20
 MAX_PARTS = 20
@@ -50,12 +61,22 @@ TEMPLATE_FILTERS: dict[str, Callable[..., str]] = {
     "format_bytes": format_bytes,
     "format_duration": format_duration,
     "format_count": format_count,
+    "format_money": format_money,
     "format_number": format_number,
     "format_percent": format_percent,
+    "format_time": format_time,
     "pluralize": pluralize,
     "sanitize_lines": sanitize_lines,
     "sanitize_page_text": sanitize_page_text,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class FailureSection:
+    """A cause of failures, and the query for all of its images."""
+
+    cause: FailureCause
+    query: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +93,23 @@ class ReportData:
     @property
     def samples(self) -> list[Sample]:
         """All samples, in the order in which thumbnails are numbered."""
-        return [*self.sheet_samples, *chain.from_iterable(self.samples_by_gate.values())]
+        return [*self.sheet_samples, *self._gate_samples]
+
+    @property
+    def full_images(self) -> dict[str, str]:
+        """The keys of the images that the report has in full, by id: first those of the gates."""
+        suffix = file_suffix(self.plan.job.encoding)
+        keys: dict[str, str] = {}
+        free_bytes = MAX_FULL_IMAGE_BYTES
+        for sample in (*self._gate_samples, *self.sheet_samples):
+            if sample.image_id not in keys and sample.size <= free_bytes:
+                keys[sample.image_id] = report_image_key(sample.image_id, suffix)
+                free_bytes -= sample.size
+        return keys
+
+    @property
+    def _gate_samples(self) -> list[Sample]:
+        return list(chain.from_iterable(self.samples_by_gate.values()))
 
 
 def write_report(store: Store, plan: Plan, summary: Summary, sheet: ContactSheet) -> None:
@@ -81,11 +118,11 @@ def write_report(store: Store, plan: Plan, summary: Summary, sheet: ContactSheet
         uri=store.uri,
         plan=plan,
         summary=summary,
-        previous=load_previous_summary(store, plan),
+        previous=load_previous_summary(store, plan) if summary.images else None,
         sheet_samples=sheet.samples,
         samples_by_gate=top_gates(sheet.samples_by_gate, summary.marks),
     )
-    _write_thumbnails(store, data.samples)
+    _write_samples(store, data)
     write_plots(store, plotted_charts(summary))
     store.replace(REPORT_KEY, render_report(data).encode())
 
@@ -129,25 +166,63 @@ def write_plots(store: Store, charts: list[Chart]) -> None:
             store.replace(plot_key(chart.name, dark=True), dark)
 
 
-def _write_thumbnails(store: Store, samples: Sequence[Sample]) -> None:
-    def write(number: int) -> None:
-        store.replace(thumbnail_key(number), render_thumbnail(store, samples[number]))
+def _write_samples(store: Store, data: ReportData) -> None:
+    """Write the thumbnails, and the full images that they lead to."""
+    full_images = data.full_images
+    numbers: dict[str, list[int]] = {}
+    for number, sample in enumerate(data.samples):
+        numbers.setdefault(sample.image_id, []).append(number)
 
-    with ThreadPoolExecutor(THUMBNAIL_WRITERS) as pool:
-        list(pool.map(write, range(len(samples))))
+    def write(sample: Sample) -> None:
+        content = read_sample(store, sample)
+        thumbnail = render_thumbnail(store, sample, content)
+        for number in numbers[sample.image_id]:
+            store.replace(thumbnail_key(number), thumbnail)
+        if sample.image_id in full_images:
+            store.replace(full_images[sample.image_id], content)
+
+    distinct = {sample.image_id: sample for sample in data.samples}
+    with ThreadPoolExecutor(SAMPLE_WRITERS) as pool:
+        list(pool.map(write, distinct.values()))
+
+
+def _sheet_note(data: ReportData) -> str:
+    full_images = data.full_images
+    full = sum(sample.image_id in full_images for sample in data.sheet_samples)
+    if full == len(data.sheet_samples):
+        return "Each image opens in full size."
+    return (
+        f"{pluralize(full, 'image opens', 'images open')} in full size; with the others, the "
+        f"report would take up more than {format_bytes(MAX_FULL_IMAGE_BYTES)}."
+    )
+
+
+def _relative_links(keys: Mapping[str, str]) -> dict[str, str]:
+    """The same objects, named from the page."""
+    folder = f"{PurePosixPath(REPORT_KEY).parent}/"
+    return {image_id: key.removeprefix(folder) for image_id, key in keys.items()}
+
+
+def _failure_sections(data: ReportData) -> list[FailureSection]:
+    carry = data.plan.job.carry[:MAX_CARRIED_COLUMNS]
+    return [
+        FailureSection(cause, failure_query(data.uri, cause, carry))
+        for cause in data.summary.failures[:MAX_FAILURES]
+    ]
 
 
 def _template_context(data: ReportData) -> dict[str, object]:
     job = data.plan.job
     summary = data.summary
     return {
+        "uri": data.uri,
         "plan": data.plan,
         "summary": summary,
         "encoding": describe_encoding(job.encoding),
         "format_phrase": FORMAT_PHRASES[job.format],
         "verdict": judge_run(summary, job, data.uri),
         "missing_parts": summary.missing_parts[:MAX_PARTS],
-        "failures": summary.failures[:MAX_FAILURES],
+        "failures": _failure_sections(data),
         "unfolded_failures": UNFOLDED_FAILURES,
         "gates": gate_sections(
             job.gates, summary, data.samples_by_gate, first_number=len(data.sheet_samples)
@@ -161,4 +236,6 @@ def _template_context(data: ReportData) -> dict[str, object]:
         "distributions": distribution_charts(summary),
         "share_tables": share_tables(summary),
         "samples": data.sheet_samples,
+        "sheet_note": _sheet_note(data),
+        "full_images": _relative_links(data.full_images),
     }

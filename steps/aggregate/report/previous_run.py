@@ -11,6 +11,8 @@ from imagekiln.steps.runs.registry import RunEntry, read_registry
 from imagekiln.steps.runtime.figures import (
     format_bytes,
     format_count,
+    format_duration,
+    format_money,
     format_number,
     format_percent,
 )
@@ -18,6 +20,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 NEGLIGIBLE_CHANGE = 0.02  # a share
+MAX_EARLIER_RUNS = 40  # of which all but one may be nights without images
 
 Judgment = Literal["better", "worse", "about the same", ""]
 Preference = Literal["more", "less", "none"]
@@ -36,18 +39,18 @@ class FigureChange:
 
 
 def load_previous_summary(store: Store, plan: Plan) -> Summary | None:
-    """The summary of the successful run of this job's name before this one in the registry.
+    """The last successful run of this job's name before this one that had images to make.
 
-    Where this run is not registered yet, that is the last one. None where there is none, or it
-    cannot be read: the report does without.
+    None where there is none, or where a summary cannot be read: the report does without.
     """
     output, _, folder = store.uri.rpartition("/")
     output = output or "."
     if folder != plan.run_id:
         return None
     try:
-        entry = _previous_entry(read_registry(output), RunEntry(plan.run_id, plan.job.name))
-        return None if entry is None else load_summary(open_store(f"{output}/{entry.run_id}"))
+        entries = _earlier_entries(read_registry(output), RunEntry(plan.run_id, plan.job.name))
+        summaries = (load_summary(open_store(f"{output}/{entry.run_id}")) for entry in entries)
+        return next((summary for summary in summaries if summary.images), None)
     except KilnError:
         return None
 
@@ -60,25 +63,35 @@ def compare_summaries(current: Summary, previous: Summary) -> list[FigureChange]
         _compare(
             "share not ok", _share_not_ok(current), _share_not_ok(previous), format_percent, "less"
         ),
+        *_rate_changes(current, previous),
+        _compare("device time", current.device_seconds, previous.device_seconds, format_duration),
+        *_busy_changes(current, previous),
+        *_gate_changes(current, previous),
+        *_cost_changes(current, previous),
+        _compare("file size of an image", _mean_size(current), _mean_size(previous), format_bytes),
+    ]
+
+
+def _earlier_entries(entries: Sequence[RunEntry], entry: RunEntry) -> list[RunEntry]:
+    """The latest entries of this name before this one, or of all where it has no entry yet."""
+    earlier = entries[: entries.index(entry)] if entry in entries else entries
+    same_name = [candidate for candidate in earlier if candidate.name == entry.name]
+    return same_name[: -MAX_EARLIER_RUNS - 1 : -1]
+
+
+def _rate_changes(current: Summary, previous: Summary) -> list[FigureChange]:
+    """The rates, where both runs measured one."""
+    if not (current.images_per_second and previous.images_per_second):
+        return []
+    return [
         _compare(
-            "images a second",
+            "images a second, per device",
             current.images_per_second,
             previous.images_per_second,
             format_number,
             "more",
-        ),
-        _compare("device hours", current.device_hours, previous.device_hours, format_number),
-        *_busy_changes(current, previous),
-        *_gate_changes(current, previous),
-        *_cost_changes(current, previous),
-        _compare("size of an image", _mean_size(current), _mean_size(previous), format_bytes),
+        )
     ]
-
-
-def _previous_entry(entries: Sequence[RunEntry], entry: RunEntry) -> RunEntry | None:
-    earlier = entries[: entries.index(entry)] if entry in entries else entries
-    same_name = [candidate for candidate in earlier if candidate.name == entry.name]
-    return same_name[-1] if same_name else None
 
 
 def _busy_changes(current: Summary, previous: Summary) -> list[FigureChange]:
@@ -112,7 +125,7 @@ def _cost_changes(current: Summary, previous: Summary) -> list[FigureChange]:
             "cost of 1,000 images",
             current.cost_per_thousand,
             previous.cost_per_thousand,
-            "{:,.2f}".format,
+            format_money,
             "less",
         )
     ]

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import math
 
 import numpy as np
 import numpy.typing as npt
@@ -30,10 +31,11 @@ def _stripes(*columns: tuple[int, int, int], side: int = 64) -> npt.NDArray[np.u
         (_stripes((9, 9, 9), (9, 9, 9)), 0.0),
         (_stripes((0, 0, 0), (255, 255, 255)), 0.5),
         (_stripes((100, 100, 100), (151, 151, 151)), 0.1),
-        (_stripes((0, 255, 0), (255, 255, 255)), (1 - 0.587) / 2),
+        (_stripes((0, 255, 0), (255, 255, 255)), math.sqrt(2 / 3) / 2),
+        (_stripes((255, 165, 0), (0, 255, 255)), 0.42),  # about the same luma
     ],
 )
-def test_contrast_is_the_standard_deviation_of_luma(
+def test_contrast_is_the_root_of_the_mean_variance_of_the_channels(
     rgb: npt.NDArray[np.uint8], contrast: float
 ) -> None:
     assert measure_image(rgb).contrast == pytest.approx(contrast, abs=1 / 255)

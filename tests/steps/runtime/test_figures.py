@@ -56,7 +56,14 @@ def test_a_share_that_is_not_all_or_nothing_never_reads_as_that(share: float, te
 
 
 @pytest.mark.parametrize(
-    ("number", "text"), [(41.53, "41.5 s"), (720, "12 min"), (12000, "3 h 20 min")]
+    ("number", "text"),
+    [
+        (41.53, "41.5 s"),
+        (720, "12 min"),
+        (12000, "3 h 20 min"),
+        (3.6e6, "1,000 h"),
+        (0.0001, "under 0.001 s"),
+    ],
 )
 def test_a_time_has_two_units_at_most(number: float, text: str) -> None:
     assert format_duration(number) == text

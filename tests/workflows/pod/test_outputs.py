@@ -3,18 +3,24 @@
 from pathlib import Path
 
 from imagekiln.steps.aggregate.step import aggregate
-from imagekiln.steps.runs.keys import plot_key
+from imagekiln.steps.runs.keys import REPORT_KEY, plot_key
 from imagekiln.workflows.pod.outputs import copy_report, write_aggregate_outputs
 from tests.jobs import files
 from tests.runs import finished
 
 
-def test_report_is_copied_with_its_plots_and_thumbnails_and_nothing_else(tmp_path: Path) -> None:
+def test_report_is_copied_with_the_files_it_refers_to_and_nothing_else(tmp_path: Path) -> None:
     store = finished(tmp_path / "run")
-    store.create(plot_key("throughput"), b"light")
-    store.create(plot_key("throughput", dark=True), b"dark")
+    page = store.read(REPORT_KEY)
+    plots = [plot_key("throughput"), plot_key("throughput", dark=True)]
+    picture = b'<source srcset="throughput-dark.png"><img src="throughput.png">'
+    store.replace(REPORT_KEY, page + picture + b'<a href="../plan.json">')
+    for plot in plots:
+        store.create(plot, b"a plot")
+    report = files(tmp_path / "run" / "report")
+    store.create("report/other.png", b"of an older page")
     copy_report(tmp_path / "copy", store.uri)
-    assert files(tmp_path / "copy" / "report") == files(tmp_path / "run" / "report")
+    assert files(tmp_path / "copy" / "report") == report
     assert [path.name for path in (tmp_path / "copy").iterdir()] == ["report"]
 
 

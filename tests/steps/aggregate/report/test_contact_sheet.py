@@ -18,6 +18,7 @@ from imagekiln.steps.aggregate.report.contact_sheet import (
     THUMBNAIL_SIDE,
     ContactSheet,
     Sample,
+    read_sample,
     render_thumbnail,
 )
 from imagekiln.steps.errors import BadInput, Missing
@@ -41,6 +42,7 @@ def _shard(
     manifest = pa.table(
         {
             "image_id": [_name(number, place) for place in places],
+            "id": pa.nulls(len(statuses), pa.string()),
             "row": list(places),
             "status": list(statuses),
             "part": [part_key(number, 0)] * len(statuses),
@@ -153,7 +155,7 @@ def test_marks_set_after_all_shards_are_on_the_sheet_too() -> None:
 
 
 def _sample(size: int, width: int = 16, height: int = 16, offset: int = 0) -> Sample:
-    return Sample("0" * 32, 0, "part", offset, size, "a", 1, width, height)
+    return Sample("0" * 32, None, 0, "part", offset, size, "a", 1, width, height)
 
 
 @pytest.mark.parametrize(("side", "expected_side"), [(16, 16), (600, THUMBNAIL_SIDE)])
@@ -164,8 +166,10 @@ def test_a_thumbnail_is_a_small_jpeg_of_its_picture(
     assert image.content is not None
     store = open_store(str(tmp_path))
     store.create("part", b"before" + image.content + b"after")
-    content = render_thumbnail(store, _sample(len(image.content), side, side, offset=6))
-    with Image.open(io.BytesIO(content)) as small:
+    sample = _sample(len(image.content), side, side, offset=6)
+    content = read_sample(store, sample)
+    assert content == image.content
+    with Image.open(io.BytesIO(render_thumbnail(store, sample, content))) as small:
         assert (small.format, small.size) == ("JPEG", (expected_side, expected_side))
         mean = np.asarray(small).mean((0, 1))
     assert np.abs(mean - np.asarray(picture(1, side).rgb).mean((0, 1))).max() < 4
@@ -174,8 +178,8 @@ def test_a_thumbnail_is_a_small_jpeg_of_its_picture(
 def test_a_wide_picture_keeps_its_shape(tmp_path: Path) -> None:
     content = encode_image(np.zeros((100, 1000, 3), dtype=np.uint8), Png())
     store = open_store(str(tmp_path))
-    store.create("part", content)
-    with Image.open(io.BytesIO(render_thumbnail(store, _sample(len(content), 1000, 100)))) as small:
+    thumbnail = render_thumbnail(store, _sample(len(content), 1000, 100), content)
+    with Image.open(io.BytesIO(thumbnail)) as small:
         assert small.size == (THUMBNAIL_SIDE, round(THUMBNAIL_SIDE / 10))
 
 
@@ -183,17 +187,16 @@ def test_a_thumbnail_reads_its_image_and_nothing_else(tmp_path: Path) -> None:
     content = encoded(1).content or b""
     store = Reading(tmp_path)
     store.create("part", b"x" * 1_000_000 + content + b"x" * 1_000_000)
-    render_thumbnail(store, _sample(len(content), offset=1_000_000))
+    read_sample(store, _sample(len(content), offset=1_000_000))
     assert store.bytes == len(content)
 
 
 def test_a_damaged_image_names_its_part(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
-    store.create("part", b"no image at all")
     with pytest.raises(BadInput, match=r"part: is damaged \(.*\). Restore or delete it"):
-        render_thumbnail(store, _sample(15))
+        render_thumbnail(store, _sample(15), b"no image at all")
 
 
 def test_a_part_that_vanished_is_missing(tmp_path: Path) -> None:
     with pytest.raises(Missing, match="part: no such file"):
-        render_thumbnail(open_store(str(tmp_path)), _sample(15))
+        read_sample(open_store(str(tmp_path)), _sample(15))

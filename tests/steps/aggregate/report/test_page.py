@@ -11,6 +11,8 @@ import pytest
 
 from imagekiln.steps.aggregate.counters import Bin, Distributions, Histogram
 from imagekiln.steps.aggregate.failures import FailureCause
+from imagekiln.steps.aggregate.report.charts import throughput_chart
+from imagekiln.steps.aggregate.report.contact_sheet import Sample
 from imagekiln.steps.aggregate.report.page import (
     ReportData,
     plotted_charts,
@@ -136,12 +138,40 @@ def test_links_are_relative_to_files_that_are_there(hostile: PlanResult) -> None
     links = [value for _, value in result if not value.startswith("#")]
     assert within
     assert {value[1:] for value in within} <= places
-    assert len(links) == len(HOSTILE)
+    assert len(links) == 2 * len(HOSTILE)  # a thumbnail of each image, and the image
     for link in links:
         parts = urlsplit(link)
         assert (parts.scheme, parts.netloc) == ("", "")
         assert not link.startswith("/")
         assert (Path(hostile.uri) / "report" / link).is_file()
+
+
+@pytest.mark.parametrize("format_name", ["parquet", "webdataset", "files"])
+def test_a_thumbnail_leads_to_the_image_as_it_is_stored(format_name: str, tmp_path: Path) -> None:
+    planned_run = planned(tmp_path, str(tmp_path / "out"), PROMPTS[:4], format=format_name)
+    fill(planned_run)
+    aggregate(planned_run.uri)
+    links = [link["href"] for link in Page(_html(planned_run.uri)).named("a")]
+    images = [Path(planned_run.uri, "report", link) for link in links if not link.startswith("#")]
+    assert [image.read_bytes() for image in images] == [
+        encoded(place).content for place in range(4)
+    ]
+    assert all(image.suffix == ".png" for image in images)
+
+
+def test_large_images_are_not_all_copied_beside_the_report(hostile: PlanResult) -> None:
+    summary = SUMMARY_ADAPTER.validate_json(open_store(hostile.uri).read(SUMMARY_KEY))
+    samples = [
+        Sample(f"{place:032x}", None, place, part_key(0, 0), 0, 50_000_000, "a", 1, 4096, 4096)
+        for place in range(4)
+    ]
+    marked = {"low_contrast": samples[3:]}
+    data = ReportData("run", hostile.plan, summary, None, samples, marked)
+    page = Page(render_report(data))
+    assert list(data.full_images) == [samples[3].image_id, samples[0].image_id]
+    assert any(text.startswith("2 images open in full size;") for text in page.texts)
+    links = [link["href"] for link in page.named("a") if link["href"].startswith("images/")]
+    assert len(links) == 3  # the marked image is shown twice
 
 
 def test_every_picture_has_a_text_and_a_size(hostile: PlanResult) -> None:
@@ -228,7 +258,8 @@ def test_every_cause_has_a_few_images_as_examples(tmp_path: Path) -> None:
     page = Page(_html(planned_run.uri))
     for example in summary.failures[0].examples:
         place = page.texts.index(example.image_id)
-        assert page.texts[place - 2] == example.prompt
+        own = [example.prompt, "id", f"row-{example.row}", f", row {example.row}"]
+        assert page.texts[place - 5 : place - 1] == own
         assert page.texts[place + 2] == example.part == part_key(0, 0)
 
 
@@ -290,6 +321,9 @@ def large(hostile: PlanResult) -> tuple[ReportData, str]:
         marks={"low_contrast": 53_000},
         price_per_hour=2.5,
         device_hours=1000.0,
+        elapsed_seconds=20 * 3600.0,
+        started_at=1_795_219_440.0,
+        ended_at=1_795_219_440.0 + 20 * 3600,
         seconds=StageSeconds(
             total=3.6e6, load=1e5, denoise=3e6, decode=3e5, denoise_waits=1e5, encode=2e6, write=1e5
         ),
@@ -308,7 +342,7 @@ def test_ten_million_images_in_two_thousand_shards_are_a_short_page(
     assert len(large[1]) < 50_000
     assert page.after("images planned") == "10,000,000"
     assert "53,000" in page.texts
-    assert page.after("cost, at 2.5 an hour") == "2,500.00"
+    assert page.after("cost in the currency of the price, 2.50 per device-hour") == "2,500.00"
     assert "15 more causes" in page.texts
     assert any(text.startswith("And at least 80 more causes") for text in page.texts)
     assert "the-one-before" in page.texts
@@ -321,7 +355,31 @@ def test_device_usage_and_bottleneck_are_on_the_page(
     assert page.after("busy share of the time after loading") == "95 %"
     assert page.after("peak memory of a device") == "31.4 GB"
     assert any(text.startswith("The device was the limit, as it should be") for text in page.texts)
-    assert page.after("denoise") == "833 h 20 min"
+    assert page.after("denoise") == "833 h"
+    assert page.after("device time, added up") == "1,000 h"
+    assert page.after("wall-clock time; devices at once, on average: 50") == "20 h 0 min"
+    assert page.after("s3://bucket/a run") == ", from 2026-11-21 00:04 UTC to 2026-11-21 20:04 UTC"
+
+
+@pytest.mark.parametrize(
+    ("rates", "sentences"),
+    [
+        ((2.0,), "One shard, which made 2 images a second."),
+        (
+            (2.0, 4.0, 4.0),
+            "3 shards, which made between 2 and 4 images a second. The median is 4. "
+            "1 shard made less than 80 % of it.",
+        ),
+    ],
+)
+def test_a_few_shards_are_described_in_words(rates: tuple[float, ...], sentences: str) -> None:
+    stats = [
+        ShardStats(number, 1, 100, 2, 8, "cpu", StageSeconds(100 / rate))
+        for number, rate in enumerate(rates)
+    ]
+    chart = throughput_chart(summarize_throughput(len(rates), stats))
+    assert chart is not None
+    assert chart.text == sentences
 
 
 def test_plots_come_light_and_dark_with_their_figures_in_words(

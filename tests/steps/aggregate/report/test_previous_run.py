@@ -45,6 +45,22 @@ def test_the_previous_run_is_the_last_of_the_same_name(tmp_path: Path) -> None:
     ]
 
 
+def test_nights_without_images_are_skipped_and_are_compared_with_nothing(tmp_path: Path) -> None:
+    _done(tmp_path, "first")
+    quiet = _done(tmp_path, "quiet", skip_existing=True)
+    assert _before(_done(tmp_path, "third")) == "first"
+    html = open_store(quiet.uri).read(REPORT_KEY).decode()
+    assert "there was no image to make" in html
+    for absent in ("Compared with", "worse", "<pre>", "Quality gates", "Distributions"):
+        assert absent not in html
+
+
+def test_a_rate_that_one_run_did_not_measure_is_not_compared(tmp_path: Path) -> None:
+    assert "images a second, per device" not in _changes(
+        finished(tmp_path / "run"), images_per_second=0.0
+    )
+
+
 def test_a_previous_run_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     first, second = _done(tmp_path, "first"), _done(tmp_path, "second")
     open_store(first.uri).replace(SUMMARY_KEY, b"{}")
@@ -75,13 +91,13 @@ def test_more_failures_are_worse_and_more_speed_is_better(tmp_path: Path) -> Non
     rate = load_summary(store).images_per_second
     result = _changes(store, statuses={"ok": 10, "failed": 10}, images_per_second=2 * rate)
     assert result["share not ok"] == ("", "worse")  # than none at all
-    assert result["images a second"] == ("+100 %", "better")
+    assert result["images a second, per device"] == ("+100 %", "better")
     assert result["images ok"] == ("-50 %", "")
 
 
 def test_a_run_like_the_previous_one_is_about_the_same(tmp_path: Path) -> None:
     result = _changes(finished(tmp_path / "run"))
-    assert result["images a second"] == ("+0 %", "about the same")
+    assert result["images a second, per device"] == ("+0 %", "about the same")
     assert result["share not ok"] == ("", "about the same")
 
 
