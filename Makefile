@@ -12,6 +12,10 @@ COMPILE := $(PIP) compile --quiet --universal --python-version 3.11 --fork-strat
 	--annotation-style line --all-extras --group dev --output-file $(LOCK)
 SHIPPED := steps workflows datasets
 
+# Programs that only a release needs, run in environments of their own.
+TWINE := twine@7.0.0
+CYCLONEDX := cyclonedx-bom==7.5.0
+
 # Console scripts hold the path of the environment, so that a copied checkout would run the original's code.
 ifneq ($(shell cat $(VENV)/home 2>/dev/null),$(CURDIR))
 $(VENV)/home: FORCE
@@ -20,7 +24,8 @@ endif
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help demo test test-slow test-cluster test-cluster-scale compare golden bench bench-run bench-hidden bench-gpu \
-	bench-plan bench-aggregate bench-index lint types docs format install lock upgrade wheel clean FORCE
+	bench-plan bench-aggregate bench-index lint types docs format install lock upgrade wheel sbom release \
+	clean FORCE
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-16s %s\n", $$1, $$2 }' Makefile
@@ -98,6 +103,22 @@ upgrade: $(VENV)/uv ## Lock the newest versions
 wheel: $(VENV)/uv ## Build the source distribution and the wheel into dist/
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) \
 		$(BIN)/uv build --quiet --python $(BIN)/python --build-constraints $(LOCK)
+
+# What the GPU image holds of Python, from packages that are installed: requirements name no licences.
+sbom: wheel ## List the packages that a full installation has, with licences, in dist/ as CycloneDX
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/sbom
+	@$(BIN)/uv pip install --quiet --python build/sbom --constraints $(LOCK) \
+		"$$(ls dist/*.whl)[generate,fp8,c2pa]"
+	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/uv tool run --quiet --from $(CYCLONEDX) \
+		cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
+		--output-file "$$(ls dist/*.whl | sed 's/-py3.*//').cdx.json" build/sbom
+
+release: ## Build, check and hash what a release publishes, from a commit: docs/releasing.md
+	@test -z "$$(git status --porcelain)" || { echo >&2 "Commit or remove these first:"; git status --short >&2; exit 1; }
+	@rm -rf dist
+	@$(MAKE) --no-print-directory sbom
+	@$(BIN)/uv tool run --quiet $(TWINE) check --strict dist/*.whl dist/*.tar.gz
+	@cd dist && sha256sum *.whl *.tar.gz *.json >SHA256SUMS && cat SHA256SUMS
 
 clean: ## Remove what was built and installed
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

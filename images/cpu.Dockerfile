@@ -11,7 +11,7 @@ COPY requirements/lock.txt requirements/lock.txt
 RUN python -m pip install --no-cache-dir --disable-pip-version-check --constraint requirements/lock.txt uv \
     && python -m venv --without-pip /opt/imagekiln \
     && uv pip install --no-cache --compile-bytecode --python /opt/imagekiln/bin/python \
-        --constraints requirements/lock.txt --requirements pyproject.toml
+        --constraints requirements/lock.txt --requirements pyproject.toml --extra report
 
 FROM dependencies AS ours
 COPY . .

@@ -1,5 +1,5 @@
-# generate, and everything else: PyPI's torch, which brings its own CUDA. The node brings the driver. From the
-# repository's root:
+# generate, and everything else: a torch that brings its own CUDA. The node brings the driver; docs/gpus.md says which.
+# From the repository's root:
 #   docker build --file images/gpu.Dockerfile --tag imagekiln-gpu:0.1.0 .
 #   docker run --rm --gpus all --user "$(id -u):$(id -g)" --read-only --tmpfs /tmp:exec --volume "$PWD:/data" \
 #     --workdir /data --env HF_HOME=/data/models --env IMAGEKILN_CODE_CACHE=/data/models/imagekiln \
@@ -12,10 +12,19 @@ FROM ${PYTHON} AS dependencies
 WORKDIR /source
 COPY pyproject.toml ./
 COPY requirements/lock.txt requirements/lock.txt
+# Empty for PyPI's torch, which is locked; cu130 and the like for PyTorch's own build for another CUDA, which brings CUDA
+# libraries of other versions than those locked.
+ARG TORCH_BACKEND=
 RUN python -m pip install --no-cache-dir --disable-pip-version-check --constraint requirements/lock.txt uv \
     && python -m venv --without-pip /opt/imagekiln \
+    && lock=requirements/lock.txt \
+    && if [ -n "${TORCH_BACKEND}" ]; then \
+        grep -vE '^(cuda|nvidia|triton)' "$lock" >any-cuda.txt; \
+        lock=any-cuda.txt; \
+        export UV_TORCH_BACKEND="${TORCH_BACKEND}"; \
+    fi \
     && uv pip install --no-cache --compile-bytecode --python /opt/imagekiln/bin/python \
-        --constraints requirements/lock.txt --requirements pyproject.toml \
+        --constraints "$lock" --requirements pyproject.toml \
         --extra generate --extra fp8 --extra c2pa
 
 FROM dependencies AS ours

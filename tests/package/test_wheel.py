@@ -72,12 +72,13 @@ def test_wheel_holds_every_source_and_nothing_else(wheel: Path) -> None:
     assert {"imagekiln/steps/py.typed", "imagekiln/workflows/py.typed"} <= names
 
 
-def test_wheel_carries_the_licence(wheel: Path) -> None:
+def test_wheel_carries_the_licence_and_a_page_for_the_index(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name.partition("/")[2]: name for name in archive.namelist()}
         assert archive.read(names["licenses/LICENSE"]) == (ROOT / "LICENSE").read_bytes()
         metadata = archive.read(names["METADATA"]).decode()
     assert "License-Expression: Apache-2.0\n" in metadata
+    assert (ROOT / "docs" / "pypi.md").read_text() in metadata
 
 
 def test_light_install_has_the_command_line_and_no_torch(installed: Path) -> None:

@@ -18,6 +18,9 @@ from imagekiln.workflows.profiles.profile import Profile
 
 MIN_DRIVER_CUDA_13 = 580  # CUDA 13 needs it, which PyPI's wheels of torch 2.15 are built for
 MIN_DRIVER_CUDA_12 = 525
+# NVIDIA's forward compatibility runs CUDA 13 on these branches, on data-center GPUs only.
+FORWARD_COMPATIBLE_DRIVERS = (535, 550, 570)
+DRIVER_TABLE = "docs/gpus.md#drivers-and-gpu-models"
 GPU_IMAGE_NAME = "imagekiln-gpu"
 DRIVER_LABELS = ("nvidia.com/cuda.driver-version.full", "nvidia.com/cuda.driver.major")
 CLAIM_TEMPLATES = ResourceKind("apis/resource.k8s.io/v1", "resourceclaimtemplates", namespaced=True)
@@ -75,10 +78,9 @@ def check_driver(view: ClusterView, profile: Profile, image: str) -> Finding:
             "Install GPU feature discovery, or run nvidia-smi on a node: "
             f"{MIN_DRIVER_CUDA_13} or later is needed.",
         )
-    old = [name for name, version in versions.items() if _is_too_old(version)]
+    old = {name: version for name, version in versions.items() if _is_too_old(version)}
     if old:
-        listed = ", ".join(f"{name} has {versions[name]}" for name in old[:MAX_LISTED])
-        return _old_driver(image, listed)
+        return _old_driver(image, old)
 
     unlabeled = len(nodes) - len(versions)
     note = f" ({count_noun(unlabeled, 'node')} without that label)" if unlabeled else ""
@@ -129,20 +131,39 @@ def _driver_versions(nodes: Sequence[Node]) -> Mapping[str, str]:
     return versions
 
 
+def _driver_branch(version: str) -> int:
+    return int(version.partition(".")[0])
+
+
 def _is_too_old(version: str) -> bool:
-    return int(version.partition(".")[0]) < MIN_DRIVER_CUDA_13
+    return _driver_branch(version) < MIN_DRIVER_CUDA_13
 
 
-def _old_driver(image: str, nodes: str) -> Finding:
+def _old_driver(image: str, versions: Mapping[str, str]) -> Finding:
     """Old drivers are wrong for our image; another image may bring an older CUDA."""
+    names = list(versions)[:MAX_LISTED]
+    nodes = ", ".join(f"{name} has {versions[name]}" for name in names)
     image_name = image.rpartition("/")[2].partition("@")[0].partition(":")[0]
     if image_name != GPU_IMAGE_NAME:
         return unknown(
             f"{image} is not Imagekiln's own image, and {nodes}.",
-            f"Check which CUDA it has: CUDA 13 needs driver {MIN_DRIVER_CUDA_13} or later, "
-            f"CUDA 12 needs {MIN_DRIVER_CUDA_12}.",
+            f"Check which CUDA it has: CUDA 13 needs driver {MIN_DRIVER_CUDA_13} or later, or "
+            f"NVIDIA's compatibility libraries in the image ({DRIVER_TABLE}); CUDA 12 needs "
+            f"{MIN_DRIVER_CUDA_12}.",
         )
     return wrong(
         f"CUDA 13 of the image needs driver {MIN_DRIVER_CUDA_13} or later; {nodes}.",
-        "Update the driver, or exclude these nodes by a label in a profile of your own.",
+        f"Update the driver{_compatible_build(versions)}, or exclude these nodes by a label in a "
+        "profile of your own. PyTorch 2.15 has no build for CUDA 12.",
+    )
+
+
+def _compatible_build(versions: Mapping[str, str]) -> str:
+    """The build of the image that drivers of these versions run; empty where there is none."""
+    branches = {_driver_branch(version) for version in versions.values()}
+    if not branches <= set(FORWARD_COMPATIBLE_DRIVERS):
+        return ""
+    return (
+        "; or, for data-center GPUs, build the image with NVIDIA's compatibility libraries "
+        f"({DRIVER_TABLE})"
     )

@@ -1,8 +1,11 @@
 """The report page: HTML without scripts or data URIs, which opens anywhere."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import PurePosixPath
 
@@ -47,6 +50,12 @@ from imagekiln.steps.runtime.figures import (
 from imagekiln.steps.runtime.sanitize import sanitize_lines, sanitize_page_text
 from imagekiln.steps.storage.store import Store
 
+log = logging.getLogger(__name__)
+
+NO_PLOTS = (
+    "matplotlib: not installed, so the report has no plots, only their figures. For plots, type: "
+    "pip install 'imagekiln[report]', and aggregate the run again."
+)
 SAMPLE_WRITERS = 8
 MAX_FULL_IMAGE_BYTES = 128_000_000  # of all together, beside the report
 UNFOLDED_FAILURES = 5  # the others are folded away
@@ -81,7 +90,10 @@ class FailureSection:
 
 @dataclass(frozen=True, slots=True)
 class ReportData:
-    """What the page shows of the run at `uri`. `previous` is the run that it is compared with."""
+    """What the page shows of the run at `uri`. `previous` is the run that it is compared with.
+
+    `with_plots` is false where they cannot be drawn.
+    """
 
     uri: str
     plan: Plan
@@ -89,6 +101,7 @@ class ReportData:
     previous: Summary | None
     sheet_samples: list[Sample]
     samples_by_gate: dict[str, Sequence[Sample]] = field(default_factory=dict)
+    with_plots: bool = True
 
     @property
     def samples(self) -> list[Sample]:
@@ -112,8 +125,22 @@ class ReportData:
         return list(chain.from_iterable(self.samples_by_gate.values()))
 
 
-def write_report(store: Store, plan: Plan, summary: Summary, sheet: ContactSheet) -> None:
-    """Write the page and its images into the run, the page last."""
+def write_report(
+    store: Store,
+    plan: Plan,
+    summary: Summary,
+    sheet: ContactSheet,
+    find_library: Callable[[str], ModuleSpec | None] = find_spec,
+) -> None:
+    """Write the page and its images into the run, the page last.
+
+    Without matplotlib, which an installation without extras lacks, the page has no plots.
+    """
+    charts = plotted_charts(summary)
+    can_plot = find_library("matplotlib") is not None
+    if charts and not can_plot:
+        log.warning(NO_PLOTS)
+
     data = ReportData(
         uri=store.uri,
         plan=plan,
@@ -121,9 +148,11 @@ def write_report(store: Store, plan: Plan, summary: Summary, sheet: ContactSheet
         previous=load_previous_summary(store, plan) if summary.images else None,
         sheet_samples=sheet.samples,
         samples_by_gate=top_gates(sheet.samples_by_gate, summary.marks),
+        with_plots=can_plot,
     )
     _write_samples(store, data)
-    write_plots(store, plotted_charts(summary))
+    if can_plot:
+        write_plots(store, charts)
     store.replace(REPORT_KEY, render_report(data).encode())
 
 
@@ -218,6 +247,7 @@ def _template_context(data: ReportData) -> dict[str, object]:
         "uri": data.uri,
         "plan": data.plan,
         "summary": summary,
+        "with_plots": data.with_plots,
         "encoding": describe_encoding(job.encoding),
         "format_phrase": FORMAT_PHRASES[job.format],
         "verdict": judge_run(summary, job, data.uri),

@@ -69,8 +69,9 @@ def _missing_device(name: str) -> KilnError:
     if OLD_DRIVER_MESSAGE in reason:
         return BadInput(
             f"the GPU's driver{_on_node()} is too old for this PyTorch, which is built for CUDA "
-            f"{torch.version.cuda}: {reason} Update the driver (CUDA 13 needs 580 or later), run "
-            "on nodes that have it, or use an image with a PyTorch for an older CUDA."
+            f"{torch.version.cuda}: {reason} Update the driver (CUDA 13 needs 580 or later) or run "
+            "on nodes that have it. Data-center GPUs with driver 535, 550 or 570 need an image "
+            "with NVIDIA's compatibility libraries: docs/gpus.md."
         )
     explanation = f" ({reason.rstrip('.')})" if reason else ""
     return TryAgain(
@@ -107,8 +108,8 @@ def _require_kernels(device: torch.device) -> None:
     major, minor = capability
     raise BadInput(
         f"{describe_device(device)} has compute capability {major}.{minor}, and PyTorch "
-        f"{torch.__version__} has code for {', '.join(architectures)} only. Use another GPU, or an "
-        "image with a PyTorch that is built for this one."
+        f"{torch.__version__} has code for {', '.join(architectures)} only. Use another GPU: "
+        "docs/gpus.md lists those that the image runs on."
     )
 
 

@@ -37,6 +37,21 @@ def test_driver_before_580_does_not_run_cuda_13(
     assert (f"gpu-0 has {version}" in finding.says) == (verdict == "wrong")
 
 
+@pytest.mark.parametrize(
+    ("versions", "can_be_built_for"),
+    [(["570.172.08"], True), (["535", "550"], True), (["550", "470"], False), (["545"], False)],
+)
+def test_old_driver_is_told_the_build_that_runs_on_it(
+    kube: Kube, versions: list[str], can_be_built_for: bool
+) -> None:
+    for number, version in enumerate(versions):
+        label = {"nvidia.com/cuda.driver-version.full": version}
+        kube.node(f"gpu-{number}", label, has={WHOLE: "1"})
+    remedy = check_driver(kube.view(), GPU, OWN_IMAGE).remedy or ""
+    assert remedy.startswith("Update the driver")
+    assert ("compatibility libraries (docs/gpus.md#" in remedy) == can_be_built_for
+
+
 def test_driver_of_nodes_that_the_job_cannot_use_does_not_matter(kube: Kube) -> None:
     kube.node("old", {"nvidia.com/cuda.driver.major": "470"}, taint="other", has={WHOLE: "1"})
     assert check_driver(kube.view(), GPU, OWN_IMAGE).verdict == "ok"

@@ -12,12 +12,14 @@ import pytest
 from imagekiln.steps.aggregate.counters import Bin, Distributions, Histogram
 from imagekiln.steps.aggregate.failures import FailureCause
 from imagekiln.steps.aggregate.report.charts import throughput_chart
-from imagekiln.steps.aggregate.report.contact_sheet import Sample
+from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet, Sample
 from imagekiln.steps.aggregate.report.page import (
+    NO_PLOTS,
     ReportData,
     plotted_charts,
     render_report,
     write_plots,
+    write_report,
 )
 from imagekiln.steps.aggregate.report.plots import DARK_SCHEME, LIGHT_SCHEME, draw_plot
 from imagekiln.steps.aggregate.step import aggregate
@@ -396,6 +398,31 @@ def test_plots_come_light_and_dark_with_their_figures_in_words(
         assert re.search(r"\d", light["alt"])
         for link in (dark["srcset"], light["src"]):
             assert (tmp_path / "report" / link).stat().st_size < 60_000
+
+
+def test_without_matplotlib_the_page_has_every_figure_and_no_plot(
+    large: tuple[ReportData, str],
+) -> None:
+    contents, html = large
+    page = Page(render_report(replace(contents, with_plots=False)))
+    assert page.named("img") == []
+    figures = [image["alt"].partition(": ")[2] for image in Page(html).named("img")]
+    assert set(figures) <= set(page.texts)
+    tables = [text for text in page.texts if text.endswith(", as a table")]
+    assert [details for details in page.named("details") if "open" in details] == [
+        {"open": ""} for _ in tables
+    ]
+    assert "pip install 'imagekiln[report]'" in page.texts
+
+
+def test_without_matplotlib_the_report_is_written_and_a_line_names_the_extra(
+    large: tuple[ReportData, str], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    contents, _ = large
+    store = open_store(str(tmp_path))
+    write_report(store, contents.plan, contents.summary, ContactSheet(()), lambda _: None)
+    assert [path.name for path in (tmp_path / "report").iterdir()] == ["index.html"]
+    assert [record.getMessage() for record in caplog.records] == [NO_PLOTS]
 
 
 def test_the_same_figures_give_the_same_bytes(large: tuple[ReportData, str]) -> None:

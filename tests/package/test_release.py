@@ -1,0 +1,44 @@
+"""What a release promises: one version everywhere, and a page whose links lead somewhere."""
+
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+NAMING_IMAGES = ("images/*", "workflows/**/*.yaml", "docs/*.md")
+IMAGE = re.compile(r"imagekiln-[cg]pu:([0-9][\w.]*)")
+BLOB = "https://github.com/imagekiln/imagekiln/blob/main/"
+
+
+def _image_tags() -> Iterator[tuple[str, str]]:
+    """Each file that names one of our images with a version, and that version."""
+    for pattern in NAMING_IMAGES:
+        for path in sorted(ROOT.glob(pattern)):
+            for tag in IMAGE.findall(path.read_text()):
+                yield str(path.relative_to(ROOT)), tag
+
+
+def test_images_are_named_with_the_version_of_the_package() -> None:
+    tags = list(_image_tags())
+    assert len(tags) > 5
+    assert [place for place, tag in tags if tag != PROJECT["version"]] == []
+
+
+def test_every_link_of_the_page_for_the_index_is_a_file() -> None:
+    text = (ROOT / "docs" / "pypi.md").read_text() + " ".join(PROJECT["urls"].values())
+    names = re.findall(rf"{BLOB}([\w./-]+)", text)
+    assert len(names) > 5
+    assert [name for name in names if not (ROOT / name).is_file()] == []
+
+
+def test_the_versions_called_tested_are_the_locked_ones() -> None:
+    table = re.findall(
+        r"^\| (torch|diffusers|transformers) \|.*\| ([\d.]+) \|$",
+        (ROOT / "docs" / "install.md").read_text(),
+        re.MULTILINE,
+    )
+    lock = (ROOT / "requirements" / "lock.txt").read_text()
+    locked = dict(re.findall(r"^(torch|diffusers|transformers)==([\d.]+) ", lock, re.MULTILINE))
+    assert dict(table) == locked
