@@ -11,9 +11,12 @@ from threading import Thread
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
+import pytest
+
 MODEL = "kiln/shapes"
 GATED = "kiln/gated"
 FORBIDDEN = "kiln/forbidden"
+URLS = "{repo_id}/resolve/{revision}/{filename}"
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -45,6 +48,18 @@ def hub(folder: Path) -> Iterator[Hub]:
         finally:
             server.shutdown()
             thread.join()
+
+
+@contextmanager
+def serving_model(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub with the model in `folder`, as the hub of this process, and an empty cache."""
+    from huggingface_hub import constants
+
+    with hub(folder) as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{server.endpoint}/{URLS}")
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        yield server
 
 
 class _Handler(BaseHTTPRequestHandler):

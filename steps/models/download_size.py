@@ -2,6 +2,7 @@
 
 from collections import defaultdict
 from contextlib import suppress
+from functools import cache
 from pathlib import PurePosixPath
 
 from imagekiln.steps.errors import KilnError
@@ -18,6 +19,16 @@ def download_bytes(model: ModelSettings) -> int | None:
     """The size of the weights that are loaded of a hub model; None where it is not known here."""
     if not is_hub_id(model.id) or model.revision is None:
         return None
+    from huggingface_hub import constants  # slow to import, and local models do not need it
+
+    # The files alone: a backfill asks for each of its nights, with whatever adapters.
+    files = ModelSettings(id=model.id, revision=model.revision, variant=model.variant)
+    return _download_bytes(files.model_dump_json(), constants.ENDPOINT)
+
+
+@cache
+def _download_bytes(model_json: str, endpoint: str) -> int | None:  # noqa: ARG001  # a key
+    model = ModelSettings.model_validate_json(model_json)
     with suppress(KilnError):
         sizes = _list_weights(model)
         index = read_json(download_file(model, INDEX_FILE, "model"), model.id)

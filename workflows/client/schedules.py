@@ -11,7 +11,7 @@ from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.dates import DATE_PLACEHOLDER, parse_time_zone
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
-from imagekiln.workflows.client.client import register_template, submit
+from imagekiln.workflows.client.client import register_template, report_downloads, submit
 from imagekiln.workflows.client.connect import connect
 from imagekiln.workflows.client.status import FAILED_PHASES, WorkflowStatus, read_available_status
 from imagekiln.workflows.objects import object_identity
@@ -33,7 +33,8 @@ def schedule(
     """Run the job on a schedule, such as `30 1 * * *`; give the schedule's name.
 
     A second call changes the schedule. `report` is called with how long the job takes, unless its
-    prompts depend on the date. Raises BadInput where it cannot end within the profile's `days`.
+    prompts depend on the date, and with what its pods download again and again. Raises BadInput
+    where it cannot end within the profile's `days`, or its model does not fit on a pod's disk.
     """
     argo = argo or connect()
     parse_time_zone(timezone)
@@ -44,6 +45,7 @@ def schedule(
         from imagekiln.workflows.client.deadline import check_deadline
 
         report(check_deadline(job, profile))
+    report_downloads(job, profile, report)
 
     register_template(job, argo)
     argo.apply(cron_workflow)

@@ -1,7 +1,6 @@
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,31 +11,17 @@ from imagekiln.steps.models.download_size import download_bytes
 from imagekiln.steps.models.facts import load_model_facts
 from imagekiln.steps.models.hub import ask_hub, download_configuration
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
-from tests.hub import FORBIDDEN, GATED, MODEL, REVISION, Hub
+from tests.hub import FORBIDDEN, GATED, MODEL, REVISION, Hub, serving_model
 from tests.hub import hub as loopback_hub
 from tests.jobs import image_rows, plan
 
 OTHER = "f" * 40
-URLS = "{repo_id}/resolve/{revision}/{filename}"
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub with the bundled model, and an empty cache."""
-    with _serving(BUNDLED_FOLDER / "shapes", tmp_path, monkeypatch) as hub_server:
-        yield hub_server
-
-
-@contextmanager
-def _serving(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    from huggingface_hub import constants
-
-    with loopback_hub(folder) as hub_server:
-        monkeypatch.setattr(constants, "ENDPOINT", hub_server.endpoint)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{hub_server.endpoint}/{URLS}"
-        )
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    with serving_model(BUNDLED_FOLDER / "shapes", tmp_path, monkeypatch) as hub_server:
         yield hub_server
 
 
@@ -85,7 +70,7 @@ def test_pinned_model_that_has_only_pickles_is_refused_at_planning(
     (folder / "v1.ckpt").write_bytes(b"what no pipeline reads")
     (folder / "vae" / "diffusion_pytorch_model.bin").write_bytes(b"a second copy of the weights")
     settings = ModelSettings(id=MODEL, revision=REVISION)
-    with _serving(folder, tmp_path, monkeypatch):
+    with serving_model(folder, tmp_path, monkeypatch):
         assert load_model_facts(settings).pipeline == "StableDiffusionPipeline"
         weights.rename(weights.with_suffix(".bin"))
         with pytest.raises(BadInput) as caught:
@@ -201,7 +186,7 @@ def test_repository_that_is_no_pipeline_is_refused(
 ) -> None:
     (tmp_path / "repository").mkdir()
     (tmp_path / "repository" / "config.json").write_text("{}")
-    with _serving(tmp_path / "repository", tmp_path, monkeypatch):
+    with serving_model(tmp_path / "repository", tmp_path, monkeypatch):
         assert _error_message(BadInput, MODEL, REVISION) == (
             f"{MODEL}: has no model_index.json, so it is not a diffusers pipeline. "
             "Choose another model."
@@ -295,7 +280,7 @@ def test_size_of_a_download_is_that_of_the_weights_that_are_loaded(
     unet = (folder / "unet" / "diffusion_pytorch_model.safetensors").stat().st_size
 
     model = ModelSettings(id=MODEL, revision=REVISION)
-    with _serving(folder, tmp_path, monkeypatch):
+    with serving_model(folder, tmp_path, monkeypatch):
         assert download_bytes(model) == plain
         of_variant = model.model_copy(update={"variant": "fp16"})
         assert download_bytes(of_variant) == plain - unet + 10
