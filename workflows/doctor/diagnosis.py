@@ -119,8 +119,9 @@ def _download_checks(job: Job, profile: Profile) -> Checks:
 
 
 def _node_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:
-    gpu_image = job.cluster.gpu_image or profile.generate.image
-    cpu_image = job.cluster.cpu_image or profile.steps.image
+    images = check_profile.registered_images(view, profile)
+    gpu_image = job.cluster.gpu_image or images.get("generate", profile.generate.image)
+    cpu_image = job.cluster.cpu_image or images.get("plan", profile.steps.image)
     if profile.gpu.claim:
         yield check_gpus.check_gpu_claim(view, profile.gpu.claim)
         yield check_nodes.check_claim_nodes(view, profile)
