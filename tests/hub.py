@@ -4,45 +4,68 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import ClassVar
 from urllib.parse import unquote, urlsplit
 
+import pytest
+
 MODEL = "kiln/shapes"
 GATED = "kiln/gated"
 FORBIDDEN = "kiln/forbidden"
+URLS = "{repo_id}/resolve/{revision}/{filename}"
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """Where the hub listens, and the files that clients downloaded."""
+    """Where the hub listens, the files that clients downloaded, and the answers that come first.
+
+    Those are statuses with their headers, such as of a hub that has too many requests.
+    """
 
     endpoint: str
     requested_files: list[str]
+    first_answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
 
 
 @contextmanager
 def hub(folder: Path) -> Iterator[Hub]:
     """A hub with the model in `folder` as MODEL at REVISION, and two models that it refuses."""
     requested_files: list[str] = []
-    handler = type("Handler", (_Handler,), {"folder": folder, "requested_files": requested_files})
+    first_answers: list[tuple[int, dict[str, str]]] = []
+    shared = {"requested_files": requested_files, "first_answers": first_answers}
+    handler = type("Handler", (_Handler,), {"folder": folder, **shared})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield Hub(f"http://127.0.0.1:{server.server_port}", requested_files)
+            endpoint = f"http://127.0.0.1:{server.server_port}"
+            yield Hub(endpoint, requested_files, first_answers)
         finally:
             server.shutdown()
             thread.join()
 
 
+@contextmanager
+def serving_model(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
+    """A hub with the model in `folder`, as the hub of this process, and an empty cache."""
+    from huggingface_hub import constants
+
+    with hub(folder) as server:
+        monkeypatch.setattr(constants, "ENDPOINT", server.endpoint)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{server.endpoint}/{URLS}")
+        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+        yield server
+
+
 class _Handler(BaseHTTPRequestHandler):
     folder: ClassVar[Path]
     requested_files: ClassVar[list[str]]
+    first_answers: ClassVar[list[tuple[int, dict[str, str]]]]
 
     def do_GET(self) -> None:
         self._answer()
@@ -54,8 +77,16 @@ class _Handler(BaseHTTPRequestHandler):
         """Say nothing."""
 
     def _answer(self) -> None:
+        if self.first_answers:
+            status, headers = self.first_answers.pop(0)
+            self._send(b"{}", headers, status)
+        else:
+            self._answer_path()
+
+    def _answer_path(self) -> None:
         path = unquote(urlsplit(self.path).path).removeprefix("/api/models").strip("/")
-        name, _, rest = path.partition("/tree/" if "/tree/" in path else "/resolve/")
+        kind = next((kind for kind in ("/tree/", "/revision/") if kind in path), "/resolve/")
+        name, _, rest = path.partition(kind)
         revision, _, file = rest.partition("/")
         if name == GATED:
             self._refuse(403, "GatedRepo")
@@ -65,15 +96,20 @@ class _Handler(BaseHTTPRequestHandler):
             self._refuse(404, "RepoNotFound")
         elif revision != REVISION:
             self._refuse(404, "RevisionNotFound")
-        elif "/tree/" in path:
-            self._send(
-                json.dumps([*map(self._entry, self._files())]).encode(),
-                {"Content-Type": "application/json"},
-            )
+        elif kind != "/resolve/":
+            self._list(name, kind)
         elif (self.folder / file).is_file():
             self._file(file)
         else:
             self._refuse(404, "EntryNotFound")
+
+    def _list(self, name: str, kind: str) -> None:
+        files = [self._entry(path) for path in self._files()]
+        siblings = [{"rfilename": each["path"], "size": each["size"]} for each in files]
+        self._json(files if kind == "/tree/" else {"id": name, "siblings": siblings})
+
+    def _json(self, answer: object) -> None:
+        self._send(json.dumps(answer).encode(), {"Content-Type": "application/json"})
 
     def _files(self) -> list[Path]:
         return sorted(path for path in self.folder.rglob("*") if path.is_file())

@@ -66,9 +66,10 @@ class Kube:
         image: str = "",
         has: Mapping[str, str] | None = None,
     ) -> None:
-        """Store a node of 32 cores and 256 GiB, and what else it `has`."""
+        """Store a node of 32 cores, 256 GiB and a disk of 500, and what else it `has`."""
         taints = [{"key": taint, "value": "present", "effect": "NoSchedule"}] if taint else []
-        resources = {"cpu": "32", "memory": "256Gi", "pods": "110"} | dict(has or {})
+        resources = {"cpu": "32", "memory": "256Gi", "pods": "110", "ephemeral-storage": "500Gi"}
+        resources |= dict(has or {})
         status = {"allocatable": resources, "images": [{"names": [image]}] if image else []}
         metadata = {"labels": dict(labels or {})}
         self.put("api/v1/nodes", name, metadata=metadata, spec={"taints": taints}, status=status)

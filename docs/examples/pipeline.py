@@ -21,7 +21,7 @@ JOB = Job(
         id="stabilityai/stable-diffusion-xl-base-1.0",
         revision="462165984030d82259a11f4367a4eed129e94a7b",
     ),
-    cluster=ClusterSettings(namespace="imagekiln", profile="gpu", parallelism=8),
+    cluster=ClusterSettings(namespace="imagekiln", profile="cached-claim", parallelism=8),
 )
 DATE = "{{workflow.parameters.date}}"
 

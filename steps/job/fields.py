@@ -1,5 +1,6 @@
 """The types of settings with their bounds, and the bases of groups of settings."""
 
+import re
 from typing import Annotated, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -34,6 +35,24 @@ NonEmptyText = Annotated[str, Field(min_length=1), AfterValidator(_reject_nul)]
 # Kubernetes' rule for the names of most objects.
 OBJECT_NAME_PATTERN = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 ObjectName = Annotated[str, Field(pattern=f"^{OBJECT_NAME_PATTERN}$")]
+
+# A registry, a path, a tag and a digest; the first and the last two may be missing.
+IMAGE_PATTERN = (
+    r"([a-zA-Z0-9.-]+(:[0-9]+)?/)?[a-z0-9]+([._/-]+[a-z0-9]+)*"
+    r"(:[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(@sha256:[0-9a-f]{64})?"
+)
+
+
+def _require_image(text: str) -> str:
+    if re.fullmatch(IMAGE_PATTERN, text):
+        return text
+    raise ValueError(
+        f"is {text!r}; write an image such as registry.example.com/imagekiln-gpu:0.1.0, or with "
+        "@sha256: and 64 hexadecimal digits at its end"
+    )
+
+
+ImageReference = Annotated[str, AfterValidator(_require_image)]
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 

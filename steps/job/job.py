@@ -14,6 +14,7 @@ from imagekiln.steps.job.columns import GUIDANCE, IMAGES_PER_ROW, MAX_SEED
 from imagekiln.steps.job.fields import (
     Dtype,
     HubReference,
+    ImageReference,
     Integer,
     NonEmptyText,
     Number,
@@ -209,10 +210,10 @@ class ClusterSettings(Settings):
     priority_class: ObjectName | None = Field(
         default=None, description="The PriorityClass of the pods, if the profile has none."
     )
-    cpu_image: NonEmptyText | None = Field(
+    cpu_image: ImageReference | None = Field(
         default=None, description="The image of plan and aggregate, in place of the profile's."
     )
-    gpu_image: NonEmptyText | None = Field(
+    gpu_image: ImageReference | None = Field(
         default=None, description="The image of generate, in place of the profile's."
     )
 

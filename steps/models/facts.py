@@ -2,9 +2,10 @@
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
+from typing import TypeVar
 
 from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.fields import HubReference
@@ -24,6 +25,7 @@ DEFAULT_VAE_SCALE_FACTOR = 8
 MIN_SIZE_MULTIPLE = 8  # pipelines require a multiple of 8 whatever the VAE
 
 Config = dict[str, object]
+AnyPath = TypeVar("AnyPath", bound=PurePath)
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,13 +213,16 @@ def weight_files(folder: Path, variant: str | None) -> list[Path]:
     index = read_json(folder / "model_index.json", str(folder))
     files: list[Path] = []
     for component in sorted(folder.iterdir()):
-        if component.name not in index:
-            continue
-        weights = sorted(component.glob("*.safetensors"))
-        plain = [path for path in weights if "." not in path.stem]
-        of_variant = [path for path in weights if variant and _is_variant(path.name, variant)]
-        files += of_variant or plain
+        if component.name in index:
+            files += loaded_weights(sorted(component.glob("*.safetensors")), variant)
     return files
+
+
+def loaded_weights(weights: Sequence[AnyPath], variant: str | None) -> list[AnyPath]:
+    """Those of a component's safetensors that are loaded for a variant; None for the plain ones."""
+    plain = [path for path in weights if "." not in path.stem]
+    of_variant = [path for path in weights if variant and _is_variant(path.name, variant)]
+    return of_variant or plain
 
 
 def _is_variant(name: str, variant: str) -> bool:

@@ -1,14 +1,23 @@
 """Models on the Hugging Face hub: pinned commits, their files, and failures as sentences."""
 
-from collections.abc import Iterator
+import random
+import re
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from logging import ERROR
 from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
+
+if TYPE_CHECKING:
+    from huggingface_hub.errors import HfHubHTTPError
+
+T = TypeVar("T")
 
 CONFIGURATION_PATTERNS = [
     "*.json",
@@ -18,6 +27,11 @@ CONFIGURATION_PATTERNS = [
     "*/tokenizer.model",
 ]
 ACCESS_DENIED_STATUSES = {401, 403}
+RATE_LIMIT_STATUS = 429
+BUSY_STATUSES = {RATE_LIMIT_STATUS, 500, 502, 503, 504}
+MAX_ATTEMPTS = 4
+FIRST_WAIT_SECONDS = 5.0
+MAX_WAIT_SECONDS = 330.0  # the hub counts requests in windows of five minutes
 NO_MODEL = (Missing, "no such model on the hub, or no access. Check {setting}.id and HF_TOKEN.")
 NO_FILE = (Missing, "has no such file at that revision. Correct {setting}.{file_field}.")
 # Keyed by name, since the client is slow to import.
@@ -53,8 +67,11 @@ def download_file(reference: HubReference, name: str, setting: str) -> Path:
     require_revision(reference, setting)
     from huggingface_hub import hf_hub_download  # slow to import, and local models do not need it
 
-    with translate_hub_errors(reference, setting), _silence_hub_client():
-        return Path(hf_hub_download(reference.id, name, revision=reference.revision))
+    def download() -> str:
+        with _silence_hub_client():
+            return hf_hub_download(reference.id, name, revision=reference.revision)
+
+    return Path(ask_hub(reference, download, setting))
 
 
 def download_snapshot(reference: HubReference, patterns: list[str], setting: str) -> Path:
@@ -62,11 +79,13 @@ def download_snapshot(reference: HubReference, patterns: list[str], setting: str
     require_revision(reference, setting)
     from huggingface_hub import snapshot_download
 
-    with translate_hub_errors(reference, setting), _silence_hub_client():
-        folder = snapshot_download(
-            reference.id, revision=reference.revision, allow_patterns=patterns
-        )
-        return Path(folder)
+    def download() -> str:
+        with _silence_hub_client():
+            return snapshot_download(
+                reference.id, revision=reference.revision, allow_patterns=patterns
+            )
+
+    return Path(ask_hub(reference, download, setting))
 
 
 def list_hub_files(model: ModelSettings) -> tuple[str, ...]:
@@ -76,6 +95,50 @@ def list_hub_files(model: ModelSettings) -> tuple[str, ...]:
     with suppress(KilnError), translate_hub_errors(model):  # a cached model needs no hub
         return tuple(HfApi().list_repo_files(model.id, revision=model.revision))
     return ()
+
+
+def ask_hub(reference: HubReference, request: Callable[[], T], setting: str = "model") -> T:
+    """What `request` gets from the hub. Where the hub is busy, it is sent again a few times.
+
+    The hub's client retries some of its requests, all pods at the same moment, and others not at
+    all. These waits are random, and never shorter than the hub asks for. Raises BadInput, Missing,
+    TryAgain.
+    """
+    for attempt in range(1, MAX_ATTEMPTS):
+        try:
+            with translate_hub_errors(reference, setting):
+                return request()
+        except TryAgain as error:
+            busy = _busy_answer(error)
+            if busy is None:
+                raise
+            seconds = _seconds_to_wait(busy, attempt)
+        time.sleep(seconds)
+    with translate_hub_errors(reference, setting):
+        return request()
+
+
+def _busy_answer(error: TryAgain) -> "HfHubHTTPError | None":
+    """The hub's answer behind an error, if it says that the hub is busy."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    cause = error.__cause__
+    if not isinstance(cause, Exception):
+        return None
+    answer = _hub_cause(cause)
+    if isinstance(answer, HfHubHTTPError) and answer.response.status_code in BUSY_STATUSES:
+        return answer
+    return None
+
+
+def _seconds_to_wait(busy: "HfHubHTTPError", attempt: int) -> float:
+    """As long as the hub asks for, or ever longer, and up to half of that more by chance."""
+    headers = busy.response.headers
+    asked = re.fullmatch(r"(\d+)", headers.get("retry-after", ""))
+    asked = asked or re.search(r"\bt=(\d+)", headers.get("ratelimit", ""))
+    seconds = float(asked[1]) if asked else FIRST_WAIT_SECONDS * 2 ** (attempt - 1)
+    spread = random.uniform(1, 1.5)  # noqa: S311  # no secret: it only keeps pods apart
+    return min(max(seconds, 1.0), MAX_WAIT_SECONDS) * spread
 
 
 @contextmanager
@@ -103,8 +166,7 @@ def require_revision(reference: HubReference, setting: str) -> None:
 def _explain_hub_error(reference: HubReference, error: Exception, setting: str) -> KilnError | None:
     from huggingface_hub import errors
 
-    if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
-        error = error.__cause__  # what kept the client from the hub before it looked in the cache
+    error = _hub_cause(error)
     name = reference.id
     if explanation := HUB_ERRORS.get(type(error).__name__):
         kind, sentence = explanation
@@ -117,6 +179,11 @@ def _explain_hub_error(reference: HubReference, error: Exception, setting: str) 
         status = error.response.status_code
         if status in ACCESS_DENIED_STATUSES:
             return BadInput(f"{name}: the hub refused access ({status}). Check HF_TOKEN.")
+        if status == RATE_LIMIT_STATUS:
+            return TryAgain(
+                f"{name}: the hub has too many requests from here (429). Run again later. "
+                "Set HF_TOKEN, which raises the limit; on a cluster, use a profile with a cache."
+            )
     if isinstance(error, OSError) and error.errno is not None:
         return explain_storage_error(str(error.filename or name), error)
     unreachable = isinstance(error, errors.HfHubHTTPError | errors.LocalEntryNotFoundError)
@@ -127,6 +194,19 @@ def _explain_hub_error(reference: HubReference, error: Exception, setting: str) 
     if isinstance(error, OSError):
         return BadInput(f"{name}: {error_reason(error)}. Choose another model.")
     return None
+
+
+def _hub_cause(error: Exception) -> Exception:
+    """What kept the client from the hub, before it or diffusers looked in the cache in vain."""
+    from huggingface_hub import errors
+
+    cause = error.__cause__
+    if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(cause, Exception):
+        return cause
+    is_diffusers_own = type(error) is OSError
+    if is_diffusers_own and isinstance(cause, errors.HfHubHTTPError | errors.OfflineModeIsEnabled):
+        return cause
+    return error
 
 
 def _is_network_error(error: Exception) -> bool:

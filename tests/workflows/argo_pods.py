@@ -4,6 +4,8 @@ As Argo's controller has them from 3.6.0 to 4.1.2: `mergedTemplateDefaultsInto` 
 `createWorkflowPod`, `addSchedulingConstraints` and `ApplyPodSpecPatch` around workflowpod.go.
 """
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
@@ -22,16 +24,34 @@ MERGE_KEYS = {
     "volumeMounts": "mountPath",
     "tolerations": "key",
 }
+# A line of a patch that Argo replaces by an image, or by nothing, before it reads the YAML.
+IMAGE_LINE = re.compile(r'\{\{=workflow\.parameters\["(.+?)"\] == "" \? "" : .+\}\}')
 ARGO_EXECUTOR: Object = {"image": "quay.io/argoproj/argoexec:v4.1.2"}
 
 
-def pods(template: Mapping[str, Any]) -> Iterator[tuple[str, Object]]:
-    """The pod of each template that has one, by the template's name, as the API server gets it."""
+def pods(
+    template: Mapping[str, Any], images: Mapping[str, str] | None = None
+) -> Iterator[tuple[str, Object]]:
+    """The pod of each template that has one, by the template's name, as the API server gets it.
+
+    `images` are those that a run names, by the workflow's parameter.
+    """
     spec = template["spec"]
     for own in spec["templates"]:
         merged = with_defaults(own, spec)
         if "container" in merged or "resource" in merged:
-            yield own["name"], _pod(merged, spec)
+            yield own["name"], _pod(merged, spec, images or {})
+
+
+def read_patch(text: str, images: Mapping[str, str]) -> Object:
+    """A patch of a pod, as Argo reads it after its expressions for images."""
+
+    def image_line(expression: re.Match[str]) -> str:
+        image = images.get(expression[1])
+        return f"image: {json.dumps(image)}" if image else ""
+
+    patch: Object = yaml.safe_load(IMAGE_LINE.sub(image_line, text))
+    return patch
 
 
 def with_defaults(own: Object, spec: Object) -> Object:
@@ -61,7 +81,7 @@ def _merge_items(below: list[Object], above: list[Object], name: str) -> list[Ob
     return list(merged.values())
 
 
-def _pod(template: Object, spec: Object) -> Object:
+def _pod(template: Object, spec: Object, images: Mapping[str, str]) -> Object:
     is_resource = "resource" in template
     wait = [] if is_resource else [{"name": "wait", **ARGO_EXECUTOR}]
     main = ARGO_EXECUTOR if is_resource else template["container"]
@@ -80,7 +100,7 @@ def _pod(template: Object, spec: Object) -> Object:
     pod = {key: value for key, value in pod.items() if value is not None}
     for patch in (spec.get("podSpecPatch"), template.get("podSpecPatch")):
         if patch:
-            pod = merge(pod, yaml.safe_load(patch))
+            pod = merge(pod, read_patch(patch, images))
     return pod
 
 

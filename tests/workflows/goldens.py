@@ -12,7 +12,7 @@ from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
 from imagekiln.workflows.templates.events import build_event_binding
 from imagekiln.workflows.templates.workflow import build_cron_workflow, build_workflow
 from imagekiln.workflows.templates.workflow_template import as_object, build_workflow_template
-from imagekiln.workflows.templates.yaml import to_yaml
+from imagekiln.workflows.templates.yaml import to_yaml, to_yaml_documents
 
 FOLDER = Path(__file__).parent / "golden"
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "pipeline.py"
@@ -50,14 +50,14 @@ def goldens() -> Iterator[tuple[Path, str]]:
     for name in ("gpu", "cached-claim"):
         yield (
             _file(name),
-            to_yaml(build_workflow_template(load_profile(name), NAMESPACE)),
+            to_yaml_documents([build_workflow_template(load_profile(name), NAMESPACE)]),
         )
     for name in bundled_profiles():
         yield FOLDER / "generate" / f"{name}.yaml", to_yaml(generate(name))
     yield _file("workflow"), to_yaml(build_workflow(JOB, gpu, "2026-11-21", "Europe/Berlin"))
     yield _file("workflow-odd"), to_yaml(build_workflow(ODD, gpu))
     cron = build_cron_workflow(JOB, gpu, ("30 1 * * *",), "Europe/Berlin")
-    yield _file("cron-workflow"), to_yaml(cron)
+    yield _file("cron-workflow"), to_yaml_documents([cron])
     yield _file("event-binding"), to_yaml(build_event_binding(gpu, NAMESPACE))
     yield _file("pipeline"), to_yaml(example_pipeline())
 

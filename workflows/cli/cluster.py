@@ -302,9 +302,14 @@ def render(
     """Print the job's Kubernetes objects as YAML for kubectl apply."""
     from imagekiln.steps.job.dates import parse_time_zone
     from imagekiln.steps.job.reader import read_job
-    from imagekiln.workflows.cli.terminal import print_text
+    from imagekiln.workflows.cli.terminal import print_note, print_text
+    from imagekiln.workflows.client.model_downloads import describe_downloads, downloads_model
+    from imagekiln.workflows.profiles.loader import load_profile
     from imagekiln.workflows.templates.render import render_manifests
 
     parse_time_zone(timezone)
-    manifests = render_manifests(read_job(job, settings), schedules, timezone, event=event)
+    rendered_job = read_job(job, settings)
+    manifests = render_manifests(rendered_job, schedules, timezone, event=event)
     print_text(manifests, nl=False)
+    if downloads_model(rendered_job, load_profile(rendered_job.cluster.profile)):
+        print_note(describe_downloads(rendered_job, size=None))  # nothing here needs the network

@@ -13,6 +13,7 @@ from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.connect import connect
 from imagekiln.workflows.client.failures import AlreadyExists
+from imagekiln.workflows.client.model_downloads import check_downloads
 from imagekiln.workflows.client.resubmission import (
     require_no_running_twin,
     resubmit_workflow,
@@ -28,6 +29,7 @@ from imagekiln.workflows.client.status import (
 )
 from imagekiln.workflows.objects import Json, object_identity
 from imagekiln.workflows.profiles.loader import load_profile
+from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.child_workflows import PARENT_LABEL
 from imagekiln.workflows.templates.workflow import build_workflow
 from imagekiln.workflows.templates.workflow_template import build_workflow_template, template_digest
@@ -60,10 +62,11 @@ def submit(
     A job that is submitted twice runs once: while its workflow runs or once it has succeeded, the
     second call gives its status; if it has failed, the second call resubmits it. With `retry`, a
     new workflow makes again what ended failed, blank or missing in the job's run, one at a time.
-    `report` is called with how long the job takes.
+    `report` is called with how long the job takes, and with what its pods download again and again.
 
-    Raises BadInput, also where the job cannot end within the profile's `days`, and where the
-    registered template is of another profile or version, and TryAgain.
+    Raises BadInput, also where the job cannot end within the profile's `days`, where its model does
+    not fit on the disk of a pod, and where the registered template is of another profile or
+    version, and TryAgain.
     """
     require_readable_date(job, date, timezone)
     argo = argo or connect()
@@ -74,6 +77,7 @@ def submit(
         from imagekiln.workflows.client.deadline import check_deadline
 
         report(check_deadline(_dated_job(job, date, timezone), profile))
+        report_downloads(job, profile, report)
 
     register_template(job, argo)
     if not retry:
@@ -84,6 +88,13 @@ def submit(
 
     require_no_running_twin(workflow, argo)
     return start_retry(build_retry, argo)
+
+
+def report_downloads(job: Job, profile: Profile, report: Callable[[str], None]) -> None:
+    """Say what the job's pods download without a cache. Raises BadInput if their disk is small."""
+    downloads = check_downloads(job, profile)
+    if downloads is not None:
+        report(downloads)
 
 
 def register_template(job: Job, argo: ArgoApi) -> None:

@@ -12,7 +12,12 @@ from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.dates import DATE_PLACEHOLDER, parse_time_zone
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
-from imagekiln.workflows.client.client import OWN_LABEL, register_template, submit
+from imagekiln.workflows.client.client import (
+    OWN_LABEL,
+    register_template,
+    report_downloads,
+    submit,
+)
 from imagekiln.workflows.client.connect import connect
 from imagekiln.workflows.client.status import FAILED_PHASES, WorkflowStatus, read_available_status
 from imagekiln.workflows.objects import Json, object_identity, object_metadata
@@ -34,7 +39,8 @@ def schedule(
     """Run the job on a schedule, such as `30 1 * * *`; give the schedule's name.
 
     A second call changes the schedule. `report` is called with how long the job takes, unless its
-    prompts depend on the date. Raises BadInput where it cannot end within the profile's `days`.
+    prompts depend on the date, and with what its pods download again and again. Raises BadInput
+    where it cannot end within the profile's `days`, or its model does not fit on a pod's disk.
     """
     argo = argo or connect()
     parse_time_zone(timezone)
@@ -45,6 +51,7 @@ def schedule(
         from imagekiln.workflows.client.deadline import check_deadline
 
         report(check_deadline(job, profile))
+    report_downloads(job, profile, report)
 
     register_template(job, argo)
     argo.apply(cron_workflow)

@@ -35,14 +35,18 @@ def check_cpu_image(view: ClusterView, image: str, profile: Profile) -> Finding:
 
 
 def full_image_name(image: str) -> str:
-    """An image's name as nodes list it: with its registry, and its tag or digest."""
+    """An image's name as nodes list it: with its registry, and its digest or else its tag."""
     first, slash, _ = image.partition("/")
     if not slash:
         image = f"{DEFAULT_REGISTRY}/library/{image}"
     elif not ("." in first or ":" in first or first == "localhost"):
         image = f"{DEFAULT_REGISTRY}/{image}"
-    has_tag = "@" in image or ":" in image.rpartition("/")[2]
-    return image if has_tag else f"{image}:latest"
+    path, at, digest = image.partition("@")
+    folder, slash, last = path.rpartition("/")
+    name, colon, _ = last.partition(":")
+    if at:
+        return f"{folder}{slash}{name}@{digest}"
+    return image if colon else f"{image}:latest"
 
 
 def _check_image(view: ClusterView, image: str, nodes: Sequence[Node], nodes_check: str) -> Finding:

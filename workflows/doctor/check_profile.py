@@ -47,7 +47,30 @@ def check_template(view: ClusterView, profile: Profile) -> Finding:
             f"WorkflowTemplate {name} differs from what this version of Imagekiln registers.",
             "Run `imagekiln apply JOB`.",
         )
-    return ok(f"WorkflowTemplate {name} is registered and up to date.")
+    says = f"WorkflowTemplate {name} is registered and up to date."
+    own = sorted(set(template_images(registered).values()) - set(template_images(applied).values()))
+    if own:
+        # As kustomize puts them in, by digest.
+        says += f" But its images are not the profile's: {', '.join(own)}."
+    return ok(says)
+
+
+def template_images(template: Json) -> dict[str, str]:
+    """The container images of a WorkflowTemplate, by the names of the steps."""
+    containers = {
+        str(part["name"]): get_mapping(part, "container")
+        for part in get_mappings(template, "spec", "templates")
+    }
+    return {name: str(each["image"]) for name, each in containers.items() if "image" in each}
+
+
+def registered_images(view: ClusterView, profile: Profile) -> dict[str, str]:
+    """The images of the registered template, by step; none where it is missing or unreadable."""
+    try:
+        registered = view.get(WORKFLOW_TEMPLATES, template_name(profile))
+    except Unreadable:
+        return {}
+    return template_images(registered) if registered else {}
 
 
 @doctor_check("runtime-class")
@@ -149,13 +172,16 @@ def job_priority_classes(job: Job, profile: Profile) -> list[str]:
 
 
 def _normalized_template(template: Json) -> Json:
-    """What a template says, in one form.
+    """What a template says, in one form, but for its images, which may be pinned elsewhere.
 
     Argo's server writes out empty fields, and repeats podMetadata's labels in each template.
     """
     spec = cast("Json", _without_empty(get_mapping(template, "spec")))
     pod_labels = get_texts(spec, "podMetadata", "labels")
-    templates = [_without_labels(each, pod_labels) for each in get_mappings(spec, "templates")]
+    templates = [
+        _without_image(_without_labels(each, pod_labels))
+        for each in get_mappings(spec, "templates")
+    ]
     return {
         "labels": get_mapping(template, "metadata", "labels"),
         "annotations": get_mapping(template, "metadata", "annotations"),
@@ -171,6 +197,12 @@ def _without_empty(value: object) -> object:
         return value
     fields = {key: _without_empty(item) for key, item in value.items()}
     return {key: item for key, item in fields.items() if item not in EMPTY_VALUES}
+
+
+def _without_image(template: Json) -> Json:
+    if "container" not in template:
+        return template
+    return {**template, "container": {**get_mapping(template, "container"), "image": ""}}
 
 
 def _without_labels(template: Json, repeated: Mapping[str, str]) -> Json:

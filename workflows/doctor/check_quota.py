@@ -25,7 +25,8 @@ from imagekiln.workflows.profiles.profile import Profile
 
 QUOTAS = ResourceKind("api/v1", "resourcequotas", namespaced=True)
 LIMIT_RANGES = ResourceKind("api/v1", "limitranges", namespaced=True)
-COMPUTE_RESOURCES = ("cpu", "memory")
+# Of which a quota means the requests where it does not say.
+COMPUTE_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 # Of the scopes that a quota may be restricted to, those of pods with a deadline and requests.
 POD_SCOPES = ("Terminating", "NotBestEffort")
 
@@ -156,8 +157,8 @@ def _pod_usage(pod: PodResources) -> dict[str, Decimal]:
     usage = {"pods": Decimal(1), "count/pods": Decimal(1)}
     for resource, amount in pod.requests.items():
         usage[f"requests.{resource}"] = amount
-    for resource in COMPUTE_RESOURCES:  # a quota on cpu is one on requests.cpu
-        usage[resource] = pod.requests[resource]
+    for resource in COMPUTE_RESOURCES:
+        usage[resource] = pod.requests.get(resource, Decimal(0))
     for resource, amount in pod.limits.items():
         usage[f"limits.{resource}"] = amount
     return usage

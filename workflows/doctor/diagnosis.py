@@ -7,11 +7,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from imagekiln.steps.job.job import Job
+from imagekiln.steps.models.download_size import download_bytes
 from imagekiln.workflows.client.http import ApiConnection
+from imagekiln.workflows.client.model_downloads import downloads_model
 from imagekiln.workflows.doctor import (
     check_access,
     check_argo,
     check_artifacts,
+    check_downloads,
     check_gpus,
     check_images,
     check_nodes,
@@ -55,6 +58,7 @@ def diagnose(job: Job, kubernetes: ApiConnection, server: ApiConnection | None =
     yield from _argo_checks(view, server)
     yield from _namespace_checks(view, job, profile, server)
     yield from _profile_checks(view, profile)
+    yield from _download_checks(job, profile)
     yield from _node_checks(view, job, profile)
     yield from _storage_checks(job)
     priorities = check_profile.job_priority_classes(job, profile)
@@ -107,9 +111,17 @@ def _profile_checks(view: ClusterView, profile: Profile) -> Checks:
         yield check_artifacts.check_artifact_repository(view)
 
 
+def _download_checks(job: Job, profile: Profile) -> Checks:
+    if downloads_model(job, profile):
+        size = download_bytes(job.model)
+        yield check_downloads.check_cache_of_downloads(job, profile, size)
+        yield check_downloads.check_disk(job, profile, size)
+
+
 def _node_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:
-    gpu_image = job.cluster.gpu_image or profile.generate.image
-    cpu_image = job.cluster.cpu_image or profile.steps.image
+    images = check_profile.registered_images(view, profile)
+    gpu_image = job.cluster.gpu_image or images.get("generate", profile.generate.image)
+    cpu_image = job.cluster.cpu_image or images.get("plan", profile.steps.image)
     if profile.gpu.claim:
         yield check_gpus.check_gpu_claim(view, profile.gpu.claim)
         yield check_nodes.check_claim_nodes(view, profile)

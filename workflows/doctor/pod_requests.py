@@ -6,6 +6,7 @@ from decimal import Decimal
 
 from imagekiln.workflows.doctor.kube_fields import get_quantities
 from imagekiln.workflows.profiles.profile import Gpu, PodSettings, Profile
+from imagekiln.workflows.templates.pod import POD_OVERHEAD_GIB
 from imagekiln.workflows.templates.security import ARGO_RESOURCES
 
 ResourceAmounts = Mapping[str, Decimal]
@@ -24,6 +25,8 @@ def main_container_resources(pod: PodSettings, gpu: Gpu | None = None) -> PodRes
     """Imagekiln's container. A GPU by claim is not among its resources."""
     cpu = Decimal(round(pod.cpu * 1000)) / 1000
     limits = {"memory": Decimal(round(pod.memory * 1024) * MIB)}
+    if pod.disk is not None:
+        limits["ephemeral-storage"] = Decimal(round((pod.disk + POD_OVERHEAD_GIB) * 1024) * MIB)
     if gpu is not None and not gpu.claim:
         limits[gpu.resource] = Decimal(gpu.count)
     return PodResources(requests={"cpu": cpu} | limits, limits=limits)

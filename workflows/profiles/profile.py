@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from imagekiln.steps.job.fields import ObjectName, Settings
+from imagekiln.steps.job.fields import ImageReference, ObjectName, Settings
 
 Amount = Annotated[float, Field(gt=0)]
 MIG_RESOURCE = "/mig-"  # in the name of the resource, where NVIDIA's plugin offers MIG slices
@@ -38,7 +38,7 @@ class Toleration(Settings):
 class PodSettings(Settings):
     """Where a pod runs and what it gets: memory and disk in GiB (2^30 bytes), CPU in cores."""
 
-    image: str
+    image: ImageReference
     cpu: Amount
     memory: Amount
     most_memory: Amount | None = Field(
@@ -47,7 +47,8 @@ class PodSettings(Settings):
     )
     disk: Amount | None = Field(
         default=None,
-        description="The most that /tmp may take: a limit, not a request. The node's where absent.",
+        description="What /tmp may take, which the pod requests of its node's disk; null: no limit "
+        "and no request.",
     )
     shared_memory: Amount | None = Field(
         default=None, description="The size of /dev/shm, which counts as memory."
@@ -105,7 +106,7 @@ class ModelCache(Settings):
         pattern=r"^/",
         description="A folder of each node. Pod Security must allow it.",
     )
-    image: str | None = Field(
+    image: ImageReference | None = Field(
         default=None,
         description="An OCI image that is HF_HOME, with the hub's cache in /hub (Kubernetes 1.35).",
     )

@@ -23,10 +23,15 @@ from imagekiln.workflows.profiles.profile import NodeLabel, PodSettings, Profile
 from imagekiln.workflows.templates.parameters import declare_inputs
 from imagekiln.workflows.templates.pod_retries import memory_expression, retry_strategy
 from imagekiln.workflows.templates.security import step_pod_patch
-from imagekiln.workflows.templates.yaml import to_yaml
+from imagekiln.workflows.templates.yaml import Unquoted, to_yaml
 
 TMP = "/tmp"  # noqa: S108  # an emptyDir of the pod's own: the root is read-only
 COMPILED_CODE_FOLDER = "imagekiln"  # among the models
+# The parameters of a workflow by which a run names images of its own.
+CPU_IMAGE_PARAMETER = "cpu-image"
+GPU_IMAGE_PARAMETER = "gpu-image"
+IMAGE_LINE = "OVERRIDE"  # stands for the line of a patch that Argo fills in
+POD_OVERHEAD_GIB = 1  # of a node's disk, beside /tmp: a pod's log, and the program of Argo's
 DEFAULTS_CONFIG_MAP = "imagekiln-defaults"
 # By variable: the Secret, and its key.
 STORAGE_SECRETS = {
@@ -52,6 +57,7 @@ class StepCommand:
     name: str
     arguments: Sequence[str]
     image: str
+    image_parameter: str = CPU_IMAGE_PARAMETER
     inputs: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -87,7 +93,7 @@ def template_defaults(profile: Profile) -> m.Template:
         active_deadline_seconds=m.IntOrString(_deadline(pod)),
         container=container,
         volumes=[m.Volume(name="tmp", empty_dir=m.EmptyDirVolumeSource())],
-        pod_spec_patch=to_yaml(_pod_patch(pod)),
+        pod_spec_patch=_pod_patch(pod, CPU_IMAGE_PARAMETER),
     )
 
 
@@ -96,7 +102,10 @@ def cpu_container(
 ) -> Container:
     """The template of a pod that runs `step` on a CPU node."""
     # Retried on any node: CPU nodes may be few, and they do not break as GPUs do.
-    return _container(step, profile.steps, Retries(limit=profile.retries.limit), models)
+    container = _container(step, profile.steps, Retries(limit=profile.retries.limit), models)
+    if step.image_parameter != CPU_IMAGE_PARAMETER:
+        container.pod_spec_patch = _pod_patch(profile.steps, step.image_parameter)
+    return container
 
 
 def gpu_container(
@@ -107,7 +116,7 @@ def gpu_container(
     container = _container(step, pod, profile.retries, models)
     container.env = [*_environment(step, pod, models), _node_env()]
     container.resources = _gpu_resources(profile)
-    container.pod_spec_patch = to_yaml(_pod_patch(pod, profile.gpu.claim))
+    container.pod_spec_patch = _pod_patch(pod, step.image_parameter, profile.gpu.claim)
     container.affinity = node_affinity(pod)
     if container.affinity is None and node_affinity(profile.steps) is not None:
         container.affinity = m.Affinity()  # none at all, not the workflow's for CPU nodes
@@ -218,8 +227,8 @@ def _gpu_resources(profile: Profile) -> m.ResourceRequirements | Resources:
 def _volumes(pod: PodSettings, models: ModelVolume | None) -> list[EmptyDirVolume | m.Volume]:
     volumes: list[EmptyDirVolume | m.Volume] = []
     if pod.disk is not None:
-        disk = EmptyDirVolume(name="tmp", mount_path=TMP, size_limit=_quantity(pod.disk))
-        volumes.append(disk)
+        source = m.EmptyDirVolumeSource(size_limit=_quantity(pod.disk))
+        volumes.append(m.Volume(name="tmp", empty_dir=source))
     if pod.shared_memory is not None:
         memory = EmptyDirVolume(
             name="shared-memory",
@@ -231,21 +240,32 @@ def _volumes(pod: PodSettings, models: ModelVolume | None) -> list[EmptyDirVolum
     return [*volumes, models.volume] if models else volumes
 
 
-def _pod_patch(pod: PodSettings, claim: str | None = None) -> dict[str, object]:
+def _pod_patch(pod: PodSettings, image_parameter: str, claim: str | None = None) -> str:
     """What templates have no field for. Memory is here because a quantity takes no expression."""
     maximum = _mib(pod.most_memory) if pod.most_memory else None
     # Kubernetes requests what it limits.
     limits = {"memory": memory_expression(_mib(pod.memory), maximum)}
+    if pod.disk is not None:
+        limits["ephemeral-storage"] = f"{_mib(pod.disk + POD_OVERHEAD_GIB)}Mi"
     resources: dict[str, object] = {"limits": limits}
     if claim:
         resources["claims"] = [{"name": "gpu"}]
 
-    patch = step_pod_patch({"resources": resources})
+    patch = step_pod_patch({"image": Unquoted(IMAGE_LINE), "resources": resources})
     if pod.runtime_class:
         patch["runtimeClassName"] = pod.runtime_class
     if claim:
         patch["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": claim}]
-    return patch
+    return to_yaml(patch).replace(f"image: {IMAGE_LINE}", _image_line(image_parameter))
+
+
+def _image_line(parameter: str) -> str:
+    """An expression that is a line of a patch if the run names an image of its own, else nothing.
+
+    So `image` in a template is a plain name, which kustomize and policies find.
+    """
+    value = f'workflow.parameters["{parameter}"]'
+    return f'{{{{={value} == "" ? "" : "image: " + toJson({value})}}}}'
 
 
 def _deadline(pod: PodSettings) -> int:

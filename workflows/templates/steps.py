@@ -12,6 +12,7 @@ from imagekiln.workflows.profiles.profile import ModelCache, Profile
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
 from imagekiln.workflows.templates.pod import (
     COMPILED_CODE_FOLDER,
+    GPU_IMAGE_PARAMETER,
     MODEL_SECRETS,
     SIGNING_SECRETS,
     STORAGE_SECRETS,
@@ -27,8 +28,6 @@ OUTPUTS_FOLDER = f"{TMP}/imagekiln"
 MODELS_FOLDER = "/models"
 REPORT_TIMEOUT = "15m"
 MAX_FAILURES_CHARS = 20_000  # characters of Argo's list of failures that reach the report
-CPU_IMAGE = "{{workflow.parameters.cpu-image}}"
-GPU_IMAGE = "{{workflow.parameters.gpu-image}}"
 RUN_INPUT = "{{inputs.parameters.run}}"
 PLAN_OUTPUTS = ("run", "pods", "pods_here", "workflows", *SCHEDULING_PARAMETERS, "images")
 # The whole workflow's too: for the exit handler, and for a workflow that this one is a batch of.
@@ -57,7 +56,7 @@ def plan_step(profile: Profile) -> Container:
     step = StepCommand(
         "plan",
         [*arguments, "--outputs", OUTPUTS_FOLDER],
-        CPU_IMAGE,
+        profile.steps.image,
         env=environment,
         outputs=[_output_parameter(name) for name in PLAN_OUTPUTS],
         secrets=MODEL_SECRETS,
@@ -68,7 +67,12 @@ def plan_step(profile: Profile) -> Container:
 def fetch_step(profile: Profile) -> Container:
     """Fill the model cache: the GPU image, which knows a pipeline's files, on a CPU node."""
     step = StepCommand(
-        "fetch", ["fetch", "--", RUN_INPUT], GPU_IMAGE, inputs=("run",), secrets=MODEL_SECRETS
+        "fetch",
+        ["fetch", "--", RUN_INPUT],
+        profile.generate.image,
+        GPU_IMAGE_PARAMETER,
+        inputs=("run",),
+        secrets=MODEL_SECRETS,
     )
     return cpu_container(step, profile, _model_volume(profile.cache, read_only=False))
 
@@ -81,7 +85,8 @@ def generate_step(profile: Profile) -> Container:
     step = StepCommand(
         "generate",
         [*arguments, "--", RUN_INPUT],
-        GPU_IMAGE,
+        profile.generate.image,
+        GPU_IMAGE_PARAMETER,
         inputs=("run", "shard"),
         env={"HF_HUB_OFFLINE": "1"} if offline else {},
         secrets=MODEL_SECRETS | SIGNING_SECRETS,
@@ -103,7 +108,7 @@ def aggregate_step(profile: Profile) -> Container:
     step = StepCommand(
         "aggregate",
         ["aggregate", "--outputs", OUTPUTS_FOLDER, "--", RUN_INPUT],
-        CPU_IMAGE,
+        profile.steps.image,
         inputs=("run",),
         outputs=[_output_parameter("ok"), *([report] if profile.report_artifact else [])],
         secrets=STORAGE_SECRETS,
@@ -117,7 +122,7 @@ def report_step(profile: Profile) -> Container:
     step = StepCommand(
         "report",
         ["outcome"],
-        CPU_IMAGE,
+        profile.steps.image,
         env={
             "IMAGEKILN_WORKFLOW": "{{workflow.namespace}}/{{workflow.name}}",
             "IMAGEKILN_STATUS": "{{workflow.status}}",

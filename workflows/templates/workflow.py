@@ -14,6 +14,7 @@ from imagekiln.steps.models.facts import is_hub_id
 from imagekiln.steps.storage.uri import BUNDLED_PREFIX, is_remote_uri
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.cron import check_cron
+from imagekiln.workflows.templates.pod import CPU_IMAGE_PARAMETER, GPU_IMAGE_PARAMETER
 from imagekiln.workflows.templates.workflow_template import (
     TITLE_ANNOTATION,
     as_object,
@@ -39,8 +40,8 @@ def workflow_arguments(job: Job, **more: str) -> dict[str, str]:
     """The parameters of a run of the job: only those that differ from the template's."""
     values = {
         "job": job_parameter(job),
-        "cpu-image": job.cluster.cpu_image or "",
-        "gpu-image": job.cluster.gpu_image or "",
+        CPU_IMAGE_PARAMETER: job.cluster.cpu_image or "",
+        GPU_IMAGE_PARAMETER: job.cluster.gpu_image or "",
         **more,
     }
     return {name: value for name, value in values.items() if value}

@@ -23,7 +23,12 @@ from imagekiln.workflows.templates.dag import (
     main_dag,
     shards_dag,
 )
-from imagekiln.workflows.templates.pod import node_affinity, template_defaults
+from imagekiln.workflows.templates.pod import (
+    CPU_IMAGE_PARAMETER,
+    GPU_IMAGE_PARAMETER,
+    node_affinity,
+    template_defaults,
+)
 from imagekiln.workflows.templates.security import every_pod_patch, pod_security_context
 from imagekiln.workflows.templates.yaml import to_yaml
 
@@ -36,6 +41,11 @@ WORKFLOW_PARAMETERS = {
     "timezone": "The time zone of {date}, such as Europe/Berlin.",
     "settings": "Overrides of job settings, one KEY=VALUE per line.",
     "retry": "true: make only the images that are failed, blank or missing in the job's run.",
+}
+# Not among those that an event may set.
+IMAGE_PARAMETERS = {
+    CPU_IMAGE_PARAMETER: "The image of plan and aggregate in this run. Empty: the template's.",
+    GPU_IMAGE_PARAMETER: "The image of generate in this run. Empty: the template's.",
 }
 TTL_DAYS = 7
 DAY_SECONDS = 86400
@@ -97,7 +107,7 @@ def _workflow_template(profile: Profile, namespace: str, max_pods: int) -> Workf
         },
         entrypoint="main",
         on_exit="finish",
-        arguments=_parameters(profile),
+        arguments=_parameters(),
         service_account_name="imagekiln",
         affinity=node_affinity(profile.steps),
         security_context=pod_security_context(),
@@ -122,15 +132,9 @@ def _disruption_budget(profile: Profile) -> m.PodDisruptionBudgetSpec | None:
     return m.PodDisruptionBudgetSpec(min_available=m.IntOrString(9999))
 
 
-def _parameters(profile: Profile) -> list[Parameter]:
-    return [
-        *(
-            Parameter(name=name, value="", description=text)
-            for name, text in WORKFLOW_PARAMETERS.items()
-        ),
-        Parameter(name="cpu-image", value=profile.steps.image),
-        Parameter(name="gpu-image", value=profile.generate.image),
-    ]
+def _parameters() -> list[Parameter]:
+    descriptions = WORKFLOW_PARAMETERS | IMAGE_PARAMETERS
+    return [Parameter(name=name, value="", description=text) for name, text in descriptions.items()]
 
 
 def _templates(profile: Profile, max_pods: int) -> list[m.Template | Templatable]:

@@ -6,15 +6,18 @@ from typing import Any
 
 import yaml
 
+from imagekiln.workflows.templates.comments import add_comments
+
 MAX_LINE = 130  # characters: a group that fits stands in one line
 UNQUOTED = "unquoted"  # a style that YAML itself does not have
 NUMBER_LIKE = re.compile(r"[-+.]?[0-9][0-9a-fxo_.:+-]*", re.IGNORECASE)
 PLAIN_TEXT = re.compile(r"[\w./(-]([\w ./()+-]|:(?! ))*", re.ASCII)  # what needs no quotes
 # What a reader looks for first, then all other keys in their own order, then what is long.
 FIRST_KEYS = (
-    "name", "generateName", "namespace", "entrypoint", "onExit", "template", "templateRef",
-    "depends", "withSequence", "inputs", "arguments", "image", "command", "args", "env", "envFrom",
-    "key", "operator", "value", "valueFrom", "dag", "container", "resource", "suspend", "outputs",
+    "name", "generateName", "namespace", "labels", "entrypoint", "onExit", "template",
+    "templateRef", "depends", "withSequence", "inputs", "arguments", "image", "command", "args",
+    "env", "envFrom", "key", "operator", "value", "valueFrom", "dag", "container", "resource",
+    "suspend", "outputs",
 )  # fmt: skip
 LAST_KEYS = ("description", "podSpecPatch", "templateDefaults", "templates", "manifest")
 
@@ -91,8 +94,8 @@ def to_yaml(value: Mapping[str, object]) -> str:
 
 
 def to_yaml_documents(objects: Iterable[Mapping[str, object]]) -> str:
-    """Several objects, one document each."""
-    return "---\n".join(map(to_yaml, objects))
+    """Several objects, one document each, with comments for a review."""
+    return "---\n".join(add_comments(to_yaml(each)) for each in objects)
 
 
 def _in_reading_order(value: object) -> object:

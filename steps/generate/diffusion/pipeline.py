@@ -25,7 +25,7 @@ from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.adapters import adapters_by_column, fetch_planned_adapter
 from imagekiln.steps.models.facts import is_hub_id
-from imagekiln.steps.models.hub import translate_hub_errors
+from imagekiln.steps.models.hub import ask_hub
 from imagekiln.steps.models.lora_files import fetch_planned_lora
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan, load_plan
@@ -250,12 +250,13 @@ def fetch_model(model: ModelSettings, weights: WeightsCheck) -> Path:
         return Path(resolve_path(model.id))
     # First of all: the name of a folder where the run was planned may be a hub model's name here.
     weights.require_planned()
-    with translate_hub_errors(model):
-        folder = Path(
-            diffusers.DiffusionPipeline.download(
-                model.id, revision=model.revision, variant=model.variant, use_safetensors=True
-            )
+
+    def download() -> str:
+        return diffusers.DiffusionPipeline.download(
+            model.id, revision=model.revision, variant=model.variant, use_safetensors=True
         )
+
+    folder = Path(ask_hub(model, download))
     weights.read_ahead(folder)
     return folder
 

@@ -1,40 +1,27 @@
 import shutil
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.job import ModelSettings
+from imagekiln.steps.models.download_size import download_bytes
 from imagekiln.steps.models.facts import load_model_facts
-from imagekiln.steps.models.hub import download_configuration
+from imagekiln.steps.models.hub import ask_hub, download_configuration
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
-from tests.hub import FORBIDDEN, GATED, MODEL, REVISION, Hub
+from tests.hub import FORBIDDEN, GATED, MODEL, REVISION, Hub, serving_model
 from tests.hub import hub as loopback_hub
 from tests.jobs import image_rows, plan
 
 OTHER = "f" * 40
-URLS = "{repo_id}/resolve/{revision}/{filename}"
 
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
     """A hub with the bundled model, and an empty cache."""
-    with _serving(BUNDLED_FOLDER / "shapes", tmp_path, monkeypatch) as hub_server:
-        yield hub_server
-
-
-@contextmanager
-def _serving(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    from huggingface_hub import constants
-
-    with loopback_hub(folder) as hub_server:
-        monkeypatch.setattr(constants, "ENDPOINT", hub_server.endpoint)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{hub_server.endpoint}/{URLS}"
-        )
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    with serving_model(BUNDLED_FOLDER / "shapes", tmp_path, monkeypatch) as hub_server:
         yield hub_server
 
 
@@ -83,7 +70,7 @@ def test_pinned_model_that_has_only_pickles_is_refused_at_planning(
     (folder / "v1.ckpt").write_bytes(b"what no pipeline reads")
     (folder / "vae" / "diffusion_pytorch_model.bin").write_bytes(b"a second copy of the weights")
     settings = ModelSettings(id=MODEL, revision=REVISION)
-    with _serving(folder, tmp_path, monkeypatch):
+    with serving_model(folder, tmp_path, monkeypatch):
         assert load_model_facts(settings).pipeline == "StableDiffusionPipeline"
         weights.rename(weights.with_suffix(".bin"))
         with pytest.raises(BadInput) as caught:
@@ -199,7 +186,7 @@ def test_repository_that_is_no_pipeline_is_refused(
 ) -> None:
     (tmp_path / "repository").mkdir()
     (tmp_path / "repository" / "config.json").write_text("{}")
-    with _serving(tmp_path / "repository", tmp_path, monkeypatch):
+    with serving_model(tmp_path / "repository", tmp_path, monkeypatch):
         assert _error_message(BadInput, MODEL, REVISION) == (
             f"{MODEL}: has no model_index.json, so it is not a diffusers pipeline. "
             "Choose another model."
@@ -212,3 +199,97 @@ def test_progress_bars_and_warnings_of_the_client_stay_off_the_terminal(
 ) -> None:
     download_configuration(ModelSettings(id=MODEL, revision=REVISION))
     assert capfd.readouterr() == ("", "")
+
+
+RATE_LIMITED = (429, {"Retry-After": "60"})
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds that were waited, none of which pass."""
+    seconds: list[float] = []
+    monkeypatch.setattr(time, "sleep", seconds.append)
+    return seconds
+
+
+def _read_info() -> str:
+    """A request that the hub's client sends once: the first one of a pipeline's download."""
+    from huggingface_hub import HfApi
+
+    return HfApi().model_info(MODEL, revision=REVISION).id
+
+
+def test_busy_hub_is_asked_again_no_sooner_than_it_says_and_pods_come_apart(
+    server: Hub, waits: list[float]
+) -> None:
+    model = ModelSettings(id=MODEL, revision=REVISION)
+    server.first_answers.extend([RATE_LIMITED, (503, {}), (429, {"RateLimit": '"api";r=0;t=200'})])
+    assert ask_hub(model, _read_info) == MODEL
+    for seconds, asked in zip(waits, (60, 10, 200), strict=True):
+        assert asked <= seconds <= 1.5 * asked
+
+    waits.clear()
+    for _ in range(5):
+        server.first_answers.append(RATE_LIMITED)
+        ask_hub(model, _read_info)
+    assert len(set(waits)) == 5
+
+
+def test_hub_that_stays_busy_is_worth_another_try_later(server: Hub, waits: list[float]) -> None:
+    server.first_answers.extend([RATE_LIMITED] * 4)
+    with pytest.raises(TryAgain) as caught:
+        ask_hub(ModelSettings(id=MODEL, revision=REVISION), _read_info)
+    assert str(caught.value) == (
+        f"{MODEL}: the hub has too many requests from here (429). Run again later. "
+        "Set HF_TOKEN, which raises the limit; on a cluster, use a profile with a cache."
+    )
+    assert len(waits) == 3
+
+
+@pytest.mark.usefixtures("waits")
+def test_configuration_is_downloaded_from_a_hub_that_was_busy(server: Hub) -> None:
+    server.first_answers.extend([RATE_LIMITED] * 2)
+    folder = download_configuration(ModelSettings(id=MODEL, revision=REVISION))
+    assert (folder / "model_index.json").is_file()
+
+
+@pytest.mark.usefixtures("waits")
+def test_busy_hub_behind_an_error_of_diffusers_is_worth_another_try(server: Hub) -> None:
+    from huggingface_hub.errors import HfHubHTTPError
+
+    def load() -> None:
+        try:
+            _read_info()
+        except HfHubHTTPError as error:
+            raise OSError("Cannot load model: it is not fully cached locally") from error
+
+    server.first_answers.extend([RATE_LIMITED] * 4)
+    with pytest.raises(TryAgain, match="too many requests"):
+        ask_hub(ModelSettings(id=MODEL, revision=REVISION), load)
+
+
+def test_size_of_a_download_is_that_of_the_weights_that_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(BUNDLED_FOLDER / "shapes", tmp_path / "repository")
+    plain = sum(path.stat().st_size for path in folder.glob("*/*.safetensors"))
+    (folder / "all-in-one.safetensors").write_bytes(b"a" * 1000)
+    (folder / "unet" / "diffusion_pytorch_model.fp16.safetensors").write_bytes(b"b" * 10)
+    (folder / "vae_1_0").mkdir()
+    (folder / "vae_1_0" / "diffusion_pytorch_model.safetensors").write_bytes(b"c" * 100)
+    unet = (folder / "unet" / "diffusion_pytorch_model.safetensors").stat().st_size
+
+    model = ModelSettings(id=MODEL, revision=REVISION)
+    with serving_model(folder, tmp_path, monkeypatch):
+        assert download_bytes(model) == plain
+        of_variant = model.model_copy(update={"variant": "fp16"})
+        assert download_bytes(of_variant) == plain - unet + 10
+
+
+def test_size_of_a_download_is_unknown_where_the_hub_does_not_answer(
+    server: Hub, waits: list[float]
+) -> None:
+    server.first_answers.append((503, {}))
+    assert download_bytes(ModelSettings(id=MODEL, revision=REVISION)) is None
+    assert download_bytes(ModelSettings(id="bundled:shapes")) is None
+    assert waits == []

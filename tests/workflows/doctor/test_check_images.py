@@ -64,6 +64,7 @@ def test_pod_that_cannot_pull_argos_own_image_is_named(kube: Kube) -> None:
         ("localhost/kiln:1", "localhost/kiln:1"),
         ("registry:5000/kiln", "registry:5000/kiln:latest"),
         ("ghcr.io/me/kiln@sha256:00", "ghcr.io/me/kiln@sha256:00"),
+        ("ghcr.io:443/me/kiln:1@sha256:00", "ghcr.io:443/me/kiln@sha256:00"),
     ],
 )
 def test_image_name_is_completed_as_nodes_list_it(image: str, full: str) -> None:

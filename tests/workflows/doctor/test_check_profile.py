@@ -13,6 +13,7 @@ from imagekiln.workflows.doctor.check_profile import (
     check_semaphore,
     check_template,
     job_priority_classes,
+    registered_images,
 )
 from imagekiln.workflows.doctor.kube_fields import get_mapping, get_mappings
 from imagekiln.workflows.profiles.loader import load_profile
@@ -54,6 +55,19 @@ def test_template_as_argos_server_writes_it_is_up_to_date(kube: Kube) -> None:
             }
     kube.objects[TEMPLATE] = written
     assert check_template(kube.view(), GPU).verdict == "ok"
+
+
+def test_template_with_images_by_digest_is_up_to_date_and_they_are_named(kube: Kube) -> None:
+    template = build_workflow_template(GPU, "imagekiln")
+    pinned = f"r.io/imagekiln-gpu@sha256:{'0a' * 32}"
+    for each in get_mappings(template, "spec", "templates"):
+        if each["name"] == "generate":
+            each["container"] = get_mapping(each, "container") | {"image": pinned}
+    kube.objects[TEMPLATE] = template
+    finding = check_template(kube.view(), GPU)
+    assert finding.verdict == "ok"
+    assert finding.says.endswith(f"But its images are not the profile's: {pinned}.")
+    assert registered_images(kube.view(), GPU)["generate"] == pinned
 
 
 def test_template_of_another_version_is_wrong(kube: Kube) -> None:

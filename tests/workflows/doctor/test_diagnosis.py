@@ -10,8 +10,10 @@ from kubernetes.config import kube_config
 
 from imagekiln.steps.job.reader import read_job
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.doctor.diagnosis import diagnose
+from tests.hub import MODEL, REVISION, serving_model
 from tests.jobs import SHAPES
 from tests.kube import Kube
 
@@ -163,6 +165,20 @@ def test_what_a_profile_names_is_checked(job: str, kube: Kube, tmp_path: Path) -
         "priority-class": "ok",
     }
     assert expected.items() <= verdicts.items()
+
+
+def test_disk_and_downloads_of_a_hub_model_are_checked_without_a_cache(
+    job: str, kube: Kube, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving_model(BUNDLED_FOLDER / "shapes", tmp_path, monkeypatch):
+        settings = [f"model={{id: {MODEL}, revision: '{REVISION}'}}"]
+        checks = [*diagnose(read_job(job, settings), kube.connection())]
+        cached = [*settings, "cluster.profile=cached-claim"]
+        names = {check.name for check in diagnose(read_job(job, cached), kube.connection())}
+    by_name = {check.name: check for check in checks}
+    assert by_name["model-cache"].verdict == by_name["disk"].verdict == "ok"
+    assert f"every pod downloads {MODEL} again, 0.0 GB each" in by_name["model-cache"].says
+    assert "disk" not in names
 
 
 def test_gpu_by_claim_is_checked_by_claim(job: str, kube: Kube) -> None:

@@ -143,6 +143,29 @@ def test_mistake_in_own_profile_is_named_with_its_place(
     assert "ours.yaml" in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    "image",
+    [
+        "imagekiln-gpu:0.1.0",
+        "registry.example.com:5000/team/imagekiln-gpu",
+        f"r.io/imagekiln_gpu:1@sha256:{'0a' * 32}",
+    ],
+)
+def test_image_may_have_a_registry_a_tag_and_a_digest(tmp_path: Path, image: str) -> None:
+    own = _own(tmp_path, f"description: Ours\ngenerate: {{image: '{image}'}}\n")
+    assert load_profile(own).generate.image == image
+
+
+@pytest.mark.parametrize(
+    "image",
+    ["", "r.io/Gpu:1", "gpu@sha256:12", f"gpu@sha256:{'A' * 64}", "gpu :1", "https://r.io/a"],
+)
+def test_image_that_no_registry_has_is_refused(tmp_path: Path, image: str) -> None:
+    own = _own(tmp_path, f"description: Ours\ngenerate: {{image: '{image}'}}\n")
+    with pytest.raises(BadInput, match=r"write an image such as registry\.example\.com/"):
+        load_profile(own)
+
+
 def test_profile_like_itself_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "ours.yaml"
     path.write_text(f"description: x\nlike: {path}\n", encoding="utf-8")

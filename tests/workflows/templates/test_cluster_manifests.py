@@ -10,6 +10,9 @@ import yaml
 
 from imagekiln.workflows.cli.local import tune
 from imagekiln.workflows.profiles.loader import load_profile
+from imagekiln.workflows.templates.workflow_template import build_workflow_template
+from imagekiln.workflows.templates.yaml import to_yaml
+from tests.workflows.argo_pods import containers, pods
 from tests.workflows.argo_schemas import mistakes
 
 CLUSTER = Path(__file__).parents[3] / "workflows" / "cluster"
@@ -71,3 +74,29 @@ def _require_valid(file: Path) -> None:
     ]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_kustomize_sets_the_images_of_a_rendered_template(tmp_path: Path) -> None:
+    kubectl = shutil.which("kubectl")
+    if kubectl is None:
+        pytest.skip("kubectl, which puts the manifests together, is not installed")
+    digest = f"sha256:{'0a' * 32}"
+    template = build_workflow_template(load_profile("cached-claim"), "images")
+    (tmp_path / "template.yaml").write_text(to_yaml(template))
+    shutil.copy(CLUSTER / "base" / "images.yaml", tmp_path)
+    kustomization = {
+        "resources": ["template.yaml"],
+        "configurations": ["images.yaml"],
+        "images": [{"name": "imagekiln-gpu", "newName": "r.io/gpu", "digest": digest}],
+    }
+    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+
+    command = [kubectl, "kustomize", str(tmp_path)]
+    built = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    images = {
+        step: containers(pod)["main"]["image"]
+        for step, pod in pods(yaml.safe_load(built))
+        if step != "further-one"
+    }
+    assert images["generate"] == images["fetch"] == f"r.io/gpu@{digest}"
+    assert images["plan"] == images["aggregate"] == "imagekiln-cpu:0.1.0"

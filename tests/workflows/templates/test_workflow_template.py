@@ -11,7 +11,7 @@ from imagekiln.steps.generate.diffusion.device import NODE_VARIABLE
 from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
 from imagekiln.workflows.profiles.profile import Profile
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
-from tests.workflows.argo_pods import Object, containers, pods, with_defaults
+from tests.workflows.argo_pods import Object, containers, pods, read_patch, with_defaults
 from tests.workflows.argo_schemas import mistakes
 from tests.workflows.goldens import NAMESPACE
 
@@ -87,8 +87,46 @@ def test_expressions_in_a_patch_read_the_same_before_and_after_yaml(name: str) -
         patch = with_defaults(template, spec).get("podSpecPatch", "")
         if "container" not in template or "{{" not in patch:
             continue
-        by_name = {item["name"]: item for item in yaml.safe_load(patch)["containers"]}
+        by_name = {item["name"]: item for item in read_patch(patch, {})["containers"]}
         assert f"'{by_name['main']['resources']['limits']['memory']}'" in patch
+
+
+@EVERY_PROFILE
+def test_images_are_plain_names_that_kustomize_and_policies_find(name: str) -> None:
+    profile = load_profile(name)
+    for step, pod in _pods(name).items():
+        if step != "further-one":
+            of_gpu = step in ("generate", "fetch")
+            expected = profile.generate.image if of_gpu else profile.steps.image
+            assert containers(pod)["main"]["image"] == expected
+
+
+def test_run_may_name_images_of_its_own() -> None:
+    template = build_workflow_template(load_profile("cached-claim"), NAMESPACE)
+    images = {"cpu-image": "r.io/cpu@sha256:" + "a" * 64, "gpu-image": "r.io/gpu:2"}
+    chosen = {step: containers(pod)["main"]["image"] for step, pod in pods(template, images)}
+    gpu = images["gpu-image"]
+    cpu = images["cpu-image"]
+    executor = chosen.pop("further-one")
+    assert "argoexec" in executor
+    assert chosen == {
+        "plan": cpu, "aggregate": cpu, "report": cpu, "generate": gpu, "fetch": gpu
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("disk", [None, 30])
+def test_disk_is_requested_and_limits_the_scratch_folder(disk: float | None) -> None:
+    profile = load_profile("gpu")
+    generate = profile.generate.model_copy(update={"disk": disk})
+    pod = _pods_of(profile.model_copy(update={"generate": generate}))["generate"]
+    (scratch,) = [volume for volume in pod["volumes"] if volume["name"] == "tmp"]
+    limits = containers(pod)["main"]["resources"]["limits"]
+    if disk is None:
+        assert scratch["emptyDir"] == {}
+        assert "ephemeral-storage" not in limits
+    else:
+        assert scratch["emptyDir"] == {"sizeLimit": "30720Mi"}
+        assert limits["ephemeral-storage"] == "31744Mi"  # with a log, and Argo's own program
 
 
 @EVERY_PROFILE
@@ -114,7 +152,11 @@ def test_cpu_steps_keep_off_gpu_nodes_and_ask_for_no_gpu() -> None:
         gpu_label = {"key": "nvidia.com/gpu.present", "operator": "DoesNotExist"}
         assert gpu_label in terms[0]["matchExpressions"]
         resources = containers(pod)["main"]["resources"]
-        assert {*resources["requests"], *resources["limits"]} == {"cpu", "memory"}
+        assert {*resources["requests"], *resources["limits"]} <= {
+            "cpu",
+            "memory",
+            "ephemeral-storage",
+        }
         assert "tolerations" not in pod
 
 

@@ -5,7 +5,13 @@ import yaml
 
 from imagekiln.workflows.profiles.loader import bundled_profiles, load_profile
 from imagekiln.workflows.templates.workflow_template import build_workflow_template
-from imagekiln.workflows.templates.yaml import MAX_LINE, Anchored, Unquoted, to_yaml
+from imagekiln.workflows.templates.yaml import (
+    MAX_LINE,
+    Anchored,
+    Unquoted,
+    to_yaml,
+    to_yaml_documents,
+)
 from tests.workflows.goldens import NAMESPACE
 
 
@@ -13,6 +19,20 @@ from tests.workflows.goldens import NAMESPACE
 def test_yaml_reads_back_as_what_was_rendered(name: str) -> None:
     template = build_workflow_template(load_profile(name), NAMESPACE)
     assert yaml.safe_load(to_yaml(template)) == template
+
+
+@pytest.mark.parametrize("name", bundled_profiles())
+def test_comments_change_nothing(name: str) -> None:
+    template = build_workflow_template(load_profile(name), NAMESPACE)
+    text = to_yaml_documents([template])
+    assert yaml.safe_load(text) == template
+    assert "# Exit codes 2 and 3 are final." in text
+
+
+def test_texts_of_users_get_no_comments() -> None:
+    text = "startingDeadlineSeconds: 1\naffinity: {}\n- name: group"
+    manifest = {"spec": {"job": text, "list": [text], "last": f"{text}\n"}, "text": f"{text}\n\n"}
+    assert yaml.safe_load(to_yaml_documents([manifest])) == manifest
 
 
 @pytest.mark.parametrize(
