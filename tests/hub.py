@@ -1,4 +1,4 @@
-"""A model hub on loopback: as much of its API as downloading one commit of one model takes."""
+"""A model hub on loopback: as much of its API as resolving and downloading one model takes."""
 
 import hashlib
 import json
@@ -19,22 +19,28 @@ REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """Where the hub listens, and the files that clients downloaded."""
+    """Where the hub listens, the files that clients downloaded, and the commits of names.
+
+    Tests move a branch by setting another commit in `names`: the files are the same.
+    """
 
     endpoint: str
     requested_files: list[str]
+    names: dict[str, str]
 
 
 @contextmanager
 def hub(folder: Path) -> Iterator[Hub]:
     """A hub with the model in `folder` as MODEL at REVISION, and two models that it refuses."""
     requested_files: list[str] = []
-    handler = type("Handler", (_Handler,), {"folder": folder, "requested_files": requested_files})
+    names = {"main": REVISION}
+    state = {"folder": folder, "requested_files": requested_files, "names": names}
+    handler = type("Handler", (_Handler,), state)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:
-            yield Hub(f"http://127.0.0.1:{server.server_port}", requested_files)
+            yield Hub(f"http://127.0.0.1:{server.server_port}", requested_files, names)
         finally:
             server.shutdown()
             thread.join()
@@ -43,6 +49,7 @@ def hub(folder: Path) -> Iterator[Hub]:
 class _Handler(BaseHTTPRequestHandler):
     folder: ClassVar[Path]
     requested_files: ClassVar[list[str]]
+    names: ClassVar[dict[str, str]]
 
     def do_GET(self) -> None:
         self._answer()
@@ -55,23 +62,26 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path).removeprefix("/api/models").strip("/")
-        name, _, rest = path.partition("/tree/" if "/tree/" in path else "/resolve/")
+        verbs = ("/tree/", "/revision/", "/resolve/")
+        verb = next((verb for verb in verbs if verb in path), verbs[-1])
+        name, _, rest = path.partition(verb)
         revision, _, file = rest.partition("/")
+        commit = self.names.get(revision, revision)
         if name == GATED:
             self._refuse(403, "GatedRepo")
         elif name == FORBIDDEN:
             self._refuse(403, None)
         elif name != MODEL:
             self._refuse(404, "RepoNotFound")
-        elif revision != REVISION:
+        elif commit not in (REVISION, *self.names.values()):
             self._refuse(404, "RevisionNotFound")
+        elif verb == "/revision/":
+            siblings = [{"rfilename": entry["path"]} for entry in map(self._entry, self._files())]
+            self._send_json({"id": name, "sha": commit, "siblings": siblings})
         elif "/tree/" in path:
-            self._send(
-                json.dumps([*map(self._entry, self._files())]).encode(),
-                {"Content-Type": "application/json"},
-            )
+            self._send_json([*map(self._entry, self._files())])
         elif (self.folder / file).is_file():
-            self._file(file)
+            self._file(file, commit)
         else:
             self._refuse(404, "EntryNotFound")
 
@@ -82,11 +92,14 @@ class _Handler(BaseHTTPRequestHandler):
         name, content = path.relative_to(self.folder).as_posix(), path.read_bytes()
         return {"type": "file", "path": name, "size": len(content), "oid": _blob(content)}
 
-    def _file(self, name: str) -> None:
+    def _send_json(self, content: object) -> None:
+        self._send(json.dumps(content).encode(), {"Content-Type": "application/json"})
+
+    def _file(self, name: str, commit: str) -> None:
         if self.command == "GET":
             self.requested_files.append(name)
         content = (self.folder / name).read_bytes()
-        self._send(content, {"ETag": f'"{_blob(content)}"', "X-Repo-Commit": REVISION})
+        self._send(content, {"ETag": f'"{_blob(content)}"', "X-Repo-Commit": commit})
 
     def _refuse(self, status: int, code: str | None) -> None:
         self._send(b"{}", {} if code is None else {"X-Error-Code": code}, status)

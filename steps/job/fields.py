@@ -35,6 +35,10 @@ NonEmptyText = Annotated[str, Field(min_length=1), AfterValidator(_reject_nul)]
 OBJECT_NAME_PATTERN = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 ObjectName = Annotated[str, Field(pattern=f"^{OBJECT_NAME_PATTERN}$")]
 
+# No part begins with a dot: the hub's client uses the name as a path.
+_REVISION_PART = r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}"
+REVISION_PATTERN = rf"^{_REVISION_PART}(/{_REVISION_PART}){{0,9}}$"
+
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 
@@ -45,12 +49,12 @@ class Settings(BaseModel):
 
 
 class HubReference(Settings):
-    """Files in a local folder, or in a repository of the hub at one commit."""
+    """Files in a local folder, or in a repository of the hub at one commit, branch or tag."""
 
     id: NonEmptyText = Field(description="A local folder, or a hub id such as org/name.")
     revision: str | None = Field(
         default=None,
-        pattern=r"^[0-9a-f]{40}$",
-        description="The commit of a hub id, 40 hexadecimal digits, "
-        "as huggingface_hub.model_info(id).sha gives it.",
+        pattern=REVISION_PATTERN,
+        description="The commit, branch or tag of a hub id; where absent, main. "
+        "A plan freezes the commit.",
     )

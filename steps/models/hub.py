@@ -1,5 +1,6 @@
 """Models on the Hugging Face hub: pinned commits, their files, and failures as sentences."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from logging import ERROR
@@ -17,6 +18,8 @@ CONFIGURATION_PATTERNS = [
     "*/spiece.model",
     "*/tokenizer.model",
 ]
+DEFAULT_REVISION = "main"
+COMMIT = re.compile(r"[0-9a-f]{40}")
 ACCESS_DENIED_STATUSES = {401, 403}
 NO_MODEL = (Missing, "no such model on the hub, or no access. Check {setting}.id and HF_TOKEN.")
 NO_FILE = (Missing, "has no such file at that revision. Correct {setting}.{file_field}.")
@@ -48,6 +51,24 @@ def download_configuration(model: ModelSettings) -> Path:
     return folder
 
 
+def is_commit(revision: str | None) -> bool:
+    """Whether a revision is a whole commit, which never changes, and not a branch or tag."""
+    return revision is not None and COMMIT.fullmatch(revision) is not None
+
+
+def resolve_commit(reference: HubReference, setting: str) -> str:
+    """The commit of what `setting` names, by its branch or tag, or else of the default branch.
+
+    Where the hub cannot be reached, it is the one that this machine last fetched by that name.
+    Raises BadInput, Missing, TryAgain.
+    """
+    from huggingface_hub import HfApi
+
+    named = reference.model_copy(update={"revision": reference.revision or DEFAULT_REVISION})
+    with translate_hub_errors(named, setting), _silence_hub_client():
+        return HfApi().resolve_revision(named.id, revision=named.revision).resolved
+
+
 def download_file(reference: HubReference, name: str, setting: str) -> Path:
     """One file of what `setting` names, in the hub's cache. Raises BadInput, Missing, TryAgain."""
     require_revision(reference, setting)
@@ -73,7 +94,8 @@ def list_hub_files(model: ModelSettings) -> tuple[str, ...]:
     """The names of the model's files, weights included; none where the hub cannot be reached."""
     from huggingface_hub import HfApi
 
-    with suppress(KilnError), translate_hub_errors(model):  # a cached model needs no hub
+    # A cached model needs no hub.
+    with suppress(KilnError), translate_hub_errors(model), _silence_hub_client():
         return tuple(HfApi().list_repo_files(model.id, revision=model.revision))
     return ()
 
@@ -92,18 +114,17 @@ def translate_hub_errors(reference: HubReference, setting: str = "model") -> Ite
 
 def require_revision(reference: HubReference, setting: str) -> None:
     """Raise BadInput where what `setting` names is not pinned to a commit."""
-    if reference.revision is None:
-        code = f"import huggingface_hub as hub; print(hub.model_info('{reference.id}').sha)"
+    if not is_commit(reference.revision):
         raise BadInput(
-            f"{setting}.revision is missing: pin {reference.id} to a commit, 40 hexadecimal "
-            f'digits. `python -c "{code}"` prints the latest.'
+            f"{setting}.revision is not a commit: pin {reference.id} to one, 40 hexadecimal digits."
         )
 
 
 def _explain_hub_error(reference: HubReference, error: Exception, setting: str) -> KilnError | None:
     from huggingface_hub import errors
 
-    if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(error.__cause__, Exception):
+    from_cache = errors.LocalEntryNotFoundError | errors.RevisionResolutionError
+    if isinstance(error, from_cache) and isinstance(error.__cause__, Exception):
         error = error.__cause__  # what kept the client from the hub before it looked in the cache
     name = reference.id
     if explanation := HUB_ERRORS.get(type(error).__name__):
