@@ -1,4 +1,4 @@
-"""A model hub on loopback: as much of its API as downloading one commit of one model takes."""
+"""A model hub on loopback: as much of its API as resolving and downloading one model takes."""
 
 import hashlib
 import json
@@ -22,13 +22,16 @@ REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 @dataclass(frozen=True, slots=True)
 class Hub:
-    """Where the hub listens, the files that clients downloaded, and the answers that come first.
+    """Where the hub listens, the files that clients downloaded, and the commits of names.
 
-    Those are statuses with their headers, such as of a hub that has too many requests.
+    Tests move a branch by setting another commit in `names`: the files are the same.
+    `first_answers` are statuses with their headers, which come before any other answer, such as of
+    a hub that has too many requests.
     """
 
     endpoint: str
     requested_files: list[str]
+    names: dict[str, str]
     first_answers: list[tuple[int, dict[str, str]]] = field(default_factory=list)
 
 
@@ -36,15 +39,21 @@ class Hub:
 def hub(folder: Path) -> Iterator[Hub]:
     """A hub with the model in `folder` as MODEL at REVISION, and two models that it refuses."""
     requested_files: list[str] = []
+    names = {"main": REVISION}
     first_answers: list[tuple[int, dict[str, str]]] = []
-    shared = {"requested_files": requested_files, "first_answers": first_answers}
-    handler = type("Handler", (_Handler,), {"folder": folder, **shared})
+    state = {
+        "folder": folder,
+        "requested_files": requested_files,
+        "names": names,
+        "first_answers": first_answers,
+    }
+    handler = type("Handler", (_Handler,), state)
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever)
         thread.start()
         try:
             endpoint = f"http://127.0.0.1:{server.server_port}"
-            yield Hub(endpoint, requested_files, first_answers)
+            yield Hub(endpoint, requested_files, names, first_answers)
         finally:
             server.shutdown()
             thread.join()
@@ -65,6 +74,7 @@ def serving_model(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 class _Handler(BaseHTTPRequestHandler):
     folder: ClassVar[Path]
     requested_files: ClassVar[list[str]]
+    names: ClassVar[dict[str, str]]
     first_answers: ClassVar[list[tuple[int, dict[str, str]]]]
 
     def do_GET(self) -> None:
@@ -85,28 +95,31 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer_path(self) -> None:
         path = unquote(urlsplit(self.path).path).removeprefix("/api/models").strip("/")
-        kind = next((kind for kind in ("/tree/", "/revision/") if kind in path), "/resolve/")
-        name, _, rest = path.partition(kind)
+        verbs = ("/tree/", "/revision/", "/resolve/")
+        verb = next((verb for verb in verbs if verb in path), verbs[-1])
+        name, _, rest = path.partition(verb)
         revision, _, file = rest.partition("/")
+        commit = self.names.get(revision, revision)
         if name == GATED:
             self._refuse(403, "GatedRepo")
         elif name == FORBIDDEN:
             self._refuse(403, None)
         elif name != MODEL:
             self._refuse(404, "RepoNotFound")
-        elif revision != REVISION:
+        elif commit not in (REVISION, *self.names.values()):
             self._refuse(404, "RevisionNotFound")
-        elif kind != "/resolve/":
-            self._list(name, kind)
+        elif verb != "/resolve/":
+            self._list(name, commit, verb)
         elif (self.folder / file).is_file():
-            self._file(file)
+            self._file(file, commit)
         else:
             self._refuse(404, "EntryNotFound")
 
-    def _list(self, name: str, kind: str) -> None:
+    def _list(self, name: str, commit: str, verb: str) -> None:
         files = [self._entry(path) for path in self._files()]
-        siblings = [{"rfilename": each["path"], "size": each["size"]} for each in files]
-        self._json(files if kind == "/tree/" else {"id": name, "siblings": siblings})
+        siblings = [{"rfilename": entry["path"], "size": entry["size"]} for entry in files]
+        answer = {"id": name, "sha": commit, "siblings": siblings}
+        self._json(files if verb == "/tree/" else answer)
 
     def _json(self, answer: object) -> None:
         self._send(json.dumps(answer).encode(), {"Content-Type": "application/json"})
@@ -118,11 +131,11 @@ class _Handler(BaseHTTPRequestHandler):
         name, content = path.relative_to(self.folder).as_posix(), path.read_bytes()
         return {"type": "file", "path": name, "size": len(content), "oid": _blob(content)}
 
-    def _file(self, name: str) -> None:
+    def _file(self, name: str, commit: str) -> None:
         if self.command == "GET":
             self.requested_files.append(name)
         content = (self.folder / name).read_bytes()
-        self._send(content, {"ETag": f'"{_blob(content)}"', "X-Repo-Commit": REVISION})
+        self._send(content, {"ETag": f'"{_blob(content)}"', "X-Repo-Commit": commit})
 
     def _refuse(self, status: int, code: str | None) -> None:
         self._send(b"{}", {} if code is None else {"X-Error-Code": code}, status)

@@ -39,6 +39,7 @@ from imagekiln.steps.job.tuning_file import (
 from imagekiln.steps.models.compatibility import require_compatibility
 from imagekiln.steps.models.facts import ModelFacts, default_image_size, load_model_facts
 from imagekiln.steps.models.families import family_of
+from imagekiln.steps.models.revisions import pin_revisions
 from imagekiln.steps.runs.image import ImageParameters
 from imagekiln.steps.runs.plan import PLAN_SCHEMA_VERSION, InputFacts, Plan, PlanCounts
 from imagekiln.steps.runtime.sanitize import truncate_text
@@ -166,6 +167,7 @@ class _TuningBench:
     ) -> None:
         with device_advice(TUNE_AGAIN):
             device = choose_device(job.device)
+        job = pin_revisions(job).job
         self.facts = load_model_facts(job.model)
         require_compatibility(job, self.facts.pipeline)
         family = family_of(self.facts.pipeline)

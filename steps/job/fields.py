@@ -54,6 +54,10 @@ def _require_image(text: str) -> str:
 
 ImageReference = Annotated[str, AfterValidator(_require_image)]
 
+# No part begins with a dot: the hub's client uses the name as a path.
+_REVISION_PART = r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,99}"
+REVISION_PATTERN = rf"^{_REVISION_PART}(/{_REVISION_PART}){{0,9}}$"
+
 Dtype = Literal["float32", "bfloat16", "float16"]
 
 
@@ -64,12 +68,12 @@ class Settings(BaseModel):
 
 
 class HubReference(Settings):
-    """Files in a local folder, or in a repository of the hub at one commit."""
+    """Files in a local folder, or in a repository of the hub at one commit, branch or tag."""
 
     id: NonEmptyText = Field(description="A local folder, or a hub id such as org/name.")
     revision: str | None = Field(
         default=None,
-        pattern=r"^[0-9a-f]{40}$",
-        description="The commit of a hub id, 40 hexadecimal digits, "
-        "as huggingface_hub.model_info(id).sha gives it.",
+        pattern=REVISION_PATTERN,
+        description="The commit, branch or tag of a hub id; where absent, main. "
+        "A plan freezes the commit.",
     )

@@ -26,6 +26,8 @@ CONFIGURATION_PATTERNS = [
     "*/spiece.model",
     "*/tokenizer.model",
 ]
+DEFAULT_REVISION = "main"
+COMMIT = re.compile(r"[0-9a-f]{40}")
 ACCESS_DENIED_STATUSES = {401, 403}
 RATE_LIMIT_STATUS = 429
 BUSY_STATUSES = {RATE_LIMIT_STATUS, 500, 502, 503, 504}
@@ -62,6 +64,27 @@ def download_configuration(model: ModelSettings) -> Path:
     return folder
 
 
+def is_commit(revision: str | None) -> bool:
+    """Whether a revision is a whole commit, which never changes, and not a branch or tag."""
+    return revision is not None and COMMIT.fullmatch(revision) is not None
+
+
+def resolve_commit(reference: HubReference, setting: str) -> str:
+    """The commit of what `setting` names, by its branch or tag, or else of the default branch.
+
+    Where the hub cannot be reached, it is the one that this machine last fetched by that name.
+    Raises BadInput, Missing, TryAgain.
+    """
+    from huggingface_hub import HfApi
+
+    named = reference.model_copy(update={"revision": reference.revision or DEFAULT_REVISION})
+    def resolve() -> str:
+        with _silence_hub_client():
+            return HfApi().resolve_revision(named.id, revision=named.revision).resolved
+
+    return ask_hub(named, resolve, setting)
+
+
 def download_file(reference: HubReference, name: str, setting: str) -> Path:
     """One file of what `setting` names, in the hub's cache. Raises BadInput, Missing, TryAgain."""
     require_revision(reference, setting)
@@ -92,7 +115,8 @@ def list_hub_files(model: ModelSettings) -> tuple[str, ...]:
     """The names of the model's files, weights included; none where the hub cannot be reached."""
     from huggingface_hub import HfApi
 
-    with suppress(KilnError), translate_hub_errors(model):  # a cached model needs no hub
+    # A cached model needs no hub.
+    with suppress(KilnError), translate_hub_errors(model), _silence_hub_client():
         return tuple(HfApi().list_repo_files(model.id, revision=model.revision))
     return ()
 
@@ -155,11 +179,9 @@ def translate_hub_errors(reference: HubReference, setting: str = "model") -> Ite
 
 def require_revision(reference: HubReference, setting: str) -> None:
     """Raise BadInput where what `setting` names is not pinned to a commit."""
-    if reference.revision is None:
-        code = f"import huggingface_hub as hub; print(hub.model_info('{reference.id}').sha)"
+    if not is_commit(reference.revision):
         raise BadInput(
-            f"{setting}.revision is missing: pin {reference.id} to a commit, 40 hexadecimal "
-            f'digits. `python -c "{code}"` prints the latest.'
+            f"{setting}.revision is not a commit: pin {reference.id} to one, 40 hexadecimal digits."
         )
 
 
@@ -201,7 +223,8 @@ def _hub_cause(error: Exception) -> Exception:
     from huggingface_hub import errors
 
     cause = error.__cause__
-    if isinstance(error, errors.LocalEntryNotFoundError) and isinstance(cause, Exception):
+    from_cache = errors.LocalEntryNotFoundError | errors.RevisionResolutionError
+    if isinstance(error, from_cache) and isinstance(cause, Exception):
         return cause
     is_diffusers_own = type(error) is OSError
     if is_diffusers_own and isinstance(cause, errors.HfHubHTTPError | errors.OfflineModeIsEnabled):

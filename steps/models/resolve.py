@@ -1,27 +1,32 @@
 """A job's model with its adapters and LoRAs, read once for a command and passed on."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.models.adapters import adapter_keys
+from imagekiln.steps.models.adapters import adapter_keys, adapters_by_column
 from imagekiln.steps.models.compatibility import require_pipeline_support
 from imagekiln.steps.models.facts import ModelFacts, locate_model
 from imagekiln.steps.models.lora_files import LoraFacts, load_lora_facts
+from imagekiln.steps.models.revisions import LORA_SETTING_PREFIX, NamedRevision, pin_revisions
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedModel:
     """What the files of a job's model, adapters and LoRAs are at the moment.
 
+    `job` is the job with commits in place of the branches and tags that it names, `revisions`.
     `configuration` is a local folder with at least the model's small files. `adapters` are keyed by
     the column of input images that each one reads, `loras` by the names that rows use.
     """
 
+    job: Job
     facts: ModelFacts
     configuration: Path
     adapters: dict[str, str]
     loras: dict[str, LoraFacts]
+    revisions: tuple[NamedRevision, ...] = ()
 
     @property
     def common_digest(self) -> str:
@@ -39,18 +44,43 @@ class ResolvedModel:
             digests.append(f"{name}={lora.sha256}")
         return "|".join(digests)
 
+    @property
+    def fixed_digest(self) -> str:
+        """Identifies the files of the job, except those that a branch or tag names.
 
-def resolve_model(job: Job) -> ResolvedModel:
+        These may change under the same name, which a run's id follows.
+        """
+        named = {revision.setting for revision in self.revisions}
+        if not named:
+            return self.digest
+        digests = [] if "model" in named else [self.facts.digest]
+        for column, key in sorted(self.adapters.items()):
+            if adapters_by_column(self.job.model)[column].setting_path not in named:
+                digests.append(f"{column}={key}")
+        for name, lora in sorted(self.loras.items()):
+            if f"{LORA_SETTING_PREFIX}{name}" not in named:
+                digests.append(f"{name}={lora.sha256}")
+        return "|".join(digests)
+
+
+def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> ResolvedModel:
     """Read the job's model, adapters and LoRAs, and check that they fit each other.
+
+    Branches and tags among those of an existing plan, `planned`, are the commits that they were
+    there.
 
     Raises BadInput where they do not, Missing where a file is missing, TryAgain where storage or
     the hub fails.
     """
+    pinned = pin_revisions(job, planned)
+    job = pinned.job
     configuration, facts = locate_model(job.model)
     require_pipeline_support(job, facts.pipeline)
     return ResolvedModel(
+        job=job,
         facts=facts,
         configuration=configuration,
         adapters=adapter_keys(job.model, facts.pipeline),
         loras=load_lora_facts(job.model),
+        revisions=pinned.revisions,
     )

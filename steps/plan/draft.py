@@ -14,6 +14,7 @@ from imagekiln.steps.models.compatibility import model_key_extras
 from imagekiln.steps.models.facts import default_image_size
 from imagekiln.steps.models.performance import TimeFigure, time_figure
 from imagekiln.steps.models.resolve import ResolvedModel
+from imagekiln.steps.models.samplers import fitting_samplers
 from imagekiln.steps.plan.batch_sizes import (
     TuningEntries,
     choose_batch_sizes,
@@ -133,7 +134,7 @@ def _make_images(
     """Read and validate every row, and group the images of the valid ones."""
     job = inputs.job
     model = inputs.model
-    rules = rejection_rules(job, model.facts)
+    rules = rejection_rules(job, model.facts, fitting_samplers(model.configuration))
     passthrough = passthrough_names(len(job.carry))
     key = model_key(model.common_digest, job.model.dtype, *model_key_extras(job.speed))
     violation = first_violation_sql(rules)

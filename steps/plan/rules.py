@@ -20,6 +20,7 @@ from imagekiln.steps.job.samplers import SAMPLERS
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.families import FamilyVariants, variants_of
 from imagekiln.steps.models.loras import LORA_REJECTION_TEXTS
+from imagekiln.steps.models.samplers import SamplerFit
 from imagekiln.steps.plan.column_readers import PASSTHROUGH_MARK
 
 COLUMN_BOUNDS = {column.name: column.bounds for column in PROMPT_COLUMNS if column.bounds}
@@ -48,17 +49,22 @@ def first_violation_sql(rules: tuple[RejectionRule, ...]) -> str:
     return f"CAST(CASE {cases} END AS INTEGER)"
 
 
-def rejection_rules(job: Job, model: ModelFacts) -> tuple[RejectionRule, ...]:
+def rejection_rules(
+    job: Job, model: ModelFacts, fit: SamplerFit | None = None
+) -> tuple[RejectionRule, ...]:
     """The rules of a job, in the order in which they are applied to a row.
 
-    Raises BadInput where a default breaks one: that is a mistake of the job, not of all its rows.
+    Without `fit`, any sampler fits the model. Raises BadInput where a default breaks a rule: that
+    is a mistake of the job, not of all its rows.
     """
+    fit = fit or SamplerFit()
     _check_defaults(job, model)
+    _check_default_sampler(job, fit)
     return (
         *_invalid_value_rules(),
         *_text_rules(job.limits),
         *_size_rules(job, model.size_multiple),
-        *_setting_rules(),
+        *_setting_rules(fit),
         *_input_image_rules(job, model),
     )
 
@@ -85,6 +91,16 @@ def _check_defaults(job: Job, model: ModelFacts) -> None:
             f"defaults.negative_prompt has {len(defaults.negative_prompt)} characters; "
             f"limits.prompt_chars allows {limits.prompt_chars}. Change one of them."
         )
+
+
+def _check_default_sampler(job: Job, fit: SamplerFit) -> None:
+    sampler = job.defaults.sampler
+    if sampler not in fit.samplers:
+        raise BadInput(f"defaults.sampler is {sampler}; {_describe_fit(fit)}. Set one of these.")
+
+
+def _describe_fit(fit: SamplerFit) -> str:
+    return f"with the model's {fit.scheduler} work {', '.join(fit.samplers)}"
 
 
 def _invalid_value_rules() -> Iterator[RejectionRule]:
@@ -127,7 +143,7 @@ def _encoding_rules(encoding: Encoding) -> Iterator[RejectionRule]:
         yield RejectionRule(name, f"{name} > {limit}", reason)
 
 
-def _setting_rules() -> Iterator[RejectionRule]:
+def _setting_rules(fit: SamplerFit) -> Iterator[RejectionRule]:
     # Not in the order of the columns: a row that breaks several rules is rejected for the first.
     yield _bounds_rule("steps")
     yield _bounds_rule("guidance")
@@ -135,10 +151,16 @@ def _setting_rules() -> Iterator[RejectionRule]:
         yield RejectionRule("loras", f"lora_fault = '{fault}'", reason)
     yield _bounds_rule("images")
     yield _bounds_rule("seed", expression="row_seed")
+    yield RejectionRule("sampler", _is_none_of(SAMPLERS), f"is none of {', '.join(SAMPLERS)}")
+    if fit.samplers != SAMPLERS:
+        reason = f"does not fit the model: {_describe_fit(fit)}"
+        yield RejectionRule("sampler", _is_none_of(fit.samplers), reason)
+
+
+def _is_none_of(samplers: tuple[str, ...]) -> str:
     # NOT IN becomes a join, after which DuckDB does not keep the order of rows.
-    names = ", ".join(f"'{name}'" for name in SAMPLERS)
-    condition = f"list_position([{names}], sampler) IS NULL"
-    yield RejectionRule("sampler", condition, f"is none of {', '.join(SAMPLERS)}")
+    names = ", ".join(f"'{name}'" for name in samplers)
+    return f"list_position([{names}], sampler) IS NULL"
 
 
 def _bounds_rule(column: str, expression: str | None = None) -> RejectionRule:

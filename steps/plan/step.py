@@ -15,10 +15,12 @@ from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.user_checks import find_untried_checks
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
-from imagekiln.steps.plan.batch_sizes import load_tuning
+from imagekiln.steps.models.revisions import NamedRevision
+from imagekiln.steps.plan.batch_sizes import TuningEntries, load_tuning
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import choose_existing_runs, freeze_existing_runs
 from imagekiln.steps.plan.input_files import (
+    InputFile,
     guessed_prompt_columns,
     input_fingerprint,
     read_input_files,
@@ -44,7 +46,9 @@ class PlanResult:
     """A plan, where it lies, and whether it existed before.
 
     `time` is None where there is no figure for what an image takes, and for a plan that existed.
-    `prompt_columns` are the columns that were taken as prompts for their names.
+    `prompt_columns` are the columns that were taken as prompts for their names,
+    `moved_revisions` the branches and tags that were another commit when the plan was made, as they
+    are now.
     """
 
     plan: Plan
@@ -52,6 +56,7 @@ class PlanResult:
     adopted: bool
     time: RunTime | None = None
     prompt_columns: tuple[str, ...] = ()
+    moved_revisions: tuple[NamedRevision, ...] = ()
 
 
 def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
@@ -63,21 +68,22 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
     """
     job = job.without_cluster()
     find_untried_checks(job.gates.checks)  # fails where one can be tried and is wrong
-    model = resolve_model(job)
     if job.run_id is not None:
-        adopted = _adopt_plan(_open_run_store(job, job.run_id), job, model)
-        if adopted is not None:
-            return adopted
+        store = _open_run_store(job, job.run_id)
+        existing = _read_plan(store)
+        if existing is not None:
+            return _adopt_plan(store, existing, job, resolve_model(job, existing.revisions))
+    model = resolve_model(job)
     with tempfile.TemporaryDirectory(prefix="imagekiln-plan-") as folder:
         scratch = Path(folder)
         files = read_input_files(job, scratch)
         tuning = load_tuning(job, model.facts, files)
-        keys = (input_fingerprint(files), model.digest, tuning.key)
-        run_id = job.run_id or derive_run_id(job, *keys)
+        run_id = job.run_id or _derive_run_id(job, files, model, tuning)
         store = _open_run_store(job, run_id)
         prompt_columns = guessed_prompt_columns(job, files)
-        adopted = _adopt_plan(store, job, model)
-        if adopted is not None:
+        existing = _read_plan(store)
+        if existing is not None:
+            adopted = _adopt_plan(store, existing, job, model)
             return replace(adopted, prompt_columns=prompt_columns)
         if must_exist:
             raise Missing(
@@ -85,12 +91,25 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
                 "Run the job first."
             )
         existing_runs = choose_existing_runs(store, job, run_id)
-        inputs = PlanInputs(job, model, files, tuning, existing_runs)
+        inputs = PlanInputs(model.job, model, files, tuning, existing_runs)
         store_image = partial(_store_input_image, store)
         store_rejected = partial(_replace_rejected, store, scratch)
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
             result = _write_plan(store, run_id, inputs, draft, scratch)
         return replace(result, prompt_columns=prompt_columns)
+
+
+def _derive_run_id(
+    job: Job, files: tuple[InputFile, ...], model: ResolvedModel, tuning: TuningEntries
+) -> str:
+    """The name of a run that has none. It stays the same when a branch or tag moves.
+
+    So a job that names one resumes and retries the run that it began. What was tuned for a commit
+    of the model is then no part of the name either.
+    """
+    is_named = any(revision.setting == "model" for revision in model.revisions)
+    tuning_key = "" if is_named else tuning.key
+    return derive_run_id(job, input_fingerprint(files), model.fixed_digest, tuning_key)
 
 
 def derive_run_id(job: Job, *keys: str) -> str:
@@ -119,17 +138,25 @@ def _replace_rejected(store: Store, scratch: Path, rows: Iterator[pa.RecordBatch
     return store.uri_of(REJECTED_KEY)
 
 
-def _adopt_plan(store: Store, job: Job, model: ResolvedModel) -> PlanResult | None:
-    """The plan in `store`; None where there is none.
-
-    Raises BadInput where it is one of other settings or files.
-    """
+def _read_plan(store: Store) -> Plan | None:
+    """The plan in `store`; None where there is none. Raises BadInput where it is unreadable."""
     try:
         content = store.read(PLAN_KEY)
     except Missing:
         return None
-    plan = parse_plan(content, store.uri_of(PLAN_KEY))
-    if difference := _first_difference(plan.job, job):
+    return parse_plan(content, store.uri_of(PLAN_KEY))
+
+
+def _adopt_plan(store: Store, plan: Plan, job: Job, model: ResolvedModel) -> PlanResult:
+    """The plan in `store`, for a job that may have been planned as it.
+
+    A branch or tag that has moved since is the commit that the plan froze. Raises BadInput where
+    the plan is one of other settings or files.
+    """
+    moved = tuple(named for named in model.revisions if named not in plan.revisions)
+    if moved:
+        model = resolve_model(job, plan.revisions)
+    if difference := _first_difference(plan.job, model.job):
         raise BadInput(
             f"{store.uri}: holds a plan with another `{difference}`. "
             "Choose another run_id or output."
@@ -140,7 +167,7 @@ def _adopt_plan(store: Store, job: Job, model: ResolvedModel) -> PlanResult | No
             f"{store.uri}: was planned with other files of {job.model.id} or adapters. "
             "Choose another run_id or output."
         )
-    return PlanResult(plan, store.uri, adopted=True)
+    return PlanResult(plan, store.uri, adopted=True, moved_revisions=moved)
 
 
 def _first_difference(planned: Job, job: Job) -> str | None:
@@ -178,6 +205,7 @@ def _write_plan(
         batch_sizes=draft.batch_sizes,
         adapters=inputs.model.adapters,
         loras=inputs.model.loras,
+        revisions=inputs.model.revisions,
     )
     create_once(store, PLAN_KEY, plan_to_json(plan))
     return PlanResult(plan, store.uri, adopted=False, time=draft.time)

@@ -20,6 +20,7 @@ from imagekiln.steps.job.columns import MAX_SIDE
 from imagekiln.steps.job.job import DEFAULT_BATCH_IMAGES, MAX_SHARD_IMAGES, Job
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.lora_files import LoraFacts
+from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.runs.keys import PLAN_KEY
 from imagekiln.steps.storage.store import Store
 
@@ -78,6 +79,11 @@ def _dump_without_cluster(job: Job, dump: SerializerFunctionWrapHandler) -> dict
     return {name: value for name, value in values.items() if name != "cluster"}
 
 
+def _is_empty(revisions: tuple[NamedRevision, ...]) -> bool:
+    # Plans without such names have the bytes that they had before there were any.
+    return not revisions
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """The plan of a run, or of one of its rounds.
@@ -86,7 +92,8 @@ class Plan:
     `batch_sizes` holds what was tuned for each size, and is empty where the job sets the number of
     images itself or nothing was tuned. Images of `existing_runs` were omitted. `round` is 0 for the
     run itself. In a round, `source_shards` has, for each shard, the first and the last shard of the
-    run that its images come from.
+    run that its images come from. `revisions` are the branches and tags that were resolved to the
+    commits in `job`.
     """
 
     schema_version: int
@@ -105,6 +112,7 @@ class Plan:
     batch_sizes: tuple[BatchSize, ...] = ()
     adapters: dict[str, str] = field(default_factory=dict)
     loras: dict[str, LoraFacts] = field(default_factory=dict)
+    revisions: Annotated[tuple[NamedRevision, ...], Field(exclude_if=_is_empty)] = ()
 
     @property
     def max_batch_size(self) -> int:

@@ -80,7 +80,24 @@ def format_plan(result: "PlanResult", gpus: int = 1) -> str:
     images = f"{pluralize(counts.images, 'image')} in {shards}"
     uri = sanitize_line(result.uri)
     time = "" if result.time is None else f"\n{sanitize_line(result.time.describe(gpus))}"
-    return f"{verb} {images}{extra}: {uri}{_format_guess(result)}{_format_batches(plan)}{time}"
+    notes = f"{_format_revisions(result)}{_format_guess(result)}{_format_batches(plan)}"
+    return f"{verb} {images}{extra}: {uri}{notes}{time}"
+
+
+def _format_revisions(result: "PlanResult") -> str:
+    """The commits of branches and tags, a line each, and those that have moved since."""
+    now = {moved.setting: moved.commit for moved in result.moved_revisions}
+    lines = []
+    for named in result.plan.revisions:
+        revision = f"Revision {named.name} of {named.id}"
+        sentence = f"{revision} is commit {named.commit}; frozen in the plan."
+        if named.setting in now:
+            sentence = (
+                f"{revision} was commit {named.commit} when the run was planned, which stays; "
+                f"it is {now[named.setting]} now. For its images, set another run_id."
+            )
+        lines.append(f"\n{sanitize_line(sentence)}")
+    return "".join(lines)
 
 
 def _format_guess(result: "PlanResult") -> str:

@@ -86,8 +86,8 @@ def test_numbers_stay_within_their_bounds(
         ("carry", [[], ["x", "y"]], ["x", ["x", "x"], [""]]),
         (
             "model",
-            [{"id": "x", "revision": "0" * 40}],
-            [{"id": "x", "revision": "main"}, {"id": "x", "revision": ""}],
+            [{"id": "x", "revision": name} for name in ("0" * 40, "main", "v1.0", "refs/pr/3")],
+            [{"id": "x", "revision": name} for name in ("", "../main", "a//b", ".", "a/../b")],
         ),
         ("threads", [1, None], [0, True]),
         ("shard", [{"images": 1}, {"minutes": 1}, {}], [{"images": 1, "minutes": 1}]),

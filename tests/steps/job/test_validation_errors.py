@@ -131,9 +131,9 @@ def test_setting_like_no_other_is_reported_with_all_of_its_group() -> None:
             "no hyphen first or last.",
         ),
         (
-            {"model": {"id": "a/b", "revision": "main"}},
-            'model.revision is "main"; write the commit of a hub id, 40 hexadecimal digits, as '
-            "huggingface_hub.model_info(id).sha gives it.",
+            {"model": {"id": "a/b", "revision": "../main"}},
+            'model.revision is "../main"; write the commit, branch or tag of a hub id; '
+            "where absent, main. A plan freezes the commit.",
         ),
         (
             {"model": {"id": "a", "loras": {"a b": {"id": "c"}}}},

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.lora_files import LoraFacts
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
@@ -22,7 +22,8 @@ FACTS = ModelFacts("digest", "AnyPipeline", 64, 64, 8)
 
 def _resolved(**changes: dict[str, str]) -> ResolvedModel:
     loras = {name: LoraFacts(sha256, "") for name, sha256 in changes.get("loras", {}).items()}
-    return ResolvedModel(FACTS, Path(), changes.get("adapters", {}), loras)
+    job = Job(name="any", prompts="p", output="o", model=ModelSettings(id="bundled:shapes"))
+    return ResolvedModel(job, FACTS, Path(), changes.get("adapters", {}), loras)
 
 
 @pytest.fixture

@@ -197,3 +197,25 @@ def test_sizes_follow_what_the_model_needs(tmp_path: Path) -> None:
         rule.reason for rule in rejection_rules(configured, coarse) if rule.column == "width"
     }
     assert "is not a positive multiple of 32, which this model needs" in reasons
+
+
+def test_a_sampler_that_does_not_fit_the_model_is_refused_with_those_that_do(
+    tmp_path: Path,
+) -> None:
+    planned = plan(
+        tmp_path,
+        {"prompt": ["a", "b"], "sampler": ["flow_euler", "euler"]},
+        limits={"rejected_share": 0.5},
+    )
+    (row,) = rejected(planned)
+    assert (row["row"], row["column"]) == (0, "sampler")
+    assert str(row["reason"]).startswith(
+        "does not fit the model: with the model's DDIMScheduler work default, ddim, ddpm, deis, "
+    )
+
+
+def test_a_default_sampler_that_does_not_fit_the_model_is_a_mistake_of_the_job(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(BadInput, match=r"^defaults\.sampler is flow_euler; with the model's DDIM"):
+        plan(tmp_path, {"prompt": ["a"]}, defaults={"sampler": "flow_euler"})

@@ -444,14 +444,6 @@ def test_pickled_weights() -> None:
     )
 
 
-def test_hub_model_without_a_revision() -> None:
-    assert _refused("plan", _job(PROMPTS, model={"id": MODEL})) == (
-        f"model.revision is missing: pin {MODEL} to a commit, 40 hexadecimal digits. "
-        f"`python -c \"import huggingface_hub as hub; print(hub.model_info('{MODEL}').sha)\"` "
-        "prints the latest."
-    )
-
-
 def test_revision_that_does_not_exist(tmp_path_factory: pytest.TempPathFactory) -> None:
     with hub(SHAPES) as there:
         environment = {

@@ -11,7 +11,7 @@ from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.runs.keys import PLAN_KEY, SUMMARY_KEY, stats_key
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
-from tests.runs import encoded, fill, not_ok, write_prompts
+from tests.runs import DRAWABLE, UNDRAWABLE, encoded, fill, not_ok, write_prompts
 from tests.workflows.cli.commands import ROWS, kiln, parse_json, plan_run
 
 
@@ -100,9 +100,8 @@ def test_aggregate_as_json_is_the_summary(store: Store) -> None:
 
 
 def test_images_that_are_not_ok_exit_3_until_they_are_accepted(job: str) -> None:
-    rows = [
-        {**row, "sampler": "flow_euler" if place == 0 else None} for place, row in enumerate(ROWS)
-    ]
+    rows = [{**row, **DRAWABLE} for row in ROWS]
+    rows[0].update(UNDRAWABLE)
     write_prompts(Path(job).with_name("prompts.parquet"), rows)
     done = kiln("run", job)
     assert done.exit_code == 3

@@ -311,10 +311,6 @@ def test_a_job_with_both_runs_is_verified_and_reproduced(tmp_path: Path, kind: K
             {"controlnet": {"id": "{wide}"}},
             "model.controlnet: .* expects text embeddings of 64 channels, but .* has 32. Choose",
         ),
-        (
-            {"controlnet": {"id": "org/name"}},
-            "model.controlnet.revision is missing: pin org/name to a commit",
-        ),
     ],
 )
 def test_a_network_that_is_none_is_refused_at_planning(

@@ -1,0 +1,81 @@
+"""Branches and tags of the hub, which a job may name, as the commits that a plan freezes."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+
+from imagekiln.steps.job.fields import HubReference
+from imagekiln.steps.job.job import Job, ModelSettings
+from imagekiln.steps.models.facts import is_hub_id
+from imagekiln.steps.models.hub import DEFAULT_REVISION, is_commit, resolve_commit
+
+LORA_SETTING_PREFIX = "model.loras."
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRevision:
+    """A branch or tag that a job names, and the commit that it was when the run was planned.
+
+    `setting` is the one that refers to the repository `id`, such as model or model.loras.style.
+    """
+
+    setting: str
+    id: str
+    name: str
+    commit: str
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedJob:
+    """A job in which each revision is a commit, and the names that stood in their places."""
+
+    job: Job
+    revisions: tuple[NamedRevision, ...]
+
+
+def pin_revisions(job: Job, planned: Collection[NamedRevision] = ()) -> PinnedJob:
+    """The job with commits in place of branches and tags, and of revisions that it omits.
+
+    A name that is among those of an existing plan, `planned`, is the commit that it was there; of
+    any other the hub is asked. Raises BadInput, Missing, TryAgain.
+    """
+    planned_commits = {(named.setting, named.id, named.name): named.commit for named in planned}
+    revisions: list[NamedRevision] = []
+    for setting, reference in _references(job.model):
+        if not is_hub_id(reference.id) or is_commit(reference.revision):
+            continue
+        name = reference.revision or DEFAULT_REVISION
+        commit = planned_commits.get((setting, reference.id, name))
+        if commit is None:
+            commit = resolve_commit(reference, setting)
+        revisions.append(NamedRevision(setting, reference.id, name, commit))
+    if not revisions:
+        return PinnedJob(job, ())
+    commits = {named.setting: named.commit for named in revisions}
+    model = _with_commits(job.model, commits)
+    return PinnedJob(job.model_copy(update={"model": model}), tuple(revisions))
+
+
+def _references(model: ModelSettings) -> Iterator[tuple[str, HubReference]]:
+    """What the model's settings refer to, by the path of the setting."""
+    yield "model", model
+    for adapter in (model.controlnet, model.ip_adapter):
+        if adapter is not None:
+            yield adapter.setting_path, adapter
+    for name, lora in sorted(model.loras.items()):
+        yield f"{LORA_SETTING_PREFIX}{name}", lora
+
+
+def _with_commits(model: ModelSettings, commits: Mapping[str, str]) -> ModelSettings:
+    """The model's settings with these commits as revisions, by the path of the setting."""
+    pinned: dict[str, HubReference] = {}
+    for setting, reference in _references(model):
+        commit = commits.get(setting, reference.revision)
+        pinned[setting] = reference.model_copy(update={"revision": commit})
+
+    update: dict[str, object] = {"revision": commits.get("model", model.revision)}
+    for adapter in (model.controlnet, model.ip_adapter):
+        if adapter is not None:
+            field = adapter.setting_path.removeprefix("model.")
+            update[field] = pinned[adapter.setting_path]
+    update["loras"] = {name: pinned[f"{LORA_SETTING_PREFIX}{name}"] for name in model.loras}
+    return model.model_copy(update=update)
