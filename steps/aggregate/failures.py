@@ -83,7 +83,7 @@ def _failure_example(failures: pa.Table, index: int) -> FailureExample:
     (row,) = failures.slice(index, 1).to_pylist()
     return FailureExample(
         image_id=row["image_id"],
-        row=row["row"],
+        row=row["input_row"],
         part=row["part"],
         prompt=truncate_text(row["prompt"], MAX_PROMPT_CHARS),
     )

@@ -40,7 +40,13 @@ from imagekiln.steps.models.compatibility import require_compatibility
 from imagekiln.steps.models.facts import ModelFacts, default_image_size, load_model_facts
 from imagekiln.steps.models.families import family_of
 from imagekiln.steps.runs.image import ImageParameters
-from imagekiln.steps.runs.plan import PLAN_SCHEMA_VERSION, InputFacts, Plan, PlanCounts
+from imagekiln.steps.runs.plan import (
+    PLAN_SCHEMA_VERSION,
+    InputFacts,
+    Plan,
+    PlanCounts,
+    creation_time,
+)
 from imagekiln.steps.runtime.sanitize import truncate_text
 
 TRIAL_PROMPT = (
@@ -238,6 +244,7 @@ def _empty_plan(job: Job, facts: ModelFacts) -> Plan:
     return Plan(
         PLAN_SCHEMA_VERSION,
         "tune",
+        creation_time(),
         job,
         *default_image_size(job, facts),
         facts,

@@ -121,7 +121,7 @@ def _check_shard(
 
 def _count_images(manifest: pa.Table) -> CheckResult:
     ok_rows = manifest.filter(pc.equal(manifest["status"], "ok"))
-    total_bytes = pc.sum(ok_rows["size"]).as_py() or 0
+    total_bytes = pc.sum(ok_rows["byte_size"]).as_py() or 0
     return CheckResult(images=manifest.num_rows, ok=ok_rows.num_rows, bytes=total_bytes)
 
 

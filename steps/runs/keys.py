@@ -15,7 +15,8 @@ SUMMARY_KEY = "summary.json"
 REPORT_KEY = "report/index.html"
 SUCCESS_KEY = "_SUCCESS"
 IMAGES_PREFIX = "images/"
-CARD_KEY = "README.md"
+CARD_KEY = "README.md"  # of a run, and of an output
+EMPTY_DATASET_KEY = "empty.parquet"  # what the card of a run without images names
 DIFF_PAGE_KEY = "index.html"  # in the folder that `diff` writes
 PLOT_NAMES = ("throughput", "time", "bytes", "prompts")
 # The objects with images, by which `gc` finds those that no plan and no manifest names: of a part,

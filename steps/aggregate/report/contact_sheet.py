@@ -28,10 +28,10 @@ class Sample:
     """One image to show: where its bytes are and what the gates say. Long texts are truncated."""
 
     image_id: str
-    row: int
+    input_row: int
     part: str
-    offset: int
-    size: int
+    byte_offset: int
+    byte_size: int
     prompt: str
     seed: int
     width: int
@@ -115,7 +115,7 @@ class ContactSheet:
         for sample in self._choose_samples():
             remarked = self._remarked.get(sample.image_id)
             samples.append(remarked or sample)
-        samples.sort(key=lambda sample: (sample.part, sample.offset))
+        samples.sort(key=lambda sample: (sample.part, sample.byte_offset))
         return samples
 
     @property

@@ -91,10 +91,12 @@ def test_an_image_is_found_by_the_manifest_s_part_offset_and_size_alone(
     fill(planned_run, {5: not_ok(5)})
     store = open_store(planned_run.uri)
     rows = reconcile_shard(store, planned_run.plan, 0).manifest.to_pylist()
-    assert rows[5]["offset"] is rows[5]["size"] is None
+    assert rows[5]["byte_offset"] is rows[5]["byte_size"] is None
     for place, row in enumerate(rows):
         if place != 5:
-            content = store.read(row["part"])[row["offset"] : row["offset"] + row["size"]]
+            content = store.read(row["part"])[
+                row["byte_offset"] : row["byte_offset"] + row["byte_size"]
+            ]
             assert content == encoded(place % 4).content
 
 
@@ -151,6 +153,6 @@ def test_no_image_is_read(planned_run: PlanResult) -> None:
     fill(planned_run, large)
     store = Reading(Path(planned_run.uri))
     result = reconcile_shard(store, planned_run.plan, 0)
-    images = sum(result.manifest["size"].to_pylist())
+    images = sum(result.manifest["byte_size"].to_pylist())
     assert images > 1_900_000
     assert 0 < store.bytes < 3 * FOOTER_BYTES + 20_000

@@ -49,15 +49,15 @@ def test_folder_without_a_plan_says_what_to_run_first(store_uri: str) -> None:
 
 def test_plan_of_another_version_is_refused_before_it_is_read(tmp_path: Path) -> None:
     content = json.loads(plan_to_json(plan(tmp_path, {"prompt": ["a"]}).plan))
-    other_version = json.dumps({**content, "schema_version": 2, "job": "other"})
+    other_version = json.dumps({**content, "schema_version": 1, "job": "other"})
     assert refusal(other_version.encode()) == (
-        "run/plan.json: has version 2, and this Imagekiln reads 1. "
-        "Use the Imagekiln that planned the run."
+        "run/plan.json: has version 1, and this Imagekiln reads 2. "
+        "Use the Imagekiln that planned the run, or run the job again under another run_id."
     )
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"null", b"{}", b"\xff", b'{"schema_version": 1}', b'"x"']
+    "content", [b"", b"{", b"[]", b"null", b"{}", b"\xff", b'{"schema_version": 2}', b'"x"']
 )
 def test_what_is_no_plan_is_refused_in_one_sentence(content: bytes) -> None:
     sentence = refusal(content)

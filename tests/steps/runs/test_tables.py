@@ -21,7 +21,7 @@ from tests.texts import chance
 
 ROWS = pa.table(
     {
-        "row": range(1000),
+        "input_row": range(1000),
         "image_index": [0] * 1000,
         "image_id": [f"{number:032x}" for number in range(1000)],
         "first_row": [number // 2 for number in range(1000)],
@@ -65,17 +65,17 @@ def test_full_disk_means_try_again(tmp_path: Path) -> None:
 
 def test_columns_come_in_the_order_that_was_asked_for(store: Store) -> None:
     store.create("table", to_parquet(ROWS))
-    columns = ["first_row", "row"]
+    columns = ["first_row", "input_row"]
     assert read_columns(store, "table", columns).equals(ROWS.select(columns))
     assert count_rows(store, "table") == 1000
 
 
 def test_missing_tables_and_columns_are_named(store: Store) -> None:
     with pytest.raises(Missing, match="table: no such file"):
-        read_columns(store, "table", ["row"])
+        read_columns(store, "table", ["input_row"])
     store.create("table", to_parquet(ROWS))
     with pytest.raises(BadInput, match=r"table: is damaged \(.*absent"):
-        read_columns(store, "table", ["row", "absent"])
+        read_columns(store, "table", ["input_row", "absent"])
 
 
 def test_damaged_table_is_never_counted(store: Store) -> None:

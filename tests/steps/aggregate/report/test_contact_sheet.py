@@ -41,11 +41,11 @@ def _shard(
     manifest = pa.table(
         {
             "image_id": [_name(number, place) for place in places],
-            "row": list(places),
+            "input_row": list(places),
             "status": list(statuses),
             "part": [part_key(number, 0)] * len(statuses),
-            "offset": list(places),
-            "size": [1] * len(statuses),
+            "byte_offset": list(places),
+            "byte_size": [1] * len(statuses),
             "prompt": [f"{number}-{place}" for place in places],
             "seed": [0] * len(statuses),
             "width": pa.array([width] * len(statuses), pa.int64()),
@@ -88,7 +88,7 @@ def test_the_order_of_shards_does_not_matter_and_samples_are_in_the_order_of_the
     shards = [_shard(number, ["ok"] * 50) for number in range(10)]
     chosen = _chosen(*shards)
     assert chosen == _chosen(*reversed(shards))
-    assert chosen == sorted(chosen, key=lambda sample: (sample.part, sample.offset))
+    assert chosen == sorted(chosen, key=lambda sample: (sample.part, sample.byte_offset))
 
 
 def test_a_rare_shape_is_sure_of_a_picture() -> None:
@@ -164,7 +164,7 @@ def test_a_thumbnail_is_a_small_jpeg_of_its_picture(
     assert image.content is not None
     store = open_store(str(tmp_path))
     store.create("part", b"before" + image.content + b"after")
-    content = render_thumbnail(store, _sample(len(image.content), side, side, offset=6))
+    content = render_thumbnail(store, _sample(len(image.content), side, side, byte_offset=6))
     with Image.open(io.BytesIO(content)) as small:
         assert (small.format, small.size) == ("JPEG", (expected_side, expected_side))
         mean = np.asarray(small).mean((0, 1))
@@ -183,7 +183,7 @@ def test_a_thumbnail_reads_its_image_and_nothing_else(tmp_path: Path) -> None:
     content = encoded(1).content or b""
     store = Reading(tmp_path)
     store.create("part", b"x" * 1_000_000 + content + b"x" * 1_000_000)
-    render_thumbnail(store, _sample(len(content), offset=1_000_000))
+    render_thumbnail(store, _sample(len(content), byte_offset=1_000_000))
     assert store.bytes == len(content)
 
 
