@@ -106,6 +106,7 @@ def _front_matter(job: Job, schema: pa.Schema, summary: Summary) -> dict[str, ob
 
 
 def size_category(images: int) -> str:
+    """The hub's name for a number of images."""
     digits = len(str(images))
     index = max(digits - 3, 0)
     largest = len(SIZE_CATEGORIES) - 1

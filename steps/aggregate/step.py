@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from imagekiln.steps.aggregate.acceptance import check_gate_names, resolve_policy
 from imagekiln.steps.aggregate.card import write_card
-from imagekiln.steps.aggregate.output_card import update_output_card
 from imagekiln.steps.aggregate.near_duplicates import NearDuplicateMarker
+from imagekiln.steps.aggregate.output_card import update_output_card
 from imagekiln.steps.aggregate.reconcile import ReconciledShard, RunReconciler
 from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet
 from imagekiln.steps.aggregate.report.page import write_report

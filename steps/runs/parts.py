@@ -42,7 +42,7 @@ class PartOutcomes:
 
 @dataclass(frozen=True, slots=True)
 class ImageRecord:
-    """What a part records of one image. `width` and `height` are in pixels, `byte_size` is that of its file."""
+    """What a part records of one image: its size in pixels, and that of its file in bytes."""
 
     image_id: str
     width: int
