@@ -17,6 +17,7 @@ from imagekiln.steps.runs.keys import part_key, shard_key
 from imagekiln.steps.runs.tables import (
     LOCATION_SCHEMA,
     NEAR_DUPLICATE_SCHEMA,
+    ORIGIN_SCHEMA,
     OUTCOME_SCHEMA,
     read_table,
     to_parquet,
@@ -77,8 +78,9 @@ def test_every_planned_image_has_a_row_with_what_became_of_it_in_the_plan_s_orde
     result = reconcile_shard(store, planned_run.plan, 0)
     rows = read_table(store, shard_key(0))
     assert result.missing_parts == ()
-    tail = [*OUTCOME_SCHEMA.names, *LOCATION_SCHEMA.names, *NEAR_DUPLICATE_SCHEMA.names]
-    assert result.manifest.column_names == [*rows.column_names, *tail]
+    tail = [*ORIGIN_SCHEMA, *OUTCOME_SCHEMA, *LOCATION_SCHEMA, *NEAR_DUPLICATE_SCHEMA]
+    names = [field.name for field in tail]
+    assert result.manifest.column_names == [*rows.column_names, *names]
     assert result.manifest.select(rows.column_names).equals(rows)
     assert result.manifest["status"].to_pylist() == ["ok"] * 5 + ["failed"] + ["ok"] * 4
     assert result.manifest["error"].to_pylist()[5] == "ValueError: a fault"
