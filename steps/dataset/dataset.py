@@ -58,19 +58,18 @@ class Dataset:
 
     def count_rows(self) -> int:
         """Count the images, by their manifests."""
-        return sum(map_ordered(self._count_shard_rows, len(self._shards())))
+        shards = [
+            (number, shard)
+            for number, run in enumerate(self.runs)
+            for shard in range(len(run.shard_images))
+        ]
+        return sum(map_ordered(lambda index: self._count_shard_rows(*shards[index]), len(shards)))
 
     def to_batches(self, batch_size: int = DEFAULT_BATCH_SIZE) -> Iterator[pa.RecordBatch]:
         """The images as Arrow batches of at most `batch_size` rows, one after the other.
 
         Raises BadInput where the filter does not fit, or where a run is damaged; TryAgain where
         storage fails.
-
-        >>> import imagekiln
-        >>> job = imagekiln.read_job("bundled:demo.yaml", ["output=images"])
-        >>> images = imagekiln.dataset(imagekiln.run(job).uri)  # doctest: +SKIP
-        >>> for batch in images.to_batches():  # doctest: +SKIP
-        ...     print(batch["prompt"][0], len(batch["image"][0]["bytes"].as_py()))
         """
         return self.read_slices(manifest_slices(self.runs), batch_size)
 
@@ -150,16 +149,8 @@ class Dataset:
         except (pa.ArrowException, TypeError) as error:
             raise BadInput(f"filter {self.filter}: {error}. Correct the filter.") from error
 
-    def _count_shard_rows(self, number: int) -> int:
-        run, shard = self._shards()[number]
+    def _count_shard_rows(self, run: int, shard: int) -> int:
         return int(self._select_rows(self._read_manifest(run, shard)).num_rows)
-
-    def _shards(self) -> list[tuple[int, int]]:
-        return [
-            (number, shard)
-            for number, run in enumerate(self.runs)
-            for shard in range(len(run.shard_images))
-        ]
 
 
 def open_dataset(

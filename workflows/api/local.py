@@ -238,13 +238,13 @@ def dataset(
     Raises Missing where there is no run, Incomplete where one was never aggregated, BadInput where
     a column is unknown.
 
-    >>> import imagekiln
-    >>> run = imagekiln.run(imagekiln.read_job("bundled:demo.yaml", ["output=images"]))
-    >>> images = imagekiln.dataset("images", columns=["image", "prompt"])
-    >>> images.count_rows()
-    135
-    >>> next(images.to_batches()).column_names
-    ['image', 'prompt']
+    ```python
+    images = imagekiln.dataset("s3://datasets/postcards", columns=["image", "prompt"])
+    for batch in images.to_batches():  # pyarrow.RecordBatch
+        print(batch["prompt"])
+    images.to_hf(streaming=True)  # datasets.IterableDataset
+    images.to_torch()  # for torch.utils.data.DataLoader
+    ```
     """
     from imagekiln.steps.dataset.dataset import open_dataset
 

@@ -1,6 +1,7 @@
 """Runs read back as a dataset: every image that is ok, once, for each kind of reader."""
 
 import hashlib
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -136,6 +137,18 @@ def test_hugging_face_gets_decoded_images(
     for rows in (dataset.to_hf(), dataset.to_hf(streaming=True)):
         pixels = [hash_pixels(np.asarray(row["image"])) for row in rows]
         assert pixels == [row["pixels_sha256"] for row in rows_of(dataset)]
+
+
+def test_the_example_of_the_documentation_runs(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+    text = Path(__file__).parents[3].joinpath("docs/dataset.md").read_text()
+    after = text.partition("## From Python")[2].partition("```python\n")[2]
+    example = tmp_path / "example.py"
+    example.write_text(after.partition("```")[0].replace("s3://datasets/postcards", output))
+    names = runpy.run_path(str(example))
+    assert names["images"].count_rows() == 3 * (IMAGES - 1) + 1
 
 
 @pytest.mark.parametrize("workers", [0, 2])
