@@ -44,7 +44,7 @@ def manifests(uri: str) -> list[dict[str, object]]:
 
 def image(store: Store, row: dict[str, object]) -> bytes:
     """The bytes of an image, by its manifest row alone."""
-    start, size = row["offset"], row["size"]
+    start, size = row["byte_offset"], row["byte_size"]
     assert isinstance(start, int)
     assert isinstance(size, int)
     return store.read(str(row["part"]))[start : start + size]

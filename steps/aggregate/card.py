@@ -5,14 +5,20 @@ import unicodedata
 
 import pyarrow as pa
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.job.output import Encoding, file_suffix
-from imagekiln.steps.runs.keys import CARD_KEY, folder_metadata_key, round_folder, shard_key
+from imagekiln.steps.runs.keys import (
+    CARD_KEY,
+    EMPTY_DATASET_KEY,
+    folder_metadata_key,
+    round_folder,
+)
+from imagekiln.steps.runs.parquet_format import part_to_parquet
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, read_table
+from imagekiln.steps.runs.shard import read_row_schema
 from imagekiln.steps.runs.webdataset_features import sample_features
 from imagekiln.steps.runs.webui_text import model_label
 from imagekiln.steps.storage.store import Store
@@ -32,24 +38,17 @@ INVISIBLE_CATEGORIES = {"Cc", "Cf", "Cs", "Zl", "Zp"}
 
 
 def write_card(store: Store, plan: Plan, summary: Summary) -> None:
-    """Write the card into the run."""
-    schema = IMAGE_ROW_SCHEMA
-    if plan.shards:
-        schema = read_table(store, shard_key(0)).schema
+    """Write the card into the run, and where it has no images the empty dataset that it names."""
+    schema = read_row_schema(store, plan)
+    if not summary.ok:
+        store.replace(EMPTY_DATASET_KEY, part_to_parquet(schema.empty_table(), []))
     card = render_card(plan, schema, summary)
     store.replace(CARD_KEY, card.encode(errors="replace"))
 
 
 def render_card(plan: Plan, schema: pa.Schema, summary: Summary) -> str:
     """The card of a run whose image rows have this schema, as Markdown. User text is quoted."""
-    environment = Environment(  # noqa: S701  # Markdown: user text goes through `code`
-        loader=PackageLoader("imagekiln.steps.aggregate", "."),
-        trim_blocks=True,
-        keep_trailing_newline=True,
-        undefined=StrictUndefined,
-    )
-    environment.filters["code"] = code_span
-    return environment.get_template("card.md.j2").render(
+    return card_template("card.md.j2").render(
         plan=plan,
         summary=summary,
         front=yaml.safe_dump(_front_matter(plan.job, schema, summary), sort_keys=False),
@@ -57,6 +56,18 @@ def render_card(plan: Plan, schema: pa.Schema, summary: Summary) -> str:
         run_id=plan.run_id,
         model=model_label(plan),  # of a local folder, only the last name
     )
+
+
+def card_template(name: str) -> Template:
+    """A template in Markdown, with the filter `code` for texts of the user's."""
+    environment = Environment(  # noqa: S701  # Markdown: user text goes through `code`
+        loader=PackageLoader("imagekiln.steps.aggregate", "."),
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+    )
+    environment.filters["code"] = code_span
+    return environment.get_template(name)
 
 
 def code_span(text: str) -> str:
@@ -76,8 +87,7 @@ def _visible_character(character: str) -> str:
 
 def _front_matter(job: Job, schema: pa.Schema, summary: Summary) -> dict[str, object]:
     # The manifest is no configuration: `datasets` loads all files of a card as one format.
-    patterns = _patterns_of_all_rounds(job, summary.rounds)
-    data_files = [{"split": "train", "path": patterns}]
+    data_files = [{"split": "train", "path": run_file_patterns(job, summary)}]
     front: dict[str, object] = {}
     if job.card.license is not None:
         front["license"] = job.card.license
@@ -85,15 +95,18 @@ def _front_matter(job: Job, schema: pa.Schema, summary: Summary) -> dict[str, ob
         "pretty_name": job.name,
         "task_categories": ["text-to-image"],
         "tags": ["synthetic", "imagekiln"],
-        "size_categories": [_size_category(summary.ok)],
+        "size_categories": [size_category(summary.ok)],
         "configs": [{"config_name": "default", "data_files": data_files}],
     }
-    if job.format == "webdataset":  # files of the other formats have types of their own
+    if (
+        job.format == "webdataset" and summary.ok
+    ):  # files of the other formats have types of their own
         front["dataset_info"] = {"features": sample_features(schema, job.encoding)}
     return front
 
 
-def _size_category(images: int) -> str:
+def size_category(images: int) -> str:
+    """The hub's name for a number of images."""
     digits = len(str(images))
     index = max(digits - 3, 0)
     largest = len(SIZE_CATEGORIES) - 1
@@ -111,10 +124,12 @@ def data_file_patterns(encoding: Encoding) -> dict[str, list[str]]:
     }
 
 
-def _patterns_of_all_rounds(job: Job, rounds: int) -> list[str]:
-    """The patterns of a job's format, for the run's folder and those of its rounds."""
+def run_file_patterns(job: Job, summary: Summary) -> list[str]:
+    """The files with a run's images: those of its format, in its folder and those of its rounds."""
+    if not summary.ok:
+        return [EMPTY_DATASET_KEY]
     patterns = data_file_patterns(job.encoding)[job.format]
-    numbers = range(1, rounds + 1)
+    numbers = range(1, summary.rounds + 1)
     round_folders = [f"{round_folder(number)}/" for number in numbers]
     folders = ["", *round_folders]
     return [f"{folder}{pattern}" for folder in folders for pattern in patterns]

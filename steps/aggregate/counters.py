@@ -201,7 +201,7 @@ class DistributionBuilder:
 
     def add(self, manifest: pa.Table) -> None:
         """Count the images of one shard."""
-        sizes = pc.drop_null(manifest["size"])
+        sizes = pc.drop_null(manifest["byte_size"])
         prompt_lengths = pc.utf8_length(manifest["prompt"])
         self._bytes.add(sizes.to_numpy())
         self._prompt.add(prompt_lengths.to_numpy())

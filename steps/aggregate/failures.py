@@ -92,7 +92,7 @@ def _failure_example(failures: pa.Table, index: int, carry: Sequence[str]) -> Fa
     (row,) = failures.slice(index, 1).to_pylist()
     return FailureExample(
         image_id=row["image_id"],
-        row=row["row"],
+        row=row["input_row"],
         part=row["part"],
         prompt=truncate_text(row["prompt"], MAX_PROMPT_CHARS),
         id=None if row["id"] is None else truncate_text(row["id"], MAX_CARRIED_CHARS),

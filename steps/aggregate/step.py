@@ -11,6 +11,7 @@ import pyarrow as pa
 from imagekiln.steps.aggregate.acceptance import check_gate_names, resolve_policy
 from imagekiln.steps.aggregate.card import write_card
 from imagekiln.steps.aggregate.near_duplicates import NearDuplicateMarker
+from imagekiln.steps.aggregate.output_card import update_output_card
 from imagekiln.steps.aggregate.reconcile import ReconciledShard, RunReconciler
 from imagekiln.steps.aggregate.report.contact_sheet import ContactSheet
 from imagekiln.steps.aggregate.report.page import write_report
@@ -72,8 +73,10 @@ def aggregate_run(
         _revoke_success(run)
         raise
 
-    register_run(run.store.uri, RunEntry(run.plan.run_id, job.name))
+    output = register_run(run.store.uri, RunEntry(run.plan.run_id, job.name))
     run.store.replace(SUCCESS_KEY, f"{summary.ok} of {summary.images} images\n".encode())
+    if output is not None:
+        update_output_card(output)
     reconciler.require_round_complete(run.round)
     return summary
 

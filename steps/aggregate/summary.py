@@ -173,7 +173,7 @@ class SummaryBuilder:
         self._marks.update(_value_counts(pc.list_flatten(manifest["marks"])))
         self._failures.add(manifest)
         self._distributions.add(manifest)
-        self._bytes += pc.sum(manifest["size"]).as_py() or 0
+        self._bytes += pc.sum(manifest["byte_size"]).as_py() or 0
 
         room = MAX_LISTED - len(self._missing_parts)
         self._missing_parts += shard.missing_parts[:room]

@@ -41,7 +41,13 @@ from imagekiln.steps.models.facts import ModelFacts, default_image_size, load_mo
 from imagekiln.steps.models.families import family_of
 from imagekiln.steps.models.revisions import pin_revisions
 from imagekiln.steps.runs.image import ImageParameters
-from imagekiln.steps.runs.plan import PLAN_SCHEMA_VERSION, InputFacts, Plan, PlanCounts
+from imagekiln.steps.runs.plan import (
+    PLAN_SCHEMA_VERSION,
+    InputFacts,
+    Plan,
+    PlanCounts,
+    creation_time,
+)
 from imagekiln.steps.runtime.sanitize import truncate_text
 
 TRIAL_PROMPT = (
@@ -240,6 +246,7 @@ def _empty_plan(job: Job, facts: ModelFacts) -> Plan:
     return Plan(
         PLAN_SCHEMA_VERSION,
         "tune",
+        creation_time(),
         job,
         *default_image_size(job, facts),
         facts,

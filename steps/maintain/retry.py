@@ -15,17 +15,17 @@ from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.job.job import MAX_SHARD_IMAGES, Job
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.image import MISSING_STATUS
-from imagekiln.steps.runs.keys import PLAN_KEY, manifest_key, round_folder, shard_key
-from imagekiln.steps.runs.plan import Plan, PlanCounts, Shard, plan_to_json
+from imagekiln.steps.runs.keys import manifest_key, round_folder, shard_key
+from imagekiln.steps.runs.plan import Plan, PlanCounts, Shard, create_plan, creation_time
 from imagekiln.steps.runs.rounds import Round, Run, iter_rounds, open_run
-from imagekiln.steps.runs.shard import read_shard
+from imagekiln.steps.runs.shard import read_shard_rows
 from imagekiln.steps.runs.tables import read_column, to_parquet
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
-from imagekiln.steps.storage.store import Store, create_once
+from imagekiln.steps.storage.store import Store
 
 RETRIED_STATUSES = ("blank", "failed", MISSING_STATUS)  # not `filtered`, which is no fault
 WORK_TOLERANCE = 1e-9
@@ -144,6 +144,7 @@ def plan_next_round(store: Store, plan: Plan) -> Round | None:
         return None
     round_plan = replace(
         plan,
+        created_at=creation_time(),
         counts=PlanCounts(
             rejected_rows=0,
             images=sum(planned.shard.images for planned in shards),
@@ -154,8 +155,7 @@ def plan_next_round(store: Store, plan: Plan) -> Round | None:
         round=number,
         source_shards=tuple(planned.source_shards for planned in shards),
     )
-    create_once(round_store, PLAN_KEY, plan_to_json(round_plan))
-    return Round(round_store, round_plan)
+    return Round(round_store, create_plan(round_store, round_plan))
 
 
 def _finish_run(run: Run) -> Summary:
@@ -205,8 +205,7 @@ def _shard_rows_to_retry(store: Store, plan: Plan, number: int) -> pa.Table | No
     is_retried = pc.is_in(statuses, pa.array(RETRIED_STATUSES))
     if not pc.any(is_retried).as_py():
         return None
-    rows = pa.concat_tables([part.rows for part in read_shard(store, plan, number)])
-    return rows.filter(is_retried)
+    return read_shard_rows(store, plan, number).filter(is_retried)
 
 
 def _group_into_shards(rows: Iterator[_RetryRows], plan: Plan) -> Iterator[_RetryRows]:

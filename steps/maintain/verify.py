@@ -20,6 +20,7 @@ from imagekiln.steps.runs.integrity import CheckResult, check_failure, run_check
 from imagekiln.steps.runs.keys import (
     CARD_KEY,
     DUPLICATES_KEY,
+    EMPTY_DATASET_KEY,
     REJECTED_KEY,
     REPORT_KEY,
     SUCCESS_KEY,
@@ -121,7 +122,7 @@ def _check_shard(
 
 def _count_images(manifest: pa.Table) -> CheckResult:
     ok_rows = manifest.filter(pc.equal(manifest["status"], "ok"))
-    total_bytes = pc.sum(ok_rows["size"]).as_py() or 0
+    total_bytes = pc.sum(ok_rows["byte_size"]).as_py() or 0
     return CheckResult(images=manifest.num_rows, ok=ok_rows.num_rows, bytes=total_bytes)
 
 
@@ -226,6 +227,7 @@ def check_metadata_objects(store: Store, plan: Plan) -> CheckResult:
         partial(_check_summary, store, plan, load),
         partial(_check_near_duplicates, store, plan, load),
         partial(_check_card, store),
+        partial(_check_empty_dataset, store, load),
         partial(_check_image_index, store, load),
         partial(_check_report, store),
     ]
@@ -264,6 +266,11 @@ def _check_card(store: Store) -> str | None:
     if store.read(CARD_KEY).startswith(b"---\n"):
         return None
     return f"{store.uri_of(CARD_KEY)}: is not a dataset card"
+
+
+def _check_empty_dataset(store: Store, load: SummaryLoader) -> str | None:
+    """Only a run without images has it."""
+    return None if load().ok else _check_row_count(store, EMPTY_DATASET_KEY, 0)
 
 
 def _check_image_index(store: Store, load: SummaryLoader) -> str | None:

@@ -88,7 +88,8 @@ OMITTED_NUMBERS_SQL = """
     UNION ALL SELECT number FROM duplicates UNION ALL SELECT number FROM existing ORDER BY number"""
 # Sorted as numbers: as texts, many of them would not fit in memory.
 DUPLICATE_ROWS_SQL = """
-    SELECT row, image_index, replace(CAST(name AS VARCHAR), '-', '') AS image_id, first_row
+    SELECT row AS input_row, image_index,
+           replace(CAST(name AS VARCHAR), '-', '') AS image_id, first_row
     FROM (SELECT * FROM duplicates ORDER BY number)"""
 
 

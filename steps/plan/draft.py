@@ -175,7 +175,7 @@ def _refuse_too_many_rejected(
         listing = f" All are listed in {uri}."
     raise BadInput(
         f"{first['file']}: {_describe_share(rejected, rows)} rejected; the first is row "
-        f"{first['row_in_file']} (counting from 0): {first['column']} {first['reason']}. "
+        f"{first['row_in_file']} (counting from 0): {first['column_name']} {first['reason']}. "
         f"Correct the input, or raise limits.rejected_share.{listing}"
     )
 

@@ -107,7 +107,7 @@ def images_sql(
             FROM judged),
         seeded AS (SELECT *, {seed_sql(job.defaults.seed)} AS seed FROM expanded),
         named AS (SELECT *, {image_id_sql(model_key)} AS image_id FROM seeded)
-        SELECT image_id, image_index, row, {", ".join(_planned_columns())}, truncated,
+        SELECT image_id, image_index, row AS input_row, {", ".join(_planned_columns())}, truncated,
                {"NULL" if shortcuts is None else quote_literal(shortcuts)}::VARCHAR AS shortcuts
                {carried},
                row * {MAX_IMAGES_PER_ROW} + image_index AS number, rule, row_hash,

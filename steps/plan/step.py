@@ -33,7 +33,14 @@ from imagekiln.steps.runs.keys import (
     input_image_key,
     shard_key,
 )
-from imagekiln.steps.runs.plan import PLAN_SCHEMA_VERSION, Plan, Shard, parse_plan, plan_to_json
+from imagekiln.steps.runs.plan import (
+    PLAN_SCHEMA_VERSION,
+    Plan,
+    Shard,
+    create_plan,
+    creation_time,
+    parse_plan,
+)
 from imagekiln.steps.runs.tables import DUPLICATE_SCHEMA, REJECTED_SCHEMA, to_parquet, write_parquet
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store, create_once, require_conditional_writes
@@ -193,6 +200,7 @@ def _write_plan(
     plan = Plan(
         schema_version=PLAN_SCHEMA_VERSION,
         run_id=run_id,
+        created_at=creation_time(),
         job=job,
         width=width,
         height=height,
@@ -207,7 +215,7 @@ def _write_plan(
         loras=inputs.model.loras,
         revisions=inputs.model.revisions,
     )
-    create_once(store, PLAN_KEY, plan_to_json(plan))
+    plan = create_plan(store, plan)
     return PlanResult(plan, store.uri, adopted=False, time=draft.time)
 
 

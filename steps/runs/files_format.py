@@ -126,7 +126,7 @@ class FilesFormat:
             ]
             outcome = pa.concat_tables(outcomes)
             # An image whose file was deleted, as users do with damaged ones, is drawn again.
-            has_image = pc.is_valid(outcome["size"]).to_pylist()
+            has_image = pc.is_valid(outcome["byte_size"]).to_pylist()
             files = compress(self.object_keys(part), has_image)
             if not all(pool.map(store.exists, files)):
                 return False
@@ -241,7 +241,7 @@ def _parse_sidecar(line: bytes, part: Part, index: int, where: str) -> pa.Table:
 
 def _commit_index(store: Store, part: Part, outcome: pa.Table) -> None:
     # Each image begins at the first byte of its file.
-    sizes = outcome["size"].to_pylist()
+    sizes = outcome["byte_size"].to_pylist()
     offsets = [None if size is None else 0 for size in sizes]
     index = index_to_parquet(part.rows, outcome, offsets)
     commit_part(store, part.key, part.rows, index)

@@ -109,7 +109,8 @@ class ParquetFormat:
     ) -> CheckResult:
         if record.status != "ok":
             return CheckResult()
-        if offset is None or record.size is None or image != content[offset : offset + record.size]:
+        size = record.byte_size
+        if offset is None or size is None or image != content[offset : offset + size]:
             return check_failure(f"{where}: image {record.image_id} is not where the footer says")
         lossless = is_lossless(self.encoding)
         return check_image_bytes(record, image, where, lossless=lossless)
@@ -123,7 +124,8 @@ def part_to_parquet(rows: pa.Table, images: Sequence[EncodedImage]) -> bytes:
     one_row_group = max(1, table.num_rows)
     sink = io.BytesIO()
     with pq.ParquetWriter(sink, table.schema, **options) as writer:
-        writer.write_table(table, row_group_size=one_row_group)
+        if table.num_rows:  # some readers fail at a row group without rows
+            writer.write_table(table, row_group_size=one_row_group)
         offsets = list(_find_offsets(sink.getvalue(), ordered))
         writer.add_key_value_metadata(offsets_metadata(offsets))
     return sink.getvalue()

@@ -42,13 +42,13 @@ class PartOutcomes:
 
 @dataclass(frozen=True, slots=True)
 class ImageRecord:
-    """What a part records of one image. `width` and `height` are in pixels, `size` is in bytes."""
+    """What a part records of one image: its size in pixels, and that of its file in bytes."""
 
     image_id: str
     width: int
     height: int
     status: str
-    size: int | None
+    byte_size: int | None
     sha256: str | None
     pixels_sha256: str | None
 
@@ -170,7 +170,7 @@ def _outcome(image: EncodedImage) -> dict[str, object]:
     outcome: dict[str, object] = {
         "status": image.status,
         "error": image.error,
-        "size": size,
+        "byte_size": size,
         "sha256": image.sha256,
         "pixels_sha256": image.pixels_sha256,
         "marks": [],

@@ -3,11 +3,14 @@
 Every step after planning reads the job's settings here.
 """
 
+import os
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Annotated, cast
 
 from pydantic import (
+    AwareDatetime,
     Field,
     SerializerFunctionWrapHandler,
     TypeAdapter,
@@ -27,7 +30,7 @@ from imagekiln.steps.storage.store import Store
 # Raise it when older plans would be misread, or when an older Imagekiln would ignore what it must
 # not, such as a new field outside `job`. A new setting with a default needs no new version: older
 # plans get the default, and an older Imagekiln refuses the unknown setting.
-PLAN_SCHEMA_VERSION = 1
+PLAN_SCHEMA_VERSION = 2  # 2: columns of shards and parts have other names, plans a time
 MAX_PART_IMAGES = 16_384  # of the largest `part.images`, rounded up to whole batches
 Count = Annotated[int, Field(ge=0, le=2**62)]
 Side = Annotated[int, Field(ge=1, le=MAX_SIDE)]
@@ -93,11 +96,12 @@ class Plan:
     images itself or nothing was tuned. Images of `existing_runs` were omitted. `round` is 0 for the
     run itself. In a round, `source_shards` has, for each shard, the first and the last shard of the
     run that its images come from. `revisions` are the branches and tags that were resolved to the
-    commits in `job`.
+    commits in `job`. `created_at` is the time of planning.
     """
 
     schema_version: int
     run_id: str
+    created_at: AwareDatetime
     job: Annotated[Job, WrapSerializer(_dump_without_cluster)]
     width: Side
     height: Side
@@ -148,6 +152,40 @@ def max_batch_size(job: Job, batch_sizes: Iterable[BatchSize]) -> int:
     return max((size.images for size in batch_sizes), default=default)
 
 
+def creation_time() -> datetime:
+    """The time for a plan that is made now, in whole seconds.
+
+    SOURCE_DATE_EPOCH, seconds since 1970, replaces it: with equal times, two plans of one job give
+    equal bytes. Raises BadInput where that is no such number.
+    """
+    epoch = os.environ.get("SOURCE_DATE_EPOCH")
+    if not epoch:
+        return datetime.now(UTC).replace(microsecond=0)
+    try:
+        return datetime.fromtimestamp(int(epoch), UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        raise BadInput(
+            f"SOURCE_DATE_EPOCH is {epoch!r}. Unset it, or set it to seconds since 1970."
+        ) from error
+
+
+def create_plan(store: Store, plan: Plan) -> Plan:
+    """Write plan.json, and return the plan that is stored.
+
+    Of two processes that plan the same, the first gives the time. Raises BadInput where another
+    plan is stored.
+    """
+    content = plan_to_json(plan)
+    if store.create(PLAN_KEY, content):
+        return plan
+    stored = load_plan(store)
+    if plan_to_json(replace(plan, created_at=stored.created_at)) != plan_to_json(stored):
+        raise BadInput(
+            f"{store.uri_of(PLAN_KEY)}: exists with other content. Choose another run_id or output."
+        )
+    return stored
+
+
 def plan_to_json(plan: Plan) -> bytes:
     """The plan as the bytes of plan.json. The same plan gives the same bytes."""
     return PLAN_TYPE_ADAPTER.dump_json(plan, indent=1) + b"\n"
@@ -185,7 +223,7 @@ def parse_plan(content: bytes, where: str) -> Plan:
         raise _unreadable_plan(where, error) from error
     raise BadInput(
         f"{where}: has version {version}, and this Imagekiln reads {PLAN_SCHEMA_VERSION}. "
-        "Use the Imagekiln that planned the run."
+        "Use the Imagekiln that planned the run, or run the job again under another run_id."
     )
 
 

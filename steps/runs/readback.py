@@ -11,8 +11,8 @@ from imagekiln.steps.storage.store import Store
 def read_image_bytes(store: Store, row: Mapping[str, object]) -> bytes:
     """The stored bytes of an image that is ok. Raises Missing, BadInput, TryAgain."""
     part = row["part"]
-    offset = row["offset"]
-    size = row["size"]
+    offset = row["byte_offset"]
+    size = row["byte_size"]
     if not (isinstance(part, str) and isinstance(offset, int) and isinstance(size, int)):
         raise BadInput(
             f"{store.uri}: the manifest does not say where image {row['image_id']} is. "

@@ -34,15 +34,17 @@ class RunEntry:
 RUN_ENTRY_TYPE_ADAPTER: TypeAdapter[RunEntry] = TypeAdapter(RunEntry)
 
 
-def register_run(uri: str, entry: RunEntry) -> None:
-    """Register the run at `uri` under the folder that holds it.
+def register_run(uri: str, entry: RunEntry) -> str | None:
+    """Register the run at `uri` under the folder that holds it, and return that folder.
 
-    A copy of a run in a folder of another name is not registered.
+    A copy of a run in a folder of another name is not registered: then, None.
     """
     path = uri if "://" in uri else os.path.normpath(Path(uri).absolute())
     output, folder = os.path.split(path)
-    if folder == entry.run_id:
-        append_run_entry(output, entry)
+    if folder != entry.run_id:
+        return None
+    append_run_entry(output, entry)
+    return output
 
 
 def append_run_entry(output: str, entry: RunEntry) -> None:

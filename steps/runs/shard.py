@@ -3,7 +3,10 @@
 import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC
 from itertools import compress
+
+import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.models.loras import lora_weights
@@ -11,7 +14,8 @@ from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.keys import shard_key
 from imagekiln.steps.runs.parts import Part, check_part
 from imagekiln.steps.runs.plan import Plan
-from imagekiln.steps.runs.tables import from_parquet
+from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, ORIGIN_SCHEMA, from_parquet, open_parquet
+from imagekiln.steps.runs.webui_text import model_label
 from imagekiln.steps.storage.store import Store
 
 CHECK_THREADS = 8
@@ -25,19 +29,11 @@ def require_shard(store: Store, plan: Plan, shard: int) -> None:
 
 
 def read_shard(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
-    """The parts of a shard, in order.
+    """The parts of a shard, in order, whose rows also say where their images come from.
 
     Raises BadInput where the plan has no such shard, or the shard changed since planning.
     """
-    require_shard(store, plan, shard)
-    key = shard_key(shard)
-    where = store.uri_of(key)
-    content = store.read(key)
-    sha256 = hashlib.sha256(content).hexdigest()
-    if sha256 != plan.shards[shard].sha256:
-        raise BadInput(f"{where}: is not what was planned. Restore it, or plan anew.")
-
-    rows = from_parquet(content, where)
+    rows = add_origin(read_shard_rows(store, plan, shard), plan)
     part_format = format_of(plan.job)
     parts = []
     for number in range(plan.part_count(shard)):
@@ -46,6 +42,42 @@ def read_shard(store: Store, plan: Plan, shard: int) -> tuple[Part, ...]:
         commit_key = part_format.commit_key(shard, number)
         parts.append(Part(commit_key, part_rows))
     return tuple(parts)
+
+
+def read_shard_rows(store: Store, plan: Plan, shard: int) -> pa.Table:
+    """The image rows of a shard, as they were planned. Raises BadInput as `read_shard` does."""
+    require_shard(store, plan, shard)
+    key = shard_key(shard)
+    where = store.uri_of(key)
+    content = store.read(key)
+    sha256 = hashlib.sha256(content).hexdigest()
+    if sha256 != plan.shards[shard].sha256:
+        raise BadInput(f"{where}: is not what was planned. Restore it, or plan anew.")
+
+    return from_parquet(content, where)
+
+
+def add_origin(rows: pa.Table, plan: Plan) -> pa.Table:
+    """The image rows with the columns of ORIGIN_SCHEMA, which follow from the plan."""
+    values = (
+        plan.run_id,
+        model_label(plan).name,  # of a local folder, only the last name
+        plan.job.model.revision or plan.model.digest,
+        plan.created_at.astimezone(UTC).replace(tzinfo=None),
+    )
+    for field, value in zip(ORIGIN_SCHEMA, values, strict=True):
+        column = pa.repeat(pa.scalar(value, field.type), rows.num_rows)
+        rows = rows.append_column(field, column)
+    return rows
+
+
+def read_row_schema(store: Store, plan: Plan) -> pa.Schema:
+    """The columns of the rows of the plan's parts: without shards, those that all runs have."""
+    schema = IMAGE_ROW_SCHEMA
+    if plan.shards:
+        with open_parquet(store, shard_key(0)) as parquet:
+            schema = parquet.schema_arrow
+    return pa.schema([*schema, *ORIGIN_SCHEMA])
 
 
 def count_images(parts: Sequence[Part]) -> int:

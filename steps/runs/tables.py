@@ -26,17 +26,27 @@ IMAGE_ROW_SCHEMA = pa.schema(
         pa.field("image_id", pa.string()),
         pa.field("id", pa.string()),
         pa.field("image_index", pa.int64()),
-        pa.field("row", pa.int64()),
+        pa.field("input_row", pa.int64()),
         *(pa.field(column.name, COLUMN_TYPES[column.kind]) for column in IDENTITY_COLUMNS),
         pa.field("truncated", pa.bool_()),
         pa.field("shortcuts", pa.string()),
+    ]
+)
+# Where an image comes from: the same for all images of a run, or of one of its rounds.
+ORIGIN_SCHEMA = pa.schema(
+    [
+        pa.field("run_id", pa.string()),
+        pa.field("model", pa.string()),
+        pa.field("model_revision", pa.string()),
+        # In UTC, but without a time zone: DuckDB gives one to Python only where pytz is installed.
+        pa.field("created_at", pa.timestamp("us")),
     ]
 )
 OUTCOME_SCHEMA = pa.schema(
     [
         pa.field("status", pa.string()),
         pa.field("error", pa.string()),
-        pa.field("size", pa.int64()),
+        pa.field("byte_size", pa.int64()),
         pa.field("sha256", pa.string()),
         pa.field("pixels_sha256", pa.string()),
         pa.field("marks", pa.list_(pa.string())),
@@ -46,17 +56,17 @@ OUTCOME_SCHEMA = pa.schema(
         pa.field("phash", pa.int64()),
     ]
 )
-LOCATION_SCHEMA = pa.schema([pa.field("part", pa.string()), pa.field("offset", pa.int64())])
+LOCATION_SCHEMA = pa.schema([pa.field("part", pa.string()), pa.field("byte_offset", pa.int64())])
 NEAR_DUPLICATE_SCHEMA = pa.schema([pa.field("near_duplicate_of", pa.string())])
 IMAGE_FIELD = pa.field(
     "image", pa.struct([pa.field("bytes", pa.binary()), pa.field("path", pa.string())])
 )
 REJECTED_SCHEMA = pa.schema(
     [
-        pa.field("row", pa.int64()),
+        pa.field("input_row", pa.int64()),
         pa.field("file", pa.string()),
         pa.field("row_in_file", pa.int64()),
-        pa.field("column", pa.string()),
+        pa.field("column_name", pa.string()),
         pa.field("reason", pa.string()),
         pa.field("id", pa.string()),
         pa.field("value", pa.string()),
@@ -64,7 +74,7 @@ REJECTED_SCHEMA = pa.schema(
 )
 DUPLICATE_SCHEMA = pa.schema(
     [
-        pa.field("row", pa.int64()),
+        pa.field("input_row", pa.int64()),
         pa.field("image_index", pa.int64()),
         pa.field("image_id", pa.string()),
         pa.field("first_row", pa.int64()),
@@ -72,6 +82,7 @@ DUPLICATE_SCHEMA = pa.schema(
 )
 RESERVED_COLUMNS = {
     *IMAGE_ROW_SCHEMA.names,
+    *ORIGIN_SCHEMA.names,
     *OUTCOME_SCHEMA.names,
     *LOCATION_SCHEMA.names,
     *NEAR_DUPLICATE_SCHEMA.names,
@@ -88,6 +99,7 @@ DICTIONARY_COLUMNS = (
     "loras",
     "strength",
     "shortcuts",
+    *ORIGIN_SCHEMA.names,
     "status",
     "error",
     "part",
@@ -108,7 +120,9 @@ def parquet_options(schema: pa.Schema) -> dict[str, object]:
 def to_parquet(table: pa.Table) -> bytes:
     """The table as a whole Parquet object."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, **parquet_options(table.schema))
+    with pq.ParquetWriter(sink, table.schema, **parquet_options(table.schema)) as writer:
+        if table.num_rows:  # some readers fail at a row group without rows
+            writer.write_table(table)
     return bytes(sink.getvalue())
 
 
@@ -121,6 +135,7 @@ def write_parquet(
 ) -> None:
     """Write any number of rows as a Parquet file. How they are cut into batches changes no byte.
 
+    Without rows it has no row group either: some readers fail at one that is empty.
     Raises TryAgain where the disk is full.
     """
     options = parquet_options(schema)
@@ -210,4 +225,5 @@ def _row_groups(
             # Pages end where chunks do, so that a row group has to be one chunk.
             yield pending.slice(0, row_group_rows).combine_chunks()
             pending = pending.slice(row_group_rows)
-    yield pending.combine_chunks()
+    if pending.num_rows:
+        yield pending.combine_chunks()

@@ -164,7 +164,7 @@ def _iter_images(outcomes: PartOutcomes, tar: bytes) -> Iterator[tuple[ImageReco
 
 def _image_contents(outcomes: PartOutcomes, tar: bytes) -> list[bytes | None]:
     offsets = outcomes.offsets.to_pylist()
-    sizes = outcomes.table["size"].to_pylist()
+    sizes = outcomes.table["byte_size"].to_pylist()
     contents: list[bytes | None] = []
     for offset, size in zip(offsets, sizes, strict=True):
         if offset is None:

@@ -27,7 +27,12 @@ from imagekiln.steps.runs.parquet_format import part_to_parquet
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.stats import ShardStats, StageSeconds, record_stats
-from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, OUTCOME_SCHEMA, parquet_options
+from imagekiln.steps.runs.tables import (
+    IMAGE_ROW_SCHEMA,
+    ORIGIN_SCHEMA,
+    OUTCOME_SCHEMA,
+    parquet_options,
+)
 from imagekiln.steps.storage import open_store
 from tests.bench.inputs import write_prompts
 from tests.bench.measure import Usage, machine, measure_usage, scratch_folder, table, usage_cells
@@ -35,7 +40,7 @@ from tests.bench.measure import Usage, machine, measure_usage, scratch_folder, t
 PART_IMAGES = 256
 SHARD_IMAGES = 20 * PART_IMAGES
 FAILED_EVERY = 1000  # images
-METADATA = [*IMAGE_ROW_SCHEMA.names, *OUTCOME_SCHEMA.names]
+METADATA = [*IMAGE_ROW_SCHEMA.names, *ORIGIN_SCHEMA.names, *OUTCOME_SCHEMA.names]
 HEADER = ("images", "shards", "", "seconds", "CPU seconds", "images/s", "share of copy", "peak MiB")
 
 

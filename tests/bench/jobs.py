@@ -79,7 +79,7 @@ def image_bytes(uri: str) -> dict[int, bytes]:
     images: dict[int, bytes] = {}
     for row in manifest.to_pylist():
         part = store.read(row["part"])
-        start = row["offset"]
-        end = start + row["size"]
+        start = row["byte_offset"]
+        end = start + row["byte_size"]
         images[row["seed"]] = part[start:end]
     return images

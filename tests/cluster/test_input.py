@@ -33,7 +33,7 @@ def test_poisoned_prompts_fail_alone_and_end_the_run_with_3(argo: ArgoApi) -> No
     assert "2 of 12 images are not ok" in failure.message
     assert status.run is not None
     rows = jobs.manifest(status.run)
-    assert dict(zip(rows["row"].to_pylist(), rows["status"].to_pylist(), strict=True)) == {
+    assert dict(zip(rows["input_row"].to_pylist(), rows["status"].to_pylist(), strict=True)) == {
         place: "failed" if place in (2, 7) else "ok" for place in range(len(jobs.TEXTS))
     }
 

@@ -24,11 +24,24 @@ RENAMES: Mapping[str, str] = {
     "json.batch_pixels": "max_batch_pixels",
     "json.compiled": "compile_mode",
     "json.decoded": "decode_mode",
+    # Columns of tables, and keys of sidecars
+    **{
+        f"{place}.{old}": new
+        for place in ("schema", "rows", "json")
+        for old, new in {
+            "row": "input_row",
+            "offset": "byte_offset",
+            "size": "byte_size",
+            "column": "column_name",
+        }.items()
+    },
 }
 # Times, and what follows from them or from the machine.
 IGNORED: tuple[str, ...] = (
     "seconds", "device_hours", "images_per_second", "throughput", "usage", "busy", "busy_share",
     "peak_memory", "versions", "started_at", "ended_at", "elapsed_seconds",
+    # Of all runs of a job, or added.
+    "created_at", "model_revision", "schema.run_id", "rows.run_id", "schema.model", "rows.model",
     # Removed.
     "flops", "limit", "refiner", "reuse", "guidance_until",
 )  # fmt: skip

@@ -117,6 +117,7 @@ def environment(cache: Path, more: Mapping[str, str]) -> dict[str, str]:
     fixed = {
         "PYTHONPYCACHEPREFIX": str(cache / "pyc"),
         "PYTHONPATH": "python",  # in the scenario's folder, for checks of the user's own
+        "SOURCE_DATE_EPOCH": "1790000000",  # one time for all plans
         "HF_HUB_OFFLINE": "1",
         "OMP_NUM_THREADS": "1",
         "KUBECONFIG": os.devnull,

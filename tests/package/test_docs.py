@@ -17,6 +17,7 @@ from imagekiln.steps.runs.tables import (
     IMAGE_ROW_SCHEMA,
     LOCATION_SCHEMA,
     NEAR_DUPLICATE_SCHEMA,
+    ORIGIN_SCHEMA,
     OUTCOME_SCHEMA,
 )
 from imagekiln.workflows.cli.main import main
@@ -103,7 +104,13 @@ def first_cells(page: str, heading: str) -> set[str]:
 
 
 def test_every_column_of_the_dataset_is_described() -> None:
-    schemas = [IMAGE_ROW_SCHEMA, OUTCOME_SCHEMA, LOCATION_SCHEMA, NEAR_DUPLICATE_SCHEMA]
+    schemas = [
+        IMAGE_ROW_SCHEMA,
+        ORIGIN_SCHEMA,
+        OUTCOME_SCHEMA,
+        LOCATION_SCHEMA,
+        NEAR_DUPLICATE_SCHEMA,
+    ]
     columns = {name for schema in schemas for name in schema.names}
     assert first_cells("docs/dataset.md", "## Columns") == columns
 

@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 from imagekiln.steps.job.job import Job
 
 if TYPE_CHECKING:
+    import pyarrow.compute as pc
+
     from imagekiln.results import (
+        Dataset,
         Diff,
         Estimate,
         GcResult,
@@ -230,6 +233,33 @@ def gc(output: PathOrUri, *, older_than: float = 7.0, remove: bool = False) -> "
     from imagekiln.steps.maintain.gc import gc as collect_garbage
 
     return collect_garbage(fspath(output), older_than, remove=remove)
+
+
+def dataset(
+    uri: PathOrUri,
+    columns: Sequence[str] | None = None,
+    filter: "pc.Expression | None" = None,  # noqa: A002  # as pyarrow.dataset calls it
+) -> "Dataset":
+    """Open the images that are ok of a run, or of all successful runs under a job's output.
+
+    Each image comes once, also where `retry` generated it again. `columns` are names of columns of
+    the manifest and `image`; without `image`, no image is read. `filter` is an expression such as
+    `pyarrow.compute.field("width") >= 1024`, over all columns of the manifest.
+
+    Raises Missing where there is no run, Incomplete where one was never aggregated, BadInput where
+    a column is unknown.
+
+    ```python
+    images = imagekiln.dataset("s3://datasets/postcards", columns=["image", "prompt"])
+    for batch in images.to_batches():  # pyarrow.RecordBatch
+        print(batch["prompt"])
+    images.to_hf(streaming=True)  # datasets.IterableDataset
+    images.to_torch()  # for torch.utils.data.DataLoader
+    ```
+    """
+    from imagekiln.steps.dataset.dataset import open_dataset
+
+    return open_dataset(fspath(uri), columns, filter)
 
 
 def tune(

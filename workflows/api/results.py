@@ -1,6 +1,7 @@
 """What the functions of `imagekiln` and `imagekiln.cluster` return."""
 
 from imagekiln.steps.aggregate.summary import Summary
+from imagekiln.steps.dataset.dataset import Dataset
 from imagekiln.steps.job.tuning_file import TuningResult
 from imagekiln.steps.local import RunResult
 from imagekiln.steps.maintain.diff import Diff
@@ -16,6 +17,7 @@ from imagekiln.workflows.client.schedules import ScheduleStatus
 from imagekiln.workflows.client.status import WorkflowStatus
 
 __all__ = [
+    "Dataset",
     "Diff",
     "Estimate",
     "GcResult",

@@ -30,10 +30,10 @@ class Sample:
 
     image_id: str
     id: str | None
-    row: int
+    input_row: int
     part: str
-    offset: int
-    size: int
+    byte_offset: int
+    byte_size: int
     prompt: str
     seed: int
     width: int
@@ -117,7 +117,7 @@ class ContactSheet:
         for sample in self._choose_samples():
             remarked = self._remarked.get(sample.image_id)
             samples.append(remarked or sample)
-        samples.sort(key=lambda sample: (sample.part, sample.offset))
+        samples.sort(key=lambda sample: (sample.part, sample.byte_offset))
         return samples
 
     @property

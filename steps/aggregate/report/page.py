@@ -115,9 +115,9 @@ class ReportData:
         keys: dict[str, str] = {}
         free_bytes = MAX_FULL_IMAGE_BYTES
         for sample in (*self._gate_samples, *self.sheet_samples):
-            if sample.image_id not in keys and sample.size <= free_bytes:
+            if sample.image_id not in keys and sample.byte_size <= free_bytes:
                 keys[sample.image_id] = report_image_key(sample.image_id, suffix)
-                free_bytes -= sample.size
+                free_bytes -= sample.byte_size
         return keys
 
     @property

@@ -9,7 +9,7 @@ from imagekiln.steps.errors import MAX_LINE_CHARS
 from imagekiln.steps.runs.keys import MANIFEST_PATTERN
 from imagekiln.steps.runtime.sanitize import UNSAFE_IN_LINE
 
-KEY_COLUMNS = ("id", "row", "image_id")
+KEY_COLUMNS = ("id", "input_row", "image_id")
 TEXT_COLUMNS = ("prompt", "error")
 S3_NOTE = "-- First, on S3: CREATE SECRET (TYPE s3, PROVIDER credential_chain);"
 

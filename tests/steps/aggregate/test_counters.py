@@ -22,7 +22,7 @@ def _manifest(
     count = len(sizes)
     return pa.table(
         {
-            "size": pa.array(sizes, pa.int64()),
+            "byte_size": pa.array(sizes, pa.int64()),
             "prompt": pa.array(["ż" * (place + 1) for place in range(count)], pa.string()),
             "width": pa.array([shape[0]] * count, pa.int64()),
             "height": pa.array([shape[1]] * count, pa.int64()),

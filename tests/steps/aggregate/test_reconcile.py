@@ -17,6 +17,7 @@ from imagekiln.steps.runs.keys import part_key, shard_key
 from imagekiln.steps.runs.tables import (
     LOCATION_SCHEMA,
     NEAR_DUPLICATE_SCHEMA,
+    ORIGIN_SCHEMA,
     OUTCOME_SCHEMA,
     read_table,
     to_parquet,
@@ -77,8 +78,9 @@ def test_every_planned_image_has_a_row_with_what_became_of_it_in_the_plan_s_orde
     result = reconcile_shard(store, planned_run.plan, 0)
     rows = read_table(store, shard_key(0))
     assert result.missing_parts == ()
-    tail = [*OUTCOME_SCHEMA.names, *LOCATION_SCHEMA.names, *NEAR_DUPLICATE_SCHEMA.names]
-    assert result.manifest.column_names == [*rows.column_names, *tail]
+    tail = [*ORIGIN_SCHEMA, *OUTCOME_SCHEMA, *LOCATION_SCHEMA, *NEAR_DUPLICATE_SCHEMA]
+    names = [field.name for field in tail]
+    assert result.manifest.column_names == [*rows.column_names, *names]
     assert result.manifest.select(rows.column_names).equals(rows)
     assert result.manifest["status"].to_pylist() == ["ok"] * 5 + ["failed"] + ["ok"] * 4
     assert result.manifest["error"].to_pylist()[5] == "ValueError: a fault"
@@ -91,10 +93,12 @@ def test_an_image_is_found_by_the_manifest_s_part_offset_and_size_alone(
     fill(planned_run, {5: not_ok(5)})
     store = open_store(planned_run.uri)
     rows = reconcile_shard(store, planned_run.plan, 0).manifest.to_pylist()
-    assert rows[5]["offset"] is rows[5]["size"] is None
+    assert rows[5]["byte_offset"] is rows[5]["byte_size"] is None
     for place, row in enumerate(rows):
         if place != 5:
-            content = store.read(row["part"])[row["offset"] : row["offset"] + row["size"]]
+            content = store.read(row["part"])[
+                row["byte_offset"] : row["byte_offset"] + row["byte_size"]
+            ]
             assert content == encoded(place % 4).content
 
 
@@ -151,6 +155,6 @@ def test_no_image_is_read(planned_run: PlanResult) -> None:
     fill(planned_run, large)
     store = Reading(Path(planned_run.uri))
     result = reconcile_shard(store, planned_run.plan, 0)
-    images = sum(result.manifest["size"].to_pylist())
+    images = sum(result.manifest["byte_size"].to_pylist())
     assert images > 1_900_000
     assert 0 < store.bytes < 3 * FOOTER_BYTES + 20_000

@@ -81,7 +81,7 @@ def files(uri: str) -> Iterator[tuple[dict[str, Any], bytes]]:
     rows = pq.read_table(f"{uri}/manifest").to_pylist()
     for row in rows:
         content = (Path(uri) / row["part"]).read_bytes()[
-            row["offset"] : row["offset"] + row["size"]
+            row["byte_offset"] : row["byte_offset"] + row["byte_size"]
         ]
         assert hashlib.sha256(content).hexdigest() == row["sha256"]
         yield row, content

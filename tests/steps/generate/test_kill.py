@@ -157,7 +157,7 @@ def test_killed_retry_ends_as_an_undisturbed_one(
     assert [inside.read(part.key) for part in parts[: len(written)]] == written
     assert not store.exists("retry-2/plan.json")
     manifest = read_table(store, manifest_key(0))
-    assert manifest.drop_columns(["part", "offset"]).equals(
-        undisturbed.manifest.drop_columns(["part", "offset"])
+    assert manifest.drop_columns(["part", "byte_offset"]).equals(
+        undisturbed.manifest.drop_columns(["part", "byte_offset"])
     )
     assert verify(run.uri).ok == IMAGES

@@ -118,7 +118,7 @@ def test_every_prompt_column_can_be_renamed() -> None:
     columns = {*IMAGE_ROW_SCHEMA.names} - {
         "image_id",
         "image_index",
-        "row",
+        "input_row",
         "truncated",
         "shortcuts",
     }

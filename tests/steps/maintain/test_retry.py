@@ -251,7 +251,7 @@ def test_images_of_a_lost_part_are_generated_again(tmp_path: Path) -> None:
     assert (result.images, result.ok, result.bytes) == (
         20,
         20,
-        sum(int(str(row["size"])) for row in before),
+        sum(int(str(row["byte_size"])) for row in before),
     )
 
 
@@ -302,7 +302,7 @@ def test_time_of_all_rounds_is_in_the_summary(failed: str) -> None:
     before = load_summary(open_store(failed))
     done = retry(failed).summary
     assert done.seconds.total > before.seconds.total
-    assert done.bytes == sum(int(str(row["size"])) for row in manifests(failed))
+    assert done.bytes == sum(int(str(row["byte_size"])) for row in manifests(failed))
 
 
 def test_a_share_that_was_accepted_by_hand_stays_accepted(tmp_path: Path) -> None:

@@ -51,7 +51,8 @@ def _part(store: Store) -> Part:
 def test_a_good_run_reads_back_as_planned(store: Store) -> None:
     result = verify(store.uri)
     sizes = [
-        pq.read_table(store.uri_of(manifest_key(number)))["size"].to_pylist() for number in range(3)
+        pq.read_table(store.uri_of(manifest_key(number)))["byte_size"].to_pylist()
+        for number in range(3)
     ]
     assert (result.run, result.images, result.ok) == (store.uri, 20, 20)
     assert result.bytes == sum(sum(each) for each in sizes)
@@ -65,11 +66,14 @@ def _flip(store: Store, key: str, place: int) -> None:
 
 @pytest.mark.parametrize("where", ["first", "middle", "last"])
 def test_a_flipped_bit_in_an_image_is_found(where: str, store: Store) -> None:
-    row = pq.read_table(store.uri_of(manifest_key(1)), columns=["offset", "size"]).to_pylist()[2]
+    row = pq.read_table(
+        store.uri_of(manifest_key(1)), columns=["byte_offset", "byte_size"]
+    ).to_pylist()[2]
     _flip(
         store,
         KEY,
-        row["offset"] + {"first": 0, "middle": row["size"] // 2, "last": row["size"] - 1}[where],
+        row["byte_offset"]
+        + {"first": 0, "middle": row["byte_size"] // 2, "last": row["byte_size"] - 1}[where],
     )
     with pytest.raises(
         Incomplete, match=r"images/00001-0000.parquet: is damaged .*Restore these objects"
@@ -145,7 +149,11 @@ def _status_changed(table: pa.Table) -> pa.Table:
 
 @pytest.mark.parametrize(
     "change",
-    [_status_changed, lambda table: table.slice(1), lambda table: table.drop_columns(["offset"])],
+    [
+        _status_changed,
+        lambda table: table.slice(1),
+        lambda table: table.drop_columns(["byte_offset"]),
+    ],
     ids=["another status", "a row less", "a column less"],
 )
 def test_a_manifest_that_differs_from_the_parts_is_found(

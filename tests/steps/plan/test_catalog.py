@@ -127,7 +127,7 @@ def test_same_image_is_made_once_under_its_first_row(tmp_path: Path) -> None:
     }
     planned = plan(tmp_path, columns)
     rows = image_rows(planned).to_pylist()
-    assert [(row["prompt"], row["seed"], row["row"]) for row in rows] == [
+    assert [(row["prompt"], row["seed"], row["input_row"]) for row in rows] == [
         ("b", 9, 0),
         ("a", 1, 1),
         ("a", 2, 1),
@@ -135,9 +135,9 @@ def test_same_image_is_made_once_under_its_first_row(tmp_path: Path) -> None:
     ]
     ids = {(row["prompt"], row["seed"]): row["image_id"] for row in rows}
     assert _duplicates(planned) == [
-        {"row": 2, "image_index": 0, "image_id": ids["a", 2], "first_row": 1},
-        {"row": 3, "image_index": 0, "image_id": ids["b", 9], "first_row": 0},
-        {"row": 4, "image_index": 0, "image_id": ids["a", 1], "first_row": 1},
+        {"input_row": 2, "image_index": 0, "image_id": ids["a", 2], "first_row": 1},
+        {"input_row": 3, "image_index": 0, "image_id": ids["b", 9], "first_row": 0},
+        {"input_row": 4, "image_index": 0, "image_id": ids["a", 1], "first_row": 1},
     ]
     assert (planned.plan.counts.images, planned.plan.counts.duplicate_images) == (4, 3)
 
@@ -210,16 +210,16 @@ def test_same_id_with_other_content_is_refused_after_the_first(tmp_path: Path, c
     }
     rows = [plain, {**plain, "id": "y"}, {**plain, **change}, plain]
     planned = plan(tmp_path, pa.Table.from_pylist(rows), limits={"rejected_share": 1})
-    assert [(row["row"], row["column"], row["reason"]) for row in rejected(planned)] == [
+    assert [(row["input_row"], row["column_name"], row["reason"]) for row in rejected(planned)] == [
         (2, "id", "repeats the id of an earlier row with other content")
     ]
-    assert {row["row"] for row in image_rows(planned).to_pylist()} <= {0, 1}
+    assert {row["input_row"] for row in image_rows(planned).to_pylist()} <= {0, 1}
 
 
 def test_refused_row_does_not_take_its_id_from_a_later_one(tmp_path: Path) -> None:
     columns = {"prompt": [None, "a"], "id": ["x", "x"]}
     planned = plan(tmp_path, columns, limits={"rejected_share": 1})
-    assert [row["column"] for row in rejected(planned)] == ["prompt"]
+    assert [row["column_name"] for row in rejected(planned)] == ["prompt"]
     assert image_rows(planned)["id"].to_pylist() == ["x"]
 
 
@@ -249,7 +249,7 @@ def test_images_of_one_shape_lie_together_in_the_order_of_the_input(tmp_path: Pa
         "images": [1, 2, 1, 1, 1, 1, 1, 1],
     }
     rows = image_rows(plan(tmp_path, columns)).to_pylist()
-    assert [(row["steps"], row["row"], row["image_index"]) for row in rows] == [
+    assert [(row["steps"], row["input_row"], row["image_index"]) for row in rows] == [
         (3, 0, 0),
         (3, 2, 0),
         (3, 5, 0),
@@ -268,7 +268,7 @@ def test_rows_keep_the_number_they_have_in_the_input(tmp_path: Path) -> None:
         {"prompt": ["a", None, "b", "a"], "seed": [1, 1, 1, 1]},
         limits={"rejected_share": 1},
     )
-    assert [(row["prompt"], row["row"]) for row in image_rows(planned).to_pylist()] == [
+    assert [(row["prompt"], row["input_row"]) for row in image_rows(planned).to_pylist()] == [
         ("a", 0),
         ("b", 2),
     ]
@@ -277,7 +277,7 @@ def test_rows_keep_the_number_they_have_in_the_input(tmp_path: Path) -> None:
 def test_every_image_is_accounted_for_in_a_random_input(tmp_path: Path) -> None:
     columns = _random_columns(3000, seed=2)
     planned = plan(tmp_path, columns, limits={"rejected_share": 1})
-    refused = {row["row"] for row in rejected(planned)}
+    refused = {row["input_row"] for row in rejected(planned)}
     images = columns["images"]
     assert isinstance(images, pa.Array)
     requested = sum(
@@ -286,6 +286,8 @@ def test_every_image_is_accounted_for_in_a_random_input(tmp_path: Path) -> None:
     rows, duplicates = image_rows(planned).to_pylist(), _duplicates(planned)
     assert len(duplicates) > 100
     assert len(rows) + len(duplicates) == requested
-    first_rows = {row["image_id"]: row["row"] for row in rows}
+    first_rows = {row["image_id"]: row["input_row"] for row in rows}
     assert len(first_rows) == len(rows)
-    assert all(first_rows[row["image_id"]] == row["first_row"] <= row["row"] for row in duplicates)  # type: ignore[operator]
+    assert all(
+        first_rows[row["image_id"]] == row["first_row"] <= row["input_row"] for row in duplicates
+    )  # type: ignore[operator]

@@ -405,7 +405,7 @@ def test_carried_bytes_that_are_no_utf8_cost_their_row_only(
         limits={"rejected_share": 1},
     )
     assert image_rows(planned)["x"].to_pylist() == ["x", None]
-    assert [(row["row"], row["column"], row["reason"]) for row in rejected(planned)] == [
+    assert [(row["input_row"], row["column_name"], row["reason"]) for row in rejected(planned)] == [
         (1, "carry", "is not valid UTF-8 in one of its columns")
     ]
 

@@ -298,7 +298,7 @@ def test_rows_that_cannot_be_drawn_are_rejected_with_the_reason(tmp_path: Path) 
         "x" * 2000: "many",
     }
     planned = _planned(tmp_path, ["style:1", *wrong])
-    reasons = [(row["row"], row["column"], row["reason"]) for row in rejected(planned)]
+    reasons = [(row["input_row"], row["column_name"], row["reason"]) for row in rejected(planned)]
     assert reasons == [
         (number, "loras", LORA_REJECTION_TEXTS[fault])
         for number, fault in enumerate(wrong.values(), start=1)

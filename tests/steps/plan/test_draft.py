@@ -50,8 +50,10 @@ def test_shards_come_in_the_sizes_of_the_cut_and_hold_every_image_once(tmp_path:
         shards = [*draft.iter_shards()]
         sizes = tuple(shard.num_rows for shard in shards)
         assert sizes == draft.sharding.shard_images == (24, 24, 24, 24, 4)
-    assert sorted(row for shard in shards for row in shard["row"].to_pylist()) == [*range(100)]
-    assert all(shard["x"] == shard["row"] for shard in shards)
+    assert sorted(row for shard in shards for row in shard["input_row"].to_pylist()) == [
+        *range(100)
+    ]
+    assert all(shard["x"] == shard["input_row"] for shard in shards)
 
 
 def test_nothing_is_written_but_working_files(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_numbers_written_by_pandas_with_gaps_are_taken(tmp_path: Path) -> None:
     )
     frame.index = pandas.Index([5, 9], name="seed_of_index")
     frame.to_parquet(tmp_path / "prompts.parquet")
-    rows = image_rows(plan(tmp_path)).sort_by("row").to_pylist()
+    rows = image_rows(plan(tmp_path)).sort_by("input_row").to_pylist()
     assert [row["steps"] for row in rows] == [30, 3]
     assert [row["guidance"] for row in rows] == [5.0, 0.5]
     assert rows[0]["seed"] == 7
@@ -177,7 +177,7 @@ def test_bytes_that_are_no_utf8_cost_their_rows_and_no_others(tmp_path: Path) ->
     bad_id = pa.array([b"0", b"1", b"2", b"\x80", None], pa.binary()).view(pa.string())
     planned = plan(tmp_path, {"prompt": bad, "id": bad_id}, limits={"rejected_share": 1})
     assert image_rows(planned)["prompt"].to_pylist() == ["good", "fine", "last"]
-    assert [(row["row"], row["column"], row["reason"]) for row in rejected(planned)] == [
+    assert [(row["input_row"], row["column_name"], row["reason"]) for row in rejected(planned)] == [
         (1, "prompt", "is not valid UTF-8"),
         (3, "id", "is not valid UTF-8"),
     ]
@@ -327,9 +327,9 @@ def test_empty_files_beside_full_ones_are_no_mistake(tmp_path: Path) -> None:
     for place, prompts in enumerate([[], ["a"], [], ["b"], []]):
         write(tmp_path / f"in/{place}.parquet", {"prompt": pa.array(prompts, pa.string())})
     planned = plan(tmp_path, prompts=f"{tmp_path}/in/*.parquet")
-    assert image_rows(planned).select(["prompt", "row"]).to_pylist() == [
-        {"prompt": "a", "row": 0},
-        {"prompt": "b", "row": 1},
+    assert image_rows(planned).select(["prompt", "input_row"]).to_pylist() == [
+        {"prompt": "a", "input_row": 0},
+        {"prompt": "b", "input_row": 1},
     ]
     assert (planned.plan.input.files, planned.plan.input.rows) == (5, 2)
 
@@ -351,7 +351,8 @@ def test_row_in_its_file_is_told_where_there_are_several_files(tmp_path: Path) -
         write(tmp_path / f"in/{place}.parquet", {"prompt": pa.array(prompts, pa.string())})
     planned = plan(tmp_path, prompts=f"{tmp_path}/in/*.parquet", limits={"rejected_share": 1})
     assert [
-        (row["row"], row["file"], row["row_in_file"], row["reason"]) for row in rejected(planned)
+        (row["input_row"], row["file"], row["row_in_file"], row["reason"])
+        for row in rejected(planned)
     ] == [
         (4, f"{tmp_path}/in/2.parquet", 1, "is null"),
         (5, f"{tmp_path}/in/2.parquet", 2, "is blank"),
@@ -362,8 +363,8 @@ def test_rows_beyond_one_batch_keep_their_numbers(tmp_path: Path) -> None:
     prompts: list[str | None] = [f"p{n}" for n in range(70_000)]
     prompts[66_000] = None
     planned = plan(tmp_path, {"prompt": prompts})
-    assert [row["row"] for row in rejected(planned)] == [66_000]
-    assert image_rows(planned)["row"].to_pylist() == [*range(66_000), *range(66_001, 70_000)]
+    assert [row["input_row"] for row in rejected(planned)] == [66_000]
+    assert image_rows(planned)["input_row"].to_pylist() == [*range(66_000), *range(66_001, 70_000)]
 
 
 def test_prompts_of_a_file_uri_are_read(tmp_path: Path) -> None:

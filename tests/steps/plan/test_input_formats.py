@@ -53,7 +53,7 @@ def test_arrow_plans_the_images_of_the_same_parquet(
     planned = plan(tmp_path, prompts=f"{tmp_path}/{name}", **settings)
     assert image_rows(planned) == image_rows(expected)
     assert image_rows(planned)["id"][1].as_py() == "00000000-0000-0000-0000-000000000001"
-    assert [row["row"] for row in rejected(planned)] == [2]
+    assert [row["input_row"] for row in rejected(planned)] == [2]
 
 
 def test_text_in_arrow_that_is_no_utf8_costs_its_row(tmp_path: Path) -> None:
@@ -146,11 +146,11 @@ def test_formats_may_be_mixed(tmp_path: Path) -> None:
     _write_stream(tmp_path / "in/4.arrow", pa.table({"prompt": ["d"], "seed": [4]}))
     patterns = [f"{tmp_path}/in/{number}.*" for number in (3, 4, 1, 2)]
     planned = plan(tmp_path, prompts=patterns)
-    assert image_rows(planned).select(["prompt", "seed", "row"]).to_pylist() == [
-        {"prompt": "c", "seed": 3, "row": 0},
-        {"prompt": "d", "seed": 4, "row": 1},
-        {"prompt": "a", "seed": 1, "row": 2},
-        {"prompt": "b", "seed": 2, "row": 3},
+    assert image_rows(planned).select(["prompt", "seed", "input_row"]).to_pylist() == [
+        {"prompt": "c", "seed": 3, "input_row": 0},
+        {"prompt": "d", "seed": 4, "input_row": 1},
+        {"prompt": "a", "seed": 1, "input_row": 2},
+        {"prompt": "b", "seed": 2, "input_row": 3},
     ]
 
 

@@ -103,7 +103,11 @@ def test_a_picture_that_cannot_be_taken_refuses_its_row_and_no_other(
     content, reason = HOSTILE[which]
     planned = _plan(tmp_path, [GOOD, content, None])
     (refused,) = rejected(planned)
-    assert (refused["row"], refused["column"], refused["reason"]) == (1, "source_image", reason)
+    assert (refused["input_row"], refused["column_name"], refused["reason"]) == (
+        1,
+        "source_image",
+        reason,
+    )
     assert image_rows(planned)["source_image"].to_pylist() == [_hash(GOOD), None]
 
 

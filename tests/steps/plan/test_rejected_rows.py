@@ -30,7 +30,7 @@ def test_rows_are_listed_with_id_and_value(tmp_path: Path) -> None:
         "sampler": [None, None, None, None, "DPM++ 2M", None],
     }
     planned = plan(tmp_path, columns, columns={"id": "uid"}, limits=ALL)
-    assert [(row["id"], row["column"], row["value"]) for row in rejected(planned)] == [
+    assert [(row["id"], row["column_name"], row["value"]) for row in rejected(planned)] == [
         ("11", "steps", "0"),
         ("12", "prompt", " "),
         (None, "steps", "many"),
@@ -49,7 +49,7 @@ def test_long_values_are_cut_and_bytes_are_escaped(tmp_path: Path) -> None:
 def test_image_is_no_value(tmp_path: Path) -> None:
     columns = {"prompt": ["good", "b"], "source_image": pa.array([None, b"no image"])}
     (row,) = rejected(plan(tmp_path, columns, limits=ALL))
-    assert (row["column"], row["value"]) == ("source_image", None)
+    assert (row["column_name"], row["value"]) == ("source_image", None)
 
 
 def test_uuid_and_dictionary_are_shown_as_text(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_partition_is_shown_like_a_column(tmp_path: Path) -> None:
     write(tmp_path / "in/steps=3/a.parquet", {"prompt": ["good"]})
     write(tmp_path / "in/steps=0/b.parquet", {"prompt": ["bad"]})
     (row,) = rejected(plan(tmp_path, prompts=f"{tmp_path}/in", limits=ALL))
-    assert (row["column"], row["value"]) == ("steps", "0")
+    assert (row["column_name"], row["value"]) == ("steps", "0")
 
 
 def test_each_row_has_its_own_value_in_many_files_and_batches(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_corrected_job_takes_the_same_run(tmp_path: Path) -> None:
     planned = make_plan(settings)
     assert not planned.adopted
     assert image_rows(planned)["prompt"].to_pylist() == ["good", "fine"]
-    assert [row["row"] for row in rejected(planned)] == [2]
+    assert [row["input_row"] for row in rejected(planned)] == [2]
 
 
 def test_estimate_of_a_job_that_is_refused_writes_nothing(tmp_path: Path) -> None:

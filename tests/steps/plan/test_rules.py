@@ -53,7 +53,7 @@ def test_rule_refuses_its_row_with_column_and_reason(
     rows = [GOOD, {**GOOD, column: value}, {**GOOD, "prompt": "also fine"}]
     planned = plan(tmp_path, pa.Table.from_pylist(rows), limits=LIMITS)
     (refused,) = rejected(planned)
-    assert (refused["row"], refused["row_in_file"], refused["column"]) == (1, 1, column)
+    assert (refused["input_row"], refused["row_in_file"], refused["column_name"]) == (1, 1, column)
     assert str(refused["reason"]).startswith(reason)
     assert image_rows(planned)["prompt"].to_pylist() == ["fine", "also fine"]
 
@@ -98,7 +98,7 @@ def test_value_of_another_kind_costs_its_row_only(
 ) -> None:
     columns = {"prompt": ["a", "b"], column: [value, None]}
     planned = plan(tmp_path, columns, limits={"rejected_share": 1})
-    assert [(row["row"], row["column"], row["reason"]) for row in rejected(planned)] == [
+    assert [(row["input_row"], row["column_name"], row["reason"]) for row in rejected(planned)] == [
         (0, column, reason)
     ]
     assert image_rows(planned)["prompt"].to_pylist() == ["b"]
@@ -108,7 +108,7 @@ def test_seed_written_as_text_reaches_as_far_as_one_that_is_a_number(tmp_path: P
     columns = {"prompt": ["a", "b"], "seed": [str(SEED.highest), str(SEED.highest + 1)]}
     planned = plan(tmp_path, columns, limits={"rejected_share": 1})
     assert image_rows(planned)["seed"].to_pylist() == [SEED.highest]
-    assert [(row["row"], row["reason"]) for row in rejected(planned)] == [
+    assert [(row["input_row"], row["reason"]) for row in rejected(planned)] == [
         (1, f"is not between 0 and {SEED.highest}")
     ]
 
@@ -116,7 +116,7 @@ def test_seed_written_as_text_reaches_as_far_as_one_that_is_a_number(tmp_path: P
 def test_row_that_breaks_several_rules_is_refused_once_for_the_first(tmp_path: Path) -> None:
     columns = {"prompt": ["a", None], "steps": [1, 0], "seed": ["1", "x"]}
     (refused,) = rejected(plan(tmp_path, columns, limits={"rejected_share": 1}))
-    assert refused["column"] == "seed"
+    assert refused["column_name"] == "seed"
 
 
 def test_refused_row_is_one_row_however_many_images_it_asked_for(tmp_path: Path) -> None:

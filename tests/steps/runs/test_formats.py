@@ -131,7 +131,7 @@ def test_whole_job_in_each_format_makes_the_images_that_parquet_has(
     expected = run(job(prompts, str(tmp_path / "parquet"), **sizes))
     result = run(job(prompts, store_uri, format=format_name, **sizes))
     assert verify(result.uri).ok == result.summary.ok == 6
-    columns = ["image_id", "prompt", "seed", "status", "size", "sha256", "pixels_sha256"]
+    columns = ["image_id", "prompt", "seed", "status", "byte_size", "sha256", "pixels_sha256"]
     manifest = read_table(open_store(result.uri), manifest_key(0)).select(columns)
     assert manifest.equals(read_table(open_store(expected.uri), manifest_key(0)).select(columns))
     assert run(job(prompts, store_uri, format=format_name, **sizes)).before
@@ -145,11 +145,14 @@ def test_manifest_names_an_object_and_the_range_of_it_that_is_the_image(
     aggregate(planned_run.uri, failed_share=1)
     manifest = read_table(open_store(planned_run.uri), manifest_key(0)).to_pylist()
     failed = manifest.pop(1)
-    assert (failed["status"], failed["offset"]) == ("failed", None)
+    assert (failed["status"], failed["byte_offset"]) == ("failed", None)
     assert failed["part"] == "index/00000-0000.parquet"
     for row, index in zip(manifest, (0, 2, 3, 0, 1, 2, 3), strict=True):
         content = Path(planned_run.uri, row["part"]).read_bytes()
-        assert content[row["offset"] : row["offset"] + row["size"]] == encoded(index).content
+        assert (
+            content[row["byte_offset"] : row["byte_offset"] + row["byte_size"]]
+            == encoded(index).content
+        )
 
 
 def test_same_images_give_the_same_objects(tmp_path: Path, format_name: str) -> None:
@@ -357,7 +360,7 @@ def test_table_of_a_folder_omits_what_readers_would_open_as_a_file() -> None:
         **dict.fromkeys(names),
         "status": "ok",
         "part": "images/00000/0000-00000.png",
-        "offset": 0,
+        "byte_offset": 0,
         "tag": "a",
         "x_file_name": "/etc/passwd",
         "nested": {"file_name": "/etc/passwd"},

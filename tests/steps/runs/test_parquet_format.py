@@ -13,7 +13,13 @@ from imagekiln.steps.job.output import Png
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.parquet_format import ParquetFormat, part_to_parquet
 from imagekiln.steps.runs.parts import Part, commit_part, read_outcomes
-from imagekiln.steps.runs.tables import IMAGE_ROW_SCHEMA, OUTCOME_SCHEMA, from_parquet, to_parquet
+from imagekiln.steps.runs.tables import (
+    IMAGE_ROW_SCHEMA,
+    ORIGIN_SCHEMA,
+    OUTCOME_SCHEMA,
+    from_parquet,
+    to_parquet,
+)
 from imagekiln.steps.storage.store import Store
 from tests.runs import encoded, not_ok
 
@@ -31,7 +37,13 @@ def test_images_may_come_in_any_order(rows: pa.Table) -> None:
 
 def test_a_part_holds_the_plan_s_columns_the_outcome_and_the_image(rows: pa.Table) -> None:
     table = pq.read_table(pa.BufferReader(part_to_parquet(rows, IMAGES)))
-    assert table.column_names == ["image", *IMAGE_ROW_SCHEMA.names, "tag", *OUTCOME_SCHEMA.names]
+    assert table.column_names == [
+        "image",
+        *IMAGE_ROW_SCHEMA.names,
+        "tag",
+        *ORIGIN_SCHEMA.names,
+        *OUTCOME_SCHEMA.names,
+    ]
     assert table.select(rows.column_names).equals(rows)
     assert table["status"].to_pylist() == ["ok", "failed", "ok", "ok"]
     assert table["error"].to_pylist() == [None, "ValueError: a fault", None, None]
@@ -57,9 +69,9 @@ def test_images_keep_their_hashes_in_the_part(rows: pa.Table) -> None:
 
 def test_offsets_point_at_the_files_themselves(rows: pa.Table, store: Store) -> None:
     commit_part(store, KEY, rows, part_to_parquet(rows, IMAGES))
-    outcomes = read_outcomes(store, KEY, ["size", "sha256"])
+    outcomes = read_outcomes(store, KEY, ["byte_size", "sha256"])
     offsets = outcomes.offsets.to_pylist()
-    sizes = outcomes.table["size"].to_pylist()
+    sizes = outcomes.table["byte_size"].to_pylist()
     with store.open(KEY) as file:
         for image, offset, size in zip(IMAGES, offsets, sizes, strict=True):
             assert (image.content is None) == (offset is None)
@@ -71,7 +83,7 @@ def test_offsets_point_at_the_files_themselves(rows: pa.Table, store: Store) -> 
 def test_equal_images_have_an_offset_each(rows: pa.Table, store: Store) -> None:
     equal = [EncodedImage(index, "ok", None, IMAGES[0].content, "a", "b") for index in range(4)]
     commit_part(store, KEY, rows, part_to_parquet(rows, equal))
-    offsets = read_outcomes(store, KEY, ["size"]).offsets.to_pylist()
+    offsets = read_outcomes(store, KEY, ["byte_size"]).offsets.to_pylist()
     assert len(set(offsets)) == 4
     assert offsets == sorted(offsets)
 
@@ -128,9 +140,9 @@ def test_check_refuses_the_images_of_other_rows(planned_rows: list[pa.Table], st
 
 def test_check_refuses_a_part_whose_columns_have_other_types(rows: pa.Table, store: Store) -> None:
     table = pq.read_table(pa.BufferReader(part_to_parquet(rows, IMAGES)))
-    sizes = pa.array([str(size) for size in table["size"].to_pylist()])
-    column = table.column_names.index("size")
-    store.create(KEY, to_parquet(table.set_column(column, "size", sizes)))
+    sizes = pa.array([str(size) for size in table["byte_size"].to_pylist()])
+    column = table.column_names.index("byte_size")
+    store.create(KEY, to_parquet(table.set_column(column, "byte_size", sizes)))
     result = ParquetFormat(Png()).check(store, Part(KEY, rows))
     assert result.ok == 0
     assert result.error_count == 1

@@ -2,12 +2,20 @@
 
 import json
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.steps.runs.plan import BatchSize, load_plan, parse_plan, plan_to_json
+from imagekiln.steps.runs.plan import (
+    BatchSize,
+    create_plan,
+    creation_time,
+    load_plan,
+    parse_plan,
+    plan_to_json,
+)
 from imagekiln.steps.storage import open_store
 from tests.jobs import plan
 
@@ -49,15 +57,15 @@ def test_folder_without_a_plan_says_what_to_run_first(store_uri: str) -> None:
 
 def test_plan_of_another_version_is_refused_before_it_is_read(tmp_path: Path) -> None:
     content = json.loads(plan_to_json(plan(tmp_path, {"prompt": ["a"]}).plan))
-    other_version = json.dumps({**content, "schema_version": 2, "job": "other"})
+    other_version = json.dumps({**content, "schema_version": 1, "job": "other"})
     assert refusal(other_version.encode()) == (
-        "run/plan.json: has version 2, and this Imagekiln reads 1. "
-        "Use the Imagekiln that planned the run."
+        "run/plan.json: has version 1, and this Imagekiln reads 2. "
+        "Use the Imagekiln that planned the run, or run the job again under another run_id."
     )
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"null", b"{}", b"\xff", b'{"schema_version": 1}', b'"x"']
+    "content", [b"", b"{", b"[]", b"null", b"{}", b"\xff", b'{"schema_version": 2}', b'"x"']
 )
 def test_what_is_no_plan_is_refused_in_one_sentence(content: bytes) -> None:
     sentence = refusal(content)
@@ -93,3 +101,26 @@ def test_plan_that_somebody_edited_is_refused_in_a_sentence(
     sentence = refusal(json.dumps(content | changes).encode())
     assert sentence.startswith("run/plan.json: ")
     assert sentence.endswith(" Restore it.")
+
+
+def test_of_two_processes_that_plan_the_same_the_first_gives_the_time(
+    tmp_path: Path, store_uri: str
+) -> None:
+    store = open_store(store_uri)
+    written = plan(tmp_path, {"prompt": ["a"]}).plan
+    first = replace(written, created_at=datetime(2026, 11, 1, tzinfo=UTC))
+    later = replace(first, created_at=datetime(2026, 11, 2, tzinfo=UTC))
+    assert create_plan(store, first) == first
+    assert create_plan(store, later) == first
+    with pytest.raises(BadInput, match="exists with other content"):
+        create_plan(store, replace(later, run_id="another"))
+
+
+def test_the_time_of_a_plan_is_that_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    assert creation_time() == datetime(1970, 1, 1, tzinfo=UTC)
+    monkeypatch.delenv("SOURCE_DATE_EPOCH")
+    assert (datetime.now(UTC) - creation_time()).days == 0
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "today")
+    with pytest.raises(BadInput, match="seconds since 1970"):
+        creation_time()

@@ -200,7 +200,7 @@ def test_polars_reads_the_manifest_and_any_reader_the_range_that_it_names(
 ) -> None:
     manifest = pl.read_parquet(runs[format_name] / "manifest" / "*.parquet")
     assert manifest["prompt"].to_list() == TEXTS
-    locations = manifest.select("part", "offset", "size", "sha256").head(-1)
+    locations = manifest.select("part", "byte_offset", "byte_size", "sha256").head(-1)
     for part, offset, size, sha256 in locations.iter_rows():
         content = (runs[format_name] / part).read_bytes()[offset : offset + size]
         assert hashlib.sha256(content).hexdigest() == sha256
@@ -218,8 +218,8 @@ def test_pandas_reads_manifest_and_images(run: Path) -> None:
 def test_an_image_is_a_ranged_read_without_any_parquet_reader(run: Path) -> None:
     for row in pd.read_parquet(run / "manifest").to_dict("records"):
         with (run / row["part"]).open("rb") as file:
-            file.seek(row["offset"])
-            content = file.read(row["size"])
+            file.seek(row["byte_offset"])
+            content = file.read(row["byte_size"])
         assert hashlib.sha256(content).hexdigest() == row["sha256"]
         with Image.open(io.BytesIO(content)) as image:
             assert image.format == "PNG"

@@ -1,6 +1,7 @@
 """A shard: its parts in order, and those that are missing."""
 
 from collections.abc import Sequence
+from datetime import UTC
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ from imagekiln.steps.runs.keys import shard_key
 from imagekiln.steps.runs.parquet_format import part_to_parquet
 from imagekiln.steps.runs.parts import Part, commit_part
 from imagekiln.steps.runs.shard import count_images, missing_parts, read_shard
-from imagekiln.steps.runs.tables import to_parquet
+from imagekiln.steps.runs.tables import ORIGIN_SCHEMA, to_parquet
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests import jobs
@@ -52,7 +53,7 @@ def test_parts_of_all_shards_are_the_planned_images_in_order(
         "images/00001-0001.parquet",
     ]
     rows = pa.concat_tables([part.rows for parts in shards for part in parts])
-    assert rows == jobs.image_rows(result)
+    assert rows.drop_columns(ORIGIN_SCHEMA.names) == jobs.image_rows(result)
     assert [count_images(parts) for parts in shards] == [8, 8, 6]
 
 
@@ -130,3 +131,13 @@ def test_part_whose_reading_fails_is_not_called_damaged(
         stub.faults.extend(["none", "none", EXPIRED])
         with pytest.raises(TryAgain, match="the credentials have expired"):
             missing_parts(store, [part])
+
+
+def test_rows_of_a_part_say_which_run_and_model_they_are_from(tmp_path: Path) -> None:
+    result = planned(tmp_path, str(tmp_path / "out"), run_id="night")
+    (part, *_) = read_shard(open_store(result.uri), result.plan, 0)
+    (origin,) = set(zip(*part.rows.select(ORIGIN_SCHEMA.names).to_pydict().values(), strict=True))
+    run_id, model, revision, created_at = origin
+    assert (run_id, revision) == ("night", result.plan.model.digest)
+    assert model == Path(result.plan.job.model.id).name
+    assert created_at.replace(tzinfo=UTC) == result.plan.created_at

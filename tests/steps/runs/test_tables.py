@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -9,6 +10,12 @@ import pytest
 from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.runs.tables import (
     DUPLICATE_SCHEMA,
+    IMAGE_FIELD,
+    IMAGE_ROW_SCHEMA,
+    LOCATION_SCHEMA,
+    NEAR_DUPLICATE_SCHEMA,
+    ORIGIN_SCHEMA,
+    OUTCOME_SCHEMA,
     REJECTED_SCHEMA,
     count_rows,
     read_columns,
@@ -21,7 +28,7 @@ from tests.texts import chance
 
 ROWS = pa.table(
     {
-        "row": range(1000),
+        "input_row": range(1000),
         "image_index": [0] * 1000,
         "image_id": [f"{number:032x}" for number in range(1000)],
         "first_row": [number // 2 for number in range(1000)],
@@ -65,17 +72,17 @@ def test_full_disk_means_try_again(tmp_path: Path) -> None:
 
 def test_columns_come_in_the_order_that_was_asked_for(store: Store) -> None:
     store.create("table", to_parquet(ROWS))
-    columns = ["first_row", "row"]
+    columns = ["first_row", "input_row"]
     assert read_columns(store, "table", columns).equals(ROWS.select(columns))
     assert count_rows(store, "table") == 1000
 
 
 def test_missing_tables_and_columns_are_named(store: Store) -> None:
     with pytest.raises(Missing, match="table: no such file"):
-        read_columns(store, "table", ["row"])
+        read_columns(store, "table", ["input_row"])
     store.create("table", to_parquet(ROWS))
     with pytest.raises(BadInput, match=r"table: is damaged \(.*absent"):
-        read_columns(store, "table", ["row", "absent"])
+        read_columns(store, "table", ["input_row", "absent"])
 
 
 def test_damaged_table_is_never_counted(store: Store) -> None:
@@ -84,3 +91,46 @@ def test_damaged_table_is_never_counted(store: Store) -> None:
     store.create("table", bytes(content))
     with pytest.raises(BadInput, match="table: is damaged"):
         count_rows(store, "table")
+
+
+# PostgreSQL's "reserved" and "reserved (can be function or type)", of its documentation.
+POSTGRESQL_RESERVED = """
+all analyse analyze and any array as asc asymmetric authorization binary both case cast check
+collate collation column concurrently constraint create cross current_catalog current_date
+current_role current_schema current_time current_timestamp current_user default deferrable desc
+distinct do else end except false fetch for foreign freeze from full grant group having ilike in
+initially inner intersect into is isnull join lateral leading left like limit localtime
+localtimestamp natural not notnull null offset on only or order outer overlaps placing primary
+references returning right select session_user similar some symmetric system_user table
+tablesample then to trailing true union unique user using variadic verbose when where window with
+row rows values
+"""
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        pa.schema([IMAGE_FIELD, *IMAGE_ROW_SCHEMA, *ORIGIN_SCHEMA, *OUTCOME_SCHEMA]),
+        pa.schema([*LOCATION_SCHEMA, *NEAR_DUPLICATE_SCHEMA]),
+        REJECTED_SCHEMA,
+        DUPLICATE_SCHEMA,
+    ],
+    ids=["part", "manifest", "rejected", "duplicates"],
+)
+def test_columns_need_no_quotes_in_sql(schema: pa.Schema) -> None:
+    reserved = duckdb.sql(
+        "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'"
+    ).fetchall()
+    assert {name for (name,) in reserved}.isdisjoint(schema.names)
+    assert set(POSTGRESQL_RESERVED.split()).isdisjoint(schema.names)
+    rows = duckdb.from_arrow(schema.empty_table())
+    selected = rows.project(", ".join(schema.names))
+    assert selected.columns == schema.names
+
+
+def test_a_table_without_rows_has_no_row_group(tmp_path: Path) -> None:
+    empty = REJECTED_SCHEMA.empty_table()
+    write_parquet(tmp_path / "empty.parquet", REJECTED_SCHEMA, iter(empty.to_batches()))
+    for content in ((tmp_path / "empty.parquet").read_bytes(), to_parquet(empty)):
+        file = pq.ParquetFile(pa.BufferReader(content))
+        assert (file.num_row_groups, file.schema_arrow) == (0, REJECTED_SCHEMA)

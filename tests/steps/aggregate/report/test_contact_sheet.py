@@ -43,11 +43,11 @@ def _shard(
         {
             "image_id": [_name(number, place) for place in places],
             "id": pa.nulls(len(statuses), pa.string()),
-            "row": list(places),
+            "input_row": list(places),
             "status": list(statuses),
             "part": [part_key(number, 0)] * len(statuses),
-            "offset": list(places),
-            "size": [1] * len(statuses),
+            "byte_offset": list(places),
+            "byte_size": [1] * len(statuses),
             "prompt": [f"{number}-{place}" for place in places],
             "seed": [0] * len(statuses),
             "width": pa.array([width] * len(statuses), pa.int64()),
@@ -90,7 +90,7 @@ def test_the_order_of_shards_does_not_matter_and_samples_are_in_the_order_of_the
     shards = [_shard(number, ["ok"] * 50) for number in range(10)]
     chosen = _chosen(*shards)
     assert chosen == _chosen(*reversed(shards))
-    assert chosen == sorted(chosen, key=lambda sample: (sample.part, sample.offset))
+    assert chosen == sorted(chosen, key=lambda sample: (sample.part, sample.byte_offset))
 
 
 def test_a_rare_shape_is_sure_of_a_picture() -> None:
@@ -154,8 +154,8 @@ def test_marks_set_after_all_shards_are_on_the_sheet_too() -> None:
     assert [each.image_id for each in samples.samples_by_gate["near"]] == [_name(0, 1)]
 
 
-def _sample(size: int, width: int = 16, height: int = 16, offset: int = 0) -> Sample:
-    return Sample("0" * 32, None, 0, "part", offset, size, "a", 1, width, height)
+def _sample(size: int, width: int = 16, height: int = 16, byte_offset: int = 0) -> Sample:
+    return Sample("0" * 32, None, 0, "part", byte_offset, size, "a", 1, width, height)
 
 
 @pytest.mark.parametrize(("side", "expected_side"), [(16, 16), (600, THUMBNAIL_SIDE)])
@@ -166,7 +166,7 @@ def test_a_thumbnail_is_a_small_jpeg_of_its_picture(
     assert image.content is not None
     store = open_store(str(tmp_path))
     store.create("part", b"before" + image.content + b"after")
-    sample = _sample(len(image.content), side, side, offset=6)
+    sample = _sample(len(image.content), side, side, byte_offset=6)
     content = read_sample(store, sample)
     assert content == image.content
     with Image.open(io.BytesIO(render_thumbnail(store, sample, content))) as small:
@@ -187,7 +187,7 @@ def test_a_thumbnail_reads_its_image_and_nothing_else(tmp_path: Path) -> None:
     content = encoded(1).content or b""
     store = Reading(tmp_path)
     store.create("part", b"x" * 1_000_000 + content + b"x" * 1_000_000)
-    read_sample(store, _sample(len(content), offset=1_000_000))
+    read_sample(store, _sample(len(content), byte_offset=1_000_000))
     assert store.bytes == len(content)
 
 

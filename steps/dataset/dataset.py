@@ -1,0 +1,173 @@
+"""The images of runs as a dataset: every image that is ok, once, from whatever format and round.
+
+The manifests say which images these are and where their bytes lie, so that parts are read by
+ranges, and an image that was generated again is read where it is ok.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from imagekiln.steps.dataset.image_ranges import read_images
+from imagekiln.steps.dataset.runs import (
+    ManifestSlice,
+    RunSource,
+    find_runs,
+    manifest_slices,
+    read_manifest,
+    unite_columns,
+)
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.runs.tables import IMAGE_FIELD
+from imagekiln.steps.runtime.concurrency import map_ordered
+from imagekiln.steps.storage import open_store
+
+if TYPE_CHECKING:
+    from imagekiln.steps.dataset.torch_dataset import TorchDataset
+
+DEFAULT_BATCH_SIZE = 32
+IMAGE_READERS = 8
+IMAGE_COLUMN = IMAGE_FIELD.name
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """The images that are ok of one run, or of all successful runs under an output.
+
+    Opened by `imagekiln.dataset`; reads nothing but plans before it is iterated, and then holds one
+    batch of images in memory. `columns` are the names of those that it gives, of all the columns
+    that its manifests have, and `filter` is an expression of pyarrow that its rows fulfill.
+    """
+
+    uri: str
+    runs: tuple[RunSource, ...]
+    manifest_columns: pa.Schema
+    columns: tuple[str, ...]
+    filter: pc.Expression | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns with their types. `image` is a struct of the file's bytes and its name."""
+        known = pa.schema([IMAGE_FIELD, *self.manifest_columns])
+        return pa.schema([known.field(name) for name in self.columns])
+
+    def count_rows(self) -> int:
+        """Count the images, by their manifests."""
+        shards = [
+            (number, shard)
+            for number, run in enumerate(self.runs)
+            for shard in range(len(run.shard_images))
+        ]
+        return sum(map_ordered(lambda index: self._count_shard_rows(*shards[index]), len(shards)))
+
+    def to_batches(self, batch_size: int = DEFAULT_BATCH_SIZE) -> Iterator[pa.RecordBatch]:
+        """The images as Arrow batches of at most `batch_size` rows, one after the other.
+
+        Raises BadInput where the filter does not fit, or where a run is damaged; TryAgain where
+        storage fails.
+        """
+        return self.read_slices(manifest_slices(self.runs), batch_size)
+
+    def to_hf(self, *, streaming: bool = False) -> Any:  # noqa: ANN401  # datasets has no types
+        """The images as a dataset of Hugging Face, with `image` as its feature `Image`.
+
+        A `datasets.Dataset`, which is copied to its cache on this disk, or with `streaming` a
+        `datasets.IterableDataset`, which reads while it is iterated. Raises NotInstalled without
+        the package `datasets`.
+        """
+        from imagekiln.steps.dataset.huggingface import to_huggingface
+
+        return to_huggingface(self, streaming=streaming)
+
+    def to_torch(self, *, decode: bool = True) -> "TorchDataset":
+        """The images as an iterable dataset of PyTorch that gives one dictionary for each.
+
+        `image` is a PIL image, or without `decode` the bytes of its file. The workers of a
+        `DataLoader` and the ranks of a distributed job share the images, each reading some parts.
+        Raises NotInstalled without PyTorch.
+        """
+        from imagekiln.steps.dataset.torch_dataset import TorchDataset
+
+        return TorchDataset(self, decode=decode)
+
+    def slices(self) -> tuple[ManifestSlice, ...]:
+        """What can be read by itself: the rows of one part each."""
+        return tuple(manifest_slices(self.runs))
+
+    def read_slices(
+        self, slices: Iterable[ManifestSlice], batch_size: int = DEFAULT_BATCH_SIZE
+    ) -> Iterator[pa.RecordBatch]:
+        """The images of these slices in batches. Those of one shard should come together."""
+        if batch_size < 1:
+            raise BadInput(f"batch_size is {batch_size}. Choose 1 or more.")
+        with ThreadPoolExecutor(IMAGE_READERS) as pool:
+            for (run, shard), group in groupby(slices, lambda each: (each.run, each.shard)):
+                manifest = self._read_manifest(run, shard)
+                for part in group:
+                    rows = self._select_rows(manifest.slice(part.start, part.rows))
+                    for start in range(0, rows.num_rows, batch_size):
+                        batch = rows.slice(start, batch_size)
+                        yield self._read_batch(self.runs[run], batch, pool)
+
+    def _read_batch(
+        self, run: RunSource, rows: pa.Table, pool: ThreadPoolExecutor
+    ) -> pa.RecordBatch:
+        if IMAGE_COLUMN in self.columns:
+            contents = read_images(open_store(run.uri), rows, pool)
+            names = [f"{image_id}{run.suffix}" for image_id in rows["image_id"].to_pylist()]
+            images = pa.StructArray.from_arrays(
+                [pa.array(contents, pa.binary()), pa.array(names, pa.string())],
+                fields=list(IMAGE_FIELD.type),
+            )
+            rows = rows.append_column(IMAGE_FIELD, images)
+        (batch,) = rows.select(list(self.columns)).combine_chunks().to_batches()
+        return batch
+
+    def _read_manifest(self, run: int, shard: int) -> pa.Table:
+        """A manifest with the columns of all runs, null where this one lacks them."""
+        manifest = read_manifest(open_store(self.runs[run].uri), shard)
+        arrays = [
+            manifest[field.name]
+            if field.name in manifest.column_names
+            else pa.nulls(manifest.num_rows, field.type)
+            for field in self.manifest_columns
+        ]
+        return pa.Table.from_arrays(arrays, schema=self.manifest_columns)
+
+    def _select_rows(self, manifest: pa.Table) -> pa.Table:
+        """The rows of a manifest that are ok and fulfill the filter."""
+        rows = manifest.filter(pc.equal(manifest["status"], "ok"))
+        if self.filter is None:
+            return rows
+        try:
+            return rows.filter(self.filter)
+        except (pa.ArrowException, TypeError) as error:
+            raise BadInput(f"filter {self.filter}: {error}. Correct the filter.") from error
+
+    def _count_shard_rows(self, run: int, shard: int) -> int:
+        return int(self._select_rows(self._read_manifest(run, shard)).num_rows)
+
+
+def open_dataset(
+    uri: str,
+    columns: Sequence[str] | None = None,
+    filter: pc.Expression | None = None,  # noqa: A002  # as pyarrow.dataset calls it
+) -> Dataset:
+    """The dataset of the run at `uri`, or of the successful runs under it.
+
+    Raises Missing where there are none, BadInput where a column is unknown or a run cannot be read,
+    TryAgain.
+    """
+    runs = find_runs(uri)
+    manifest_columns = unite_columns(runs, columns)
+    known = [IMAGE_COLUMN, *manifest_columns.names]
+    chosen = known if columns is None else list(columns)
+    for name in chosen:
+        if name not in known:
+            raise BadInput(f"{uri}: has no column {name!r}. Its columns are {', '.join(known)}.")
+    return Dataset(uri, runs, manifest_columns, tuple(chosen), filter)

@@ -1,0 +1,63 @@
+"""A dataset as one of Hugging Face's library."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from imagekiln.steps.dataset.runs import ManifestSlice, RunSource
+from imagekiln.steps.errors import Missing, NotInstalled
+from imagekiln.steps.runs.keys import SUMMARY_KEY
+from imagekiln.steps.runs.tables import IMAGE_FIELD
+from imagekiln.steps.storage import open_store
+
+if TYPE_CHECKING:
+    from imagekiln.steps.dataset.dataset import Dataset
+
+
+def to_huggingface(dataset: "Dataset", *, streaming: bool) -> Any:  # noqa: ANN401  # no types
+    """The dataset as a `datasets.Dataset`, or with `streaming` as an `IterableDataset`."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise NotInstalled(
+            "to_hf needs the package `datasets`. Install it: pip install datasets"
+        ) from error
+
+    features = datasets.Features.from_arrow_schema(dataset.schema)
+    if IMAGE_FIELD.name in features:
+        features[IMAGE_FIELD.name] = datasets.Image()
+    # A list among the arguments is what the library shares between workers.
+    arguments = {"dataset": dataset, "slices": list(dataset.slices())}
+    if streaming:
+        return datasets.IterableDataset.from_generator(
+            _generate_examples, features=features, gen_kwargs=arguments
+        )
+    return datasets.Dataset.from_generator(
+        _generate_examples,
+        features=features,
+        gen_kwargs=arguments,
+        fingerprint=_fingerprint(dataset),
+    )
+
+
+def _generate_examples(
+    dataset: "Dataset", slices: Sequence[ManifestSlice]
+) -> Iterator[dict[str, object]]:
+    for batch in dataset.read_slices(slices):
+        yield from batch.to_pylist()
+
+
+def _fingerprint(dataset: "Dataset") -> str:
+    """What the library's cache calls the dataset: another name once a run was aggregated anew."""
+    content = hashlib.sha256(f"{dataset.columns} {dataset.filter}".encode())
+    for run in dataset.runs:
+        content.update(run.uri.encode())
+        content.update(_summary_bytes(run))
+    return content.hexdigest()[:32]
+
+
+def _summary_bytes(run: RunSource) -> bytes:
+    try:
+        return open_store(run.uri).read(SUMMARY_KEY)
+    except Missing:
+        return b""

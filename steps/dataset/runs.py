@@ -1,0 +1,129 @@
+"""The runs that a dataset reads: one run, or all successful runs under an output."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from imagekiln.steps.errors import BadInput, Incomplete, Missing
+from imagekiln.steps.job.output import file_suffix
+from imagekiln.steps.runs.keys import PLAN_KEY, manifest_key
+from imagekiln.steps.runs.plan import load_plan
+from imagekiln.steps.runs.registry import read_registry
+from imagekiln.steps.runs.rounds import resolve_run
+from imagekiln.steps.runs.shard import read_row_schema
+from imagekiln.steps.runs.tables import (
+    LOCATION_SCHEMA,
+    NEAR_DUPLICATE_SCHEMA,
+    OUTCOME_SCHEMA,
+    read_table,
+)
+from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
+
+READERS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RunSource:
+    """One run: the columns of its manifest, the images of each shard, and those of a part.
+
+    `suffix` is that of its image files.
+    """
+
+    uri: str
+    columns: pa.Schema
+    shard_images: tuple[int, ...]
+    part_images: int
+    suffix: str
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestSlice:
+    """The rows of one part in a manifest: what is read at once, and by one worker."""
+
+    run: int
+    shard: int
+    start: int
+    rows: int
+
+
+def find_runs(uri: str) -> tuple[RunSource, ...]:
+    """The run at `uri`, or the successful runs under it, oldest first.
+
+    Raises Missing where there are none, BadInput where one cannot be read, TryAgain.
+    """
+    run_uri, _ = resolve_run(uri.rstrip("/") or uri)
+    if open_store(run_uri).exists(PLAN_KEY):
+        return (open_source(run_uri),)
+    entries = read_registry(run_uri)
+    if not entries:
+        raise Missing(
+            f"{uri}: is neither a run nor a folder with finished runs. "
+            "Check its name, or run the job first."
+        )
+    uris = [f"{run_uri.rstrip('/')}/{entry.run_id}" for entry in entries]
+    with ThreadPoolExecutor(READERS) as pool:
+        return tuple(pool.map(open_source, uris))
+
+
+def open_source(uri: str) -> RunSource:
+    """What the plan of the run at `uri` says. Raises Missing, BadInput, TryAgain."""
+    store = open_store(uri)
+    plan = load_plan(store)
+    fields = (
+        *read_row_schema(store, plan),
+        *OUTCOME_SCHEMA,
+        *LOCATION_SCHEMA,
+        *NEAR_DUPLICATE_SCHEMA,
+    )
+    return RunSource(
+        uri=uri,
+        columns=pa.schema(fields),
+        shard_images=tuple(shard.images for shard in plan.shards),
+        part_images=plan.part_images,
+        suffix=file_suffix(plan.job.encoding),
+    )
+
+
+def manifest_slices(runs: tuple[RunSource, ...]) -> Iterator[ManifestSlice]:
+    """Every slice of every manifest, in order."""
+    for run_number, run in enumerate(runs):
+        for shard, images in enumerate(run.shard_images):
+            for start in range(0, images, run.part_images):
+                rows = min(run.part_images, images - start)
+                yield ManifestSlice(run_number, shard, start, rows)
+
+
+def read_manifest(store: Store, shard: int) -> pa.Table:
+    """The manifest of one shard. Raises Incomplete where the run was not aggregated, BadInput."""
+    try:
+        return read_table(store, manifest_key(shard))
+    except Missing as error:
+        raise Incomplete(f"{store.uri}: has no complete manifest. Aggregate it first.") from error
+
+
+def unite_columns(runs: tuple[RunSource, ...], names: Sequence[str] | None = None) -> pa.Schema:
+    """The columns of all runs, in the order in which they first come.
+
+    Raises BadInput where two runs have a column of the same name and different types. With `names`,
+    only these have to agree, and other columns that do not are omitted.
+    """
+    fields: dict[str, pa.Field] = {}
+    first_run: dict[str, RunSource] = {}
+    conflicts: set[str] = set()
+    for run in runs:
+        for field in run.columns:
+            earlier = fields.setdefault(field.name, field)
+            first = first_run.setdefault(field.name, run)
+            if earlier.type == field.type:
+                continue
+            if names is None or field.name in names:
+                raise BadInput(
+                    f"column {field.name!r} is {earlier.type} in {first.uri} and {field.type} in "
+                    f"{run.uri}. Name the columns that you need, without this one, or open these "
+                    "runs one by one."
+                )
+            conflicts.add(field.name)
+    return pa.schema([field for name, field in fields.items() if name not in conflicts])

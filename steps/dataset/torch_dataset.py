@@ -1,0 +1,70 @@
+"""A dataset as an iterable dataset of PyTorch, whose parts its workers and ranks share."""
+
+import io
+import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from PIL import Image
+
+from imagekiln.steps.dataset.runs import ManifestSlice
+from imagekiln.steps.errors import NotInstalled
+from imagekiln.steps.runs.tables import IMAGE_FIELD
+
+if TYPE_CHECKING:
+    from imagekiln.steps.dataset.dataset import Dataset
+
+try:
+    import torch.distributed
+    from torch.utils.data import IterableDataset, get_worker_info
+except ImportError as error:
+    raise NotInstalled(
+        "to_torch needs PyTorch. Install it: pip install 'imagekiln[generate]'"
+    ) from error
+
+Example: TypeAlias = dict[str, Any]
+
+
+class TorchDataset(IterableDataset[Example]):
+    """One dictionary for each image, with the columns of the dataset."""
+
+    def __init__(self, dataset: "Dataset", *, decode: bool) -> None:
+        """Share the dataset's parts. With `decode`, images are PIL images, or else bytes."""
+        self._dataset = dataset
+        self._decode = decode
+        # A worker that is spawned, not forked, does not know the process group.
+        self._rank, self._world_size = _distributed_rank()
+
+    def __iter__(self) -> Iterator[Example]:
+        """The images of this worker of this rank."""
+        for batch in self._dataset.read_slices(self._own_slices()):
+            for example in batch.to_pylist():
+                yield self._convert_image(example)
+
+    def _own_slices(self) -> tuple[ManifestSlice, ...]:
+        """Neighbors, so that most manifests are read by one worker alone."""
+        worker = get_worker_info()
+        workers = 1 if worker is None else worker.num_workers
+        number = 0 if worker is None else worker.id
+        share = self._rank * workers + number
+        shares = self._world_size * workers
+        slices = self._dataset.slices()
+        return slices[len(slices) * share // shares : len(slices) * (share + 1) // shares]
+
+    def _convert_image(self, example: Example) -> Example:
+        name = IMAGE_FIELD.name
+        if name not in example:
+            return example
+        content = example[name]["bytes"]
+        if self._decode:
+            image = Image.open(io.BytesIO(content))
+            image.load()
+            return example | {name: image}
+        return example | {name: content}
+
+
+def _distributed_rank() -> tuple[int, int]:
+    """The rank of this process and the number of ranks: of the process group, or of `torchrun`."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

@@ -1,0 +1,185 @@
+"""Runs read back as a dataset: every image that is ok, once, for each kind of reader."""
+
+import hashlib
+import runpy
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from torch.utils.data import DataLoader
+
+import imagekiln
+from imagekiln import BadInput, Missing, NotInstalled
+from imagekiln.results import Dataset
+from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.imaging.codecs import hash_pixels
+from imagekiln.steps.runs.formats import format_of
+from imagekiln.steps.runs.shard import read_shard
+from tests.runs import Rows, begin_round, encoded, fill, not_ok, planned
+
+FORMATS = ("parquet", "webdataset", "files")
+IMAGES = 10
+FAILED = 3  # in the run itself; a round makes it again
+FILTERED = 5
+
+
+def make_run(scratch: Path, output: str, rows: Rows, **changes: object) -> None:
+    """An aggregated run of noise."""
+    result = planned(scratch, output, rows, **changes)
+    fill(result)
+    aggregate(result.uri)
+
+
+def retried_run(scratch: Path, output: str, format_name: str) -> str:
+    """A run whose failed image a round made again; another one stays without an image."""
+    rows = [{"prompt": f"number {index}", "tag": format_name} for index in range(IMAGES)]
+    changes = {"run_id": f"night-{format_name}", "format": format_name, "carry": ["tag"]}
+    result = planned(scratch, output, rows, limits={"failed_share": 0.5}, **changes)
+    fill(result, {FAILED: not_ok(0), FILTERED: not_ok(0, "filtered")})
+    aggregate(result.uri)
+    again = begin_round(result)
+    (part,) = read_shard(again.store, again.plan, 0)
+    format_of(again.plan.job).pack(part, [encoded(0)]).commit(again.store)
+    aggregate(result.uri)
+    return result.uri
+
+
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An output with a retried run in each format, one without images, and an unfinished one."""
+    folder = tmp_path_factory.mktemp("dataset")
+    output = str(folder / "nights")
+    for format_name in FORMATS:
+        retried_run(folder / format_name, output, format_name)
+    new = [{"prompt": "number 0"}, {"prompt": "a new one"}]
+    make_run(folder, output, new, run_id="new", skip_existing=True)
+    make_run(folder, output, new, run_id="nothing-new", skip_existing=True)
+    planned(folder / "open", output, [{"prompt": "never made"}], run_id="unfinished")
+    return output
+
+
+def rows_of(dataset: Dataset) -> Iterator[dict[str, object]]:
+    """The rows of all batches."""
+    for batch in dataset.to_batches(3):
+        yield from batch.to_pylist()
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_run_gives_each_image_that_is_ok_once(output: str, format_name: str) -> None:
+    dataset = imagekiln.dataset(f"{output}/night-{format_name}")
+    rows = list(rows_of(dataset))
+    assert [row["input_row"] for row in rows] == [n for n in range(IMAGES) if n != FILTERED]
+    assert dataset.count_rows() == len(rows)
+    assert {row["run_id"] for row in rows} == {f"night-{format_name}"}
+    for row in rows:
+        image = row["image"]
+        assert isinstance(image, dict)
+        assert hashlib.sha256(image["bytes"]).hexdigest() == row["sha256"]
+        assert image["path"] == f"{row['image_id']}.png"
+
+
+def test_an_output_gives_all_finished_runs_with_the_columns_of_each(output: str) -> None:
+    dataset = imagekiln.dataset(output, columns=["run_id", "tag", "prompt"])
+    rows = list(rows_of(dataset))
+    assert dataset.schema.names == ["run_id", "tag", "prompt"]
+    assert len(rows) == dataset.count_rows() == 3 * (IMAGES - 1) + 1
+    tags = {row["run_id"]: row["tag"] for row in rows}
+    assert tags == {f"night-{name}": name for name in FORMATS} | {"new": None}
+
+
+def test_a_filter_selects_rows_by_any_column(output: str) -> None:
+    some = imagekiln.dataset(
+        output,
+        columns=["input_row"],
+        filter=(pc.field("tag") == "files") & (pc.field("input_row") >= 7),
+    )
+    assert [row["input_row"] for row in rows_of(some)] == [7, 8, 9]
+    assert some.count_rows() == 3
+
+
+def test_mistakes_are_told_in_a_sentence(output: str, tmp_path: Path) -> None:
+    with pytest.raises(Missing, match="neither a run nor a folder with finished runs"):
+        imagekiln.dataset(tmp_path)
+    with pytest.raises(BadInput, match="has no column 'nope'"):
+        imagekiln.dataset(output, columns=["nope"])
+    with pytest.raises(BadInput, match="Correct the filter"):
+        imagekiln.dataset(output, filter=pc.field("nope") == 1).count_rows()
+    with pytest.raises(imagekiln.Incomplete, match="Aggregate it first"):
+        imagekiln.dataset(f"{output}/unfinished").count_rows()
+
+
+def test_a_column_whose_type_differs_has_to_be_left_out(tmp_path: Path) -> None:
+    for number, tag in enumerate(["a", 1]):
+        rows = [{"prompt": f"{number}", "tag": tag}]
+        make_run(tmp_path, str(tmp_path / "out"), rows, run_id=f"n{number}", carry=["tag"])
+    with pytest.raises(BadInput, match=r"column 'tag' is string in .*n0 and int64 in .*n1"):
+        imagekiln.dataset(tmp_path / "out")
+    assert imagekiln.dataset(tmp_path / "out", columns=["prompt"]).count_rows() == 2
+
+
+def test_images_are_read_from_disk_and_bucket(store_uri: str, tmp_path: Path) -> None:
+    uri = retried_run(tmp_path, store_uri, "parquet")
+    (batch, *_) = imagekiln.dataset(uri, columns=["image", "sha256"]).to_batches(1)
+    (row,) = batch.to_pylist()
+    assert hashlib.sha256(row["image"]["bytes"]).hexdigest() == row["sha256"]
+    assert imagekiln.dataset(store_uri).count_rows() == IMAGES - 1
+
+
+def test_hugging_face_gets_decoded_images(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+    dataset = imagekiln.dataset(output, columns=["image", "pixels_sha256"])
+    for rows in (dataset.to_hf(), dataset.to_hf(streaming=True)):
+        pixels = [hash_pixels(np.asarray(row["image"])) for row in rows]
+        assert pixels == [row["pixels_sha256"] for row in rows_of(dataset)]
+
+
+def test_the_example_of_the_documentation_runs(
+    output: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path))
+    text = Path(__file__).parents[3].joinpath("docs/dataset.md").read_text()
+    after = text.partition("## From Python")[2].partition("```python\n")[2]
+    example = tmp_path / "example.py"
+    example.write_text(after.partition("```")[0].replace("s3://datasets/postcards", output))
+    names = runpy.run_path(str(example))
+    assert names["images"].count_rows() == 3 * (IMAGES - 1) + 1
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_and_ranks_of_pytorch_share_the_images(
+    output: str, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = imagekiln.dataset(output, columns=["image", "image_id", "run_id"])
+    seen = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        loader = DataLoader(dataset.to_torch(), batch_size=None, num_workers=workers)
+        seen += [(row["run_id"], row["image_id"], row["image"].size) for row in loader]
+    expected = [(row["run_id"], row["image_id"], (16, 16)) for row in rows_of(dataset)]
+    assert sorted(seen) == sorted(expected)
+
+
+def test_a_package_that_is_missing_is_named(output: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = imagekiln.dataset(output)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(NotInstalled, match="pip install datasets"):
+        dataset.to_hf()
+    monkeypatch.setitem(sys.modules, "torch.utils.data", None)
+    monkeypatch.delitem(sys.modules, "imagekiln.steps.dataset.torch_dataset", raising=False)
+    with pytest.raises(NotInstalled, match=r"imagekiln\[generate\]"):
+        dataset.to_torch()
+
+
+def test_images_come_in_batches_of_the_given_size(output: str) -> None:
+    dataset = imagekiln.dataset(output, columns=["image"])
+    assert all(batch.num_rows <= 2 for batch in dataset.to_batches(2))
+    assert pa.Table.from_batches(dataset.to_batches()).schema == dataset.schema
+    with pytest.raises(BadInput, match="batch_size"):
+        next(dataset.to_batches(0))
