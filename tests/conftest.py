@@ -1,5 +1,6 @@
 """Fixtures that every test may ask for."""
 
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,6 +9,17 @@ import pytest
 from imagekiln.workflows.client import http
 from tests import kube as kubes
 from tests import s3
+
+
+def pytest_collection_finish() -> None:
+    """Spare every later garbage collection the imported libraries: a tenth of all CPU time."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Return to the collector what was spared, so that extension modules can free it."""
+    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")
