@@ -11,6 +11,7 @@ INTO := --quiet --python $(BIN)/python
 COMPILE := $(PIP) compile --quiet --universal --python-version 3.11 --fork-strategy fewest --no-header \
 	--annotation-style line --all-extras --group dev --output-file $(LOCK)
 SHIPPED := steps workflows datasets
+TESTS := tests/steps tests/workflows tests/package
 
 # Programs that only a release needs, run in environments of their own.
 TWINE := twine@7.0.0
@@ -33,9 +34,13 @@ help: ## List the targets
 demo: $(VENV)/generate build/linked ## Make the bundled dataset on this machine
 	@$(BIN)/imagekiln demo
 
-test: lint types docs ## Lint, types, API reference and every test but the slow ones: what CI runs
-	@# Processes that tests start import the libraries again and again: their bytecode is kept.
-	@env --unset PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist loadfile tests/steps tests/workflows tests/package
+test: lint ## Lint, types, API reference and every test but the slow ones: what CI runs
+	@# Types and reference are checked beside the tests; what they print comes after. Processes that tests start
+	@# import the libraries again and again: their bytecode is kept. Idle workers take over what others have to do.
+	@$(MAKE) --no-print-directory types docs >build/checks.txt 2>&1 & checks=$$!; \
+	env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(TESTS); \
+	tests=$$?; wait $$checks; checks=$$?; cat build/checks.txt; \
+	test $$tests -eq 0 && test $$checks -eq 0
 
 test-slow: $(VENV)/dev build/linked ## Tests that take minutes
 	@$(BIN)/pytest tests/slow

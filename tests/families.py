@@ -16,6 +16,7 @@ from tests.models import (
     WIDE,
     Untyped,
     clip_tokenizer,
+    copy_of_pipe,
     saved,
     tiny_clip,
     tiny_t5,
@@ -55,9 +56,7 @@ def folder(kind: str) -> Path:
 
 def pipe(kind: str, dtype: torch.dtype = torch.float32) -> Untyped:
     """A loaded pipeline of its own, on the CPU."""
-    loaded = diffusers.DiffusionPipeline.from_pretrained(folder(kind), dtype=dtype)
-    loaded.set_progress_bar_config(disable=True)
-    return loaded
+    return copy_of_pipe(folder(kind), dtype)
 
 
 def words() -> Untyped:

@@ -164,18 +164,21 @@ def has_clip(kind: str) -> bool:
 
 
 def changed_by_history(
-    model: PlannedModel, variants: Variants, *, interrupted: bool = False
+    model: PlannedModel, variants: Variants, *, interrupted: bool = False, all_pairs: bool = True
 ) -> list[str]:
     """The variants that become something else in one denoiser than alone, and after which one.
 
-    One denoiser draws every variant directly after every other and after itself. If `interrupted`,
-    memory runs out in the middle of each one, before the next.
+    One denoiser draws every variant directly after every other and after itself, or, if not
+    `all_pairs`, after two others. If `interrupted`, memory runs out in the middle of each one,
+    before the next.
     """
+    names = [*variants]
+    sequence = sequence_of_all_pairs(names) if all_pairs else [*names, *reversed(names)]
     alone = {name: outcome_of(model.new_denoiser(), row) for name, row in variants.items()}
     require_pixels(alone)
     denoiser = model.new_denoiser()
     changed = []
-    for before, name in pairwise(["", *sequence_of_all_pairs([*variants])]):
+    for before, name in pairwise(["", *sequence]):
         if interrupted and before:
             run_out_of_memory(denoiser, variants[before])
         if outcome_of(denoiser, variants[name]) != alone[name]:

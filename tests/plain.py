@@ -9,7 +9,17 @@ import torch
 import transformers
 
 from tests.families import decoder, flow, words
-from tests.models import SIDE, WIDE, Untyped, clip_tokenizer, saved, tiny_clip, tiny_t5, tiny_vae
+from tests.models import (
+    SIDE,
+    WIDE,
+    Untyped,
+    clip_tokenizer,
+    copy_of_pipe,
+    saved,
+    tiny_clip,
+    tiny_t5,
+    tiny_vae,
+)
 
 
 @cache
@@ -20,9 +30,7 @@ def folder(kind: str) -> Path:
 
 def pipe(kind: str) -> Untyped:
     """A loaded pipeline of its own, on the CPU in float32."""
-    loaded = diffusers.DiffusionPipeline.from_pretrained(folder(kind), dtype=torch.float32)
-    loaded.set_progress_bar_config(disable=True)
-    return loaded
+    return copy_of_pipe(folder(kind), torch.float32)
 
 
 def _cogview3() -> Untyped:

@@ -4,7 +4,7 @@ Exactly by its plan; before there is one, by the rows that the footers of its fi
 """
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -87,12 +87,7 @@ def estimate_by_rows(job: Job) -> RunTime | None:
     by_rows = run_time(figure, images * width * height * job.defaults.steps)
     names = job.columns.model_dump()
     has_own_work = any(names[column] in columns for column in WORK_COLUMNS)
-    return RunTime(
-        by_rows.gpu_hours,
-        by_rows.source,
-        by_rows.is_measured,
-        has_default_work=not has_own_work and not job.skip_existing,
-    )
+    return replace(by_rows, has_default_work=not has_own_work and not job.skip_existing)
 
 
 def _default_figure(job: Job) -> tuple[tuple[int, int], TimeFigure | None]:

@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
+import pytest
+
+SCRIPTS = ("script.py", "mistake.py")
 SCRIPT = """
 import imagekiln
 from imagekiln import ClusterSettings, Job, ModelSettings, RowDefaults
@@ -34,25 +36,29 @@ Job(name="a", prompts="a", output="b", model=ModelSettings(id="c"), steps=3)
 """
 
 
-def _check(folder: Path, script: str) -> subprocess.CompletedProcess[str]:
-    """Check a script in a folder of its own, with no configuration but --strict."""
-    (folder / "script.py").write_text(script)
+@pytest.fixture(scope="module")
+def output(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """What mypy says of both scripts, in a folder with no configuration but --strict."""
+    folder = tmp_path_factory.mktemp("scripts")
+    (folder / "script.py").write_text(SCRIPT)
+    (folder / "mistake.py").write_text(MISTAKE)
     (folder / "mypy.ini").write_text("[mypy]\n")
-    return subprocess.run(
-        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", folder / "cache", "script.py"],
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--cache-dir", folder / "cache", *SCRIPTS],
         cwd=folder,
         capture_output=True,
         text=True,
         check=False,
     )
+    assert checked.returncode == 1, checked.stdout + checked.stderr
+    return checked.stdout
 
 
-def test_job_in_python_passes_mypy_without_a_plugin(tmp_path: Path) -> None:
-    checked = _check(tmp_path, SCRIPT)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+def test_job_in_python_passes_mypy_without_a_plugin(output: str) -> None:
+    assert "checked 2 source files" in output
+    assert "script.py" not in output
 
 
-def test_setting_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    checked = _check(tmp_path, MISTAKE)
-    assert checked.returncode == 1
-    assert 'Unexpected keyword argument "steps"' in checked.stdout
+def test_setting_that_does_not_exist_is_an_error(output: str) -> None:
+    assert 'mistake.py:4: error: Unexpected keyword argument "steps"' in output
+    assert "Found 1 error in 1 file" in output

@@ -130,7 +130,7 @@ def test_pictures_that_are_still_being_drawn_are_not_waited_for(wanted: tuple[Pa
     assert [row.index_in_part for row in second.rows] == [2, 3]
 
 
-@pytest.mark.parametrize(("spare", "finished"), [(0.0, False), (1.0, True)])
+@pytest.mark.parametrize(("spare", "finished"), [(0.0, False), (60.0, True)])
 def test_the_time_that_a_part_needs_counts_what_is_still_being_drawn(
     wanted: tuple[Part, ...], spare: float, finished: bool
 ) -> None:
@@ -171,9 +171,11 @@ def test_waiting_for_the_device_is_not_encoding(wanted: tuple[Part, ...]) -> Non
     rows = image_rows(wanted[0].rows)
     drawing = PendingBatch(4, Late(), lambda: [picture(row.index_in_part) for row in rows])
     drawn = iter([DrawnBatch(wanted[0], drawing, rows)])
+    started = time.perf_counter()
     (encoded,) = encode_parts(drawn, _encode, ParquetFormat(Png()), NoProgress())
+    elapsed = time.perf_counter() - started
     assert encoded.wait_seconds >= 0.2
-    assert encoded.encode_seconds < 0.2
+    assert encoded.encode_seconds <= elapsed - 0.2
 
 
 def test_a_part_at_hand_is_dropped_where_the_time_does_not_suffice(

@@ -229,9 +229,9 @@ def test_each_text_becomes_its_canonical_form_its_key_or_its_fault() -> None:
 
 
 def test_columns_without_loras_cost_next_to_nothing() -> None:
-    column, started = pa.nulls(1_000_000, pa.string()), time.perf_counter()
+    column, started = pa.nulls(1_000_000, pa.string()), time.thread_time()
     assert all(each.null_count == len(each) for each in LoraColumnReader("", {}).read(column))
-    assert time.perf_counter() - started < 0.5
+    assert time.thread_time() - started < 0.5
 
 
 def test_a_default_that_is_wrong_is_a_mistake_of_the_job(tmp_path: Path) -> None:

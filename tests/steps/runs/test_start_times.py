@@ -10,6 +10,7 @@ from imagekiln.steps.runs.start_times import StartClock, StartSeconds, format_st
 
 
 def test_phases_are_timed_one_after_another() -> None:
+    started = time.perf_counter()
     clock = StartClock(age=2.0)
     with clock.phase("imports"):
         time.sleep(0.01)
@@ -19,13 +20,14 @@ def test_phases_are_timed_one_after_another() -> None:
     clock.begin_drawing()
     time.sleep(0.03)
     seconds = clock.end_first_step(compile_seconds=0.01, hash_seconds=0.5)
+    elapsed = time.perf_counter() - started
     assert seconds is not None
     assert clock.seconds == seconds
     assert 2.01 <= seconds.imports < seconds.total
     assert seconds.load >= 0.01
     assert (seconds.code, seconds.hash) == (0.01, 0.5)
     assert seconds.first_step >= 0.02
-    assert 0 <= seconds.rest < 1
+    assert 0 <= seconds.rest <= elapsed - 0.04, "what passed in phases is not the rest"
 
 
 def test_only_the_first_step_counts() -> None:
@@ -40,6 +42,7 @@ def test_only_the_first_step_counts() -> None:
 
 
 def test_code_that_is_loaded_while_drawing_is_no_part_of_the_first_step() -> None:
+    started = time.perf_counter()
     clock = StartClock()
     with clock.phase("code"):
         time.sleep(0.01)
@@ -47,10 +50,10 @@ def test_code_that_is_loaded_while_drawing_is_no_part_of_the_first_step() -> Non
     with clock.phase("code"):
         time.sleep(0.2)
     seconds = clock.end_first_step(0.0, 0.0)
+    elapsed = time.perf_counter() - started
     assert seconds is not None
     assert seconds.code >= 0.21
-    assert seconds.first_step < 0.2
-    assert seconds.rest < 0.2
+    assert seconds.first_step + seconds.rest <= elapsed - 0.21
 
 
 def test_what_comes_after_the_first_step_is_in_no_phase() -> None:

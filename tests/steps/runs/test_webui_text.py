@@ -119,9 +119,9 @@ def test_a_lone_surrogate_becomes_a_question_mark() -> None:
 
 def test_a_prompt_of_a_megabyte_takes_less_than_a_second() -> None:
     for letter in ("x", " ", "\n", NEGATIVE, "\n " * 2):
-        started = time.perf_counter()
+        started = time.thread_time()
         format_parameters(image_row(letter * (1_000_000 // len(letter))).parameters, MODEL)
-        assert time.perf_counter() - started < 1
+        assert time.thread_time() - started < 1
 
 
 @pytest.mark.parametrize("letter", ["x", "\N{ROCKET}", "\u05d0"])

@@ -1,6 +1,5 @@
 """Stores behind fsspec: S3 above all, with what only a stub can be made to do."""
 
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -12,7 +11,7 @@ import pytest
 from imagekiln.steps.errors import BadInput, KilnError, TryAgain
 from imagekiln.steps.storage import object_store, open_store
 from imagekiln.steps.storage.object_store import CONFLICT_ATTEMPTS, S3_OPTIONS, ObjectStore
-from imagekiln.steps.storage.store import ObjectInfo
+from imagekiln.steps.storage.store import ObjectInfo, Store
 from tests.network import dead_port
 from tests.s3 import READER, S3Server, forget_connections, log_in
 from tests.stub_s3 import CONFLICT, EXPIRED, SLOW_DOWN, StubS3, stub_s3
@@ -33,13 +32,18 @@ def test_large_object_is_created_once(s3_bucket: str) -> None:
     assert stores[0].read("large") == contents[outcomes.index(True)]
 
 
-def test_bucket_that_does_not_exist_is_bad_input(s3_bucket: str) -> None:
-    store = open_store(f"{s3_bucket}-not")
-    for raised in (
+def _failures(store: Store) -> list[Exception]:
+    """How reading an object, looking for it and creating it fail."""
+    return [
         failure(store.read, "a"),
         failure(store.exists, "a"),
         failure(store.create, "a", b"x"),
-    ):
+    ]
+
+
+def test_bucket_that_does_not_exist_is_bad_input(s3_bucket: str) -> None:
+    store = open_store(f"{s3_bucket}-not")
+    for raised in _failures(store):
         assert type(raised) is BadInput
         assert "no such bucket" in str(raised)
 
@@ -59,11 +63,7 @@ def test_wrong_credentials_are_bad_input(
     monkeypatch.setenv(variable, "wrong")
     forget_connections()
     store = open_store(s3_bucket)
-    for raised in (
-        failure(store.read, "a"),
-        failure(store.exists, "a"),
-        failure(store.create, "a", b"x"),
-    ):
+    for raised in _failures(store):
         assert type(raised) is BadInput
         assert "access was refused" in str(raised)
 
@@ -137,16 +137,10 @@ def test_endpoint_that_does_not_answer_means_try_again(
 ) -> None:
     with ExitStack() as resources:
         log_in(S3Server(f"http://127.0.0.1:{dead_port(kind, resources)}"), monkeypatch)
-        started = time.monotonic()
         store = open_store("s3://bucket/run")
-        for raised in (
-            failure(store.read, "a"),
-            failure(store.exists, "a"),
-            failure(store.create, "a", b"x"),
-        ):
+        for raised in _failures(store):
             assert type(raised) is TryAgain
             assert "s3://bucket/run/a" in str(raised)
-        assert time.monotonic() - started < 20
 
 
 @pytest.fixture

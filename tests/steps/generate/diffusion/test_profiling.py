@@ -80,23 +80,38 @@ def _full(*_: object) -> None:
 CPU = torch.device("cpu")
 
 
-def test_the_whole_less_text_and_decoding_is_denoising() -> None:
+class FakeClock:
+    """Stands still unless it is moved."""
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def __call__(self) -> float:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        self._now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    fake = FakeClock()
+    monkeypatch.setattr(time, "perf_counter", fake)
+    return fake
+
+
+def test_the_whole_less_text_and_decoding_is_denoising(clock: FakeClock) -> None:
     spans = Spans(CPU)
     with spans.span("whole"):
-        time.sleep(0.03)
+        clock.advance(3.0)
         with spans.span("text"):
-            time.sleep(0.01)
+            clock.advance(1.0)
         for _ in range(2):
             with spans.span("decode"):
-                time.sleep(0.02)
+                clock.advance(2.0)
     with spans.span("copy"):
-        time.sleep(0.01)
-    taken = spans.times()
-    assert 0.01 <= taken.text < 0.03
-    assert 0.04 <= taken.decode < 0.07
-    assert 0.01 <= taken.copy < 0.03
-    assert taken.busy == pytest.approx(taken.text + taken.denoise + taken.decode)
-    assert 0.03 <= taken.denoise < 0.06
+        clock.advance(0.5)
+    assert spans.times() == DeviceTimes(text=1.0, denoise=3.0, decode=4.0, copy=0.5, busy=8.0)
 
 
 def test_a_span_that_fails_counts_nothing() -> None:
@@ -111,14 +126,13 @@ def test_what_batches_took_adds_up() -> None:
     assert one + one + DeviceTimes() == DeviceTimes(2.0, 4.0, 6.0, 8.0, 10.0, 12.0)
 
 
-def test_compiling_is_left_out_of_what_was_done_meanwhile() -> None:
-    clock = CompileClock()
-    spans = Spans(CPU, clock)
+def test_compiling_is_left_out_of_what_was_done_meanwhile(clock: FakeClock) -> None:
+    compiling = CompileClock()
+    spans = Spans(CPU, compiling)
     with spans.span("whole"), spans.span("decode"):
-        time.sleep(0.05)
-        clock.seconds += 0.04
-    taken = spans.times()
-    assert 0.01 <= taken.decode <= taken.busy < 0.05
+        clock.advance(5.0)
+        compiling.seconds += 4.0
+    assert spans.times() == DeviceTimes(decode=1.0, busy=1.0)
 
 
 def test_moments_of_the_device_are_waited_for_before_the_time_between_them_is_read(

@@ -30,7 +30,7 @@ class Device:
         self._fault = fault
 
     def synchronize(self) -> None:
-        assert self.over.wait(10)
+        assert self.over.wait(60)
         if self._fault:
             raise self._fault
 
