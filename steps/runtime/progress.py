@@ -152,8 +152,12 @@ class JsonLinesProgress:
 
     def show_event(self, event: Event) -> None:
         """Write a line with the seconds."""
-        seconds = {name: round(value, 3) for name, value in event.seconds.items()}
-        print(json.dumps({"event": event.name, "seconds": seconds}), file=self._out, flush=True)
+        line: dict[str, object] = {"event": event.name}
+        if event.seconds:
+            line["seconds"] = {name: round(value, 3) for name, value in event.seconds.items()}
+        else:
+            line["message"] = event.sentence
+        print(json.dumps(line), file=self._out, flush=True)
 
     def close(self) -> None:
         """Write how far the work is, unless the last line did."""
@@ -162,12 +166,10 @@ class JsonLinesProgress:
 
     def _write_line(self) -> None:
         self._last_line_at = self._clock()
-        line = {
-            "event": "progress",
-            "done": self._done,
-            "total": self._total,
-            "images_per_second": self._rate(),
-        }
+        line: dict[str, object] = {"event": "progress", "done": self._done, "total": self._total}
+        rate = self._rate()
+        if rate is not None:
+            line["images_per_second"] = rate
         print(json.dumps(line), file=self._out, flush=True)
         if self._argo_file is not None:
             with suppress(OSError):  # progress is only shown; the work continues without it

@@ -109,10 +109,12 @@ def estimate(job: JobSource, price: float | None = None) -> "Estimate":
     return estimate_job(_dated_job(job), price)
 
 
-def run(job: JobSource, *, progress: bool = False) -> "RunResult":
+def run(job: JobSource, *, gpus: int | None = None, progress: bool = False) -> "RunResult":
     """Run a whole job on this machine: plan, generate every shard, aggregate.
 
-    Run again, it resumes: everything that was committed is kept. `progress` shows a bar.
+    Run again, it resumes: everything that was committed is kept. It uses `gpus` GPUs, by default
+    all that are visible, with a process for each; where the job's device is the CPU, `gpus` is the
+    number of processes. `progress` shows a bar.
 
     Raises BadInput where job, prompts or model must be corrected, Incomplete where more images
     failed than the job accepts, TryAgain where storage or the device failed.
@@ -120,7 +122,7 @@ def run(job: JobSource, *, progress: bool = False) -> "RunResult":
     from imagekiln.steps.local import run as run_job
 
     with _progress(progress) as reporter:
-        return run_job(_dated_job(job), reporter)
+        return run_job(_dated_job(job), reporter, gpus=gpus)
 
 
 def plan(job: JobSource) -> "PlanResult":
