@@ -19,13 +19,24 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunResult:
     """A finished run. `before`: it had been finished already, and nothing was done."""
 
     uri: str
     summary: Summary
     before: bool
+
+    def __repr__(self) -> str:
+        """What a prompt shows: without the summary, whose distributions fill screens."""
+        summary = self.summary
+        return f"RunResult(uri={self.uri!r}, images={summary.images}, ok={summary.ok})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: counts, a few images, and where to look."""
+        from imagekiln.steps.aggregate.report.notebook import render_run
+
+        return render_run(self.uri, self.summary)
 
 
 def run(
