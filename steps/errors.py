@@ -1,10 +1,14 @@
 """The ways a step can fail. Each has an exit code, and a sentence: where, what, what to do."""
 
-from typing import ClassVar
+from collections.abc import Callable
+from functools import wraps
+from typing import ClassVar, ParamSpec, TypeVar
 
 from imagekiln.steps.runtime.sanitize import sanitize_line
 
 MAX_LINE_CHARS = 200
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class KilnError(Exception):
@@ -18,6 +22,10 @@ class KilnError(Exception):
     def __str__(self) -> str:
         """The sentences, safe to print on a terminal or in a log."""
         return "\n".join(sanitize_line(str(sentence)) for sentence in self.args)
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of a traceback, which says nothing more."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 class BadInput(KilnError):
@@ -44,6 +52,22 @@ class TryAgain(KilnError):
     """Nothing is wrong with the job: storage, disk, device or time ran out."""
 
     exit_code = 75
+
+
+def explain_failures(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a function that users call raise its failures without the errors behind them.
+
+    Their tracebacks would fill screens before the sentence that explains them.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except KilnError as error:
+            raise error.with_traceback(None) from None
+
+    return call
 
 
 def first_line(message: str) -> str:

@@ -1,4 +1,4 @@
-"""The whole job on this machine: plan, generate shard by shard with one loaded model, aggregate."""
+"""The whole job on this machine: plan, generate on each of its GPUs, aggregate."""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.generate.start import require_libraries
+from imagekiln.steps.generate.worker_environments import choose_environments
+from imagekiln.steps.generate.worker_pool import make_shards
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.keys import SUCCESS_KEY
+from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.store import Store
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RunResult:
     """A finished run. `before`: it had been finished already, and nothing was done."""
 
@@ -23,33 +27,56 @@ class RunResult:
     summary: Summary
     before: bool
 
+    def __repr__(self) -> str:
+        """What a prompt shows: without the summary, whose distributions fill screens."""
+        summary = self.summary
+        return f"RunResult(uri={self.uri!r}, images={summary.images}, ok={summary.ok})"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: counts, a few images, and where to look."""
+        from imagekiln.steps.aggregate.report.notebook import render_run
+
+        return render_run(self.uri, self.summary)
+
 
 def run(
     job: Job,
     progress: Progress | None = None,
     stop: Stop | None = None,
-    planned: Callable[[PlanResult], None] = lambda _: None,
+    planned: Callable[[PlanResult, int], None] = lambda _result, _workers: None,
+    gpus: int | None = None,
 ) -> RunResult:
     """Do what is left of the job. Raises what the steps raise; after TryAgain, run it to resume.
 
-    `planned` is called with the plan before the first image is made.
+    `planned` is called with the plan, and the number of workers, before the first image is made.
+    With `gpus`, only so many GPUs are used, or so many processes where the job's device is the CPU.
     """
     progress = progress or NoProgress()
     stop = stop or Stop()
     require_libraries()
     result = make_plan(job)
-    planned(result)
-
     store = open_store(result.uri)
     if store.exists(SUCCESS_KEY):
+        planned(result, 1)
         return RunResult(result.uri, load_summary(store), before=True)
 
+    environments = choose_environments(job, gpus)
+    planned(result, len(environments))
+    progress.start(result.plan.counts.images)
+    if len(environments) == 1:
+        _generate_here(store, result.plan, progress, stop)
+    else:
+        shards = range(len(result.plan.shards))
+        make_shards(store, result.plan, shards, environments, progress, stop)
+    progress.close()
+    return RunResult(result.uri, aggregate(result.uri), before=False)
+
+
+def _generate_here(store: Store, plan: Plan, progress: Progress, stop: Stop) -> None:
+    """Make all shards in this process, with one loaded model."""
     # Imported only where pixels are made: torch takes seconds to import, and planning needs none.
     from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 
-    progress.start(result.plan.counts.images)
-    with closing(LazyDenoiser(store, result.plan)) as open_denoiser:
-        for number in range(len(result.plan.shards)):
-            generate_shard(store, result.plan, number, open_denoiser, progress, stop)
-    progress.close()
-    return RunResult(result.uri, aggregate(result.uri), before=False)
+    with closing(LazyDenoiser(store, plan)) as open_denoiser:
+        for number in range(len(plan.shards)):
+            generate_shard(store, plan, number, open_denoiser, progress, stop)

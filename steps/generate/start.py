@@ -9,6 +9,7 @@ from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import require_shard
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runs.stats import ShardStats
+from imagekiln.steps.runtime.libraries import limit_spinning
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
@@ -18,13 +19,14 @@ GENERATION_LIBRARIES = ("torch", "diffusers", "transformers")
 
 
 def require_libraries() -> None:
-    """Raise NotInstalled where this installation cannot generate images."""
+    """Raise NotInstalled where this installation cannot generate images; else prepare for them."""
     missing = [name for name in GENERATION_LIBRARIES if find_spec(name) is None]
     if missing:
         raise NotInstalled(
             f"{', '.join(missing)}: not installed, and needed to generate images. "
             "Type: pip install 'imagekiln[generate]'."
         )
+    limit_spinning()
 
 
 def generate(

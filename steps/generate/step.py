@@ -49,6 +49,7 @@ from imagekiln.steps.storage.store import Store
 
 MAX_QUEUED_BATCHES = 2
 MAX_QUEUED_PARTS = 1
+ALL_PARTS = slice(None)
 
 
 class LazyDenoiser:
@@ -81,12 +82,17 @@ def generate_shard(
     progress: Progress,
     stop: Stop,
     startup: Startup | None = None,
+    *,
+    parts: slice = ALL_PARTS,
+    record: Callable[[ShardStats], None] | None = None,
 ) -> ShardStats | None:
     """Make what is missing of one shard with a model that several shards may share.
 
-    With `startup`, which a new process began, its start is logged and in the statistics.
+    With `startup`, which a new process began, its start is logged and in the statistics. `parts`
+    are those to consider, by default all. The statistics are added to the shard's in `store`, or
+    passed to `record` where several processes make parts of it.
     """
-    shard = read_shard(store, plan, number)
+    shard = read_shard(store, plan, number)[parts]
     missing = recover_parts(store, format_of(plan.job), missing_parts(store, shard))
     progress.add_existing(count_images(shard) - count_images(missing))
     if not missing:
@@ -113,7 +119,10 @@ def generate_shard(
     stats = _shard_stats(plan, number, load_seconds, attempt)
     if startup is not None:
         stats = replace(stats, start=startup.clock.seconds)
-    record_stats(store, stats)
+    if record is None:
+        record_stats(store, stats)
+    else:
+        record(stats)
     if attempt.stopped:
         raise _stopped_error(store, number, len(missing) - len(attempt.committed))
     return stats

@@ -25,15 +25,22 @@ class WeightsCheck:
     files of a hub model, which are not hashed.
     """
 
-    def __init__(self, model: ModelSettings, digest: str) -> None:
-        """Begin to hash a local model. A hub model is known by its commit: nothing is read."""
+    def __init__(
+        self, model: ModelSettings, digest: str, actual_digest: Future[str] | None = None
+    ) -> None:
+        """Begin to hash a local model. A hub model is known by its commit: nothing is read.
+
+        Nor is anything where `actual_digest` will tell the digest of the files.
+        """
         self.hash_seconds = 0.0
         self.read_ahead_seconds = 0.0
         self._model = model
         self._planned_digest = digest
         self._closed = threading.Event()
         self._pool = ThreadPoolExecutor(1, "weights-check")
-        if is_hub_id(model.id):
+        if actual_digest is not None:
+            self._digest = actual_digest
+        elif is_hub_id(model.id):
             self._digest = Future[str]()
             self._digest.set_result(model_digest(model))
         else:
@@ -46,6 +53,11 @@ class WeightsCheck:
     def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `require_planned` would return at once."""
+        return self._digest.done()
 
     def require_planned(self) -> None:
         """Wait for the result.

@@ -171,7 +171,7 @@ def record_stats(store: Store, attempt: ShardStats) -> None:
 def _add_attempt(earlier: ShardStats, attempt: ShardStats) -> ShardStats:
     return replace(
         attempt,
-        attempts=earlier.attempts + 1,
+        attempts=earlier.attempts + attempt.attempts,
         images=earlier.images + attempt.images,
         parts=earlier.parts + attempt.parts,
         seconds=earlier.seconds + attempt.seconds,

@@ -4,13 +4,15 @@ import json
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Never, Protocol, TextIO
 
-from tqdm import tqdm
+from tqdm import TqdmWarning, tqdm
 
 LINE_INTERVAL_SECONDS = 10.0
 
@@ -76,8 +78,13 @@ class TerminalProgress:
         self._bar: tqdm[Never] | None = None
 
     def start(self, total: int) -> None:
-        """Show the bar."""
-        self._bar = tqdm(total=total, unit=" images", dynamic_ncols=True)
+        """Show the bar: in a notebook its own kind, where widgets are installed."""
+        bar_class = tqdm
+        if is_notebook():
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", TqdmWarning)  # without widgets, a line will do
+                bar_class = import_module("tqdm.auto").tqdm
+        self._bar = bar_class(total=total, unit=" images", dynamic_ncols=True)
 
     def add_existing(self, images: int) -> None:
         """Begin that much further along, so that the rate is that of images drawn."""
@@ -152,8 +159,12 @@ class JsonLinesProgress:
 
     def show_event(self, event: Event) -> None:
         """Write a line with the seconds."""
-        seconds = {name: round(value, 3) for name, value in event.seconds.items()}
-        print(json.dumps({"event": event.name, "seconds": seconds}), file=self._out, flush=True)
+        line: dict[str, object] = {"event": event.name}
+        if event.seconds:
+            line["seconds"] = {name: round(value, 3) for name, value in event.seconds.items()}
+        else:
+            line["message"] = event.sentence
+        print(json.dumps(line), file=self._out, flush=True)
 
     def close(self) -> None:
         """Write how far the work is, unless the last line did."""
@@ -162,12 +173,10 @@ class JsonLinesProgress:
 
     def _write_line(self) -> None:
         self._last_line_at = self._clock()
-        line = {
-            "event": "progress",
-            "done": self._done,
-            "total": self._total,
-            "images_per_second": self._rate(),
-        }
+        line: dict[str, object] = {"event": "progress", "done": self._done, "total": self._total}
+        rate = self._rate()
+        if rate is not None:
+            line["images_per_second"] = rate
         print(json.dumps(line), file=self._out, flush=True)
         if self._argo_file is not None:
             with suppress(OSError):  # progress is only shown; the work continues without it
@@ -180,12 +189,24 @@ class JsonLinesProgress:
         return round(self._drawn_since / elapsed, 3) if elapsed else None
 
 
+def is_notebook() -> bool:
+    """Whether this process runs the cells of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and "IPKernelApp" in shell.config
+
+
+def is_watched() -> bool:
+    """Whether a person sees what this process draws on stderr."""
+    return sys.stderr.isatty() or is_notebook()
+
+
 @contextmanager
 def open_progress() -> Iterator[Progress]:
     """A bar where a person watches stderr, else lines."""
     argo_file = os.environ.get("ARGO_PROGRESS_FILE")
     progress: Progress
-    if sys.stderr.isatty() and not argo_file:  # a pod may have a terminal too
+    if is_watched() and not argo_file:  # a pod may have a terminal too
         progress = TerminalProgress()
     else:
         progress = JsonLinesProgress(sys.stderr, Path(argo_file) if argo_file else None)

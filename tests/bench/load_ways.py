@@ -8,9 +8,9 @@ import sys
 from imagekiln.steps.generate.diffusion.startup import LoadOptions
 from imagekiln.steps.generate.start import generate
 from imagekiln.steps.runs.start_times import StartClock
+from imagekiln.steps.runtime.libraries import silence_libraries
 from imagekiln.steps.runtime.progress import JsonLinesProgress
 from imagekiln.steps.runtime.signals import Stop
-from imagekiln.workflows.cli.terminal import silence_libraries
 
 LOAD_WAYS = {
     "as pods do": LoadOptions(),

@@ -1,6 +1,8 @@
 """The whole job, end to end, on this disk and in an object store."""
 
 import hashlib
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -58,12 +60,17 @@ def prompts(tmp_path: Path) -> Path:
 
 
 def test_a_job_becomes_a_dataset_that_reads_back(prompts: Path, store_uri: str) -> None:
-    progress, plans = RecordedProgress(), list[PlanResult]()
-    done = run(job(prompts, store_uri), progress, Stop(), plans.append)
+    progress = RecordedProgress()
+    plans: list[tuple[PlanResult, int]] = []
+
+    def add_plan(result: PlanResult, workers: int) -> None:
+        plans.append((result, workers))
+
+    done = run(job(prompts, store_uri), progress, Stop(), add_plan)
     assert not done.before
     assert (done.summary.images, done.summary.ok) == (10, 10)
     assert (progress.total, progress.existing_images, progress.drawn_images) == (10, 0, 10)
-    assert [each.uri for each in plans] == [done.uri]
+    assert [(result.uri, workers) for result, workers in plans] == [(done.uri, 1)]
     found = verify(done.uri)
     assert (found.ok, found.bytes) == (10, done.summary.bytes)
 
@@ -141,3 +148,41 @@ def test_a_job_whose_prompts_are_wrong_makes_nothing_but_their_list(tmp_path: Pa
         run(job(prompts, str(tmp_path / "out")), NoProgress(), Stop())
     files = [path.name for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert files == ["rejected.parquet"]
+
+
+def _kill_a_worker() -> None:
+    """Kill one of the worker processes of this process."""
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    for child in children:
+        if b"generate.worker" in Path(f"/proc/{child}/cmdline").read_bytes():
+            os.kill(int(child), signal.SIGKILL)
+            return
+
+
+def test_three_processes_of_which_one_is_killed_make_the_bytes_of_one(tmp_path: Path) -> None:
+    rows = [{"prompt": f"a red circle number {place}"} for place in range(20)]
+    prompts = write_prompts(tmp_path / "prompts.parquet", rows)
+    small = {"model": {"id": "bundled:shapes", "dtype": "float32"}, "batch": {"images": 2}}
+    sizes = {"part": {"images": 2}, "shard": {"images": 12}, "run_id": "run"}
+    alone = run(job(prompts, str(tmp_path / "alone"), **small, **sizes))
+
+    killed = False
+
+    def kill_once() -> None:
+        nonlocal killed
+        if not killed:
+            _kill_a_worker()
+            killed = True
+
+    progress = RecordedProgress(then=kill_once)
+    together = run(job(prompts, str(tmp_path / "together"), **small, **sizes), progress, gpus=3)
+
+    assert killed
+    assert together.summary.ok == 20
+    assert progress.existing_images + progress.drawn_images == 20
+    expected = _objects(alone.uri)
+    objects = _objects(together.uri)
+    assert objects.keys() == expected.keys()
+    differing = {name for name in expected if objects[name] != expected[name]}
+    informative = {"plan.json", "summary.json", "report/index.html"}
+    assert {name for name in differing if not name.startswith("stats/")} <= informative

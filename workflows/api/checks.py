@@ -13,3 +13,7 @@ and returns a verdict:
 from imagekiln.steps.checks import ImageSpec, Verdict
 
 __all__ = ["ImageSpec", "Verdict"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

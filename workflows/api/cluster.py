@@ -15,6 +15,7 @@ where `ARGO_SERVER` names one, else the Kubernetes API that kubeconfig names.
 import datetime
 
 from imagekiln.local import JobSource, load_job
+from imagekiln.steps.errors import explain_failures
 from imagekiln.workflows.client import client, schedules
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.client import (
@@ -60,6 +61,11 @@ __all__ = [  # noqa: RUF022  # in the order of the API reference
 ]
 
 
+def __dir__() -> list[str]:
+    return sorted(__all__)
+
+
+@explain_failures
 def submit(
     job: JobSource, *, date: str = "", timezone: str = "UTC", argo: ArgoApi | None = None
 ) -> WorkflowStatus:
@@ -74,6 +80,7 @@ def submit(
     return client.submit(load_job(job), date, timezone, argo)
 
 
+@explain_failures
 def retry(
     job: JobSource, *, date: str = "", timezone: str = "UTC", argo: ArgoApi | None = None
 ) -> WorkflowStatus:
@@ -84,11 +91,13 @@ def retry(
     return client.retry(load_job(job), date, timezone, argo)
 
 
+@explain_failures
 def apply(job: JobSource, *, argo: ArgoApi | None = None) -> str:
     """Create or update the WorkflowTemplate of the job's profile; return its name."""
     return client.apply(load_job(job), argo)
 
 
+@explain_failures
 def schedule(
     job: JobSource, cron: str, *, timezone: str = "UTC", argo: ArgoApi | None = None
 ) -> str:
@@ -96,6 +105,7 @@ def schedule(
     return schedules.schedule(load_job(job), cron, timezone, argo)
 
 
+@explain_failures
 def backfill(
     job: JobSource,
     first: datetime.date,

@@ -9,6 +9,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from imagekiln.steps.errors import explain_failures
 from imagekiln.steps.job.job import Job
 
 if TYPE_CHECKING:
@@ -35,6 +36,7 @@ PathOrUri = str | PathLike[str]
 JobSource = Job | PathOrUri
 
 
+@explain_failures
 def read_job(
     source: PathOrUri, settings: Sequence[str] = (), *, date: str = "", timezone: str = "UTC"
 ) -> Job:
@@ -61,6 +63,7 @@ def read_job(
     return resolve_job(request)
 
 
+@explain_failures
 def job(**settings: object) -> Job:
     """Make a job of plain values, as they would stand in its file.
 
@@ -89,9 +92,12 @@ def _dated_job(job: JobSource) -> Job:
 
 
 @contextmanager
-def _progress(show: bool) -> Iterator["Progress"]:
-    from imagekiln.steps.runtime.progress import NoProgress, open_progress
+def _progress(show: bool | None) -> Iterator["Progress"]:
+    """Progress as the caller asks for it; by default, a bar where a person sees it."""
+    from imagekiln.steps.runtime.progress import NoProgress, is_watched, open_progress
 
+    if show is None:
+        show = is_watched()
     if not show:
         yield NoProgress()
         return
@@ -99,6 +105,7 @@ def _progress(show: bool) -> Iterator["Progress"]:
         yield progress
 
 
+@explain_failures
 def estimate(job: JobSource, price: float | None = None) -> "Estimate":
     """Estimate a job's images, size, GPU-hours and cost without writing anything.
 
@@ -113,10 +120,16 @@ def estimate(job: JobSource, price: float | None = None) -> "Estimate":
     return estimate_job(_dated_job(job), price)
 
 
-def run(job: JobSource, *, progress: bool = False) -> "RunResult":
+@explain_failures
+def run(job: JobSource, *, gpus: int | None = None, progress: bool | None = None) -> "RunResult":
     """Run a whole job on this machine: plan, generate every shard, aggregate.
 
-    Run again, it resumes: everything that was committed is kept. `progress` shows a bar.
+    Run again, it resumes: everything that was committed is kept. It uses `gpus` GPUs, by default
+    all that are visible, with a process for each; where the job's device is the CPU, `gpus` is the
+    number of processes.
+
+    A terminal or a notebook shows a bar. `progress=True` prints a JSON line every few seconds where
+    there is neither, and `progress=False` shows nothing.
 
     Raises BadInput where job, prompts or model must be corrected, Incomplete where more images
     failed than the job accepts, TryAgain where storage or the device failed.
@@ -124,9 +137,10 @@ def run(job: JobSource, *, progress: bool = False) -> "RunResult":
     from imagekiln.steps.local import run as run_job
 
     with _progress(progress) as reporter:
-        return run_job(_dated_job(job), reporter)
+        return run_job(_dated_job(job), reporter, gpus=gpus)
 
 
+@explain_failures
 def plan(job: JobSource) -> "PlanResult":
     """Validate a job's prompts and write the plan of its run: every image, its seed and its shard.
 
@@ -143,7 +157,8 @@ def plan(job: JobSource) -> "PlanResult":
     return make_plan(_dated_job(job))
 
 
-def generate(run: PathOrUri, shard: int, *, progress: bool = False) -> "ShardStats | None":
+@explain_failures
+def generate(run: PathOrUri, shard: int, *, progress: bool | None = None) -> "ShardStats | None":
     """Generate the missing images of one shard of a planned run; None where none was missing.
 
     Shards are counted from 0. Raises BadInput where run, shard or model are not as planned,
@@ -155,6 +170,7 @@ def generate(run: PathOrUri, shard: int, *, progress: bool = False) -> "ShardSta
         return generate_shard(fspath(run), shard, reporter)
 
 
+@explain_failures
 def aggregate(
     run: PathOrUri,
     *,
@@ -173,6 +189,7 @@ def aggregate(
     return aggregate_run(fspath(run), failed_share, accept, price)
 
 
+@explain_failures
 def runs(output: PathOrUri) -> "list[RunOverview]":
     """The runs under a job's output, and how each ended.
 
@@ -183,6 +200,7 @@ def runs(output: PathOrUri) -> "list[RunOverview]":
     return list_runs(fspath(output))
 
 
+@explain_failures
 def verify(run: PathOrUri) -> "VerifyResult":
     """Read a whole run back and check every image against the plan, by its hash.
 
@@ -193,7 +211,8 @@ def verify(run: PathOrUri) -> "VerifyResult":
     return verify_run(fspath(run))
 
 
-def retry(run: PathOrUri, *, progress: bool = False) -> "RetryResult":
+@explain_failures
+def retry(run: PathOrUri, *, progress: bool | None = None) -> "RetryResult":
     """Generate the failed, blank and missing images of a run again, in a round of their own.
 
     Raises Incomplete where too many fail again, TryAgain where storage or the device failed.
@@ -204,6 +223,7 @@ def retry(run: PathOrUri, *, progress: bool = False) -> "RetryResult":
         return retry_run(fspath(run), reporter)
 
 
+@explain_failures
 def reproduce(run: PathOrUri, image_id: str, to: PathOrUri | None = None) -> "ReproduceResult":
     """Generate one image of a run again, and compare it with the one that the run holds.
 
@@ -215,6 +235,7 @@ def reproduce(run: PathOrUri, image_id: str, to: PathOrUri | None = None) -> "Re
     return reproduce_image(fspath(run), image_id, None if to is None else Path(to))
 
 
+@explain_failures
 def diff(first: PathOrUri, second: PathOrUri, to: PathOrUri) -> "Diff":
     """Compare two runs of the same prompts; write a page of image pairs into the folder `to`.
 
@@ -225,6 +246,7 @@ def diff(first: PathOrUri, second: PathOrUri, to: PathOrUri) -> "Diff":
     return diff_runs(fspath(first), fspath(second), fspath(to))
 
 
+@explain_failures
 def gc(output: PathOrUri, *, older_than: float = 7.0, remove: bool = False) -> "GcResult":
     """List, or remove, what unfinished runs and killed writers left under a job's output.
 
@@ -235,6 +257,7 @@ def gc(output: PathOrUri, *, older_than: float = 7.0, remove: bool = False) -> "
     return collect_garbage(fspath(output), older_than, remove=remove)
 
 
+@explain_failures
 def dataset(
     uri: PathOrUri,
     columns: Sequence[str] | None = None,
@@ -262,6 +285,7 @@ def dataset(
     return open_dataset(fspath(uri), columns, filter)
 
 
+@explain_failures
 def tune(
     job: JobSource,
     file: PathOrUri,

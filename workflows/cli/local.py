@@ -11,6 +11,7 @@ from imagekiln.workflows.cli.options import (
     PATH_OR_URI,
     date_options,
     examples,
+    gpus_option,
     job_options,
     output_option,
     settings_option,
@@ -18,6 +19,7 @@ from imagekiln.workflows.cli.options import (
 
 if TYPE_CHECKING:
     from imagekiln.steps.runtime.signals import Stop
+    from imagekiln.workflows.pod.request import JobRequest
 
 DEMO_JOB = "bundled:demo.yaml"
 TUNING_FILE = "tuning.yaml"
@@ -60,49 +62,60 @@ def init(prompts: str, to: Path, model: str) -> None:
     epilog=examples(
         "imagekiln run job.yaml",
         "imagekiln run job.yaml --set defaults.steps=20 --set output=s3://bucket/images",
+        "imagekiln run job.yaml --gpus 2",
         "imagekiln run nightly.yaml --date 2026-11-21 --timezone Europe/Berlin",
     )
 )
 @job_options
 @date_options
+@gpus_option
 @output_option
 @click.pass_obj
 def run(
-    stop: "Stop", job: str, settings: tuple[str, ...], date: str, timezone: str, output: str
+    stop: "Stop",
+    job: str,
+    settings: tuple[str, ...],
+    date: str,
+    timezone: str,
+    gpus: int | None,
+    output: str,
 ) -> None:
     """Run a whole job on this machine; run it again to resume.
 
-    Plans the job, generates shard by shard, and aggregates. Everything committed before an
+    Plans the job, generates on all GPUs, and aggregates. Everything committed before an
     interruption is kept.
     """
-    _run_job(job, settings, output, stop, date, timezone)
+    request = _job_request(job, settings, date, timezone)
+    _run_job(request, gpus, output, stop)
 
 
 @cloup.command(epilog=examples("imagekiln demo", "imagekiln demo --set output=/tmp/demo"))
 @settings_option
+@gpus_option
 @output_option
 @click.pass_obj
-def demo(stop: "Stop", settings: tuple[str, ...], output: str) -> None:
+def demo(stop: "Stop", settings: tuple[str, ...], gpus: int | None, output: str) -> None:
     """Generate the bundled example dataset with the bundled model."""
-    _run_job(DEMO_JOB, settings, output, stop)
+    _run_job(_job_request(DEMO_JOB, settings), gpus, output, stop)
 
 
-def _run_job(
-    name: str,
-    settings: tuple[str, ...],
-    output: str,
-    stop: "Stop",
-    date: str = "",
-    timezone: str = "",
-) -> None:
+def _job_request(
+    name: str, settings: tuple[str, ...], date: str = "", timezone: str = ""
+) -> "JobRequest":
+    from imagekiln.workflows.pod.request import JobRequest
+
+    return JobRequest(name, settings=settings, date=date, timezone=timezone)
+
+
+def _run_job(request: "JobRequest", gpus: int | None, output: str, stop: "Stop") -> None:
     from imagekiln.steps.local import run as run_job
     from imagekiln.steps.runtime.progress import open_progress
     from imagekiln.workflows.cli.text import format_run, print_plan, print_result
-    from imagekiln.workflows.pod.request import JobRequest, resolve_job
+    from imagekiln.workflows.pod.request import resolve_job
 
-    job = resolve_job(JobRequest(name, settings=settings, date=date, timezone=timezone))
+    job = resolve_job(request)
     with open_progress() as progress:
-        result = run_job(job, progress, stop, print_plan)
+        result = run_job(job, progress, stop, print_plan, gpus)
     print_result(result, output, format_run)
 
 

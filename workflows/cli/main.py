@@ -5,8 +5,9 @@ import os
 import click
 import cloup
 
+from imagekiln.steps.runtime.libraries import silence_libraries
 from imagekiln.workflows.cli import cluster, local, maintain, schedules, steps
-from imagekiln.workflows.cli.terminal import print_note, silence_libraries
+from imagekiln.workflows.cli.terminal import print_note
 
 SECTIONS = (
     cloup.Section(

@@ -50,6 +50,20 @@ def job_options(command: Callable[P, None]) -> Callable[P, None]:
     return argument(settings_option(command))
 
 
+def gpus_option(command: Callable[P, None]) -> Callable[P, None]:
+    """Let the user say how many GPUs to use."""
+    option = cloup.option(
+        "--gpus",
+        type=click.IntRange(1),
+        metavar="N",
+        help=(
+            "GPUs to use, a process for each; with device: cpu, the number of processes. "
+            "Default: all visible GPUs."
+        ),
+    )
+    return option(command)
+
+
 def run_argument(command: Callable[P, None]) -> Callable[P, None]:
     """Take the run to work on."""
     argument = cloup.argument(

@@ -17,6 +17,7 @@ from imagekiln.workflows.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from imagekiln.steps.runtime.signals import Stop
     from imagekiln.workflows.pod.request import JobRequest
 
 OUTPUTS_FOLDER = click.Path(file_okay=False)
@@ -145,9 +146,8 @@ def _job_request(
 def generate(ctx: click.Context, run: str, shard: int, workers: int, output: str) -> None:
     """Generate the missing images of one shard of a planned run."""
     if workers > 1:
-        from imagekiln.workflows.pod.workers import generate_shards
-
-        ctx.exit(generate_shards(run, shard, workers))
+        _generate_several(run, shard, workers, ctx.obj)
+        return
 
     # Before the first step, only what it needs is imported: a device waits meanwhile.
     from imagekiln.steps.generate.start import generate as generate_shard
@@ -160,6 +160,15 @@ def generate(ctx: click.Context, run: str, shard: int, workers: int, output: str
     from imagekiln.workflows.cli.text import format_shard, print_result
 
     print_result(stats, output, format_shard)
+
+
+def _generate_several(run: str, pod_index: int, workers: int, stop: "Stop") -> None:
+    """Make the shards of a pod with several GPUs."""
+    from imagekiln.steps.runtime.progress import open_progress
+    from imagekiln.workflows.pod.workers import generate_shards
+
+    with open_progress() as progress:
+        generate_shards(run, pod_index, workers, progress, stop)
 
 
 @cloup.command(

@@ -46,9 +46,9 @@ def print_result(result: T, output: str, format_text: Callable[[T], str]) -> Non
         print_text(format_text(result))
 
 
-def print_plan(result: "PlanResult") -> None:
+def print_plan(result: "PlanResult", gpus: int = 1) -> None:
     """Print a plan that is about to be carried out, next to the command's result."""
-    print_note(format_plan(result))
+    print_note(format_plan(result, gpus))
     print_untried_checks(result)
 
 

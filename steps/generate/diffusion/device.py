@@ -58,6 +58,11 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
+def count_gpus() -> int:
+    """How many GPUs CUDA finds in the environment of this process; none where it does not work."""
+    return torch.cuda.device_count()
+
+
 def _missing_device(name: str) -> KilnError:
     """The failure to report for a device that is not available, with the reason that CUDA gives."""
     if not _is_built_for(name):

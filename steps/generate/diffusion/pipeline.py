@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import os
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -31,6 +32,7 @@ from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.start_times import StartClock
 from imagekiln.steps.runtime.cpus import available_cpus
+from imagekiln.steps.runtime.libraries import THREADS_VARIABLE
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.failures import error_reason, explain_storage_error
 from imagekiln.steps.storage.uri import resolve_path
@@ -134,7 +136,7 @@ def _set_threads(plan: Plan, device: torch.device) -> None:
     """The plan's number of CPU threads; on CUDA few, since the CPU only feeds the device."""
     if plan.job.threads is not None:
         torch.set_num_threads(plan.job.threads)
-    elif device.type == "cuda":
+    elif device.type == "cuda" and THREADS_VARIABLE not in os.environ:
         torch.set_num_threads(min(available_cpus(), MAX_CUDA_THREADS))
 
 

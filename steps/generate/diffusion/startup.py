@@ -1,5 +1,6 @@
 """What a process begins before it imports PyTorch, so that it is done beside the imports."""
 
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -33,10 +34,14 @@ class Startup:
 
     @classmethod
     def begin(
-        cls, plan: Plan, clock: StartClock | None = None, options: LoadOptions | None = None
+        cls,
+        plan: Plan,
+        clock: StartClock | None = None,
+        options: LoadOptions | None = None,
+        actual_digest: Future[str] | None = None,
     ) -> Self:
-        """Begin to hash the files of the plan's model."""
-        weights = WeightsCheck(plan.job.model, plan.model.digest)
+        """Begin to hash the files of the plan's model, unless another process does."""
+        weights = WeightsCheck(plan.job.model, plan.model.digest, actual_digest)
         return cls(weights, clock or StartClock(), options or LoadOptions())
 
     def __enter__(self) -> Self:

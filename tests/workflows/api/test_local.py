@@ -1,12 +1,14 @@
 """Jobs and runs from Python: each function takes a path or a job, and acts as its command does."""
 
 import json
+import traceback
 from pathlib import Path
 
 import pytest
 import yaml
 
 import imagekiln
+from imagekiln.results import RunResult
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.keys import SUCCESS_KEY
 from imagekiln.steps.storage import open_store
@@ -73,6 +75,28 @@ def test_job_that_needs_a_date_says_so(job_file: Path) -> None:
     for function in (imagekiln.run, imagekiln.plan, imagekiln.estimate):
         with pytest.raises(imagekiln.BadInput, match="needs a date"):
             function(job)
+
+
+def test_failure_comes_without_the_errors_behind_it(job_file: Path) -> None:
+    with pytest.raises(imagekiln.Missing) as caught:
+        imagekiln.run(job_file.with_name("absent.yaml"))
+    lines = traceback.format_exception(caught.value)
+    assert sum(line.startswith("Traceback") for line in lines) == 1
+
+
+def test_result_is_short_at_a_prompt_and_a_page_in_a_notebook(tmp_path: Path) -> None:
+    rows = [{"prompt": "<script>alert(1)</script>", "id": f"row-{place}"} for place in range(8)]
+    plan = planned(tmp_path, str(tmp_path / "out"), rows)
+    fill(plan, {3: not_ok(3)})
+    summary = imagekiln.aggregate(plan.uri, failed_share=0.5)
+    result = RunResult(plan.uri, summary, before=False)
+    assert repr(result) == f"RunResult(uri={plan.uri!r}, images=8, ok=7)"
+    page = result._repr_html_()
+    assert "8 images (7 ok, 1 failed)" in page
+    assert page.count('src="data:image/jpeg;base64,') == 6
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)" in page
+    assert f"{plan.uri}/report/index.html" in page
 
 
 def test_mistake_in_the_job_is_a_sentence(job_file: Path) -> None:

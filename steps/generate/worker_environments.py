@@ -1,0 +1,51 @@
+"""Which worker processes a run gets: one for each GPU, or as many as asked for on the CPU."""
+
+import os
+from collections.abc import Sequence
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.runtime.cpus import available_cpus
+from imagekiln.steps.runtime.figures import pluralize
+from imagekiln.steps.runtime.gpus import VISIBLE_DEVICES_VARIABLE, visible_gpus
+from imagekiln.steps.runtime.libraries import THREADS_VARIABLE
+
+MAX_CPU_WORKERS = 64
+
+
+def choose_environments(job: Job, gpus: int | None) -> list[dict[str, str]]:
+    """What the environment of each worker has in its own way, for `gpus` GPUs or all visible ones.
+
+    Raises BadInput where there are not so many.
+    """
+    if job.device == "cpu":
+        return _share_cpus([{}] * min(gpus or 1, MAX_CPU_WORKERS))
+
+    names = _visible_gpus() if job.device in ("auto", "cuda") else []
+    wanted = len(names) if gpus is None else gpus
+    if wanted > max(1, len(names)):
+        raise BadInput(
+            f"--gpus {wanted}: {pluralize(len(names), 'GPU')} visible here. Ask for fewer, set "
+            f"{VISIBLE_DEVICES_VARIABLE}, or set device: cpu for so many processes on the CPU."
+        )
+    return gpu_environments(names[:wanted]) if names else [{}]
+
+
+def gpu_environments(names: Sequence[str]) -> list[dict[str, str]]:
+    """What the environment of each worker has in its own way, where each has one of these GPUs."""
+    return _share_cpus([{VISIBLE_DEVICES_VARIABLE: name} for name in names])
+
+
+def _visible_gpus() -> list[str]:
+    # Imported only here: torch takes seconds, and knows what CUDA, ROCm and drivers make of it.
+    from imagekiln.steps.generate.diffusion.device import count_gpus
+
+    return visible_gpus(os.environ, count_gpus())
+
+
+def _share_cpus(environments: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """The environments with an equal share of the CPUs each, unless the user sets threads."""
+    if THREADS_VARIABLE in os.environ or len(environments) == 1:
+        return list(environments)
+    threads = max(1, available_cpus() // len(environments))
+    return [{**environment, THREADS_VARIABLE: str(threads)} for environment in environments]

@@ -1,0 +1,45 @@
+"""What libraries are told by variables and filters before they are imported."""
+
+import logging
+import os
+import warnings
+
+VERBOSITY_VARIABLES = ("TRANSFORMERS_VERBOSITY", "DIFFUSERS_VERBOSITY")
+THREADS_VARIABLE = "OMP_NUM_THREADS"
+WAIT_POLICY_VARIABLE = "OMP_WAIT_POLICY"
+SPIN_VARIABLE = "GOMP_SPINCOUNT"  # of libgomp, which PyTorch has on Linux
+QUIET_SPIN_COUNT = "10000"  # libgomp's own is 300,000, about a millisecond
+
+
+def silence_libraries() -> None:
+    """Suppress what libraries say of each other on import, unless the environment asks for it."""
+    for name in VERBOSITY_VARIABLES:
+        os.environ.setdefault(name, "error")
+    # Deprecations inside diffusers: of Kolors, and of FLUX's ControlNets.
+    warnings.filterwarnings(
+        "ignore", "`(torch.jit.script|FluxPosEmbed)` is deprecated", FutureWarning
+    )
+    logging.getLogger("torch.utils._pytree").setLevel(logging.ERROR)  # of what torchao calls
+
+
+def limit_spinning() -> None:
+    """Let PyTorch's threads on the CPU sleep while they wait for each other, or spin briefly.
+
+    Called before torch is imported. Threads that spin keep a busy machine from those that they wait
+    for. On a quiet machine, to sleep and be woken costs more. What the user has set stays.
+    """
+    if WAIT_POLICY_VARIABLE in os.environ or SPIN_VARIABLE in os.environ:
+        return
+    if is_machine_busy():
+        os.environ[WAIT_POLICY_VARIABLE] = "passive"
+    else:
+        os.environ[SPIN_VARIABLE] = QUIET_SPIN_COUNT
+
+
+def is_machine_busy() -> bool:
+    """Whether more processes wanted a CPU in the last minute than there are CPUs."""
+    try:
+        load, _, _ = os.getloadavg()
+    except OSError:
+        return False
+    return load > (os.cpu_count() or 1)

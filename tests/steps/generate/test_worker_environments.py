@@ -1,0 +1,43 @@
+"""Which workers a run gets on this machine."""
+
+import pytest
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.generate.worker_environments import choose_environments, gpu_environments
+from imagekiln.steps.job.job import Job
+from imagekiln.steps.job.reader import read_job
+from imagekiln.steps.runtime.cpus import available_cpus
+
+
+def _job(device: str) -> Job:
+    return read_job("bundled:demo.yaml", [f"device={device}"])
+
+
+def test_run_on_the_cpu_has_one_worker_unless_more_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert choose_environments(_job("cpu"), None) == [{}]
+    threads = str(max(1, available_cpus() // 3))
+    assert choose_environments(_job("cpu"), 3) == [{"OMP_NUM_THREADS": threads}] * 3
+
+
+def test_threads_that_the_user_sets_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert choose_environments(_job("cpu"), 2) == [{}, {}]
+
+
+def test_each_worker_sees_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "5")
+    assert gpu_environments(["GPU-3f8a", "2"]) == [
+        {"CUDA_VISIBLE_DEVICES": "GPU-3f8a"},
+        {"CUDA_VISIBLE_DEVICES": "2"},
+    ]
+
+
+def test_more_gpus_than_there_are_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert choose_environments(_job("auto"), None) == [{}]
+    assert choose_environments(_job("auto"), 1) == [{}]
+    with pytest.raises(BadInput, match=r"--gpus 3: 0 GPUs visible here\. .*device: cpu"):
+        choose_environments(_job("auto"), 3)

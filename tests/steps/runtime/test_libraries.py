@@ -1,0 +1,36 @@
+"""What PyTorch's threads are told before it is imported."""
+
+import os
+
+import pytest
+
+from imagekiln.steps.runtime.libraries import limit_spinning
+
+VARIABLES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+
+
+def _limits(monkeypatch: pytest.MonkeyPatch, load: float) -> dict[str, str]:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0))
+    limit_spinning()
+    return {name: os.environ[name] for name in VARIABLES if name in os.environ}
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "")  # so that what is set is undone
+        monkeypatch.delenv(name)
+
+
+def test_threads_sleep_on_a_busy_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _limits(monkeypatch, load=1e6) == {"OMP_WAIT_POLICY": "passive"}
+
+
+def test_threads_spin_briefly_on_a_quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _limits(monkeypatch, load=0.0) == {"GOMP_SPINCOUNT": "10000"}
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_what_the_user_sets_stays(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "ACTIVE")
+    assert _limits(monkeypatch, load=1e6) == {name: "ACTIVE"}
