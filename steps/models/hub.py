@@ -78,6 +78,7 @@ def resolve_commit(reference: HubReference, setting: str) -> str:
     from huggingface_hub import HfApi
 
     named = reference.model_copy(update={"revision": reference.revision or DEFAULT_REVISION})
+
     def resolve() -> str:
         with _silence_hub_client():
             return HfApi().resolve_revision(named.id, revision=named.revision).resolved
