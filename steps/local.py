@@ -36,7 +36,7 @@ def run(
     """
     progress = progress or NoProgress()
     stop = stop or Stop()
-    require_libraries()
+    require_libraries(job)
     result = make_plan(job)
     planned(result)
 
