@@ -53,7 +53,7 @@ def run(
     """
     progress = progress or NoProgress()
     stop = stop or Stop()
-    require_libraries()
+    require_libraries(job)
     result = make_plan(job)
     store = open_store(result.uri)
     if store.exists(SUCCESS_KEY):

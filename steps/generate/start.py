@@ -1,10 +1,12 @@
 """The generate step of one shard. Until run and shard are checked, nothing imports PyTorch."""
 
+from collections.abc import Sequence
 from contextlib import closing
 from importlib.util import find_spec
 
 from imagekiln.steps.errors import NotInstalled
 from imagekiln.steps.generate.diffusion.startup import LoadOptions, Startup
+from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import require_shard
 from imagekiln.steps.runs.start_times import StartClock
@@ -18,15 +20,28 @@ from imagekiln.steps.storage import open_store
 GENERATION_LIBRARIES = ("torch", "diffusers", "transformers")
 
 
-def require_libraries() -> None:
-    """Raise NotInstalled where this installation cannot generate images; else prepare for them."""
-    missing = [name for name in GENERATION_LIBRARIES if find_spec(name) is None]
+def require_libraries(job: Job | None = None) -> None:
+    """Raise NotInstalled where this installation cannot generate images, or those of this job.
+
+    Where it can, prepare the process for them.
+    """
+    _require_extra("generate", GENERATION_LIBRARIES, "to generate images")
+    limit_spinning()
+    if job is None:
+        return
+    if job.speed.quantization == "fp8":
+        _require_extra("fp8", ("torchao",), "for speed.quantization: fp8")
+    if job.c2pa is not None:
+        _require_extra("c2pa", ("c2pa",), "to sign images")
+
+
+def _require_extra(extra: str, libraries: Sequence[str], purpose: str) -> None:
+    missing = [name for name in libraries if find_spec(name) is None]
     if missing:
         raise NotInstalled(
-            f"{', '.join(missing)}: not installed, and needed to generate images. "
-            "Type: pip install 'imagekiln[generate]'."
+            f"{', '.join(missing)}: not installed, and needed {purpose}. "
+            f"Type: pip install 'imagekiln[{extra}]'."
         )
-    limit_spinning()
 
 
 def generate(

@@ -23,7 +23,9 @@ from imagekiln.steps.job.output import C2paSettings, Encoding, mime_type
 from imagekiln.steps.storage.failures import translate_errors
 
 ENVIRONMENT_REFERENCE = "env:"
-NOT_INSTALLED = "c2pa: the library is not installed. Install imagekiln[c2pa], or remove c2pa."
+NOT_INSTALLED = (
+    "c2pa: the library is not installed. Type: pip install 'imagekiln[c2pa]', or remove c2pa."
+)
 
 
 class C2paSigner:

@@ -81,8 +81,11 @@ def test_wheel_carries_the_licence_and_a_page_for_the_index(wheel: Path) -> None
     assert (ROOT / "docs" / "pypi.md").read_text() in metadata
 
 
-def test_light_install_has_the_command_line_and_no_torch(installed: Path) -> None:
+def test_light_install_has_the_command_line_without_torch_and_matplotlib(installed: Path) -> None:
     assert "Usage: imagekiln" in _run(installed / "imagekiln", "--help")
     assert "Usage: python -m imagekiln" in _run(installed / "python", "-m", "imagekiln", "--help")
-    code = "import imagekiln.cluster, importlib.util as u; print(u.find_spec('torch'))"
-    assert _run(installed / "python", "-c", code).strip() == "None"
+    code = (
+        "import imagekiln.cluster, importlib.util as u; "
+        "print(*map(u.find_spec, ('torch', 'matplotlib')))"
+    )
+    assert _run(installed / "python", "-c", code).split() == ["None", "None"]

@@ -306,9 +306,10 @@ def tune(
     """
     from imagekiln.steps.generate.start import require_libraries
 
-    require_libraries()
+    tuned_job = load_job(job)
+    require_libraries(tuned_job)
     from imagekiln.steps.generate.trial import TrialBudget
     from imagekiln.steps.generate.tune import tune as tune_job
 
     budget = TrialBudget(steps=steps, minutes=minutes)
-    return tune_job(load_job(job), fspath(file), sizes, budget, again=again, told=report)
+    return tune_job(tuned_job, fspath(file), sizes, budget, again=again, told=report)

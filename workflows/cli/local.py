@@ -226,7 +226,7 @@ def tune(
     from imagekiln.workflows.cli.text import format_tuning, print_result
 
     tuned_job = read_job(job, settings)
-    require_libraries()
+    require_libraries(tuned_job)
 
     # Imported only now: torch takes seconds.
     from imagekiln.steps.generate.trial import TrialBudget

@@ -5,7 +5,12 @@ from html import escape
 
 import pyarrow.compute as pc
 
-from imagekiln.steps.aggregate.report.contact_sheet import Sample, render_thumbnail, to_samples
+from imagekiln.steps.aggregate.report.contact_sheet import (
+    Sample,
+    read_sample,
+    render_thumbnail,
+    to_samples,
+)
 from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.runs.keys import REPORT_KEY, manifest_key
@@ -41,7 +46,10 @@ def _load_thumbnails(store: Store) -> list[tuple[Sample, bytes]]:
         step = max(1, ok_rows.num_rows // MAX_THUMBNAILS)
         indices = list(range(0, ok_rows.num_rows, step))[:MAX_THUMBNAILS]
         samples = to_samples(ok_rows.take(indices))
-        return [(sample, render_thumbnail(store, sample)) for sample in samples]
+        return [
+            (sample, render_thumbnail(store, sample, read_sample(store, sample)))
+            for sample in samples
+        ]
     except KilnError:
         return []
 

@@ -29,7 +29,7 @@ def require_fp8_support(device: torch.device) -> None:
     if find_spec("torchao") is None:
         raise BadInput(
             "speed.quantization is fp8, which needs an extra. "
-            "Install imagekiln[fp8], or write none."
+            "Type: pip install 'imagekiln[fp8]', or write none."
         )
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
         major, minor = MIN_CAPABILITY

@@ -8,9 +8,13 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, Missing, NotInstalled
 from imagekiln.steps.generate.start import generate, require_libraries
+from imagekiln.steps.local import run
 from imagekiln.steps.runs.keys import PLAN_KEY
+from imagekiln.steps.runtime.progress import NoProgress
+from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage.local import LocalStore
-from tests.runs import PROMPTS, planned
+from tests import models
+from tests.runs import PROMPTS, job, planned, write_prompts
 
 
 def test_missing_library_is_named_with_the_command_to_type(
@@ -24,6 +28,30 @@ def test_missing_library_is_named_with_the_command_to_type(
         "torch: not installed, and needed to generate images. "
         "Type: pip install 'imagekiln[generate]'."
     )
+
+
+@pytest.mark.parametrize(
+    ("settings", "library", "extra"),
+    [
+        ({"speed": {"quantization": "fp8"}}, "torchao", "fp8"),
+        ({"c2pa": {"certificate": "cert.pem", "key": "key.pem"}}, "c2pa", "c2pa"),
+    ],
+)
+def test_what_only_a_job_needs_is_missed_before_it_is_planned(
+    settings: dict[str, object],
+    library: str,
+    extra: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    output = tmp_path / "out"
+    prompts = write_prompts(tmp_path / "prompts.parquet")
+    model = {"id": str(models.folder("sd")), "dtype": "bfloat16"}
+    tiny = job(prompts, str(output), **{"model": model, **settings})
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(NotInstalled, match=rf"^{library}: not installed.*imagekiln\[{extra}\]"):
+        run(tiny, NoProgress(), Stop())
+    assert not output.exists()
 
 
 def test_run_and_shard_are_checked(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 def test_where_the_extra_is_missing_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quantize, "find_spec", lambda _: None)
     with pytest.raises(
-        BadInput, match=r"is fp8, which needs an extra\. Install imagekiln\[fp8\], or write none"
+        BadInput, match=r"is fp8, which needs an extra\. Type: pip install 'imagekiln\[fp8\]'"
     ):
         require_fp8_support(CPU)
 
