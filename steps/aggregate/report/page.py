@@ -100,7 +100,7 @@ class ReportData:
     summary: Summary
     previous: Summary | None
     sheet_samples: list[Sample]
-    samples_by_gate: dict[str, Sequence[Sample]] = field(default_factory=dict)
+    samples_by_gate: Mapping[str, Sequence[Sample]] = field(default_factory=dict)
     with_plots: bool = True
 
     @property

@@ -44,7 +44,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def test_the_query_of_a_cause_finds_its_images_and_no_others(page: str) -> None:
     queries = [html.unescape(text) for text in re.findall(r"(SELECT .*?)</code>", page, re.DOTALL)]
-    results = [duckdb.sql(query).fetchall() for query in queries]
+    results = [duckdb.execute(query).fetchall() for query in queries]
     ids = sorted(sorted(row[0] for row in rows) for rows in results)
     assert ids == [["row-0"], ["row-1"], ["row-2", "row-3"], ["row-4"], ["row-5"]]
     assert all(row[3] == f"team {row[1]}" for rows in results for row in rows)
