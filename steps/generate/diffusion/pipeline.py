@@ -253,12 +253,14 @@ def fetch_model(model: ModelSettings, weights: WeightsCheck) -> Path:
     # First of all: the name of a folder where the run was planned may be a hub model's name here.
     weights.require_planned()
 
-    def download() -> str:
-        return diffusers.DiffusionPipeline.download(
-            model.id, revision=model.revision, variant=model.variant, use_safetensors=True
+    def download() -> Path:
+        return Path(
+            diffusers.DiffusionPipeline.download(
+                model.id, revision=model.revision, variant=model.variant, use_safetensors=True
+            )
         )
 
-    folder = Path(ask_hub(model, download))
+    folder = ask_hub(model, download)
     weights.read_ahead(folder)
     return folder
 
