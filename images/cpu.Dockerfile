@@ -8,10 +8,14 @@ FROM ${PYTHON} AS dependencies
 WORKDIR /source
 COPY pyproject.toml ./
 COPY requirements/lock.txt requirements/lock.txt
+# Further extras, by their names: --build-arg EXTRAS="gcs azure" reads and writes gs:// and abfs://.
+ARG EXTRAS=""
+# hadolint ignore=SC2046  # an option for each name
 RUN python -m pip install --no-cache-dir --disable-pip-version-check --constraint requirements/lock.txt uv \
     && python -m venv --without-pip /opt/imagekiln \
     && uv pip install --no-cache --compile-bytecode --python /opt/imagekiln/bin/python \
-        --constraints requirements/lock.txt --requirements pyproject.toml --extra report
+        --constraints requirements/lock.txt --requirements pyproject.toml --extra report \
+        $(for extra in ${EXTRAS}; do printf -- '--extra %s ' "${extra}"; done)
 
 FROM dependencies AS ours
 COPY . .

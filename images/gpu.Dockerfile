@@ -15,6 +15,9 @@ COPY requirements/lock.txt requirements/lock.txt
 # Empty for PyPI's torch, which is locked; cu130 and the like for PyTorch's own build for another CUDA, which brings CUDA
 # libraries of other versions than those locked.
 ARG TORCH_BACKEND=
+# Further extras, by their names: --build-arg EXTRAS="gcs azure" reads and writes gs:// and abfs://.
+ARG EXTRAS=""
+# hadolint ignore=SC2046  # an option for each name
 RUN python -m pip install --no-cache-dir --disable-pip-version-check --constraint requirements/lock.txt uv \
     && python -m venv --without-pip /opt/imagekiln \
     && lock=requirements/lock.txt \
@@ -25,7 +28,8 @@ RUN python -m pip install --no-cache-dir --disable-pip-version-check --constrain
     fi \
     && uv pip install --no-cache --compile-bytecode --python /opt/imagekiln/bin/python \
         --constraints "$lock" --requirements pyproject.toml \
-        --extra generate --extra fp8 --extra c2pa
+        --extra generate --extra fp8 --extra c2pa \
+        $(for extra in ${EXTRAS}; do printf -- '--extra %s ' "${extra}"; done)
 
 FROM dependencies AS ours
 COPY . .

@@ -25,7 +25,7 @@ def failing(*prompts: str) -> Iterator[list[str]]:
     ) -> Sequence[DrawnImage]:
         texts = [row.parameters.prompt for row in rows]
         if bad := [text for text in texts if text in prompts]:
-            raise ValueError(f"cannot draw {bad[0]!r}")
+            raise RuntimeError(f"cannot draw {bad[0]!r}")
         drawn.extend(texts)
         return draw(self, rows, size, check)
 

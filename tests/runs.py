@@ -112,7 +112,9 @@ def encoded(place: int = 0) -> EncodedImage:
     return encode_drawn_image(picture(place), Png())
 
 
-def not_ok(place: int, status: str = "failed", error: str = "ValueError: a fault") -> EncodedImage:
+def not_ok(
+    place: int, status: str = "failed", error: str = "RuntimeError: a fault"
+) -> EncodedImage:
     """An image that did not become one."""
     return encode_drawn_image(DrawnImage(place, None, status, error), Png())  # type: ignore[arg-type]  # any status will do
 

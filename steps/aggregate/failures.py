@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from imagekiln.steps.aggregate.counters import TopKCounter
 from imagekiln.steps.errors import first_line
+from imagekiln.steps.runs.permanence import is_permanent
 from imagekiln.steps.runtime.sanitize import truncate_text
 
 MAX_EXAMPLES = 3
@@ -41,6 +42,11 @@ class FailureCause:
     error: str
     images: int
     examples: tuple[FailureExample, ...] = ()
+
+    @property
+    def is_permanent(self) -> bool:
+        """Whether another try ends with the same error."""
+        return self.status == "failed" and is_permanent(self.error)
 
 
 class FailureCounter:

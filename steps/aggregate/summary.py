@@ -21,6 +21,7 @@ from imagekiln.steps.aggregate.throughput import (
 from imagekiln.steps.errors import BadInput
 from imagekiln.steps.runs.image import MISSING_STATUS
 from imagekiln.steps.runs.keys import SUMMARY_KEY
+from imagekiln.steps.runs.permanence import permanent_mask
 from imagekiln.steps.runs.plan import Plan
 from imagekiln.steps.runs.stats import (
     ShardStats,
@@ -74,6 +75,7 @@ class Summary:
     elapsed_seconds: float | None = None
     started_at: float | None = None
     ended_at: float | None = None
+    permanent_failures: int = 0
 
     @property
     def ok(self) -> int:
@@ -89,6 +91,12 @@ class Summary:
     def not_ok(self) -> int:
         """Images with any other status than ok, or none."""
         return self.images - self.ok
+
+    @property
+    def retryable(self) -> int:
+        """Images that are not ok and that `retry` generates again."""
+        filtered = self.statuses.get("filtered", 0)
+        return self.not_ok - filtered - self.permanent_failures
 
     @property
     def too_many_failed(self) -> bool:
@@ -165,6 +173,7 @@ class SummaryBuilder:
         self._missing_parts: list[str] = []
         self._missing_parts_count = 0
         self._bytes = 0
+        self._permanent_failures = 0
 
     def add(self, shard: ReconciledShard) -> None:
         """Add the images of one shard."""
@@ -172,6 +181,8 @@ class SummaryBuilder:
         self._statuses.update(_value_counts(manifest["status"]))
         self._marks.update(_value_counts(pc.list_flatten(manifest["marks"])))
         self._failures.add(manifest)
+        permanent = permanent_mask(manifest["status"], manifest["error"])
+        self._permanent_failures += pc.sum(permanent).as_py() or 0
         self._distributions.add(manifest)
         self._bytes += pc.sum(manifest["byte_size"]).as_py() or 0
 
@@ -218,6 +229,7 @@ class SummaryBuilder:
             elapsed_seconds=elapsed_seconds(all_stats),
             started_at=first_start(all_stats),
             ended_at=last_end(all_stats),
+            permanent_failures=self._permanent_failures,
         )
 
 

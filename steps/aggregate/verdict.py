@@ -112,7 +112,7 @@ def _finished_verdict(summary: Summary, uri: str) -> RunVerdict:
 
     commands = [verify]
     purpose = "To check the stored images by hash"
-    if summary.not_ok > summary.statuses.get("filtered", 0):  # filtered images are not retried
+    if summary.retryable:
         commands.append(format_command("retry", uri))
         purpose += ", or to generate these again"
     not_ok_images = pluralize(summary.not_ok, "image is", "images are")
@@ -121,8 +121,24 @@ def _finished_verdict(summary: Summary, uri: str) -> RunVerdict:
         "finished",
         f"Finished: {format_count(summary.ok)} of {all_images} ok.",
         f"{not_ok_images} not ok ({not_ok_share}), within the accepted "
-        f"{format_percent(summary.failed_share)}. {purpose}:",
+        f"{format_percent(summary.failed_share)}. "
+        f"{describe_permanent_failures(summary)}{purpose}:",
         tuple(commands),
+    )
+
+
+def describe_permanent_failures(summary: Summary) -> str:
+    """How many failures another try cannot mend, and what mends them, as a sentence and a blank.
+
+    Empty where there are none.
+    """
+    count = summary.permanent_failures
+    if not count:
+        return ""
+    images = pluralize(count, "failed image")
+    return (
+        f"{images} cannot be mended by another try, and retry leaves them: "
+        "correct their rows or settings, and run that as a new job. "
     )
 
 
@@ -175,14 +191,23 @@ def _failed_verdict(summary: Summary, job: Job, uri: str) -> RunVerdict:
     accept = _accept_command(summary, job, uri)
     not_ok_share = format_percent(summary.not_ok / summary.images)
     all_images = pluralize(summary.images, "image is", "images are")
+    permanent = describe_permanent_failures(summary)
+    others = "the others" if permanent else "these images"
+    again = f"Generate {others} again, or accept the run as it is:"
+    error_again = f"To generate {'the others' if permanent else 'them'} again: {retry}. "
+    commands: tuple[str, ...] = (retry, accept)
+    if permanent and not summary.retryable:
+        again = "Or accept the run as it is:"
+        error_again = ""
+        commands = (accept,)
     return RunVerdict(
         "failed",
         f"Too many images failed: {format_count(summary.not_ok)} of {all_images} not ok.",
         f"That is {not_ok_share}; {format_percent(summary.failed_share)} are accepted. "
-        "See the causes below. Generate these images again, or accept the run as it is:",
-        (retry, accept),
+        f"See the causes below. {permanent}{again}",
+        commands,
         f"{uri}: {summary.not_ok} of {summary.images} images are not ok: {causes}. "
-        f"To generate them again: {retry}. To accept them: {accept}",
+        f"{permanent}{error_again}To accept them: {accept}",
     )
 
 

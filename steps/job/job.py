@@ -62,7 +62,15 @@ class ModelSettings(HubReference):
     """The diffusers pipeline to load, and the networks added to it."""
 
     id: NonEmptyText = Field(
-        description="A local folder, a hub id such as org/name, or bundled:shapes."
+        description="A local folder, a hub id such as org/name, a safetensors file with all of "
+        "the model's weights, or bundled:shapes."
+    )
+    # Left out of what is written where it is not set, like `variant`.
+    config: NonEmptyText | None = Field(
+        default=None,
+        exclude_if=lambda config: config is None,
+        description="For a model in one file: the folder or hub id of a pipeline of its family, "
+        "of which all but the weights is used.",
     )
     dtype: Dtype = "bfloat16"
     # Left out of what is written where it is not set, so that run ids are those of before.

@@ -16,10 +16,11 @@ from imagekiln.steps.job.job import MAX_SHARD_IMAGES, Job
 from imagekiln.steps.plan.step import PlanResult, make_plan
 from imagekiln.steps.runs.image import MISSING_STATUS
 from imagekiln.steps.runs.keys import manifest_key, round_folder, shard_key
+from imagekiln.steps.runs.permanence import permanent_mask
 from imagekiln.steps.runs.plan import Plan, PlanCounts, Shard, create_plan, creation_time
 from imagekiln.steps.runs.rounds import Round, Run, iter_rounds, open_run
 from imagekiln.steps.runs.shard import read_shard_rows
-from imagekiln.steps.runs.tables import read_column, to_parquet
+from imagekiln.steps.runs.tables import read_columns, to_parquet
 from imagekiln.steps.runtime.concurrency import map_ordered
 from imagekiln.steps.runtime.progress import NoProgress, Progress
 from imagekiln.steps.runtime.sanitize import format_command
@@ -90,15 +91,18 @@ def retry(
     progress: Progress | None = None,
     stop: Stop | None = None,
     planned: Callable[[PlanResult], None] = lambda _: None,
+    *,
+    include_permanent: bool = False,
 ) -> RetryResult:
     """Generate again what is not ok in the run at `uri`, except what the safety checker filtered.
 
-    Where it was stopped, it resumes the same round. Raises what the steps raise: Incomplete where
+    Failures that another try cannot mend are left, unless `include_permanent`. Where it was
+    stopped, it resumes the same round. Raises what the steps raise: Incomplete where
     the run was never aggregated, or where too many images are not ok after the round.
     """
     run = open_run(uri)
     require_libraries()
-    retry_round = plan_next_round(run.store, run.plan)
+    retry_round = plan_next_round(run.store, run.plan, include_permanent=include_permanent)
     if retry_round is None:
         return RetryResult(run.store.uri, 0, 0, _finish_run(run))
 
@@ -110,23 +114,25 @@ def retry(
     )
 
 
-def plan_retry(job: Job) -> PlanResult:
+def plan_retry(job: Job, *, include_permanent: bool = False) -> PlanResult:
     """The next round of the job's run; where nothing is left, the run as a plan without shards.
 
     Raises Missing where there is no such run, and what `plan_next_round` raises.
     """
     run = make_plan(job, must_exist=True)
-    retry_round = plan_next_round(open_store(run.uri), run.plan)
+    store = open_store(run.uri)
+    retry_round = plan_next_round(store, run.plan, include_permanent=include_permanent)
     if retry_round is None:
         empty = replace(run.plan, counts=replace(run.plan.counts, images=0), shards=())
         return PlanResult(empty, run.uri, adopted=True)
     return PlanResult(retry_round.plan, retry_round.store.uri, adopted=False)
 
 
-def plan_next_round(store: Store, plan: Plan) -> Round | None:
+def plan_next_round(store: Store, plan: Plan, *, include_permanent: bool = False) -> Round | None:
     """The last round where it is unfinished, or else a new one; None where nothing is left to do.
 
-    What is left is what the manifest says. Raises Incomplete where the run was never aggregated,
+    What is left is what the manifest says, without the failures that another try cannot mend unless
+    `include_permanent`. Raises Incomplete where the run was never aggregated,
     BadInput, TryAgain.
     """
     number = 1
@@ -136,9 +142,10 @@ def plan_next_round(store: Store, plan: Plan) -> Round | None:
         number = retry_round.plan.round + 1
 
     round_store = open_store(f"{store.uri}/{round_folder(number)}")
+    rows_to_retry = _rows_to_retry(store, plan, include_permanent)
     shards = [
         _write_shard(round_store, shard_number, rows)
-        for shard_number, rows in enumerate(_group_into_shards(_rows_to_retry(store, plan), plan))
+        for shard_number, rows in enumerate(_group_into_shards(rows_to_retry, plan))
     ]
     if not shards:
         return None
@@ -180,11 +187,15 @@ def _generate_round(retry_round: Round, progress: Progress, stop: Stop) -> None:
     progress.close()
 
 
-def _rows_to_retry(store: Store, plan: Plan) -> Iterator[_RetryRows]:
+def _rows_to_retry(store: Store, plan: Plan, include_permanent: bool) -> Iterator[_RetryRows]:
     """The rows to generate again, shard by shard of the run."""
     sizes = [shard.images for shard in plan.shards]
     last = len(sizes) - 1
-    tables = map_ordered(lambda number: _shard_rows_to_retry(store, plan, number), len(sizes))
+
+    def read(number: int) -> pa.Table | None:
+        return _shard_rows_to_retry(store, plan, number, include_permanent)
+
+    tables = map_ordered(read, len(sizes))
     for number, table in enumerate(tables):
         if table is None:
             continue
@@ -193,16 +204,21 @@ def _rows_to_retry(store: Store, plan: Plan) -> Iterator[_RetryRows]:
         yield _RetryRows((table,), table.num_rows, table.num_rows / full_size, number, number)
 
 
-def _shard_rows_to_retry(store: Store, plan: Plan, number: int) -> pa.Table | None:
+def _shard_rows_to_retry(
+    store: Store, plan: Plan, number: int, include_permanent: bool
+) -> pa.Table | None:
     key = manifest_key(number)
     try:
-        statuses = read_column(store, key, "status")
+        manifest = read_columns(store, key, ["status", "error"]).combine_chunks()
     except Missing as error:
         raise Incomplete(
             f"{store.uri_of(key)}: is missing, so it is unknown what is left. Run the job, or "
             f"`{format_command('aggregate', store.uri)}`, first."
         ) from error
-    is_retried = pc.is_in(statuses, pa.array(RETRIED_STATUSES))
+    is_retried = pc.is_in(manifest["status"], pa.array(RETRIED_STATUSES))
+    if not include_permanent:
+        is_permanent = permanent_mask(manifest["status"], manifest["error"])
+        is_retried = pc.and_not(is_retried, is_permanent)
     if not pc.any(is_retried).as_py():
         return None
     return read_shard_rows(store, plan, number).filter(is_retried)

@@ -12,11 +12,16 @@ from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.families import family_of, unsupported_reason
 from imagekiln.steps.models.hub import download_configuration, list_hub_files
+from imagekiln.steps.models.single_file import (
+    PICKLE_SUFFIXES,
+    checkpoint_file,
+    configuration_reference,
+    is_weights_file,
+)
 from imagekiln.steps.models.weights import BeforePiece, hash_files, proceed
 from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER, BUNDLED_PREFIX, resolve_path
 
-PICKLE_SUFFIXES = {".bin", ".ckpt", ".pt", ".pth", ".pkl"}
 IRRELEVANT_SUFFIXES = {".md", ".txt", ".png", ".jpg", ".jpeg", ".webp", ".gitattributes", ".lock"}
 TOKENIZER_TEXT_FILES = {"merges.txt", "vocab.txt"}
 DENOISER_COMPONENTS = ("unet", "transformer", "prior")
@@ -76,33 +81,28 @@ def _read_model_facts(model: ModelSettings, folder: Path) -> ModelFacts:
 
 
 def configuration_folder(model: ModelSettings) -> Path:
-    """A local folder with at least the model's small files: the model's own, or the hub's cache."""
-    if is_hub_id(model.id):
-        return download_configuration(model)
-    folder = Path(resolve_path(model.id))
-    with translate_errors(model.id):
+    """A local folder with at least the model's small files: the model's own, or the hub's cache.
+
+    That of a model in one file is what `model.config` names.
+    """
+    checkpoint_file(model)
+    reference = configuration_reference(model)
+    if is_hub_id(reference.id):
+        return download_configuration(reference)
+    folder = Path(resolve_path(reference.id))
+    with translate_errors(reference.id):
         if folder.is_file():
-            raise BadInput(f"{model.id}: is a file. {_suggest_conversion(folder)}")
+            raise BadInput(
+                f"{reference.id}: is a file. Choose a diffusers folder, or a safetensors file."
+            )
         if not folder.is_dir():
-            raise Missing(f"{model.id}: {_describe_absence(model.id)}")
+            raise Missing(f"{reference.id}: {_describe_absence(reference.id)}")
     if not (folder / "model_index.json").is_file():
         raise BadInput(
-            f"{model.id}: has no model_index.json, so it is not a diffusers pipeline. "
+            f"{reference.id}: has no model_index.json, so it is not a diffusers pipeline. "
             "Choose another folder."
         )
     return folder
-
-
-def _suggest_conversion(file: Path) -> str:
-    if file.suffix != ".safetensors":
-        return "Convert it to a diffusers folder with safetensors."
-    code = (
-        "from diffusers import StableDiffusionXLPipeline as Pipeline; "
-        f"Pipeline.from_single_file({file.name!r}).save_pretrained({file.stem!r})"
-    )
-    return (
-        f'`python -c "{code}"` converts it to a diffusers folder; name the class of its pipeline.'
-    )
 
 
 def _describe_absence(name: str) -> str:
@@ -117,7 +117,7 @@ def _describe_absence(name: str) -> str:
 def is_hub_id(name: str) -> bool:
     """Whether a model's name is a hub id: org/name, and no such folder exists here."""
     has_two_parts = name.count("/") == 1
-    is_path = name.startswith((BUNDLED_PREFIX, ".", "/", "~"))
+    is_path = name.startswith((BUNDLED_PREFIX, ".", "/", "~")) or is_weights_file(name)
     return has_two_parts and not is_path and not Path(name).exists()
 
 
@@ -126,7 +126,14 @@ def model_digest(model: ModelSettings, before_piece: BeforePiece = proceed) -> s
 
     `before_piece` is called before each piece that is read of a local model, and may raise.
     """
-    return weights_digest(model, model.variant, before_piece)
+    file = checkpoint_file(model)
+    if file is None:
+        return weights_digest(model, model.variant, before_piece)
+    with translate_errors(model.id):
+        (sha256,) = hash_files([file], before_piece)
+    config = weights_digest(configuration_reference(model), before_piece=before_piece)
+    content = f"checkpoint {sha256}\nconfig {config}\n"
+    return f"sha256:{hashlib.sha256(content.encode()).hexdigest()}"
 
 
 def weights_digest(
@@ -231,7 +238,12 @@ def _is_variant(name: str, variant: str) -> bool:
 
 
 def _list_files(model: ModelSettings, folder: Path) -> list[PurePosixPath]:
-    """The paths of the model's files within it, the weights included."""
+    """The paths of the model's files within it, the weights included.
+
+    Those of a configuration on the hub are not listed: no weights are fetched with it.
+    """
+    if model.config is not None and is_hub_id(model.config):
+        return []
     if is_hub_id(model.id):
         return [PurePosixPath(name) for name in list_hub_files(model)]
     return [PurePosixPath(path.relative_to(folder)) for path in folder.rglob("*")]

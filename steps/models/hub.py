@@ -53,7 +53,7 @@ HUB_ERRORS: dict[str, tuple[type[KilnError], str]] = {
 }
 
 
-def download_configuration(model: ModelSettings) -> Path:
+def download_configuration(model: HubReference) -> Path:
     """The model's small files, in the hub's cache. Raises BadInput, Missing, TryAgain."""
     folder = download_snapshot(model, CONFIGURATION_PATTERNS, "model")
     if not (folder / "model_index.json").is_file():

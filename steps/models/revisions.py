@@ -7,6 +7,7 @@ from imagekiln.steps.job.fields import HubReference
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.facts import is_hub_id
 from imagekiln.steps.models.hub import DEFAULT_REVISION, is_commit, resolve_commit
+from imagekiln.steps.models.single_file import configuration_reference
 
 LORA_SETTING_PREFIX = "model.loras."
 
@@ -57,7 +58,7 @@ def pin_revisions(job: Job, planned: Collection[NamedRevision] = ()) -> PinnedJo
 
 def _references(model: ModelSettings) -> Iterator[tuple[str, HubReference]]:
     """What the model's settings refer to, by the path of the setting."""
-    yield "model", model
+    yield "model", configuration_reference(model)
     for adapter in (model.controlnet, model.ip_adapter):
         if adapter is not None:
             yield adapter.setting_path, adapter

@@ -38,6 +38,8 @@ S3_SINGLE_PUT_OPTIONS = {"chunksize": 5 * 2**30}
 CONFLICT_ATTEMPTS = 5
 CONFLICT_SECONDS = 0.2  # before the second attempt, doubled before each further one
 CONFLICT = "ConditionalRequestConflict"
+# The extras of this package that install a scheme's file system.
+EXTRAS = {"gs": "gcs", "gcs": "gcs", "abfs": "azure", "abfss": "azure", "az": "azure"}
 PRECONDITION_FAILED = {"PreconditionFailed", "412"}
 # The answer to a request for the first bytes of an empty object.
 INVALID_RANGE = {"InvalidRange", "416"}
@@ -49,11 +51,18 @@ def open_filesystem(uri: str) -> tuple[Any, str]:
     if is_s3 and uri.partition("://")[2][:1] in ("", "/"):
         raise BadInput(f"{uri}: names no bucket. Write s3://bucket/folder.")
 
+    scheme = uri.partition("://")[0]
+    extra = EXTRAS.get(scheme)
     remedy = "Use a path or s3://, or install what this URI needs."
     try:
         with translate_errors(uri):
             files, path = cast("tuple[Any, str]", url_to_fs(uri, **(S3_OPTIONS if is_s3 else {})))
     except ImportError as error:
+        if extra is not None:
+            raise NotInstalled(
+                f"{uri}: {scheme}:// needs an extra: pip install 'imagekiln[{extra}]'. "
+                "Container images have it after a build with EXTRAS."
+            ) from error
         raise NotInstalled(f"{uri}: {error}. {remedy}") from error
     except ValueError as error:
         raise BadInput(f"{uri}: {error}. {remedy}") from error

@@ -212,15 +212,18 @@ def verify(run: PathOrUri) -> "VerifyResult":
 
 
 @explain_failures
-def retry(run: PathOrUri, *, progress: bool | None = None) -> "RetryResult":
+def retry(
+    run: PathOrUri, *, progress: bool | None = None, include_permanent: bool = False
+) -> "RetryResult":
     """Generate the failed, blank and missing images of a run again, in a round of their own.
 
+    Failures that another try cannot mend are left, unless `include_permanent`.
     Raises Incomplete where too many fail again, TryAgain where storage or the device failed.
     """
     from imagekiln.steps.maintain.retry import retry as retry_run
 
     with _progress(progress) as reporter:
-        return retry_run(fspath(run), reporter)
+        return retry_run(fspath(run), reporter, include_permanent=include_permanent)
 
 
 @explain_failures

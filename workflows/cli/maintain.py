@@ -45,19 +45,26 @@ def verify(run: str, output: str) -> None:
 
 @cloup.command(epilog=examples("imagekiln retry images/shapes-1a2b3c4d5e6f"))
 @run_argument
+@cloup.option(
+    "--all",
+    "include_permanent",
+    is_flag=True,
+    help="Also images whose failure another try cannot mend, such as after an update.",
+)
 @output_option
 @click.pass_obj
-def retry(stop: "Stop", run: str, output: str) -> None:
+def retry(stop: "Stop", run: str, include_permanent: bool, output: str) -> None:
     """Generate failed, blank and missing images of a run again.
 
-    They are generated in a round of their own; images that are ok stay as they are.
+    They are generated in a round of their own; images that are ok stay as they are. So do failures
+    that another try cannot mend, such as settings that the model refuses.
     """
     from imagekiln.steps.maintain.retry import retry as retry_run
     from imagekiln.steps.runtime.progress import open_progress
     from imagekiln.workflows.cli.text import format_retry, print_plan, print_result
 
     with open_progress() as progress:
-        result = retry_run(run, progress, stop, print_plan)
+        result = retry_run(run, progress, stop, print_plan, include_permanent=include_permanent)
     print_result(result, output, format_retry)
 
 

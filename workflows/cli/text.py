@@ -14,7 +14,7 @@ from imagekiln.steps.runtime.figures import (
     format_percent,
     pluralize,
 )
-from imagekiln.steps.runtime.sanitize import sanitize_line
+from imagekiln.steps.runtime.sanitize import format_command, sanitize_line
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.cli.terminal import print_json, print_note, print_text
 
@@ -262,7 +262,20 @@ def format_retry(result: "RetryResult") -> str:
         done = f"Round {result.round}: {pluralize(result.images, 'image')}"
     else:
         done = "Nothing left to retry"
-    return f"{done}. {format_summary(result.summary)}"
+    return f"{done}. {format_summary(result.summary)}{_format_permanent(result)}"
+
+
+def _format_permanent(result: "RetryResult") -> str:
+    """What another try cannot mend, why, and how to try nevertheless."""
+    from imagekiln.steps.aggregate.verdict import describe_permanent_failures
+
+    permanent = describe_permanent_failures(result.summary)
+    if not permanent:
+        return ""
+    causes = [cause for cause in result.summary.failures if cause.is_permanent]
+    reasons = [sanitize_line(f"  {cause.images:,}: {cause.error}") for cause in causes[:MAX_SIZES]]
+    again = sanitize_line(f"To try them nevertheless: {format_command('retry', result.uri)} --all")
+    return "\n".join(["", permanent.strip(), *reasons, again])
 
 
 def format_reproduction(result: "ReproduceResult") -> str:

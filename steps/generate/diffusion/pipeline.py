@@ -25,9 +25,10 @@ from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.job.samplers import SCHEDULERS
 from imagekiln.steps.models.adapters import adapters_by_column, fetch_planned_adapter
-from imagekiln.steps.models.facts import is_hub_id
+from imagekiln.steps.models.facts import configuration_folder, is_hub_id
 from imagekiln.steps.models.hub import ask_hub
 from imagekiln.steps.models.lora_files import fetch_planned_lora
+from imagekiln.steps.models.single_file import checkpoint_file
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.start_times import StartClock
@@ -51,7 +52,7 @@ def load_pipeline(
     """
     with startup or Startup.begin(plan) as begun:
         device = device or open_device(plan, begun.clock)
-        pipe = load_pretrained(plan.job.model, device, begun)
+        pipe = load_pretrained(plan.job.model, device, begun, plan.model.pipeline)
     _require_text_input(plan.job.model.id, pipe)
     if plan.job.speed.quantization == "fp8":
         quantize_to_fp8(denoiser_network(pipe))
@@ -77,9 +78,11 @@ def open_device(plan: Plan, clock: StartClock) -> torch.device:
 
 
 def load_pretrained(
-    model: ModelSettings, device: torch.device, startup: Startup
+    model: ModelSettings, device: torch.device, startup: Startup, pipeline: str
 ) -> diffusers.DiffusionPipeline:
     """A model on its device, in eval mode, once its files are known to be the planned ones.
+
+    `pipeline` is the name of its class, which a model in one file does not state.
 
     Raises BadInput where it does not load or is another, and what fetching it raises.
     """
@@ -87,7 +90,7 @@ def load_pretrained(
     folder = fetch_model(model, weights)
     _silence_libraries()
     try:
-        pipe = _load_files(model, folder, device, startup)
+        pipe = _load_files(model, folder, device, startup, pipeline)
     except KilnError:
         raise
     except Exception as error:  # a user's folder makes the libraries raise anything
@@ -109,10 +112,22 @@ def _silence_libraries() -> None:
 
 
 def _load_files(
-    model: ModelSettings, folder: Path, device: torch.device, startup: Startup
+    model: ModelSettings, folder: Path, device: torch.device, startup: Startup, pipeline: str
 ) -> diffusers.DiffusionPipeline:
-    """The model in a folder, on its device. Raises anything."""
+    """The model in a folder, or its file with the configuration there. Raises anything."""
     options = startup.options
+    file = checkpoint_file(model)
+    if file is not None:
+        with startup.clock.phase("load"):
+            pipe = getattr(diffusers, pipeline).from_single_file(
+                str(file),
+                config=str(folder),
+                dtype=DTYPES[model.dtype],
+                local_files_only=True,
+                disable_mmap=not options.mmap,
+            )
+        with startup.clock.phase("device"):
+            return pipe.to(device)
     with startup.clock.phase("load"):
         pipe = diffusers.DiffusionPipeline.from_pretrained(
             folder,
@@ -246,8 +261,11 @@ def library_versions(job: Job) -> dict[str, str]:
 def fetch_model(model: ModelSettings, weights: WeightsCheck) -> Path:
     """The folder of a model on this machine, downloaded if need be.
 
-    A local folder may still be in the check. Raises BadInput, Missing, TryAgain.
+    For a model in one file, it is that of its configuration. A local folder may still
+    be in the check. Raises BadInput, Missing, TryAgain.
     """
+    if checkpoint_file(model) is not None:
+        return configuration_folder(model)
     if not is_hub_id(model.id):
         return Path(resolve_path(model.id))
     # First of all: the name of a folder where the run was planned may be a hub model's name here.

@@ -83,7 +83,7 @@ def test_every_planned_image_has_a_row_with_what_became_of_it_in_the_plan_s_orde
     assert result.manifest.column_names == [*rows.column_names, *names]
     assert result.manifest.select(rows.column_names).equals(rows)
     assert result.manifest["status"].to_pylist() == ["ok"] * 5 + ["failed"] + ["ok"] * 4
-    assert result.manifest["error"].to_pylist()[5] == "ValueError: a fault"
+    assert result.manifest["error"].to_pylist()[5] == "RuntimeError: a fault"
     assert result.manifest["part"].to_pylist() == [KEYS[0]] * 4 + [KEYS[1]] * 4 + [KEYS[2]] * 2
 
 

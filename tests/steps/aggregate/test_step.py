@@ -151,7 +151,7 @@ def test_more_bad_images_than_allowed_fail_the_run_with_their_causes(
 ) -> None:
     fill(planned_run, {1: not_ok(1), 2: not_ok(2), 9: not_ok(9, "blank", "one colour")})
     sentence = (
-        r"3 of 20 images are not ok: 2 failed \(ValueError: a fault\); "
+        r"3 of 20 images are not ok: 2 failed \(RuntimeError: a fault\); "
         r"1 blank \(one colour\)\. .*--failed-share 0.15"
     )
     with pytest.raises(Incomplete, match=sentence):

@@ -190,8 +190,8 @@ def test_set_makes_groups_that_the_file_lacks() -> None:
         ("model.dtype=bf16", '--set model.dtype: model.dtype is "bf16"; write "bfloat16".'),
         (
             "model=x",
-            '--set model: model is "x"; it is a group: set model.id, model.revision, model.dtype, '
-            "model.variant, model.controlnet, model.ip_adapter, model.loras.",
+            '--set model: model is "x"; it is a group: set model.id, model.revision, model.config, '
+            "model.dtype, model.variant, model.controlnet, model.ip_adapter, model.loras.",
         ),
         (
             "defaults.stepss=1",

@@ -66,8 +66,8 @@ def test_setting_of_another_group_is_reported_with_its_path() -> None:
 def test_setting_like_no_other_is_reported_with_all_of_its_group() -> None:
     assert (
         _message(model={"id": "x", "zzz": 1})
-        == "model.zzz is not a setting; the settings of model are id, revision, dtype, "
-        "variant, controlnet, ip_adapter, loras."
+        == "model.zzz is not a setting; the settings of model are id, revision, config, "
+        "dtype, variant, controlnet, ip_adapter, loras."
     )
 
 

@@ -113,7 +113,7 @@ def test_an_image_that_failed_is_drawn_and_has_nothing_to_be_compared_with(tmp_p
     assert (result.status_now, result.file, result.error) == (
         "failed",
         None,
-        "ValueError: cannot draw 'a red circle number 5'",
+        "RuntimeError: cannot draw 'a red circle number 5'",
     )
     assert not (tmp_path / "none.png").exists()
 

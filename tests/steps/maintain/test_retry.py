@@ -11,7 +11,7 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import load_summary
 from imagekiln.steps.errors import BadInput, Incomplete, TryAgain
 from imagekiln.steps.local import run
-from imagekiln.steps.maintain.retry import retry
+from imagekiln.steps.maintain.retry import plan_next_round, retry
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key, shard_key
@@ -21,6 +21,7 @@ from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
+from imagekiln.workflows.cli.text import format_retry
 from tests.faults import failing, image, manifests
 from tests.jobs import files
 from tests.runs import PROMPTS, begin_round, fill, finished, job, not_ok, planned, write_prompts
@@ -328,3 +329,53 @@ def test_a_run_of_that_name_is_no_round(tmp_path: Path) -> None:
     fill(planned_run)
     assert aggregate(planned_run.uri).ok == 20
     assert load_plan(open_store(planned_run.uri)).round == 0
+
+
+PERMANENT = "ValueError: sampler 'lcm' does not fit this model"
+
+
+def test_a_round_leaves_what_another_try_cannot_mend(tmp_path: Path) -> None:
+    planned_run = planned(tmp_path, str(tmp_path / "out"), ROWS, limits={"failed_share": 1})
+    errors = {3: PERMANENT, 90: "OutOfMemoryError: no room", 91: "SomeError: what nobody knows"}
+    fill(planned_run, {place: not_ok(place, error=error) for place, error in errors.items()})
+    summary = aggregate(planned_run.uri)
+    assert (summary.permanent_failures, summary.retryable) == (1, 2)
+    retry_round = begin_round(planned_run)
+    ids = [name for table in rows(retry_round) for name in table["id"].to_pylist()]
+    assert ids == ["row-90", "row-91"]
+
+
+def test_where_no_try_can_mend_anything_there_is_no_round_unless_asked_for(
+    tmp_path: Path,
+) -> None:
+    planned_run = planned(tmp_path, str(tmp_path / "out"), ROWS, limits={"failed_share": 1})
+    fill(planned_run, {place: not_ok(place, error=PERMANENT) for place in (3, 90)})
+    aggregate(planned_run.uri)
+    store = open_store(planned_run.uri)
+    assert plan_next_round(store, planned_run.plan) is None
+    assert not store.exists("retry-1/plan.json")
+    result = retry(planned_run.uri)
+    assert (result.round, result.images) == (0, 0)
+    text = format_retry(result)
+    assert "2 failed images cannot be mended by another try" in text
+    assert f"  2: {PERMANENT}" in text
+    assert f"imagekiln retry {planned_run.uri} --all" in text
+    retry_round = plan_next_round(store, planned_run.plan, include_permanent=True)
+    assert retry_round is not None
+    assert retry_round.plan.counts.images == 2
+
+
+@pytest.mark.parametrize(
+    ("places", "offers_retry"), [({3: PERMANENT}, False), ({3: PERMANENT, 4: "Lost: it"}, True)]
+)
+def test_the_verdict_offers_a_retry_only_where_it_can_help(
+    tmp_path: Path, places: dict[int, str], offers_retry: bool
+) -> None:
+    planned_run = planned(tmp_path, str(tmp_path / "out"), ROWS)
+    fill(planned_run, {place: not_ok(place, error=error) for place, error in places.items()})
+    with pytest.raises(Incomplete) as caught:
+        aggregate(planned_run.uri)
+    message = str(caught.value)
+    assert "1 failed image cannot be mended by another try, and retry leaves them" in message
+    assert (f"imagekiln retry {planned_run.uri}" in message) == offers_retry
+    assert "To accept them: imagekiln aggregate" in message

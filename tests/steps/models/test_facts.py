@@ -179,16 +179,13 @@ def test_pickles_beside_safetensors_are_not_read_so_they_may_stay(folder: Path) 
 def test_file_in_place_of_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.ckpt").write_bytes(b"x")
     assert _error_message(tmp_path / "model.ckpt") == (
-        f"{tmp_path}/model.ckpt: is a file. Convert it to a diffusers folder with safetensors."
+        f"{tmp_path}/model.ckpt: is a pickle, which can run code. Choose the model's safetensors "
+        "file, or convert it."
     )
-
-
-def test_safetensors_file_in_place_of_a_folder_is_refused_with_the_code_to_convert_it(
-    tmp_path: Path,
-) -> None:
-    (tmp_path / "model.safetensors").write_bytes(b"x")
-    message = _error_message(tmp_path / "model.safetensors")
-    assert "Pipeline.from_single_file('model.safetensors').save_pretrained('model')" in message
+    (tmp_path / "model.json").write_bytes(b"x")
+    assert _error_message(tmp_path / "model.json") == (
+        f"{tmp_path}/model.json: is a file. Choose a diffusers folder, or a safetensors file."
+    )
 
 
 def test_folder_without_a_pipeline_is_refused(tmp_path: Path) -> None:

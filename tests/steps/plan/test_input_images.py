@@ -253,7 +253,7 @@ def test_a_store_that_nothing_here_reads_from_refuses_the_job_and_not_its_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    with pytest.raises(BadInput, match=r"^gs://bucket: .*gcsfs.* install what this URI needs\.$"):
+    with pytest.raises(BadInput, match=r"^gs://bucket: .*pip install 'imagekiln\[gcs\]'\."):
         _plan(tmp_path, ["gs://bucket/a.png", None])
 
 

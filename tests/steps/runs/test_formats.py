@@ -351,7 +351,7 @@ def test_image_that_failed_has_a_sidecar_with_its_error(tmp_path: Path) -> None:
     folder = Path(planned_run.uri, "images/00000")
     assert not (folder / "0000-00001.png").exists()
     sidecar = json.loads((folder / "0000-00001.json").read_text())
-    assert (sidecar["status"], sidecar["error"]) == ("failed", "ValueError: a fault")
+    assert (sidecar["status"], sidecar["error"]) == ("failed", "RuntimeError: a fault")
 
 
 def test_table_of_a_folder_omits_what_readers_would_open_as_a_file() -> None:

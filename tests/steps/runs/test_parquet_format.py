@@ -46,7 +46,7 @@ def test_a_part_holds_the_plan_s_columns_the_outcome_and_the_image(rows: pa.Tabl
     ]
     assert table.select(rows.column_names).equals(rows)
     assert table["status"].to_pylist() == ["ok", "failed", "ok", "ok"]
-    assert table["error"].to_pylist() == [None, "ValueError: a fault", None, None]
+    assert table["error"].to_pylist() == [None, "RuntimeError: a fault", None, None]
 
 
 def test_an_image_is_a_file_named_by_its_id_and_null_where_there_is_none(rows: pa.Table) -> None:

@@ -47,12 +47,15 @@ def test_the_latest_round_decides_about_images_that_are_not_ok(planned_run: Plan
     make(
         begin_round(planned_run),
         encoded(0),
-        not_ok(1, error="ValueError: again"),
+        not_ok(1, error="RuntimeError: again"),
         not_ok(2, "blank"),
     )
     done = aggregate(planned_run.uri)
     assert (done.ok, done.statuses, done.rounds) == (18, {"blank": 1, "failed": 1, "ok": 18}, 1)
-    assert [each.error for each in done.failures] == ["ValueError: again", "ValueError: a fault"]
+    assert [each.error for each in done.failures] == [
+        "RuntimeError: again",
+        "RuntimeError: a fault",
+    ]
     make(begin_round(planned_run), not_ok(0), encoded(1))
     assert statuses(planned_run.uri)[0] == "ok"
     done = aggregate(planned_run.uri)

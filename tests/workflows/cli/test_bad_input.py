@@ -412,15 +412,6 @@ def test_unknown_bundled_model_is_refused_with_those_that_exist(name: str) -> No
     )
 
 
-def test_checkpoint_in_one_file_is_refused_with_the_code_that_converts_it() -> None:
-    Path("xl.safetensors").write_bytes(b"x")
-    assert _refused("plan", _job(PROMPTS, model={"id": "./xl.safetensors"})) == (
-        './xl.safetensors: is a file. `python -c "from diffusers import StableDiffusionXLPipeline '
-        "as Pipeline; Pipeline.from_single_file('xl.safetensors').save_pretrained('xl')\"` "
-        "converts it to a diffusers folder; name the class of its pipeline."
-    )
-
-
 def test_folder_that_is_no_pipeline() -> None:
     Path("model").mkdir()
     Path("model/config.json").write_text("{}")
@@ -440,7 +431,8 @@ def test_pickled_weights() -> None:
     )
     Path("model.ckpt").write_bytes(b"\x80\x04.")
     assert _refused("plan", _job(PROMPTS, model={"id": "model.ckpt"})) == (
-        "model.ckpt: is a file. Convert it to a diffusers folder with safetensors."
+        "model.ckpt: is a pickle, which can run code. Choose the model's safetensors file, or "
+        "convert it."
     )
 
 

@@ -53,7 +53,7 @@ def test_retry_that_fails_again_is_incomplete(tmp_path: Path) -> None:
     with failing(str(PROMPTS[3]["prompt"])):
         done = kiln("retry", there.uri)
     assert done.exit_code == 3
-    assert "1 of 20 images are not ok: 1 failed (ValueError: cannot draw" in done.stderr
+    assert "1 of 20 images are not ok: 1 failed (RuntimeError: cannot draw" in done.stderr
 
 
 def test_aggregate_of_a_round_leaves_the_run_s_report_for_argo(
