@@ -164,7 +164,7 @@ def test_a_thumbnail_is_a_small_jpeg_of_its_picture(
     assert image.content is not None
     store = open_store(str(tmp_path))
     store.create("part", b"before" + image.content + b"after")
-    content = render_thumbnail(store, _sample(len(image.content), side, side, byte_offset=6))
+    content = render_thumbnail(store, _sample(len(image.content), side, side, offset=6))
     with Image.open(io.BytesIO(content)) as small:
         assert (small.format, small.size) == ("JPEG", (expected_side, expected_side))
         mean = np.asarray(small).mean((0, 1))
@@ -183,7 +183,7 @@ def test_a_thumbnail_reads_its_image_and_nothing_else(tmp_path: Path) -> None:
     content = encoded(1).content or b""
     store = Reading(tmp_path)
     store.create("part", b"x" * 1_000_000 + content + b"x" * 1_000_000)
-    render_thumbnail(store, _sample(len(content), byte_offset=1_000_000))
+    render_thumbnail(store, _sample(len(content), offset=1_000_000))
     assert store.bytes == len(content)
 
 
