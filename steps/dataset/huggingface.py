@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from imagekiln.steps.dataset.runs import ManifestSlice, RunSource
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 def to_huggingface(dataset: "Dataset", *, streaming: bool) -> Any:  # noqa: ANN401  # no types
     """The dataset as a `datasets.Dataset`, or with `streaming` as an `IterableDataset`."""
     try:
-        import datasets
+        # By name: type checkers take this repository's folder `datasets` for the library.
+        datasets: Any = import_module("datasets")
     except ImportError as error:
         raise NotInstalled(
             "to_hf needs the package `datasets`. Install it: pip install datasets"

@@ -4,25 +4,28 @@ from collections import defaultdict
 from contextlib import suppress
 from functools import cache
 from pathlib import PurePosixPath
+from typing import TypeAlias
 
 from imagekiln.steps.errors import KilnError
 from imagekiln.steps.job.job import ModelSettings
 from imagekiln.steps.models.facts import is_hub_id, loaded_weights, read_json
-from imagekiln.steps.models.hub import download_file, translate_hub_errors
+from imagekiln.steps.models.hub import DEFAULT_REVISION, download_file, translate_hub_errors
 
 INDEX_FILE = "model_index.json"
 IN_COMPONENT = 2  # parts of the path of a component's file
+WeightSizes: TypeAlias = dict[str, dict[PurePosixPath, int]]  # in bytes, by folder and path
 TIMEOUT_SECONDS = 5.0  # of a question without which a job is submitted all the same
 
 
 def download_bytes(model: ModelSettings) -> int | None:
     """The size of the weights that are loaded of a hub model; None where it is not known here."""
-    if not is_hub_id(model.id) or model.revision is None:
+    if not is_hub_id(model.id):
         return None
     from huggingface_hub import constants  # slow to import, and local models do not need it
 
     # The files alone: a backfill asks for each of its nights, with whatever adapters.
-    files = ModelSettings(id=model.id, revision=model.revision, variant=model.variant)
+    revision = model.revision or DEFAULT_REVISION
+    files = ModelSettings(id=model.id, revision=revision, variant=model.variant)
     return _download_bytes(files.model_dump_json(), constants.ENDPOINT)
 
 
@@ -30,27 +33,28 @@ def download_bytes(model: ModelSettings) -> int | None:
 def _download_bytes(model_json: str, endpoint: str) -> int | None:  # noqa: ARG001  # a key
     model = ModelSettings.model_validate_json(model_json)
     with suppress(KilnError):
-        sizes = _list_weights(model)
-        index = read_json(download_file(model, INDEX_FILE, "model"), model.id)
+        commit, sizes = _list_weights(model)
+        pinned = model.model_copy(update={"revision": commit})
+        index = read_json(download_file(pinned, INDEX_FILE, "model"), model.id)
         components = [name for name in sizes if isinstance(index.get(name), list)]
         return sum(_loaded_bytes(sizes[name], model.variant) for name in components) or None
     return None
 
 
-def _list_weights(model: ModelSettings) -> dict[str, dict[PurePosixPath, int]]:
-    """The sizes of safetensors by their folder and path. One request, which is not repeated."""
+def _list_weights(model: ModelSettings) -> tuple[str | None, WeightSizes]:
+    """The revision's commit, and its safetensors. One request, which is not repeated."""
     from huggingface_hub import HfApi
 
     with translate_hub_errors(model):
         info = HfApi().model_info(
             model.id, revision=model.revision, files_metadata=True, timeout=TIMEOUT_SECONDS
         )
-    sizes: dict[str, dict[PurePosixPath, int]] = defaultdict(dict)
+    sizes: WeightSizes = defaultdict(dict)
     for file in info.siblings or []:
         path = PurePosixPath(file.rfilename)
         if path.suffix == ".safetensors" and len(path.parts) == IN_COMPONENT:
             sizes[path.parts[0]][path] = file.size or 0
-    return sizes
+    return info.sha, sizes
 
 
 def _loaded_bytes(sizes: dict[PurePosixPath, int], variant: str | None) -> int:

@@ -288,6 +288,6 @@ def test_every_image_is_accounted_for_in_a_random_input(tmp_path: Path) -> None:
     assert len(rows) + len(duplicates) == requested
     first_rows = {row["image_id"]: row["input_row"] for row in rows}
     assert len(first_rows) == len(rows)
-    assert all(
-        first_rows[row["image_id"]] == row["first_row"] <= row["input_row"] for row in duplicates
-    )  # type: ignore[operator]
+    for row in duplicates:
+        assert first_rows[row["image_id"]] == row["first_row"]
+        assert int(str(row["first_row"])) <= int(str(row["input_row"]))

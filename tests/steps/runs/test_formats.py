@@ -156,8 +156,8 @@ def test_manifest_names_an_object_and_the_range_of_it_that_is_the_image(
 
 
 def test_same_images_give_the_same_objects(tmp_path: Path, format_name: str) -> None:
-    one = plan_of(tmp_path / "one", format_name)
-    other = plan_of(tmp_path / "other", format_name)
+    one = plan_of(tmp_path / "one", format_name, run_id="run")
+    other = plan_of(tmp_path / "other", format_name, run_id="run")
     commit(one, IMAGES)
     commit(other, IMAGES[::-1])
     assert objects_of(one) == objects_of(other)

@@ -149,7 +149,7 @@ def test_every_file_has_a_sidecar_with_its_prompt(runs: dict[str, Path]) -> None
 
 def test_duckdb_joins_manifest_and_images(run: Path) -> None:
     rows = duckdb.execute(f"""
-        SELECT manifest.id, manifest.sha256, image.bytes, manifest.size
+        SELECT manifest.id, manifest.sha256, image.bytes, manifest.byte_size
         FROM '{run}/manifest/*.parquet' AS manifest
         JOIN '{run}/images/*.parquet' AS parts USING (image_id)
         WHERE manifest.status = 'ok'
@@ -170,7 +170,7 @@ def test_duckdb_reads_metadata_by_group(run: Path) -> None:
 @pytest.mark.parametrize("format_name", FORMATS[1:])
 def test_duckdb_reads_the_indexes(runs: dict[str, Path], format_name: str) -> None:
     rows = duckdb.execute(
-        f"SELECT prompt, status FROM '{runs[format_name]}/index/*.parquet' ORDER BY row"
+        f"SELECT prompt, status FROM '{runs[format_name]}/index/*.parquet' ORDER BY input_row"
     ).fetchall()
     assert rows == [*((text, "ok") for text in OK_TEXTS), (TEXTS[-1], "failed")]
 
@@ -181,7 +181,7 @@ def test_duckdb_joins_files_and_manifest(runs: dict[str, Path]) -> None:
         SELECT prompt, sha256(content) = manifest.sha256
         FROM '{folder}/manifest/*.parquet' AS manifest
         JOIN read_blob('{folder}/images/*/*.png') AS files ON ends_with(files.filename, part)
-        ORDER BY row""").fetchall()
+        ORDER BY input_row""").fetchall()
     assert rows == [(text, True) for text in OK_TEXTS]
 
 

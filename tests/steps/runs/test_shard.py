@@ -134,10 +134,10 @@ def test_part_whose_reading_fails_is_not_called_damaged(
 
 
 def test_rows_of_a_part_say_which_run_and_model_they_are_from(tmp_path: Path) -> None:
-    result = planned(tmp_path, str(tmp_path / "out"), run_id="night")
+    result = planned(tmp_path, str(tmp_path / "out"))
     (part, *_) = read_shard(open_store(result.uri), result.plan, 0)
     (origin,) = set(zip(*part.rows.select(ORIGIN_SCHEMA.names).to_pydict().values(), strict=True))
     run_id, model, revision, created_at = origin
-    assert (run_id, revision) == ("night", result.plan.model.digest)
+    assert (run_id, revision) == (result.plan.run_id, result.plan.model.digest)
     assert model == Path(result.plan.job.model.id).name
     assert created_at.replace(tzinfo=UTC) == result.plan.created_at

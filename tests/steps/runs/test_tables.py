@@ -118,7 +118,7 @@ row rows values
     ids=["part", "manifest", "rejected", "duplicates"],
 )
 def test_columns_need_no_quotes_in_sql(schema: pa.Schema) -> None:
-    reserved = duckdb.sql(
+    reserved = duckdb.execute(
         "SELECT keyword_name FROM duckdb_keywords() WHERE keyword_category = 'reserved'"
     ).fetchall()
     assert {name for (name,) in reserved}.isdisjoint(schema.names)

@@ -17,7 +17,7 @@ from tests.workflows.cli.commands import kiln, parse_json
 def test_run_does_everything_and_says_where_to_look(job: str, tmp_path: Path) -> None:
     done = kiln("run", job)
     assert done.exit_code == 0
-    (run,) = (each for each in (tmp_path / "out").iterdir() if each.name != "_runs")
+    (run,) = (each for each in (tmp_path / "out").iterdir() if (each / "plan.json").exists())
     assert done.stdout == (
         f"{run.name}: 6 of 6 images are ok.\nDataset: {run}\nReport:  {run}/report/index.html\n"
     )
