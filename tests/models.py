@@ -61,7 +61,7 @@ def pipe(kind: Kind) -> Untyped:
 
 
 def copy_of_pipe(folder: Path, dtype: torch.dtype) -> Untyped:
-    """A pipeline of its own, copied from one that is loaded once: a copy takes half as long or less."""
+    """A pipeline of its own, copied from one that is loaded once: half the time or less."""
     return copy.deepcopy(_loaded(folder, dtype))
 
 
