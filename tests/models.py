@@ -61,7 +61,7 @@ def pipe(kind: Kind) -> Untyped:
 
 
 def copy_of_pipe(folder: Path, dtype: torch.dtype) -> Untyped:
-    """A pipeline of its own, copied from one that is loaded once: a copy takes a third as long."""
+    """A pipeline of its own, copied from one that is loaded once: half the time or less."""
     return copy.deepcopy(_loaded(folder, dtype))
 
 
@@ -90,7 +90,7 @@ def _stable_diffusion(unet: Untyped, vae: Untyped) -> Untyped:
 
 
 def one_block_sd() -> Untyped:
-    """A Stable Diffusion whose network has one block on either side: the quickest to compile."""
+    """A Stable Diffusion whose network has one block on either side: quicker to compile."""
     unet = diffusers.UNet2DConditionModel(
         sample_size=SIDE,
         block_out_channels=(8,),

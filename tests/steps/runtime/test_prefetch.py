@@ -42,6 +42,10 @@ def _until(condition: Callable[[], bool]) -> bool:
     return condition()
 
 
+def _has_counted(counter: Counter, number: int) -> bool:
+    return _until(lambda: counter.count >= number)
+
+
 def test_items_come_in_order() -> None:
     assert list(prefetch(Counter(50).items(), 2, QueueWaits())) == list(range(50))
 
@@ -104,7 +108,7 @@ def test_slow_consumer_shows_as_a_full_queue() -> None:
         next(stage)
         begun = waits.empty_seconds
         for place in range(1, 6):
-            assert _until(lambda ahead=place + 2: counter.count >= min(ahead, 6))  # type: ignore[misc]
+            assert _has_counted(counter, min(place + 2, 6))
             time.sleep(0.05)
             next(stage)
     assert waits.full_seconds > 0.1

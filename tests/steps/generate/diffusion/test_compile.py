@@ -67,7 +67,7 @@ def _one_block_folder() -> Path:
 
 
 def _one_block() -> models.Untyped:
-    """A Stable Diffusion of one block, which is traced in a third of the time."""
+    """A Stable Diffusion of one block, which is traced in two thirds of the time."""
     return models.copy_of_pipe(_one_block_folder(), torch.float32)
 
 
