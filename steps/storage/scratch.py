@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain
 from pathlib import Path
 
@@ -34,7 +34,9 @@ class Database:
                 "autoload_known_extensions": False,
             }
         )
-        self.execute("SET enable_progress_bar = false")
+        # In a notebook without ipywidgets, DuckDB can neither draw a bar nor be told not to.
+        with suppress(duckdb.InvalidInputException):
+            self._connection.execute("SET enable_progress_bar = false")
         self.execute(f"SET streaming_buffer_size = '{STREAM_BUFFER_SIZE}'")
 
     def close(self) -> None:

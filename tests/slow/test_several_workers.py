@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,9 +32,9 @@ def test_ctrl_c_stops_all_workers_and_the_next_run_resumes(tmp_path: Path) -> No
     command = [sys.executable, "-m", "imagekiln", "run", str(job), "--gpus", "2"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        for line in process.stderr:
-            if line.startswith("{") and json.loads(line).get("done"):
-                break
+        while not list(tmp_path.glob("runs/one/images/*.parquet")):
+            assert process.poll() is None
+            time.sleep(0.05)
         workers = _worker_processes(process.pid)
         process.send_signal(signal.SIGINT)
         message = process.stderr.read()

@@ -28,7 +28,9 @@ def render_run(uri: str, summary: Summary) -> str:
     """The run as HTML without scripts or links to files. Texts of the user's are escaped."""
     store = open_store(uri)
     report = store.uri_of(REPORT_KEY)
-    statuses = [f"{count:,} {status}" for status, count in summary.statuses.items() if count]
+    others = {status: count for status, count in summary.statuses.items() if status != "ok"}
+    counts = {"ok": summary.ok, **others}
+    statuses = [f"{count:,} {status}" for status, count in counts.items()]
     lines = [
         f"<p><b>{_escape(summary.run_id)}</b>: {summary.images:,} images "
         f"({_escape(', '.join(statuses))})</p>",

@@ -90,9 +90,9 @@ def test_hashing_begins_before_torch_is_imported(statement: str, tmp_path: Path)
     code = (
         "import sys; from imagekiln.steps.models import weights_check\n"
         "class Watched(weights_check.WeightsCheck):\n"
-        "    def __init__(self, model, digest):\n"
+        "    def __init__(self, *arguments):\n"
         "        print('hash', 'torch' in sys.modules)\n"
-        "        super().__init__(model, digest)\n"
+        "        super().__init__(*arguments)\n"
         "weights_check.WeightsCheck = Watched\n"
         f"run = {run!r}; {statement}\n"
         "print('end', 'torch' in sys.modules)\n"
