@@ -101,10 +101,13 @@ def _write_current_card(store: Store, output: str) -> None:
         return
     entries = read_registry(output)
     while True:
+        names = [entry.run_id for entry in entries]
         with ThreadPoolExecutor(READERS) as pool:
-            names = [entry.run_id for entry in entries]
             runs = list(pool.map(partial(_read_run, output), names))
-        store.replace(CARD_KEY, render_output_card(runs).encode(errors="replace"))
+
+        card = render_output_card(runs)
+        content = card.encode(errors="replace")
+        store.replace(CARD_KEY, content)
         # Of two runs that end at once, the one that writes last may have read the registry first.
         current = read_registry(output)
         if current == entries:
@@ -177,7 +180,11 @@ def _front_matter(
         "tags": ["synthetic", "imagekiln"],
         "size_categories": [size_category(images)],
     }
-    licenses = {run.plan.job.card.license for _, each in configurations for run in each.runs}
+    licenses = {
+        run.plan.job.card.license
+        for _, configuration in configurations
+        for run in configuration.runs
+    }
     if len(licenses) == 1 and None not in licenses:
         front = {"license": licenses.pop()} | front
     front["configs"] = [

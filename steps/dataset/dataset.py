@@ -106,7 +106,8 @@ class Dataset:
         if batch_size < 1:
             raise BadInput(f"batch_size is {batch_size}. Choose 1 or more.")
         with ThreadPoolExecutor(IMAGE_READERS) as pool:
-            for (run, shard), group in groupby(slices, lambda each: (each.run, each.shard)):
+            by_shard = groupby(slices, lambda part: (part.run, part.shard))
+            for (run, shard), group in by_shard:
                 manifest = self._read_manifest(run, shard)
                 for part in group:
                     rows = self._select_rows(manifest.slice(part.start, part.rows))
@@ -119,18 +120,21 @@ class Dataset:
     ) -> pa.RecordBatch:
         if IMAGE_COLUMN in self.columns:
             contents = read_images(open_store(run.uri), rows, pool)
-            names = [f"{image_id}{run.suffix}" for image_id in rows["image_id"].to_pylist()]
+            image_ids = rows["image_id"].to_pylist()
+            names = [f"{image_id}{run.suffix}" for image_id in image_ids]
             images = pa.StructArray.from_arrays(
                 [pa.array(contents, pa.binary()), pa.array(names, pa.string())],
                 fields=list(IMAGE_FIELD.type),
             )
             rows = rows.append_column(IMAGE_FIELD, images)
-        (batch,) = rows.select(list(self.columns)).combine_chunks().to_batches()
+        chosen = rows.select(list(self.columns))
+        (batch,) = chosen.combine_chunks().to_batches()
         return batch
 
     def _read_manifest(self, run: int, shard: int) -> pa.Table:
         """A manifest with the columns of all runs, null where this one lacks them."""
-        manifest = read_manifest(open_store(self.runs[run].uri), shard)
+        store = open_store(self.runs[run].uri)
+        manifest = read_manifest(store, shard)
         arrays = [
             manifest[field.name]
             if field.name in manifest.column_names
@@ -141,7 +145,8 @@ class Dataset:
 
     def _select_rows(self, manifest: pa.Table) -> pa.Table:
         """The rows of a manifest that are ok and fulfill the filter."""
-        rows = manifest.filter(pc.equal(manifest["status"], "ok"))
+        is_ok = pc.equal(manifest["status"], "ok")
+        rows = manifest.filter(is_ok)
         if self.filter is None:
             return rows
         try:
@@ -150,7 +155,9 @@ class Dataset:
             raise BadInput(f"filter {self.filter}: {error}. Correct the filter.") from error
 
     def _count_shard_rows(self, run: int, shard: int) -> int:
-        return int(self._select_rows(self._read_manifest(run, shard)).num_rows)
+        manifest = self._read_manifest(run, shard)
+        rows = self._select_rows(manifest)
+        return int(rows.num_rows)
 
 
 def open_dataset(

@@ -49,7 +49,9 @@ class TorchDataset(IterableDataset[Example]):
         share = self._rank * workers + number
         shares = self._world_size * workers
         slices = self._dataset.slices()
-        return slices[len(slices) * share // shares : len(slices) * (share + 1) // shares]
+        start = len(slices) * share // shares
+        stop = len(slices) * (share + 1) // shares
+        return slices[start:stop]
 
     def _convert_image(self, example: Example) -> Example:
         name = IMAGE_FIELD.name

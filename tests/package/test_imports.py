@@ -25,6 +25,7 @@ GENERATE_ONLY = (
 MAKES_IMAGES = (
     "imagekiln.__main__",
     "imagekiln.steps.aggregate.report.plots",
+    "imagekiln.steps.dataset.torch_dataset",
     "imagekiln.steps.generate.",
 )
 
