@@ -59,7 +59,11 @@ def test_images_that_fail_again_end_each_round_with_3(argo: ArgoApi) -> None:
     samplers[2] = "lcm"
     # LCM's scheduler takes its steps from 50: such a row is planned, and fails when it is drawn.
     steps: list[object] = [60 if sampler == "lcm" else 2 for sampler in samplers]
-    columns = {"prompt": list(jobs.TEXTS), "sampler": samplers, "steps": steps}
+    columns: dict[str, list[object]] = {
+        "prompt": list(jobs.TEXTS),
+        "sampler": samplers,
+        "steps": steps,
+    }
     job = jobs.job(prompts=jobs.prompts(columns))
     first = wait_for_end(submit_with_template(job, argo), argo)
     assert first.phase == "Failed"

@@ -199,7 +199,7 @@ def test_the_same_plan_gives_the_same_bytes(tmp_path: Path) -> None:
 def test_a_prompt_that_the_pipeline_refuses_is_a_failed_image_among_good_ones(
     tmp_path: Path,
 ) -> None:
-    rows = [{**row, **DRAWABLE} for row in PROMPTS]
+    rows: list[dict[str, object]] = [{**row, **DRAWABLE} for row in PROMPTS]
     rows[1].update(UNDRAWABLE)
     there = planned(tmp_path, str(tmp_path / "out"), rows)
     generate(there.uri, 0)
