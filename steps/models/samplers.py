@@ -4,7 +4,6 @@ The scheduler of a sampler takes over that configuration. Planning imports no di
 classes accept is listed here; a test runs every sampler on every kind of configuration.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,7 +83,7 @@ def _samplers_of(scheduler: str) -> set[str]:
     return {name for name, spec in SCHEDULERS.items() if spec.class_name == scheduler}
 
 
-def _unfit_samplers(config: Config) -> Collection[str]:
+def _unfit_samplers(config: Config) -> set[str]:
     """The samplers whose classes refuse something in the configuration of an exchangeable one."""
     unfit: set[str] = set()
     prediction = config.get("prediction_type")

@@ -20,8 +20,8 @@ def test_poisoned_prompts_fail_alone_and_end_the_run_with_3(argo: ArgoApi) -> No
     samplers[2] = samplers[7] = "lcm"
     # LCM's scheduler takes its steps from 50: such a row is planned, and fails when it is drawn.
     steps: list[object] = [60 if sampler == "lcm" else 2 for sampler in samplers]
-    columns = {"prompt": list(jobs.TEXTS), "sampler": samplers, "steps": steps}
-    poisoned = jobs.prompts(columns)
+    texts: list[object] = [*jobs.TEXTS]
+    poisoned = jobs.prompts({"prompt": texts, "sampler": samplers, "steps": steps})
     status = wait_for_end(submit_with_template(jobs.job(prompts=poisoned), argo), argo)
     (failure,) = status.failures
     assert (status.phase, failure.step, failure.exit_code, failure.attempts) == (

@@ -3,7 +3,6 @@
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.runs.keys import PLAN_KEY, SUCCESS_KEY, part_key
-from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.workflows.client.api import ArgoApi
 from imagekiln.workflows.client.argo_server import ArgoServer
@@ -54,22 +53,26 @@ def test_retry_with_nothing_left_succeeds_and_makes_nothing(argo: ArgoApi) -> No
     assert not open_store(f"{run}/retry-1").exists(PLAN_KEY)
 
 
-def test_images_that_fail_again_end_each_round_with_3(argo: ArgoApi) -> None:
+def test_images_that_no_try_can_mend_end_a_retry_with_3_and_without_a_round(
+    argo: ArgoApi,
+) -> None:
     samplers: list[object] = ["default"] * len(jobs.TEXTS)
     samplers[2] = "lcm"
     # LCM's scheduler takes its steps from 50: such a row is planned, and fails when it is drawn.
     steps: list[object] = [60 if sampler == "lcm" else 2 for sampler in samplers]
-    columns = {"prompt": list(jobs.TEXTS), "sampler": samplers, "steps": steps}
-    job = jobs.job(prompts=jobs.prompts(columns))
+    texts: list[object] = [*jobs.TEXTS]
+    prompts = jobs.prompts({"prompt": texts, "sampler": samplers, "steps": steps})
+    job = jobs.job(prompts=prompts)
     first = wait_for_end(submit_with_template(job, argo), argo)
     assert first.phase == "Failed"
-    for number in (1, 2):
-        status = wait_for_end(submit(job, argo=argo, retry=True).name, argo)
-        (failure,) = status.failures
-        assert (status.phase, failure.step, failure.exit_code) == ("Failed", "aggregate", 3)
-        assert status.run == f"{first.run}/retry-{number}"
-        assert "1 of 12 images are not ok" in failure.message
-        assert load_plan(open_store(str(status.run))).counts.images == 1
+    retry = submit(job, argo=argo, retry=True)
+    status = wait_for_end(retry.name, argo)
+    (failure,) = status.failures
+    assert (status.phase, failure.step, failure.exit_code) == ("Failed", "aggregate", 3)
+    assert status.run == first.run
+    assert "1 failed image cannot be mended by another try" in failure.message
+    assert not kube.pods(retry.name, "generate")
+    assert not open_store(f"{first.run}/retry-1").exists(PLAN_KEY)
 
 
 def test_by_the_form_of_argos_page(argo: ArgoApi, server: ArgoServer) -> None:

@@ -136,7 +136,7 @@ def test_a_shard_whose_images_fail_does_not_keep_the_others_from_being_made(tmp_
     progress = RecordedProgress()
     with pytest.raises(
         Incomplete,
-        match=r"8 of 10 images are not ok: 8 failed \(ValueError: `num_inference",
+        match=r"8 of 10 images are not ok: 8 failed \(ValueError: The combination of ",
     ):
         run(job(prompts, str(tmp_path / "out")), progress, Stop())
     assert progress.drawn_images == 10

@@ -56,13 +56,13 @@ def test_a_commit_gives_the_images_of_its_branch_and_a_plan_without_names(tmp_pa
     assert "revisions" not in json.loads((Path(pinned.uri) / "plan.json").read_bytes())
 
 
-@pytest.mark.parametrize("settings", [{}, {"run_id": "mine"}])
+@pytest.mark.parametrize("run_id", [None, "mine"])
 def test_a_plan_is_reused_after_its_branch_moved(
-    server: Hub, tmp_path: Path, settings: dict[str, object]
+    server: Hub, tmp_path: Path, run_id: str | None
 ) -> None:
-    first = _plan(tmp_path, **settings)
+    first = _plan(tmp_path, run_id=run_id)
     server.names["main"] = LATER
-    again = _plan(tmp_path, **settings)
+    again = _plan(tmp_path, run_id=run_id)
     assert (again.uri, again.plan, again.adopted) == (first.uri, first.plan, True)
 
 

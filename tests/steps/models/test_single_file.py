@@ -17,7 +17,7 @@ def _checkpoint(path: Path, *names: str) -> str:
 
 def _message(**settings: str) -> str:
     with pytest.raises(BadInput) as caught:
-        load_model_facts(ModelSettings(**settings))
+        load_model_facts(ModelSettings.model_validate(settings))
     return str(caught.value)
 
 

@@ -100,7 +100,7 @@ def test_aggregate_as_json_is_the_summary(store: Store) -> None:
 
 
 def test_images_that_are_not_ok_exit_3_until_they_are_accepted(job: str) -> None:
-    rows = [{**row, **DRAWABLE} for row in ROWS]
+    rows: list[dict[str, object]] = [{**row, **DRAWABLE} for row in ROWS]
     rows[0].update(UNDRAWABLE)
     write_prompts(Path(job).with_name("prompts.parquet"), rows)
     done = kiln("run", job)

@@ -191,7 +191,7 @@ def test_a_round_finds_the_pictures_of_its_run(tmp_path: Path) -> None:
     assert (again.round, again.images) == (1, 1)
     error = read_table(open_store(done.uri), manifest_key(0))["error"].to_pylist()[1]
     assert (
-        "`num_inference_steps`: 60 cannot be larger" in error
+        "ValueError: The combination of `original_steps x strength`" in error
     )  # and not that a picture is missing
     assert verify(done.uri).ok == 1
     inside = open_store(f"{done.uri}/retry-1")
