@@ -9,7 +9,7 @@ FAILURES: dict[str, type[KilnError]] = {
     error.__name__: error
     for error in (NotInstalled, Missing, BadInput, Incomplete, TryAgain, KilnError)
 }
-Counted = Literal["existing", "drawn", "committed"]
+ImageState = Literal["existing", "drawn", "committed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class WeightsVerified:
 class Images:
     """So many more images are on disk already, drawn or committed."""
 
-    counted: Counted
+    state: ImageState
     images: int
 
 

@@ -16,8 +16,8 @@ from imagekiln.steps.errors import KilnError
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.messages import (
     Assignment,
-    Counted,
     Images,
+    ImageState,
     UnitFinished,
     WeightsVerified,
     WorkerCrashed,
@@ -135,5 +135,5 @@ class _WorkerProgress(NoProgress):
     def show_event(self, event: Event) -> None:
         self._port.send(event)
 
-    def _send(self, counted: Counted, images: int) -> None:
-        self._port.send(Images(counted, images))
+    def _send(self, state: ImageState, images: int) -> None:
+        self._port.send(Images(state, images))

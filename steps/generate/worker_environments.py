@@ -22,13 +22,13 @@ def choose_environments(job: Job, gpus: int | None) -> list[dict[str, str]]:
         return _share_cpus([{}] * min(gpus or 1, MAX_CPU_WORKERS))
 
     names = _visible_gpus() if job.device in ("auto", "cuda") else []
-    wanted = len(names) if gpus is None else gpus
-    if wanted > max(1, len(names)):
+    count = len(names) if gpus is None else gpus
+    if count > max(1, len(names)):
         raise BadInput(
-            f"--gpus {wanted}: {pluralize(len(names), 'GPU')} visible here. Ask for fewer, set "
+            f"--gpus {count}: {pluralize(len(names), 'GPU')} visible here. Ask for fewer, set "
             f"{VISIBLE_DEVICES_VARIABLE}, or set device: cpu for so many processes on the CPU."
         )
-    return gpu_environments(names[:wanted]) if names else [{}]
+    return gpu_environments(names[:count]) if names else [{}]
 
 
 def gpu_environments(names: Sequence[str]) -> list[dict[str, str]]:

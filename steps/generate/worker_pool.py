@@ -106,7 +106,7 @@ class _WorkerPool:
         self._stopped_units = 0
         self._shards_with_stats: set[int] = set()
         self._committed_before: Counter[WorkUnit] = Counter()
-        self._shown: set[str] = set()
+        self._event_keys: set[str] = set()
         self._last_reason = ""
 
     def __enter__(self) -> Self:
@@ -153,12 +153,11 @@ class _WorkerPool:
             if not self._weights_verified and weights.is_done:
                 weights.require_planned()
                 self._announce_weights()
-            if stop.requested_at is not None:
-                if not self._asked_to_end:
-                    self._ask_to_end()
-                if time.monotonic() > stop.requested_at + END_SECONDS:
-                    self._stopped_units += 1
-                    return
+            if stop.requested_at is not None and not self._asked_to_end:
+                self._ask_to_end()
+            if stop.requested_at is not None and time.monotonic() > stop.requested_at + END_SECONDS:
+                self._stopped_units += 1
+                return
             for connection in wait(list(self._workers), POLL_SECONDS):
                 self._receive(self._workers[cast("Connection", connection)])
 
@@ -230,12 +229,12 @@ class _WorkerPool:
         unit = worker.unit
         if unit is None:
             return
-        if message.counted == "existing":
-            counted = self._committed_before[unit]
+        if message.state == "existing":
+            known_images = self._committed_before[unit]
             self._committed_before[unit] = message.images
-            if message.images > counted:
-                self._progress.add_existing(message.images - counted)
-        elif message.counted == "drawn":
+            if message.images > known_images:
+                self._progress.add_existing(message.images - known_images)
+        elif message.state == "drawn":
             worker.has_drawn = True
             worker.drawn += message.images
             self._progress.add_drawn(message.images)
@@ -285,8 +284,8 @@ class _WorkerPool:
 
     def _show_once(self, key: str, event: Event) -> None:
         """Show what one worker reports, not again what others report likewise."""
-        if key not in self._shown:
-            self._shown.add(key)
+        if key not in self._event_keys:
+            self._event_keys.add(key)
             self._progress.show_event(event)
 
 

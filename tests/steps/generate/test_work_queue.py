@@ -20,8 +20,10 @@ def _take_all(queue: WorkQueue) -> list[WorkUnit]:
 def test_every_part_is_in_one_unit() -> None:
     for parts in ([1], [7], [32] * 5, [3, 1, 40]):
         units = _take_all(_queue(parts, workers=4))
-        taken = [(unit.shard, part) for unit in units for part in range(*unit.parts.indices(99))]
-        assert taken == [
+        parts_of_units = [
+            (unit.shard, part) for unit in units for part in range(*unit.parts.indices(99))
+        ]
+        assert parts_of_units == [
             (shard, part) for shard, count in enumerate(parts) for part in range(count)
         ]
 
