@@ -206,7 +206,7 @@ def gates(work: Workspace) -> None:
         }
     )
     marking = {
-        "low_contrast": {"below": 0.1, "share": 0.0},
+        "low_contrast": {"below": 0.5, "share": 0.0},
         "over_saturated": {"above": 0.05},
         "near_duplicate": {"distance": 8},
         "checks": [{"name": "light", "entry": "own_checks:is_light"}],

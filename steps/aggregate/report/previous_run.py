@@ -22,7 +22,7 @@ from imagekiln.steps.storage.store import Store
 NEGLIGIBLE_CHANGE = 0.02  # a share
 MAX_EARLIER_RUNS = 40  # of which all but one may be nights without images
 
-Judgment = Literal["better", "worse", "about the same", ""]
+Judgment = Literal["better", "worse", "similar", ""]
 Preference = Literal["more", "less", "none"]
 T = TypeVar("T", int, float)
 
@@ -161,5 +161,5 @@ def _judge(growth: float, preferred: Preference) -> Judgment:
     if preferred == "none":
         return ""
     if abs(growth) < NEGLIGIBLE_CHANGE:
-        return "about the same"
+        return "similar"
     return "better" if (growth > 0) == (preferred == "more") else "worse"

@@ -97,8 +97,8 @@ def test_more_failures_are_worse_and_more_speed_is_better(tmp_path: Path) -> Non
 
 def test_a_run_like_the_previous_one_is_about_the_same(tmp_path: Path) -> None:
     result = _changes(finished(tmp_path / "run"))
-    assert result["images a second, per device"] == ("+0 %", "about the same")
-    assert result["share not ok"] == ("", "about the same")
+    assert result["images a second, per device"] == ("+0 %", "similar")
+    assert result["share not ok"] == ("", "similar")
 
 
 def test_two_nights_of_one_job_are_compared_without_help(tmp_path: Path) -> None:
