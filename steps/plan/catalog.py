@@ -6,6 +6,7 @@ image; the texts stay in a file on this disk, in the order of the rows.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from imagekiln.steps.storage.scratch import (
 )
 
 MAX_SHAPES = 10_000
+HASHES_PER_RANGE = 2**22  # 32 MiB, sorted in memory at a time
 # The columns of the table `images`: hashes in place of ids, which would take more memory.
 NARROW_COLUMNS = (
     "number",
@@ -37,14 +39,19 @@ NARROW_COLUMNS = (
     "truncated",
     *SHAPE_COLUMNS,
 )
+# The hash of each row's id, once for all images of a row.
+ID_HASHES_SQL = f"""
+    SELECT id_hash AS hash FROM images
+    WHERE rule IS NULL AND id_hash IS NOT NULL AND number % {MAX_IMAGES_PER_ROW} = 0"""
 # The images of rows whose id may be that of a row with other content.
 SAME_ID_SUSPECTS_SQL = """
     CREATE TABLE same_id_suspects AS
     WITH named AS (
-        SELECT number, id_hash, row_hash FROM images WHERE rule IS NULL AND id_hash IS NOT NULL),
-    repeated AS (
+        SELECT number, id_hash, row_hash FROM images
+        WHERE rule IS NULL AND id_hash IN (FROM repeated_ids)),
+    conflicting AS (
         SELECT id_hash FROM named GROUP BY id_hash HAVING min(row_hash) <> max(row_hash))
-    SELECT number, row_hash FROM named WHERE id_hash IN (FROM repeated)"""
+    SELECT number, row_hash FROM named WHERE id_hash IN (FROM conflicting)"""
 # The images of rows whose id another row before them has, with other content.
 SAME_ID_SQL = f"""
     CREATE TABLE same_id AS
@@ -56,12 +63,11 @@ SAME_ID_SQL = f"""
 VALID_IMAGES_SQL = """
     CREATE VIEW valid_images AS
     SELECT * FROM images ANTI JOIN same_id USING (number) WHERE rule IS NULL"""
+IMAGE_HASHES_SQL = "SELECT image_hash AS hash FROM valid_images"
 # The images that may have the image_id of another.
 DUPLICATE_SUSPECTS_SQL = """
     CREATE TABLE duplicate_suspects AS
-    WITH repeated AS (
-        SELECT image_hash FROM valid_images GROUP BY image_hash HAVING count(*) > 1)
-    SELECT number FROM valid_images WHERE image_hash IN (FROM repeated)"""
+    SELECT number FROM valid_images WHERE image_hash IN (FROM repeated_images)"""
 # The images that are made under an earlier row.
 DUPLICATES_SQL = f"""
     CREATE TABLE duplicates AS
@@ -162,7 +168,8 @@ class Catalog:
         columns = [*IMAGE_ROW_SCHEMA.names, *self.passthrough, INPUT_IMAGE_SET_COLUMN]
         for batch in read_arrow_batches(self.images_file):
             is_omitted = omitted.contains(batch["number"].to_numpy())
-            yield batch.select(columns).filter(pa.array(~is_omitted))
+            planned = batch.select(columns)
+            yield planned.filter(pa.array(~is_omitted)) if is_omitted.any() else planned
 
 
 def write_images(
@@ -225,10 +232,12 @@ def catalog_images(
     columns = [*NARROW_COLUMNS, "image_id"] if existing_runs else NARROW_COLUMNS
     database.register("narrow_images", arrow_stream_reader(images_file, columns))
     database.execute("CREATE TABLE images AS FROM narrow_images")
+    create_repeated_table(database, "repeated_ids", ID_HASHES_SQL)
     database.execute(SAME_ID_SUSPECTS_SQL)
     _register_texts(database, images_file, "id", "same_id_suspects")
     database.execute(SAME_ID_SQL)
     database.execute(VALID_IMAGES_SQL)
+    create_repeated_table(database, "repeated_images", IMAGE_HASHES_SQL)
     database.execute(DUPLICATE_SUSPECTS_SQL)
     _register_texts(database, images_file, "image_id", "duplicate_suspects")
     database.execute(DUPLICATES_SQL)
@@ -243,6 +252,31 @@ def catalog_images(
         rules=rules,
         passthrough=passthrough,
     )
+
+
+def create_repeated_table(
+    database: Database, name: str, hashes_sql: str, hashes_per_range: int = HASHES_PER_RANGE
+) -> None:
+    """Create the table `name` of the hashes that the query gives more than once, as `hash`.
+
+    NumPy sorts hashes in a tenth of the time in which DuckDB groups them, a range of them after the
+    other in bounded memory.
+    """
+    database.execute(f"CREATE TABLE {name} (hash UBIGINT)")
+    count = _fetch_count(database, f"SELECT count(*) FROM ({hashes_sql})")
+    ranges = count // hashes_per_range + 1
+    bounds = [2**64 * number // ranges for number in range(ranges + 1)]
+    for low, high in pairwise(bounds):
+        batches = database.fetch_batches(
+            f"SELECT hash FROM ({hashes_sql}) WHERE hash BETWEEN {low} AND {high - 1}"
+        )
+        columns = [batch["hash"].to_numpy() for batch in batches]
+        hashes = np.concatenate([np.empty(0, np.uint64), *columns])
+        hashes.sort()
+        is_repeated = hashes[1:] == hashes[:-1]
+        rows = pa.table({"hash": hashes[1:][is_repeated]})
+        database.register("repeated_hashes", rows.to_reader())
+        database.execute(f"INSERT INTO {name} FROM repeated_hashes")
 
 
 def _register_texts(database: Database, images_file: Path, column: str, suspects: str) -> None:

@@ -113,8 +113,9 @@ def make_draft(
 ) -> Iterator[PlanDraft]:
     """Work out the plan of a job; the draft can be read inside the `with` block.
 
-    `scratch` should have room for every image's texts, twice. `store_image` receives the hash and
-    the bytes of each input image, `store_rejected` the rejected rows where they are too many.
+    `scratch` should have room for every image's texts, twice and uncompressed. `store_image`
+    receives the hash and the bytes of each input image, `store_rejected` the rejected rows where
+    they are too many.
     Raises BadInput, Missing, TryAgain.
     """
     size = default_image_size(inputs.job, inputs.model.facts)

@@ -17,8 +17,6 @@ STREAM_BUFFER_SIZE = "64MiB"  # with less, threads wait for one another where or
 STREAM_ROWS = 16_384
 MAX_THREADS = 4  # each has blocks of its own; many threads would fill the memory with them
 RESOURCE_ERRORS = ("Out of Memory Error", "IO Error")
-# Columns of repeated settings shrink to almost nothing; the others take next to no time.
-ARROW_WRITE_OPTIONS = pa.ipc.IpcWriteOptions(compression="lz4")
 
 
 class Database:
@@ -83,7 +81,7 @@ def write_arrow_file(path: Path, batches: Iterator[pa.RecordBatch]) -> None:
     with (
         translate_errors(str(path)),
         pa.OSFile(str(path), "wb") as file,
-        pa.ipc.new_file(file, first.schema, options=ARROW_WRITE_OPTIONS) as writer,
+        pa.ipc.new_file(file, first.schema) as writer,
     ):
         for batch in chain([first], batches):
             writer.write_batch(batch)

@@ -1,14 +1,17 @@
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+from imagekiln.steps.plan.catalog import create_repeated_table
 from imagekiln.steps.plan.image_sql import model_key
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.image import ImageParameters
 from imagekiln.steps.runs.keys import DUPLICATES_KEY
 from imagekiln.steps.runs.tables import read_table
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.scratch import Database
 from tests.identity import compute_image_id
 from tests.jobs import image_rows, plan, rejected
 from tests.texts import HOSTILE, chance
@@ -291,3 +294,24 @@ def test_every_image_is_accounted_for_in_a_random_input(tmp_path: Path) -> None:
     for row in duplicates:
         assert first_rows[row["image_id"]] == row["first_row"]
         assert int(str(row["first_row"])) <= int(str(row["input_row"]))
+
+
+@pytest.mark.parametrize("hashes_per_range", [1, 4, 100])
+def test_repeated_hashes_are_the_same_however_many_are_sorted_at_a_time(
+    tmp_path: Path, hashes_per_range: int
+) -> None:
+    hashes = [0, 5, 2**63, 2**64 - 1, 0, 7, 2**64 - 1, 2**63 - 1, 2**64 - 1]
+    values = ", ".join(f"({value})" for value in hashes)
+    with closing(Database(tmp_path)) as database:
+        database.execute(f"CREATE TABLE hashes AS FROM (VALUES {values}) AS t(hash)")
+        query = "SELECT CAST(hash AS UBIGINT) AS hash FROM hashes"
+        create_repeated_table(database, "repeated", query, hashes_per_range)
+        repeated = database.fetch_table("SELECT DISTINCT hash FROM repeated ORDER BY hash")
+    assert repeated["hash"].to_pylist() == [0, 2**64 - 1]
+
+
+def test_input_without_a_valid_row_has_no_repeated_hash(tmp_path: Path) -> None:
+    with closing(Database(tmp_path)) as database:
+        query = "SELECT 1::UBIGINT AS hash WHERE false"
+        create_repeated_table(database, "repeated", query)
+        assert database.fetch_table("FROM repeated").num_rows == 0
