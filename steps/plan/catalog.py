@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from imagekiln.steps.errors import BadInput
@@ -169,7 +170,10 @@ class Catalog:
         for batch in read_arrow_batches(self.images_file):
             is_omitted = omitted.contains(batch["number"].to_numpy())
             planned = batch.select(columns)
-            yield planned.filter(pa.array(~is_omitted)) if is_omitted.any() else planned
+            if is_omitted.any():
+                is_planned = pa.array(~is_omitted)
+                planned = planned.filter(is_planned)
+            yield planned
 
 
 def write_images(
@@ -267,16 +271,31 @@ def create_repeated_table(
     ranges = count // hashes_per_range + 1
     bounds = [2**64 * number // ranges for number in range(ranges + 1)]
     for low, high in pairwise(bounds):
-        batches = database.fetch_batches(
-            f"SELECT hash FROM ({hashes_sql}) WHERE hash BETWEEN {low} AND {high - 1}"
-        )
-        columns = [batch["hash"].to_numpy() for batch in batches]
-        hashes = np.concatenate([np.empty(0, np.uint64), *columns])
-        hashes.sort()
-        is_repeated = hashes[1:] == hashes[:-1]
-        rows = pa.table({"hash": hashes[1:][is_repeated]})
+        hashes = _fetch_sorted_hashes(database, hashes_sql, low, high)
+        later = hashes[1:]
+        repeated = later[later == hashes[:-1]]
+        rows = pa.table({"hash": repeated})
         database.register("repeated_hashes", rows.to_reader())
         database.execute(f"INSERT INTO {name} FROM repeated_hashes")
+
+
+def _fetch_sorted_hashes(
+    database: Database, hashes_sql: str, low: int, high: int
+) -> npt.NDArray[np.uint64]:
+    """The hashes that the query gives from `low` on and below `high`."""
+    batches = database.fetch_batches(
+        f"""
+        SELECT hash FROM ({hashes_sql})
+        WHERE hash BETWEEN {low} AND {high - 1}
+        """
+    )
+    columns = [np.empty(0, np.uint64)]
+    for batch in batches:
+        column = batch["hash"]
+        columns.append(column.to_numpy())
+    hashes = np.concatenate(columns)
+    hashes.sort()
+    return hashes
 
 
 def _register_texts(database: Database, images_file: Path, column: str, suspects: str) -> None:
