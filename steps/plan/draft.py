@@ -135,7 +135,8 @@ def _make_images(
     """Read and validate every row, and group the images of the valid ones."""
     job = inputs.job
     model = inputs.model
-    rules = rejection_rules(job, model.facts, fitting_samplers(model.configuration))
+    fit = fitting_samplers(model.configuration)
+    rules = rejection_rules(job, model.facts, fit)
     passthrough = passthrough_names(len(job.carry))
     key = model_key(model.common_digest, job.model.dtype, *model_key_extras(job.speed))
     violation = first_violation_sql(rules)

@@ -151,7 +151,8 @@ def _setting_rules(fit: SamplerFit) -> Iterator[RejectionRule]:
         yield RejectionRule("loras", f"lora_fault = '{fault}'", reason)
     yield _bounds_rule("images")
     yield _bounds_rule("seed", expression="row_seed")
-    yield RejectionRule("sampler", _is_none_of(SAMPLERS), f"is none of {', '.join(SAMPLERS)}")
+    known = ", ".join(SAMPLERS)
+    yield RejectionRule("sampler", _is_none_of(SAMPLERS), f"is none of {known}")
     if fit.samplers != SAMPLERS:
         reason = f"does not fit the model: {_describe_fit(fit)}"
         yield RejectionRule("sampler", _is_none_of(fit.samplers), reason)

@@ -79,7 +79,8 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
         store = _open_run_store(job, job.run_id)
         existing = _read_plan(store)
         if existing is not None:
-            return _adopt_plan(store, existing, job, resolve_model(job, existing.revisions))
+            planned_model = resolve_model(job, existing.revisions)
+            return _adopt_plan(store, existing, job, planned_model)
     model = resolve_model(job)
     with tempfile.TemporaryDirectory(prefix="imagekiln-plan-") as folder:
         scratch = Path(folder)
@@ -98,7 +99,13 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
                 "Run the job first."
             )
         existing_runs = choose_existing_runs(store, job, run_id)
-        inputs = PlanInputs(model.job, model, files, tuning, existing_runs)
+        inputs = PlanInputs(
+            job=model.job,
+            model=model,
+            files=files,
+            tuning=tuning,
+            existing_runs=existing_runs,
+        )
         store_image = partial(_store_input_image, store)
         store_rejected = partial(_replace_rejected, store, scratch)
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
@@ -116,7 +123,12 @@ def _derive_run_id(
     """
     is_named = any(revision.setting == "model" for revision in model.revisions)
     tuning_key = "" if is_named else tuning.key
-    return derive_run_id(job, input_fingerprint(files), model.fixed_digest, tuning_key)
+    return derive_run_id(
+        job,
+        input_fingerprint(files),
+        model.fixed_digest,
+        tuning_key,
+    )
 
 
 def derive_run_id(job: Job, *keys: str) -> str:
