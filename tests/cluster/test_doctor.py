@@ -203,7 +203,7 @@ def test_prompts_that_are_missing_are_named() -> None:
 def test_store_that_refuses_our_key_is_named(tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(job_parameter(job()))
     other = {"AWS_SECRET_ACCESS_KEY": "another"}
-    done = shell("doctor", str(tmp_path / "job.yaml"), "--output", "json", environment=other)
+    done = shell("doctor", str(tmp_path / "job.yaml"), "--format", "json", environment=other)
     checks = {
         check["name"] for check in json.loads(done.stdout)["checks"] if check["verdict"] == "wrong"
     }

@@ -47,7 +47,7 @@ def test_from_python(argo: ArgoApi, text: str, expected: dict[str, str]) -> None
 def test_from_the_shell(tmp_path: Path, text: str, expected: dict[str, str]) -> None:
     job = jobs.job(prompts=text)
     (tmp_path / "job.yaml").write_text(job_parameter(job))
-    done = shell("submit", str(tmp_path / "job.yaml"), "--watch", "--output", "json")
+    done = shell("submit", str(tmp_path / "job.yaml"), "--watch", "--format", "json")
     assert done.returncode == 0, done.stderr
     _, _, last = done.stdout.strip().rpartition("\n}\n")
     check_run(json.loads(last)["run"], expected)

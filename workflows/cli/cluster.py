@@ -182,7 +182,7 @@ def wait(
     exit_with_status(status)
 
 
-@cloup.command(epilog=examples("imagekiln result shapes-1a2b3c4d5e6f --output json"))
+@cloup.command(epilog=examples("imagekiln result shapes-1a2b3c4d5e6f --format json"))
 @workflow_options
 @output_option
 def result(name: str, namespace: str, server: str | None, context: str | None, output: str) -> None:
@@ -196,7 +196,7 @@ def result(name: str, namespace: str, server: str | None, context: str | None, o
     exit_with_status(status)
 
 
-@cloup.command("list", epilog=examples("imagekiln list", "imagekiln list -n images --output json"))
+@cloup.command("list", epilog=examples("imagekiln list", "imagekiln list -n images --format json"))
 @namespace_options
 @output_option
 def list_(namespace: str, server: str | None, context: str | None, output: str) -> None:

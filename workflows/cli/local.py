@@ -122,7 +122,7 @@ def _run_job(request: "JobRequest", gpus: int | None, output: str, stop: "Stop")
 @cloup.command(
     epilog=examples(
         "imagekiln estimate job.yaml",
-        "imagekiln estimate job.yaml --price 2.50 --output json",
+        "imagekiln estimate job.yaml --price 2.50 --format json",
     )
 )
 @job_options

@@ -21,7 +21,9 @@ def examples(*commands: str) -> str:
 def output_option(command: Callable[P, None]) -> Callable[P, None]:
     """Let the user choose between text and JSON."""
     option = cloup.option(
-        "--output",
+        "-o",
+        "--format",
+        "output",
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,

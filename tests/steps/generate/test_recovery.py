@@ -128,7 +128,7 @@ def test_memory_of_a_batch_that_did_not_fit_is_given_back_before_the_next_try() 
 def test_a_poisoned_prompt_fails_alone_with_its_error() -> None:
     drawn = _drawn(BatchRecovery(Model(poison="prompt 5"), lambda _: 4))
     assert [each.status for each in drawn] == ["ok"] * 5 + ["failed"] + ["ok"] * 4
-    assert drawn[5].error == "RuntimeError: cannot draw 'prompt 5'"
+    assert drawn[5].error == "ValueError: cannot draw 'prompt 5'"
 
 
 def test_neighbours_of_a_poisoned_prompt_are_drawn_in_a_batch_of_the_same_size() -> None:

@@ -127,7 +127,7 @@ def test_images_too_wide_for_the_file_are_refused_at_planning(
     prompts = {"prompt": ["a", "b"], "width": [8, most + 1], "height": [8, 8]}
     settings = {"encoding": encoding.model_dump(), "limits": {"rejected_share": 1}}
     (refused,) = jobs.rejected(jobs.plan(tmp_path / "a", prompts, **settings))
-    assert refused["column"] == "width"
+    assert refused["column_name"] == "width"
     assert refused["reason"] == f"is over {most} pixels, the most that {encoding.kind} holds"
     assert jobs.rejected(jobs.plan(tmp_path / "b", prompts, limits={"rejected_share": 1})) == []
 

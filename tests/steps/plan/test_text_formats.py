@@ -100,7 +100,7 @@ def test_bytes_that_are_no_utf8_cost_their_rows_and_no_others(tmp_path: Path) ->
         planned = plan(tmp_path, prompts=f"{tmp_path}/{name}", limits={"rejected_share": 0.5})
         assert image_rows(planned)["prompt"].to_pylist() == ["good", "fine"]
         (row,) = rejected(planned)
-        assert (row["row_in_file"], row["column"], row["reason"]) == (
+        assert (row["row_in_file"], row["column_name"], row["reason"]) == (
             1,
             "prompt",
             "is not valid UTF-8",

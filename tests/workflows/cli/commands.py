@@ -16,7 +16,7 @@ def kiln(*arguments: str) -> Result:
 
 
 def parse_json(result: Result, exit_code: int = 0) -> dict[str, object]:
-    """The object that a command printed with `--output json`."""
+    """The object that a command printed with `--format json`."""
     assert result.exit_code == exit_code, result.output
     values: dict[str, object] = json.loads(result.stdout)
     return values
@@ -24,4 +24,4 @@ def parse_json(result: Result, exit_code: int = 0) -> dict[str, object]:
 
 def plan_run(job: str, *options: str) -> str:
     """Plan a job by its command; return the run's URI."""
-    return str(parse_json(kiln("plan", job, *options, "--output", "json"))["uri"])
+    return str(parse_json(kiln("plan", job, *options, "--format", "json"))["uri"])

@@ -32,7 +32,7 @@ def argo(monkeypatch: pytest.MonkeyPatch) -> Memory:
 def name(argo: Memory, tmp_path: Path) -> str:
     """The name of a workflow that was submitted from the shell."""
     (tmp_path / "job.yaml").write_text(JOB)
-    done = CliRunner().invoke(main, ["submit", str(tmp_path / "job.yaml"), "--output", "json"])
+    done = CliRunner().invoke(main, ["submit", str(tmp_path / "job.yaml"), "--format", "json"])
     assert done.exit_code == 0, done.output
     found = str(json.loads(done.stdout)["name"])
     assert ("Workflow", NAMESPACE, found) in argo.objects

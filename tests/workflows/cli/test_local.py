@@ -35,7 +35,7 @@ def test_run_again_has_nothing_to_do(job: str) -> None:
 
 
 def test_run_as_json_keeps_progress_out_of_stdout(job: str) -> None:
-    found = parse_json(kiln("run", job, "--output", "json"))
+    found = parse_json(kiln("run", job, "--format", "json"))
     assert set(found) == {"uri", "summary", "before"}
     assert found["before"] is False
     assert found["summary"] == json.loads(open_store(str(found["uri"])).read(SUMMARY_KEY))
@@ -80,7 +80,7 @@ def test_estimate_knows_the_cost_where_it_is_told_the_speed_and_the_price(job: s
         "time:        about 60 min on 2 GPUs at once",
         "cost:        5.00",
     ]
-    found = parse_json(kiln("estimate", job, *speed, "--output", "json"))
+    found = parse_json(kiln("estimate", job, *speed, "--format", "json"))
     assert (found["images"], found["gpu_hours"], found["cost"]) == (6, 2.0, 5.0)
 
 

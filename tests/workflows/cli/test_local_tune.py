@@ -49,7 +49,7 @@ def test_it_measures_once_and_the_plan_and_the_estimate_use_it(job: str, tmp_pat
         "64 x 64, 1 at once",
         "64 x 64, 2 at once",
     ]
-    again = _kiln("tune", job, "--output", "json")
+    again = _kiln("tune", job, "--format", "json")
     assert json.loads(again.stdout) == {
         "file": file,
         "entries": [found.model_dump(mode="json")],

@@ -109,7 +109,7 @@ def test_version_is_that_of_the_package() -> None:
         (("verify", "{folder}/absent"), 2, "{folder}/absent: holds no plan"),
         (("generate", "{run}"), 2, "Missing option '--shard'"),
         (("generate", "{run}", "--shard", "one"), 2, "'one' is not a valid integer"),
-        (("plan", "{job}", "--output", "xml"), 2, "'xml' is not one of 'text', 'json'"),
+        (("plan", "{job}", "--format", "xml"), 2, "'xml' is not one of 'text', 'json'"),
         (("aggregate", "{run}", "--failed-share", "2"), 2, "2.0 is not in the range 0<=x<=1"),
         (("nosuch",), 2, "No such command 'nosuch'"),
     ],
@@ -130,7 +130,7 @@ def test_mistakes_exit_2_with_a_sentence_and_nothing_on_stdout(
 @pytest.mark.parametrize("command", ["aggregate", "verify"])
 def test_an_incomplete_run_exits_3(command: str, output: str, store: Store) -> None:
     store.remove(part_key(0, 0))
-    done = kiln(command, store.uri, "--output", output)
+    done = kiln(command, store.uri, "--format", output)
     assert (done.exit_code, done.stdout) == (3, "")
     assert part_key(0, 0) in done.stderr
 

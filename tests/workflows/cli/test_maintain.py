@@ -38,7 +38,7 @@ def test_retry_says_what_it_made_again(failed: PlanResult) -> None:
 
 
 def test_retry_asparse_json(failed: PlanResult) -> None:
-    found = parse_json(kiln("retry", failed.uri, "--output", "json"))
+    found = parse_json(kiln("retry", failed.uri, "--format", "json"))
     assert {key: found[key] for key in ("uri", "round", "images")} == {
         "uri": failed.uri,
         "round": 1,
@@ -76,7 +76,7 @@ def test_reproduced_image_with_equal_bytes_is_a_success(store: Store, tmp_path: 
     )
     assert (
         parse_json(
-            kiln("reproduce", store.uri, name, "--to", str(tmp_path / "a.png"), "--output", "json")
+            kiln("reproduce", store.uri, name, "--to", str(tmp_path / "a.png"), "--format", "json")
         )["equal"]
         == "bytes"
     )
@@ -95,7 +95,7 @@ def test_reproduced_image_that_differs_exits_3_and_says_how(store: Store, tmp_pa
     assert "device: a GPU then, cpu now" in done.stdout
     assert "torch" not in done.stdout, "what is the same is no reason"
     found = parse_json(
-        kiln("reproduce", store.uri, name, "--to", str(tmp_path / "a.png"), "--output", "json"), 3
+        kiln("reproduce", store.uri, name, "--to", str(tmp_path / "a.png"), "--format", "json"), 3
     )
     assert found["equal"] == "nothing"
 
@@ -106,7 +106,7 @@ def test_diff_says_its_numbers_and_where_its_page_is(store: Store, tmp_path: Pat
     assert "in both:      20 images\n" in done.stdout
     assert done.stdout.endswith(f"Page: {tmp_path}/page/index.html\n")
     found = parse_json(
-        kiln("diff", store.uri, store.uri, "--to", str(tmp_path / "page"), "--output", "json")
+        kiln("diff", store.uri, store.uri, "--to", str(tmp_path / "page"), "--format", "json")
     )
     assert (found["both"], found["rms"]) == (20, 0.0)
 
@@ -121,7 +121,7 @@ def test_gc_lists_and_removes_only_when_told(tmp_path: Path) -> None:
     assert "To remove with --remove" in done.stdout
     assert files(tmp_path / "out") == before
     found = parse_json(
-        kiln("gc", str(tmp_path / "out"), "--older-than", "0", "--remove", "--output", "json")
+        kiln("gc", str(tmp_path / "out"), "--older-than", "0", "--remove", "--format", "json")
     )
     assert found["removed"] is True
     assert not any((tmp_path / "out").iterdir())
@@ -140,7 +140,7 @@ def test_where_no_run_is_exit_code_2_says_so(arguments: list[str], tmp_path: Pat
 
 def test_verify_as_json_counts_what_was_read(store: Store) -> None:
     size = json.loads(store.read(SUMMARY_KEY))["bytes"]
-    found = parse_json(kiln("verify", store.uri, "--output", "json"))
+    found = parse_json(kiln("verify", store.uri, "--format", "json"))
     assert found == {"run": store.uri, "images": 20, "ok": 20, "bytes": size}
 
 
@@ -158,7 +158,7 @@ def test_runs_says_how_each_run_ended(tmp_path: Path) -> None:
     assert lines[1].startswith("b-bad   incomplete, 19 of 20 images ok")
     assert lines[2] == "c-new   unfinished, 20 images planned"
     states = [
-        run["state"] for run in json.loads(kiln("runs", str(output), "--output", "json").stdout)
+        run["state"] for run in json.loads(kiln("runs", str(output), "--format", "json").stdout)
     ]
     assert states == ["succeeded", "incomplete", "unfinished"]
 

@@ -40,7 +40,7 @@ def test_plan_counts_the_rows_that_made_no_image(tmp_path: Path, job: str) -> No
 
 
 def test_plan_as_json_is_the_plan_and_its_place(job: str) -> None:
-    found = parse_json(kiln("plan", job, "--output", "json"))
+    found = parse_json(kiln("plan", job, "--format", "json"))
     assert set(found) == {"plan", "uri", "adopted", "prompt_columns", "time", "moved_revisions"}
     assert found["adopted"] is False
     assert found["plan"] == json.loads(open_store(str(found["uri"])).read(PLAN_KEY))
@@ -59,9 +59,9 @@ def test_generate_says_what_it_made(job: str) -> None:
 
 def test_generate_as_json_is_the_shard_s_statistics(job: str) -> None:
     run = plan_run(job)
-    found = parse_json(kiln("generate", run, "--shard", "0", "--output", "json"))
+    found = parse_json(kiln("generate", run, "--shard", "0", "--format", "json"))
     assert found == json.loads(open_store(run).read(stats_key(0)))
-    again = kiln("generate", run, "--shard", "0", "--output", "json")
+    again = kiln("generate", run, "--shard", "0", "--format", "json")
     assert json.loads(again.stdout) is None
 
 
@@ -94,7 +94,7 @@ def test_steps_one_by_one_make_the_dataset(job: str) -> None:
 
 
 def test_aggregate_as_json_is_the_summary(store: Store) -> None:
-    assert parse_json(kiln("aggregate", store.uri, "--output", "json")) == json.loads(
+    assert parse_json(kiln("aggregate", store.uri, "--format", "json")) == json.loads(
         store.read(SUMMARY_KEY)
     )
 

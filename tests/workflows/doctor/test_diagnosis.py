@@ -73,7 +73,7 @@ def test_cluster_that_lacks_nothing_exits_with_0(job: str) -> None:
 
 
 def test_every_check_is_made_in_order(job: str) -> None:
-    assert list(_verdicts(_doctor(job, "--output", "json"))) == EVERY_CHECK
+    assert list(_verdicts(_doctor(job, "--format", "json"))) == EVERY_CHECK
 
 
 def test_missing_prerequisite_is_printed_with_its_remedy_and_exits_with_2(
@@ -91,7 +91,7 @@ def test_missing_prerequisite_is_printed_with_its_remedy_and_exits_with_2(
 
 def test_json_has_what_the_text_has(job: str, kube: Kube) -> None:
     kube.refused.add("create workflows")
-    done = _doctor(job, "--output", "json")
+    done = _doctor(job, "--format", "json")
     assert done.exit_code == 2
     checks = json.loads(done.stdout)
     assert (checks["namespace"], checks["profile"]) == ("imagekiln", "gpu")
@@ -122,7 +122,7 @@ def test_what_the_user_cannot_read_is_never_wrong(job: str, kube: Kube) -> None:
         "limitranges",
     }
     kube.unreadable |= {"workflows", "workflowtemplates", "deployments", "daemonsets", "pods"}
-    done = _doctor(job, "--output", "json")
+    done = _doctor(job, "--format", "json")
     assert done.exit_code == 0
     assert sum(verdict == "unknown" for verdict in _verdicts(done).values()) >= 14
 
@@ -138,7 +138,7 @@ def test_nothing_is_written_to_the_cluster(job: str, kube: Kube) -> None:
 
 def test_argo_server_reports_its_version(job: str, kube: Kube) -> None:
     kube.argo = "v3.5.1"
-    done = _doctor(job, "--server", kube.url, "--output", "json")
+    done = _doctor(job, "--server", kube.url, "--format", "json")
     assert _verdicts(done)["argo-version"] == "wrong"
 
 

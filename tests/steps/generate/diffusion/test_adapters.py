@@ -240,7 +240,7 @@ def test_a_job_with_a_controlnet_runs_is_verified_and_reproduced(
     images = 6 if kind == "flux" else 5
     assert (done.summary.images, done.summary.ok) == (images, images)
     refused = read_table(open_store(done.uri), REJECTED_KEY).to_pylist() if kind == "sd3" else []
-    assert [(row["column"], row["reason"]) for row in refused] == [
+    assert [(row["column_name"], row["reason"]) for row in refused] == [
         (
             "control_image",
             "cannot be combined with a source_image: StableDiffusion3Pipeline does not support it",

@@ -77,6 +77,7 @@ def test_the_plan_s_threads_are_those_of_torch(tmp_path: Path) -> None:
 def test_on_a_gpu_few_threads_feed_the_device(
     cpus: int, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(pipeline, "choose_device", lambda _: torch.device("cuda"))
     monkeypatch.setattr(pipeline, "available_cpus", lambda: cpus)
     monkeypatch.setattr(pipeline, "load_pretrained", lambda *_: models.pipe("sd"))
