@@ -113,7 +113,7 @@ wheel: $(VENV)/uv ## Build the source distribution and the wheel into dist/
 sbom: wheel ## List the packages that a full installation has, with licences, in dist/ as CycloneDX
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python build/sbom
 	@$(BIN)/uv pip install --quiet --python build/sbom --constraints $(LOCK) \
-		"$$(ls dist/*.whl)[generate,fp8,c2pa]"
+		"$$(ls dist/*.whl)[generate,fp8,c2pa,gcs,azure]"
 	@SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/uv tool run --quiet --from $(CYCLONEDX) \
 		cyclonedx-py environment --output-reproducible --pyproject pyproject.toml \
 		--output-file "$$(ls dist/*.whl | sed 's/-py3.*//').cdx.json" build/sbom
