@@ -33,7 +33,7 @@ def kubectl(*arguments: str, stdin: str | None = None, namespace: str = NAMESPAC
 
 def get(*arguments: str) -> Object:
     """An object, or a list of them."""
-    return cast("Object", json.loads(kubectl("get", *arguments, "--format", "json")))
+    return cast("Object", json.loads(kubectl("get", *arguments, "--output", "json")))
 
 
 def items(*arguments: str) -> list[Object]:
