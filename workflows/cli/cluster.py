@@ -129,8 +129,11 @@ def submit(
     from imagekiln.workflows.cli.terminal import print_note
     from imagekiln.workflows.client import client
     from imagekiln.workflows.client.connect import connect
+    from imagekiln.workflows.templates.workflow import require_reachable_paths
 
+    # Mistakes in the job come first, whether or not the cluster can be reached.
     submitted_job = read_job(job, settings)
+    require_reachable_paths(submitted_job)
     client.require_readable_date(submitted_job, date, timezone)
     argo = connect(server, context)
     status = client.submit(submitted_job, date, timezone, argo, retry=retry, report=print_note)

@@ -46,9 +46,14 @@ def schedule(
     from imagekiln.workflows.cli.terminal import print_note, print_text
     from imagekiln.workflows.client import schedules as client
     from imagekiln.workflows.client.connect import connect
+    from imagekiln.workflows.templates.cron import check_cron
+    from imagekiln.workflows.templates.workflow import require_reachable_paths
 
-    argo = connect(server, context)
+    # Mistakes in the job come first, whether or not the cluster can be reached.
     scheduled_job = read_job(job, settings)
+    require_reachable_paths(scheduled_job)
+    check_cron(cron)
+    argo = connect(server, context)
     name = client.schedule(scheduled_job, cron, timezone, argo, report=print_note)
     print_text(f"Applied CronWorkflow {name}. `imagekiln suspend {name}` suspends it.")
 

@@ -138,3 +138,17 @@ def test_dates_are_checked_before_the_cluster_is_asked(
     done = CliRunner().invoke(main, [word.format(job=job) for word in arguments])
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr.startswith(sentence)
+
+
+@pytest.mark.parametrize("command", [("submit",), ("schedule", "--cron", "30 1 * * *")])
+def test_a_job_with_paths_of_this_machine_is_refused_before_any_cluster_is_asked(
+    command: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise AssertionError("asked for a cluster")
+
+    monkeypatch.setattr(connect, "connect", refuse)
+    (tmp_path / "job.yaml").write_text(JOB.replace("s3://datasets", "out"))
+    done = CliRunner().invoke(main, [*command, str(tmp_path / "job.yaml")])
+    assert done.exit_code == 2
+    assert "output is 'out', a path on this machine" in done.stderr
