@@ -174,10 +174,9 @@ def _match_columns(
     """The file's names of our columns. Raises BadInput where one has a type that we do not take."""
     prompt = _choose_prompt_column(schema, columns.prompt)
     if prompt is None:
-        listed = ", ".join(schema.names[:MAX_LISTED_COLUMNS]) or "none"
-        raise BadInput(
-            f"{source.uri}: has no column {columns.prompt!r} (it has {listed}). Set columns.prompt."
-        )
+        absence = _describe_absence(schema, columns.prompt)
+        raise BadInput(f"{source.uri}: {absence}. Set columns.prompt.")
+    _require_named_columns(source, schema, columns)
     names = {ours: theirs for ours, theirs in columns if theirs in schema.names}
     names["prompt"] = prompt
     for name in (*names.values(), *carry):
@@ -196,6 +195,25 @@ def _match_columns(
         else:
             COLUMN_READERS[column.kind](pa.array([], kind), where)
     return names
+
+
+def _require_named_columns(source: SourceFile, schema: pa.Schema, columns: ColumnNames) -> None:
+    """Raise BadInput where the job names a column that the file lacks; defaults may be absent.
+
+    A name counts as the job's where it differs from the default: a job that was written out and
+    read again names every column.
+    """
+    defaults = ColumnNames()
+    for ours, theirs in columns:
+        if theirs not in schema.names and theirs != getattr(defaults, ours):
+            absence = _describe_absence(schema, theirs)
+            raise BadInput(f"{source.uri}: {absence}. Correct columns.{ours}.")
+
+
+def _describe_absence(schema: pa.Schema, name: str) -> str:
+    """The predicate of a file without this column, with those that it has."""
+    listed = ", ".join(schema.names[:MAX_LISTED_COLUMNS]) or "none"
+    return f"has no column {name!r} (it has {listed})"
 
 
 def _choose_prompt_column(schema: pa.Schema, name: str) -> str | None:
