@@ -54,7 +54,8 @@ class InputFile:
     """A source whose footer was read.
 
     `column_names` are the file's names of our columns, `passthrough` the columns that are carried,
-    `partitions` those of both that stand in the file's name, with their value.
+    `partitions` those of both that stand in the file's name, with their value, and
+    `unused_columns` the rest.
     """
 
     source: SourceFile
@@ -62,6 +63,7 @@ class InputFile:
     column_names: dict[str, str]
     passthrough: pa.Schema
     partitions: dict[str, str | None]
+    unused_columns: tuple[str, ...] = ()
 
 
 def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
@@ -84,6 +86,11 @@ def guessed_prompt_columns(job: Job, files: Iterable[InputFile]) -> tuple[str, .
     """The files' columns that were taken as prompts although the job names another."""
     names = dict.fromkeys(file.column_names["prompt"] for file in files)
     return tuple(name for name in names if name != job.columns.prompt)
+
+
+def find_unused_columns(files: Iterable[InputFile]) -> tuple[str, ...]:
+    """The columns that are neither read nor carried, of any of the files."""
+    return tuple(dict.fromkeys(name for file in files for name in file.unused_columns))
 
 
 def _file_digest(file: InputFile) -> str:
@@ -131,6 +138,7 @@ def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...
         column_names=names,
         passthrough=passthrough_schema(schema, carry, source.uri),
         partitions={name: partitions[name] for name in partitions if name in read_names},
+        unused_columns=tuple(name for name in schema.names if name not in read_names),
     )
     if source.kind in DELIMITERS:
         _refuse_number_prompts(file)

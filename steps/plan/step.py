@@ -21,6 +21,7 @@ from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import choose_existing_runs, freeze_existing_runs
 from imagekiln.steps.plan.input_files import (
     InputFile,
+    find_unused_columns,
     guessed_prompt_columns,
     input_fingerprint,
     read_input_files,
@@ -53,7 +54,8 @@ class PlanResult:
     """A plan, where it lies, and whether it existed before.
 
     `time` is None where there is no figure for what an image takes, and for a plan that existed.
-    `prompt_columns` are the columns that were taken as prompts for their names,
+    `prompt_columns` are the columns that were taken as prompts for their names, `unused_columns`
+    those of the input that are neither read nor carried; both are empty where a named run existed.
     `moved_revisions` the branches and tags that were another commit when the plan was made, as they
     are now.
     """
@@ -63,6 +65,7 @@ class PlanResult:
     adopted: bool
     time: RunTime | None = None
     prompt_columns: tuple[str, ...] = ()
+    unused_columns: tuple[str, ...] = ()
     moved_revisions: tuple[NamedRevision, ...] = ()
 
 
@@ -89,10 +92,11 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
         run_id = job.run_id or _derive_run_id(job, files, model, tuning)
         store = _open_run_store(job, run_id)
         prompt_columns = guessed_prompt_columns(job, files)
+        unused_columns = find_unused_columns(files)
         existing = _read_plan(store)
         if existing is not None:
             adopted = _adopt_plan(store, existing, job, model)
-            return replace(adopted, prompt_columns=prompt_columns)
+            return replace(adopted, prompt_columns=prompt_columns, unused_columns=unused_columns)
         if must_exist:
             raise Missing(
                 f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. "
@@ -110,7 +114,7 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
         store_rejected = partial(_replace_rejected, store, scratch)
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
             result = _write_plan(store, run_id, inputs, draft, scratch)
-        return replace(result, prompt_columns=prompt_columns)
+        return replace(result, prompt_columns=prompt_columns, unused_columns=unused_columns)
 
 
 def _derive_run_id(

@@ -41,7 +41,15 @@ def test_plan_counts_the_rows_that_made_no_image(tmp_path: Path, job: str) -> No
 
 def test_plan_as_json_is_the_plan_and_its_place(job: str) -> None:
     found = parse_json(kiln("plan", job, "--format", "json"))
-    assert set(found) == {"plan", "uri", "adopted", "prompt_columns", "time", "moved_revisions"}
+    assert set(found) == {
+        "plan",
+        "uri",
+        "adopted",
+        "prompt_columns",
+        "unused_columns",
+        "time",
+        "moved_revisions",
+    }
     assert found["adopted"] is False
     assert found["plan"] == json.loads(open_store(str(found["uri"])).read(PLAN_KEY))
 
