@@ -17,6 +17,7 @@ from imagekiln.steps.job.user_checks import find_untried_checks
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.plan.batch_sizes import TuningEntries, load_tuning
+from imagekiln.steps.plan.catalog import RejectionCause
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import choose_existing_runs, freeze_existing_runs
 from imagekiln.steps.plan.input_files import (
@@ -56,6 +57,7 @@ class PlanResult:
     `time` is None where there is no figure for what an image takes, and for a plan that existed.
     `prompt_columns` are the columns that were taken as prompts for their names, `unused_columns`
     those of the input that are neither read nor carried; both are empty where a named run existed.
+    `commonest_rejection` is None where no row was rejected, and for a plan that existed,
     `moved_revisions` the branches and tags that were another commit when the plan was made, as they
     are now.
     """
@@ -66,6 +68,7 @@ class PlanResult:
     time: RunTime | None = None
     prompt_columns: tuple[str, ...] = ()
     unused_columns: tuple[str, ...] = ()
+    commonest_rejection: RejectionCause | None = None
     moved_revisions: tuple[NamedRevision, ...] = ()
 
 
@@ -232,7 +235,13 @@ def _write_plan(
         revisions=inputs.model.revisions,
     )
     plan = create_plan(store, plan)
-    return PlanResult(plan, store.uri, adopted=False, time=draft.time)
+    return PlanResult(
+        plan,
+        store.uri,
+        adopted=False,
+        time=draft.time,
+        commonest_rejection=draft.catalog.commonest_rejection(),
+    )
 
 
 def _write_rows(

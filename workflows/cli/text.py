@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import TypeAdapter
 
 from imagekiln.steps.job.user_checks import find_untried_checks
-from imagekiln.steps.runs.keys import REPORT_KEY
+from imagekiln.steps.runs.keys import REJECTED_KEY, REPORT_KEY
 from imagekiln.steps.runtime.figures import (
     format_bytes,
     format_duration,
@@ -81,8 +81,24 @@ def format_plan(result: "PlanResult", gpus: int = 1) -> str:
     images = f"{pluralize(counts.images, 'image')} in {shards}"
     uri = sanitize_line(result.uri)
     time = "" if result.time is None else f"\n{sanitize_line(result.time.describe(gpus))}"
-    notes = f"{_format_revisions(result)}{_format_columns(result)}{_format_batches(plan)}"
-    return f"{verb} {images}{extra}: {uri}{notes}{time}"
+    notes = [
+        _format_rejections(result),
+        _format_revisions(result),
+        _format_columns(result),
+        _format_batches(plan),
+    ]
+    return f"{verb} {images}{extra}: {uri}{''.join(notes)}{time}"
+
+
+def _format_rejections(result: "PlanResult") -> str:
+    """Where rejected rows are listed, and why most of them were rejected."""
+    if not result.plan.counts.rejected_rows:
+        return ""
+    sentence = f"Rejected rows are listed in {open_store(result.uri).uri_of(REJECTED_KEY)}."
+    if cause := result.commonest_rejection:
+        rows = pluralize(cause.rows, "row")
+        sentence += f" The most frequent reason: {cause.column} {cause.reason} ({rows})."
+    return f"\n{sanitize_line(sentence)}"
 
 
 def _format_revisions(result: "PlanResult") -> str:
