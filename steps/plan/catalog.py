@@ -120,6 +120,15 @@ class ImageGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class RejectionCause:
+    """Why rows were rejected, such as column `prompt`, reason `is blank`, and how many."""
+
+    column: str
+    reason: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
 class Catalog:
     """The images of a plan, counted, and readers of them while `database` is open.
 
@@ -137,16 +146,27 @@ class Catalog:
 
     def iter_rejected(self, limit: int | None = None) -> Iterator[pa.RecordBatch]:
         """The rejected rows, or the first of them: `row`, `column`, `reason`, in input order."""
+        return self.database.fetch_batches(f"""
+            {self._rejected_rows_sql()}
+            ORDER BY row {"" if limit is None else f"LIMIT {limit}"}""")
+
+    def commonest_rejection(self) -> RejectionCause | None:
+        """Why most of the rejected rows are so; None where no row is."""
+        causes = self.database.fetch_table(f"""
+            SELECT "column", reason, count(*) AS rows FROM ({self._rejected_rows_sql()})
+            GROUP BY ALL ORDER BY rows DESC, "column", reason LIMIT 1""").to_pylist()
+        return RejectionCause(**causes[0]) if causes else None
+
+    def _rejected_rows_sql(self) -> str:
         labels = " UNION ALL ".join(
             f"SELECT {index}, '{rule.column}', {quote_literal(rule.reason)}"
             for index, rule in enumerate(self.rules)
         )
-        return self.database.fetch_batches(f"""
+        return f"""
             SELECT number // {MAX_IMAGES_PER_ROW} AS row, "column", reason
             FROM images JOIN ({labels}) label(rule, "column", reason) USING (rule)
             UNION ALL
-            SELECT DISTINCT row, '{SAME_ID_RULE.column}', '{SAME_ID_RULE.reason}' FROM same_id
-            ORDER BY row {"" if limit is None else f"LIMIT {limit}"}""")
+            SELECT DISTINCT row, '{SAME_ID_RULE.column}', '{SAME_ID_RULE.reason}' FROM same_id"""
 
     def iter_duplicates(self) -> Iterator[pa.RecordBatch]:
         """The images that are made under an earlier row, as DUPLICATE_SCHEMA."""

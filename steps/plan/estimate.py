@@ -10,7 +10,11 @@ from imagekiln.steps.models.resolve import resolve_model
 from imagekiln.steps.plan.batch_sizes import load_tuning
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import successful_runs
-from imagekiln.steps.plan.input_files import read_input_files
+from imagekiln.steps.plan.input_files import (
+    find_unused_columns,
+    guessed_prompt_columns,
+    read_input_files,
+)
 from imagekiln.steps.plan.run_time import RunTime
 
 # Of a photograph, at the default quality; flat drawings take a tenth.
@@ -24,6 +28,8 @@ class Estimate:
 
     `hours` are by the clock, on `gpus` GPUs at once, and `time_source` says where the figures are
     from. These, GPU-hours and cost are None where there is no figure for an image.
+    `prompt_columns` are the columns that were taken as prompts for their names, `unused_columns`
+    those of the input that are neither read nor carried.
     """
 
     rows: int
@@ -42,6 +48,8 @@ class Estimate:
     gpus: int | None = None
     time_source: str | None = None
     is_measured: bool = False
+    prompt_columns: tuple[str, ...] = ()
+    unused_columns: tuple[str, ...] = ()
 
 
 def estimate(job: Job, price_per_gpu_hour: float | None = None, gpus_per_pod: int = 1) -> Estimate:
@@ -63,7 +71,12 @@ def estimate(job: Job, price_per_gpu_hour: float | None = None, gpus_per_pod: in
         )
         with make_draft(inputs, scratch) as draft:
             gpus = job.cluster.parallelism * gpus_per_pod
-            return _add_time(_count(draft, job.encoding), draft.time, gpus, price)
+            counted = replace(
+                _count(draft, job.encoding),
+                prompt_columns=guessed_prompt_columns(job, files),
+                unused_columns=find_unused_columns(files),
+            )
+            return _add_time(counted, draft.time, gpus, price)
 
 
 def _count(draft: PlanDraft, encoding: Encoding) -> Estimate:

@@ -54,7 +54,8 @@ class InputFile:
     """A source whose footer was read.
 
     `column_names` are the file's names of our columns, `passthrough` the columns that are carried,
-    `partitions` those of both that stand in the file's name, with their value.
+    `partitions` those of both that stand in the file's name, with their value, and
+    `unused_columns` the rest.
     """
 
     source: SourceFile
@@ -62,6 +63,7 @@ class InputFile:
     column_names: dict[str, str]
     passthrough: pa.Schema
     partitions: dict[str, str | None]
+    unused_columns: tuple[str, ...] = ()
 
 
 def read_input_files(job: Job, folder: Path) -> tuple[InputFile, ...]:
@@ -84,6 +86,11 @@ def guessed_prompt_columns(job: Job, files: Iterable[InputFile]) -> tuple[str, .
     """The files' columns that were taken as prompts although the job names another."""
     names = dict.fromkeys(file.column_names["prompt"] for file in files)
     return tuple(name for name in names if name != job.columns.prompt)
+
+
+def find_unused_columns(files: Iterable[InputFile]) -> tuple[str, ...]:
+    """The columns that are neither read nor carried, of any of the files."""
+    return tuple(dict.fromkeys(name for file in files for name in file.unused_columns))
 
 
 def _file_digest(file: InputFile) -> str:
@@ -131,6 +138,7 @@ def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...
         column_names=names,
         passthrough=passthrough_schema(schema, carry, source.uri),
         partitions={name: partitions[name] for name in partitions if name in read_names},
+        unused_columns=tuple(name for name in schema.names if name not in read_names),
     )
     if source.kind in DELIMITERS:
         _refuse_number_prompts(file)
@@ -174,10 +182,9 @@ def _match_columns(
     """The file's names of our columns. Raises BadInput where one has a type that we do not take."""
     prompt = _choose_prompt_column(schema, columns.prompt)
     if prompt is None:
-        listed = ", ".join(schema.names[:MAX_LISTED_COLUMNS]) or "none"
-        raise BadInput(
-            f"{source.uri}: has no column {columns.prompt!r} (it has {listed}). Set columns.prompt."
-        )
+        absence = _describe_absence(schema, columns.prompt)
+        raise BadInput(f"{source.uri}: {absence}. Set columns.prompt.")
+    _require_named_columns(source, schema, columns)
     names = {ours: theirs for ours, theirs in columns if theirs in schema.names}
     names["prompt"] = prompt
     for name in (*names.values(), *carry):
@@ -196,6 +203,25 @@ def _match_columns(
         else:
             COLUMN_READERS[column.kind](pa.array([], kind), where)
     return names
+
+
+def _require_named_columns(source: SourceFile, schema: pa.Schema, columns: ColumnNames) -> None:
+    """Raise BadInput where the job names a column that the file lacks; defaults may be absent.
+
+    A name counts as the job's where it differs from the default: a job that was written out and
+    read again names every column.
+    """
+    defaults = ColumnNames()
+    for ours, theirs in columns:
+        if theirs not in schema.names and theirs != getattr(defaults, ours):
+            absence = _describe_absence(schema, theirs)
+            raise BadInput(f"{source.uri}: {absence}. Correct columns.{ours}.")
+
+
+def _describe_absence(schema: pa.Schema, name: str) -> str:
+    """The predicate of a file without this column, with those that it has."""
+    listed = ", ".join(schema.names[:MAX_LISTED_COLUMNS]) or "none"
+    return f"has no column {name!r} (it has {listed})"
 
 
 def _choose_prompt_column(schema: pa.Schema, name: str) -> str | None:

@@ -17,10 +17,12 @@ from imagekiln.steps.job.user_checks import find_untried_checks
 from imagekiln.steps.models.resolve import ResolvedModel, resolve_model
 from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.plan.batch_sizes import TuningEntries, load_tuning
+from imagekiln.steps.plan.catalog import RejectionCause
 from imagekiln.steps.plan.draft import PlanDraft, PlanInputs, make_draft
 from imagekiln.steps.plan.existing_images import choose_existing_runs, freeze_existing_runs
 from imagekiln.steps.plan.input_files import (
     InputFile,
+    find_unused_columns,
     guessed_prompt_columns,
     input_fingerprint,
     read_input_files,
@@ -53,7 +55,9 @@ class PlanResult:
     """A plan, where it lies, and whether it existed before.
 
     `time` is None where there is no figure for what an image takes, and for a plan that existed.
-    `prompt_columns` are the columns that were taken as prompts for their names,
+    `prompt_columns` are the columns that were taken as prompts for their names, `unused_columns`
+    those of the input that are neither read nor carried; both are empty where a named run existed.
+    `commonest_rejection` is None where no row was rejected, and for a plan that existed,
     `moved_revisions` the branches and tags that were another commit when the plan was made, as they
     are now.
     """
@@ -63,6 +67,8 @@ class PlanResult:
     adopted: bool
     time: RunTime | None = None
     prompt_columns: tuple[str, ...] = ()
+    unused_columns: tuple[str, ...] = ()
+    commonest_rejection: RejectionCause | None = None
     moved_revisions: tuple[NamedRevision, ...] = ()
 
 
@@ -89,10 +95,11 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
         run_id = job.run_id or _derive_run_id(job, files, model, tuning)
         store = _open_run_store(job, run_id)
         prompt_columns = guessed_prompt_columns(job, files)
+        unused_columns = find_unused_columns(files)
         existing = _read_plan(store)
         if existing is not None:
             adopted = _adopt_plan(store, existing, job, model)
-            return replace(adopted, prompt_columns=prompt_columns)
+            return replace(adopted, prompt_columns=prompt_columns, unused_columns=unused_columns)
         if must_exist:
             raise Missing(
                 f"{job.output.rstrip('/')}/{run_id}: there is no such run to retry. "
@@ -110,7 +117,7 @@ def make_plan(job: Job, *, must_exist: bool = False) -> PlanResult:
         store_rejected = partial(_replace_rejected, store, scratch)
         with make_draft(inputs, scratch, store_image, store_rejected) as draft:
             result = _write_plan(store, run_id, inputs, draft, scratch)
-        return replace(result, prompt_columns=prompt_columns)
+        return replace(result, prompt_columns=prompt_columns, unused_columns=unused_columns)
 
 
 def _derive_run_id(
@@ -228,7 +235,13 @@ def _write_plan(
         revisions=inputs.model.revisions,
     )
     plan = create_plan(store, plan)
-    return PlanResult(plan, store.uri, adopted=False, time=draft.time)
+    return PlanResult(
+        plan,
+        store.uri,
+        adopted=False,
+        time=draft.time,
+        commonest_rejection=draft.catalog.commonest_rejection(),
+    )
 
 
 def _write_rows(

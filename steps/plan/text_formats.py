@@ -6,6 +6,7 @@ they cost their own rows and no others.
 
 import csv
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ MAX_COLUMNS = 10_000
 BATCH_ROWS = 65_536
 BATCH_CHARS = 16 * 2**20
 UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+QUOTED_TEXT = re.compile('"[^"]*("|$)')
+OTHER_SEPARATORS = {";": "';'", "\t": "a tab"}
 INT64_RANGE = range(-(2**63), 2**63)
 JSON_TYPE_NAMES = {dict: "an object", list: "a list"}
 # The JSON types of a column's values: Python's, `INTEGER_TEXT` for integers beyond 64 bits.
@@ -42,6 +45,8 @@ class Rows:
 def open_delimited(path: Path, where: str, delimiter: str) -> Iterator[Rows]:
     """The rows of a CSV or TSV file with a header line. All cells are text, empty ones null."""
     with _open_text(path, where) as file, _field_limit(MAX_LINE_CHARS):
+        if delimiter == ",":
+            _refuse_other_separators(file, where)
         records = _iter_records(file, where, delimiter)
         header = next(records, [])
         names = [_check_name(name.strip(), where) for name in header]
@@ -152,6 +157,20 @@ def _iter_records(file: TextIO, where: str, delimiter: str) -> Iterator[list[str
             first_line = reader.line_num + 1
     except csv.Error as error:
         raise _csv_error(where, first_line, str(error)) from error
+
+
+def _refuse_other_separators(file: TextIO, where: str) -> None:
+    """Raise BadInput for a header that has no comma, but a separator that spreadsheets write.
+
+    What stands in quotation marks does not count. Leaves the file at its start.
+    """
+    header = QUOTED_TEXT.sub("", next(_iter_lines(file, where), ""))
+    file.seek(0)
+    if "," in header:
+        return
+    for mark, label in OTHER_SEPARATORS.items():
+        if mark in header:
+            raise BadInput(f"{where}: the separator seems to be {label}. Save it with commas.")
 
 
 def _require_width(record: list[str], width: int, line: str) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pydantic import TypeAdapter
 
 from imagekiln.steps.job.user_checks import find_untried_checks
-from imagekiln.steps.runs.keys import REPORT_KEY
+from imagekiln.steps.runs.keys import REJECTED_KEY, REPORT_KEY
 from imagekiln.steps.runtime.figures import (
     format_bytes,
     format_duration,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # the commands bring them; a pod that generates needs few
 
 T = TypeVar("T")
 MAX_SIZES = 5
+MAX_UNUSED_COLUMNS = 8
 BYTES_PER_GIGABYTE = 1e9
 
 
@@ -80,8 +81,24 @@ def format_plan(result: "PlanResult", gpus: int = 1) -> str:
     images = f"{pluralize(counts.images, 'image')} in {shards}"
     uri = sanitize_line(result.uri)
     time = "" if result.time is None else f"\n{sanitize_line(result.time.describe(gpus))}"
-    notes = f"{_format_revisions(result)}{_format_guess(result)}{_format_batches(plan)}"
-    return f"{verb} {images}{extra}: {uri}{notes}{time}"
+    notes = [
+        _format_rejections(result),
+        _format_revisions(result),
+        _format_columns(result),
+        _format_batches(plan),
+    ]
+    return f"{verb} {images}{extra}: {uri}{''.join(notes)}{time}"
+
+
+def _format_rejections(result: "PlanResult") -> str:
+    """Where rejected rows are listed, and why most of them were rejected."""
+    if not result.plan.counts.rejected_rows:
+        return ""
+    sentence = f"Rejected rows are listed in {open_store(result.uri).uri_of(REJECTED_KEY)}."
+    if cause := result.commonest_rejection:
+        rows = pluralize(cause.rows, "row")
+        sentence += f" The most frequent reason: {cause.column} {cause.reason} ({rows})."
+    return f"\n{sanitize_line(sentence)}"
 
 
 def _format_revisions(result: "PlanResult") -> str:
@@ -100,13 +117,18 @@ def _format_revisions(result: "PlanResult") -> str:
     return "".join(lines)
 
 
-def _format_guess(result: "PlanResult") -> str:
-    """The columns that were taken as prompts for their names, if the job names none of them."""
-    if not result.prompt_columns:
-        return ""
-    names = ", ".join(map(repr, result.prompt_columns))
-    sentence = f"Prompts are read from column {names}; columns.prompt sets another."
-    return f"\n{sanitize_line(sentence)}"
+def _format_columns(result: "PlanResult | Estimate") -> str:
+    """The columns that were taken as prompts for their names, and those not used, a line each."""
+    lines = []
+    if result.prompt_columns:
+        names = ", ".join(map(repr, result.prompt_columns))
+        lines.append(f"Prompts are read from column {names}; columns.prompt sets another.")
+    if result.unused_columns:
+        names = ", ".join(result.unused_columns[:MAX_UNUSED_COLUMNS])
+        omitted = len(result.unused_columns) - MAX_UNUSED_COLUMNS
+        more = f" and {omitted} more" if omitted > 0 else ""
+        lines.append(f"Not used: {names}{more} (`columns` and `carry` take them).")
+    return "".join(f"\n{sanitize_line(line)}" for line in lines)
 
 
 def format_round_plan(result: "PlanResult") -> str:
@@ -147,7 +169,8 @@ def format_estimate(result: "Estimate") -> str:
         "shards": f"{result.shards:,} ({pluralize(result.parts, 'part')} in all)",
         "size": f"about {format_bytes(result.gigabytes * BYTES_PER_GIGABYTE)}",
     }
-    return _format_table(lines | _time_lines(result), width=11)
+    table = _format_table(lines | _time_lines(result), width=11)
+    return f"{table}{_format_columns(result)}"
 
 
 def _time_lines(result: "Estimate") -> dict[str, str]:

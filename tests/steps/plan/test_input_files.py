@@ -13,6 +13,7 @@ import pytest
 
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.job import ColumnNames, JobLimits
+from imagekiln.steps.job.reader import validate_job
 from imagekiln.steps.plan.input_files import (
     input_fingerprint,
     iter_prompt_batches,
@@ -21,6 +22,7 @@ from imagekiln.steps.plan.input_files import (
 )
 from imagekiln.steps.plan.input_images import InputImages
 from imagekiln.steps.plan.source_files import CHUNK_BYTES, SourceFile, gather_sources
+from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
 from tests.jobs import image_rows, job, plan, rejected, write
@@ -208,6 +210,27 @@ def test_file_without_the_prompt_column_is_refused_with_the_columns_it_has(tmp_p
     assert _error_message(tmp_path, {"title": ["a"], "x": [1]}) == (
         "prompts.parquet: has no column 'prompt' (it has title, x). Set columns.prompt."
     )
+
+
+@pytest.mark.parametrize("ours", ["id", "seed", "source_image"])
+def test_named_column_must_exist_in_each_file(tmp_path: Path, ours: str) -> None:
+    write(tmp_path / "in/1.parquet", {"prompt": ["a"], "seedvalue": ["3"]})
+    write(tmp_path / "in/2.parquet", {"prompt": ["b"], "seed_value": ["4"]})
+    settings = job(tmp_path, prompts=f"{tmp_path}/in", columns={ours: "seedvalue"})
+    read_again = validate_job(settings.model_dump())
+    for named in (settings, read_again):
+        with pytest.raises(BadInput) as caught:
+            make_plan(named)
+        assert str(caught.value) == (
+            f"{tmp_path}/in/2.parquet: has no column 'seedvalue' (it has prompt, seed_value). "
+            f"Correct columns.{ours}."
+        )
+
+
+def test_only_named_columns_must_exist_after_a_job_was_written_and_read(tmp_path: Path) -> None:
+    named = job(tmp_path, {"prompt": ["a"], "number": [3]}, columns={"seed": "number"})
+    planned = make_plan(validate_job(named.model_dump()))
+    assert image_rows(planned)["seed"].to_pylist() == [3]
 
 
 @pytest.mark.parametrize("name", ["Prompt", "text", "Text", "CAPTION"])

@@ -179,6 +179,21 @@ MALFORMED: dict[str, tuple[str, str | bytes, str]] = {
         "a red circle\na blue square\n",
         "p.csv: has no column 'prompt' (it has a red circle). Set columns.prompt.",
     ),
+    "semicolons": (
+        "p.csv",
+        "\N{BYTE ORDER MARK}Caption;uid\na red circle, large;1\n",
+        "p.csv: the separator seems to be ';'. Save it with commas.",
+    ),
+    "semicolons between quoted fields": (
+        "p.csv",
+        '"Caption, English";"uid"\n"a red circle";"1"\n',
+        "p.csv: the separator seems to be ';'. Save it with commas.",
+    ),
+    "tabs in a CSV file": (
+        "p.csv",
+        "prompt\tuid\na red circle\t1\n",
+        "p.csv: the separator seems to be a tab. Save it with commas.",
+    ),
     "only a header": ("p.csv", "prompt,seed\n", "p.csv: has no rows. Check `prompts`."),
     "no byte": ("p.csv", "", "p.csv: is empty. Check `prompts`."),
     "numbers for prompts": (

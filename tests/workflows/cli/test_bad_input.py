@@ -1,6 +1,7 @@
 """Mistakes of users, through the command line: one sentence, exit code 2, and nothing written."""
 
 import gzip
+import json
 import os
 import shutil
 import struct
@@ -312,6 +313,30 @@ def test_column_that_is_taken_for_prompts_is_said() -> None:
     assert done.exit_code == 0
     assert done.stdout.splitlines()[1] == (
         "Prompts are read from column 'Caption'; columns.prompt sets another."
+    )
+
+
+@pytest.mark.parametrize("command", ["plan", "estimate"])
+def test_columns_are_named_that_are_guessed_and_that_are_not_used(command: str) -> None:
+    Path("prompts.csv").write_text("Caption,uid,seed,genre\na red circle,1,2,x\n", "utf-8")
+    name = _job(prompts="prompts.csv", carry=["genre"])
+    done = CliRunner().invoke(main, [command, name])
+    assert done.exit_code == 0
+    assert [line for line in done.stdout.splitlines() if "olumn" in line] == [
+        "Prompts are read from column 'Caption'; columns.prompt sets another.",
+        "Not used: uid (`columns` and `carry` take them).",
+    ]
+    done = CliRunner().invoke(main, [command, name, "--format", "json"])
+    found = json.loads(done.stdout)
+    assert (found["prompt_columns"], found["unused_columns"]) == (["Caption"], ["uid"])
+
+
+def test_few_of_many_columns_that_are_not_used_are_named() -> None:
+    names = [f"c{number}" for number in range(11)]
+    Path("prompts.csv").write_text(f"prompt,{','.join(names)}\na{',b' * 11}\n", "utf-8")
+    done = CliRunner().invoke(main, ["estimate", _job(prompts="prompts.csv")])
+    assert done.stdout.splitlines()[-1] == (
+        "Not used: c0, c1, c2, c3, c4, c5, c6, c7 and 3 more (`columns` and `carry` take them)."
     )
 
 

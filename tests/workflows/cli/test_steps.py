@@ -39,9 +39,37 @@ def test_plan_counts_the_rows_that_made_no_image(tmp_path: Path, job: str) -> No
     )
 
 
+def test_plan_says_where_rejected_rows_are_listed_and_why_most_were_rejected(
+    tmp_path: Path, job: str
+) -> None:
+    ids = [{"prompt": "a", "id": "x"}, {"prompt": "b", "id": "x"}]
+    rows = [*ROWS, {"prompt": ""}, *ids, {"prompt": " "}]
+    write_prompts(tmp_path / "prompts.parquet", rows)
+    settings = ("--set", "limits.rejected_share=1")
+    done = kiln("plan", job, *settings)
+    first, second, *_ = done.stdout.splitlines()
+    uri = first.rpartition(": ")[2]
+    listed = f"Rejected rows are listed in {uri}/rejected.parquet."
+    cause = parse_json(kiln("plan", job, *settings, "--set", "run_id=x", "--format", "json"))[
+        "commonest_rejection"
+    ]
+    assert cause == {"column": "prompt", "reason": "is blank", "rows": 2}
+    assert second == f"{listed} The most frequent reason: prompt is blank (2 rows)."
+    assert kiln("plan", job, *settings).stdout.splitlines()[1] == listed
+
+
 def test_plan_as_json_is_the_plan_and_its_place(job: str) -> None:
     found = parse_json(kiln("plan", job, "--format", "json"))
-    assert set(found) == {"plan", "uri", "adopted", "prompt_columns", "time", "moved_revisions"}
+    assert set(found) == {
+        "plan",
+        "uri",
+        "adopted",
+        "prompt_columns",
+        "unused_columns",
+        "commonest_rejection",
+        "time",
+        "moved_revisions",
+    }
     assert found["adopted"] is False
     assert found["plan"] == json.loads(open_store(str(found["uri"])).read(PLAN_KEY))
 
