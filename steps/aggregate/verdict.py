@@ -11,9 +11,10 @@ from imagekiln.steps.aggregate.summary import Summary
 from imagekiln.steps.errors import Incomplete
 from imagekiln.steps.job.gates import BLANK, SAFETY, GateSettings
 from imagekiln.steps.job.job import Job
-from imagekiln.steps.runs.keys import parse_part_key
+from imagekiln.steps.runs.keys import REPORT_KEY, parse_part_key
 from imagekiln.steps.runtime.figures import format_count, format_percent, pluralize
 from imagekiln.steps.runtime.sanitize import format_command
+from imagekiln.steps.storage import open_store
 
 GateStatus = Literal["any", "within", "exceeded", "accepted"]
 VerdictKind = Literal["finished", "incomplete", "failed"]
@@ -231,7 +232,8 @@ def _exceeded_verdict(
         f"{pluralize(len(exceeded), 'gate')} found too many images.",
         f"{allowed}. See the images below. Change the job, or accept what was found:",
         (accept,),
-        f"{uri}: gates found more images than the job allows: {counts}. See them in the report. "
+        f"{uri}: gates found more images than the job allows: {counts}. "
+        f"See them in the report: {open_store(uri).uri_of(REPORT_KEY)}. "
         f"To accept them: {accept}",
     )
 

@@ -42,6 +42,7 @@ from imagekiln.steps.runs.stats import (
     record_stats,
     time_share,
 )
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.prefetch import QueueWaits, consume_in_thread, prefetch
 from imagekiln.steps.runtime.progress import Event, Progress
 from imagekiln.steps.runtime.signals import Stop, Stopped
@@ -149,7 +150,8 @@ def _planned_batch_size(plan: Plan, row: ImageRow) -> int:
 
 def _stopped_error(store: Store, number: int, left: int) -> TryAgain:
     return TryAgain(
-        f"{store.uri}: shard {number} was stopped with {left} parts left. Run it again."
+        f"{store.uri}: shard {number} was stopped with {pluralize(left, 'part')} left. "
+        "Run the same command again to resume."
     )
 
 

@@ -77,7 +77,10 @@ def reproduce(uri: str, image_id: str, to: Path | None = None) -> ReproduceResul
     model raises.
     """
     if not IMAGE_ID_PATTERN.fullmatch(image_id):
-        raise BadInput(f"{image_id!r} is not an image_id. Copy the 32 digits from the manifest.")
+        raise BadInput(
+            f"{image_id!r} is not an image_id. Copy its 32 digits from the manifest, "
+            "or from the link of a thumbnail in the report."
+        )
     run = open_run(uri)
     manifest_row = find_row(run, image_id)
     (image_row,) = image_rows(manifest_row)

@@ -3,11 +3,14 @@
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Literal
 
 from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.aggregate.verdict import gate_results
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.keys import PLAN_KEY, REGISTRY_FOLDER
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.rounds import Run
@@ -24,22 +27,25 @@ class RunOverview:
 
     It is `incomplete` where its last aggregation found too much wrong with it, `unfinished` where
     it was never aggregated. `ok` is None for the latter, as are `elapsed_seconds` and
-    `device_hours`; `cost` also where the job has no price.
+    `device_hours`; `cost` also where the job has no price. `created_at` is the time of planning,
+    and `exceeded_gates` are the quality gates that made the run incomplete.
     """
 
     uri: str
     run_id: str
     job: str
+    created_at: datetime
     state: RunState
     images: int
     ok: int | None = None
     elapsed_seconds: float | None = None
     device_hours: float | None = None
     cost: float | None = None
+    exceeded_gates: tuple[str, ...] = ()
 
 
 def list_runs(output: str) -> list[RunOverview]:
-    """The runs under a job's `output`, in the order of their names.
+    """The runs under a job's `output`, oldest first.
 
     Raises Missing where there is no such folder, BadInput where it is not the output of any job,
     TryAgain where storage fails.
@@ -48,7 +54,7 @@ def list_runs(output: str) -> list[RunOverview]:
     runs = [_describe(run) for run in iter_runs(store)]
     if not runs:
         require_output(store)
-    return sorted(runs, key=lambda run: run.run_id)
+    return sorted(runs, key=lambda run: (run.created_at, run.run_id))
 
 
 def iter_runs(store: Store) -> Iterator[Run]:
@@ -86,19 +92,32 @@ def _describe(run: Run) -> RunOverview:
     summary = _summary_or_none(run.store)
     if summary is None:
         return RunOverview(
-            run.store.uri, plan.run_id, plan.job.name, "unfinished", plan.counts.images
+            uri=run.store.uri,
+            run_id=plan.run_id,
+            job=plan.job.name,
+            created_at=plan.created_at,
+            state="unfinished",
+            images=plan.counts.images,
         )
+    is_finished = run.is_finished
     return RunOverview(
         uri=run.store.uri,
         run_id=plan.run_id,
         job=plan.job.name,
-        state="succeeded" if run.is_finished else "incomplete",
+        created_at=plan.created_at,
+        state="succeeded" if is_finished else "incomplete",
         images=summary.images,
         ok=summary.ok,
         elapsed_seconds=summary.elapsed_seconds,
         device_hours=summary.device_hours,
         cost=summary.cost,
+        exceeded_gates=() if is_finished else _exceeded_gates(plan.job, summary),
     )
+
+
+def _exceeded_gates(job: Job, summary: Summary) -> tuple[str, ...]:
+    results = gate_results(job.gates, summary)
+    return tuple(result.gate for result in results if result.status == "exceeded")
 
 
 def _summary_or_none(store: Store) -> Summary | None:

@@ -13,7 +13,7 @@ from imagekiln.steps.aggregate.reconcile import RunReconciler
 from imagekiln.steps.aggregate.summary import Summary, load_summary
 from imagekiln.steps.errors import BadInput, Incomplete, Missing
 from imagekiln.steps.job.gates import NEAR_DUPLICATE
-from imagekiln.steps.runs.formats import format_of, metadata_tables
+from imagekiln.steps.runs.formats import PartFormat, format_of, metadata_tables
 from imagekiln.steps.runs.image import INPUT_IMAGE_COLUMNS
 from imagekiln.steps.runs.image_id_index import count_indexed_images
 from imagekiln.steps.runs.integrity import CheckResult, check_failure, run_check
@@ -35,6 +35,7 @@ from imagekiln.steps.runs.rounds import Round, Run, open_run
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import count_rows, read_column, read_table
 from imagekiln.steps.runtime.concurrency import ByteBudget, map_ordered
+from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage.store import Store
 
 MAX_BYTES_IN_FLIGHT = 2**30  # of the parts read at a time, however many readers there are
@@ -72,7 +73,7 @@ def verify(uri: str, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT) -> VerifyRe
         unlisted = checked.error_count - len(checked.errors)
         if unlisted:
             errors += f" and {unlisted} more"
-        raise Incomplete(f"{run.store.uri}: {errors}. {_advise(reconciler)}")
+        raise Incomplete(f"{run.store.uri}: {errors}. {_advise(run, reconciler, checked)}")
     return VerifyResult(run.store.uri, checked.images, checked.ok, checked.bytes)
 
 
@@ -86,7 +87,7 @@ def _check_run(run: Run, reconciler: RunReconciler, budget: ByteBudget) -> Check
     return checked
 
 
-def _advise(reconciler: RunReconciler) -> str:
+def _advise(run: Run, reconciler: RunReconciler, checked: CheckResult) -> str:
     """What to do. Images of an unfinished round are in no manifest yet, which is no damage."""
     for retry_round in reconciler.rounds:
         if not retry_round.is_finished:
@@ -94,7 +95,19 @@ def _advise(reconciler: RunReconciler) -> str:
                 f"Round {retry_round.plan.round} is not finished: "
                 "retry the run again to resume it, then verify."
             )
-    return "Restore these objects, or generate them again."
+    if not checked.commands:
+        aggregate = format_command("aggregate", run.store.uri)
+        return (
+            "Restore these objects. What aggregation writes, such as the manifest and the report, "
+            f"is written again by: {aggregate}"
+        )
+    indexes = ", ".join(checked.indexes)
+    remove = f" and these indexes ({indexes})" if indexes else ""
+    return (
+        "Restore these objects. Or generate them again: "
+        f"first remove those that are damaged{remove}, then type: "
+        + " && ".join([*checked.commands, format_command("verify", run.store.uri)])
+    )
 
 
 def _check_shard(
@@ -117,7 +130,7 @@ def _check_shard(
         checked += run_check(lambda: _check_manifest(run, number, manifest))
         if reconciler.rounds:
             parts = tuple(_parts_not_replaced(run, parts, manifest))
-    return checked + _check_parts(run.store, run.plan, parts, budget)
+    return checked + _check_parts(run.store, run.plan, number, parts, budget)
 
 
 def _count_images(manifest: pa.Table) -> CheckResult:
@@ -146,15 +159,18 @@ def _check_round(retry_round: Round, budget: ByteBudget) -> CheckResult:
             return check_failure(error)
         if not finished:  # some parts are still to be generated
             parts = tuple(part for part in parts if store.exists(part.key))
-        return _check_parts(store, retry_round.plan, parts, budget)
+        return _check_parts(store, retry_round.plan, number, parts, budget)
 
     return sum(map_ordered(check_shard, len(retry_round.plan.shards)), CheckResult())
 
 
 def _check_parts(
-    store: Store, plan: Plan, parts: Iterable[Part], budget: ByteBudget
+    store: Store, plan: Plan, number: int, parts: Iterable[Part], budget: ByteBudget
 ) -> CheckResult:
-    """The errors of parts. Their images are not counted: a later round may replace them."""
+    """The errors of a shard's parts, and how to generate those parts again.
+
+    Their images are not counted: a later round may replace them.
+    """
     part_format = format_of(plan.job)
     errors = CheckResult()
     for part in parts:
@@ -162,8 +178,23 @@ def _check_parts(
         pixels = pc.sum(pc.multiply(part.rows["width"], part.rows["height"])).as_py()
         with budget.reserve(BYTES_PER_PIXEL * pixels):
             checked = part_format.check(store, part)
-        errors += CheckResult(errors=checked.errors, error_count=checked.error_count)
+        if checked.error_count:
+            errors += _describe_damage(store, part_format, number, part, checked)
     return errors
+
+
+def _describe_damage(
+    store: Store, part_format: PartFormat, number: int, part: Part, checked: CheckResult
+) -> CheckResult:
+    """The errors of a part. A part whose index is there counts as generated."""
+    is_own_index = part.key in part_format.object_keys(part)
+    has_index = not is_own_index and store.exists(part.key)
+    return CheckResult(
+        errors=checked.errors,
+        error_count=checked.error_count,
+        commands=(format_command("generate", store.uri, f"--shard {number}"),),
+        indexes=(store.uri_of(part.key),) if has_index else (),
+    )
 
 
 def _check_manifest(run: Run, number: int, manifest: pa.Table) -> str | None:

@@ -9,6 +9,7 @@ from imagekiln.steps.imaging.codecs import decode_image, hash_pixels
 from imagekiln.steps.runs.parts import ImageRecord
 
 MAX_LISTED_ERRORS = 10
+MAX_LISTED_COMMANDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +17,9 @@ class CheckResult:
     """How many images were checked, how many of them are ok and intact, and the bytes of those.
 
     `errors` holds the first sentences about what is wrong, and `error_count` says how many there
-    are, so that memory stays flat for a run in which nothing is right.
+    are, so that memory stays flat for a run in which nothing is right. `commands` are the first
+    that generate what is wrong again, once `indexes`, the URIs of objects that commit other
+    objects, are removed.
     """
 
     images: int = 0
@@ -24,15 +27,21 @@ class CheckResult:
     bytes: int = 0
     errors: tuple[str, ...] = ()
     error_count: int = 0
+    commands: tuple[str, ...] = ()
+    indexes: tuple[str, ...] = ()
 
     def __add__(self, other: "CheckResult") -> "CheckResult":
         """The result of both checks."""
+        commands = dict.fromkeys(self.commands + other.commands)
+        indexes = dict.fromkeys(self.indexes + other.indexes)
         return CheckResult(
             images=self.images + other.images,
             ok=self.ok + other.ok,
             bytes=self.bytes + other.bytes,
             errors=(self.errors + other.errors)[:MAX_LISTED_ERRORS],
             error_count=self.error_count + other.error_count,
+            commands=tuple(commands)[:MAX_LISTED_COMMANDS],
+            indexes=tuple(indexes)[:MAX_LISTED_ERRORS],
         )
 
 

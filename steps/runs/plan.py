@@ -24,8 +24,10 @@ from imagekiln.steps.job.job import DEFAULT_BATCH_IMAGES, MAX_SHARD_IMAGES, Job
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.lora_files import LoraFacts
 from imagekiln.steps.models.revisions import NamedRevision
-from imagekiln.steps.runs.keys import PLAN_KEY
+from imagekiln.steps.runs.keys import PLAN_KEY, registry_key
+from imagekiln.steps.runtime.sanitize import format_command
 from imagekiln.steps.storage.store import Store
+from imagekiln.steps.storage.uri import is_remote_uri
 
 # Raise it when older plans would be misread, or when an older Imagekiln would ignore what it must
 # not, such as a new field outside `job`. A new setting with a default needs no new version: older
@@ -199,6 +201,11 @@ def load_plan(store: Store) -> Plan:
     try:
         content = store.read(PLAN_KEY)
     except Missing as error:
+        if _is_output(store):
+            raise Missing(
+                f"{store.uri}: is an output that holds runs. Name one of them: "
+                f"`{format_command('runs', store.uri)}` lists them."
+            ) from error
         raise Missing(
             f"{store.uri}: holds no plan. Run `imagekiln plan` first, or check the run's name."
         ) from error
@@ -209,6 +216,18 @@ def load_plan(store: Store) -> Plan:
             f"{store.uri}: is a file. Name the folder of a run, such as OUTPUT/RUN_ID."
         ) from error
     return parse_plan(content, store.uri_of(PLAN_KEY))
+
+
+def _is_output(store: Store) -> bool:
+    """Whether runs lie in a folder: finished ones are registered, and local ones are listed."""
+    if store.exists(registry_key(0)):
+        return True
+    if is_remote_uri(store.uri):
+        return False
+    return any(
+        entry.is_folder and store.exists(f"{entry.key}/{PLAN_KEY}")
+        for entry in store.list_folder("")
+    )
 
 
 def parse_plan(content: bytes, where: str) -> Plan:

@@ -10,6 +10,7 @@ from pathlib import Path
 from imagekiln.steps.maintain.verify import verify
 from imagekiln.steps.runs.shard import missing_parts, read_shard
 from imagekiln.steps.runs.stats import load_stats
+from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.signals import GRACE_SECONDS
 from imagekiln.steps.storage import open_store
 from tests.kills import plan_run
@@ -42,7 +43,8 @@ def test_generate_asked_to_stop_twice_exits_75_in_time_and_a_rerun_completes(
     assert 0 < len(missing) < len(parts)
     assert (
         stderr.splitlines()[-1]
-        == f"{run.uri}: shard 0 was stopped with {len(missing)} parts left. Run it again."
+        == f"{run.uri}: shard 0 was stopped with {pluralize(len(missing), 'part')} left. "
+        "Run the same command again to resume."
     )
     subprocess.run(generate, check=True, capture_output=True, env=os.environ)
     subprocess.run([str(COMMAND), "aggregate", run.uri], check=True, capture_output=True)

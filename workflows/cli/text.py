@@ -12,6 +12,7 @@ from imagekiln.steps.runtime.figures import (
     format_duration,
     format_number,
     format_percent,
+    format_time,
     pluralize,
 )
 from imagekiln.steps.runtime.sanitize import format_command, sanitize_line
@@ -249,12 +250,21 @@ def format_shard(result: "ShardStats | None") -> str:
 
 def format_summary(result: "Summary") -> str:
     """A run's sums, in a line."""
+    if not result.images:
+        return f"{sanitize_line(result.run_id)}: {_explain_no_images(result)}."
     ok = f"{result.ok:,} of {result.images:,} images are ok"
     other_statuses = [
         f"{count:,} {status}" for status, count in result.statuses.items() if status != "ok"
     ]
     marks = [f"{count:,} marked {gate}" for gate, count in result.marks.items() if count]
     return f"{sanitize_line(result.run_id)}: {', '.join([ok, *other_statuses, *marks])}."
+
+
+def _explain_no_images(result: "Summary") -> str:
+    if not result.existing_images:
+        return "no images to generate"
+    images = pluralize(result.existing_images, "image is", "images are")
+    return f"nothing new to generate, {images} in earlier runs already"
 
 
 def format_run(result: "RunResult") -> str:
@@ -358,17 +368,26 @@ def format_diff(result: "Diff") -> str:
 
 
 def format_runs(runs: "list[RunOverview]") -> str:
-    """Runs, a line each."""
+    """Runs, a line each, with the time of planning."""
     if not runs:
         return "No runs."
     width = max(len(run.run_id) for run in runs)
-    return "\n".join(f"{run.run_id:<{width}}  {_format_run_overview(run)}" for run in runs)
+    lines = [
+        f"{run.run_id:<{width}}  {format_time(run.created_at.timestamp())}  "
+        f"{_format_run_overview(run)}"
+        for run in runs
+    ]
+    return "\n".join(lines)
 
 
 def _format_run_overview(run: "RunOverview") -> str:
     if run.ok is None:
         return f"{run.state}, {pluralize(run.images, 'image')} planned"
-    parts = [run.state, f"{run.ok:,} of {pluralize(run.images, 'image')} ok"]
+    state: str = run.state
+    if run.exceeded_gates:
+        noun = "gate" if len(run.exceeded_gates) == 1 else "gates"
+        state += f" ({noun} {', '.join(run.exceeded_gates)} found too many images)"
+    parts = [state, f"{run.ok:,} of {pluralize(run.images, 'image')} ok"]
     if run.elapsed_seconds:
         parts.append(format_duration(run.elapsed_seconds))
     if run.device_hours:

@@ -105,7 +105,8 @@ def _fails(tmp_path: Path) -> Store:
     assert str(caught.value) == (
         f"{uri}: gates found more images than the job allows: "
         "low_contrast found 8 of 8 (share 1, allowed 0.05); "
-        "even found 4 of 8 (share 0.5, allowed 0.4). See them in the report. "
+        "even found 4 of 8 (share 0.5, allowed 0.4). "
+        f"See them in the report: {uri}/report/index.html. "
         f"To accept them: imagekiln aggregate {uri} --accept low_contrast --accept even"
     )
     return open_store(str(uri))

@@ -12,8 +12,10 @@ from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import SUMMARY_ADAPTER, load_summary
 from imagekiln.steps.errors import Incomplete, Missing
 from imagekiln.steps.generate.encoder import encode_drawn_image
+from imagekiln.steps.generate.start import generate
 from imagekiln.steps.job.output import Png
 from imagekiln.steps.maintain.verify import verify
+from imagekiln.steps.runs.formats import format_of
 from imagekiln.steps.runs.image import EncodedImage
 from imagekiln.steps.runs.integrity import MAX_LISTED_ERRORS, CheckResult, check_failure
 from imagekiln.steps.runs.keys import (
@@ -33,7 +35,7 @@ from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.runs.tables import to_parquet
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
-from tests.runs import encoded, finished, not_ok, picture
+from tests.runs import encoded, fill, finished, not_ok, picture, planned
 
 KEY = part_key(1, 0)
 
@@ -119,6 +121,42 @@ def test_a_missing_part_is_found(store: Store) -> None:
     store.remove(KEY)
     with pytest.raises(Incomplete, match=r"images/00001-0000.parquet: no such file"):
         verify(store.uri)
+
+
+def test_commands_that_generate_a_lost_and_a_damaged_part_again_are_named(store: Store) -> None:
+    other = part_key(2, 0)
+    store.remove(KEY)
+    _flip(store, other, 200)
+    with pytest.raises(Incomplete) as caught:
+        verify(store.uri)
+    assert str(caught.value).endswith(
+        "Or generate them again: first remove those that are damaged, then type: "
+        f"imagekiln generate {store.uri} --shard 1 && imagekiln generate {store.uri} --shard 2 "
+        f"&& imagekiln verify {store.uri}"
+    )
+    store.remove(other)
+    for number in (1, 2):
+        assert generate(store.uri, number) is not None
+    assert verify(store.uri).ok == 20
+
+
+def test_index_of_a_lost_file_is_to_be_removed_as_well(tmp_path: Path) -> None:
+    run = planned(tmp_path, str(tmp_path / "out"), format="files")
+    part = fill(run)[-1]
+    aggregate(run.uri)
+    store = open_store(run.uri)
+    store.remove(format_of(run.plan.job).object_keys(part)[0])
+    with pytest.raises(Incomplete, match=r"no such file") as caught:
+        verify(run.uri)
+    assert f"damaged and these indexes ({store.uri_of(part.key)}), then" in str(caught.value)
+
+
+def test_what_aggregation_writes_is_to_be_aggregated_again(store: Store) -> None:
+    store.remove(REPORT_KEY)
+    with pytest.raises(Incomplete, match=f"again by: imagekiln aggregate {store.uri}$"):
+        verify(store.uri)
+    aggregate(store.uri)
+    assert verify(store.uri).ok == 20
 
 
 def test_swapped_parts_are_found(store: Store) -> None:

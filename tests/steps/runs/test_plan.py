@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.runs.keys import registry_key
 from imagekiln.steps.runs.plan import (
     BatchSize,
     create_plan,
@@ -53,6 +54,24 @@ def test_folder_without_a_plan_says_what_to_run_first(store_uri: str) -> None:
     assert str(error.value) == (
         f"{store_uri}/run: holds no plan. Run `imagekiln plan` first, or check the run's name."
     )
+
+
+def test_output_in_place_of_a_run_says_how_to_list_its_runs(tmp_path: Path) -> None:
+    run = plan(tmp_path, {"prompt": ["a"]})
+    output = run.uri.rpartition("/")[0]
+    with pytest.raises(Missing) as error:
+        load_plan(open_store(output))
+    assert str(error.value) == (
+        f"{output}: is an output that holds runs. Name one of them: "
+        f"`imagekiln runs {output}` lists them."
+    )
+
+
+def test_remote_output_is_known_by_its_registry(store_uri: str) -> None:
+    store = open_store(store_uri)
+    store.create(registry_key(0), b"{}")
+    with pytest.raises(Missing, match="is an output that holds runs"):
+        load_plan(store)
 
 
 def test_plan_of_another_version_is_refused_before_it_is_read(tmp_path: Path) -> None:

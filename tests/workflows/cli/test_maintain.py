@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import Incomplete
+from imagekiln.steps.local import run as run_job
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import REPORT_KEY, SUMMARY_KEY, stats_key
 from imagekiln.steps.runs.parquet_format import part_to_parquet
@@ -15,7 +17,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
 from tests.faults import failing, manifests
 from tests.jobs import files
-from tests.runs import PROMPTS, encoded, fill, not_ok, planned
+from tests.runs import PROMPTS, encoded, fill, job, not_ok, planned, write_prompts
 from tests.workflows.cli.commands import kiln, parse_json
 
 
@@ -144,7 +146,10 @@ def test_verify_as_json_counts_what_was_read(store: Store) -> None:
     assert found == {"run": store.uri, "images": 20, "ok": 20, "bytes": size}
 
 
-def test_runs_says_how_each_run_ended(tmp_path: Path) -> None:
+def test_runs_says_when_each_run_was_planned_and_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1800000000")
     output = tmp_path / "out"
     good = planned(tmp_path, str(output), run_id="a-good")
     fill(good)
@@ -152,18 +157,38 @@ def test_runs_says_how_each_run_ended(tmp_path: Path) -> None:
     bad = planned(tmp_path, str(output), run_id="b-bad")
     fill(bad, {3: not_ok(3)})
     assert kiln("aggregate", bad.uri).exit_code == 3
-    planned(tmp_path, str(output), run_id="c-new")
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    planned(tmp_path, str(output), run_id="c-old")
     lines = kiln("runs", str(output)).stdout.splitlines()
-    assert lines[0].startswith("a-good  succeeded, 20 of 20 images ok")
-    assert lines[1].startswith("b-bad   incomplete, 19 of 20 images ok")
-    assert lines[2] == "c-new   unfinished, 20 images planned"
+    assert lines[0] == "c-old   2023-11-14 22:13 UTC  unfinished, 20 images planned"
+    assert lines[1].startswith("a-good  2027-01-15 08:00 UTC  succeeded, 20 of 20 images ok")
+    assert lines[2].startswith("b-bad   2027-01-15 08:00 UTC  incomplete, 19 of 20 images ok")
     states = [
         run["state"] for run in json.loads(kiln("runs", str(output), "--format", "json").stdout)
     ]
-    assert states == ["succeeded", "incomplete", "unfinished"]
+    assert states == ["unfinished", "succeeded", "incomplete"]
+
+
+def test_runs_names_the_gates_that_a_run_exceeded(tmp_path: Path) -> None:
+    gates = {"low_contrast": {"below": 0.5, "share": 0.0}}
+    prompts = write_prompts(tmp_path / "prompts.parquet", PROMPTS[:4])
+    with pytest.raises(Incomplete, match=r"report/index\.html"):
+        run_job(job(prompts, str(tmp_path / "out"), gates=gates))
+    (line,) = kiln("runs", str(tmp_path / "out")).stdout.splitlines()
+    assert "incomplete (gate low_contrast found too many images), 4 of 4 images ok" in line
 
 
 def test_runs_of_a_run_names_its_output(failed: PlanResult) -> None:
     done = kiln("runs", failed.uri)
     assert done.exit_code == 2
     assert "is a run, not the output that holds runs. Name" in done.stderr
+
+
+def test_output_in_place_of_a_run_is_answered_with_the_command_that_lists_its_runs(
+    failed: PlanResult,
+) -> None:
+    output = failed.uri.rpartition("/")[0]
+    for arguments in (["verify"], ["retry"], ["aggregate"]):
+        done = kiln(*arguments, output)
+        assert done.exit_code == 2
+        assert f"Name one of them: `imagekiln runs {output}` lists them." in done.stderr
