@@ -50,6 +50,12 @@ class Dataset:
     columns: tuple[str, ...]
     filter: pc.Expression | None = None
 
+    def __repr__(self) -> str:
+        """What a prompt shows: without the schemas of manifests, which fill screens."""
+        selection = "" if self.filter is None else f", filter={self.filter}"
+        columns = ", ".join(self.columns)
+        return f"Dataset(uri={self.uri!r}, runs={len(self.runs)}, columns=[{columns}]{selection})"
+
     @property
     def schema(self) -> pa.Schema:
         """The columns with their types. `image` is a struct of the file's bytes and its name."""

@@ -60,11 +60,7 @@ def convert_sources(
     for source, kind in filled:
         if kind == "jsonl":
             scan_json_lines(source.path, source.uri, flat, kinds)
-    readers: dict[str, RowReader] = {
-        "arrow": open_arrow,
-        "jsonl": partial(open_json_lines, kinds=kinds),
-        **{name: partial(open_delimited, delimiter=mark) for name, mark in DELIMITERS.items()},
-    }
+    readers = _row_readers(kinds)
 
     converted = []
     for number, (source, kind) in enumerate(filled):
@@ -76,6 +72,36 @@ def convert_sources(
             source = replace(source, path=path, kind=kind)
         converted.append(source)
     return tuple(converted)
+
+
+def read_schema(source: SourceFile) -> pa.Schema:
+    """The columns of a file with their types, without those that folders in its name stand for.
+
+    Reads the head of a file, and the whole of JSON Lines. Raises BadInput, TryAgain.
+    """
+    kind = detect_format(source)
+    kinds: JsonKinds = {}
+    if kind == "jsonl":
+        scan_json_lines(source.path, source.uri, frozenset(), kinds)
+    readers = _row_readers(kinds)
+    if kind in readers:
+        with readers[kind](source.path, source.uri) as rows:
+            return rows.schema
+    try:
+        with translate_errors(source.uri):
+            return pq.read_schema(source.path)
+    except (pa.ArrowException, ValueError) as error:
+        problem = describe_text(source) or f"is no whole Parquet file ({error_reason(error)})."
+        raise BadInput(f"{source.uri}: {problem}") from error
+
+
+def _row_readers(kinds: JsonKinds) -> dict[str, RowReader]:
+    """What reads each format that is not Parquet."""
+    return {
+        "arrow": open_arrow,
+        "jsonl": partial(open_json_lines, kinds=kinds),
+        **{name: partial(open_delimited, delimiter=mark) for name, mark in DELIMITERS.items()},
+    }
 
 
 def detect_format(source: SourceFile) -> str:

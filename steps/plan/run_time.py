@@ -54,16 +54,36 @@ class RunTime:
 
     def describe(self, gpus: int) -> str:
         """The time on so many GPUs, in a sentence, with the source of the figure."""
-        hours = format_hours(self.hours_on(gpus), self.usable_gpus(gpus))
+        return self._describe_hours(format_hours(self.hours_on(gpus), self.usable_gpus(gpus)))
+
+    def describe_both(self, cluster_gpus: int) -> str:
+        """The time on one GPU and on those of a cluster, with the source of the figure."""
+        gpus = self.usable_gpus(cluster_gpus)
+        return self._describe_hours(format_both(self.gpu_hours, self.hours_on(gpus), gpus))
+
+    def _describe_hours(self, hours: str) -> str:
         total = f"{format_number(self.gpu_hours)} GPU-hours"
         return f"About {hours} ({total}, {self.source})."
 
 
 def format_hours(hours: float, gpus: int) -> str:
     """The time on so many GPUs, such as 24 min on 16 GPUs at once; days where it takes several."""
+    return f"{_format_time(hours)} on {pluralize(gpus, 'GPU', 'GPUs at once')}"
+
+
+def format_both(gpu_hours: float, hours: float, cluster_gpus: int) -> str:
+    """The time on one GPU, and that on so many of a cluster where it has work for several."""
+    alone = format_hours(gpu_hours, 1)
+    if cluster_gpus == 1:
+        return alone
+    return (
+        f"{alone}, about {_format_time(hours)} on the {cluster_gpus} that a cluster gives at once"
+    )
+
+
+def _format_time(hours: float) -> str:
     days = hours / HOURS_PER_DAY
-    duration = format_duration(hours * SECONDS_PER_HOUR) if days < 3 else f"{days:,.1f} days"
-    return f"{duration} on {pluralize(gpus, 'GPU', 'GPUs at once')}"
+    return format_duration(hours * SECONDS_PER_HOUR) if days < 3 else f"{days:,.1f} days"
 
 
 def run_time(figure: TimeFigure, work: float, shards: int | None = None) -> RunTime:

@@ -45,7 +45,9 @@ from imagekiln.steps.runs.plan import (
 )
 from imagekiln.steps.runs.tables import DUPLICATE_SCHEMA, REJECTED_SCHEMA, to_parquet, write_parquet
 from imagekiln.steps.storage import open_store
+from imagekiln.steps.storage.failures import translate_errors
 from imagekiln.steps.storage.store import Store, create_once, require_conditional_writes
+from imagekiln.steps.storage.uri import is_remote_uri
 
 WRITERS = 4
 
@@ -149,7 +151,16 @@ def derive_run_id(job: Job, *keys: str) -> str:
 
 
 def _open_run_store(job: Job, run_id: str) -> Store:
+    if not is_remote_uri(job.output):
+        _refuse_file(job.output)
     return open_store(f"{job.output.rstrip('/')}/{run_id}")
+
+
+def _refuse_file(output: str) -> None:
+    path = Path(output.removeprefix("file://")).expanduser()
+    with translate_errors(output):
+        if path.is_file():
+            raise BadInput(f"output: {output} is a file. Name a folder for the runs.")
 
 
 def _store_input_image(store: Store, digest: str, content: bytes) -> None:

@@ -135,7 +135,9 @@ def run(job: JobSource, *, gpus: int | None = None, progress: bool | None = None
     failed than the job accepts, TryAgain where storage or the device failed.
     """
     from imagekiln.steps.local import run as run_job
+    from imagekiln.steps.runtime.libraries import silence_libraries
 
+    silence_libraries()
     with _progress(progress) as reporter:
         return run_job(_dated_job(job), reporter, gpus=gpus)
 

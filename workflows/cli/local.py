@@ -50,11 +50,20 @@ STARTER_MODEL = "stabilityai/stable-diffusion-xl-base-1.0"
     help="A model of a hub, a folder, or bundled:shapes.",
 )
 def init(prompts: str, to: Path, model: str) -> None:
-    """Write a job file to start from."""
-    from imagekiln.workflows.cli.starter import write_starter_job
-    from imagekiln.workflows.cli.terminal import print_text
+    """Write a job file to start from.
 
-    write_starter_job(to, prompts, model)
+    Where the prompts are a local file or folder, their columns are written into it.
+    """
+    from imagekiln.steps.runtime.sanitize import sanitize_line
+    from imagekiln.steps.storage.uri import is_remote_uri
+    from imagekiln.workflows.cli.starter import write_starter_job
+    from imagekiln.workflows.cli.starter_columns import read_starter_columns
+    from imagekiln.workflows.cli.terminal import print_note, print_text
+
+    columns = read_starter_columns(prompts)
+    write_starter_job(to, prompts, model, columns)
+    if columns is None and not is_remote_uri(prompts):
+        print_note(f"{sanitize_line(prompts)}: no such file yet.")
     print_text(f"Wrote {to}. Next: imagekiln estimate {to}")
 
 

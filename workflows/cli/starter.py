@@ -5,22 +5,37 @@ import re
 import shutil
 from pathlib import Path
 from string import Template
+from typing import TYPE_CHECKING
 
 from imagekiln.steps.errors import BadInput
+
+if TYPE_CHECKING:
+    from imagekiln.workflows.cli.starter_columns import StarterColumns
 
 STARTER_JOB = Path(__file__).with_name("starter_job.yaml")
 CLUSTER_MANIFESTS = Path(__file__).parent.with_name("cluster")
 MAX_NAME_CHARS = 40
 DEFAULT_NAME = "images"
+EXAMPLE_COLUMNS = """\
+# Columns of yours that have other names, and columns to keep in the dataset:
+# columns: {prompt: caption, id: uid}
+# carry: [category]
+"""
 
 
-def write_starter_job(file: Path, prompts: str, model: str) -> None:
-    """Write a job file with these prompts and this model. Raises BadInput where there is a file."""
+def write_starter_job(
+    file: Path, prompts: str, model: str, columns: "StarterColumns | None"
+) -> None:
+    """Write a job file with these prompts and this model. Raises BadInput where there is a file.
+
+    `columns` are those of the prompts, if they can be read already.
+    """
     values = {
         "name": job_name(prompts),
         "prompts": json.dumps(prompts),  # JSON's strings are YAML's
         "output": json.dumps("out"),
         "model": json.dumps(model),
+        "columns": EXAMPLE_COLUMNS if columns is None else columns.to_yaml(),
     }
     text = Template(STARTER_JOB.read_text(encoding="utf-8")).substitute(values)
     try:

@@ -108,7 +108,7 @@ def plan(
     if outputs:
         write_plan_outputs(Path(outputs), result, resolved_job.cluster, workers)
     gpus = resolved_job.cluster.parallelism * workers
-    format_text = format_round_plan if retry else partial(format_plan, gpus=gpus)
+    format_text = format_round_plan if retry else partial(format_plan, cluster_gpus=gpus)
     print_result(result, output, format_text)
     print_untried_checks(result)
 

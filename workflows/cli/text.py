@@ -63,8 +63,11 @@ def print_untried_checks(result: "PlanResult") -> None:
 # Planning.
 
 
-def format_plan(result: "PlanResult", gpus: int = 1) -> str:
-    """A plan, in a line or two, and how long it takes on so many GPUs, if that is known."""
+def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = None) -> str:
+    """A plan, in a line or two, and how long it takes on so many GPUs, if that is known.
+
+    With `cluster_gpus`, which a cluster gives it, the time is that on one GPU and on those.
+    """
     plan = result.plan
     counts = plan.counts
     verb = "Reused the plan of" if result.adopted else "Planned"
@@ -81,13 +84,13 @@ def format_plan(result: "PlanResult", gpus: int = 1) -> str:
     shards = pluralize(len(plan.shards), "shard")
     images = f"{pluralize(counts.images, 'image')} in {shards}"
     uri = sanitize_line(result.uri)
-    time = "" if result.time is None else f"\n{sanitize_line(result.time.describe(gpus))}"
     notes = [
         _format_rejections(result),
         _format_revisions(result),
         _format_columns(result),
         _format_batches(plan),
     ]
+    time = _format_time(result, gpus, cluster_gpus)
     return f"{verb} {images}{extra}: {uri}{''.join(notes)}{time}"
 
 
@@ -99,6 +102,17 @@ def _format_rejections(result: "PlanResult") -> str:
     if cause := result.commonest_rejection:
         rows = pluralize(cause.rows, "row")
         sentence += f" The most frequent reason: {cause.column} {cause.reason} ({rows})."
+    return f"\n{sanitize_line(sentence)}"
+
+
+def _format_time(result: "PlanResult", gpus: int, cluster_gpus: int | None) -> str:
+    """How long it takes, on a line of its own, if that is known."""
+    if result.time is None:
+        return ""
+    if cluster_gpus is None:
+        sentence = result.time.describe(gpus)
+    else:
+        sentence = result.time.describe_both(cluster_gpus)
     return f"\n{sanitize_line(sentence)}"
 
 
@@ -176,7 +190,7 @@ def format_estimate(result: "Estimate") -> str:
 
 def _time_lines(result: "Estimate") -> dict[str, str]:
     """How long it takes and what that costs, or why that is not known."""
-    from imagekiln.steps.plan.run_time import HOW_TO_MEASURE, format_hours
+    from imagekiln.steps.plan.run_time import HOW_TO_MEASURE, format_both
 
     if result.gpu_hours is None or result.hours is None or result.gpus is None:
         lines = {"GPU-hours": f"unknown; {HOW_TO_MEASURE}"}
@@ -187,7 +201,7 @@ def _time_lines(result: "Estimate") -> dict[str, str]:
     source = sanitize_line(result.time_source or "")
     lines = {
         "GPU-hours": f"{result.gpu_hours:,.2f} ({source})",
-        "time": f"about {format_hours(result.hours, result.gpus)}",
+        "time": f"about {format_both(result.gpu_hours, result.hours, result.gpus)}",
     }
     if not result.is_measured:
         lines["other GPUs"] = _format_other_gpus(result.gpu_hours)

@@ -177,6 +177,14 @@ def test_a_package_that_is_missing_is_named(output: str, monkeypatch: pytest.Mon
         dataset.to_torch()
 
 
+def test_a_dataset_prints_as_a_line(output: str) -> None:
+    is_late = pc.field("input_row") >= 7
+    dataset = imagekiln.dataset(output, columns=["image_id", "tag"], filter=is_late)
+    assert repr(dataset) == (
+        f"Dataset(uri={output!r}, runs=5, columns=[image_id, tag], filter=(input_row >= 7))"
+    )
+
+
 def test_images_come_in_batches_of_the_given_size(output: str) -> None:
     dataset = imagekiln.dataset(output, columns=["image"])
     assert all(batch.num_rows <= 2 for batch in dataset.to_batches(2))

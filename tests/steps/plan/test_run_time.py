@@ -21,6 +21,19 @@ def test_time_is_shared_by_gpus_that_have_a_shard() -> None:
     assert time.describe(16) == "About 3 h 0 min on 4 GPUs at once (12 GPU-hours, measured)."
 
 
+def test_time_on_one_gpu_stands_beside_that_on_a_cluster() -> None:
+    assert RunTime(12.0, "measured", shards=4).describe_both(16) == (
+        "About 12 h 0 min on 1 GPU, about 3 h 0 min on the 4 that a cluster gives at once "
+        "(12 GPU-hours, measured)."
+    )
+    one = RunTime(12.0, "measured", shards=1)
+    assert (
+        one.describe_both(16)
+        == one.describe(1)
+        == ("About 12 h 0 min on 1 GPU (12 GPU-hours, measured).")
+    )
+
+
 def test_several_days_are_said_in_days() -> None:
     assert RunTime(9368.0, "measured").describe(16).startswith("About 24.4 days on 16 GPUs")
 

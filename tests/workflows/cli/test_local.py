@@ -77,7 +77,7 @@ def test_estimate_knows_the_cost_where_it_is_told_the_speed_and_the_price(job: s
     speed = ("--set", "shard.seconds_per_image=1200", "--price", "2.5")
     assert kiln("estimate", job, *speed).stdout.splitlines()[-3:] == [
         "GPU-hours:   2.00 (by the job's shard.seconds_per_image)",
-        "time:        about 60 min on 2 GPUs at once",
+        "time:        about 2 h 0 min on 1 GPU, about 60 min on the 2 that a cluster gives at once",
         "cost:        5.00",
     ]
     found = parse_json(kiln("estimate", job, *speed, "--format", "json"))
@@ -123,5 +123,8 @@ def test_computed_estimate_says_so_and_names_other_gpus() -> None:
     )
     *_, total, time, others = format_estimate(computed).splitlines()
     assert total.startswith("GPU-hours:   100.00 (computed, not measured: ")
-    assert time == "time:        about 6 h 15 min on 16 GPUs at once"
+    assert time == (
+        "time:        about 4.2 days on 1 GPU, "
+        "about 6 h 15 min on the 16 that a cluster gives at once"
+    )
     assert others.startswith("other GPUs:  B200 44, A100 317, ")

@@ -1,7 +1,10 @@
 """What a new user starts from: `init` and `manifests`."""
 
+import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -27,6 +30,67 @@ def test_init_writes_a_job_that_can_be_read(prompts: str, name: str, tmp_path: P
     assert done.exit_code == 0, done.output
     job = read_job(str(file))
     assert (job.name, job.prompts, job.model.id) == (name, prompts, "bundled:shapes")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".parquet", ".jsonl", ".arrow"])
+def test_init_writes_the_columns_of_prompts_that_exist(suffix: str, tmp_path: Path) -> None:
+    values = ["u1", "a cat", "pets", "5"]
+    names = ["uid", "Caption", "category", "seed_value"]
+    prompts = _write_prompts(tmp_path / f"p{suffix}", dict(zip(names, values, strict=True)))
+    file = tmp_path / "job.yaml"
+    done = kiln("init", str(prompts), "--to", str(file), "--model", "bundled:shapes")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert "\ncolumns: {prompt: Caption, id: uid}\n" in file.read_text()
+    assert "\ncarry: [category, seed_value]\n" in file.read_text()
+
+    planned = kiln("plan", str(file), "--set", f"output={tmp_path / 'out'}")
+    assert planned.exit_code == 0, planned.output
+    assert "Planned 1 image in 1 shard" in planned.stdout
+
+
+def test_init_carries_only_what_planning_accepts(tmp_path: Path) -> None:
+    columns = {"prompt": "a cat", "text": "sun", "steps": 4, "model": "x", "on": "1", "a: {b}": "2"}
+    prompts = _write_prompts(tmp_path / "day=monday" / "p.parquet", columns)
+    file = tmp_path / "job.yaml"
+    done = kiln("init", str(prompts.parent), "--to", str(file), "--model", "bundled:shapes")
+    assert done.exit_code == 0, done.output
+    job = read_job(str(file))
+    assert job.columns.prompt == "prompt"
+    assert job.carry == ("text", "on", "a: {b}", "day")
+    assert kiln("plan", str(file), "--set", f"output={tmp_path / 'out'}").exit_code == 0
+
+
+def test_init_says_that_prompts_do_not_exist_yet(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    done = kiln("init", "nope.csv", "--to", str(file))
+    assert (done.exit_code, done.stderr) == (0, "nope.csv: no such file yet.\n")
+    assert "# columns: {prompt: caption, id: uid}" in file.read_text()
+    assert kiln("init", "s3://bucket/p.csv", "--to", str(tmp_path / "s3.yaml")).stderr == ""
+
+
+def test_init_refuses_prompts_that_cannot_be_read(tmp_path: Path) -> None:
+    file = tmp_path / "job.yaml"
+    damaged = tmp_path / "damaged.parquet"
+    damaged.write_bytes(b"PAR1 and no footer")
+    done = kiln("init", str(damaged), "--to", str(file))
+    assert (done.exit_code, file.exists()) == (2, False)
+    assert "damaged.parquet: is no whole Parquet file" in done.stderr
+
+
+def _write_prompts(file: Path, row: dict[str, object]) -> Path:
+    file.parent.mkdir(exist_ok=True)
+    table = pa.Table.from_pylist([row])
+    if file.suffix == ".parquet":
+        pq.write_table(table, file)
+    elif file.suffix == ".arrow":
+        with pa.ipc.new_file(file, table.schema) as writer:
+            writer.write_table(table)
+    elif file.suffix == ".jsonl":
+        file.write_text(json.dumps(row))
+    else:
+        lines = [",".join(row), ",".join(map(str, row.values()))]
+        file.write_text("\n".join(lines))
+    return file
 
 
 def test_init_quotes_what_yaml_would_read_otherwise(tmp_path: Path) -> None:

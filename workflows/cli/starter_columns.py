@@ -1,0 +1,99 @@
+"""The columns of a new user's prompts: which are ours by their names, and which are carried."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import yaml
+
+from imagekiln.steps.errors import BadInput
+from imagekiln.steps.job.job import ColumnNames
+from imagekiln.steps.plan.column_readers import passthrough_schema
+from imagekiln.steps.plan.input_formats import read_schema
+from imagekiln.steps.plan.source_files import SourceFile, expand_pattern
+from imagekiln.steps.storage.uri import is_remote_uri
+
+# Names, in lower case, that say which of our columns a column is.
+OBVIOUS_NAMES = {
+    "prompt": ("prompt", "caption", "text"),
+    "id": ("id", "uid", "uuid"),
+    "seed": ("seed",),
+    "negative_prompt": ("negative_prompt",),
+    "width": ("width",),
+    "height": ("height",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StarterColumns:
+    """The values of a job's `columns` and `carry`."""
+
+    names: dict[str, str]
+    carry: list[str]
+
+    def to_yaml(self) -> str:
+        """The settings as lines of a job file, each with a comment."""
+        lines = ["# Your columns that are read, and those that are kept in the dataset:"]
+        if self.names:
+            lines.append(f"columns: {_to_flow(self.names)}")
+        lines.append(f"carry: {_to_flow(self.carry)}")
+        return "".join(f"{line}\n" for line in lines)
+
+
+def read_starter_columns(prompts: str) -> StarterColumns | None:
+    """Choose among the columns of local prompts, by their first file; None where there is none.
+
+    Raises BadInput where they cannot be read, TryAgain.
+    """
+    if is_remote_uri(prompts):
+        return None
+    files = expand_pattern(prompts)
+    if not files:
+        return None
+    source = SourceFile(files[0], Path(files[0]), sha256="")
+    schema = read_schema(source)
+    for name in source.partitions:
+        if name not in schema.names:
+            schema = schema.append(pa.field(name, pa.string()))
+    return choose_columns(schema)
+
+
+def choose_columns(schema: pa.Schema) -> StarterColumns:
+    """Our columns by their names; carried are the others that planning takes."""
+    usable = [name for name in schema.names if _is_usable(schema, name)]
+    names = {}
+    for ours, aliases in OBVIOUS_NAMES.items():
+        theirs = _choose_alias(usable, ours, aliases)
+        if theirs is not None:
+            names[ours] = theirs
+    read = {*names.values(), *ColumnNames.model_fields}
+    others = [name for name in usable if name not in read and _can_be_carried(schema, name)]
+    return StarterColumns(names, others)
+
+
+def _choose_alias(names: list[str], ours: str, aliases: tuple[str, ...]) -> str | None:
+    """The column of our name, or else the only one that has an alias; None where it is unclear."""
+    if ours in names:
+        return ours
+    likely = [name for name in names if name.lower() in aliases]
+    return likely[0] if len(likely) == 1 else None
+
+
+def _is_usable(schema: pa.Schema, name: str) -> bool:
+    return bool(name) and name.isprintable() and schema.names.count(name) == 1
+
+
+def _can_be_carried(schema: pa.Schema, name: str) -> bool:
+    try:
+        passthrough_schema(schema, (name,), where="")
+    except BadInput:
+        return False
+    return True
+
+
+def _to_flow(value: object) -> str:
+    """A value as YAML on a line, or a few where it is long."""
+    text = yaml.safe_dump(
+        value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=96
+    )
+    return text.strip()
