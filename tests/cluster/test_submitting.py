@@ -16,7 +16,7 @@ from imagekiln.workflows.templates.events import build_event_binding
 from imagekiln.workflows.templates.workflow import job_parameter
 from tests.cluster import jobs, kube
 from tests.cluster.shell import shell
-from tests.cluster.waiting import submit_with_template, wait_for_pod, wait_for_success
+from tests.cluster.waiting import submit_with_template, wait_for_success
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +53,19 @@ def test_from_the_shell(tmp_path: Path, text: str, expected: dict[str, str]) -> 
     check_run(json.loads(last)["run"], expected)
 
 
-def test_image_that_a_job_names_replaces_that_of_the_template(
-    argo: ArgoApi, text: str, expected: dict[str, str]
-) -> None:
-    other = load_profile("test").generate.image  # it has what plan and aggregate need, too
+def test_image_that_a_job_names_replaces_that_of_the_template(argo: ArgoApi, text: str) -> None:
+    other = "localhost/imagekiln-other:dev"  # on no node: the pod is looked at, and never runs
     cluster = {"namespace": kube.NAMESPACE, "profile": "test", "cpu_image": other}
     name = submit_with_template(jobs.job(prompts=text, cluster=cluster), argo)
-    pod = wait_for_pod(name, "plan")
-    assert kube.get_field(pod, "spec", "containers", 1, "image") == other
-    check_run(wait_for_success(name, argo), expected)
+
+    def find_images() -> object:
+        pods = kube.pods(name, "plan")
+        return kube.get_field(pods[0], "spec", "containers", 1, "image") if pods else None
+
+    try:
+        assert kube.wait_until(300, f"the plan pod of {name}", find_images) == other
+    finally:
+        argo.delete("Workflow", kube.NAMESPACE, name)
 
 
 def test_by_the_form_of_argos_page(
