@@ -52,9 +52,15 @@ class Dataset:
 
     def __repr__(self) -> str:
         """What a prompt shows: without the schemas of manifests, which fill screens."""
-        selection = "" if self.filter is None else f", filter={self.filter}"
         columns = ", ".join(self.columns)
-        return f"Dataset(uri={self.uri!r}, runs={len(self.runs)}, columns=[{columns}]{selection})"
+        parts = [
+            f"uri={self.uri!r}",
+            f"runs={len(self.runs)}",
+            f"columns=[{columns}]",
+        ]
+        if self.filter is not None:
+            parts.append(f"filter={self.filter}")
+        return f"Dataset({', '.join(parts)})"
 
     @property
     def schema(self) -> pa.Schema:
@@ -69,7 +75,12 @@ class Dataset:
             for number, run in enumerate(self.runs)
             for shard in range(len(run.shard_images))
         ]
-        return sum(map_ordered(lambda index: self._count_shard_rows(*shards[index]), len(shards)))
+
+        def count_rows_of(index: int) -> int:
+            run, shard = shards[index]
+            return self._count_shard_rows(run, shard)
+
+        return sum(map_ordered(count_rows_of, len(shards)))
 
     def to_batches(self, batch_size: int = DEFAULT_BATCH_SIZE) -> Iterator[pa.RecordBatch]:
         """The images as Arrow batches of at most `batch_size` rows, one after the other.
