@@ -1,6 +1,6 @@
 """A job's model with its adapters and LoRAs, read once for a command and passed on."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,18 +31,16 @@ class ResolvedModel:
     @property
     def common_digest(self) -> str:
         """Identifies the files behind every image of the job: the model's and the adapters'."""
-        digests = [self.facts.digest]
-        for column, key in sorted(self.adapters.items()):
-            digests.append(f"{column}={key}")
-        return "|".join(digests)
+        return "|".join(
+            digest
+            for setting, digest in self._digests()
+            if not setting.startswith(LORA_SETTING_PREFIX)
+        )
 
     @property
     def digest(self) -> str:
         """Identifies all files of the job: those behind every image, and each LoRA's."""
-        digests = [self.common_digest]
-        for name, lora in sorted(self.loras.items()):
-            digests.append(f"{name}={lora.sha256}")
-        return "|".join(digests)
+        return "|".join(digest for _, digest in self._digests())
 
     @property
     def fixed_digest(self) -> str:
@@ -51,16 +49,16 @@ class ResolvedModel:
         These may change under the same name, which a run's id follows.
         """
         named = {revision.setting for revision in self.revisions}
-        if not named:
-            return self.digest
-        digests = [] if "model" in named else [self.facts.digest]
+        return "|".join(digest for setting, digest in self._digests() if setting not in named)
+
+    def _digests(self) -> Iterator[tuple[str, str]]:
+        """What each setting's files add to a digest: the model's, the adapters', the LoRAs'."""
+        yield "model", self.facts.digest
+        settings = adapters_by_column(self.job.model)
         for column, key in sorted(self.adapters.items()):
-            if adapters_by_column(self.job.model)[column].setting_path not in named:
-                digests.append(f"{column}={key}")
+            yield settings[column].setting_path, f"{column}={key}"
         for name, lora in sorted(self.loras.items()):
-            if f"{LORA_SETTING_PREFIX}{name}" not in named:
-                digests.append(f"{name}={lora.sha256}")
-        return "|".join(digests)
+            yield f"{LORA_SETTING_PREFIX}{name}", f"{name}={lora.sha256}"
 
 
 def resolve_model(job: Job, planned: Collection[NamedRevision] = ()) -> ResolvedModel:

@@ -23,15 +23,14 @@ from imagekiln.steps.plan.batch_sizes import (
 from imagekiln.steps.plan.catalog import Catalog, catalog_images, write_images
 from imagekiln.steps.plan.derived_columns import DERIVED_FIELDS, DerivedColumns
 from imagekiln.steps.plan.image_sql import images_sql, model_key
-from imagekiln.steps.plan.input_files import (
-    InputFile,
+from imagekiln.steps.plan.input_files import InputFile, input_fingerprint
+from imagekiln.steps.plan.input_images import ImageSink, InputImages
+from imagekiln.steps.plan.prompt_batches import (
     empty_columns,
-    input_fingerprint,
     iter_prompt_batches,
     passthrough_names,
     prompt_schema,
 )
-from imagekiln.steps.plan.input_images import ImageSink, InputImages
 from imagekiln.steps.plan.rejected_rows import locate_rejected_rows
 from imagekiln.steps.plan.rules import first_violation_sql, rejection_rules
 from imagekiln.steps.plan.run_time import RunTime, run_time

@@ -1,7 +1,4 @@
-"""The input files, read row by row.
-
-Strangers' Parquet becomes batches of one known schema.
-"""
+"""The input files: which columns they have, and how these are read as they are."""
 
 import hashlib
 import json
@@ -9,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -20,21 +16,15 @@ from imagekiln.steps.job.job import ColumnNames, Job
 from imagekiln.steps.plan.column_readers import (
     COLUMN_READERS,
     NUMBER_PATTERN,
-    PASSTHROUGH_MARK,
-    Cells,
     passthrough_schema,
-    read_passthrough,
     read_texts,
 )
 from imagekiln.steps.plan.input_formats import DELIMITERS, convert_sources, describe_text
 from imagekiln.steps.plan.input_images import (
-    ImageDigests,
-    InputImages,
     holds_image_bytes,
     require_image_type,
 )
 from imagekiln.steps.plan.source_files import SourceFile, gather_sources
-from imagekiln.steps.runs.tables import COLUMN_TYPES
 from imagekiln.steps.storage.failures import (
     error_reason,
     explain_storage_error,
@@ -46,6 +36,15 @@ MAX_ROW_GROUP_BYTES = 4 * 2**30
 MAX_LISTED_COLUMNS = 12
 # Names, in lower case, by which a column is known to hold prompts.
 LIKELY_PROMPT_COLUMNS = {"prompt", "text", "caption"}
+# Pages are read as they are needed: by default, pyarrow keeps every column chunk that it has read.
+PARQUET_OPTIONS = {
+    "page_checksum_verification": True,
+    "pre_buffer": False,
+    "buffer_size": 2**20,
+}
+BATCH_ROWS = 65_536
+MIN_BATCH_ROWS = 256
+BATCH_BYTES = 16 * 2**20
 UNREADABLE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, ValueError, MemoryError)
 
 
@@ -123,7 +122,7 @@ def _read_footer(source: SourceFile, columns: ColumnNames, carry: tuple[str, ...
         metadata = pq.read_metadata(source.path)
         schema = _restore_uuids(metadata.schema.to_arrow_schema(), metadata)
     except UNREADABLE_ERRORS as error:
-        raise _unreadable_error(source, error) from error
+        raise unreadable_error(source, error) from error
     partitions = {
         name: value for name, value in source.partitions.items() if name not in schema.names
     }
@@ -248,7 +247,7 @@ def _refuse_large_row_groups(source: SourceFile, metadata: pq.FileMetaData) -> N
             )
 
 
-def _unreadable_error(source: SourceFile, error: Exception) -> KilnError:
+def unreadable_error(source: SourceFile, error: Exception) -> KilnError:
     """Explain an input file that cannot be read: storage failed, or the file is damaged."""
     uri = source.uri
     if is_storage_error(error) and (failure := explain_storage_error(uri, error)):
@@ -263,75 +262,6 @@ def _unreadable_error(source: SourceFile, error: Exception) -> KilnError:
     return BadInput(f"{uri}: is no whole Parquet file ({reason}). Write it again.")
 
 
-# Pages are read as they are needed: by default, pyarrow keeps every column chunk that it has read.
-PARQUET_OPTIONS = {
-    "page_checksum_verification": True,
-    "pre_buffer": False,
-    "buffer_size": 2**20,
-}
-BATCH_ROWS = 65_536
-MIN_BATCH_ROWS = 256
-BATCH_BYTES = 16 * 2**20
-
-
-def prompt_schema(files: tuple[InputFile, ...]) -> pa.Schema:
-    """The schema of every batch of rows.
-
-    `row`, PROMPT_COLUMNS, `wrong` (the column whose value is invalid, of an image with its fault),
-    and the columns of `passthrough_names`.
-    """
-    passthrough = files[0].passthrough
-    return pa.schema(
-        [
-            pa.field("row", pa.int64()),
-            *(pa.field(column.name, COLUMN_TYPES[column.kind]) for column in PROMPT_COLUMNS),
-            pa.field("wrong", pa.string()),
-            *map(pa.field, passthrough_names(len(passthrough)), passthrough.types),
-        ]
-    )
-
-
-def empty_columns(files: tuple[InputFile, ...]) -> tuple[str, ...]:
-    """The prompt columns that no file has."""
-    present = {name for file in files for name in file.column_names}
-    return tuple(column.name for column in PROMPT_COLUMNS if column.name not in present)
-
-
-def passthrough_names(count: int) -> tuple[str, ...]:
-    """What the columns to carry are called within planning: theirs may be any text."""
-    return tuple(f"carry_{index}" for index in range(count))
-
-
-def iter_prompt_batches(
-    files: tuple[InputFile, ...], images: InputImages
-) -> Iterator[pa.RecordBatch]:
-    """Every row of every file, in order, numbered from 0 over all files.
-
-    Raises BadInput where a file is damaged, TryAgain where storage fails.
-    """
-    schema = prompt_schema(files)
-    first_row = 0
-    for file in files:
-        rows = 0
-        for batch in _read_file(file, first_row, schema, images):
-            yield batch
-            rows += batch.num_rows
-        if rows != file.rows:
-            reason = f"its footer says {file.rows} rows, its pages hold {rows}"
-            raise _unreadable_error(file.source, ValueError(reason))
-        first_row += rows
-
-
-def _read_file(
-    file: InputFile, first_row: int, schema: pa.Schema, images: InputImages
-) -> Iterator[pa.RecordBatch]:
-    names = dict.fromkeys([*file.column_names.values(), *file.passthrough.names])
-    row = first_row
-    for batch in iter_file_columns(file, [*names]):
-        yield _convert_batch(file, batch, row, schema, images)
-        row += batch.num_rows
-
-
 def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBatch]:
     """These columns of every row of a file as they are, in batches of bounded size.
 
@@ -343,7 +273,7 @@ def iter_file_columns(file: InputFile, names: list[str]) -> Iterator[pa.RecordBa
             for batch in parquet.iter_batches(_batch_rows(file, parquet, columns), columns=columns):
                 yield _add_partitions(file, batch, names)
     except UNREADABLE_ERRORS as error:
-        raise _unreadable_error(file.source, error) from error
+        raise unreadable_error(file.source, error) from error
 
 
 def _add_partitions(file: InputFile, batch: pa.RecordBatch, names: list[str]) -> pa.RecordBatch:
@@ -374,31 +304,3 @@ def _uncompressed_bytes(metadata: pq.FileMetaData, columns: set[str]) -> int:
             if path in columns or path.partition(".")[0] in columns:
                 size += int(chunk.total_uncompressed_size)
     return size
-
-
-def _convert_batch(
-    file: InputFile, batch: pa.RecordBatch, first_row: int, schema: pa.Schema, images: InputImages
-) -> pa.RecordBatch:
-    rows = pa.array(np.arange(first_row, first_row + batch.num_rows, dtype=np.int64))
-    wrong = pa.nulls(batch.num_rows, pa.string())
-    arrays: list[pa.Array] = []
-    for column in PROMPT_COLUMNS:
-        name = file.column_names.get(column.name)
-        if name is None:
-            arrays.append(pa.nulls(batch.num_rows, COLUMN_TYPES[column.kind]))
-            continue
-        cells: Cells | ImageDigests
-        if column.kind == "image":
-            cells = images.digest_column(batch.column(name), file.source.uri)
-        else:
-            where = f"{file.source.uri}: column {name!r}"
-            cells = COLUMN_READERS[column.kind](batch.column(name), where)
-        arrays.append(cells.values)
-        wrong = cells.mark_invalid(wrong, column.name)
-    carried: list[pa.Array] = []
-    for name in file.passthrough.names:
-        where = f"{file.source.uri}: column {name!r}"
-        passthrough = read_passthrough(batch.column(name), where)
-        carried.append(passthrough.values)
-        wrong = passthrough.mark_invalid(wrong, PASSTHROUGH_MARK)
-    return pa.RecordBatch.from_arrays([rows, *arrays, wrong, *carried], schema=schema)

@@ -12,9 +12,9 @@ from imagekiln.workflows.cli.options import (
     connection_options,
     date_options,
     examples,
+    format_option,
     job_options,
     namespace_options,
-    output_option,
     workflow_options,
 )
 from imagekiln.workflows.doctor.check import CheckVerdict, DoctorCheck
@@ -44,10 +44,10 @@ def manifests(folder: Path) -> None:
     epilog=examples("imagekiln doctor job.yaml", "imagekiln doctor job.yaml --context staging")
 )
 @job_options
-@output_option
+@format_option
 @connection_options
 def doctor(
-    job: str, settings: tuple[str, ...], output: str, server: str | None, context: str | None
+    job: str, settings: tuple[str, ...], output_format: str, server: str | None, context: str | None
 ) -> None:
     """Check that the cluster has everything the job needs.
 
@@ -67,10 +67,10 @@ def doctor(
     kubernetes = ApiConnection(access.kubernetes_access(context))
 
     checks = diagnosis.diagnose(submitted_job, kubernetes, argo)
-    if output == "text":
+    if output_format == "text":
         checks = _print_checks(checks)
     result = diagnosis.collect_diagnosis(submitted_job, checks)
-    print_result(result, output, lambda result: _count_verdicts(result.checks))
+    print_result(result, output_format, lambda result: _count_verdicts(result.checks))
     if not result.healthy:
         click.get_current_context().exit(UNHEALTHY_EXIT_CODE)
 
@@ -110,7 +110,7 @@ def _count_verdicts(checks: Iterable[DoctorCheck]) -> str:
 @cloup.option(
     "--watch", "watched", is_flag=True, help="Follow the workflow until it ends, as `watch` does."
 )
-@output_option
+@format_option
 @connection_options
 def submit(
     job: str,
@@ -119,7 +119,7 @@ def submit(
     timezone: str,
     retry: bool,
     watched: bool,
-    output: str,
+    output_format: str,
     server: str | None,
     context: str | None,
 ) -> None:
@@ -137,16 +137,18 @@ def submit(
     client.require_readable_date(submitted_job, date, timezone)
     argo = connect(server, context)
     status = client.submit(submitted_job, date, timezone, argo, retry=retry, report=print_note)
-    print_status(status, output)
+    print_status(status, output_format)
     if watched:
         statuses = client.watch(status.name, status.namespace, argo, report=print_silence)
-        print_until_ended(statuses, output)
+        print_until_ended(statuses, output_format)
 
 
 @cloup.command(epilog=examples("imagekiln watch shapes-1a2b3c4d5e6f -n imagekiln"))
 @workflow_options
-@output_option
-def watch(name: str, namespace: str, server: str | None, context: str | None, output: str) -> None:
+@format_option
+def watch(
+    name: str, namespace: str, server: str | None, context: str | None, output_format: str
+) -> None:
     """Follow a workflow's progress until it ends.
 
     Shows pods, images, rate and remaining time. The exit code is that of the workflow: 0, 2 where
@@ -158,7 +160,7 @@ def watch(name: str, namespace: str, server: str | None, context: str | None, ou
     from imagekiln.workflows.client.connect import connect
 
     argo = connect(server, context)
-    print_until_ended(client.watch(name, namespace, argo, report=print_silence), output)
+    print_until_ended(client.watch(name, namespace, argo, report=print_silence), output_format)
 
 
 @cloup.command(epilog=examples("imagekiln wait shapes-1a2b3c4d5e6f --seconds 28800"))
@@ -166,14 +168,14 @@ def watch(name: str, namespace: str, server: str | None, context: str | None, ou
 @cloup.option(
     "--seconds", type=click.FloatRange(0), help="Give up after this long, with exit code 75."
 )
-@output_option
+@format_option
 def wait(
     name: str,
     namespace: str,
     server: str | None,
     context: str | None,
     seconds: float | None,
-    output: str,
+    output_format: str,
 ) -> None:
     """Wait without output until a workflow ends, with its exit code."""
     from imagekiln.workflows.cli.status import exit_with_status, print_status
@@ -181,35 +183,39 @@ def wait(
     from imagekiln.workflows.client.connect import connect
 
     status = client.wait(name, namespace, seconds, connect(server, context))
-    print_status(status, output)
+    print_status(status, output_format)
     exit_with_status(status)
 
 
 @cloup.command(epilog=examples("imagekiln result shapes-1a2b3c4d5e6f --format json"))
 @workflow_options
-@output_option
-def result(name: str, namespace: str, server: str | None, context: str | None, output: str) -> None:
+@format_option
+def result(
+    name: str, namespace: str, server: str | None, context: str | None, output_format: str
+) -> None:
     """Print how a workflow ended, with its exit code; 75: still running."""
     from imagekiln.workflows.cli.status import exit_with_status, print_status
     from imagekiln.workflows.client import client
     from imagekiln.workflows.client.connect import connect
 
     status = client.result(name, namespace, connect(server, context))
-    print_status(status, output)
+    print_status(status, output_format)
     exit_with_status(status)
 
 
 @cloup.command("list", epilog=examples("imagekiln list", "imagekiln list -n images --format json"))
 @namespace_options
-@output_option
-def list_(namespace: str, server: str | None, context: str | None, output: str) -> None:
+@format_option
+def list_(namespace: str, server: str | None, context: str | None, output_format: str) -> None:
     """List the workflows of a namespace, newest first."""
     from imagekiln.workflows.cli.status import status_table
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.client import client
     from imagekiln.workflows.client.connect import connect
 
-    print_result(client.list_workflows(namespace, connect(server, context)), output, status_table)
+    print_result(
+        client.list_workflows(namespace, connect(server, context)), output_format, status_table
+    )
 
 
 @cloup.command(epilog=examples("imagekiln logs shapes-1a2b3c4d5e6f --shard 3 --follow"))
@@ -248,16 +254,16 @@ def stop(name: str, namespace: str, server: str | None, context: str | None) -> 
 
 @cloup.command(epilog=examples("imagekiln resubmit shapes-1a2b3c4d5e6f"))
 @workflow_options
-@output_option
+@format_option
 def resubmit(
-    name: str, namespace: str, server: str | None, context: str | None, output: str
+    name: str, namespace: str, server: str | None, context: str | None, output_format: str
 ) -> None:
     """Run an ended workflow again, to generate what is missing."""
     from imagekiln.workflows.cli.status import print_status
     from imagekiln.workflows.client import client
     from imagekiln.workflows.client.connect import connect
 
-    print_status(client.resubmit(name, namespace, connect(server, context)), output)
+    print_status(client.resubmit(name, namespace, connect(server, context)), output_format)
 
 
 @cloup.command(epilog=examples("imagekiln apply job.yaml"))

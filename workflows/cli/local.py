@@ -11,9 +11,9 @@ from imagekiln.workflows.cli.options import (
     PATH_OR_URI,
     date_options,
     examples,
+    format_option,
     gpus_option,
     job_options,
-    output_option,
     settings_option,
 )
 
@@ -78,7 +78,7 @@ def init(prompts: str, to: Path, model: str) -> None:
 @job_options
 @date_options
 @gpus_option
-@output_option
+@format_option
 @click.pass_obj
 def run(
     stop: "Stop",
@@ -87,7 +87,7 @@ def run(
     date: str,
     timezone: str,
     gpus: int | None,
-    output: str,
+    output_format: str,
 ) -> None:
     """Run a whole job on this machine; run it again to resume.
 
@@ -95,17 +95,17 @@ def run(
     interruption is kept.
     """
     request = _job_request(job, settings, date, timezone)
-    _run_job(request, gpus, output, stop)
+    _run_job(request, gpus, output_format, stop)
 
 
 @cloup.command(epilog=examples("imagekiln demo", "imagekiln demo --set output=/tmp/demo"))
 @settings_option
 @gpus_option
-@output_option
+@format_option
 @click.pass_obj
-def demo(stop: "Stop", settings: tuple[str, ...], gpus: int | None, output: str) -> None:
+def demo(stop: "Stop", settings: tuple[str, ...], gpus: int | None, output_format: str) -> None:
     """Generate the bundled example dataset with the bundled model."""
-    _run_job(_job_request(DEMO_JOB, settings), gpus, output, stop)
+    _run_job(_job_request(DEMO_JOB, settings), gpus, output_format, stop)
 
 
 def _job_request(
@@ -116,16 +116,17 @@ def _job_request(
     return JobRequest(name, settings=settings, date=date, timezone=timezone)
 
 
-def _run_job(request: "JobRequest", gpus: int | None, output: str, stop: "Stop") -> None:
+def _run_job(request: "JobRequest", gpus: int | None, output_format: str, stop: "Stop") -> None:
     from imagekiln.steps.local import run as run_job
     from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.text import format_run, print_plan, print_result
+    from imagekiln.workflows.cli.plan_text import print_plan
+    from imagekiln.workflows.cli.text import format_run, print_result
     from imagekiln.workflows.pod.request import resolve_job
 
     job = resolve_job(request)
     with open_progress() as progress:
         result = run_job(job, progress, stop, print_plan, gpus)
-    print_result(result, output, format_run)
+    print_result(result, output_format, format_run)
 
 
 @cloup.command(
@@ -140,23 +141,24 @@ def _run_job(request: "JobRequest", gpus: int | None, output: str, stop: "Stop")
     type=click.FloatRange(min=0),
     help="The price of a GPU-hour, in place of the job's own.",
 )
-@output_option
-def estimate(job: str, settings: tuple[str, ...], price: float | None, output: str) -> None:
+@format_option
+def estimate(job: str, settings: tuple[str, ...], price: float | None, output_format: str) -> None:
     """Estimate a job's images, size, hours and cost.
 
     Reads and validates the prompts as planning does, and writes nothing.
     """
     from imagekiln.steps.job.reader import read_job
     from imagekiln.steps.plan.estimate import estimate as estimate_job
+    from imagekiln.workflows.cli.plan_text import format_estimate
     from imagekiln.workflows.cli.terminal import print_note
-    from imagekiln.workflows.cli.text import format_estimate, print_result
+    from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.client.deadline import explain_lateness
     from imagekiln.workflows.profiles.loader import load_profile
 
     estimated_job = read_job(job, settings)
     profile = load_profile(estimated_job.cluster.profile)
     result = estimate_job(estimated_job, price, profile.gpu.count)
-    print_result(result, output, format_estimate)
+    print_result(result, output_format, format_estimate)
     if result.gpu_hours is not None and result.hours is not None:
         late = explain_lateness(result.gpu_hours, result.hours, profile)
         if late is not None:
@@ -213,7 +215,7 @@ class SizeParam(click.ParamType[tuple[int, int]]):
     show_default=True,
     help="The time limit for each size.",
 )
-@output_option
+@format_option
 def tune(
     job: str,
     settings: tuple[str, ...],
@@ -222,7 +224,7 @@ def tune(
     again: bool,
     steps: int,
     minutes: float,
-    output: str,
+    output_format: str,
 ) -> None:
     """Find the fastest batch size for the job's model on this device.
 
@@ -231,8 +233,9 @@ def tune(
     """
     from imagekiln.steps.generate.start import require_libraries
     from imagekiln.steps.job.reader import read_job
+    from imagekiln.workflows.cli.plan_text import format_tuning
     from imagekiln.workflows.cli.terminal import print_note
-    from imagekiln.workflows.cli.text import format_tuning, print_result
+    from imagekiln.workflows.cli.text import print_result
 
     tuned_job = read_job(job, settings)
     require_libraries(tuned_job)
@@ -244,7 +247,7 @@ def tune(
     path = file or tuned_job.batch.tuning or default_tuning_file(job)
     budget = TrialBudget(steps=steps, minutes=minutes)
     result = tune_job(tuned_job, path, sizes, budget, again=again, told=print_note)
-    print_result(result, output, format_tuning)
+    print_result(result, output_format, format_tuning)
 
 
 def default_tuning_file(job: str) -> str:

@@ -9,8 +9,8 @@ import cloup
 from imagekiln.workflows.cli.options import (
     PATH_OR_URI,
     examples,
+    format_option,
     output_argument,
-    output_option,
     run_argument,
 )
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
 @cloup.command(epilog=examples("imagekiln runs images", "imagekiln runs s3://bucket/images"))
 @output_argument
-@output_option
-def runs(folder: str, output: str) -> None:
+@format_option
+def runs(folder: str, output_format: str) -> None:
     """List the runs under an output, and how each ended."""
     from imagekiln.steps.maintain.run_list import list_runs
     from imagekiln.workflows.cli.text import format_runs, print_result
 
-    print_result(list_runs(folder), output, format_runs)
+    print_result(list_runs(folder), output_format, format_runs)
 
 
 @cloup.command(epilog=examples("imagekiln verify images/shapes-1a2b3c4d5e6f"))
 @run_argument
-@output_option
-def verify(run: str, output: str) -> None:
+@format_option
+def verify(run: str, output_format: str) -> None:
     """Read a run back and check every image against the plan.
 
     Exits with 3 where anything is missing, damaged or different.
@@ -40,7 +40,7 @@ def verify(run: str, output: str) -> None:
     from imagekiln.steps.maintain.verify import verify as verify_run
     from imagekiln.workflows.cli.text import format_verification, print_result
 
-    print_result(verify_run(run), output, format_verification)
+    print_result(verify_run(run), output_format, format_verification)
 
 
 @cloup.command(epilog=examples("imagekiln retry images/shapes-1a2b3c4d5e6f"))
@@ -51,9 +51,9 @@ def verify(run: str, output: str) -> None:
     is_flag=True,
     help="Also images whose failure another try cannot mend, such as after an update.",
 )
-@output_option
+@format_option
 @click.pass_obj
-def retry(stop: "Stop", run: str, include_permanent: bool, output: str) -> None:
+def retry(stop: "Stop", run: str, include_permanent: bool, output_format: str) -> None:
     """Generate failed, blank and missing images of a run again.
 
     They are generated in a round of their own; images that are ok stay as they are. So do failures
@@ -61,11 +61,12 @@ def retry(stop: "Stop", run: str, include_permanent: bool, output: str) -> None:
     """
     from imagekiln.steps.maintain.retry import retry as retry_run
     from imagekiln.steps.runtime.progress import open_progress
-    from imagekiln.workflows.cli.text import format_retry, print_plan, print_result
+    from imagekiln.workflows.cli.plan_text import print_plan
+    from imagekiln.workflows.cli.text import format_retry, print_result
 
     with open_progress() as progress:
         result = retry_run(run, progress, stop, print_plan, include_permanent=include_permanent)
-    print_result(result, output, format_retry)
+    print_result(result, output_format, format_retry)
 
 
 @cloup.command(
@@ -80,8 +81,8 @@ def retry(stop: "Stop", run: str, include_permanent: bool, output: str) -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="The file to write. Default: IMAGE_ID.png in the current folder.",
 )
-@output_option
-def reproduce(run: str, image_id: str, to: Path | None, output: str) -> None:
+@format_option
+def reproduce(run: str, image_id: str, to: Path | None, output_format: str) -> None:
     """Generate one image again and compare it with the run's.
 
     Exits with 3 where the pixels differ.
@@ -91,7 +92,7 @@ def reproduce(run: str, image_id: str, to: Path | None, output: str) -> None:
     from imagekiln.workflows.cli.text import format_reproduction, print_result
 
     result = reproduce_image(run, image_id, to)
-    print_result(result, output, format_reproduction)
+    print_result(result, output_format, format_reproduction)
     if not result.has_same_pixels:
         click.get_current_context().exit(Incomplete.exit_code)
 
@@ -105,13 +106,13 @@ def reproduce(run: str, image_id: str, to: Path | None, output: str) -> None:
     metavar="FOLDER",
     help="The folder or URI to write the page and its images to.",
 )
-@output_option
-def diff(first: str, second: str, to: str, output: str) -> None:
+@format_option
+def diff(first: str, second: str, to: str, output_format: str) -> None:
     """Compare two runs of the same prompts, with a page of image pairs."""
     from imagekiln.steps.maintain.diff import diff as diff_runs
     from imagekiln.workflows.cli.text import format_diff, print_result
 
-    print_result(diff_runs(first, second, to), output, format_diff)
+    print_result(diff_runs(first, second, to), output_format, format_diff)
 
 
 @cloup.command(epilog=examples("imagekiln gc images", "imagekiln gc s3://bucket/images --remove"))
@@ -125,10 +126,10 @@ def diff(first: str, second: str, to: str, output: str) -> None:
     help="Only where nothing was written for this many days.",
 )
 @cloup.option("--remove", is_flag=True, help="Remove what is listed.")
-@output_option
-def gc(folder: str, older_than: float, remove: bool, output: str) -> None:
+@format_option
+def gc(folder: str, older_than: float, remove: bool, output_format: str) -> None:
     """List, or remove, what unfinished runs left under an output."""
     from imagekiln.steps.maintain.gc import gc as collect_garbage
     from imagekiln.workflows.cli.text import format_garbage, print_result
 
-    print_result(collect_garbage(folder, older_than, remove=remove), output, format_garbage)
+    print_result(collect_garbage(folder, older_than, remove=remove), output_format, format_garbage)

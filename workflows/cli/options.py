@@ -18,12 +18,12 @@ def examples(*commands: str) -> str:
     return "\n".join(["\b", "Examples:", *lines])  # \b: click does not wrap these lines
 
 
-def output_option(command: Callable[P, None]) -> Callable[P, None]:
+def format_option(command: Callable[P, None]) -> Callable[P, None]:
     """Let the user choose between text and JSON."""
     option = cloup.option(
         "-o",
         "--format",
-        "output",
+        "output_format",
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,

@@ -8,9 +8,9 @@ import cloup
 from imagekiln.workflows.cli.options import (
     connection_options,
     examples,
+    format_option,
     job_options,
     namespace_options,
-    output_option,
     schedule_options,
 )
 
@@ -60,15 +60,17 @@ def schedule(
 
 @cloup.command(epilog=examples("imagekiln schedules", "imagekiln schedules -n images"))
 @namespace_options
-@output_option
-def schedules(namespace: str, server: str | None, context: str | None, output: str) -> None:
+@format_option
+def schedules(namespace: str, server: str | None, context: str | None, output_format: str) -> None:
     """List the schedules of a namespace."""
     from imagekiln.workflows.cli.status import schedule_table
     from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.client import schedules as client
     from imagekiln.workflows.client.connect import connect
 
-    print_result(client.list_schedules(namespace, connect(server, context)), output, schedule_table)
+    print_result(
+        client.list_schedules(namespace, connect(server, context)), output_format, schedule_table
+    )
 
 
 @cloup.command(epilog=examples("imagekiln suspend nightly"))
@@ -121,7 +123,7 @@ def unschedule(name: str, namespace: str, server: str | None, context: str | Non
     is_flag=True,
     help="Generate only the failed, blank and missing images of those runs again.",
 )
-@output_option
+@format_option
 @connection_options
 def backfill(
     job: str,
@@ -129,7 +131,7 @@ def backfill(
     first: datetime,
     last: datetime,
     retry: bool,
-    output: str,
+    output_format: str,
     server: str | None,
     context: str | None,
 ) -> None:
@@ -144,4 +146,4 @@ def backfill(
     scheduled_job = read_job(job, settings)
     argo = connect(server, context)
     statuses = client.backfill(scheduled_job, first.date(), last.date(), argo, retry=retry)
-    print_result(statuses, output, status_table)
+    print_result(statuses, output_format, status_table)

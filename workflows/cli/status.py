@@ -17,23 +17,23 @@ MAX_FAILURES = 10
 MAX_REASON_CHARS = 300  # of what a pod waits for
 
 
-def print_status(status: WorkflowStatus, output: str) -> None:
+def print_status(status: WorkflowStatus, output_format: str) -> None:
     """Print a status, as text or as JSON."""
-    print_result(status, output, status_text)
+    print_result(status, output_format, status_text)
 
 
-def print_until_ended(statuses: Iterable[WorkflowStatus], output: str) -> None:
+def print_until_ended(statuses: Iterable[WorkflowStatus], output_format: str) -> None:
     """Print each change, on a terminal in one line, then the result. Exit with its code."""
     previous = ""
     for status in statuses:
         line = status_line(status)
         if status.ended:
-            _clear_line(previous, output)
-            print_status(status, output)
+            _clear_line(previous, output_format)
+            print_status(status, output_format)
             exit_with_status(status)
         elif line != previous:
-            _clear_line(previous, output)
-            print_text(line, err=output == "json", nl=not sys.stdout.isatty())
+            _clear_line(previous, output_format)
+            print_text(line, err=output_format == "json", nl=not sys.stdout.isatty())
             previous = line
 
 
@@ -130,6 +130,6 @@ def _failure_line(failure: StepFailure) -> str:
     return f"{step} failed{attempts}: {sanitize_line(failure.message)}"
 
 
-def _clear_line(line: str, output: str) -> None:
-    if line and output == "text" and sys.stdout.isatty():
+def _clear_line(line: str, output_format: str) -> None:
+    if line and output_format == "text" and sys.stdout.isatty():
         click.echo("\r" + " " * len(line) + "\r", nl=False)  # ours: back to the start of the line

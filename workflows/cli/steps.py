@@ -11,7 +11,7 @@ from imagekiln.workflows.cli.options import (
     PATH_OR_URI,
     date_options,
     examples,
-    output_option,
+    format_option,
     run_argument,
     settings_option,
 )
@@ -40,7 +40,7 @@ OUTPUTS_FOLDER = click.Path(file_okay=False)
 @settings_option
 @date_options
 @cloup.option("--retry", is_flag=True, help="Plan the next retry round of the job's existing run.")
-@output_option
+@format_option
 # What follows is for the pods of a workflow.
 @cloup.option(
     "--argo",
@@ -73,7 +73,7 @@ def plan(
     date: str,
     timezone: str,
     retry: bool,
-    output: str,
+    output_format: str,
     argo: bool,
     device: str | None,
     workers: int,
@@ -86,12 +86,12 @@ def plan(
     """
     from imagekiln.steps.maintain.retry import plan_retry
     from imagekiln.steps.plan.step import make_plan
-    from imagekiln.workflows.cli.text import (
+    from imagekiln.workflows.cli.plan_text import (
         format_plan,
         format_round_plan,
-        print_result,
         print_untried_checks,
     )
+    from imagekiln.workflows.cli.text import print_result
     from imagekiln.workflows.pod.outputs import write_plan_outputs
     from imagekiln.workflows.pod.request import resolve_job
 
@@ -109,7 +109,7 @@ def plan(
         write_plan_outputs(Path(outputs), result, resolved_job.cluster, workers)
     gpus = resolved_job.cluster.parallelism * workers
     format_text = format_round_plan if retry else partial(format_plan, cluster_gpus=gpus)
-    print_result(result, output, format_text)
+    print_result(result, output_format, format_text)
     print_untried_checks(result)
 
 
@@ -134,7 +134,7 @@ def _job_request(
 )
 @run_argument
 @cloup.option("--shard", type=int, required=True, help="The shard to generate, counted from 0.")
-@output_option
+@format_option
 @cloup.option(
     "--workers",
     type=click.IntRange(1),
@@ -143,7 +143,7 @@ def _job_request(
     help="Shards to generate in parallel, one per GPU: with 8, --shard 1 means 8 to 15.",
 )
 @click.pass_context
-def generate(ctx: click.Context, run: str, shard: int, workers: int, output: str) -> None:
+def generate(ctx: click.Context, run: str, shard: int, workers: int, output_format: str) -> None:
     """Generate the missing images of one shard of a planned run."""
     if workers > 1:
         _generate_several(run, shard, workers, ctx.obj)
@@ -159,7 +159,7 @@ def generate(ctx: click.Context, run: str, shard: int, workers: int, output: str
         stats = generate_shard(run, shard, progress, ctx.obj, process_clock=clock)
     from imagekiln.workflows.cli.text import format_shard, print_result
 
-    print_result(stats, output, format_shard)
+    print_result(stats, output_format, format_shard)
 
 
 def _generate_several(run: str, pod_index: int, workers: int, stop: "Stop") -> None:
@@ -200,14 +200,14 @@ def _generate_several(run: str, pod_index: int, workers: int, stop: "Stop") -> N
     hidden=True,
     help="Copy the report and write its count here, for Argo.",
 )
-@output_option
+@format_option
 def aggregate(
     run: str,
     failed_share: float | None,
     accept: tuple[str, ...],
     price: float | None,
     outputs: str | None,
-    output: str,
+    output_format: str,
 ) -> None:
     """Write a run's manifest, summary, report and _SUCCESS.
 
@@ -225,7 +225,7 @@ def aggregate(
             copy_report(Path(outputs), run)
     if outputs:
         write_aggregate_outputs(Path(outputs), summary)
-    print_result(summary, output, format_summary)
+    print_result(summary, output_format, format_summary)
 
 
 @cloup.command(epilog=examples("imagekiln fetch images/shapes-1a2b3c4d5e6f"))

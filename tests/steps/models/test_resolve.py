@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from imagekiln.steps.job.adapters import ControlNetSettings, IpAdapterSettings
 from imagekiln.steps.job.job import Job, ModelSettings
 from imagekiln.steps.models.facts import ModelFacts
 from imagekiln.steps.models.lora_files import LoraFacts
@@ -22,7 +23,12 @@ FACTS = ModelFacts("digest", "AnyPipeline", 64, 64, 8)
 
 def _resolved(**changes: dict[str, str]) -> ResolvedModel:
     loras = {name: LoraFacts(sha256, "") for name, sha256 in changes.get("loras", {}).items()}
-    job = Job(name="any", prompts="p", output="o", model=ModelSettings(id="bundled:shapes"))
+    model = ModelSettings(
+        id="bundled:shapes",
+        controlnet=ControlNetSettings(id="edges"),
+        ip_adapter=IpAdapterSettings(id="faces", weight_name="faces.safetensors"),
+    )
+    job = Job(name="any", prompts="p", output="o", model=model)
     return ResolvedModel(job, FACTS, Path(), changes.get("adapters", {}), loras)
 
 

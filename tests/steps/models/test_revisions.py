@@ -8,7 +8,7 @@ from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.steps.models.revisions import NamedRevision
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.storage.uri import BUNDLED_FOLDER
-from imagekiln.workflows.cli.text import format_plan
+from imagekiln.workflows.cli.plan_text import format_plan
 from tests.hub import MODEL, REVISION, Hub
 from tests.hub import hub as loopback_hub
 from tests.jobs import image_rows, plan

@@ -14,13 +14,9 @@ import pytest
 from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.job import ColumnNames, JobLimits
 from imagekiln.steps.job.reader import validate_job
-from imagekiln.steps.plan.input_files import (
-    input_fingerprint,
-    iter_prompt_batches,
-    read_footers,
-    read_input_files,
-)
+from imagekiln.steps.plan.input_files import input_fingerprint, read_footers, read_input_files
 from imagekiln.steps.plan.input_images import InputImages
+from imagekiln.steps.plan.prompt_batches import iter_prompt_batches
 from imagekiln.steps.plan.source_files import CHUNK_BYTES, SourceFile, gather_sources
 from imagekiln.steps.plan.step import make_plan
 from imagekiln.steps.storage import open_store

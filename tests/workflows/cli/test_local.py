@@ -9,7 +9,7 @@ from imagekiln.steps.models.performance import COMPUTED_SOURCE
 from imagekiln.steps.plan.estimate import Estimate
 from imagekiln.steps.runs.keys import SUMMARY_KEY
 from imagekiln.steps.storage import open_store
-from imagekiln.workflows.cli.text import format_estimate
+from imagekiln.workflows.cli.plan_text import format_estimate
 from tests.runs import write_prompts
 from tests.workflows.cli.commands import kiln, parse_json
 

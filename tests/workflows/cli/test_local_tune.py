@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from imagekiln.steps.generate import tune
 from imagekiln.steps.job.tuning_file import TuningEntry, TuningResult, read_tuning_file
 from imagekiln.workflows.cli.main import main
-from imagekiln.workflows.cli.text import format_tuning
+from imagekiln.workflows.cli.plan_text import format_tuning
 from tests.tuned import entry
 
 JOB = {

@@ -1,0 +1,103 @@
+"""The rows of the input files, as batches of one known schema."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pyarrow as pa
+
+from imagekiln.steps.job.columns import PROMPT_COLUMNS
+from imagekiln.steps.plan.column_readers import (
+    COLUMN_READERS,
+    PASSTHROUGH_MARK,
+    Cells,
+    read_passthrough,
+)
+from imagekiln.steps.plan.input_files import InputFile, iter_file_columns, unreadable_error
+from imagekiln.steps.plan.input_images import ImageDigests, InputImages
+from imagekiln.steps.runs.tables import COLUMN_TYPES
+
+
+def prompt_schema(files: tuple[InputFile, ...]) -> pa.Schema:
+    """The schema of every batch of rows.
+
+    `row`, PROMPT_COLUMNS, `wrong` (the column whose value is invalid, of an image with its fault),
+    and the columns of `passthrough_names`.
+    """
+    passthrough = files[0].passthrough
+    return pa.schema(
+        [
+            pa.field("row", pa.int64()),
+            *(pa.field(column.name, COLUMN_TYPES[column.kind]) for column in PROMPT_COLUMNS),
+            pa.field("wrong", pa.string()),
+            *map(pa.field, passthrough_names(len(passthrough)), passthrough.types),
+        ]
+    )
+
+
+def empty_columns(files: tuple[InputFile, ...]) -> tuple[str, ...]:
+    """The prompt columns that no file has."""
+    present = {name for file in files for name in file.column_names}
+    return tuple(column.name for column in PROMPT_COLUMNS if column.name not in present)
+
+
+def passthrough_names(count: int) -> tuple[str, ...]:
+    """What the columns to carry are called within planning: theirs may be any text."""
+    return tuple(f"carry_{index}" for index in range(count))
+
+
+def iter_prompt_batches(
+    files: tuple[InputFile, ...], images: InputImages
+) -> Iterator[pa.RecordBatch]:
+    """Every row of every file, in order, numbered from 0 over all files.
+
+    Raises BadInput where a file is damaged, TryAgain where storage fails.
+    """
+    schema = prompt_schema(files)
+    first_row = 0
+    for file in files:
+        rows = 0
+        for batch in _read_file(file, first_row, schema, images):
+            yield batch
+            rows += batch.num_rows
+        if rows != file.rows:
+            reason = f"its footer says {file.rows} rows, its pages hold {rows}"
+            raise unreadable_error(file.source, ValueError(reason))
+        first_row += rows
+
+
+def _read_file(
+    file: InputFile, first_row: int, schema: pa.Schema, images: InputImages
+) -> Iterator[pa.RecordBatch]:
+    names = dict.fromkeys([*file.column_names.values(), *file.passthrough.names])
+    row = first_row
+    for batch in iter_file_columns(file, [*names]):
+        yield _convert_batch(file, batch, row, schema, images)
+        row += batch.num_rows
+
+
+def _convert_batch(
+    file: InputFile, batch: pa.RecordBatch, first_row: int, schema: pa.Schema, images: InputImages
+) -> pa.RecordBatch:
+    rows = pa.array(np.arange(first_row, first_row + batch.num_rows, dtype=np.int64))
+    wrong = pa.nulls(batch.num_rows, pa.string())
+    arrays: list[pa.Array] = []
+    for column in PROMPT_COLUMNS:
+        name = file.column_names.get(column.name)
+        if name is None:
+            arrays.append(pa.nulls(batch.num_rows, COLUMN_TYPES[column.kind]))
+            continue
+        cells: Cells | ImageDigests
+        if column.kind == "image":
+            cells = images.digest_column(batch.column(name), file.source.uri)
+        else:
+            where = f"{file.source.uri}: column {name!r}"
+            cells = COLUMN_READERS[column.kind](batch.column(name), where)
+        arrays.append(cells.values)
+        wrong = cells.mark_invalid(wrong, column.name)
+    carried: list[pa.Array] = []
+    for name in file.passthrough.names:
+        where = f"{file.source.uri}: column {name!r}"
+        passthrough = read_passthrough(batch.column(name), where)
+        carried.append(passthrough.values)
+        wrong = passthrough.mark_invalid(wrong, PASSTHROUGH_MARK)
+    return pa.RecordBatch.from_arrays([rows, *arrays, wrong, *carried], schema=schema)

@@ -1,0 +1,222 @@
+"""What the commands print of a job before it is carried out: its plan, estimate and batch sizes."""
+
+from typing import TYPE_CHECKING
+
+from imagekiln.steps.job.user_checks import find_untried_checks
+from imagekiln.steps.runs.keys import REJECTED_KEY
+from imagekiln.steps.runtime.figures import (
+    format_bytes,
+    format_number,
+    pluralize,
+)
+from imagekiln.steps.runtime.sanitize import sanitize_line
+from imagekiln.steps.storage import open_store
+from imagekiln.workflows.cli.terminal import print_note
+from imagekiln.workflows.cli.text import format_table
+
+if TYPE_CHECKING:  # the commands bring them
+    from imagekiln.steps.job.tuning_file import TuningEntry, TuningResult
+    from imagekiln.steps.plan.estimate import Estimate
+    from imagekiln.steps.plan.step import PlanResult
+    from imagekiln.steps.runs.plan import Plan
+
+MAX_SIZES = 5
+MAX_UNUSED_COLUMNS = 8
+BYTES_PER_GIGABYTE = 1e9
+
+
+def print_plan(result: "PlanResult", gpus: int = 1) -> None:
+    """Print a plan that is about to be carried out, next to the command's result."""
+    print_note(format_plan(result, gpus))
+    print_untried_checks(result)
+
+
+def print_untried_checks(result: "PlanResult") -> None:
+    """Print a note for each check of the user's that does not import where it was planned."""
+    for sentence in find_untried_checks(result.plan.job.gates.checks):
+        print_note(sentence)
+
+
+def format_plan(result: "PlanResult", gpus: int = 1, cluster_gpus: int | None = None) -> str:
+    """A plan, in a line or two, and how long it takes on so many GPUs, if that is known.
+
+    With `cluster_gpus`, which a cluster gives it, the time is that on one GPU and on those.
+    """
+    plan = result.plan
+    counts = plan.counts
+    verb = "Reused the plan of" if result.adopted else "Planned"
+    extras = [
+        (counts.rejected_rows, f"{pluralize(counts.rejected_rows, 'row')} rejected"),
+        (counts.duplicate_images, f"{pluralize(counts.duplicate_images, 'duplicate')} omitted"),
+        (counts.existing_images, f"{counts.existing_images:,} already in earlier runs"),
+        (
+            counts.truncated_prompts,
+            f"{pluralize(counts.truncated_prompts, 'prompt')} truncated by the model",
+        ),
+    ]
+    extra = "".join(f", {phrase}" for count, phrase in extras if count)
+    shards = pluralize(len(plan.shards), "shard")
+    images = f"{pluralize(counts.images, 'image')} in {shards}"
+    uri = sanitize_line(result.uri)
+    notes = [
+        _format_rejections(result),
+        _format_revisions(result),
+        _format_columns(result),
+        _format_batches(plan),
+    ]
+    time = _format_time(result, gpus, cluster_gpus)
+    return f"{verb} {images}{extra}: {uri}{''.join(notes)}{time}"
+
+
+def _format_rejections(result: "PlanResult") -> str:
+    """Where rejected rows are listed, and why most of them were rejected."""
+    if not result.plan.counts.rejected_rows:
+        return ""
+    sentence = f"Rejected rows are listed in {open_store(result.uri).uri_of(REJECTED_KEY)}."
+    if cause := result.commonest_rejection:
+        rows = pluralize(cause.rows, "row")
+        sentence += f" The most frequent reason: {cause.column} {cause.reason} ({rows})."
+    return f"\n{sanitize_line(sentence)}"
+
+
+def _format_time(result: "PlanResult", gpus: int, cluster_gpus: int | None) -> str:
+    """How long it takes, on a line of its own, if that is known."""
+    if result.time is None:
+        return ""
+    if cluster_gpus is None:
+        sentence = result.time.describe(gpus)
+    else:
+        sentence = result.time.describe_both(cluster_gpus)
+    return f"\n{sanitize_line(sentence)}"
+
+
+def _format_revisions(result: "PlanResult") -> str:
+    """The commits of branches and tags, a line each, and those that have moved since."""
+    now = {moved.setting: moved.commit for moved in result.moved_revisions}
+    lines = []
+    for named in result.plan.revisions:
+        revision = f"Revision {named.name} of {named.id}"
+        sentence = f"{revision} is commit {named.commit}; frozen in the plan."
+        if named.setting in now:
+            sentence = (
+                f"{revision} was commit {named.commit} when the run was planned, which stays; "
+                f"it is {now[named.setting]} now. For its images, set another run_id."
+            )
+        lines.append(f"\n{sanitize_line(sentence)}")
+    return "".join(lines)
+
+
+def _format_columns(result: "PlanResult | Estimate") -> str:
+    """The columns that were taken as prompts for their names, and those not used, a line each."""
+    lines = []
+    if result.prompt_columns:
+        names = ", ".join(map(repr, result.prompt_columns))
+        lines.append(f"Prompts are read from column {names}; columns.prompt sets another.")
+    if result.unused_columns:
+        names = ", ".join(result.unused_columns[:MAX_UNUSED_COLUMNS])
+        omitted = len(result.unused_columns) - MAX_UNUSED_COLUMNS
+        more = f" and {omitted} more" if omitted > 0 else ""
+        lines.append(f"Not used: {names}{more} (`columns` and `carry` take them).")
+    return "".join(f"\n{sanitize_line(line)}" for line in lines)
+
+
+def format_round_plan(result: "PlanResult") -> str:
+    """The plan of a retry round, in a line."""
+    if not result.plan.shards:
+        return f"Nothing left to retry: {sanitize_line(result.uri)}"
+    return format_plan(result)
+
+
+def _format_batches(plan: "Plan") -> str:
+    """The batch sizes, where the job asks for tuned ones."""
+    batch = plan.job.batch
+    is_tuned = batch.tuning is not None or batch.gpu is not None
+    if batch.images is not None or not is_tuned:
+        return ""
+    if not plan.batch_sizes:
+        return (
+            f"\nBatches of {plan.max_batch_size} images: no tuning entry fits this model, dtype, "
+            "speed and GPU. `imagekiln tune` measures one."
+        )
+    sizes = [f"{size.images} of {size.width} x {size.height}" for size in plan.batch_sizes]
+    omitted = len(sizes) - MAX_SIZES
+    if omitted > 0:
+        sizes[MAX_SIZES:] = [f"{omitted} more sizes"]
+    return f"\nBatches: {', '.join(sizes)}."
+
+
+def format_estimate(result: "Estimate") -> str:
+    """What a job would generate, and what that takes."""
+    omitted = pluralize(result.duplicate_images, "duplicate")
+    if result.existing_images:
+        omitted += f" and {result.existing_images:,} already in earlier runs"
+
+    lines = {
+        "rows": f"{result.rows:,} ({result.rejected_rows:,} rejected)",
+        "images": f"{result.images:,} ({omitted} omitted)",
+        "truncated": pluralize(result.truncated_prompts, "prompt"),
+        "shards": f"{result.shards:,} ({pluralize(result.parts, 'part')} in all)",
+        "size": f"about {format_bytes(result.gigabytes * BYTES_PER_GIGABYTE)}",
+    }
+    table = format_table(lines | _time_lines(result), width=11)
+    return f"{table}{_format_columns(result)}"
+
+
+def _time_lines(result: "Estimate") -> dict[str, str]:
+    """How long it takes and what that costs, or why that is not known."""
+    from imagekiln.steps.plan.run_time import HOW_TO_MEASURE, format_both
+
+    if result.gpu_hours is None or result.hours is None or result.gpus is None:
+        lines = {"GPU-hours": f"unknown; {HOW_TO_MEASURE}"}
+        if result.price_per_hour is not None:
+            lines["cost"] = "unknown without the GPU-hours"
+        return lines
+
+    source = sanitize_line(result.time_source or "")
+    lines = {
+        "GPU-hours": f"{result.gpu_hours:,.2f} ({source})",
+        "time": f"about {format_both(result.gpu_hours, result.hours, result.gpus)}",
+    }
+    if not result.is_measured:
+        lines["other GPUs"] = _format_other_gpus(result.gpu_hours)
+    if result.cost is not None:
+        lines["cost"] = f"{result.cost:,.2f}"
+    return lines
+
+
+def _format_other_gpus(h100_hours: float) -> str:
+    """The GPU-hours of other GPUs, by their data sheets."""
+    from imagekiln.steps.models.performance import GPU_SPEEDS
+
+    hours = [f"{gpu} {format_number(h100_hours / speed)}" for gpu, speed in GPU_SPEEDS.items()]
+    return f"{', '.join(hours)} GPU-hours, by NVIDIA's data sheets"
+
+
+STOP_REASONS = {
+    "saturated": "larger batches are no faster",
+    "memory": "larger batches do not fit in memory",
+    "largest": "the largest batch that is tried",
+    "time": "the time limit was reached",
+}
+
+
+def format_tuning(result: "TuningResult") -> str:
+    """The batch for each size, with what was measured, and the file that holds it."""
+    lines = []
+    if not result.measured:
+        lines.append("Measured before; --again measures it anew.")
+    lines += map(_format_tuning_entry, result.entries)
+    lines.append(f"Tuning file: {sanitize_line(result.file)}")
+    lines.append("Name it in the job as batch.tuning.")
+    return "\n".join(lines)
+
+
+def _format_tuning_entry(entry: "TuningEntry") -> str:
+    size = f"{entry.width} x {entry.height} on {sanitize_line(entry.gpu)}"
+    batch = f"batches of {pluralize(entry.batch, 'image')}"
+    reason = STOP_REASONS[entry.stopped]
+    lines = [f"{size}: {batch}, {entry.seconds_per_image:.3g} s per image ({reason})."]
+    for rate in entry.measured:
+        memory = "" if rate.peak_gib is None else f"{rate.peak_gib:9.1f} GiB"
+        lines.append(f"  batch {rate.batch:3} {rate.images_per_second:10.3g} images/s{memory}")
+    return "\n".join(lines)
