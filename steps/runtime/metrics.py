@@ -59,6 +59,11 @@ class Gauge(Metric):
     type: ClassVar[MetricType] = "gauge"
     series: "prometheus.Gauge | None" = field(default=None, repr=False)
 
+    @property
+    def is_on(self) -> bool:
+        """Whether a value would be served: for values that cost something."""
+        return self.series is not None
+
     def set(self, value: float, **labels: str) -> None:
         """Take the value of now."""
         if self.series is not None:
@@ -87,7 +92,7 @@ class Histogram(Metric):
 
 IMAGES = Counter(
     "images_total",
-    "Images in committed parts, by status.",
+    "Images that the pod made, by status, counted once they are in the store.",
     labels=("status",),
     values=("ok", "blank", "filtered", "failed"),
 )
@@ -99,8 +104,9 @@ STAGE_SECONDS = Histogram(
 )
 QUEUE_ITEMS = Gauge(
     "queue_items",
-    "What waits between two stages: batches in `drawn` (2 at most), parts in `encoded` (1 at "
-    "most). Where both are full, storage is the limit; where only `drawn` is, encoding.",
+    "What waits between two stages: batches in `drawn`, 2 at most for each GPU, and parts in "
+    "`encoded`, 1 at most. Where both are full, storage is the limit; where only `drawn` is, "
+    "encoding.",
     labels=("queue",),
     values=("drawn", "encoded"),
 )

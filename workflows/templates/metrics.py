@@ -14,7 +14,7 @@ IMAGE_STATUSES = ("ok", "blank", "filtered", "failed", "missing")
 GPU_USES = ("drawing", "loading", "idle", "repeated")
 # From a shard of ten seconds to a day, which is when a pod is stopped.
 SHARD_BUCKETS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400)
-SUCCEEDED = "'{{workflow.status}}' == 'Succeeded'"
+SUCCEEDED = "{{workflow.status}} == Succeeded"
 
 RunMetric = Counter | Gauge
 
