@@ -32,7 +32,7 @@ from imagekiln.steps.runtime.progress import Event, NoProgress
 from imagekiln.steps.runtime.signals import Stop
 from imagekiln.steps.storage import open_store
 from tests.metrics import Series, free_port, is_served, parse, scrape, value
-from tests.runs import PROMPTS, UNDRAWABLE, job, planned, write_prompts
+from tests.runs import DRAWABLE, PROMPTS, UNDRAWABLE, job, planned, write_prompts
 
 MEASURED_STAGES = ("load", "text", "denoise", "decode", "safety", "copy", "encode", "write")
 
@@ -64,9 +64,9 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
 @pytest.fixture
 def run(tmp_path: Path) -> PlanResult:
     """A planned run of one shard with parts of 4, 4 and 2 images, of which one cannot be drawn."""
-    rows = [*PROMPTS[:9], {**PROMPTS[9], **UNDRAWABLE}]
-    columns = [{"sampler": None, "steps": None, **row} for row in rows]
-    return planned(tmp_path, str(tmp_path / "out"), columns, shard={"images": 100})
+    rows: list[dict[str, object]] = [{**DRAWABLE, **row} for row in PROMPTS[:10]]
+    rows[9] |= UNDRAWABLE
+    return planned(tmp_path, str(tmp_path / "out"), rows, shard={"images": 100})
 
 
 def test_metrics_of_a_shard_add_up_to_its_statistics(
