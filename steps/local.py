@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.generate.worker_environments import choose_environments
 from imagekiln.steps.generate.worker_pool import make_shards
@@ -77,6 +78,9 @@ def _generate_here(store: Store, plan: Plan, progress: Progress, stop: Stop) -> 
     # Imported only where pixels are made: torch takes seconds to import, and planning needs none.
     from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 
-    with closing(LazyDenoiser(store, plan)) as open_denoiser:
+    with (
+        meter_attempt(store, plan, progress, stop) as meter,
+        closing(LazyDenoiser(store, plan, None, meter.note_device)) as open_denoiser,
+    ):
         for number in range(len(plan.shards)):
-            generate_shard(store, plan, number, open_denoiser, progress, stop)
+            generate_shard(store, plan, number, open_denoiser, meter.progress, stop)

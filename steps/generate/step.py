@@ -11,7 +11,7 @@ from functools import partial
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, DenoiserStats, load_denoiser
-from imagekiln.steps.generate.diffusion.device import synchronized_time
+from imagekiln.steps.generate.diffusion.device import describe_device, synchronized_time
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.encoder import OutputEncoder
@@ -56,17 +56,28 @@ ALL_PARTS = slice(None)
 class LazyDenoiser:
     """The model of a run or round, which is loaded when it is first needed."""
 
-    def __init__(self, store: Store, plan: Plan, startup: Startup | None = None) -> None:
-        """Load nothing yet. `startup` is what a new process began."""
+    def __init__(
+        self,
+        store: Store,
+        plan: Plan,
+        startup: Startup | None = None,
+        note_device: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Load nothing yet. `startup` is what a new process began.
+
+        `note_device` is called with the name of the device once the model is loaded.
+        """
         self._store = store
         self._plan = plan
         self._startup = startup
+        self._note_device = note_device
         self._denoiser: Denoiser | None = None
 
     def __call__(self) -> Denoiser:
         """The denoiser, always the same. Raises BadInput, TryAgain as `load_denoiser` does."""
         if self._denoiser is None:
             self._denoiser = load_denoiser(self._plan, self._store, startup=self._startup)
+            self._note_device(describe_device(self._denoiser.device))
         return self._denoiser
 
     def close(self) -> None:
