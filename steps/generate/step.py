@@ -11,7 +11,11 @@ from functools import partial
 
 from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.generate.diffusion.denoiser import Denoiser, DenoiserStats, load_denoiser
-from imagekiln.steps.generate.diffusion.device import describe_device, synchronized_time
+from imagekiln.steps.generate.diffusion.device import (
+    describe_device,
+    device_uuid,
+    synchronized_time,
+)
 from imagekiln.steps.generate.diffusion.pipeline import library_versions
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.encoder import OutputEncoder
@@ -25,6 +29,7 @@ from imagekiln.steps.generate.stages import (
     encode_parts,
     split_into_batches,
 )
+from imagekiln.steps.job.prices import is_spot_node
 from imagekiln.steps.runs.formats import PartFormat, format_of, recover_parts
 from imagekiln.steps.runs.image import ImageRow
 from imagekiln.steps.runs.plan import Plan
@@ -42,6 +47,7 @@ from imagekiln.steps.runs.stats import (
     record_stats,
     time_share,
 )
+from imagekiln.steps.runtime.energy import EnergyCounter, joules_between
 from imagekiln.steps.runtime.figures import pluralize
 from imagekiln.steps.runtime.prefetch import QueueWaits, consume_in_thread, prefetch
 from imagekiln.steps.runtime.progress import Event, Progress
@@ -125,10 +131,14 @@ def generate_shard(
         startup.clock.begin_drawing()
         after_step = partial(_after_step, stop, startup, denoiser, progress)
     recovery = BatchRecovery(partial(denoiser.draw, check=after_step), planned_size)
+    counter = EnergyCounter(device_uuid(denoiser.device))
+    energy_before = counter.read_joules()
     with stop.deferred():
         attempt = _make_parts(batches, denoiser, recovery, output, stop)
 
+    energy = joules_between(energy_before, counter.read_joules())
     stats = _shard_stats(plan, number, load_seconds, attempt)
+    stats = replace(stats, energy_joules=energy)
     if startup is not None:
         stats = replace(stats, start=startup.clock.seconds)
     if record is None:
@@ -246,6 +256,7 @@ def _shard_stats(plan: Plan, number: int, load_seconds: float, attempt: _Attempt
         decode_mode=denoiser.decode_mode,
         started_at=ended_at - load_seconds - attempt.seconds,
         ended_at=ended_at,
+        spot=is_spot_node(),
     )
 
 

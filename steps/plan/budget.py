@@ -37,14 +37,21 @@ def find_expected_price(terms: Terms, time: RunTime | None) -> Price | None:
     return terms.all_prices.find(None if time is None else time.device)
 
 
-def require_within_budget(job: Job, time: RunTime | None, terms: Terms) -> None:
+def require_within_budget(
+    job: Job,
+    time: RunTime | None,
+    terms: Terms,
+    *,
+    gpu: str | None = None,
+    spot: bool = False,
+) -> None:
     """Raise BadInput where the job is expected to exceed its budget.
 
     Where the GPU is unknown, it has the highest price. An unknown time exceeds nothing.
     """
     if time is None or not terms.budget.is_limited:
         return
-    price = find_expected_price(terms, time)
+    price = terms.all_prices.find(gpu or time.device, spot=spot)
     per_hour = terms.all_prices.highest if price is None else price.per_hour
     cost = None if per_hour is None else time.gpu_hours * per_hour
     excess = terms.find_estimated_excess(time.gpu_hours, cost)
