@@ -12,6 +12,7 @@ from imagekiln.workflows.cli.options import (
     date_options,
     examples,
     format_option,
+    prices_option,
     run_argument,
     settings_option,
 )
@@ -194,6 +195,7 @@ def _generate_several(run: str, pod_index: int, workers: int, stop: "Stop") -> N
     type=click.FloatRange(min=0),
     help="The price of a device-hour, in place of the job's own.",
 )
+@prices_option
 @cloup.option(
     "--outputs",
     type=OUTPUTS_FOLDER,
@@ -206,6 +208,7 @@ def aggregate(
     failed_share: float | None,
     accept: tuple[str, ...],
     price: float | None,
+    prices: str | None,
     outputs: str | None,
     output_format: str,
 ) -> None:
@@ -221,7 +224,7 @@ def aggregate(
 
     before = find_summary(run) if outputs else None
     try:
-        summary = aggregate_run(run, failed_share, accept, price)
+        summary = aggregate_run(run, failed_share, accept, price, prices)
     finally:  # an incomplete run has a report too, and figures
         if outputs:
             write_figures(Path(outputs), before, find_summary(run))

@@ -8,6 +8,7 @@ from imagekiln.steps.job.fields import ImageReference, ObjectName, Settings
 
 Amount = Annotated[float, Field(gt=0)]
 MIG_RESOURCE = "/mig-"  # in the name of the resource, where NVIDIA's plugin offers MIG slices
+GPU_LABEL = "nvidia.com/gpu.product"  # of nodes, by GPU feature discovery
 SHARED_SUFFIX = ".shared"  # its end, where a GPU is time-sliced or shared by MPS
 
 
@@ -156,6 +157,9 @@ class Profile(Settings):
     cache: ModelCache | None = None
     retries: Retries = Retries()
     sharing: GpuSharing = GpuSharing()
+    spot: bool = Field(
+        default=False, description="Its nodes are spot nodes, by which a price table is read."
+    )
     parallelism: int = Field(
         default=16, ge=1, description="The most pods at once, where the submission sets no limit."
     )
@@ -179,6 +183,14 @@ class Profile(Settings):
         description="Keep nodes from being drained while a workflow has pods on them, for up to "
         "`days`. Without it, a drained shard is resumed elsewhere and loses one part at most.",
     )
+
+    @property
+    def gpu_name(self) -> str | None:
+        """The GPU that its nodes have, by their label; None where several or none are named."""
+        for label in self.generate.labels:
+            if label.key == GPU_LABEL and len(label.values) == 1:
+                return label.values[0]
+        return self.generate.node_selector.get(GPU_LABEL)
 
     @property
     def keeps_logs(self) -> bool:

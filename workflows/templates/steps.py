@@ -8,6 +8,7 @@ No parameter passes through a shell.
 from hera.workflows import Container, NoneArchiveStrategy, Parameter, S3Artifact
 from hera.workflows import models as m
 
+from imagekiln.steps.job.prices import SPOT_VARIABLE
 from imagekiln.workflows.profiles.profile import ModelCache, Profile
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
 from imagekiln.workflows.templates.metrics import (
@@ -108,10 +109,7 @@ def generate_step(profile: Profile) -> Container:
         profile.generate.image,
         GPU_IMAGE_PARAMETER,
         inputs=("run", "shard", *LABELS),
-        env={
-            **({"HF_HUB_OFFLINE": "1"} if offline else {}),
-            **_metrics_environment(profile),
-        },
+        env=_generate_environment(profile, offline=offline),
         secrets=MODEL_SECRETS | SIGNING_SECRETS,
         synchronization=_semaphore(profile.sharing.semaphore),
     )
@@ -121,6 +119,13 @@ def generate_step(profile: Profile) -> Container:
     if profile.metrics_port:
         container.ports = [m.ContainerPort(name="metrics", container_port=profile.metrics_port)]
     return container
+
+
+def _generate_environment(profile: Profile, *, offline: bool) -> dict[str, str]:
+    environment = {"HF_HUB_OFFLINE": "1"} if offline else {}
+    if profile.spot:
+        environment[SPOT_VARIABLE] = "true"
+    return environment | _metrics_environment(profile)
 
 
 def aggregate_step(profile: Profile) -> Container:
