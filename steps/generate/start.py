@@ -6,6 +6,7 @@ from importlib.util import find_spec
 
 from imagekiln.steps.errors import NotInstalled
 from imagekiln.steps.generate.diffusion.startup import LoadOptions, Startup
+from imagekiln.steps.generate.metrics_server import serve_metrics
 from imagekiln.steps.job.job import Job
 from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import require_shard
@@ -65,15 +66,16 @@ def generate(
     store = open_store(uri)
     plan = load_plan(store)
     require_shard(store, plan, number)
-    progress = progress or NoProgress()
-    progress.start(plan.shards[number].images)
-
-    with Startup.begin(plan, process_clock, options) as startup:
+    with (
+        serve_metrics(progress or NoProgress(), plan, str(number)) as served_progress,
+        Startup.begin(plan, process_clock, options) as startup,
+    ):
+        served_progress.start(plan.shards[number].images)
         with startup.clock.phase("imports"):
             from imagekiln.steps.generate.step import LazyDenoiser, generate_shard
 
         timed_startup = startup if process_clock is not None else None
         with closing(LazyDenoiser(store, plan, startup)) as open_denoiser:
             return generate_shard(
-                store, plan, number, open_denoiser, progress, stop or Stop(), timed_startup
+                store, plan, number, open_denoiser, served_progress, stop or Stop(), timed_startup
             )

@@ -43,6 +43,7 @@ from imagekiln.steps.runs.stats import (
     time_share,
 )
 from imagekiln.steps.runtime.figures import pluralize
+from imagekiln.steps.runtime.metrics import observe_stages
 from imagekiln.steps.runtime.prefetch import QueueWaits, consume_in_thread, prefetch
 from imagekiln.steps.runtime.progress import Event, Progress
 from imagekiln.steps.runtime.signals import Stop, Stopped
@@ -106,6 +107,7 @@ def generate_shard(
     denoiser = open_denoiser()
     denoiser.load_loras(used_lora_names(missing))
     load_seconds = time.perf_counter() - started
+    observe_stages(load=load_seconds)
 
     planned_size = partial(_planned_batch_size, plan)
     batches = [batch for part in missing for batch in split_into_batches(part, planned_size)]
@@ -186,8 +188,8 @@ def _make_parts(
     stop: Stop,
 ) -> _Attempt:
     """Draw the batches in this thread; encode and commit their parts in two others."""
-    drawn_waits = QueueWaits()
-    encoded_waits = QueueWaits()
+    drawn_waits = QueueWaits(name="drawn")
+    encoded_waits = QueueWaits(name="encoded")
     committed: list[CommittedPart] = []
 
     def encode_and_commit(drawn: Iterator[DrawnBatch]) -> None:
@@ -204,11 +206,14 @@ def _make_parts(
         consume_in_thread(drawn, encode_and_commit, MAX_QUEUED_BATCHES, drawn_waits)
     except Stopped:
         stopped = True
+    seconds = time.perf_counter() - started
+    denoiser_stats = denoiser.pop_stats()
+    observe_stages(compile=denoiser_stats.compile_seconds)
     return _Attempt(
         stopped,
-        time.perf_counter() - started,
+        seconds,
         committed,
-        denoiser.pop_stats(),
+        denoiser_stats,
         recovery.max_pixels,
         drawn_waits,
         encoded_waits,

@@ -23,6 +23,7 @@ from imagekiln.steps.generate.messages import (
     WorkerCrashed,
     WorkerFailed,
 )
+from imagekiln.steps.generate.metrics_server import count_in_worker
 from imagekiln.steps.generate.work_queue import WorkUnit
 from imagekiln.steps.runs.plan import Plan, load_plan
 from imagekiln.steps.runs.start_times import StartClock
@@ -36,6 +37,7 @@ def main(file_descriptor: int) -> None:
     """Work until there is nothing left, over the connection that was inherited."""
     os.set_inheritable(file_descriptor, False)
     silence_libraries()
+    count_in_worker()
     with Connection(file_descriptor) as connection:
         port = _Port(connection)
         try:

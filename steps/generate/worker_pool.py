@@ -26,6 +26,7 @@ from imagekiln.steps.generate.messages import (
     WorkerCrashed,
     WorkerFailed,
 )
+from imagekiln.steps.generate.metrics_server import forget_worker
 from imagekiln.steps.generate.work_queue import WorkQueue, WorkUnit
 from imagekiln.steps.models.weights_check import WeightsCheck
 from imagekiln.steps.runs.plan import Plan
@@ -261,6 +262,7 @@ class _WorkerPool:
         del self._workers[worker.connection]
         worker.connection.close()
         reason = _describe_end(worker)
+        forget_worker(worker.environment, worker.process.pid)
         if worker.unit is None:
             return
         if self._asked_to_end:

@@ -87,21 +87,21 @@ class ObjectStore:
 
     def read(self, key: str) -> bytes:
         """The whole object. Raises Missing."""
-        with translate_errors(self.uri_of(key)):
+        with translate_errors(self.uri_of(key), "read"):
             return self._read_range(key, None, READ_TIMEOUT_SECONDS)
 
     @contextmanager
     def open(self, key: str) -> Iterator[BinaryIO]:
         """The object for reading in pieces. Raises Missing."""
         with (
-            translate_errors(self.uri_of(key)),
+            translate_errors(self.uri_of(key), "read"),
             self._files.open(self._path_of(key), "rb", cache_type="none") as file,
         ):
             yield file
 
     def read_prefix(self, key: str, most: int) -> bytes:
         """The object's first `most` bytes, or fewer where it has fewer. Raises Missing."""
-        with translate_errors(self.uri_of(key)):
+        with translate_errors(self.uri_of(key), "read"):
             try:
                 return self._read_range(key, most, READ_TIMEOUT_SECONDS)
             except OSError as error:
@@ -111,7 +111,7 @@ class ObjectStore:
 
     def exists(self, key: str) -> bool:
         """Whether the object exists: reads its first byte, since asking for its size may list."""
-        with translate_errors(self.uri_of(key)):
+        with translate_errors(self.uri_of(key), "read"):
             try:
                 self._read_range(key, 1, CALL_TIMEOUT_SECONDS)
             except FileNotFoundError as error:
@@ -122,7 +122,7 @@ class ObjectStore:
 
     def create(self, key: str, data: bytes) -> bool:
         """Write the object on condition that it does not exist; False where it does."""
-        with translate_errors(self.uri_of(key)):
+        with translate_errors(self.uri_of(key), "write"):
             for attempt in range(CONFLICT_ATTEMPTS - 1):
                 try:
                     return self._try_create(key, data)
@@ -134,18 +134,18 @@ class ObjectStore:
 
     def replace(self, key: str, data: bytes) -> None:
         """Write the object whole, in place of an earlier one."""
-        with translate_errors(self.uri_of(key)):
+        with translate_errors(self.uri_of(key), "write"):
             self._write(key, data, mode="overwrite")
 
     def remove(self, key: str) -> None:
         """Delete the object."""
-        with translate_errors(self.uri_of(key)):
+        with translate_errors(self.uri_of(key), "remove"):
             self._files.rm_file(self._path_of(key), **self._timeout(CALL_TIMEOUT_SECONDS))
 
     def list_folder(self, folder: str) -> Iterator[ObjectInfo]:
         """The objects and folders in a folder, without keys that dots or slashes lead elsewhere."""
         path = f"{self._path}/{folder}".rstrip("/")
-        with translate_errors(self.uri_of(folder)):
+        with translate_errors(self.uri_of(folder), "list"):
             try:
                 timeout = self._timeout(READ_TIMEOUT_SECONDS)
                 entries = self._files.ls(path, detail=True, refresh=True, **timeout)
