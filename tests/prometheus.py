@@ -6,7 +6,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -79,13 +79,28 @@ def panel_queries(variables: Mapping[str, str] = VARIABLES) -> Iterator[Query]:
                 yield Query(file.stem, panel["title"], number, expression, legend)
 
 
-def plain_config(targets: Mapping[str, str]) -> dict[str, object]:
-    """The plain configuration, with these addresses by job name in place of a cluster's pods."""
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What serves metrics, and the pod that Kubernetes would say it is."""
+
+    address: str
+    pod: str = ""
+
+    def as_config(self) -> dict[str, object]:
+        """As a static configuration."""
+        labels = {"namespace": "imagekiln", "pod": self.pod} if self.pod else {}
+        return {"targets": [self.address], "labels": labels}
+
+
+def plain_config(targets: Mapping[str, Sequence[Target]]) -> dict[str, object]:
+    """The plain configuration, with these targets by job name in place of a cluster's pods."""
     config = yaml.safe_load((PLAIN / "prometheus.yaml").read_text(encoding="utf-8"))
     for scrape in config["scrape_configs"]:
         for key in ("kubernetes_sd_configs", "relabel_configs", "tls_config", "scheme"):
             scrape.pop(key, None)
-        scrape["static_configs"] = [{"targets": [targets[scrape["job_name"]]]}]
+        scrape["static_configs"] = [
+            target.as_config() for target in targets[scrape["job_name"]]
+        ]
     assert isinstance(config, dict)
     return config
 
@@ -123,7 +138,7 @@ class Prometheus:
 def prometheus(folder: Path, config: object, *options: str) -> Iterator[Prometheus]:
     """Run a Prometheus that keeps its data in the folder, until the context ends."""
     command = program("prometheus")
-    port = _free_port()
+    port = free_port()
     file = folder / "prometheus.yaml"
     file.write_text(yaml.safe_dump(config), encoding="utf-8")
     with (folder / "prometheus.log").open("w", encoding="utf-8") as log:
@@ -155,7 +170,8 @@ def wait_for(condition: Callable[[], bool], what: str, seconds: float = 120) -> 
         time.sleep(0.2)
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of loopback that nothing listens on."""
     with socket.socket() as server:
         server.bind(("127.0.0.1", 0))
         return int(server.getsockname()[1])
@@ -185,11 +201,14 @@ def exporter(text: Callable[[], str]) -> Iterator[str]:
             pass
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = Thread(target=server.serve_forever)
+        server.daemon_threads = True
+        thread = Thread(target=server.serve_forever, daemon=True)
         thread.start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def faster(rules: str) -> str:

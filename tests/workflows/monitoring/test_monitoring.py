@@ -14,6 +14,7 @@ from tests.prometheus import (
     DASHBOARDS,
     MONITORING,
     PLAIN,
+    Target,
     panel_queries,
     plain_config,
     promtool,
@@ -49,7 +50,7 @@ def test_each_alert_fires_by_its_cause_and_clears() -> None:
 def test_plain_configuration_is_what_prometheus_takes(tmp_path: Path) -> None:
     # Debian's promtool knows no kubernetes_sd_configs.
     names = ("imagekiln-generate", "argo-workflows", "dcgm-exporter")
-    config = plain_config({name: "127.0.0.1:1" for name in names})
+    config = plain_config({name: [Target("127.0.0.1:1")] for name in names})
     shutil.copy(PLAIN / "rules.yaml", tmp_path)
     (tmp_path / "prometheus.yaml").write_text(yaml.safe_dump(config))
     promtool("check", "config", tmp_path / "prometheus.yaml")
@@ -144,7 +145,7 @@ def test_manifests_with_monitoring_are_built_and_fill_grafana(tmp_path: Path) ->
         built = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         manifests = list(yaml.safe_load_all(built))
         kinds = {manifest["kind"] for manifest in manifests}
-        assert kinds >= {"PodMonitor", "ServiceMonitor", "PrometheusRule", "NetworkPolicy"}
+        assert kinds >= {"PodMonitor", "ServiceMonitor", "PrometheusRule"}
         assert all(
             manifest["metadata"]["namespace"] == "imagekiln"
             for manifest in manifests
