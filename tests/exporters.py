@@ -8,9 +8,7 @@ commented out there; its labels are those of its template, with the pod that has
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-JOB = "postcards"
 NAMESPACE = "imagekiln"
-MIB = 2**20
 SHARD_BUCKETS = (60, 300, 900, 1800, 3600)
 
 
@@ -47,6 +45,7 @@ class Exposition:
 class Night:
     """What a job's runs have come to: counters, of all runs; and the latest run."""
 
+    job: str
     started: int
     succeeded: int
     failed: int
@@ -56,8 +55,7 @@ class Night:
     gpu_seconds: Mapping[str, float]
     cost: float
     duration: float
-    shards: int = 0
-    job: str = JOB
+    shards: int
 
 
 @dataclass(frozen=True, slots=True)

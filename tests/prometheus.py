@@ -99,7 +99,7 @@ def plain_config(targets: Mapping[str, Sequence[Target]]) -> dict[str, object]:
         for key in ("kubernetes_sd_configs", "relabel_configs", "tls_config", "scheme"):
             scrape.pop(key, None)
         scrape["static_configs"] = [
-            target.as_config() for target in targets[scrape["job_name"]]
+            target.as_config() for target in targets.get(scrape["job_name"], ())
         ]
     assert isinstance(config, dict)
     return config
@@ -112,9 +112,10 @@ class Prometheus:
         """Take the address."""
         self._url = url
 
-    def query(self, expression: str) -> list[dict[str, object]]:
-        """The samples that the expression gives now."""
-        result = self._get("query", query=expression)
+    def query(self, expression: str, at: float | None = None) -> list[dict[str, object]]:
+        """The samples that the expression gives now, or at so many seconds since 1970."""
+        times = {} if at is None else {"time": str(at)}
+        result = self._get("query", query=expression, **times)
         assert isinstance(result, list)
         return result
 

@@ -40,7 +40,7 @@ def test_every_panel_has_data_of_a_run_and_each_legend_its_labels(tmp_path: Path
     (tmp_path / "rules.yaml").write_text(faster((PLAIN / "rules.yaml").read_text()))
     started = time.time()
     with (
-        exporter(lambda: argo(time.time() - started)) as argo_address,
+        exporter(lambda: argo(run.plan.job.name, time.time() - started)) as argo_address,
         exporter(lambda: gpus(time.time() - started)) as dcgm_address,
         exporter(gpu_pod) as pod_address,
     ):
@@ -96,10 +96,11 @@ def is_answered(server: Prometheus, query: Query) -> bool:
     return True
 
 
-def argo(elapsed: float) -> str:
+def argo(job: str, elapsed: float) -> str:
     """A night that is being made, and one that failed before it."""
     ended = int(elapsed // 5)
     night = Night(
+        job=job,
         started=ended + 1,
         succeeded=ended,
         failed=1,
