@@ -55,7 +55,14 @@ SECTIONS = (
     ),
     cloup.Section(
         "Steps that pods run",
-        (steps.plan, steps.generate, steps.aggregate, steps.fetch, steps.outcome),
+        (
+            steps.plan,
+            steps.generate,
+            steps.aggregate,
+            steps.fetch,
+            steps.outcome,
+            steps.publish,
+        ),
     ),
 )
 EXIT_CODES = "Exit codes: 0 done; 2 input to correct; 3 incomplete; 75 try again."

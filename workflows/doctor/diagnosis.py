@@ -107,7 +107,7 @@ def _profile_checks(view: ClusterView, profile: Profile) -> Checks:
         yield check_profile.check_model_claim(view, profile.cache.claim)
     if profile.cache and profile.cache.image:
         yield check_profile.check_image_volume(view)
-    if profile.report_artifact or profile.keeps_logs:
+    if profile.report_artifact or profile.archive_logs:
         yield check_artifacts.check_artifact_repository(view)
 
 

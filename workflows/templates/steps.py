@@ -27,8 +27,11 @@ from imagekiln.workflows.templates.pod import (
 OUTPUTS_FOLDER = f"{TMP}/imagekiln"
 MODELS_FOLDER = "/models"
 REPORT_TIMEOUT = "15m"
+# A store that answers takes a report in seconds, and one out of reach is found out in five.
+PUBLISH_TIMEOUT = "2m"
 MAX_FAILURES_CHARS = 20_000  # characters of Argo's list of failures that reach the report
 RUN_INPUT = "{{inputs.parameters.run}}"
+ENDED_RUN = "{{workflow.outputs.parameters.run}}"  # the exit handler's; stays as it is without one
 PLAN_OUTPUTS = ("run", "pods", "pods_here", "workflows", *SCHEDULING_PARAMETERS, "images")
 # The whole workflow's too: for the exit handler, and for a workflow that this one is a batch of.
 WORKFLOW_OUTPUTS = ("run", "images", "ok")
@@ -96,7 +99,24 @@ def generate_step(profile: Profile) -> Container:
 
 
 def aggregate_step(profile: Profile) -> Container:
-    """Account for every planned image, and show the report in Argo's page."""
+    """Account for every planned image."""
+    step = StepCommand(
+        "aggregate",
+        ["aggregate", "--outputs", OUTPUTS_FOLDER, "--", RUN_INPUT],
+        profile.steps.image,
+        inputs=("run",),
+        outputs=[_output_parameter("ok")],
+        secrets=STORAGE_SECRETS,
+    )
+    return cpu_container(step, profile)
+
+
+def publish_step(profile: Profile) -> Container:
+    """Show the report in Argo's page, once: the dataset has it anyway.
+
+    Argo fails a pod whose artifact it cannot store. So this is a step of its own, in the exit
+    handler, where a failure decides nothing.
+    """
     # Kept as files, under a key that ends in a slash: so Argo's page opens it, pictures and all.
     report = S3Artifact(
         name="report",
@@ -106,14 +126,17 @@ def aggregate_step(profile: Profile) -> Container:
         key="{{workflow.namespace}}/{{workflow.name}}/report/",
     )
     step = StepCommand(
-        "aggregate",
-        ["aggregate", "--outputs", OUTPUTS_FOLDER, "--", RUN_INPUT],
+        "publish-report",
+        ["publish", "--outputs", OUTPUTS_FOLDER],
         profile.steps.image,
-        inputs=("run",),
-        outputs=[_output_parameter("ok"), *([report] if profile.report_artifact else [])],
+        env={"IMAGEKILN_RUN": ENDED_RUN},
+        outputs=[report],
         secrets=STORAGE_SECRETS,
     )
-    return cpu_container(step, profile)
+    container = cpu_container(step, profile)
+    container.retry_strategy = None
+    container.timeout = PUBLISH_TIMEOUT
+    return container
 
 
 def report_step(profile: Profile) -> Container:
@@ -127,7 +150,7 @@ def report_step(profile: Profile) -> Container:
             "IMAGEKILN_WORKFLOW": "{{workflow.namespace}}/{{workflow.name}}",
             "IMAGEKILN_STATUS": "{{workflow.status}}",
             "IMAGEKILN_FAILURES": f"{{{{=sprig.b64enc({failures})}}}}",
-            "IMAGEKILN_RUN": "{{workflow.outputs.parameters.run}}",
+            "IMAGEKILN_RUN": ENDED_RUN,
         },
         secrets=WEBHOOK_SECRETS,
     )
