@@ -11,7 +11,8 @@ from imagekiln.workflows.cli import text
 from imagekiln.workflows.cli.status import status_text
 from imagekiln.workflows.cli.terminal import print_text
 from imagekiln.workflows.cli.text import format_verification, print_result
-from imagekiln.workflows.client.status import PodCounts, StepFailure, WorkflowStatus
+from imagekiln.workflows.client.status import PodCounts, WorkflowStatus
+from imagekiln.workflows.client.step_failures import StepFailure
 
 FOLDER = Path(text.__file__).parent
 EVIL = "\x1b[2J\x9b31m\r\nFinished: all is well \u202e\ud800"
