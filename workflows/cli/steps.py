@@ -86,6 +86,7 @@ def plan(
     """
     from imagekiln.steps.maintain.retry import plan_retry
     from imagekiln.steps.plan.step import make_plan
+    from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.workflows.cli.plan_text import (
         format_plan,
         format_round_plan,
@@ -104,6 +105,7 @@ def plan(
 
     retry = retry or request.retry
     result = plan_retry(resolved_job) if retry else make_plan(resolved_job)
+    add_log_context("plan", result.uri)
 
     if outputs:
         write_plan_outputs(Path(outputs), result, resolved_job.cluster, workers)
@@ -145,6 +147,9 @@ def _job_request(
 @click.pass_context
 def generate(ctx: click.Context, run: str, shard: int, workers: int, output_format: str) -> None:
     """Generate the missing images of one shard of a planned run."""
+    from imagekiln.steps.runtime.log_events import add_log_context
+
+    add_log_context("generate", run, shard)
     if workers > 1:
         _generate_several(run, shard, workers, ctx.obj)
         return
@@ -215,9 +220,11 @@ def aggregate(
     not ok than the job accepts.
     """
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
+    from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.workflows.cli.text import format_summary, print_result
     from imagekiln.workflows.pod.outputs import write_aggregate_outputs
 
+    add_log_context("aggregate", run)
     summary = aggregate_run(run, failed_share, accept, price)
     if outputs:
         write_aggregate_outputs(Path(outputs), summary)
@@ -230,9 +237,11 @@ def fetch(run: str) -> None:
     """Download the model of a planned run into this machine's cache."""
     from imagekiln.steps.generate.start import require_libraries
     from imagekiln.steps.runs.plan import load_plan
+    from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.steps.storage import open_store
     from imagekiln.workflows.cli.terminal import print_text
 
+    add_log_context("fetch", run)
     require_libraries()
     load_plan(open_store(run))
 
@@ -253,11 +262,14 @@ def outcome() -> None:
     import os
 
     from imagekiln.steps.errors import KilnError
+    from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.workflows.cli.terminal import print_note, print_text
     from imagekiln.workflows.pod.outcome import describe_outcome, outcome_from_environment
     from imagekiln.workflows.pod.webhook import post_outcome, webhook_from_environment
 
     ended = outcome_from_environment(os.environ)
+    if ended.run:
+        add_log_context("report", ended.run)
     print_text(describe_outcome(ended))
     try:
         webhook = webhook_from_environment(os.environ)
@@ -282,8 +294,12 @@ def publish(outputs: str) -> None:
     """
     import os
 
+    from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.workflows.cli.terminal import print_text
     from imagekiln.workflows.pod.outcome import outcome_from_environment
     from imagekiln.workflows.pod.outputs import leave_report
 
-    print_text(leave_report(Path(outputs), outcome_from_environment(os.environ).run))
+    run = outcome_from_environment(os.environ).run
+    if run:
+        add_log_context("publish-report", run)
+    print_text(leave_report(Path(outputs), run))

@@ -132,9 +132,9 @@ def publish_step(profile: Profile) -> Container:
         env={"IMAGEKILN_RUN": ENDED_RUN},
         outputs=[report],
         secrets=STORAGE_SECRETS,
+        is_retried=False,
     )
     container = cpu_container(step, profile)
-    container.retry_strategy = None
     container.timeout = PUBLISH_TIMEOUT
     return container
 
