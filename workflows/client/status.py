@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
 from imagekiln.steps.errors import BadInput
@@ -20,6 +20,7 @@ from imagekiln.workflows.client.waits import StepWait, find_cause, find_waits
 from imagekiln.workflows.objects import Json, object_metadata
 
 FAILED_PHASES = ("Failed", "Error")
+PICKUP_TIME = timedelta(seconds=30)  # a controller that runs starts a workflow within seconds
 
 Attempts = Sequence[PodAttempt]  # at one pod, the latest last
 
@@ -39,9 +40,10 @@ class WorkflowStatus:
     """A workflow at one moment.
 
     `run` and `images` are None until planning has finished; `rate` (images per second while
-    generating) and `seconds_left` until the first images are made. `stage` is None once the
-    workflow has ended. `waits` says what pods wait for, and `cause` in one line why the workflow
-    failed. `warnings` are failures that changed nothing about its end: those of the exit handler.
+    generating) and `seconds_left` until the first images are made. `stage` is None before the
+    workflow has started and once it has ended. `waits` says what pods wait for, and `cause` in one
+    line why the workflow failed. `warnings` are failures that changed nothing about its end: those
+    of the exit handler.
     """
 
     name: str
@@ -110,7 +112,7 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
         warnings=warnings,
         cause=(failure_cause(failures) or message or None) if phase in FAILED_PHASES else None,
         stage=stage,
-        waits=_waits([workflow, *children], pods) if stage else (),
+        waits=() if phase in ENDED_PHASES else _waits([workflow, *children], pods),
     )
 
 
@@ -180,8 +182,8 @@ def _count_pods(shards: Sequence[Attempts]) -> PodCounts:
 
 
 def _stage(pods: Sequence[Attempts], phase: str, *, planned: bool) -> Stage | None:
-    """The stage that a workflow is in; None once it has ended."""
-    if phase in ENDED_PHASES:
+    """The stage that a workflow is in; None before it has started, and once it has ended."""
+    if phase in ENDED_PHASES or (phase == "Pending" and not pods):
         return None
     return current_stage({attempts[-1].step for attempts in pods}, planned=planned)
 
@@ -218,8 +220,17 @@ def _workflow_wait(workflow: Json) -> StepWait | None:
     if spec.get("suspend"):
         return StepWait("workflow", 0, "it is suspended until somebody resumes it", "")
     if not state.get("phase"):
-        return StepWait("workflow", 0, "Argo's controller has not started it", "")
+        cause = "Argo's controller has not started it"
+        return StepWait("workflow", 0, cause, "") if _age(workflow) > PICKUP_TIME else None
     message = str(state.get("message") or "")
     if state["phase"] == "Pending" and message:
         return StepWait("workflow", 0, find_cause(message), message)
     return None
+
+
+def _age(workflow: Json) -> timedelta:
+    """How long ago a workflow was created; nothing where that is not known."""
+    created = object_metadata(workflow).get("creationTimestamp")
+    if not created:
+        return timedelta()
+    return datetime.now(UTC) - datetime.fromisoformat(str(created))

@@ -138,7 +138,7 @@ def test_whole_workflow_may_wait() -> None:
     )
     suspended = {**workflow(), "spec": {"suspend": True}}
     assert "waits: it is suspended" in status_line(read_status(suspended))
-    untouched = {"metadata": {"name": "a", "namespace": "b"}}
+    untouched: Json = {"metadata": {"name": "a", "namespace": "b", "creationTimestamp": HOUR}}
     assert "controller has not started it" in status_line(read_status(untouched))
 
 
