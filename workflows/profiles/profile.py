@@ -167,10 +167,11 @@ class Profile(Settings):
     report_artifact: bool = Field(
         default=True, description="Show the report in the Argo UI, from an S3 artifact repository."
     )
-    archive_logs: bool | None = Field(
-        default=None,
-        description="Keep the logs of all pods in the artifact repository; by default where the "
-        "report is kept there. Without it, those of pods that succeeded are gone with the pod.",
+    archive_logs: bool = Field(
+        default=False,
+        description="Keep the logs of all pods in the artifact repository. Argo fails a pod whose "
+        "log it cannot store, so that a store out of reach then fails the workflow. Without it, "
+        "the logs of pods that succeeded are gone with the pod.",
     )
     metrics_port: int | None = Field(
         default=9464,
@@ -191,11 +192,6 @@ class Profile(Settings):
             if label.key == GPU_LABEL and len(label.values) == 1:
                 return label.values[0]
         return self.generate.node_selector.get(GPU_LABEL)
-
-    @property
-    def keeps_logs(self) -> bool:
-        """Whether the logs of pods outlive them."""
-        return self.report_artifact if self.archive_logs is None else self.archive_logs
 
 
 class ProfileFile(Profile):

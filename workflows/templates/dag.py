@@ -69,14 +69,17 @@ def main_dag(
     return DAG(name="main", fail_fast=False, tasks=tasks)
 
 
-def finish_dag(report_step: Container) -> DAG:
-    """The exit handler. Argo takes a workflow for failed whose exit handler failed.
+def finish_dag(steps: Sequence[Container]) -> DAG:
+    """The exit handler, whose steps run side by side.
 
-    So whatever becomes of the report, this DAG succeeds.
+    Argo takes a workflow for failed whose exit handler failed. So whatever becomes of the steps,
+    this DAG succeeds.
     """
     any_failure = m.ContinueOn(failed=True, error=True)
-    report = Task(name="report", template=report_step, continue_on=any_failure)
-    return DAG(name="finish", tasks=[report])
+    tasks: list[Task | m.DAGTask] = [
+        Task(name=str(step.name), template=step, continue_on=any_failure) for step in steps
+    ]
+    return DAG(name="finish", tasks=tasks)
 
 
 def shards_dag(group: DAG, mutex: str | None) -> DAG:

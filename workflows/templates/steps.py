@@ -36,6 +36,8 @@ from imagekiln.workflows.templates.pod import (
 OUTPUTS_FOLDER = f"{TMP}/imagekiln"
 MODELS_FOLDER = "/models"
 REPORT_TIMEOUT = "15m"
+# A store that answers takes a report in seconds, and one out of reach is found out in five.
+PUBLISH_TIMEOUT = "2m"
 MAX_FAILURES_CHARS = 20_000  # characters of Argo's list of failures that reach the report
 # Of the pods that generate, beside Argo's own.
 POD_LABELS = {
@@ -44,8 +46,9 @@ POD_LABELS = {
     "imagekiln.dev/shard": "{{inputs.parameters.shard}}",
 }
 RUN_INPUT = "{{inputs.parameters.run}}"
+ENDED_RUN = "{{workflow.outputs.parameters.run}}"  # the exit handler's; stays as it is without one
 PLAN_OUTPUTS = ("run", "pods", "pods_here", "workflows", *SCHEDULING_PARAMETERS, *LABELS, "images")
-# The whole workflow's too: for a workflow that this one is a batch of.
+# The whole workflow's too: for the exit handler, and for a workflow that this one is a batch of.
 WORKFLOW_OUTPUTS = ("run", "images", "ok")
 # And for the exit handler.
 GLOBAL_OUTPUTS = (*WORKFLOW_OUTPUTS, "job_name", "figures")
@@ -129,7 +132,24 @@ def _generate_environment(profile: Profile, *, offline: bool) -> dict[str, str]:
 
 
 def aggregate_step(profile: Profile) -> Container:
-    """Account for every planned image, and show the report in Argo's page."""
+    """Account for every planned image."""
+    step = StepCommand(
+        "aggregate",
+        ["aggregate", "--outputs", OUTPUTS_FOLDER, "--", RUN_INPUT],
+        profile.steps.image,
+        inputs=("run",),
+        outputs=[_output_parameter("ok"), _output_parameter("figures")],
+        secrets=STORAGE_SECRETS,
+    )
+    return cpu_container(step, profile)
+
+
+def publish_step(profile: Profile) -> Container:
+    """Show the report in Argo's page, once: the dataset has it anyway.
+
+    Argo fails a pod whose artifact it cannot store. So this is a step of its own, in the exit
+    handler, where a failure decides nothing.
+    """
     # Kept as files, under a key that ends in a slash: so Argo's page opens it, pictures and all.
     report = S3Artifact(
         name="report",
@@ -139,17 +159,17 @@ def aggregate_step(profile: Profile) -> Container:
         key="{{workflow.namespace}}/{{workflow.name}}/report/",
     )
     step = StepCommand(
-        "aggregate",
-        ["aggregate", "--outputs", OUTPUTS_FOLDER, "--", RUN_INPUT],
+        "publish-report",
+        ["publish", "--outputs", OUTPUTS_FOLDER],
         profile.steps.image,
-        inputs=("run",),
-        outputs=[
-            *map(_output_parameter, ("ok", "figures")),
-            *([report] if profile.report_artifact else []),
-        ],
+        env={"IMAGEKILN_RUN": ENDED_RUN},
+        outputs=[report],
         secrets=STORAGE_SECRETS,
+        is_retried=False,
     )
-    return cpu_container(step, profile)
+    container = cpu_container(step, profile)
+    container.timeout = PUBLISH_TIMEOUT
+    return container
 
 
 def report_step(profile: Profile) -> Container:
@@ -163,7 +183,7 @@ def report_step(profile: Profile) -> Container:
             "IMAGEKILN_WORKFLOW": "{{workflow.namespace}}/{{workflow.name}}",
             "IMAGEKILN_STATUS": "{{workflow.status}}",
             "IMAGEKILN_FAILURES": f"{{{{=sprig.b64enc({failures})}}}}",
-            "IMAGEKILN_RUN": "{{workflow.outputs.parameters.run}}",
+            "IMAGEKILN_RUN": ENDED_RUN,
             "IMAGEKILN_IMAGES": "{{workflow.outputs.parameters.images}}",
             "IMAGEKILN_JOB_NAME": "{{workflow.outputs.parameters.job_name}}",
             "IMAGEKILN_FIGURES": "{{workflow.outputs.parameters.figures}}",
