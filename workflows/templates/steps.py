@@ -8,7 +8,7 @@ No parameter passes through a shell.
 from hera.workflows import Container, NoneArchiveStrategy, Parameter, S3Artifact
 from hera.workflows import models as m
 
-from imagekiln.workflows.profiles.profile import ModelCache, Profile
+from imagekiln.workflows.profiles.profile import GpuSharing, ModelCache, Profile
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
 from imagekiln.workflows.templates.pod import (
     COMPILED_CODE_FOLDER,
@@ -90,7 +90,7 @@ def generate_step(profile: Profile) -> Container:
         inputs=("run", "shard"),
         env={"HF_HUB_OFFLINE": "1"} if offline else {},
         secrets=MODEL_SECRETS | SIGNING_SECRETS,
-        synchronization=_semaphore(profile.sharing.semaphore),
+        synchronization=_semaphore(profile.sharing),
     )
     return gpu_container(step, profile, _model_volume(cache, read_only=offline))
 
@@ -148,11 +148,12 @@ def _workers_option(profile: Profile) -> list[str]:
     return ["--workers", str(profile.gpu.count)] if profile.gpu.count > 1 else []
 
 
-def _semaphore(key: str | None) -> m.Synchronization | None:
-    if key is None:
+def _semaphore(sharing: GpuSharing) -> m.Synchronization | None:
+    if sharing.semaphore is None:
         return None
-    source = m.ConfigMapKeySelector(name="imagekiln-gpus", key=key)
-    return m.Synchronization(semaphores=[m.SemaphoreRef(config_map_key_ref=source)])
+    source = m.ConfigMapKeySelector(name="imagekiln-gpus", key=sharing.semaphore)
+    semaphore = m.SemaphoreRef(config_map_key_ref=source, namespace=sharing.namespace)
+    return m.Synchronization(semaphores=[semaphore])
 
 
 def _model_volume(cache: ModelCache | None, *, read_only: bool) -> ModelVolume | None:
