@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from math import ceil
 from pathlib import Path, PurePosixPath
 
 from imagekiln.steps.aggregate.summary import Summary
@@ -14,7 +13,7 @@ from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY
 from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.storage import open_store
-from imagekiln.workflows.templates.child_workflows import MAX_PODS
+from imagekiln.workflows.templates.child_workflows import split_pods
 
 COPYING_THREADS = 8
 # The files beside the report that it refers to. User text in it has no quotation marks.
@@ -32,20 +31,14 @@ def write_plan_outputs(
     Argo could not pass on the run's URI.
     """
     _require_safe_uri(planned.uri)
-    pods = ceil(len(planned.plan.shards) / workers)
-    if open_store(planned.uri).exists(SUCCESS_KEY):
-        pods = 0
-    pods_here = pods
-    child_workflows = 0
-    if pods > MAX_PODS:
-        pods_here = 0
-        child_workflows = ceil(pods / MAX_PODS)
+    is_finished = open_store(planned.uri).exists(SUCCESS_KEY)
+    counts = split_pods(0 if is_finished else len(planned.plan.shards), workers)
 
     parameters = {
         "run": planned.uri,
-        "pods": str(pods),
-        "pods_here": str(pods_here),
-        "workflows": str(child_workflows),
+        "pods": str(counts.pods),
+        "pods_here": str(counts.pods_here),
+        "workflows": str(counts.child_workflows),
         "parallelism": str(cluster.parallelism),
         "priority": str(cluster.priority),
         "priority_class": cluster.priority_class or "",
