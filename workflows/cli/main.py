@@ -6,7 +6,7 @@ import click
 import cloup
 
 from imagekiln.steps.runtime.libraries import silence_libraries
-from imagekiln.workflows.cli import cluster, local, maintain, schedules, steps
+from imagekiln.workflows.cli import cluster, local, maintain, schedules, simulate, steps
 from imagekiln.workflows.cli.terminal import print_note
 
 SECTIONS = (
@@ -29,6 +29,7 @@ SECTIONS = (
             cluster.resubmit,
             cluster.apply,
             cluster.render,
+            simulate.simulate,
         ),
     ),
     cloup.Section(

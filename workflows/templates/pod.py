@@ -19,7 +19,13 @@ from hera.workflows import (
 )
 from hera.workflows import models as m
 
-from imagekiln.workflows.profiles.profile import KueueQueue, NodeLabel, PodSettings, Profile, Retries
+from imagekiln.workflows.profiles.profile import (
+    KueueQueue,
+    NodeLabel,
+    PodSettings,
+    Profile,
+    Retries,
+)
 from imagekiln.workflows.templates.parameters import declare_inputs
 from imagekiln.workflows.templates.pod_retries import memory_expression, retry_strategy
 from imagekiln.workflows.templates.security import step_pod_patch
