@@ -145,21 +145,18 @@ def format_simulation(result: "Simulation") -> str:
         f"{format_bytes(result.plan_bytes)}",
     }
     table = format_table(lines, width=LABEL_WIDTH)
-    return "\n".join([table, "Limits, the first to be met first:", *_limit_lines(result)])
+    limits = map(_format_limit, result.limits)
+    return "\n".join([table, "Limits, the one that is reached first first:", *limits])
 
 
-def _limit_lines(result: "Simulation") -> list[str]:
-    return [_format_limit(result, limit) for limit in result.limits]
-
-
-def _format_limit(result: "Simulation", limit: "Limit") -> str:
-    """A limit, how much of it is used, and what to do if it is met."""
+def _format_limit(limit: "Limit") -> str:
+    """A limit, how much of it is used, when it is reached, and what to do if it is exceeded."""
     from imagekiln.steps.runtime.figures import format_number
 
     unit = f" {limit.unit}" if limit.unit else ""
     line = f"  {limit.name}: {format_number(limit.used)} of {format_number(limit.maximum)}{unit}"
-    if limit.share < 1:
-        return line
-    size = result.images if limit.grows_with == "images" else result.gpus
-    most = format_number(size / limit.share)
-    return f"{line}. MET at {most} {limit.grows_with}: {limit.remedy}."
+    if limit.grows_to is not None:
+        line += f", reached with {format_number(limit.grows_to)} {limit.grows_with}"
+    if limit.share > 1:
+        line += f". EXCEEDED: {limit.remedy}"
+    return f"{line}."

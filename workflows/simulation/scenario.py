@@ -3,6 +3,7 @@
 What planning, the parts of a cluster and the store can take is compared with what the run asks.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -27,7 +28,8 @@ from imagekiln.workflows.simulation.run import (
 from imagekiln.workflows.templates.child_workflows import split_pods
 
 MILLION = 1_000_000
-GIB_IN_MIB = 1024
+MIB_PER_GIB = 1024
+SPARE_DISK = 1.3  # planning needs more for longer prompts than those that were measured
 MAX_PUTS_PER_SECOND = 3500  # of one prefix of Amazon S3, which splits prefixes that are busy
 
 
@@ -43,17 +45,19 @@ class Conditions:
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What a run asks of one part of the design, and the most that it can have.
+    """What a run uses of one part of the design, of the most that it may.
 
-    `used` grows in proportion to what `grows_with` says; `remedy` says what to do then.
+    `grows_to` is how many images, or GPUs, reach the limit; None where more of them use no more.
+    `remedy` says what to do then.
     """
 
     name: str
     used: float
     maximum: float
     unit: str
-    grows_with: Literal["images", "GPUs"]
     remedy: str
+    grows_to: float | None = None
+    grows_with: Literal["images", "GPUs"] = "images"
 
     @property
     def share(self) -> float:
@@ -128,7 +132,7 @@ def simulate(job: Job, profile: Profile, images: int, conditions: Conditions) ->
         cost=None if price is None else run.gpu_time.total / SECONDS_PER_HOUR * price,
         limits=(),
     )
-    limits = sorted(_limits(simulation, profile, fleet), key=lambda limit: -limit.share)
+    limits = sorted(_limits(simulation, profile, fleet), key=_share_of_limit, reverse=True)
     return replace(simulation, limits=tuple(limits))
 
 
@@ -146,6 +150,10 @@ def cut_images(job: Job, images: int) -> Sharding:
     return cut_shards(job, (group,), _seconds_per_work(figure), max_batch_size(job, ()))
 
 
+def _share_of_limit(limit: Limit) -> float:
+    return limit.share
+
+
 def _seconds_per_work(figure: TimeFigure | None) -> float | None:
     return None if figure is None else figure.seconds_per_work
 
@@ -156,75 +164,88 @@ def _work(job: Job, size: tuple[int, int]) -> int:
 
 
 def _limits(simulation: Simulation, profile: Profile, fleet: Fleet) -> Iterator[Limit]:
-    """What the run asks of the design, each with the most that there is."""
-    rows = simulation.images / MILLION
-    disk = rows * sizes.PLANNING_DISK_MIB_PER_MILLION_ROWS / GIB_IN_MIB
-    if profile.steps.disk is not None:
-        remedy = f"set `steps: {{disk: {round(disk * 1.3) + 1}}}` in a profile of your own"
-        yield Limit("disk of planning", disk, profile.steps.disk, "GiB", "images", remedy)
-    memory = sizes.PLANNING_MIB + rows * sizes.PLANNING_MIB_PER_MILLION_ROWS
-    yield Limit(
-        "memory of planning",
-        memory / GIB_IN_MIB,
-        profile.steps.memory,
-        "GiB",
-        "images",
-        "set `steps: {memory: ...}` in a profile of your own",
-    )
+    """What the run uses of each part of the design."""
+    yield from _planning_limits(simulation, profile)
+    images = simulation.images
+    days = simulation.seconds / SECONDS_PER_HOUR / HOURS_PER_DAY
     yield Limit(
         "shards",
         simulation.shards,
         MAX_SHARDS,
         "",
-        "images",
         "set a larger `shard.images`, or divide the prompts among several jobs",
+        grows_to=images * MAX_SHARDS / simulation.shards,
     )
     yield Limit(
         "time of a workflow",
-        simulation.seconds / SECONDS_PER_HOUR / HOURS_PER_DAY,
+        days,
         profile.days,
         "days",
-        "images",
-        "set `days` in a profile of your own, or use more GPUs",
+        f"set `days: {math.ceil(days) + 1}` in a profile of your own, or use more GPUs",
+        grows_to=images * profile.days / days,
     )
     yield Limit(
-        "size of a workflow's object",
+        "size of a workflow",
         simulation.workflow_bytes / sizes.MIB,
         sizes.ARGO_MAX_WORKFLOW_BYTES / sizes.MIB,
         "MiB",
-        "images",
-        "nothing: further shards are in child workflows",
+        "have Argo keep the status of its nodes in a database (nodeStatusOffLoad)",
     )
     yield from _rate_limits(simulation, profile, fleet)
+
+
+def _planning_limits(simulation: Simulation, profile: Profile) -> Iterator[Limit]:
+    """The memory and the disk of the one pod that plans."""
+    rows = simulation.images / MILLION
+    memory = sizes.PLANNING_MIB + rows * sizes.PLANNING_MIB_PER_MILLION_ROWS
+    room = profile.steps.memory * MIB_PER_GIB - sizes.PLANNING_MIB
+    yield Limit(
+        "memory of planning",
+        memory / MIB_PER_GIB,
+        profile.steps.memory,
+        "GiB",
+        "set `steps: {memory: ...}` in a profile of your own",
+        grows_to=room / sizes.PLANNING_MIB_PER_MILLION_ROWS * MILLION,
+    )
+    if profile.steps.disk is None:
+        return
+    disk = rows * sizes.PLANNING_DISK_MIB_PER_MILLION_ROWS / MIB_PER_GIB
+    yield Limit(
+        "disk of planning",
+        disk,
+        profile.steps.disk,
+        "GiB",
+        f"set `steps: {{disk: {math.ceil(disk * SPARE_DISK)}}}` in a profile of your own",
+        grows_to=simulation.images * profile.steps.disk / disk,
+    )
 
 
 def _rate_limits(simulation: Simulation, profile: Profile, fleet: Fleet) -> Iterator[Limit]:
     """What grows with the number of GPUs."""
     run = simulation.run
-    pods_at_once = fleet.gpus // profile.gpu.count
-    yield Limit(
-        "pods at once",
-        pods_at_once,
-        MAX_PARALLELISM,
-        "",
-        "GPUs",
-        "use pods of several GPUs, such as profile gpu-4",
+    figures = (
+        (
+            "pods at once",
+            fleet.gpus / profile.gpu.count,
+            MAX_PARALLELISM,
+            "",
+            "use pods of several GPUs, such as profile gpu-4",
+        ),
+        (
+            "new pods",
+            run.pods / run.seconds,
+            fleet.pods_per_second,
+            "a second",
+            "make shards longer (`shard.minutes`), or raise --qps and --burst of Argo's controller",
+        ),
+        (
+            "new objects",
+            simulation.objects / run.seconds,
+            MAX_PUTS_PER_SECOND,
+            "a second",
+            "use format parquet, or larger parts (`part.images`)",
+        ),
     )
-    if not run.seconds:
-        return
-    yield Limit(
-        "pods that Argo creates",
-        run.pods / run.seconds,
-        fleet.pods_per_second,
-        "a second",
-        "GPUs",
-        "make shards longer (`shard.minutes`), or raise the controller's --qps and --burst",
-    )
-    yield Limit(
-        "objects written",
-        simulation.objects / run.seconds,
-        MAX_PUTS_PER_SECOND,
-        "a second",
-        "GPUs",
-        "use format parquet, or larger parts (`part.images`)",
-    )
+    for name, used, maximum, unit, remedy in figures:
+        gpus = fleet.gpus * maximum / used
+        yield Limit(name, used, maximum, unit, remedy, grows_to=gpus, grows_with="GPUs")
