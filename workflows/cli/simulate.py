@@ -1,5 +1,6 @@
 """The command that plays a job through on many GPUs, and what it prints."""
 
+import math
 from typing import TYPE_CHECKING
 
 import click
@@ -146,7 +147,7 @@ def format_simulation(result: "Simulation") -> str:
     }
     table = format_table(lines, width=LABEL_WIDTH)
     limits = map(_format_limit, result.limits)
-    return "\n".join([table, "Limits, the one that is reached first first:", *limits])
+    return "\n".join([table, "Limits, nearest first:", *limits])
 
 
 def _format_limit(limit: "Limit") -> str:
@@ -156,7 +157,8 @@ def _format_limit(limit: "Limit") -> str:
     unit = f" {limit.unit}" if limit.unit else ""
     line = f"  {limit.name}: {format_number(limit.used)} of {format_number(limit.maximum)}{unit}"
     if limit.grows_to is not None:
-        line += f", reached with {format_number(limit.grows_to)} {limit.grows_with}"
+        digits = 2 - math.floor(math.log10(limit.grows_to))
+        line += f", reached with {round(limit.grows_to, digits):,.0f} {limit.grows_with}"
     if limit.share > 1:
         line += f". EXCEEDED: {limit.remedy}"
     return f"{line}."

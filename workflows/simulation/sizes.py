@@ -64,7 +64,7 @@ def workflow_bytes(job: Job, profile: Profile, pods: int, attempts: int) -> int:
     if not pods:
         return 0
     in_workflow = min(pods, MAX_PODS)
-    workflow = build_workflow(job, profile)
+    workflow = build_workflow(_with_uris(job), profile)
     template = build_workflow_template(profile, job.cluster.namespace)
     name = str(cast("Json", workflow["metadata"])["name"])
     retries = round((attempts - pods) * in_workflow / pods)
@@ -83,6 +83,17 @@ def workflow_bytes(job: Job, profile: Profile, pods: int, attempts: int) -> int:
     packed = base64.b64encode(gzip.compress(_json_bytes(nodes))).decode()
     del status["nodes"]
     return len(_json_bytes(workflow | {"status": status | {"compressedNodes": packed}}))
+
+
+def _with_uris(job: Job) -> Job:
+    """The job with URIs in place of paths, which no pod could read: its text is about as long."""
+    paths: dict[str, object] = {
+        "prompts": "s3://prompts/*.parquet",
+        "output": "s3://datasets",
+        "model": job.model.model_copy(update={"id": "organization/model"}),
+        "batch": job.batch.model_copy(update={"tuning": None}),
+    }
+    return job.model_copy(update=paths)
 
 
 def _pod_nodes(job: Job, profile: Profile, name: str, pod: int, tries: int) -> dict[str, Json]:
