@@ -273,14 +273,14 @@ def draw_panel(
     unit = str(panel["fieldConfig"]["defaults"]["unit"])  # type: ignore[index]
     if panel["type"] == "stat":
         value = last_value(server, queries[0][0])
-        frame.text(0.5, 0.4, format_value(value, unit), color=COLORS[0], size=17, ha="center", va="center")
+        frame.text(
+            0.5, 0.4, format_value(value, unit), color=COLORS[0], size=17, ha="center", va="center"
+        )
     elif panel["type"] == "table":
         draw_table(frame, server.query(queries[0][0], END), unit, top)
     else:
         inner = (left + 0.035, bottom + 0.28 / figure.get_figheight() * 1.9, width - 0.042)
-        axes = figure.add_axes(
-            (*inner, height - 0.95 / figure.get_figheight()), facecolor=PANEL
-        )
+        axes = figure.add_axes((*inner, height - 0.95 / figure.get_figheight()), facecolor=PANEL)
         draw_lines(axes, server, queries, panel, span, unit)
 
 
@@ -411,7 +411,9 @@ def format_value(value: float, unit: str) -> str:
         return f"{value:.0%}" if value >= 0.1 or value == 0 else f"{value:.1%}"
     if unit == "s":
         return f"{value / 3600:.1f} h" if value >= 3600 else f"{value:.3g} s"
-    suffix = {"bytes": "B", "watt": " W", "celsius": " °C", "h": " h", "kwatth": " kWh"}.get(unit, "")
+    suffix = {"bytes": "B", "watt": " W", "celsius": " °C", "h": " h", "kwatth": " kWh"}.get(
+        unit, ""
+    )
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "K")):
         if abs(value) >= size:
             return f"{value / (1e3 if letter == 'K' else size):.3g} {letter}{suffix}"

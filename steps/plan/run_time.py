@@ -101,7 +101,7 @@ def estimate_by_rows(job: Job) -> RunTime | None:
     Nothing is read where no figure is known, else the tuning file and the footers of the prompts.
     Raises Missing, BadInput, TryAgain.
     """
-    size, figure = _default_figure(job)
+    size, figure = default_figure(job)
     if figure is None:
         return None
     rows, columns = _count_rows(job)
@@ -113,7 +113,7 @@ def estimate_by_rows(job: Job) -> RunTime | None:
     return replace(by_rows, has_default_work=not has_own_work and not job.skip_existing)
 
 
-def _default_figure(job: Job) -> tuple[tuple[int, int], TimeFigure | None]:
+def default_figure(job: Job) -> tuple[tuple[int, int], TimeFigure | None]:
     """The size of an image of the job's defaults, and its time, without looking at the model."""
     entry = None if job.shard.seconds_per_image is not None else _fastest_entry(job)
     size = _default_size(job, entry)

@@ -7,7 +7,7 @@ import cloup
 
 from imagekiln.steps.runtime.libraries import silence_libraries
 from imagekiln.steps.runtime.log_events import empty_log_context
-from imagekiln.workflows.cli import cluster, local, maintain, schedules, steps
+from imagekiln.workflows.cli import cluster, local, maintain, schedules, simulate, steps
 from imagekiln.workflows.cli.terminal import print_failure, print_note
 
 SECTIONS = (
@@ -30,6 +30,7 @@ SECTIONS = (
             cluster.resubmit,
             cluster.apply,
             cluster.render,
+            simulate.simulate,
         ),
     ),
     cloup.Section(

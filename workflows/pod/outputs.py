@@ -4,7 +4,6 @@ import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from math import ceil
 from pathlib import Path, PurePosixPath
 
 from imagekiln.steps.aggregate.summary import Summary
@@ -20,7 +19,7 @@ from imagekiln.workflows.pod.artifact_store import (
     read_artifact_store,
     require_answer,
 )
-from imagekiln.workflows.templates.child_workflows import MAX_PODS
+from imagekiln.workflows.templates.child_workflows import split_pods
 
 COPYING_THREADS = 8
 MAX_LABEL_CHARS = 63
@@ -39,20 +38,14 @@ def write_plan_outputs(
     Argo could not pass on the run's URI.
     """
     _require_safe_uri(planned.uri)
-    pods = ceil(len(planned.plan.shards) / workers)
-    if open_store(planned.uri).exists(SUCCESS_KEY):
-        pods = 0
-    pods_here = pods
-    child_workflows = 0
-    if pods > MAX_PODS:
-        pods_here = 0
-        child_workflows = ceil(pods / MAX_PODS)
+    is_finished = open_store(planned.uri).exists(SUCCESS_KEY)
+    counts = split_pods(0 if is_finished else len(planned.plan.shards), workers)
 
     parameters = {
         "run": planned.uri,
-        "pods": str(pods),
-        "pods_here": str(pods_here),
-        "workflows": str(child_workflows),
+        "pods": str(counts.pods),
+        "pods_here": str(counts.pods_here),
+        "workflows": str(counts.child_workflows),
         "parallelism": str(cluster.parallelism),
         "priority": str(cluster.priority),
         "priority_class": cluster.priority_class or "",

@@ -140,6 +140,22 @@ class GpuSharing(Settings):
     mutex: ObjectName | None = Field(
         default=None, description="Batches with this name generate one after the other."
     )
+    namespace: ObjectName | None = Field(
+        default=None,
+        description="The namespace of the ConfigMap, or of the mutex, that teams with namespaces "
+        "of their own share; by default, the workflow's.",
+    )
+
+
+class KueueQueue(Settings):
+    """The queue from which Kueue admits GPU pods, one by one. CPU pods start without it."""
+
+    name: ObjectName = Field(description="A LocalQueue of the namespace.")
+    priority_class: ObjectName | None = Field(
+        default=None,
+        description="A WorkloadPriorityClass. Without it, the pods' PriorityClass orders the "
+        "queue.",
+    )
 
 
 class Profile(Settings):
@@ -160,6 +176,7 @@ class Profile(Settings):
     spot: bool = Field(
         default=False, description="Its nodes are spot nodes, by which a price table is read."
     )
+    queue: KueueQueue | None = None
     parallelism: int = Field(
         default=16, ge=1, description="The most pods at once, where the submission sets no limit."
     )

@@ -9,7 +9,7 @@ from hera.workflows import Container, NoneArchiveStrategy, Parameter, S3Artifact
 from hera.workflows import models as m
 
 from imagekiln.steps.job.prices import SPOT_VARIABLE
-from imagekiln.workflows.profiles.profile import ModelCache, Profile
+from imagekiln.workflows.profiles.profile import GpuSharing, ModelCache, Profile
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
 from imagekiln.workflows.templates.metrics import (
     UNKNOWN_JOB,
@@ -114,7 +114,7 @@ def generate_step(profile: Profile) -> Container:
         inputs=("run", "shard", *LABELS),
         env=_generate_environment(profile, offline=offline),
         secrets=MODEL_SECRETS | SIGNING_SECRETS,
-        synchronization=_semaphore(profile.sharing.semaphore),
+        synchronization=_semaphore(profile.sharing),
     )
     container = gpu_container(step, profile, _model_volume(cache, read_only=offline))
     container.labels = {**(container.labels or {}), **POD_LABELS}
@@ -227,11 +227,12 @@ def _workers_option(profile: Profile) -> list[str]:
     return ["--workers", str(profile.gpu.count)] if profile.gpu.count > 1 else []
 
 
-def _semaphore(key: str | None) -> m.Synchronization | None:
-    if key is None:
+def _semaphore(sharing: GpuSharing) -> m.Synchronization | None:
+    if sharing.semaphore is None:
         return None
-    source = m.ConfigMapKeySelector(name="imagekiln-gpus", key=key)
-    return m.Synchronization(semaphores=[m.SemaphoreRef(config_map_key_ref=source)])
+    source = m.ConfigMapKeySelector(name="imagekiln-gpus", key=sharing.semaphore)
+    semaphore = m.SemaphoreRef(config_map_key_ref=source, namespace=sharing.namespace)
+    return m.Synchronization(semaphores=[semaphore])
 
 
 def _model_volume(cache: ModelCache | None, *, read_only: bool) -> ModelVolume | None:
