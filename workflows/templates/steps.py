@@ -32,6 +32,7 @@ RUN_INPUT = "{{inputs.parameters.run}}"
 PLAN_OUTPUTS = ("run", "pods", "pods_here", "workflows", *SCHEDULING_PARAMETERS, "images")
 # The whole workflow's too: for the exit handler, and for a workflow that this one is a batch of.
 WORKFLOW_OUTPUTS = ("run", "images", "ok")
+REPORT_TASK = "aggregate"  # the task of the main DAG that has the artifact `report`
 # By variable: the workflow's parameter, which reaches the pod as base64.
 ENCODED_PARAMETERS = {
     "IMAGEKILN_JOB": "job",
@@ -119,6 +120,11 @@ def aggregate_step(profile: Profile) -> Container:
 def report_step(profile: Profile) -> Container:
     """Report how the workflow ended. Where planning failed, the run stays Argo's variable."""
     failures = f"sprig.trunc({MAX_FAILURES_CHARS}, workflow.failures)"
+    outputs = {
+        f"IMAGEKILN_{name.upper()}": f"{{{{workflow.outputs.parameters.{name}}}}}"
+        for name in WORKFLOW_OUTPUTS
+    }
+    report_task = {"IMAGEKILN_REPORT_TASK": REPORT_TASK} if profile.report_artifact else {}
     step = StepCommand(
         "report",
         ["outcome"],
@@ -127,7 +133,8 @@ def report_step(profile: Profile) -> Container:
             "IMAGEKILN_WORKFLOW": "{{workflow.namespace}}/{{workflow.name}}",
             "IMAGEKILN_STATUS": "{{workflow.status}}",
             "IMAGEKILN_FAILURES": f"{{{{=sprig.b64enc({failures})}}}}",
-            "IMAGEKILN_RUN": "{{workflow.outputs.parameters.run}}",
+            **outputs,
+            **report_task,
         },
         secrets=WEBHOOK_SECRETS,
     )

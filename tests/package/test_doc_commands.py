@@ -1,0 +1,157 @@
+"""Every command that the README, the docs and the commands' help show is one, and works."""
+
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from itertools import takewhile
+from pathlib import Path
+
+import click
+import pyarrow.parquet as pq
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from imagekiln.workflows.cli.main import main
+from tests import pages
+from tests.pages import ROOT
+from tests.runs import settings
+
+SEPARATORS = ("|", "&&", ";")
+ASSIGNMENT = re.compile(r"[A-Z_]+=\S*")
+PLACEHOLDER = re.compile(r"[A-Z_]+|\.\.\.")
+CLUSTER_FILE = re.compile(r"(?<![\w/])(cluster/(?:overlays|gpus|base|monitoring)/[\w./-]+)")
+# Commands that a machine without a cluster and a GPU runs in a second.
+LOCAL = {
+    "init", "estimate", "run", "plan", "generate", "aggregate", "verify", "runs", "retry",
+    "reproduce", "diff", "gc", "schema", "manifests", "render",
+}  # fmt: skip
+# Processes that load torch again, or a file that `tune` measures: other tests have them.
+ELSEWHERE = re.compile(r"--gpus|batch\.tuning|--date 20")
+PROMPTS = "prompt,id\na red circle,a\na blue square,b\na green star,c\n"
+
+
+def commands(text: str) -> Iterator[list[str]]:
+    """The words of every call of `imagekiln` in the lines of a shell script."""
+    for line in text.replace("\\\n", "").splitlines():
+        words = shlex.split(line, comments=True)
+        while words:
+            command = list(takewhile(lambda word: word not in SEPARATORS, words))
+            words = words[len(command) + 1 :]
+            while command and ASSIGNMENT.fullmatch(command[0]):
+                command.pop(0)
+            if command[:1] == ["imagekiln"]:
+                yield list(takewhile(lambda word: word != ">", command[1:]))
+
+
+def shown_commands() -> list[list[str]]:
+    """Those of the pages' shell blocks, without repetitions."""
+    found = {tuple(words): words for text in pages.blocks("sh") for words in commands(text)}
+    return [words for words in found.values() if words]
+
+
+def help_commands() -> list[list[str]]:
+    """Those of the commands' help."""
+    texts = [command.epilog or "" for command in main.commands.values()]
+    return [words for text in texts for words in commands(text)]
+
+
+def mentioned_commands() -> list[list[str]]:
+    """Those within sentences: some are only a name, others have placeholders."""
+    spans = {span for span in pages.code_spans() if span.startswith("imagekiln ")}
+    return [words for span in sorted(spans) for words in commands(span)]
+
+
+def options(command: click.Command) -> set[str]:
+    return {option for parameter in command.params for option in parameter.opts} | {"--help"}
+
+
+@pytest.mark.parametrize("words", [*shown_commands(), *help_commands()], ids=" ".join)
+def test_shown_command_is_one(words: list[str]) -> None:
+    command = main.commands[words[0]]
+    assert {word for word in words[1:] if word.startswith("-")} <= options(command)
+    assert isinstance(command.make_context(words[0], words[1:]), click.Context)
+
+
+@pytest.mark.parametrize("words", mentioned_commands(), ids=" ".join)
+def test_mentioned_command_and_its_options_are_there(words: list[str]) -> None:
+    if words[0].startswith("-") or PLACEHOLDER.fullmatch(words[0]):
+        return  # of all commands: imagekiln --help, imagekiln COMMAND --help
+    command = main.commands[words[0]]
+    assert {word for word in words[1:] if word.startswith("-")} <= options(command)
+
+
+def test_shown_make_targets_are_there() -> None:
+    targets = set(
+        re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    )
+    shown = {
+        word
+        for text in pages.blocks("sh")
+        for word in re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)
+    }
+    assert shown
+    assert shown <= targets
+
+
+def test_shown_manifests_are_there() -> None:
+    shown = {path for text in pages.blocks("sh") for path in CLUSTER_FILE.findall(text)}
+    assert shown
+    assert [path for path in sorted(shown) if not (ROOT / "workflows" / path).exists()] == []
+
+
+@pytest.fixture(scope="module")
+def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the docs name, and a finished run of three images."""
+    folder = tmp_path_factory.mktemp("docs")
+    (folder / "prompts.csv").write_text(PROMPTS)
+    check = {"name": "watermark", "entry": "tests.own_checks:silent"}
+    job = settings(Path("prompts.csv"), "out", shard={"images": 2}, gates={"checks": [check]})
+    (folder / "job.yaml").write_text(yaml.safe_dump(job))
+    nightly = job | {"name": "postcards", "skip_existing": True}
+    (folder / "postcards.yaml").write_text(yaml.safe_dump(nightly))
+    for_cluster = (ROOT / "docs/examples/backfill.yaml").read_text()
+    (folder / "cluster-job.yaml").write_text(for_cluster)
+    result = call(folder, ["run", "job.yaml"])
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        words
+        for words in shown_commands()
+        if words[0] in LOCAL and not ELSEWHERE.search(" ".join(words))
+    ],
+    ids=" ".join,
+)
+def test_shown_command_works(words: list[str], finished_run: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "copy"
+    shutil.copytree(finished_run, folder)
+    if words[0] == "init":
+        (folder / "job.yaml").unlink()
+    result = call(folder, [substitute(word, words[0], folder) for word in words])
+    assert result.exit_code == 0, result.output
+
+
+def substitute(word: str, command: str, folder: Path) -> str:
+    """A word of a command of the docs, with what it stands for on this machine."""
+    (run,) = (folder / "out").glob("tiny-*")
+    if word.endswith(("/RUN", "/OTHER")) or word in ("RUN", "OTHER"):
+        return str(run)
+    if word == "IMAGE_ID":
+        return str(pq.read_table(run / "manifest")["image_id"][0])
+    if word == "s3://datasets/postcards":
+        return str(folder / "out")
+    if command == "render" and word.endswith(".yaml"):
+        return "cluster-job.yaml"
+    return word
+
+
+def call(folder: Path, words: list[str]) -> Result:
+    """Run a command in this process, in a folder."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        return CliRunner().invoke(main, words)
