@@ -16,7 +16,7 @@ def write_sweep(prompts: str, target: str) -> int:
     """Write the rows as Parquet; return how many they are."""
     rows = duckdb.sql(
         "select prompt, seed, weight, 'style:' || weight as loras, id || '-' || weight as id "
-        f"from '{prompts}', (select unnest({list(WEIGHTS)}) as weight) order by id"
+        f"from '{prompts}', (select unnest({list(WEIGHTS)}::double[]) as weight) order by id"
     )
     rows.write_parquet(target)
     return len(rows)

@@ -10,13 +10,11 @@ from pathlib import Path
 import click
 import pyarrow.parquet as pq
 import pytest
-import yaml
-from click.testing import CliRunner, Result
 
 from imagekiln.workflows.cli.main import main
 from tests import pages
+from tests.package.finished_job import call, only_run
 from tests.pages import ROOT
-from tests.runs import settings
 
 SEPARATORS = ("|", "&&", ";")
 ASSIGNMENT = re.compile(r"[A-Z_]+=\S*")
@@ -29,7 +27,6 @@ LOCAL = {
 }  # fmt: skip
 # Processes that load torch again, or a file that `tune` measures: other tests have them.
 ELSEWHERE = re.compile(r"--gpus|batch\.tuning|--date 20")
-PROMPTS = "prompt,id\na red circle,a\na blue square,b\na green star,c\n"
 
 
 def commands(text: str) -> Iterator[list[str]]:
@@ -47,8 +44,8 @@ def commands(text: str) -> Iterator[list[str]]:
 
 def shown_commands() -> list[list[str]]:
     """Those of the pages' shell blocks, without repetitions."""
-    found = {tuple(words): words for text in pages.blocks("sh") for words in commands(text)}
-    return [words for words in found.values() if words]
+    unique = {tuple(words): words for text in pages.blocks("sh") for words in commands(text)}
+    return [words for words in unique.values() if words]
 
 
 def help_commands() -> list[list[str]]:
@@ -83,9 +80,7 @@ def test_mentioned_command_and_its_options_are_there(words: list[str]) -> None:
 
 
 def test_shown_make_targets_are_there() -> None:
-    targets = set(
-        re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    )
+    targets = set(re.findall(r"^([a-z-]+):.*##", (ROOT / "Makefile").read_text(), re.MULTILINE))
     shown = {
         word
         for text in pages.blocks("sh")
@@ -101,23 +96,6 @@ def test_shown_manifests_are_there() -> None:
     assert [path for path in sorted(shown) if not (ROOT / "workflows" / path).exists()] == []
 
 
-@pytest.fixture(scope="module")
-def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the files that the docs name, and a finished run of three images."""
-    folder = tmp_path_factory.mktemp("docs")
-    (folder / "prompts.csv").write_text(PROMPTS)
-    check = {"name": "watermark", "entry": "tests.own_checks:silent"}
-    job = settings(Path("prompts.csv"), "out", shard={"images": 2}, gates={"checks": [check]})
-    (folder / "job.yaml").write_text(yaml.safe_dump(job))
-    nightly = job | {"name": "postcards", "skip_existing": True}
-    (folder / "postcards.yaml").write_text(yaml.safe_dump(nightly))
-    for_cluster = (ROOT / "docs/examples/backfill.yaml").read_text()
-    (folder / "cluster-job.yaml").write_text(for_cluster)
-    result = call(folder, ["run", "job.yaml"])
-    assert result.exit_code == 0, result.output
-    return folder
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -127,18 +105,18 @@ def finished_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ],
     ids=" ".join,
 )
-def test_shown_command_works(words: list[str], finished_run: Path, tmp_path: Path) -> None:
+def test_shown_command_works(words: list[str], finished_job: Path, tmp_path: Path) -> None:
     folder = tmp_path / "copy"
-    shutil.copytree(finished_run, folder)
+    shutil.copytree(finished_job, folder)
     if words[0] == "init":
         (folder / "job.yaml").unlink()
-    result = call(folder, [substitute(word, words[0], folder) for word in words])
+    result = call(folder, *[substitute(word, words[0], folder) for word in words])
     assert result.exit_code == 0, result.output
 
 
 def substitute(word: str, command: str, folder: Path) -> str:
     """A word of a command of the docs, with what it stands for on this machine."""
-    (run,) = (folder / "out").glob("tiny-*")
+    run = only_run(folder)
     if word.endswith(("/RUN", "/OTHER")) or word in ("RUN", "OTHER"):
         return str(run)
     if word == "IMAGE_ID":
@@ -148,10 +126,3 @@ def substitute(word: str, command: str, folder: Path) -> str:
     if command == "render" and word.endswith(".yaml"):
         return "cluster-job.yaml"
     return word
-
-
-def call(folder: Path, words: list[str]) -> Result:
-    """Run a command in this process, in a folder."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        return CliRunner().invoke(main, words)
