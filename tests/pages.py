@@ -1,5 +1,6 @@
 """The README and the docs: their pages, blocks of code, headings and links."""
 
+import ast
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,3 +52,24 @@ def anchors(page: Path) -> set[str]:
             number += 1
         names.add(unique)
     return names
+
+
+def program_texts() -> Iterator[str]:
+    """The texts of the program, `{}` standing for what is filled in."""
+    for folder in ("steps", "workflows"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    yield node.value
+                elif isinstance(node, ast.JoinedStr):
+                    yield "".join(
+                        str(part.value) if isinstance(part, ast.Constant) else "{}"
+                        for part in node.values
+                    )
+
+
+def manifest_comments() -> Iterator[str]:
+    """The comments of the examples' and the cluster's YAML, without their marks."""
+    for folder in (EXAMPLES, ROOT / "workflows" / "cluster"):
+        for path in folder.rglob("*.yaml"):
+            yield from re.findall(r"^# *(.*)$", path.read_text(), re.MULTILINE)

@@ -14,12 +14,14 @@ import pytest
 from imagekiln.workflows.cli.main import main
 from tests import pages
 from tests.package.finished_job import call, only_run
-from tests.pages import ROOT
+from tests.pages import CODE_SPAN, ROOT
 
 SEPARATORS = ("|", "&&", ";")
 ASSIGNMENT = re.compile(r"[A-Z_]+=\S*")
-PLACEHOLDER = re.compile(r"[A-Z_]+|\.\.\.")
+CALL = re.compile(r"(?:[A-Z_]+=\S+ )*imagekiln [a-zA-Z{-]")
+PLACEHOLDER = re.compile(r"[A-Z_]+|\.\.\.|\{\}")
 CLUSTER_FILE = re.compile(r"(?<![\w/])(cluster/(?:overlays|gpus|base|monitoring)/[\w./-]+)")
+DOCKERFILE = re.compile(r"docker build --file (\S+)")
 # Commands that a machine without a cluster and a GPU runs in a second.
 LOCAL = {
     "init", "estimate", "run", "plan", "generate", "aggregate", "verify", "runs", "retry",
@@ -55,9 +57,16 @@ def help_commands() -> list[list[str]]:
 
 
 def mentioned_commands() -> list[list[str]]:
-    """Those within sentences: some are only a name, others have placeholders."""
-    spans = {span for span in pages.code_spans() if span.startswith("imagekiln ")}
-    return [words for span in sorted(spans) for words in commands(span)]
+    """Those within sentences of the pages, of the program's messages, and of YAML's comments.
+
+    Some are only a name, others have placeholders.
+    """
+    comments = list(pages.manifest_comments())
+    texts = [*pages.program_texts(), *comments]
+    spans = {*pages.code_spans(), *comments}
+    spans |= {span for text in texts for span in CODE_SPAN.findall(text)}
+    calls = [span for span in sorted(spans) if CALL.match(span)]
+    return [words for span in calls for words in commands(span) if words]
 
 
 def options(command: click.Command) -> set[str]:
@@ -71,12 +80,16 @@ def test_shown_command_is_one(words: list[str]) -> None:
     assert isinstance(command.make_context(words[0], words[1:]), click.Context)
 
 
-@pytest.mark.parametrize("words", mentioned_commands(), ids=" ".join)
-def test_mentioned_command_and_its_options_are_there(words: list[str]) -> None:
-    if words[0].startswith("-") or PLACEHOLDER.fullmatch(words[0]):
-        return  # of all commands: imagekiln --help, imagekiln COMMAND --help
-    command = main.commands[words[0]]
-    assert {word for word in words[1:] if word.startswith("-")} <= options(command)
+def test_mentioned_commands_and_their_options_are_there() -> None:
+    mistakes = []
+    for words in mentioned_commands():
+        if words[0].startswith("-") or PLACEHOLDER.fullmatch(words[0]):
+            continue  # of all commands: imagekiln --help, imagekiln COMMAND --help
+        command = main.commands.get(words[0])
+        names = {word for word in words[1:] if word.startswith("-") and "{" not in word}
+        if command is None or not names <= options(command):
+            mistakes.append(" ".join(words))
+    assert mistakes == []
 
 
 def test_shown_make_targets_are_there() -> None:
@@ -90,9 +103,12 @@ def test_shown_make_targets_are_there() -> None:
     assert shown <= targets
 
 
-def test_shown_manifests_are_there() -> None:
+def test_shown_manifests_and_dockerfiles_are_there() -> None:
     shown = {path for text in pages.blocks("sh") for path in CLUSTER_FILE.findall(text)}
     assert shown
+    dockerfiles = {path for text in pages.blocks("sh") for path in DOCKERFILE.findall(text)}
+    assert dockerfiles
+    assert [path for path in sorted(dockerfiles) if not (ROOT / path).is_file()] == []
     assert [path for path in sorted(shown) if not (ROOT / "workflows" / path).exists()] == []
 
 

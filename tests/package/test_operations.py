@@ -1,32 +1,16 @@
 """What the runbook says of messages, clean-up and backups holds."""
 
-import ast
 import re
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.package.finished_job import call, only_run
-from tests.pages import CODE_SPAN, ROOT
+from tests.pages import CODE_SPAN, ROOT, program_texts
 
 RUNBOOK = (ROOT / "docs" / "operations.md").read_text()
 BACKUP = ("plan.json", "rejected.parquet", "duplicates.parquet", "shards")  # and inputs/, if any
-
-
-def program_texts() -> Iterator[str]:
-    """The texts of the program, `{}` standing for what is filled in."""
-    for folder in ("steps", "workflows"):
-        for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    yield node.value
-                elif isinstance(node, ast.JoinedStr):
-                    yield "".join(
-                        str(part.value) if isinstance(part, ast.Constant) else "{}"
-                        for part in node.values
-                    )
 
 
 def quoted_messages() -> list[str]:

@@ -31,19 +31,19 @@ def links_from_environment(
     """The links of a workflow, NAMESPACE/NAME. A run that was not planned has no report."""
     argo = environment.get("IMAGEKILN_ARGO_URL", "").strip().rstrip("/")
     runbook = environment.get("IMAGEKILN_RUNBOOK_URL", "").strip()
-    task = environment.get("IMAGEKILN_REPORT_TASK", "")
+    node = environment.get("IMAGEKILN_REPORT_NODE", "")
     if not argo:
         return Links(runbook=runbook)
 
-    report = _report_url(argo, workflow, task) if task and planned else ""
+    report = _report_url(argo, workflow, node) if node and planned else ""
     return Links(f"{argo}/workflows/{workflow}", report, runbook)
 
 
-def _report_url(argo: str, workflow: str, task: str) -> str:
-    """Where Argo's server shows the artifact `report` of a task of the workflow's main DAG."""
+def _report_url(argo: str, workflow: str, node: str) -> str:
+    """Where Argo's server shows the artifact `report` of a node of the workflow."""
     namespace, _, name = workflow.partition("/")
-    node = f"{name}-{_fnv1a(f'{name}.{task}')}"
-    return f"{argo}/artifact-files/{namespace}/workflows/{name}/{node}/outputs/report/index.html"
+    node_id = f"{name}-{_fnv1a(f'{name}.{node}')}"
+    return f"{argo}/artifact-files/{namespace}/workflows/{name}/{node_id}/outputs/report/index.html"
 
 
 def _fnv1a(text: str) -> int:

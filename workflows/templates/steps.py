@@ -32,7 +32,7 @@ RUN_INPUT = "{{inputs.parameters.run}}"
 PLAN_OUTPUTS = ("run", "pods", "pods_here", "workflows", *SCHEDULING_PARAMETERS, "images")
 # The whole workflow's too: for the exit handler, and for a workflow that this one is a batch of.
 WORKFLOW_OUTPUTS = ("run", "images", "ok")
-REPORT_TASK = "aggregate"  # the task of the main DAG that has the artifact `report`
+REPORT_NODE = "aggregate"  # that has the artifact `report`: its name after the workflow's
 # By variable: the workflow's parameter, which reaches the pod as base64.
 ENCODED_PARAMETERS = {
     "IMAGEKILN_JOB": "job",
@@ -124,7 +124,7 @@ def report_step(profile: Profile) -> Container:
         f"IMAGEKILN_{name.upper()}": f"{{{{workflow.outputs.parameters.{name}}}}}"
         for name in WORKFLOW_OUTPUTS
     }
-    report_task = {"IMAGEKILN_REPORT_TASK": REPORT_TASK} if profile.report_artifact else {}
+    report_node = {"IMAGEKILN_REPORT_NODE": REPORT_NODE} if profile.report_artifact else {}
     step = StepCommand(
         "report",
         ["outcome"],
@@ -134,7 +134,7 @@ def report_step(profile: Profile) -> Container:
             "IMAGEKILN_STATUS": "{{workflow.status}}",
             "IMAGEKILN_FAILURES": f"{{{{=sprig.b64enc({failures})}}}}",
             **outputs,
-            **report_task,
+            **report_node,
         },
         secrets=WEBHOOK_SECRETS,
     )

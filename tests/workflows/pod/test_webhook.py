@@ -26,7 +26,7 @@ OUTCOME = WorkflowOutcome("images/postcards-1", "Failed", "s3://datasets/run-1",
 LINKS = {
     "IMAGEKILN_ARGO_URL": "https://argo.example.com/",
     "IMAGEKILN_RUNBOOK_URL": "https://wiki.example.com/runbook",
-    "IMAGEKILN_REPORT_TASK": "aggregate",
+    "IMAGEKILN_REPORT_NODE": "aggregate",
 }
 
 
