@@ -1,10 +1,7 @@
 """Every command that the README, the docs and the commands' help show is one, and works."""
 
 import re
-import shlex
 import shutil
-from collections.abc import Iterator
-from itertools import takewhile
 from pathlib import Path
 
 import click
@@ -14,10 +11,9 @@ import pytest
 from imagekiln.workflows.cli.main import main
 from tests import pages
 from tests.package.finished_job import call, only_run
+from tests.package.shown_commands import commands, shown_commands
 from tests.pages import CODE_SPAN, ROOT
 
-SEPARATORS = ("|", "&&", ";")
-ASSIGNMENT = re.compile(r"[A-Z_]+=\S*")
 CALL = re.compile(r"(?:[A-Z_]+=\S+ )*imagekiln [a-zA-Z{-]")
 PLACEHOLDER = re.compile(r"[A-Z_]+|\.\.\.|\{\}")
 CLUSTER_FILE = re.compile(r"(?<![\w/])(cluster/(?:overlays|gpus|base|monitoring)/[\w./-]+)")
@@ -29,25 +25,6 @@ LOCAL = {
 }  # fmt: skip
 # Processes that load torch again, or a file that `tune` measures: other tests have them.
 ELSEWHERE = re.compile(r"--gpus|batch\.tuning|--date 20")
-
-
-def commands(text: str) -> Iterator[list[str]]:
-    """The words of every call of `imagekiln` in the lines of a shell script."""
-    for line in text.replace("\\\n", "").splitlines():
-        words = shlex.split(line, comments=True)
-        while words:
-            command = list(takewhile(lambda word: word not in SEPARATORS, words))
-            words = words[len(command) + 1 :]
-            while command and ASSIGNMENT.fullmatch(command[0]):
-                command.pop(0)
-            if command[:1] == ["imagekiln"]:
-                yield list(takewhile(lambda word: word != ">", command[1:]))
-
-
-def shown_commands() -> list[list[str]]:
-    """Those of the pages' shell blocks, without repetitions."""
-    unique = {tuple(words): words for text in pages.blocks("sh") for words in commands(text)}
-    return [words for words in unique.values() if words]
 
 
 def help_commands() -> list[list[str]]:
