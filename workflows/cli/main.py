@@ -6,6 +6,7 @@ import click
 import cloup
 
 from imagekiln.steps.runtime.libraries import silence_libraries
+from imagekiln.steps.runtime.sanitize import redact_secrets
 from imagekiln.workflows.cli import cluster, local, maintain, schedules, steps
 from imagekiln.workflows.cli.terminal import print_note
 
@@ -74,10 +75,11 @@ class KilnGroup(cloup.Group):
             with stop_on_signals(at_once=True) as ctx.obj:
                 return super().invoke(ctx)
         except KilnError as error:
-            from imagekiln.workflows.pod.outcome import write_termination_message
+            from imagekiln.workflows.pod.outcome import secret_values, write_termination_message
 
-            print_note(str(error))
-            write_termination_message(str(error))
+            message = redact_secrets(str(error), secret_values(os.environ))
+            print_note(message)
+            write_termination_message(message)
             ctx.exit(error.exit_code)
         except Stopped:
             print_note("Stopped. Run the same command again to resume.")

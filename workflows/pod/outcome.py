@@ -2,7 +2,6 @@
 
 import base64
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -52,7 +51,6 @@ class WorkflowOutcome:
 def write_termination_message(message: str) -> None:
     """Leave the reason of a failure where Kubernetes shows it; outside of a pod, do nothing."""
     if TERMINATION_LOG.is_file():
-        message = redact_secrets(message, secret_values(os.environ))
         with suppress(OSError):  # the log has the message too
             TERMINATION_LOG.write_bytes(message.encode()[:MAX_MESSAGE_BYTES])
 
