@@ -44,7 +44,8 @@ def run(folder: Path, *words: str) -> Result:
 def manifest(folder: Path, columns: str) -> list[tuple[object, ...]]:
     """Columns of all images, in the order of the ids of their rows."""
     files = folder / "out" / "*" / "manifest" / "*.parquet"
-    return duckdb.sql(f"select {columns} from '{files}' order by id").fetchall()
+    with duckdb.connect() as connection:
+        return connection.execute(f"select {columns} from '{files}' order by id").fetchall()
 
 
 def test_every_example_is_listed() -> None:
@@ -112,12 +113,13 @@ def test_lora_sweep_draws_each_prompt_at_each_weight(
 
 def test_second_night_makes_only_what_is_new(folder: Path, s3_bucket: str) -> None:
     places = ("--set", f"prompts={s3_bucket}/prompts/*.parquet", "--set", f"output={s3_bucket}/out")
+    results = []
     for night, prompt in enumerate(("a red circle", "a blue star")):
         with fsspec.open(f"{s3_bucket}/prompts/{night}.parquet", "wb") as file:
             pq.write_table(pa.table({"prompt": [prompt]}), file)
         date = ("--date", f"2026-11-0{night + 1}")
-        result = run(folder, "nightly-s3.yaml", *places, *BUNDLED, *date)
-    assert "1 already in earlier runs" in result.output
+        results.append(run(folder, "nightly-s3.yaml", *places, *BUNDLED, *date))
+    assert "1 already in earlier runs" in results[1].output
 
 
 def test_night_of_a_date_reads_the_prompts_of_that_date(folder: Path, s3_bucket: str) -> None:
