@@ -58,14 +58,18 @@ def program_texts() -> Iterator[str]:
     """The texts of the program, `{}` standing for what is filled in."""
     for folder in ("steps", "workflows"):
         for path in (ROOT / folder).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.Constant) and isinstance(node.value, str):
-                    yield node.value
-                elif isinstance(node, ast.JoinedStr):
-                    yield "".join(
-                        str(part.value) if isinstance(part, ast.Constant) else "{}"
-                        for part in node.values
-                    )
+            yield from _texts(ast.parse(path.read_text()))
+
+
+def _texts(module: ast.Module) -> Iterator[str]:
+    statements = (node for node in ast.walk(module) if isinstance(node, ast.Expr))
+    docstrings = {id(node.value) for node in statements}
+    for node in ast.walk(module):
+        if isinstance(node, ast.JoinedStr):
+            parts = (part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+            yield "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and id(node) not in docstrings:
+            yield str(node.value)
 
 
 def manifest_comments() -> Iterator[str]:
