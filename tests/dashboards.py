@@ -103,7 +103,7 @@ def simulate_end(
     end: float,
     share: float,
     hours: float,
-    failed: bool,  # noqa: FBT001
+    failed: bool,
     rng: np.random.Generator,
 ) -> None:
     """The end of a night: counted in its last minute."""

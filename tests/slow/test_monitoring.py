@@ -107,7 +107,7 @@ def argo(job: str, elapsed: float) -> str:
         last_success=time.time() - 60,
         planned=IMAGES,
         images={"ok": 95, "blank": 1, "filtered": 1, "failed": 2, "missing": 1},
-        gpu_seconds={use: elapsed for use in ("drawing", "loading", "idle", "repeated")},
+        gpu_seconds=dict.fromkeys(("drawing", "loading", "idle", "repeated"), elapsed),
         cost=elapsed / 100,
         duration=3600,
         shards=ended,
