@@ -34,6 +34,11 @@ def plan_metrics() -> list[RunMetric]:
 
 
 def run_metrics() -> list[RunMetric]:
+    """All metrics of a run."""
+    return [*plan_metrics(), *outcome_metrics()]
+
+
+def outcome_metrics() -> list[RunMetric]:
     """Of the template of the exit handler's pod."""
     status = "{{workflow.status}}"
     return [
