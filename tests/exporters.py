@@ -127,9 +127,7 @@ def _run_metrics(nights: list[Night]) -> Iterator[tuple[str, str, list[Sample]]]
             if count:  # Argo's counters begin with the first event
                 runs.append(({"job": night.job, "status": status}, float(count)))
     yield "runs_total", "counter", runs
-    successes = [
-        ({"job": night.job}, night.last_success) for night in nights if night.last_success
-    ]
+    successes = [({"job": night.job}, night.last_success) for night in nights if night.last_success]
     yield "run_last_success_timestamp_seconds", "gauge", successes
     plans = [({"job": night.job}, float(night.planned)) for night in nights]
     yield "run_images_planned", "gauge", plans

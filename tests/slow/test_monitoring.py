@@ -90,7 +90,7 @@ def is_answered(server: Prometheus, query: Query) -> bool:
     samples = server.query(query.expression)
     if not samples:
         return False
-    labels = {name for sample in samples for name in sample["metric"]}
+    labels = {name for sample in samples for name in sample.labels}
     wanted = set(re.findall(r"{{(\w+)}}", query.legend)) - {"Hostname", "GPU_I_ID"}
     assert wanted <= labels, (query.name, wanted - labels)
     return True
@@ -107,7 +107,7 @@ def argo(job: str, elapsed: float) -> str:
         last_success=time.time() - 60,
         planned=IMAGES,
         images={"ok": 95, "blank": 1, "filtered": 1, "failed": 2, "missing": 1},
-        gpu_seconds={use: elapsed for use in ("drawing", "loading", "idle", "repeated")},
+        gpu_seconds=dict.fromkeys(("drawing", "loading", "idle", "repeated"), elapsed),
         cost=elapsed / 100,
         duration=3600,
         shards=ended,

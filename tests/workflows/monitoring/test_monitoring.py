@@ -126,7 +126,8 @@ def test_each_metric_of_ours_in_use_is_served() -> None:
     argo = pytest.importorskip("imagekiln.workflows.templates.metrics", reason="likewise")
     pods = {metric.full_name for metric in ours.METRICS}
     runs = {
-        f"{argo.SERVED_PREFIX}{metric.name}" for metric in [*argo.run_metrics(), *argo.shard_metrics()]
+        f"{argo.SERVED_PREFIX}{metric.name}"
+        for metric in [*argo.run_metrics(), *argo.shard_metrics()]
     }
     queries = [*RULE_QUERIES, *(query.expression for query in panel_queries())]
     text = re.sub(r"_(?:bucket|sum|count)\b", "", " ".join(queries))
