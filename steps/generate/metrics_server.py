@@ -9,7 +9,7 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING
 
 from imagekiln.steps.errors import BadInput
@@ -21,7 +21,7 @@ from imagekiln.steps.runtime.metrics import (
     SHARD_INFO,
     Counter,
     Gauge,
-    Histogram,
+    SecondsHistogram,
 )
 from imagekiln.steps.runtime.progress import Event, Progress
 
@@ -36,8 +36,7 @@ FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 # Set in pods: what the workflow knows of them.
 ATTEMPT_VARIABLE = "IMAGEKILN_ATTEMPT"
 PROFILE_VARIABLE = "IMAGEKILN_PROFILE"
-SUM_OF_LIVING = "livesum"  # of gauges: those of a process that has ended do not count
-AnyMetric = Counter | Gauge | Histogram
+AnyMetric = Counter | Gauge | SecondsHistogram
 
 
 class CountingProgress:
@@ -94,7 +93,7 @@ def serve_metrics(progress: Progress, plan: Plan, shard: str = ALL_SHARDS) -> It
 @contextmanager
 def serve_worker_metrics(
     progress: Progress, plan: Plan, shard: str = ALL_SHARDS
-) -> Iterator[tuple[Progress, Mapping[str, str]]]:
+) -> Iterator[tuple[Progress, dict[str, str]]]:
     """Likewise for worker processes, which get the variables that come with the progress."""
     port = metrics_port(os.environ)
     if port is None:
@@ -123,7 +122,7 @@ def forget_worker(environment: Mapping[str, str], process: int) -> None:
     if folder is not None:
         from prometheus_client.multiprocess import mark_process_dead
 
-        mark_process_dead(process, folder)
+        mark_process_dead(process, folder)  # type: ignore[no-untyped-call]
 
 
 def metrics_port(environment: Mapping[str, str]) -> int | None:
@@ -149,31 +148,39 @@ def _serve(
     port: int, progress: Progress, own_metrics: Sequence[AnyMetric], folder: str | None
 ) -> Iterator[None]:
     """Serve the metrics of this process, and those in the folder, where there is one."""
-    from prometheus_client import CollectorRegistry, start_http_server
+    from prometheus_client import CollectorRegistry
     from prometheus_client.multiprocess import MultiProcessCollector
 
     registry = CollectorRegistry()
     if folder is not None:
         MultiProcessCollector(registry, folder)  # type: ignore[no-untyped-call]
     _turn_on(own_metrics, registry)
-    try:
-        server, thread = start_http_server(port, _any_address(), registry)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        sentence = (
-            f"No metrics are served: port {port} cannot be used ({reason}). "
-            f"Set {PORT_VARIABLE} to another port, or to 0."
-        )
-        progress.show_event(Event("metrics", {}, sentence))
-        server = None
+    with ExitStack() as stack:
+        stack.callback(_turn_off, own_metrics)
+        try:
+            stack.enter_context(_server(port, registry))
+        except OSError as error:
+            reason = error.strerror or str(error)
+            sentence = (
+                f"No metrics are served: port {port} cannot be used ({reason}). "
+                f"Set {PORT_VARIABLE} to another port, or to 0."
+            )
+            progress.show_event(Event("metrics", {}, sentence))
+        yield
+
+
+@contextmanager
+def _server(port: int, registry: "CollectorRegistry") -> Iterator[None]:
+    """Answer requests in a thread while the block runs. Raises OSError where the port is taken."""
+    from prometheus_client import start_http_server
+
+    server, thread = start_http_server(port, _any_address(), registry)
     try:
         yield
     finally:
-        _turn_off(own_metrics)
-        if server is not None:
-            server.shutdown()
-            server.server_close()
-            thread.join()
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 def _any_address() -> str:
@@ -196,18 +203,19 @@ def _set_info(plan: Plan, shard: str) -> None:
 def _turn_on(metrics: Sequence[AnyMetric], registry: "CollectorRegistry") -> None:
     import prometheus_client as prometheus
 
-    prometheus.disable_created_metrics()  # a third more series, which nobody asks for
+    # They would be a third more series, which nobody asks for.
+    prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
     for metric in metrics:
-        name, meaning, labels = metric.full_name, metric.meaning, metric.labels
+        description = (metric.full_name, metric.meaning, metric.labels)
         if isinstance(metric, Counter):
-            metric.series = prometheus.Counter(name, meaning, labels, registry=registry)
+            metric.series = prometheus.Counter(*description, registry=registry)
         elif isinstance(metric, Gauge):
             metric.series = prometheus.Gauge(
-                name, meaning, labels, registry=registry, multiprocess_mode=SUM_OF_LIVING
+                *description, registry=registry, multiprocess_mode="livesum"
             )
         else:
             metric.series = prometheus.Histogram(
-                name, meaning, labels, registry=registry, buckets=metric.buckets
+                *description, registry=registry, buckets=metric.buckets
             )
         for value in metric.values:
             metric.series.labels(value)

@@ -170,7 +170,7 @@ def encode_parts(
 
             packed = part_format.pack(batch.part, encoded)
             encode_seconds += time.perf_counter() - began_encoding
-            statuses = Counter(image.status for image in encoded)
+            statuses = Counter[str](image.status for image in encoded)
             yield EncodedPart(packed, wait_seconds, encode_seconds, statuses)
             encoded = []
             wait_seconds = 0.0

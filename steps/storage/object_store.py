@@ -13,6 +13,7 @@ from fsspec import AbstractFileSystem
 from fsspec.core import url_to_fs
 
 from imagekiln.steps.errors import BadInput, NotInstalled
+from imagekiln.steps.runtime.metrics import STORAGE_RETRIES
 from imagekiln.steps.storage.failures import error_code, translate_errors
 from imagekiln.steps.storage.store import ObjectInfo, is_plain_name
 
@@ -69,7 +70,22 @@ def open_filesystem(uri: str) -> tuple[Any, str]:
 
     if is_s3:
         files.retries = S3FS_ATTEMPTS
+        _count_retries(files)
     return files, path
+
+
+def _count_retries(files: Any) -> None:
+    """Have s3fs make its requests in a session that counts those that are repeated."""
+    if files.session is not None:  # s3fs keeps a file system for all that ask for the same one
+        return
+    from aiobotocore.session import AioSession
+
+    def count(attempts: int, **_: object) -> None:
+        if attempts > 1:
+            STORAGE_RETRIES.add()
+
+    files.session = AioSession(**files.kwargs)
+    files.session.register("needs-retry.s3", count)
 
 
 class ObjectStore:

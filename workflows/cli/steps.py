@@ -217,11 +217,14 @@ def aggregate(
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
     from imagekiln.workflows.cli.text import format_summary, print_result
     from imagekiln.workflows.pod.outputs import copy_report, write_aggregate_outputs
+    from imagekiln.workflows.pod.run_metrics import find_summary, write_figures
 
+    before = find_summary(run) if outputs else None
     try:
         summary = aggregate_run(run, failed_share, accept, price)
-    finally:  # an incomplete run has a report too
+    finally:  # an incomplete run has a report too, and figures
         if outputs:
+            write_figures(Path(outputs), before, find_summary(run))
             copy_report(Path(outputs), run)
     if outputs:
         write_aggregate_outputs(Path(outputs), summary)
@@ -247,7 +250,13 @@ def fetch(run: str) -> None:
 
 
 @cloup.command(epilog=examples("imagekiln outcome"))
-def outcome() -> None:
+@cloup.option(
+    "--outputs",
+    type=OUTPUTS_FOLDER,
+    hidden=True,
+    help="Write the values of the run's metrics here, for Argo.",
+)
+def outcome(outputs: str | None) -> None:
     """Report how a workflow ended: its exit handler.
 
     Reads the environment that the workflow's template sets, and posts to the webhook of Secret
@@ -255,12 +264,17 @@ def outcome() -> None:
     workflow itself for failed.
     """
     import os
+    import time
 
     from imagekiln.steps.errors import KilnError
     from imagekiln.workflows.cli.terminal import print_note, print_text
     from imagekiln.workflows.pod.outcome import describe_outcome, outcome_from_environment
+    from imagekiln.workflows.pod.outputs import write_parameters
+    from imagekiln.workflows.pod.run_metrics import run_metric_values
     from imagekiln.workflows.pod.webhook import post_outcome, webhook_from_environment
 
+    if outputs:
+        write_parameters(Path(outputs), run_metric_values(os.environ, time.time()))
     ended = outcome_from_environment(os.environ)
     print_text(describe_outcome(ended))
     try:

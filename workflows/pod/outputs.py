@@ -17,6 +17,7 @@ from imagekiln.steps.storage import open_store
 from imagekiln.workflows.templates.child_workflows import MAX_PODS
 
 COPYING_THREADS = 8
+MAX_LABEL_CHARS = 63
 # The files beside the report that it refers to. User text in it has no quotation marks.
 LINK_PATTERN = re.compile(r'(?:src|srcset|href)="([\w-]+(?:/[\w-]+)*\.\w+)"')
 # Argo replaces what stands in double braces, and Kubernetes $(...) in a container's arguments.
@@ -49,14 +50,16 @@ def write_plan_outputs(
         "parallelism": str(cluster.parallelism),
         "priority": str(cluster.priority),
         "priority_class": cluster.priority_class or "",
+        "job_name": planned.plan.job.name,
+        "run_id": _label_value(planned.plan.run_id),
         "images": str(planned.plan.counts.images),
     }
-    _write_parameters(folder, parameters)
+    write_parameters(folder, parameters)
 
 
 def write_aggregate_outputs(folder: Path, summary: Summary) -> None:
     """Write aggregate's output parameter: how many images are ok."""
-    _write_parameters(folder, {"ok": str(summary.ok)})
+    write_parameters(folder, {"ok": str(summary.ok)})
 
 
 def copy_report(folder: Path, uri: str) -> None:
@@ -83,10 +86,16 @@ def copy_report(folder: Path, uri: str) -> None:
         list(pool.map(copy, keys))
 
 
-def _write_parameters(folder: Path, parameters: Mapping[str, str]) -> None:
+def write_parameters(folder: Path, parameters: Mapping[str, str]) -> None:
+    """Write output parameters, one file each."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in parameters.items():
         (folder / name).write_text(text, encoding="utf-8")
+
+
+def _label_value(text: str) -> str:
+    """The text as a label of a pod, which is shorter, and ends with a letter or digit."""
+    return text[:MAX_LABEL_CHARS].rstrip("._-")
 
 
 def _require_safe_uri(uri: str) -> None:

@@ -168,6 +168,12 @@ class Profile(Settings):
         description="Keep the logs of all pods in the artifact repository; by default where the "
         "report is kept there. Without it, those of pods that succeeded are gone with the pod.",
     )
+    metrics_port: int | None = Field(
+        default=9464,
+        ge=1024,
+        le=65535,
+        description="Where pods that generate serve their metrics; null: nowhere.",
+    )
     disruption_budget: bool = Field(
         default=False,
         description="Keep nodes from being drained while a workflow has pods on them, for up to "

@@ -3,7 +3,7 @@
 from hera.workflows import Resource, Suspend
 
 from imagekiln.workflows.profiles.profile import Profile
-from imagekiln.workflows.templates.parameters import declare_inputs
+from imagekiln.workflows.templates.parameters import LABELS, declare_inputs
 from imagekiln.workflows.templates.pod import pod_tolerations
 from imagekiln.workflows.templates.pod_retries import child_retry_strategy
 from imagekiln.workflows.templates.security import resource_pod_patch
@@ -29,7 +29,7 @@ def child_workflow_template(profile: Profile, max_pods: int = MAX_PODS) -> Resou
     """A workflow of this same template that generates up to `max_pods` of the shards."""
     return Resource(
         name=CHILD_TEMPLATE,
-        inputs=declare_inputs("run", "number", "pods", *SCHEDULING_PARAMETERS),
+        inputs=declare_inputs("run", "number", "pods", *SCHEDULING_PARAMETERS, *LABELS),
         action="apply",  # a pod that is retried finds the workflow that it made
         set_owner_reference=True,
         success_condition="status.phase == Succeeded",
@@ -54,6 +54,7 @@ def _workflow(profile: Profile, max_pods: int) -> dict[str, object]:
         "run": Unquoted("{{=toJson(inputs.parameters.run)}}"),
         "first": f"{{{{={first}}}}}",
         "count": f"{{{{=sprig.min({max_pods}, sprig.sub(inputs.parameters.pods, {first}))}}}}",
+        **{name: f"{{{{inputs.parameters.{name}}}}}" for name in LABELS},
         "gpu-image": Unquoted("{{=toJson(workflow.parameters['gpu-image'])}}"),
     }
     return {

@@ -10,7 +10,7 @@ from hera.workflows import DAG, Container, Parameter, Resource, Task, TaskResult
 from hera.workflows import models as m
 
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
-from imagekiln.workflows.templates.parameters import declare_inputs, forward_inputs
+from imagekiln.workflows.templates.parameters import LABELS, declare_inputs, forward_inputs
 
 GROUP_SHARDS = 50  # shards that one node of Argo's page unfolds to
 ITEM = "{{item}}"
@@ -47,12 +47,16 @@ def main_dag(
     generate = Task(
         name="generate",
         template=shards,
-        arguments=[run, {"first": "0", "count": plan.get_parameter("pods_here")}],
+        arguments=[
+            run,
+            {"first": "0", "count": plan.get_parameter("pods_here")},
+            *_outputs(plan, *LABELS),
+        ],
     )
     generate_further = Task(
         name="generate-further",
         template=children,
-        arguments=[run, *_outputs(plan, "pods", "workflows", *SCHEDULING_PARAMETERS)],
+        arguments=[run, *_outputs(plan, "pods", "workflows", *SCHEDULING_PARAMETERS, *LABELS)],
     )
     aggregate = Task(name="aggregate", template=aggregate_step, arguments=[run])
 
@@ -84,7 +88,7 @@ def shards_dag(group: DAG, mutex: str | None) -> DAG:
         arguments=[
             *forward_inputs("run"),
             Parameter(name="number", value=ITEM),
-            *forward_inputs("first", "count"),
+            *forward_inputs("first", "count", *LABELS),
         ],
         with_sequence=_sequence(count=f"{{{{={groups}}}}}"),
     )
@@ -92,7 +96,7 @@ def shards_dag(group: DAG, mutex: str | None) -> DAG:
     lock = m.Synchronization(mutexes=[m.Mutex(name=mutex)]) if mutex else None
     return DAG(
         name="shards",
-        inputs=declare_inputs("run", "first", "count"),
+        inputs=declare_inputs("run", "first", "count", *LABELS),
         fail_fast=False,
         tasks=[task],
         synchronization=lock,
@@ -107,10 +111,14 @@ def group_dag(generate: Container) -> DAG:
     task = Task(
         name="shard",
         template=generate,
-        arguments=[*forward_inputs("run"), Parameter(name="shard", value=ITEM)],
+        arguments=[
+            *forward_inputs("run"),
+            Parameter(name="shard", value=ITEM),
+            *forward_inputs(*LABELS),
+        ],
         with_sequence=_sequence(start=f"{{{{={start}}}}}", count=f"{{{{={count}}}}}"),
     )
-    inputs = declare_inputs("run", "number", "first", "count")
+    inputs = declare_inputs("run", "number", "first", "count", *LABELS)
     return DAG(name="group", inputs=inputs, fail_fast=False, tasks=[task])
 
 
@@ -122,13 +130,13 @@ def children_dag(child: Resource) -> DAG:
         arguments=[
             *forward_inputs("run"),
             Parameter(name="number", value=ITEM),
-            *forward_inputs("pods", *SCHEDULING_PARAMETERS),
+            *forward_inputs("pods", *SCHEDULING_PARAMETERS, *LABELS),
         ],
         with_sequence=_sequence(count="{{inputs.parameters.workflows}}"),
     )
     return DAG(
         name="further",
-        inputs=declare_inputs("run", "pods", "workflows", *SCHEDULING_PARAMETERS),
+        inputs=declare_inputs("run", "pods", "workflows", *SCHEDULING_PARAMETERS, *LABELS),
         parallelism=1,
         fail_fast=False,
         tasks=[task],

@@ -10,6 +10,7 @@ from hera.workflows import Counter, Gauge, Histogram, Label
 SERVED_PREFIX = "argo_workflows_"  # which Argo's exporter puts before every name
 PREFIX = "imagekiln_"
 JOB_OUTPUT = "job"
+UNKNOWN_JOB = "unknown"  # of a workflow that failed before its job was read
 IMAGE_STATUSES = ("ok", "blank", "filtered", "failed", "missing")
 GPU_USES = ("drawing", "loading", "idle", "repeated")
 # From a shard of ten seconds to a day, which is when a pod is stopped.
@@ -19,7 +20,25 @@ SUCCEEDED = "{{workflow.status}} == Succeeded"
 RunMetric = Counter | Gauge
 
 
+def plan_metrics() -> list[RunMetric]:
+    """Of the template of plan, so that progress can be compared with them."""
+    return [
+        Gauge(
+            name=f"{PREFIX}run_images_planned",
+            help="Images that the latest run is to have.",
+            labels=[Label(key="job", value=_output("job_name"))],
+            realtime=False,
+            value=_output("images"),
+        )
+    ]
+
+
 def run_metrics() -> list[RunMetric]:
+    """All metrics of a run."""
+    return [*plan_metrics(), *outcome_metrics()]
+
+
+def outcome_metrics() -> list[RunMetric]:
     """Of the template of the exit handler's pod."""
     status = "{{workflow.status}}"
     return [
@@ -36,7 +55,6 @@ def run_metrics() -> list[RunMetric]:
             "ended_at",
             when=SUCCEEDED,
         ),
-        _gauge("run_images_planned", "Images of the latest run.", "planned"),
         *(
             _gauge("run_images", "Images of the latest run, by status.", value, status=value)
             for value in IMAGE_STATUSES
@@ -49,6 +67,11 @@ def run_metrics() -> list[RunMetric]:
     ]
 
 
+def run_outputs() -> tuple[str, ...]:
+    """The output parameters of that pod, from which their values are taken."""
+    return (JOB_OUTPUT, "seconds", "ended_at", *IMAGE_STATUSES, *GPU_USES, "cost")
+
+
 def shard_metrics() -> list[Histogram]:
     """Of the template of generate."""
     return [
@@ -56,7 +79,7 @@ def shard_metrics() -> list[Histogram]:
             name=f"{PREFIX}shard_seconds",
             help="From the creation of a shard's pod to its end.",
             labels=[
-                Label(key="job", value="{{inputs.parameters.job}}"),
+                Label(key="job", value="{{inputs.parameters.job_name}}"),
                 Label(key="status", value="{{status}}"),
             ],
             buckets=list(SHARD_BUCKETS),

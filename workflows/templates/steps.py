@@ -10,6 +10,14 @@ from hera.workflows import models as m
 
 from imagekiln.workflows.profiles.profile import ModelCache, Profile
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
+from imagekiln.workflows.templates.metrics import (
+    UNKNOWN_JOB,
+    outcome_metrics,
+    plan_metrics,
+    run_outputs,
+    shard_metrics,
+)
+from imagekiln.workflows.templates.parameters import LABELS
 from imagekiln.workflows.templates.pod import (
     COMPILED_CODE_FOLDER,
     GPU_IMAGE_PARAMETER,
@@ -28,10 +36,20 @@ OUTPUTS_FOLDER = f"{TMP}/imagekiln"
 MODELS_FOLDER = "/models"
 REPORT_TIMEOUT = "15m"
 MAX_FAILURES_CHARS = 20_000  # characters of Argo's list of failures that reach the report
+# Of the pods that generate, beside Argo's own.
+POD_LABELS = {
+    "imagekiln.dev/job": "{{inputs.parameters.job_name}}",
+    "imagekiln.dev/run": "{{inputs.parameters.run_id}}",
+    "imagekiln.dev/shard": "{{inputs.parameters.shard}}",
+}
 RUN_INPUT = "{{inputs.parameters.run}}"
-PLAN_OUTPUTS = ("run", "pods", "pods_here", "workflows", *SCHEDULING_PARAMETERS, "images")
-# The whole workflow's too: for the exit handler, and for a workflow that this one is a batch of.
+PLAN_OUTPUTS = ("run", "pods", "pods_here", "workflows", *SCHEDULING_PARAMETERS, *LABELS, "images")
+# The whole workflow's too: for a workflow that this one is a batch of.
 WORKFLOW_OUTPUTS = ("run", "images", "ok")
+# And for the exit handler.
+GLOBAL_OUTPUTS = (*WORKFLOW_OUTPUTS, "job_name", "figures")
+# Where a step ends before it writes them: metrics of a step that failed have values, too.
+DEFAULT_OUTPUTS = {"images": "0", "job_name": UNKNOWN_JOB, "figures": "{}"}
 # By variable: the workflow's parameter, which reaches the pod as base64.
 ENCODED_PARAMETERS = {
     "IMAGEKILN_JOB": "job",
@@ -61,7 +79,9 @@ def plan_step(profile: Profile) -> Container:
         outputs=[_output_parameter(name) for name in PLAN_OUTPUTS],
         secrets=MODEL_SECRETS,
     )
-    return cpu_container(step, profile)
+    container = cpu_container(step, profile)
+    container.metrics = plan_metrics()
+    return container
 
 
 def fetch_step(profile: Profile) -> Container:
@@ -87,12 +107,20 @@ def generate_step(profile: Profile) -> Container:
         [*arguments, "--", RUN_INPUT],
         profile.generate.image,
         GPU_IMAGE_PARAMETER,
-        inputs=("run", "shard"),
-        env={"HF_HUB_OFFLINE": "1"} if offline else {},
+        inputs=("run", "shard", *LABELS),
+        env={
+            **({"HF_HUB_OFFLINE": "1"} if offline else {}),
+            **_metrics_environment(profile),
+        },
         secrets=MODEL_SECRETS | SIGNING_SECRETS,
         synchronization=_semaphore(profile.sharing.semaphore),
     )
-    return gpu_container(step, profile, _model_volume(cache, read_only=offline))
+    container = gpu_container(step, profile, _model_volume(cache, read_only=offline))
+    container.labels = {**(container.labels or {}), **POD_LABELS}
+    container.metrics = shard_metrics()
+    if profile.metrics_port:
+        container.ports = [m.ContainerPort(name="metrics", container_port=profile.metrics_port)]
+    return container
 
 
 def aggregate_step(profile: Profile) -> Container:
@@ -110,7 +138,10 @@ def aggregate_step(profile: Profile) -> Container:
         ["aggregate", "--outputs", OUTPUTS_FOLDER, "--", RUN_INPUT],
         profile.steps.image,
         inputs=("run",),
-        outputs=[_output_parameter("ok"), *([report] if profile.report_artifact else [])],
+        outputs=[
+            *map(_output_parameter, ("ok", "figures")),
+            *([report] if profile.report_artifact else []),
+        ],
         secrets=STORAGE_SECRETS,
     )
     return cpu_container(step, profile)
@@ -121,25 +152,48 @@ def report_step(profile: Profile) -> Container:
     failures = f"sprig.trunc({MAX_FAILURES_CHARS}, workflow.failures)"
     step = StepCommand(
         "report",
-        ["outcome"],
+        ["outcome", "--outputs", OUTPUTS_FOLDER],
         profile.steps.image,
         env={
             "IMAGEKILN_WORKFLOW": "{{workflow.namespace}}/{{workflow.name}}",
             "IMAGEKILN_STATUS": "{{workflow.status}}",
             "IMAGEKILN_FAILURES": f"{{{{=sprig.b64enc({failures})}}}}",
             "IMAGEKILN_RUN": "{{workflow.outputs.parameters.run}}",
+            "IMAGEKILN_IMAGES": "{{workflow.outputs.parameters.images}}",
+            "IMAGEKILN_JOB_NAME": "{{workflow.outputs.parameters.job_name}}",
+            "IMAGEKILN_FIGURES": "{{workflow.outputs.parameters.figures}}",
+            "IMAGEKILN_LABELS": "{{workflow.labels.json}}",
+            "IMAGEKILN_CREATED_AT": "{{workflow.creationTimestamp.s}}",
         },
+        outputs=[_local_parameter(name) for name in run_outputs()],
         secrets=WEBHOOK_SECRETS,
     )
     container = cpu_container(step, profile)
+    container.metrics = outcome_metrics()
     container.timeout = REPORT_TIMEOUT  # also of a pod that finds no node
     return container
 
 
+def _metrics_environment(profile: Profile) -> dict[str, str]:
+    """Where the pod serves its metrics, and what it says of itself there."""
+    if profile.metrics_port is None:
+        return {}
+    return {
+        "IMAGEKILN_METRICS_PORT": str(profile.metrics_port),
+        "IMAGEKILN_ATTEMPT": "{{retries}}",
+        "IMAGEKILN_PROFILE": profile.name,
+    }
+
+
 def _output_parameter(name: str) -> Parameter:
-    global_name = name if name in WORKFLOW_OUTPUTS else None
-    source = m.ValueFrom(path=f"{OUTPUTS_FOLDER}/{name}")
-    return Parameter(name=name, value_from=source, global_name=global_name)
+    parameter = _local_parameter(name, DEFAULT_OUTPUTS.get(name))
+    parameter.global_name = name if name in GLOBAL_OUTPUTS else None
+    return parameter
+
+
+def _local_parameter(name: str, default: str | None = None) -> Parameter:
+    source = m.ValueFrom(path=f"{OUTPUTS_FOLDER}/{name}", default=default)
+    return Parameter(name=name, value_from=source)
 
 
 def _workers_option(profile: Profile) -> list[str]:
