@@ -100,6 +100,7 @@ def simulate_nights(samples: Samples, rng: np.random.Generator) -> None:
             simulate_end(samples, job, end, share * (0.3 if failed else 1), hours, status, rng)
             simulate_day(samples, job, start, end, success, end if not failed else success)
             success = success if failed else end
+        simulate_day(samples, job, NIGHT, END + DAY, success, success)
 
 
 def simulate_day(
@@ -303,7 +304,8 @@ def draw_panel(
     else:
         inner = (left + 0.035, bottom + 0.53 * inch, width - 0.042, height - 0.95 * inch)
         axes = figure.add_axes(inner, facecolor=PANEL)
-        draw_lines(axes, server, queries, defaults["custom"], span, unit)
+        step = DAY if targets[0].get("interval") == "1d" else max(MINUTE, span / 200)
+        draw_lines(axes, server, queries, defaults["custom"], span, unit, step)
 
 
 def draw_lines(
@@ -313,9 +315,9 @@ def draw_lines(
     custom: Mapping[str, object],
     span: float,
     unit: str,
+    step: float,
 ) -> None:
     """Draw the series of a panel: lines, stacked areas or bars."""
-    step = DAY if custom.get("drawStyle") == "bars" else max(MINUTE, span / 200)
     base: dict[float, float] = {}
     number = 0
     for expression, legend in queries:
