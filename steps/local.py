@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from imagekiln.steps.aggregate.step import aggregate
 from imagekiln.steps.aggregate.summary import Summary, load_summary
+from imagekiln.steps.generate.meter import meter_attempt
 from imagekiln.steps.generate.metrics_server import serve_metrics, serve_worker_metrics
 from imagekiln.steps.generate.start import require_libraries
 from imagekiln.steps.generate.worker_environments import choose_environments
@@ -78,11 +79,12 @@ def _generate_here(store: Store, plan: Plan, progress: Progress, stop: Stop) -> 
 
     with (
         serve_metrics(progress, plan) as served_progress,
-        closing(LazyDenoiser(store, plan)) as open_denoiser,
+        meter_attempt(store, plan, served_progress, stop) as meter,
+        closing(LazyDenoiser(store, plan, None, meter.note_device)) as open_denoiser,
     ):
-        served_progress.start(plan.counts.images)
+        meter.progress.start(plan.counts.images)
         for number in range(len(plan.shards)):
-            generate_shard(store, plan, number, open_denoiser, served_progress, stop)
+            generate_shard(store, plan, number, open_denoiser, meter.progress, stop)
 
 
 def _generate_in_workers(

@@ -99,6 +99,16 @@ def healthy() -> Kube:
     return kube
 
 
+def put_repository(kube: Kube, endpoint: str, bucket: str, **settings: object) -> None:
+    """Make a bucket at an endpoint Argo's artifact repository."""
+    scheme, _, host = endpoint.partition("://")
+    s3 = {"bucket": bucket.removeprefix("s3://"), "endpoint": host, "insecure": scheme == "http"}
+    keys = {"accessKeySecret": {"name": "s3-credentials", "key": "accesskey"}}
+    about = {"annotations": {"workflows.argoproj.io/default-artifact-repository": "s3"}}
+    data = {"s3": yaml.safe_dump({"s3": s3 | keys | settings})}
+    kube.put(f"{CORE}/configmaps", "artifact-repositories", metadata=about, data=data)
+
+
 @contextmanager
 def serving(kube: Kube) -> Iterator[Kube]:
     """The cluster, listening on loopback while the block runs."""

@@ -16,6 +16,7 @@ from imagekiln.steps.errors import KilnError
 from imagekiln.steps.generate.diffusion.startup import Startup
 from imagekiln.steps.generate.messages import (
     Assignment,
+    EndAfterPart,
     Images,
     ImageState,
     UnitFinished,
@@ -111,6 +112,8 @@ class _Inbox:
                 message = self._port.connection.recv()
                 if isinstance(message, WeightsVerified):
                     self.digest.set_result(self._planned_digest)
+                elif isinstance(message, EndAfterPart):
+                    self._stop.request_after_part()
                 else:
                     self._units.put(message)
         except (EOFError, OSError):  # the other process has ended

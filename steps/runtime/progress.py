@@ -1,6 +1,5 @@
 """Progress: a bar on a terminal, JSON lines in a pod, N/M in the file that Argo reads."""
 
-import json
 import os
 import sys
 import time
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Never, Protocol, TextIO
 
 from tqdm import TqdmWarning, tqdm
+
+from imagekiln.steps.runtime.log_events import format_log_event
 
 LINE_INTERVAL_SECONDS = 10.0
 
@@ -159,12 +160,11 @@ class JsonLinesProgress:
 
     def show_event(self, event: Event) -> None:
         """Write a line with the seconds."""
-        line: dict[str, object] = {"event": event.name}
+        fields: dict[str, object] = {"message": event.sentence}
         if event.seconds:
-            line["seconds"] = {name: round(value, 3) for name, value in event.seconds.items()}
-        else:
-            line["message"] = event.sentence
-        print(json.dumps(line), file=self._out, flush=True)
+            seconds = {name: round(value, 3) for name, value in event.seconds.items()}
+            fields = {"seconds": seconds}
+        print(format_log_event(event.name, fields), file=self._out, flush=True)
 
     def close(self) -> None:
         """Write how far the work is, unless the last line did."""
@@ -173,11 +173,11 @@ class JsonLinesProgress:
 
     def _write_line(self) -> None:
         self._last_line_at = self._clock()
-        line: dict[str, object] = {"event": "progress", "done": self._done, "total": self._total}
+        fields: dict[str, object] = {"done": self._done, "total": self._total}
         rate = self._rate()
         if rate is not None:
-            line["images_per_second"] = rate
-        print(json.dumps(line), file=self._out, flush=True)
+            fields["images_per_second"] = rate
+        print(format_log_event("progress", fields), file=self._out, flush=True)
         if self._argo_file is not None:
             with suppress(OSError):  # progress is only shown; the work continues without it
                 self._argo_file.write_text(f"{self._done}/{self._total}\n")

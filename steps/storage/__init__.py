@@ -10,10 +10,13 @@ from imagekiln.steps.storage.object_store import ObjectStore, open_filesystem
 from imagekiln.steps.storage.store import Store
 
 
-def open_store(uri: str) -> Store:
-    """The folder at a local path, or at any URI that fsspec knows, without any request to it."""
+def open_store(uri: str, endpoint: str | None = None) -> Store:
+    """The folder at a local path, or at any URI that fsspec knows, without any request to it.
+
+    `endpoint` is that of an S3 store other than the environment's.
+    """
     if "://" not in uri or uri.startswith("file://"):
         folder = Path(uri.removeprefix("file://"))
         return LocalStore(folder.expanduser())
-    files, path = open_filesystem(uri)
+    files, path = open_filesystem(uri, endpoint)
     return ObjectStore(uri.rstrip("/"), path.rstrip("/"), files)

@@ -46,8 +46,11 @@ PRECONDITION_FAILED = {"PreconditionFailed", "412"}
 INVALID_RANGE = {"InvalidRange", "416"}
 
 
-def open_filesystem(uri: str) -> tuple[Any, str]:
-    """The fsspec file system of a URI, which has no types, and the path in it."""
+def open_filesystem(uri: str, endpoint: str | None = None) -> tuple[Any, str]:
+    """The fsspec file system of a URI, which has no types, and the path in it.
+
+    `endpoint` is that of an S3 store other than the environment's.
+    """
     is_s3 = uri.startswith(("s3://", "s3a://"))
     if is_s3 and uri.partition("://")[2][:1] in ("", "/"):
         raise BadInput(f"{uri}: names no bucket. Write s3://bucket/folder.")
@@ -55,9 +58,12 @@ def open_filesystem(uri: str) -> tuple[Any, str]:
     scheme = uri.partition("://")[0]
     extra = EXTRAS.get(scheme)
     remedy = "Use a path or s3://, or install what this URI needs."
+    options: dict[str, object] = dict(S3_OPTIONS) if is_s3 else {}
+    if endpoint is not None:
+        options["endpoint_url"] = endpoint
     try:
         with translate_errors(uri):
-            files, path = cast("tuple[Any, str]", url_to_fs(uri, **(S3_OPTIONS if is_s3 else {})))
+            files, path = cast("tuple[Any, str]", url_to_fs(uri, **options))
     except ImportError as error:
         if extra is not None:
             raise NotInstalled(

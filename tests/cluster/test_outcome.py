@@ -2,12 +2,14 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import fsspec
 import pytest
 
 from imagekiln.workflows.client.api import ArgoApi
-from tests.cluster import jobs, kube
+from tests.cluster import kube
+from tests.cluster.test_profiles import job_with_profile
 from tests.cluster.waiting import submit_with_template, wait_for_success
 
 
@@ -26,13 +28,20 @@ def _closed_webhook() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_closed_webhook")
-def test_webhook_that_does_not_answer_leaves_a_good_workflow_good(argo: ArgoApi) -> None:
-    name = submit_with_template(jobs.job(), argo)
-    wait_for_success(name, argo)
+def test_webhook_that_does_not_answer_leaves_a_good_workflow_good(
+    argo: ArgoApi, tmp_path: Path
+) -> None:
+    job = job_with_profile(tmp_path, "archived-logs", "archive_logs: true")
+    name = submit_with_template(job, argo)
+    run = wait_for_success(name, argo)
     logs = archived_logs(name)
     assert "Nobody was notified: the webhook did not answer" in "".join(logs)
-    # plan, two shards, aggregate and the exit handler
-    assert len(logs) == 5
+    # plan, two shards, aggregate and the two steps of the exit handler
+    assert len(logs) == 6
+    texts = [line for log in logs for line in log.splitlines() if line.startswith("{")]
+    lines = [json.loads(text) for text in texts]
+    shards = {(line["run"], line["shard"], line["attempt"]) for line in lines if "shard" in line}
+    assert shards == {(run, 0, 0), (run, 1, 0)}
 
 
 def archived_logs(workflow: str) -> list[str]:

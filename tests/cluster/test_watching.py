@@ -15,6 +15,7 @@ from tests.cluster import kube
 from tests.cluster.test_losses import slow_job
 from tests.cluster.waiting import submit_with_template, wait_for_pod
 
+STAGES = ("plan", "fetch", "generate", "aggregate", "report")
 IMAGES = 480  # minutes of work, since Argo shows progress once a minute
 
 
@@ -32,6 +33,10 @@ def test_progress_rises_while_a_shard_runs(statuses: list[WorkflowStatus]) -> No
     counts = sorted({each.made for each in statuses if each.pods.running})
     assert len(counts) > 1, "no progress was seen between the beginning and the end"
     assert any(each.rate and each.seconds_left for each in statuses)
+    stages = list(dict.fromkeys(each.stage for each in statuses if each.stage))
+    assert stages == [stage for stage in STAGES if stage in stages], "stages come in this order"
+    assert {"generate", "report"} <= set(stages)
+    assert len({each.rate for each in statuses if each.stage in ("aggregate", "report")}) == 1
     assert (statuses[-1].phase, statuses[-1].made) == ("Succeeded", IMAGES)
 
 

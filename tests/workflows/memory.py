@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from typing import cast
 
-from imagekiln.steps.errors import Missing
+from imagekiln.steps.errors import Missing, TryAgain
 from imagekiln.workflows.client.failures import AlreadyExists
 from imagekiln.workflows.objects import Json, object_identity, object_metadata
 
@@ -18,6 +18,8 @@ class Memory:
         """Start without objects."""
         self.objects: dict[tuple[str, str, str], Json] = {}
         self.logged: dict[str, list[str]] = {}
+        self.events: dict[str, list[Json]] | None = {}
+        self.event_requests: list[str] = []
 
     def create(self, manifest: Json) -> Json:
         """Store an object."""
@@ -58,6 +60,13 @@ class Memory:
     def set_suspended(self, namespace: str, name: str, *, suspended: bool) -> None:
         """Set the schedule's `suspend`."""
         self.spec(name, namespace, "CronWorkflow")["suspend"] = suspended
+
+    def pod_events(self, namespace: str, pod: str) -> list[Json]:  # noqa: ARG002
+        """The events that a test put into `events`; TryAgain where it put None."""
+        self.event_requests.append(pod)
+        if self.events is None:
+            raise TryAgain("events: no answer.")
+        return self.events.get(pod, [])
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:  # noqa: ARG002
         """The lines that a test put into `logged`."""

@@ -59,7 +59,8 @@ def doctor(
     """Check that the cluster has everything the job needs.
 
     Prints each prerequisite as ok, wrong or unknown, with the remedy. Uses kubeconfig, and changes
-    nothing but a probe object that it writes to the job's output and removes. Exits with 2 where
+    nothing but probe objects, which it writes to the job's output and to Argo's artifact store, and
+    removes. Exits with 2 where
     anything is wrong.
     """
     from imagekiln.steps.job.reader import read_job

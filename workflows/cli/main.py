@@ -6,8 +6,9 @@ import click
 import cloup
 
 from imagekiln.steps.runtime.libraries import silence_libraries
-from imagekiln.workflows.cli import cluster, local, maintain, schedules, steps
-from imagekiln.workflows.cli.terminal import print_note
+from imagekiln.steps.runtime.log_events import empty_log_context
+from imagekiln.workflows.cli import cluster, local, maintain, schedules, simulate, steps
+from imagekiln.workflows.cli.terminal import print_failure, print_note
 
 SECTIONS = (
     cloup.Section(
@@ -29,6 +30,7 @@ SECTIONS = (
             cluster.resubmit,
             cluster.apply,
             cluster.render,
+            simulate.simulate,
         ),
     ),
     cloup.Section(
@@ -55,7 +57,14 @@ SECTIONS = (
     ),
     cloup.Section(
         "Steps that pods run",
-        (steps.plan, steps.generate, steps.aggregate, steps.fetch, steps.outcome),
+        (
+            steps.plan,
+            steps.generate,
+            steps.aggregate,
+            steps.fetch,
+            steps.outcome,
+            steps.publish,
+        ),
     ),
 )
 EXIT_CODES = "Exit codes: 0 done; 2 input to correct; 3 incomplete; 75 try again."
@@ -66,6 +75,10 @@ class KilnGroup(cloup.Group):
 
     def invoke(self, ctx: click.Context) -> object:
         """Run the command; end with the failure's sentence and exit code."""
+        with empty_log_context():
+            return self._invoke(ctx)
+
+    def _invoke(self, ctx: click.Context) -> object:
         from imagekiln.steps.errors import KilnError, TryAgain
         from imagekiln.steps.runtime.signals import Stopped, stop_on_signals
 
@@ -76,11 +89,12 @@ class KilnGroup(cloup.Group):
         except KilnError as error:
             from imagekiln.workflows.pod.outcome import write_termination_message
 
-            print_note(str(error))
+            print_failure(str(error), error.exit_code)
             write_termination_message(str(error))
             ctx.exit(error.exit_code)
         except Stopped:
-            print_note("Stopped. Run the same command again to resume.")
+            stopped = "Stopped. Run the same command again to resume."
+            print_failure(stopped, TryAgain.exit_code)
             ctx.exit(TryAgain.exit_code)
 
 

@@ -11,9 +11,12 @@ from imagekiln.steps.runtime.sanitize import sanitize_line
 from imagekiln.workflows.cli.terminal import print_text
 from imagekiln.workflows.cli.text import print_result
 from imagekiln.workflows.client.schedules import ScheduleStatus
-from imagekiln.workflows.client.status import PodCounts, StepFailure, WorkflowStatus
+from imagekiln.workflows.client.status import PodCounts, WorkflowStatus
+from imagekiln.workflows.client.step_failures import StepFailure
+from imagekiln.workflows.client.waits import StepWait
 
 MAX_FAILURES = 10
+MAX_WAITS = 2  # in a line
 MAX_REASON_CHARS = 300  # of what a pod waits for
 
 
@@ -52,22 +55,25 @@ def exit_with_status(status: WorkflowStatus) -> None:
 
 
 def status_text(status: WorkflowStatus) -> str:
-    """A status in full: its line, where the dataset is, and what failed."""
+    """A status in full: its line, where the dataset is, what failed, and the cause of it last."""
     lines = [status_line(status)]
     if status.run:
         lines.append(f"Dataset: {sanitize_line(status.run)}")
-    if status.message and not status.failures:
-        lines.append(sanitize_line(status.message))
     lines += map(_failure_line, status.failures[:MAX_FAILURES])
     omitted = len(status.failures) - MAX_FAILURES
     if omitted > 0:
         lines.append(f"... and {omitted} more")
+    lines += map(_warning_line, status.warnings)
+    if status.cause:
+        lines.append(f"Cause: {sanitize_line(status.cause)}")
     return "\n".join(lines)
 
 
 def status_line(status: WorkflowStatus) -> str:
     """A status in a line."""
     parts = [f"{status.namespace}/{status.name}: {status.phase}"]
+    if status.stage:
+        parts.append(status.stage)
     if status.images is not None:
         pods = _pods_text(status.pods)
         if pods:
@@ -89,15 +95,23 @@ def _pods_text(pods: PodCounts) -> str:
 
 
 def _progress_parts(status: WorkflowStatus) -> list[str]:
-    """How fast a workflow is, when it will end, and what it waits for."""
+    """How fast a workflow generates, when that will end, and what its pods wait for."""
     parts = []
-    if status.rate is not None:
+    if status.rate is not None and status.stage == "generate":
         parts.append(f"{status.rate:.2f} images/s")
-    if status.seconds_left:
-        parts.append(f"{timedelta(seconds=round(status.seconds_left))} left")
-    if status.waits:
-        parts.append(f"waiting, {sanitize_line(status.waits)[:MAX_REASON_CHARS]}")
+        if status.seconds_left:
+            parts.append(f"{timedelta(seconds=round(status.seconds_left))} left")
+    parts += [_wait_text(wait, status) for wait in status.waits[:MAX_WAITS]]
     return parts
+
+
+def _wait_text(wait: StepWait, status: WorkflowStatus) -> str:
+    """What is waited for, with the message of Argo or Kubernetes unless other pods run."""
+    pods = f" ({wait.pods} pods)" if wait.pods > 1 else ""
+    text = f"{wait.step}{pods} waits: {wait.cause}"
+    if wait.message not in ("", wait.cause) and not status.pods.running:
+        text += f" ({wait.message})"
+    return sanitize_line(text)[:MAX_REASON_CHARS]
 
 
 def status_table(statuses: Sequence[WorkflowStatus]) -> str:
@@ -128,6 +142,10 @@ def _failure_line(failure: StepFailure) -> str:
         step = f"{step} of shard {failure.shard}"
     attempts = f" after {failure.attempts} attempts" if failure.attempts > 1 else ""
     return f"{step} failed{attempts}: {sanitize_line(failure.message)}"
+
+
+def _warning_line(failure: StepFailure) -> str:
+    return f"Warning: {failure.step}: {sanitize_line(failure.reason)}"
 
 
 def _clear_line(line: str, output_format: str) -> None:

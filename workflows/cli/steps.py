@@ -12,6 +12,7 @@ from imagekiln.workflows.cli.options import (
     date_options,
     examples,
     format_option,
+    prices_option,
     run_argument,
     settings_option,
 )
@@ -86,6 +87,7 @@ def plan(
     """
     from imagekiln.steps.maintain.retry import plan_retry
     from imagekiln.steps.plan.step import make_plan
+    from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.workflows.cli.plan_text import (
         format_plan,
         format_round_plan,
@@ -104,6 +106,7 @@ def plan(
 
     retry = retry or request.retry
     result = plan_retry(resolved_job) if retry else make_plan(resolved_job)
+    add_log_context("plan", result.uri)
 
     if outputs:
         write_plan_outputs(Path(outputs), result, resolved_job.cluster, workers)
@@ -145,6 +148,9 @@ def _job_request(
 @click.pass_context
 def generate(ctx: click.Context, run: str, shard: int, workers: int, output_format: str) -> None:
     """Generate the missing images of one shard of a planned run."""
+    from imagekiln.steps.runtime.log_events import add_log_context
+
+    add_log_context("generate", run, shard)
     if workers > 1:
         _generate_several(run, shard, workers, ctx.obj)
         return
@@ -194,11 +200,12 @@ def _generate_several(run: str, pod_index: int, workers: int, stop: "Stop") -> N
     type=click.FloatRange(min=0),
     help="The price of a device-hour, in place of the job's own.",
 )
+@prices_option
 @cloup.option(
     "--outputs",
     type=OUTPUTS_FOLDER,
     hidden=True,
-    help="Copy the report and write its count here, for Argo.",
+    help="Write the number of good images here, for Argo.",
 )
 @format_option
 def aggregate(
@@ -206,6 +213,7 @@ def aggregate(
     failed_share: float | None,
     accept: tuple[str, ...],
     price: float | None,
+    prices: str | None,
     outputs: str | None,
     output_format: str,
 ) -> None:
@@ -215,17 +223,18 @@ def aggregate(
     not ok than the job accepts.
     """
     from imagekiln.steps.aggregate.step import aggregate as aggregate_run
+    from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.workflows.cli.text import format_summary, print_result
-    from imagekiln.workflows.pod.outputs import copy_report, write_aggregate_outputs
+    from imagekiln.workflows.pod.outputs import write_aggregate_outputs
     from imagekiln.workflows.pod.run_metrics import find_summary, write_figures
 
+    add_log_context("aggregate", run)
     before = find_summary(run) if outputs else None
     try:
-        summary = aggregate_run(run, failed_share, accept, price)
-    finally:  # an incomplete run has a report too, and figures
+        summary = aggregate_run(run, failed_share, accept, price, prices)
+    finally:  # an incomplete run has figures too
         if outputs:
             write_figures(Path(outputs), before, find_summary(run))
-            copy_report(Path(outputs), run)
     if outputs:
         write_aggregate_outputs(Path(outputs), summary)
     print_result(summary, output_format, format_summary)
@@ -237,9 +246,11 @@ def fetch(run: str) -> None:
     """Download the model of a planned run into this machine's cache."""
     from imagekiln.steps.generate.start import require_libraries
     from imagekiln.steps.runs.plan import load_plan
+    from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.steps.storage import open_store
     from imagekiln.workflows.cli.terminal import print_text
 
+    add_log_context("fetch", run)
     require_libraries()
     load_plan(open_store(run))
 
@@ -267,6 +278,7 @@ def outcome(outputs: str | None) -> None:
     import time
 
     from imagekiln.steps.errors import KilnError
+    from imagekiln.steps.runtime.log_events import add_log_context
     from imagekiln.workflows.cli.terminal import print_note, print_text
     from imagekiln.workflows.pod.outcome import describe_outcome, outcome_from_environment
     from imagekiln.workflows.pod.outputs import write_parameters
@@ -276,6 +288,8 @@ def outcome(outputs: str | None) -> None:
     if outputs:
         write_parameters(Path(outputs), run_metric_values(os.environ, time.time()))
     ended = outcome_from_environment(os.environ)
+    if ended.run:
+        add_log_context("report", ended.run)
     print_text(describe_outcome(ended))
     try:
         webhook = webhook_from_environment(os.environ)
@@ -283,3 +297,29 @@ def outcome(outputs: str | None) -> None:
             post_outcome(ended, webhook)
     except KilnError as error:
         print_note(f"Nobody was notified: {error}")
+
+
+@cloup.command(epilog=examples("imagekiln publish --outputs /tmp/imagekiln"))
+@cloup.option(
+    "--outputs",
+    type=OUTPUTS_FOLDER,
+    required=True,
+    help="Copy the report here, from where Argo stores it.",
+)
+def publish(outputs: str) -> None:
+    """Give Argo a run's report, for its page: its exit handler.
+
+    Reads the environment that the workflow's template sets. Ends with 75 where Argo's artifact
+    store does not answer, which changes nothing about the workflow or its dataset.
+    """
+    import os
+
+    from imagekiln.steps.runtime.log_events import add_log_context
+    from imagekiln.workflows.cli.terminal import print_text
+    from imagekiln.workflows.pod.outcome import outcome_from_environment
+    from imagekiln.workflows.pod.outputs import leave_report
+
+    run = outcome_from_environment(os.environ).run
+    if run:
+        add_log_context("publish-report", run)
+    print_text(leave_report(Path(outputs), run))

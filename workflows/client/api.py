@@ -56,8 +56,16 @@ class ArgoApi(Protocol):
     def set_suspended(self, namespace: str, name: str, *, suspended: bool) -> None:
         """Suspend or resume a schedule."""
 
+    def pod_events(self, namespace: str, pod: str) -> list[Json]:
+        """Kubernetes' events of a pod, those that one request gives."""
+
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:
         """The log lines of a pod of a workflow."""
+
+
+def pod_event_selector(pod: str) -> str:
+    """The field selector of a pod's events."""
+    return f"involvedObject.kind=Pod,involvedObject.name={object_path(pod)}"
 
 
 def object_path(*segments: str) -> str:

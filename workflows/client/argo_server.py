@@ -2,14 +2,16 @@
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import cast
 
-from imagekiln.steps.errors import BadInput, Missing
-from imagekiln.workflows.client.api import ARGO_KINDS, object_path
+from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.workflows.client.api import ARGO_KINDS, object_path, pod_event_selector
 from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.objects import Json, object_identity, object_metadata
 
 NOT_FOUND = 404
+EVENT_SILENCE = 5  # seconds until a stream of events is taken for complete
 
 
 class ArgoServer:
@@ -73,6 +75,21 @@ class ArgoServer:
         path = _server_path("CronWorkflow", namespace, name)
         verb = "suspend" if suspended else "resume"
         self.connection.request("PUT", f"{path}/{verb}", body={})
+
+    def pod_events(self, namespace: str, pod: str) -> list[Json]:
+        """Kubernetes' events of a pod, of a second: Argo's server has a stream of them, no list."""
+        path = f"api/v1/stream/events/{object_path(namespace)}"
+        query = {
+            "listOptions.fieldSelector": pod_event_selector(pod),
+            "listOptions.timeoutSeconds": "1",
+        }
+        events: list[Json] = []
+        with suppress(TryAgain):  # the stream fell silent, or broke
+            for line in self.connection.stream_lines(path, query, EVENT_SILENCE):
+                record = json.loads(line) if line.strip() else {}
+                if "result" in record:
+                    events.append(record["result"])
+        return events
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:
         """The pod's log lines; from the log archive once the pod is gone."""

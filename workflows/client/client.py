@@ -6,8 +6,10 @@ Register its template, submit it, retry it, watch it or wait for it, stop it, re
 import math
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 
-from imagekiln.steps.errors import BadInput, Missing, TryAgain
+from imagekiln.steps.errors import BadInput, KilnError, Missing, TryAgain
 from imagekiln.steps.job.dates import job_for_date, parse_moment, parse_time_zone, require_date
 from imagekiln.steps.job.job import Job
 from imagekiln.workflows.client.api import ArgoApi
@@ -27,6 +29,7 @@ from imagekiln.workflows.client.status import (
     read_available_status,
     read_status,
 )
+from imagekiln.workflows.client.waits import explain_wait, needs_events
 from imagekiln.workflows.objects import Json, object_identity
 from imagekiln.workflows.profiles.loader import load_profile
 from imagekiln.workflows.profiles.profile import Profile
@@ -124,11 +127,27 @@ def retry(
 
 
 def get_status(name: str, namespace: str, argo: ArgoApi | None = None) -> WorkflowStatus:
-    """The status of a workflow, its child workflows counted in. Raises Missing."""
+    """The status of a workflow, its child workflows counted in. Raises Missing.
+
+    Where Argo does not say what pods wait for, one request for the events of one of them may.
+    """
     argo = argo or connect()
     workflow = argo.get("Workflow", namespace, name)
     children = argo.list_objects("Workflow", namespace, f"{PARENT_LABEL}={name}")
-    return read_status(workflow, children)
+    status = read_status(workflow, children)
+    return _with_events(status, argo)
+
+
+def _with_events(status: WorkflowStatus, argo: ArgoApi) -> WorkflowStatus:
+    unexplained = next(filter(needs_events, status.waits), None)
+    if unexplained is None or unexplained.pod is None:
+        return status
+    events: list[Json] = []
+    with suppress(KilnError):  # without the right to read events, the wait stays unexplained
+        events = argo.pod_events(status.namespace, unexplained.pod)
+    explained = explain_wait(unexplained, events)
+    waits = tuple(explained if wait is unexplained else wait for wait in status.waits)
+    return replace(status, waits=waits)
 
 
 def watch(

@@ -93,9 +93,14 @@ class ApiConnection:
                 return
             page_query["continue"] = continuation
 
-    def stream_lines(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[str]:
-        """The lines of an answer, as they arrive."""
-        with self._send("GET", path, query, None, {}, stream=True) as response:
+    def stream_lines(
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        max_silence: int = STREAM_TIMEOUT,
+    ) -> Iterator[str]:
+        """The lines of an answer, as they arrive, at most `max_silence` seconds apart."""
+        with self._send("GET", path, query, None, {}, max_silence=max_silence) as response:
             try:
                 for line in response.iter_lines(chunk_size=1):
                     yield line.decode(errors="replace")
@@ -112,8 +117,9 @@ class ApiConnection:
         body: Json | None,
         headers: Mapping[str, str],
         *,
-        stream: bool = False,
+        max_silence: int | None = None,
     ) -> requests.Response:
+        """Send one request; with `max_silence`, its answer is a stream."""
         token = self._access.token()
         authorization = {"Authorization": token} if token else {}
         try:
@@ -123,8 +129,8 @@ class ApiConnection:
                 params=query,
                 json=body,
                 headers={**headers, **authorization},
-                timeout=(CONNECT_TIMEOUT, STREAM_TIMEOUT if stream else READ_TIMEOUT),
-                stream=stream,
+                timeout=(CONNECT_TIMEOUT, max_silence or READ_TIMEOUT),
+                stream=max_silence is not None,
             )
         except (requests.RequestException, UnicodeError) as error:
             # The cause of a token's error quotes the token.

@@ -1,14 +1,16 @@
 """Argo's objects through the Kubernetes API, with the rights that kubectl would have."""
 
 from collections.abc import Iterator
+from typing import cast
 
-from imagekiln.workflows.client.api import ARGO_KINDS, object_path
+from imagekiln.workflows.client.api import ARGO_KINDS, object_path, pod_event_selector
 from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.objects import Json, object_identity
 
 ARGO_API_PATH = "apis/argoproj.io/v1alpha1"
 FIELD_MANAGER = "imagekiln"
 PAGE_LIMIT = "200"  # objects of one answer: a workflow can have a megabyte
+EVENT_LIMIT = "50"
 
 
 class KubernetesApi:
@@ -63,6 +65,13 @@ class KubernetesApi:
         """Suspend or resume a schedule by its `suspend` field."""
         path = kubernetes_path("CronWorkflow", namespace, name)
         self._merge_spec(path, {"suspend": suspended})
+
+    def pod_events(self, namespace: str, pod: str) -> list[Json]:
+        """Kubernetes' events of a pod, of the first page."""
+        path = f"api/v1/{object_path('namespaces', namespace, 'events')}"
+        query = {"fieldSelector": pod_event_selector(pod), "limit": EVENT_LIMIT}
+        answer = self.connection.request("GET", path, query)
+        return cast("list[Json]", answer.get("items") or [])
 
     def logs(self, namespace: str, workflow: str, pod: str, *, follow: bool) -> Iterator[str]:  # noqa: ARG002
         """The pod's log lines, while the pod exists."""

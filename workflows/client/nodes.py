@@ -4,7 +4,7 @@ import base64
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from imagekiln.steps.errors import BadInput
@@ -13,9 +13,15 @@ from imagekiln.workflows.objects import Json, object_metadata
 GZIP_WINDOW_BITS = 31  # zlib's number for gzip data
 
 
+ENDED_PHASES = ("Succeeded", "Failed", "Error")
+
+
 @dataclass(frozen=True, slots=True)
 class PodAttempt:
-    """One pod of a step. `shard` is None unless the step is generate."""
+    """One pod of a step. `shard` is None unless the step is generate.
+
+    `next_attempt` is what Argo says of the next one where this one failed and another will come.
+    """
 
     step: str
     pod: str
@@ -23,7 +29,14 @@ class PodAttempt:
     phase: str
     message: str
     started: str | None
+    finished: str | None = None
     images_done: int = 0
+    next_attempt: str | None = None
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether this pod, or the one after it, has not started."""
+        return self.phase == "Pending" or self.next_attempt is not None
 
 
 def pod_attempts(workflow: Json) -> Iterator[tuple[PodAttempt, ...]]:
@@ -40,6 +53,15 @@ def pod_attempts(workflow: Json) -> Iterator[tuple[PodAttempt, ...]]:
             yield _retry_attempts(node, nodes, workflow_name)
         elif node["type"] == "Pod" and node["id"] not in retried_ids:
             yield (_to_attempt(node, workflow_name),)
+
+
+def pending_groups(workflow: Json) -> Iterator[PodAttempt]:
+    """The DAGs that wait as a whole, such as for a mutex, each as one attempt of its task."""
+    workflow_name = str(object_metadata(workflow)["name"])
+    for node in _read_nodes(workflow).values():
+        if node["type"] == "DAG" and node.get("phase") == "Pending":
+            attempt = _to_attempt(node, workflow_name)
+            yield replace(attempt, step=str(node.get("displayName", "")))
 
 
 def plan_outputs(workflow: Json) -> dict[str, str]:
@@ -78,8 +100,12 @@ def _retry_attempts(
         if child is not None and child["type"] == "Pod":
             pods.append(child)
     if not pods:
-        pods.append(retry_node)
-    return tuple(_to_attempt(pod, workflow_name) for pod in pods)
+        return (_to_attempt(retry_node, workflow_name),)
+    *earlier, last = (_to_attempt(pod, workflow_name) for pod in pods)
+    has_failed = last.phase in ENDED_PHASES and last.phase != "Succeeded"
+    if has_failed and retry_node.get("phase") not in ENDED_PHASES:
+        last = replace(last, next_attempt=str(retry_node.get("message", "")))
+    return (*earlier, last)
 
 
 def _to_attempt(node: Json, workflow_name: str) -> PodAttempt:
@@ -99,6 +125,7 @@ def _to_attempt(node: Json, workflow_name: str) -> PodAttempt:
         phase=str(node.get("phase", "Pending")),
         message=str(node.get("message", "")),
         started=cast("str | None", node.get("startedAt")),
+        finished=cast("str | None", node.get("finishedAt")),
         images_done=images_done,
     )
 

@@ -1,19 +1,26 @@
 """The status of a workflow: what a person looks at, and what a program waits for."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import cast
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows.client.nodes import PodAttempt, plan_outputs, pod_attempts
+from imagekiln.workflows.client.nodes import (
+    ENDED_PHASES,
+    PodAttempt,
+    pending_groups,
+    plan_outputs,
+    pod_attempts,
+)
+from imagekiln.workflows.client.stages import Stage, current_stage, is_finish_step
+from imagekiln.workflows.client.step_failures import StepFailure, failure_cause
+from imagekiln.workflows.client.waits import StepWait, find_cause, find_waits
 from imagekiln.workflows.objects import Json, object_metadata
 
 FAILED_PHASES = ("Failed", "Error")
-ENDED_PHASES = ("Succeeded", *FAILED_PHASES)
-EXIT_CODE_PATTERN = re.compile(r"exit code (\d+)")
+PICKUP_TIME = timedelta(seconds=30)  # a controller that runs starts a workflow within seconds
 
 Attempts = Sequence[PodAttempt]  # at one pod, the latest last
 
@@ -29,28 +36,14 @@ class PodCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class StepFailure:
-    """A step that failed after its last attempt, with the message of that attempt's pod."""
-
-    step: str
-    shard: int | None
-    attempts: int
-    message: str
-
-    @property
-    def exit_code(self) -> int | None:
-        """The pod's exit code, where Argo's message names one."""
-        match = EXIT_CODE_PATTERN.search(self.message)
-        return int(match[1]) if match else None
-
-
-@dataclass(frozen=True, slots=True)
 class WorkflowStatus:
     """A workflow at one moment.
 
-    `run` and `images` are None until planning has finished; `rate` (images per second) and
-    `seconds_left` until the first images are made. `waits` says what the first pod waits for
-    while no pod runs.
+    `run` and `images` are None until planning has finished; `rate` (images per second while
+    generating) and `seconds_left` until the first images are made. `stage` is None before the
+    workflow has started and once it has ended. `waits` says what pods wait for, and `cause` in one
+    line why the workflow failed. `warnings` are failures that changed nothing about its end: those
+    of the exit handler.
     """
 
     name: str
@@ -66,7 +59,10 @@ class WorkflowStatus:
     started: str | None
     finished: str | None
     failures: tuple[StepFailure, ...]
-    waits: str | None = None
+    warnings: tuple[StepFailure, ...] = ()
+    cause: str | None = None
+    stage: Stage | None = None
+    waits: tuple[StepWait, ...] = ()
 
     @property
     def ended(self) -> bool:
@@ -81,37 +77,42 @@ def read_status(workflow: Json, children: Sequence[Json] = ()) -> WorkflowStatus
     """
     metadata = object_metadata(workflow)
     state = cast("Json", workflow.get("status") or {})
-    started = cast("str | None", state.get("startedAt"))
+    phase = str(state.get("phase") or "Pending")
+    message = str(state.get("message") or "")
     finished = cast("str | None", state.get("finishedAt"))
 
     pods: list[Attempts] = []
-    for each in (workflow, *children):
-        pods += pod_attempts(each)
+    for member in (workflow, *children):
+        pods += pod_attempts(member)
     shards = [attempts for attempts in pods if attempts[-1].step == "generate"]
-    failed = [attempts for attempts in pods if attempts[-1].phase in FAILED_PHASES]
+    failures, warnings = _failures(pods)
 
     outputs = plan_outputs(workflow)
     images = int(outputs["images"]) if "images" in outputs else None
     images_done = _count_images(shards, outputs)
-    rate = _image_rate(images_done, shards, finished)
+    stage = _stage(pods, phase, planned=images is not None)
+    rate = _image_rate(images_done, shards, _generation_end(shards, stage, finished))
     seconds_left = None
     if rate and images is not None:
         seconds_left = (images - images_done) / rate
     return WorkflowStatus(
         name=str(metadata["name"]),
         namespace=str(metadata["namespace"]),
-        phase=str(state.get("phase") or "Pending"),
-        message=str(state.get("message") or ""),
+        phase=phase,
+        message=message,
         run=outputs.get("run"),
         images=images,
         made=images_done,
         pods=_count_pods(shards),
         rate=rate,
         seconds_left=seconds_left,
-        started=started,
+        started=cast("str | None", state.get("startedAt")),
         finished=finished,
-        failures=tuple(_step_failure(attempts) for attempts in failed),
-        waits=_waiting_reason([attempts[-1] for attempts in pods]),
+        failures=failures,
+        warnings=warnings,
+        cause=(failure_cause(failures) or message or None) if phase in FAILED_PHASES else None,
+        stage=stage,
+        waits=() if phase in ENDED_PHASES else _waits([workflow, *children], pods),
     )
 
 
@@ -149,44 +150,87 @@ def _images_done(attempts: Attempts, images_per_pod: float) -> float:
     return max(attempt.images_done for attempt in attempts)
 
 
-def _image_rate(images: int, shards: Sequence[Attempts], finished: str | None) -> float | None:
+def _image_rate(images: int, shards: Sequence[Attempts], end: str | None) -> float | None:
     """Images per second since the first pod of generate started."""
     starts = [attempts[0].started for attempts in shards if attempts[0].started]
     if not images or not starts:
         return None
     start = datetime.fromisoformat(min(starts))
-    end = datetime.now(UTC)
-    if finished:
-        end = datetime.fromisoformat(finished)
-    seconds = (end - start).total_seconds()
-    return images / max(1.0, seconds)
+    last = datetime.fromisoformat(end) if end else datetime.now(UTC)
+    return images / max(1.0, (last - start).total_seconds())
+
+
+def _generation_end(
+    shards: Sequence[Attempts], stage: Stage | None, finished: str | None
+) -> str | None:
+    """When generating was over; None while it is not."""
+    if stage in ("plan", "fetch", "generate"):
+        return None
+    ends = [attempts[-1].finished for attempts in shards if attempts[-1].finished]
+    return max(ends, default=finished)
 
 
 def _count_pods(shards: Sequence[Attempts]) -> PodCounts:
-    phases = Counter(attempts[-1].phase for attempts in shards)
+    waiting = sum(attempts[-1].is_waiting for attempts in shards)
+    phases = Counter(attempts[-1].phase for attempts in shards if not attempts[-1].is_waiting)
     return PodCounts(
-        waiting=phases["Pending"],
+        waiting=waiting,
         running=phases["Running"],
         done=phases["Succeeded"],
         failed=sum(phases[phase] for phase in FAILED_PHASES),
     )
 
 
-def _step_failure(attempts: Attempts) -> StepFailure:
-    last = attempts[-1]
-    return StepFailure(
-        step=last.step,
-        shard=last.shard,
-        attempts=len(attempts),
-        message=last.message,
-    )
-
-
-def _waiting_reason(latest: Sequence[PodAttempt]) -> str | None:
-    """What the first pending pod waits for, unless some pod runs."""
-    if any(attempt.phase == "Running" for attempt in latest):
+def _stage(pods: Sequence[Attempts], phase: str, *, planned: bool) -> Stage | None:
+    """The stage that a workflow is in; None before it has started, and once it has ended."""
+    if phase in ENDED_PHASES or (phase == "Pending" and not pods):
         return None
-    for attempt in latest:
-        if attempt.phase == "Pending" and attempt.message:
-            return f"{attempt.step}: {attempt.message}"
+    return current_stage({attempts[-1].step for attempts in pods}, planned=planned)
+
+
+def _failures(
+    pods: Sequence[Attempts],
+) -> tuple[tuple[StepFailure, ...], tuple[StepFailure, ...]]:
+    """The steps that failed for good: those that fail the workflow, and those that do not."""
+    failures: list[StepFailure] = []
+    warnings: list[StepFailure] = []
+    for attempts in pods:
+        last = attempts[-1]
+        if last.phase not in FAILED_PHASES or last.is_waiting:
+            continue
+        kind = warnings if is_finish_step(last.step) else failures
+        kind.append(StepFailure(last.step, last.shard, len(attempts), last.message))
+    return tuple(failures), tuple(warnings)
+
+
+def _waits(workflows: Sequence[Json], pods: Sequence[Attempts]) -> tuple[StepWait, ...]:
+    """What the pods wait for, and the workflow as a whole."""
+    latest = [attempts[-1] for attempts in pods]
+    for workflow in workflows:
+        latest += pending_groups(workflow)
+    waits = find_waits(latest)
+    whole = _workflow_wait(workflows[0])
+    return (whole, *waits) if whole else waits
+
+
+def _workflow_wait(workflow: Json) -> StepWait | None:
+    """What a workflow waits for as a whole, before any of its pods."""
+    spec = cast("Json", workflow.get("spec") or {})
+    state = cast("Json", workflow.get("status") or {})
+    if spec.get("suspend"):
+        return StepWait("workflow", 0, "it is suspended until somebody resumes it", "")
+    if not state.get("phase"):
+        cause = "Argo's controller has not started it"
+        return StepWait("workflow", 0, cause, "") if _age(workflow) > PICKUP_TIME else None
+    message = str(state.get("message") or "")
+    if state["phase"] == "Pending" and message:
+        return StepWait("workflow", 0, find_cause(message), message)
     return None
+
+
+def _age(workflow: Json) -> timedelta:
+    """How long ago a workflow was created; nothing where that is not known."""
+    created = object_metadata(workflow).get("creationTimestamp")
+    if not created:
+        return timedelta()
+    return datetime.now(UTC) - datetime.fromisoformat(str(created))

@@ -14,6 +14,7 @@ SUBMITTER_RIGHTS = (
     *(AccessRight(verb, "workflowtemplates", ARGO_GROUP) for verb in ("get", "create", "patch")),
     *(AccessRight(verb, "cronworkflows", ARGO_GROUP) for verb in ("create", "get", "patch")),
     AccessRight("get", "pods/log"),
+    AccessRight("list", "events"),  # what pods wait for
 )
 RESULT_RIGHTS = tuple(
     AccessRight(verb, "workflowtaskresults", ARGO_GROUP) for verb in ("create", "patch")

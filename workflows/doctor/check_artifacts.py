@@ -20,6 +20,10 @@ APPLY_ARTIFACTS = (
     "Put your bucket into workflows/cluster/base/artifacts.yaml and run `kubectl apply -f` on it, "
     "or set report_artifact: false in a profile of your own."
 )
+LOGS_ADVICE = (
+    "Argo fails a pod whose log it cannot store, so a store out of reach fails the workflow. "
+    "Remove archiveLogs unless you want that."
+)
 
 
 @doctor_check("artifact-repository")
@@ -47,7 +51,21 @@ def check_artifact_repository(view: ClusterView) -> Finding:
             APPLY_ARTIFACTS,
         )
     problem = _find_missing_secrets(view, repository)
-    return problem or ok(f"Argo stores reports in {REPOSITORIES_CONFIG_MAP}/{key}.")
+    if problem is not None:
+        return problem
+    says = f"Argo stores reports in {REPOSITORIES_CONFIG_MAP}/{key}."
+    if get_mapping(_parse_yaml(repositories[key])).get("archiveLogs"):
+        # Argo then ignores what the workflow says.
+        return ok(f"{says} Its archiveLogs: true stores the logs of all pods too.", LOGS_ADVICE)
+    return ok(says)
+
+
+def read_s3_repository(view: ClusterView) -> Json:
+    """The S3 repository that Argo stores reports in; empty where there is none."""
+    config_map = view.get(CONFIG_MAPS, REPOSITORIES_CONFIG_MAP)
+    annotations = get_texts(config_map, "metadata", "annotations")
+    key = annotations.get(DEFAULT_REPOSITORY_ANNOTATION, "")
+    return get_mapping(_parse_yaml(get_texts(config_map, "data").get(key, "")), "s3")
 
 
 def _find_missing_secrets(view: ClusterView, repository: Json) -> Finding | None:
@@ -64,14 +82,14 @@ def _find_missing_secrets(view: ClusterView, repository: Json) -> Finding | None
             return None
         return wrong(
             f"Argo reads its key for reports from Secret {' and '.join(missing)}, which does not "
-            f"exist in namespace {view.namespace}: aggregate's pod would not start.",
+            f"exist in namespace {view.namespace}: publish-report's pod would not start.",
             _keyless_advice(view, missing),
         )
     if names and has_identity:
         return unknown(
             "The pods' ServiceAccount has a cloud identity, but Argo reads its key for reports "
-            f"from Secret {' and '.join(sorted(names))}. Without it, aggregate's pod does not "
-            "start.",
+            f"from Secret {' and '.join(sorted(names))}. Without it, publish-report's pod does "
+            "not start.",
             _keyless_advice(view, sorted(names)),
         )
     return None

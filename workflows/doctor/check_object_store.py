@@ -28,7 +28,7 @@ def check_paths(job: Job) -> Finding:
     try:
         require_reachable_paths(job)
     except BadInput as error:
-        says, remedy = _split_remedy(error)
+        says, remedy = split_remedy(error)
         return wrong(says, remedy or "Pods cannot read this machine's disk: use a bucket.")
     return ok("The job names no path on this machine.")
 
@@ -41,9 +41,9 @@ def check_output(job: Job) -> Finding:
             f"{job.output} is a path on this machine.", "Write a URI, such as s3://bucket/folder."
         )
     try:
-        return _probe_store(open_store(job.output), careful=job.unconditional_writes == "refuse")
+        return probe_store(open_store(job.output), careful=job.unconditional_writes == "refuse")
     except KilnError as error:
-        return _storage_finding(error)
+        return storage_finding(error)
 
 
 @doctor_check("prompts")
@@ -54,7 +54,7 @@ def check_prompts(job: Job) -> Finding:
         for pattern in undated:
             _require_readable(pattern)
     except KilnError as error:
-        return _storage_finding(error)
+        return storage_finding(error)
     if len(undated) < len(job.prompt_patterns):
         return unknown(
             "Which prompts there are depends on the date.",
@@ -70,11 +70,11 @@ def check_tuning(job: Job) -> Finding:
     try:
         read_tuning_file(name)
     except KilnError as error:
-        return _storage_finding(error)
+        return storage_finding(error)
     return ok(f"{name} can be read.")
 
 
-def _probe_store(store: Store, *, careful: bool) -> Finding:
+def probe_store(store: Store, *, careful: bool) -> Finding:
     """Create a small object, with `careful` try to overwrite it, and remove it."""
     key = f".imagekiln-doctor-{uuid4().hex}"
     store.create(key, PROBE)
@@ -102,15 +102,15 @@ def _require_readable(pattern: str) -> None:
         raise Missing(f"{uris[0]}: no such file.")
 
 
-def _storage_finding(error: KilnError) -> Finding:
+def storage_finding(error: KilnError) -> Finding:
     """A store that rejects this machine is wrong; one out of reach says nothing about pods."""
-    says, remedy = _split_remedy(error)
+    says, remedy = split_remedy(error)
     if isinstance(error, TryAgain) or type(error.__cause__).__name__ in LOGIN_ERRORS:
         return unknown(says, LOCAL_ADVICE)
     return wrong(says, remedy or "Correct the job, or the rights of the key that you use.")
 
 
-def _split_remedy(error: KilnError) -> tuple[str, str]:
+def split_remedy(error: KilnError) -> tuple[str, str]:
     """What is wrong, and what the error says to do about it; the latter may be empty."""
     says, separator, remedy = str(error).rpartition(". ")
     return (f"{says}.", remedy) if separator else (str(error), "")

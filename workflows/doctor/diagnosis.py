@@ -13,6 +13,7 @@ from imagekiln.workflows.client.model_downloads import downloads_model
 from imagekiln.workflows.doctor import (
     check_access,
     check_argo,
+    check_artifact_store,
     check_artifacts,
     check_downloads,
     check_gpus,
@@ -49,7 +50,8 @@ class Diagnosis:
 def diagnose(job: Job, kubernetes: ApiConnection, server: ApiConnection | None = None) -> Checks:
     """Make every check that the job needs, one by one.
 
-    Nothing is changed on the cluster; an object is written to the job's output, and removed.
+    Nothing is changed on the cluster; an object is written to the job's output and one to Argo's
+    artifact store, and both are removed.
     Raises TryAgain where the Kubernetes API does not answer.
     """
     view = ClusterView(kubernetes, job.cluster.namespace)
@@ -58,6 +60,7 @@ def diagnose(job: Job, kubernetes: ApiConnection, server: ApiConnection | None =
     yield from _argo_checks(view, server)
     yield from _namespace_checks(view, job, profile, server)
     yield from _profile_checks(view, profile)
+    yield from _artifact_checks(view, job, profile)
     yield from _download_checks(job, profile)
     yield from _node_checks(view, job, profile)
     yield from _storage_checks(job)
@@ -102,13 +105,24 @@ def _namespace_checks(
 def _profile_checks(view: ClusterView, profile: Profile) -> Checks:
     """What only some profiles name."""
     if profile.sharing.semaphore:
-        yield check_profile.check_semaphore(view, profile.sharing.semaphore)
+        yield check_profile.check_semaphore(
+            view, profile.sharing.semaphore, profile.sharing.namespace
+        )
+    if profile.queue:
+        yield check_profile.check_queue(view, profile.queue.name)
     if profile.cache and profile.cache.claim:
         yield check_profile.check_model_claim(view, profile.cache.claim)
     if profile.cache and profile.cache.image:
         yield check_profile.check_image_volume(view)
-    if profile.report_artifact or profile.keeps_logs:
-        yield check_artifacts.check_artifact_repository(view)
+
+
+def _artifact_checks(view: ClusterView, job: Job, profile: Profile) -> Checks:
+    """What Argo needs to show reports, and to keep logs."""
+    if profile.report_artifact or profile.archive_logs:
+        repository = check_artifacts.check_artifact_repository(view)
+        yield repository
+        if repository.verdict != "wrong":
+            yield check_artifact_store.check_artifact_store(view, job, profile)
 
 
 def _download_checks(job: Job, profile: Profile) -> Checks:

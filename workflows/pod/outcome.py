@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from imagekiln.workflows.pod.cause import find_cause
+
 TERMINATION_LOG = Path("/dev/termination-log")  # Kubernetes mounts it, in pods only
 MAX_MESSAGE_BYTES = 2000
 
@@ -15,13 +17,14 @@ MAX_MESSAGE_BYTES = 2000
 class WorkflowOutcome:
     """How a workflow ended. `run` is None where it ended before planning finished.
 
-    `failures` has a line for each failed step.
+    `failures` has a line for each failed step, and `cause` is the one that the others follow from.
     """
 
     workflow: str
     status: str
     run: str | None
     failures: str
+    cause: str | None = None
 
     @property
     def succeeded(self) -> bool:
@@ -47,6 +50,7 @@ def outcome_from_environment(environment: Mapping[str, str]) -> WorkflowOutcome:
         status=environment.get("IMAGEKILN_STATUS", ""),
         run=run or None,
         failures=_list_failures(failures),
+        cause=find_cause(failures),
     )
 
 
@@ -75,4 +79,6 @@ def describe_outcome(outcome: WorkflowOutcome) -> str:
         text += f" Dataset: {outcome.run}."
     if outcome.failures:
         text += f"\n{outcome.failures}"
+    if outcome.cause:
+        text += f"\nCause: {outcome.cause}"
     return text

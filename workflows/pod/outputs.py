@@ -1,20 +1,25 @@
-"""The files that a step leaves for Argo: its output parameters, and the report of aggregate."""
+"""The files that a step leaves for Argo: its output parameters, and the report that it shows."""
 
 import re
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from math import ceil
 from pathlib import Path, PurePosixPath
 
 from imagekiln.steps.aggregate.summary import Summary
-from imagekiln.steps.errors import BadInput, Missing
+from imagekiln.steps.errors import BadInput, Missing, TryAgain
 from imagekiln.steps.job.job import ClusterSettings
 from imagekiln.steps.plan.step import PlanResult
 from imagekiln.steps.runs.keys import REPORT_KEY, SUCCESS_KEY
 from imagekiln.steps.runs.rounds import resolve_run
 from imagekiln.steps.storage import open_store
-from imagekiln.workflows.templates.child_workflows import MAX_PODS
+from imagekiln.steps.storage.store import Store
+from imagekiln.workflows.pod.artifact_store import (
+    TEMPLATE_FILE,
+    read_artifact_store,
+    require_answer,
+)
+from imagekiln.workflows.templates.child_workflows import split_pods
 
 COPYING_THREADS = 8
 MAX_LABEL_CHARS = 63
@@ -33,20 +38,14 @@ def write_plan_outputs(
     Argo could not pass on the run's URI.
     """
     _require_safe_uri(planned.uri)
-    pods = ceil(len(planned.plan.shards) / workers)
-    if open_store(planned.uri).exists(SUCCESS_KEY):
-        pods = 0
-    pods_here = pods
-    child_workflows = 0
-    if pods > MAX_PODS:
-        pods_here = 0
-        child_workflows = ceil(pods / MAX_PODS)
+    is_finished = open_store(planned.uri).exists(SUCCESS_KEY)
+    counts = split_pods(0 if is_finished else len(planned.plan.shards), workers)
 
     parameters = {
         "run": planned.uri,
-        "pods": str(pods),
-        "pods_here": str(pods_here),
-        "workflows": str(child_workflows),
+        "pods": str(counts.pods),
+        "pods_here": str(counts.pods_here),
+        "workflows": str(counts.child_workflows),
         "parallelism": str(cluster.parallelism),
         "priority": str(cluster.priority),
         "priority_class": cluster.priority_class or "",
@@ -62,15 +61,33 @@ def write_aggregate_outputs(folder: Path, summary: Summary) -> None:
     write_parameters(folder, {"ok": str(summary.ok)})
 
 
-def copy_report(folder: Path, uri: str) -> None:
-    """Copy the report of a run, or of a round's run, and the files beside it to `folder`/report.
+def leave_report(folder: Path, run: str | None, template_file: Path = TEMPLATE_FILE) -> str:
+    """Leave the report of a run in `folder` for Argo, and give a sentence on what was done.
 
-    Where there is no report, do nothing.
+    Raises TryAgain where Argo's artifact store or the dataset's does not answer.
     """
-    run, *_ = resolve_run(uri)
-    store = open_store(run)
+    if run is None:
+        return "Nothing was planned, so there is no report."
+    root, *_ = resolve_run(run)  # a round's report is that of its run
+    store = open_store(root)
     if not store.exists(REPORT_KEY):
-        return
+        return f"{run}: has no report, since it was not aggregated."
+
+    page = store.uri_of(REPORT_KEY)
+    artifact_store = read_artifact_store(template_file)
+    if artifact_store is None:
+        copy_report(folder, store)
+        return f"Argo keeps a copy of {page}."
+    try:
+        require_answer(artifact_store)
+    except TryAgain as error:
+        raise TryAgain(f"{error} Argo's page lacks the report, which is {page}.") from error
+    copy_report(folder, store)
+    return f"Argo keeps a copy of {page} in {artifact_store.url}."
+
+
+def copy_report(folder: Path, store: Store) -> None:
+    """Copy the report of a run, and the files beside it, to `folder`/report."""
     links = LINK_PATTERN.findall(store.read(REPORT_KEY).decode())
     report_folder = PurePosixPath(REPORT_KEY).parent
     keys = dict.fromkeys([REPORT_KEY, *(f"{report_folder}/{link}" for link in links)])

@@ -1,5 +1,8 @@
 """Child workflows: shards beyond what one workflow holds, which creates and awaits them."""
 
+from dataclasses import dataclass
+from math import ceil
+
 from hera.workflows import Resource, Suspend
 
 from imagekiln.workflows.profiles.profile import Profile
@@ -15,6 +18,23 @@ NOOP_TEMPLATE = "nothing"
 # What the plan step outputs of the job for each child workflow.
 SCHEDULING_PARAMETERS = ("parallelism", "priority", "priority_class")
 MAX_PODS = 2000  # in one workflow, which then fits in its object without a database
+
+
+@dataclass(frozen=True, slots=True)
+class PodCounts:
+    """The pods of a run: those of its own workflow, or else the child workflows that hold them."""
+
+    pods: int
+    pods_here: int
+    child_workflows: int
+
+
+def split_pods(shards: int, workers: int = 1) -> PodCounts:
+    """How the shards become pods, each of which makes one shard per worker."""
+    pods = ceil(shards / workers)
+    if pods <= MAX_PODS:
+        return PodCounts(pods, pods_here=pods, child_workflows=0)
+    return PodCounts(pods, pods_here=0, child_workflows=ceil(pods / MAX_PODS))
 
 
 def noop_template() -> Suspend:

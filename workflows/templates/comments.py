@@ -19,6 +19,7 @@ COMMENTS = [
         "imagekiln.dev/digest:",
         "A hash of this template, by which `imagekiln submit` knows its profile and version.",
     ),
+    ("archiveLogs: false", "Argo fails a pod whose log it cannot store."),
     ("{name: cpu-image,", "Images that one run names in place of those below."),
     ("  affinity:", "Plan, aggregate and the other CPU steps keep off GPU nodes, tainted or not."),
     ("  podSpecPatch: |", "With it, Argo's own containers comply with Pod Security 'restricted'."),
@@ -53,8 +54,13 @@ COMMENTS = [
     ),
     ("affinity: {}", "None of the workflow's, which keeps off GPU nodes."),
     (
-        "{name: finish,",
+        "name: finish",
         "The exit handler. It never fails: Argo would take the workflow for failed.",
+    ),
+    (
+        "name: publish-report",
+        "Shows the report in Argo's page. Not a part of aggregate, which would fail with a store "
+        "that Argo cannot reach.",
     ),
     (
         "concurrencyPolicy: Allow",

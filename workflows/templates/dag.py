@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from hera.workflows import DAG, Container, Parameter, Resource, Task, TaskResult
 from hera.workflows import models as m
 
+from imagekiln.workflows.profiles.profile import GpuSharing
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
 from imagekiln.workflows.templates.parameters import LABELS, declare_inputs, forward_inputs
 
@@ -69,17 +70,20 @@ def main_dag(
     return DAG(name="main", fail_fast=False, tasks=tasks)
 
 
-def finish_dag(report_step: Container) -> DAG:
-    """The exit handler. Argo takes a workflow for failed whose exit handler failed.
+def finish_dag(steps: Sequence[Container]) -> DAG:
+    """The exit handler, whose steps run side by side.
 
-    So whatever becomes of the report, this DAG succeeds.
+    Argo takes a workflow for failed whose exit handler failed. So whatever becomes of the steps,
+    this DAG succeeds.
     """
     any_failure = m.ContinueOn(failed=True, error=True)
-    report = Task(name="report", template=report_step, continue_on=any_failure)
-    return DAG(name="finish", tasks=[report])
+    tasks: list[Task | m.DAGTask] = [
+        Task(name=str(step.name), template=step, continue_on=any_failure) for step in steps
+    ]
+    return DAG(name="finish", tasks=tasks)
 
 
-def shards_dag(group: DAG, mutex: str | None) -> DAG:
+def shards_dag(group: DAG, sharing: GpuSharing) -> DAG:
     """`count` shards from `first` on, in groups. Also the entry point of child workflows."""
     groups = f"sprig.div(sprig.add(inputs.parameters.count, {GROUP_SHARDS - 1}), {GROUP_SHARDS})"
     task = Task(
@@ -93,7 +97,10 @@ def shards_dag(group: DAG, mutex: str | None) -> DAG:
         with_sequence=_sequence(count=f"{{{{={groups}}}}}"),
     )
     # Here and not on the whole workflow, whose children would wait for it forever.
-    lock = m.Synchronization(mutexes=[m.Mutex(name=mutex)]) if mutex else None
+    lock = None
+    if sharing.mutex is not None:
+        mutex = m.Mutex(name=sharing.mutex, namespace=sharing.namespace)
+        lock = m.Synchronization(mutexes=[mutex])
     return DAG(
         name="shards",
         inputs=declare_inputs("run", "first", "count", *LABELS),

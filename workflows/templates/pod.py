@@ -19,7 +19,14 @@ from hera.workflows import (
 )
 from hera.workflows import models as m
 
-from imagekiln.workflows.profiles.profile import NodeLabel, PodSettings, Profile, Retries
+from imagekiln.steps.runtime.log_events import ATTEMPT_VARIABLE, LOG_VARIABLE
+from imagekiln.workflows.profiles.profile import (
+    KueueQueue,
+    NodeLabel,
+    PodSettings,
+    Profile,
+    Retries,
+)
 from imagekiln.workflows.templates.parameters import declare_inputs
 from imagekiln.workflows.templates.pod_retries import memory_expression, retry_strategy
 from imagekiln.workflows.templates.security import step_pod_patch
@@ -63,6 +70,7 @@ class StepCommand:
     secrets: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     outputs: Sequence[Parameter | Artifact] = ()
     synchronization: m.Synchronization | None = None
+    is_retried: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +92,7 @@ def template_defaults(profile: Profile) -> m.Template:
     container = m.Container(
         image_pull_policy="IfNotPresent",
         command=["imagekiln"],
-        env=_plain_env({"HOME": TMP, "HF_HOME": f"{TMP}/models"}),
+        env=_plain_env({"HOME": TMP, "HF_HOME": f"{TMP}/models", LOG_VARIABLE: "json"}),
         env_from=[ConfigMapEnvFrom(name=DEFAULTS_CONFIG_MAP, optional=True).build()],
         resources=m.ResourceRequirements(requests={"cpu": m.Quantity(_cpu(pod))}),
         volume_mounts=[m.VolumeMount(name="tmp", mount_path=TMP)],
@@ -114,6 +122,7 @@ def gpu_container(
     """The template of a pod that runs `step` on the profile's GPU, apart from the CPU steps."""
     pod = profile.generate
     container = _container(step, pod, profile.retries, models)
+    container.labels = (container.labels or {}) | _queue_labels(profile.queue)
     container.env = [*_environment(step, pod, models), _node_env()]
     container.resources = _gpu_resources(profile)
     container.pod_spec_patch = _pod_patch(pod, step.image_parameter, profile.gpu.claim)
@@ -180,9 +189,19 @@ def _container(
         node_selector=pod.node_selector or None,
         tolerations=pod_tolerations(pod),
         priority_class_name=pod.priority_class,
-        retry_strategy=retry_strategy(retries),
+        retry_strategy=retry_strategy(retries) if step.is_retried else None,
         synchronization=step.synchronization,
     )
+
+
+def _queue_labels(queue: KueueQueue | None) -> dict[str, str]:
+    """The labels that Kueue reads. Its webhook adds the scheduling gate and its own label."""
+    if queue is None:
+        return {}
+    labels = {"kueue.x-k8s.io/queue-name": queue.name}
+    if queue.priority_class is not None:
+        labels["kueue.x-k8s.io/priority-class"] = queue.priority_class
+    return labels
 
 
 def _environment(
@@ -190,7 +209,9 @@ def _environment(
 ) -> list[m.EnvVar | SecretEnv]:
     folders = _model_folders(models) if models else {}
     secrets = [_secret_env(variable, *place) for variable, place in step.secrets.items()]
-    return [*_plain_env(folders | pod.env), *secrets, *_plain_env(step.env)]
+    # Argo knows the variable only where a pod is retried.
+    attempt = {ATTEMPT_VARIABLE: "{{retries}}"} if step.is_retried else {}
+    return [*_plain_env(folders | pod.env), *secrets, *_plain_env({**step.env, **attempt})]
 
 
 def _model_folders(models: ModelVolume) -> dict[str, str]:

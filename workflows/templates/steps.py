@@ -8,7 +8,8 @@ No parameter passes through a shell.
 from hera.workflows import Container, NoneArchiveStrategy, Parameter, S3Artifact
 from hera.workflows import models as m
 
-from imagekiln.workflows.profiles.profile import ModelCache, Profile
+from imagekiln.steps.job.prices import SPOT_VARIABLE
+from imagekiln.workflows.profiles.profile import GpuSharing, ModelCache, Profile
 from imagekiln.workflows.templates.child_workflows import SCHEDULING_PARAMETERS
 from imagekiln.workflows.templates.metrics import (
     UNKNOWN_JOB,
@@ -35,6 +36,8 @@ from imagekiln.workflows.templates.pod import (
 OUTPUTS_FOLDER = f"{TMP}/imagekiln"
 MODELS_FOLDER = "/models"
 REPORT_TIMEOUT = "15m"
+# A store that answers takes a report in seconds, and one out of reach is found out in five.
+PUBLISH_TIMEOUT = "2m"
 MAX_FAILURES_CHARS = 20_000  # characters of Argo's list of failures that reach the report
 # Of the pods that generate, beside Argo's own.
 POD_LABELS = {
@@ -43,8 +46,9 @@ POD_LABELS = {
     "imagekiln.dev/shard": "{{inputs.parameters.shard}}",
 }
 RUN_INPUT = "{{inputs.parameters.run}}"
+ENDED_RUN = "{{workflow.outputs.parameters.run}}"  # the exit handler's; stays as it is without one
 PLAN_OUTPUTS = ("run", "pods", "pods_here", "workflows", *SCHEDULING_PARAMETERS, *LABELS, "images")
-# The whole workflow's too: for a workflow that this one is a batch of.
+# The whole workflow's too: for the exit handler, and for a workflow that this one is a batch of.
 WORKFLOW_OUTPUTS = ("run", "images", "ok")
 # And for the exit handler.
 GLOBAL_OUTPUTS = (*WORKFLOW_OUTPUTS, "job_name", "figures")
@@ -108,12 +112,9 @@ def generate_step(profile: Profile) -> Container:
         profile.generate.image,
         GPU_IMAGE_PARAMETER,
         inputs=("run", "shard", *LABELS),
-        env={
-            **({"HF_HUB_OFFLINE": "1"} if offline else {}),
-            **_metrics_environment(profile),
-        },
+        env=_generate_environment(profile, offline=offline),
         secrets=MODEL_SECRETS | SIGNING_SECRETS,
-        synchronization=_semaphore(profile.sharing.semaphore),
+        synchronization=_semaphore(profile.sharing),
     )
     container = gpu_container(step, profile, _model_volume(cache, read_only=offline))
     container.labels = {**(container.labels or {}), **POD_LABELS}
@@ -123,8 +124,32 @@ def generate_step(profile: Profile) -> Container:
     return container
 
 
+def _generate_environment(profile: Profile, *, offline: bool) -> dict[str, str]:
+    environment = {"HF_HUB_OFFLINE": "1"} if offline else {}
+    if profile.spot:
+        environment[SPOT_VARIABLE] = "true"
+    return environment | _metrics_environment(profile)
+
+
 def aggregate_step(profile: Profile) -> Container:
-    """Account for every planned image, and show the report in Argo's page."""
+    """Account for every planned image."""
+    step = StepCommand(
+        "aggregate",
+        ["aggregate", "--outputs", OUTPUTS_FOLDER, "--", RUN_INPUT],
+        profile.steps.image,
+        inputs=("run",),
+        outputs=[_output_parameter("ok"), _output_parameter("figures")],
+        secrets=STORAGE_SECRETS,
+    )
+    return cpu_container(step, profile)
+
+
+def publish_step(profile: Profile) -> Container:
+    """Show the report in Argo's page, once: the dataset has it anyway.
+
+    Argo fails a pod whose artifact it cannot store. So this is a step of its own, in the exit
+    handler, where a failure decides nothing.
+    """
     # Kept as files, under a key that ends in a slash: so Argo's page opens it, pictures and all.
     report = S3Artifact(
         name="report",
@@ -134,17 +159,17 @@ def aggregate_step(profile: Profile) -> Container:
         key="{{workflow.namespace}}/{{workflow.name}}/report/",
     )
     step = StepCommand(
-        "aggregate",
-        ["aggregate", "--outputs", OUTPUTS_FOLDER, "--", RUN_INPUT],
+        "publish-report",
+        ["publish", "--outputs", OUTPUTS_FOLDER],
         profile.steps.image,
-        inputs=("run",),
-        outputs=[
-            *map(_output_parameter, ("ok", "figures")),
-            *([report] if profile.report_artifact else []),
-        ],
+        env={"IMAGEKILN_RUN": ENDED_RUN},
+        outputs=[report],
         secrets=STORAGE_SECRETS,
+        is_retried=False,
     )
-    return cpu_container(step, profile)
+    container = cpu_container(step, profile)
+    container.timeout = PUBLISH_TIMEOUT
+    return container
 
 
 def report_step(profile: Profile) -> Container:
@@ -158,7 +183,7 @@ def report_step(profile: Profile) -> Container:
             "IMAGEKILN_WORKFLOW": "{{workflow.namespace}}/{{workflow.name}}",
             "IMAGEKILN_STATUS": "{{workflow.status}}",
             "IMAGEKILN_FAILURES": f"{{{{=sprig.b64enc({failures})}}}}",
-            "IMAGEKILN_RUN": "{{workflow.outputs.parameters.run}}",
+            "IMAGEKILN_RUN": ENDED_RUN,
             "IMAGEKILN_IMAGES": "{{workflow.outputs.parameters.images}}",
             "IMAGEKILN_JOB_NAME": "{{workflow.outputs.parameters.job_name}}",
             "IMAGEKILN_FIGURES": "{{workflow.outputs.parameters.figures}}",
@@ -202,11 +227,12 @@ def _workers_option(profile: Profile) -> list[str]:
     return ["--workers", str(profile.gpu.count)] if profile.gpu.count > 1 else []
 
 
-def _semaphore(key: str | None) -> m.Synchronization | None:
-    if key is None:
+def _semaphore(sharing: GpuSharing) -> m.Synchronization | None:
+    if sharing.semaphore is None:
         return None
-    source = m.ConfigMapKeySelector(name="imagekiln-gpus", key=key)
-    return m.Synchronization(semaphores=[m.SemaphoreRef(config_map_key_ref=source)])
+    source = m.ConfigMapKeySelector(name="imagekiln-gpus", key=sharing.semaphore)
+    semaphore = m.SemaphoreRef(config_map_key_ref=source, namespace=sharing.namespace)
+    return m.Synchronization(semaphores=[semaphore])
 
 
 def _model_volume(cache: ModelCache | None, *, read_only: bool) -> ModelVolume | None:

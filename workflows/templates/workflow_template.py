@@ -119,7 +119,7 @@ def _workflow_template(profile: Profile, namespace: str, max_pods: int) -> Workf
         pod_metadata=m.Metadata(labels={"app.kubernetes.io/part-of": "imagekiln"}),
         pod_gc=m.PodGC(strategy="OnPodSuccess"),  # failed ones stay, for their logs
         ttl_strategy=m.TTLStrategy(seconds_after_completion=TTL_DAYS * DAY_SECONDS),
-        archive_logs=profile.keeps_logs or None,
+        archive_logs=profile.archive_logs,
         pod_disruption_budget=_disruption_budget(profile),
         templates=_templates(profile, max_pods),
     )
@@ -146,11 +146,13 @@ def _templates(profile: Profile, max_pods: int) -> list[m.Template | Templatable
     fetch = steps.fetch_step(profile) if needs_fetch else None
 
     group = group_dag(generate)
-    shards = shards_dag(group, profile.sharing.mutex)
+    shards = shards_dag(group, profile.sharing)
     child = child_workflow_template(profile, max_pods)
     children = children_dag(child)
     main = main_dag(plan, fetch, shards, children, aggregate)
-    report = steps.report_step(profile)
+    finish_steps = [steps.report_step(profile)]
+    if profile.report_artifact:
+        finish_steps.append(steps.publish_step(profile))
 
     return [
         main,
@@ -162,7 +164,7 @@ def _templates(profile: Profile, max_pods: int) -> list[m.Template | Templatable
         plan,
         generate,
         aggregate,
-        finish_dag(report),
-        report,
+        finish_dag(finish_steps),
+        *finish_steps,
         *([fetch] if fetch else []),
     ]

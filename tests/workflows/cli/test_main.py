@@ -30,7 +30,7 @@ COMMANDS = {
     ],
     "Schedules": ["schedule", "schedules", "suspend", "resume", "unschedule", "backfill"],
     "After a run": ["runs", "verify", "retry", "reproduce", "diff", "gc"],
-    "Steps that pods run": ["plan", "generate", "aggregate", "fetch", "outcome"],
+    "Steps that pods run": ["plan", "generate", "aggregate", "fetch", "outcome", "publish"],
 }  # fmt: skip
 ALL_COMMANDS = [command for commands in COMMANDS.values() for command in commands]
 

@@ -15,6 +15,7 @@ from imagekiln.steps.runs.plan import load_plan
 from imagekiln.steps.runs.shard import read_shard
 from imagekiln.steps.storage import open_store
 from imagekiln.steps.storage.store import Store
+from imagekiln.workflows.pod.outputs import leave_report
 from tests.faults import failing, manifests
 from tests.jobs import files
 from tests.runs import PROMPTS, encoded, fill, job, not_ok, planned, write_prompts
@@ -58,15 +59,13 @@ def test_retry_that_fails_again_is_incomplete(tmp_path: Path) -> None:
     assert "1 of 20 images are not ok: 1 failed (RuntimeError: cannot draw" in done.stderr
 
 
-def test_aggregate_of_a_round_leaves_the_run_s_report_for_argo(
-    failed: PlanResult, tmp_path: Path
-) -> None:
+def test_report_of_a_round_s_run_is_left_for_argo(failed: PlanResult, tmp_path: Path) -> None:
     kiln("retry", failed.uri)
-    assert (
-        kiln("aggregate", f"{failed.uri}/retry-1", "--outputs", str(tmp_path / "left")).exit_code
-        == 0
-    )
-    assert (tmp_path / "left" / REPORT_KEY).read_bytes() == open_store(failed.uri).read(REPORT_KEY)
+    outputs = tmp_path / "outputs"
+    assert kiln("aggregate", f"{failed.uri}/retry-1", "--outputs", str(outputs)).exit_code == 0
+    assert [path.name for path in outputs.iterdir()] == ["ok"]
+    leave_report(outputs, f"{failed.uri}/retry-1")
+    assert (outputs / REPORT_KEY).read_bytes() == open_store(failed.uri).read(REPORT_KEY)
 
 
 def test_reproduced_image_with_equal_bytes_is_a_success(store: Store, tmp_path: Path) -> None:

@@ -1,22 +1,25 @@
 """One module prints, and lets no control character through to the terminal."""
 
 import ast
+import json
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from imagekiln.steps.maintain.verify import VerifyResult
+from imagekiln.steps.runtime.log_events import add_log_context, empty_log_context
 from imagekiln.workflows.cli import text
 from imagekiln.workflows.cli.status import status_text
-from imagekiln.workflows.cli.terminal import print_text
+from imagekiln.workflows.cli.terminal import print_failure, print_note, print_text
 from imagekiln.workflows.cli.text import format_verification, print_result
-from imagekiln.workflows.client.status import PodCounts, StepFailure, WorkflowStatus
+from imagekiln.workflows.client.status import PodCounts, WorkflowStatus
+from imagekiln.workflows.client.step_failures import StepFailure
 
 FOLDER = Path(text.__file__).parent
 EVIL = "\x1b[2J\x9b31m\r\nFinished: all is well \u202e\ud800"
 PRINTING = ("print", "click.echo", "click.secho", "sys.stdout.write", "sys.stderr.write")
-ALLOWED = {"terminal.py": 2, "status.py": 1}  # the one in status.py clears a line of our own
+ALLOWED = {"terminal.py": 3, "status.py": 1}  # the one in status.py clears a line of our own
 
 
 def _count_prints(path: Path) -> int:
@@ -62,6 +65,27 @@ def test_a_failure_that_a_pod_left_stays_in_its_line() -> None:
     assert len(lines) == 3
     assert not any(line.startswith("Finished") for line in lines)
     assert _control_characters(status_text(status)) == []
+
+
+def test_log_of_a_pod_is_lines_of_json(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IMAGEKILN_LOG", "json")
+    monkeypatch.setenv("IMAGEKILN_ATTEMPT", "2")
+    with empty_log_context():
+        add_log_context("generate", "s3://out/run", 3)
+        print_text(EVIL)
+        print_note(EVIL)
+        print_failure("Stopped.", 75)
+    captured = capsys.readouterr()
+    assert _control_characters(captured.out + captured.err) == []
+    lines = [json.loads(line) for line in (captured.out + captured.err).splitlines()]
+    common = {"step": "generate", "run": "s3://out/run", "shard": 3, "attempt": 2}
+    assert lines == [
+        {"event": "result", "message": EVIL, **common},
+        {"event": "note", "message": EVIL, **common},
+        {"event": "failure", "message": "Stopped.", "exit_code": 75, **common},
+    ]
 
 
 @pytest.mark.parametrize("output", ["text", "json"])

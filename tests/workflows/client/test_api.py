@@ -9,6 +9,8 @@ from imagekiln.steps.errors import BadInput, Missing
 from imagekiln.workflows.client.argo_server import ArgoServer
 from imagekiln.workflows.client.http import ApiConnection
 from imagekiln.workflows.client.kubernetes import KubernetesApi
+from imagekiln.workflows.objects import Json
+from tests.kube import Kube, serving
 
 
 class Stream:
@@ -24,7 +26,7 @@ class Stream:
         """Fail: no request may be sent."""
         pytest.fail("a request was sent")
 
-    def stream_lines(self, *_: object) -> Iterator[str]:
+    def stream_lines(self, *_: object, **__: object) -> Iterator[str]:
         """The lines."""
         yield from self._lines
 
@@ -63,3 +65,21 @@ def test_log_stream_of_argos_server_is_lines_until_an_error_record() -> None:
     argo = ArgoServer(cast("ApiConnection", Stream(error)))
     with pytest.raises(Missing, match='pods "a" not found'):
         list(argo.logs("images", "postcards", "a", follow=False))
+
+
+def test_events_of_a_pod_are_one_bounded_request() -> None:
+    event: Json = {"reason": "FailedMount", "message": "no volume"}
+    kube = Kube()
+    kube.objects["api/v1/namespaces/imagekiln/events"] = {"items": [event]}
+    with serving(kube):
+        events = KubernetesApi(kube.connection()).pod_events("imagekiln", "postcards-1")
+    assert events == [event]
+    (request,) = kube.requests
+    assert "limit=50" in request
+    assert "involvedObject.name%3Dpostcards-1" in request
+
+
+def test_events_from_argos_server_are_those_of_its_stream() -> None:
+    end = '{"error":{"grpc_code":8,"message":"EOF"}}'
+    argo = ArgoServer(cast("ApiConnection", Stream('{"result":{"reason":"Pulling"}}', "", end)))
+    assert argo.pod_events("images", "postcards-1") == [{"reason": "Pulling"}]

@@ -7,6 +7,7 @@ import pytest
 from imagekiln.steps.errors import BadInput, TryAgain
 from imagekiln.workflows.client.client import (
     apply,
+    get_status,
     list_workflows,
     result,
     stop,
@@ -193,3 +194,47 @@ def test_workflows_are_listed_newest_first_without_children_and_strangers(argo: 
     argo.create({"kind": "Workflow", "metadata": child})
     argo.create({"kind": "Workflow", "metadata": {"name": "stranger", "namespace": NAMESPACE}})
     assert [status.name for status in list_workflows(NAMESPACE, argo)] == names[::-1]
+
+
+def waiting_workflow(argo: Memory, message: str = "ContainerCreating") -> str:
+    """A workflow whose pods wait, and say no more than that."""
+    name = submit(postcards(), argo=argo).name
+    node = {
+        "type": "Pod", "templateName": "generate", "phase": "Pending", "message": message
+    }  # fmt: skip
+    nodes = {f"{name}-{place}": {**node, "id": f"{name}-{place}"} for place in range(3)}
+    argo.end(name, "Running", nodes=nodes)
+    return name
+
+
+def test_events_of_one_pod_say_what_all_wait_for_where_argo_does_not(argo: Memory) -> None:
+    name = waiting_workflow(argo)
+    pod = f"{name}-generate-0"
+    mount = {"type": "Warning", "reason": "FailedMount", "message": 'claim "models" not found'}
+    pulled = {"type": "Normal", "reason": "Scheduled", "message": "to gpu-0"}
+    argo.events = {
+        pod: [
+            {**mount, "lastTimestamp": "2026-11-21T01:00:00Z"},
+            {**pulled, "lastTimestamp": "2026-11-21T01:00:09Z"},
+        ]
+    }
+    (wait,) = get_status(name, NAMESPACE, argo).waits
+    assert (wait.pods, wait.cause) == (3, "a volume is not ready")
+    assert wait.message == 'FailedMount: claim "models" not found'
+    assert argo.event_requests == [pod]
+
+
+@pytest.mark.parametrize("events", [{}, None])
+def test_wait_stays_unexplained_without_events(
+    argo: Memory, events: dict[str, list[Json]] | None
+) -> None:
+    name = waiting_workflow(argo)
+    argo.events = events
+    (wait,) = get_status(name, NAMESPACE, argo).waits
+    assert wait.cause == "it is being started"
+
+
+def test_no_events_are_asked_for_where_argo_says_enough(argo: Memory) -> None:
+    name = waiting_workflow(argo, "Unschedulable: 0/4 nodes: 4 Insufficient nvidia.com/gpu.")
+    get_status(name, NAMESPACE, argo)
+    assert argo.event_requests == []

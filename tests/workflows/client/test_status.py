@@ -7,8 +7,9 @@ import zlib
 import pytest
 
 from imagekiln.steps.errors import BadInput
-from imagekiln.workflows.cli.status import status_line
-from imagekiln.workflows.client.status import PodCounts, StepFailure, read_status
+from imagekiln.workflows.cli.status import status_line, status_text
+from imagekiln.workflows.client.status import PodCounts, read_status
+from imagekiln.workflows.client.step_failures import StepFailure
 from imagekiln.workflows.objects import Json
 
 HOUR = "2026-11-21T01:00:00Z"
@@ -65,16 +66,141 @@ def test_images_are_the_progress_of_running_pods_and_the_share_of_done_pods() ->
     assert status.pods == PodCounts(waiting=0, running=1, done=1, failed=0)
 
 
-def test_reason_of_a_waiting_pod_is_reported_while_none_runs() -> None:
-    stuck = pod("Pending", message='ImagePullBackOff: Back-off pulling image "a"')
-    status = read_status(workflow(plan(60, 2), *shard(0, stuck), *shard(1, pod("Pending"))))
+@pytest.mark.parametrize(
+    ("message", "cause"),
+    [
+        (
+            "Unschedulable: 0/4 nodes are available: 2 Insufficient nvidia.com/gpu, 2 node(s) had "
+            "untolerated taint {pool: cpu}.",
+            "no GPU is free",
+        ),
+        ("Unschedulable: 0/4 nodes are available: 4 cannot allocate all claims.", "no GPU is free"),
+        ("Unschedulable: 0/2 nodes are available: 2 Insufficient memory.", "no node has room"),
+        (
+            "Unschedulable: 0/1 nodes are available: 1 node(s) didn't match Pod's node "
+            "affinity/selector.",
+            "no node fits the profile",
+        ),
+        (
+            'pods "a" is forbidden: exceeded quota: imagekiln, requested: '
+            "requests.nvidia.com/gpu=1, used: requests.nvidia.com/gpu=4",
+            "the quota is used up",
+        ),
+        ('ImagePullBackOff: Back-off pulling image "a"', "the image cannot be pulled"),
+        (
+            "Unschedulable: pod has unbound immediate PersistentVolumeClaims.",
+            "a volume is not ready",
+        ),
+        (
+            "Waiting for images/ConfigMap/imagekiln-gpus/h100 lock. Lock status: 0/4",
+            "other batches hold the semaphore or mutex",
+        ),
+        ("Something new", "Something new"),
+    ],
+)
+def test_waiting_pods_are_counted_by_what_they_wait_for(message: str, cause: str) -> None:
+    stuck = pod("Pending", message=message)
+    status = read_status(workflow(plan(60, 3), *shard(0, stuck), *shard(1, stuck)))
+    (wait,) = status.waits
+    assert (wait.step, wait.pods, wait.cause, wait.message) == ("generate", 2, cause, message)
+    detail = "" if cause == message else f" ({message})"
+    assert status_line(status).endswith(f"; generate (2 pods) waits: {cause}{detail}")
+
+
+def test_line_is_short_while_other_pods_run() -> None:
+    stuck = pod("Pending", message="Unschedulable: 0/4 nodes: 4 Insufficient nvidia.com/gpu.")
+    status = read_status(workflow(plan(60, 2), *shard(0, stuck), *shard(1, pod("Running"))))
+    assert status_line(status).endswith("; generate waits: no GPU is free")
+
+
+def test_pause_before_the_next_attempt_is_a_wait_and_no_failure() -> None:
+    failed = pod("Failed", message="main: Error (exit code 75): storage failed")
+    retry_node, *pods = shard(0, failed)
+    retry_node["message"] = "Backoff for 30 seconds"
+    status = read_status(workflow(plan(60, 2), retry_node, *pods))
+    assert (status.failures, status.pods.waiting, status.pods.failed) == ((), 1, 0)
     assert status_line(status).endswith(
-        '; waiting, generate: ImagePullBackOff: Back-off pulling image "a"'
+        "; generate waits: the next attempt comes after a pause (Backoff for 30 seconds; the last "
+        "one ended with main: Error (exit code 75): storage failed)"
     )
-    assert (
-        read_status(workflow(plan(60, 2), *shard(0, stuck), *shard(1, pod("Running")))).waits
-        is None
+
+
+def test_whole_workflow_may_wait() -> None:
+    lock = "Waiting for images/Mutex/nights lock. Lock status: 0/1"
+    mutex = {
+        "id": "postcards-1-7", "type": "DAG", "templateName": "shards", "displayName": "generate",
+        "phase": "Pending", "message": lock,
+    }  # fmt: skip
+    (wait,) = read_status(workflow(plan(60, 2), mutex)).waits
+    assert (wait.step, wait.cause) == (
+        "generate",
+        "other batches hold the semaphore or mutex",
     )
+    suspended = {**workflow(), "spec": {"suspend": True}}
+    assert "waits: it is suspended" in status_line(read_status(suspended))
+    untouched: Json = {"metadata": {"name": "a", "namespace": "b", "creationTimestamp": HOUR}}
+    assert "controller has not started it" in status_line(read_status(untouched))
+
+
+def step(name: str, phase: str = "Running", **more: object) -> Json:
+    return {"id": f"postcards-1-{name}", "type": "Pod", "templateName": name, "phase": phase} | more
+
+
+@pytest.mark.parametrize(
+    ("nodes", "stage"),
+    [
+        ([], "plan"),
+        ([step("plan")], "plan"),
+        ([plan(60, 2)], "generate"),
+        ([plan(60, 2), step("fetch")], "fetch"),
+        ([plan(60, 2), *shard(0, pod("Running"))], "generate"),
+        ([plan(60, 2), step("further-one")], "generate"),
+        ([plan(60, 2), *shard(0, pod("Succeeded")), step("aggregate")], "aggregate"),
+        ([plan(60, 2), step("aggregate", "Succeeded"), step("report")], "report"),
+        ([plan(60, 2), step("aggregate", "Succeeded"), step("publish-report")], "report"),
+    ],
+)
+def test_stage_is_the_furthest_that_has_begun(nodes: list[Json], stage: str) -> None:
+    status = read_status(workflow(*nodes))
+    assert status.stage == stage
+    assert f": Running; {stage}" in status_line(status)
+
+
+def test_rate_stops_when_generating_is_over() -> None:
+    done = pod("Succeeded", finishedAt="2026-11-21T01:00:30Z")
+    status = read_status(workflow(plan(60, 1), *shard(0, done), step("aggregate")))
+    assert status.rate == 2.0
+    assert "images/s" not in status_line(status)
+    assert "60 of 60 images" in status_line(status)
+
+
+def test_report_that_argo_could_not_keep_is_a_warning_of_a_good_workflow() -> None:
+    sentence = "http://store:9000/reports: Argo's artifact store does not answer (timed out)."
+    failed = step("publish-report", "Failed", message=f"main: Error (exit code 75): {sentence}")
+    status = read_status(
+        workflow(plan(60, 1), *shard(0, pod("Succeeded")), failed, phase="Succeeded")
+    )
+    assert (status.failures, status.cause) == ((), None)
+    assert status_text(status).splitlines()[-1] == f"Warning: publish-report: {sentence}"
+
+
+def test_last_line_of_a_failed_workflow_is_the_cause() -> None:
+    retries = {"phase": "Failed", "message": "No more retries left"}
+    shards: list[Json] = []
+    for number, reason in enumerate(("no GPU", "disk full", "no GPU")):
+        retry_node, attempt = shard(
+            number, pod("Failed", message=f"main: Error (exit code 75): {reason}")
+        )
+        shards += [retry_node | retries, attempt]
+    missing = step("aggregate", "Failed", message="main: Error (exit code 3): 40 are missing")
+    status = read_status(workflow(plan(60, 3), *shards, missing, phase="Failed"))
+    assert status.cause == "generate of shards 0 and 2: no GPU"
+    assert status_text(status).splitlines()[-1] == f"Cause: {status.cause}"
+
+
+def test_workflow_that_was_stopped_says_so() -> None:
+    status = read_status(workflow(phase="Failed", message="Stopped with strategy 'Stop'"))
+    assert status_text(status).splitlines()[-1] == "Cause: Stopped with strategy 'Stop'"
 
 
 def test_shard_is_counted_once_for_all_its_attempts() -> None:
@@ -85,9 +211,13 @@ def test_shard_is_counted_once_for_all_its_attempts() -> None:
 
 def test_failures_name_step_shard_attempts_and_reason() -> None:
     message = "Error (exit code 75): no GPU"
+    retry_node, *pods = shard(0, pod("Failed"), pod("Failed", message=message))
     status = read_status(
         workflow(
-            plan(30, 1), *shard(0, pod("Failed"), pod("Failed", message=message)), phase="Failed"
+            plan(30, 1),
+            retry_node | {"phase": "Failed", "message": "No more retries left"},
+            *pods,
+            phase="Failed",
         )
     )
     assert status.failures == (StepFailure("generate", 0, 2, message),)

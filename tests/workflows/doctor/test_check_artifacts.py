@@ -74,3 +74,11 @@ def test_secret_of_the_repository_must_exist(kube: Kube) -> None:
     assert "Secret reports, which does not exist" in check_artifact_repository(kube.view()).says
     kube.put(f"{CORE}/secrets", "reports", data={})
     assert check_artifact_repository(kube.view()).verdict == "ok"
+
+
+def test_repository_that_keeps_all_logs_is_reported(kube: Kube) -> None:
+    _set_repository(kube, "archiveLogs: true\ns3: {bucket: reports, useSDKCreds: true}")
+    finding = check_artifact_repository(kube.view())
+    assert finding.verdict == "ok"
+    assert "archiveLogs: true stores the logs of all pods" in finding.says
+    assert "fails the workflow" in str(finding.remedy)

@@ -1,6 +1,7 @@
 """All checks of a job: as text, as JSON and by exit code."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,13 @@ from imagekiln.workflows.cli.main import main
 from imagekiln.workflows.doctor.diagnosis import diagnose
 from tests.hub import MODEL, REVISION, serving_model
 from tests.jobs import SHAPES
-from tests.kube import Kube
+from tests.kube import Kube, put_repository
 
 # Of a job with the profile `gpu`, in order.
 EVERY_CHECK = [
     "kubernetes", "argo-crds", "argo-controller", "argo-version",
     "namespace", "your-rights", "service-accounts", "pod-rights", "store-credentials",
-    "template", "quota", "limit-range", "artifact-repository",
+    "template", "quota", "limit-range", "artifact-repository", "artifact-store",
     "gpu-nodes", "driver", "cpu-nodes", "gpu-image", "cpu-image", "gpu-metrics",
     "paths", "output", "prompts", "time",
 ]  # fmt: skip
@@ -37,6 +38,7 @@ def job(kube: Kube, s3_bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(kube_config, "KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "kubeconfig"))
     (tmp_path / "kubeconfig").write_text(json.dumps(_kubeconfig(kube.url)))
     open_store(f"{s3_bucket}/prompts").create("a.parquet", b"PAR1")
+    put_repository(kube, os.environ["AWS_ENDPOINT_URL"], s3_bucket)
     values = {
         "name": "shapes",
         "prompts": f"{s3_bucket}/prompts/*.parquet",
@@ -150,6 +152,7 @@ def test_cluster_is_chosen_by_context(job: str) -> None:
 def test_what_a_profile_names_is_checked(job: str, kube: Kube, tmp_path: Path) -> None:
     (tmp_path / "own.yaml").write_text(
         "description: Ours\ncache: {claim: models}\nsharing: {semaphore: gpu}\n"
+        "queue: {name: imagekiln}\n"
         "report_artifact: false\n"
         "generate: {runtime_class: nvidia, priority_class: imagekiln-batch}\n"
     )
@@ -161,6 +164,7 @@ def test_what_a_profile_names_is_checked(job: str, kube: Kube, tmp_path: Path) -
     expected = {
         "model-cache": "wrong",
         "semaphore": "ok",
+        "queue": "wrong",
         "runtime-class": "wrong",
         "priority-class": "ok",
     }

@@ -69,3 +69,37 @@ def test_list_of_failures_that_was_cut_off_is_reported_as_it_is() -> None:
 def test_workflow_without_failures_reports_none() -> None:
     result = _run_exit_handler(IMAGEKILN_FAILURES=base64.b64encode(b"null").decode())
     assert result.stdout.splitlines()[1:] == []
+
+
+def _node(name: str, template: str, message: str) -> dict[str, str]:
+    """A failed node as Argo 4.1 lists it for the exit handler."""
+    return {
+        "displayName": name, "message": message, "templateName": template, "phase": "Failed",
+        "podName": f"postcards-1-{template}-1", "finishedAt": "2026-11-21T02:00:00Z",
+    }  # fmt: skip
+
+
+def test_last_line_is_the_cause_and_no_attempt_that_a_later_one_made_up_for() -> None:
+    nodes = [
+        _node("plan(0)", "plan", "main: Error (exit code 75): the bucket did not answer"),
+        _node("main", "main", ""),
+        _node("aggregate", "aggregate", "retryStrategy.expression evaluated to false"),
+        _node("aggregate(0)", "aggregate", "main: Error (exit code 3): 30 images are missing"),
+        _node("group(0:0)", "group", ""),
+        _node("shard(3:13)", "generate", "No more retries left"),
+        _node("shard(3:13)(1)", "generate", "main: Error (exit code 75): GPU 0 fell off the bus"),
+        _node("shard(3:13)(0)", "generate", "pod deleted"),
+        _node("publish-report", "publish-report", "main: Error (exit code 75): no answer"),
+    ]
+    failures = base64.b64encode(json.dumps(json.dumps(nodes)).encode()).decode()
+    result = _run_exit_handler(IMAGEKILN_FAILURES=failures)
+    assert result.stdout.splitlines()[-1] == "Cause: generate of shard 13: GPU 0 fell off the bus"
+
+
+def test_log_of_the_exit_handler_is_lines_of_json() -> None:
+    result = _run_exit_handler(IMAGEKILN_LOG="json", IMAGEKILN_ATTEMPT="1")
+    lines = [json.loads(line) for line in result.output.splitlines()]
+    assert [line["event"] for line in lines] == ["result"]
+    assert lines[0]["message"].startswith("images/postcards-1: Failed.")
+    common = {"step": "report", "run": "s3://datasets/postcards/run-1", "attempt": 1}
+    assert lines[0].items() >= common.items()

@@ -1,10 +1,15 @@
 """What Argo picks up of a run: its report, and how many images are ok."""
 
+import json
+import socket
 from pathlib import Path
 
+import pytest
+
 from imagekiln.steps.aggregate.step import aggregate
+from imagekiln.steps.errors import TryAgain
 from imagekiln.steps.runs.keys import REPORT_KEY, plot_key
-from imagekiln.workflows.pod.outputs import copy_report, write_aggregate_outputs
+from imagekiln.workflows.pod.outputs import copy_report, leave_report, write_aggregate_outputs
 from tests.jobs import files
 from tests.runs import finished
 
@@ -19,14 +24,56 @@ def test_report_is_copied_with_the_files_it_refers_to_and_nothing_else(tmp_path:
         store.create(plot, b"a plot")
     report = files(tmp_path / "run" / "report")
     store.create("report/other.png", b"of an older page")
-    copy_report(tmp_path / "copy", store.uri)
+    copy_report(tmp_path / "copy", store)
     assert files(tmp_path / "copy" / "report") == report
     assert [path.name for path in (tmp_path / "copy").iterdir()] == ["report"]
 
 
-def test_nothing_is_copied_without_a_report(tmp_path: Path) -> None:
-    copy_report(tmp_path / "copy", str(tmp_path / "nothing"))
-    assert not (tmp_path / "copy").exists()
+def _template(folder: Path, endpoint: str, **settings: object) -> Path:
+    """The template of a pod, as Argo 4.1 leaves it in the pod for its own program."""
+    location = {"archiveLogs": False, "s3": {"endpoint": endpoint, "bucket": "reports", **settings}}
+    file = folder / "template"
+    file.write_text(json.dumps({"name": "publish-report", "archiveLocation": location}))
+    return file
+
+
+def test_report_is_left_for_a_store_that_answers(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run").uri
+    with socket.create_server(("127.0.0.1", 0)) as store:
+        endpoint = f"127.0.0.1:{store.getsockname()[1]}"
+        sentence = leave_report(
+            tmp_path / "outputs", run, _template(tmp_path, endpoint, insecure=True)
+        )
+    assert sentence == f"Argo keeps a copy of {run}/{REPORT_KEY} in http://{endpoint}/reports."
+    assert (tmp_path / "outputs" / REPORT_KEY).is_file()
+
+
+def test_store_out_of_reach_is_named_and_given_nothing(tmp_path: Path) -> None:
+    run = finished(tmp_path / "run").uri
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        endpoint = f"127.0.0.1:{closed.getsockname()[1]}"
+    with pytest.raises(TryAgain) as error:
+        leave_report(tmp_path / "outputs", run, _template(tmp_path, endpoint))
+    assert str(error.value) == (
+        f"https://{endpoint}/reports: Argo's artifact store does not answer (Connection refused). "
+        f"Argo's page lacks the report, which is {run}/{REPORT_KEY}."
+    )
+    assert not (tmp_path / "outputs").exists()
+
+
+@pytest.mark.parametrize("text", ["{}", "no JSON", '{"archiveLocation": {"gcs": {}}}', "[]"])
+def test_report_is_left_where_nothing_names_an_s3_store(tmp_path: Path, text: str) -> None:
+    run = finished(tmp_path / "run").uri
+    (tmp_path / "template").write_text(text)
+    leave_report(tmp_path / "outputs", run, tmp_path / "template")
+    assert (tmp_path / "outputs" / REPORT_KEY).is_file()
+
+
+@pytest.mark.parametrize("run", [None, "run"])
+def test_nothing_is_left_without_a_report(tmp_path: Path, run: str | None) -> None:
+    uri = run and str(tmp_path / run)
+    assert "no report" in leave_report(tmp_path / "outputs", uri, tmp_path / "template")
+    assert not (tmp_path / "outputs").exists()
 
 
 def test_number_of_good_images_is_an_output_of_aggregate(tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """The template of a profile, and the pods that Argo makes of it."""
 
+import json
 import re
+from pathlib import Path
 from typing import Any, cast
 
 import kubernetes_validate
@@ -109,8 +111,9 @@ def test_run_may_name_images_of_its_own() -> None:
     cpu = images["cpu-image"]
     executor = chosen.pop("further-one")
     assert "argoexec" in executor
-    assert chosen == {
-        "plan": cpu, "aggregate": cpu, "report": cpu, "generate": gpu, "fetch": gpu
+    assert {step for step, image in chosen.items() if image == gpu} == {"generate", "fetch"}
+    assert {step for step, image in chosen.items() if image == cpu} == {
+        "plan", "aggregate", "report", "publish-report"
     }  # fmt: skip
 
 
@@ -130,12 +133,13 @@ def test_disk_is_requested_and_limits_the_scratch_folder(disk: float | None) -> 
 
 
 @EVERY_PROFILE
-def test_only_pods_are_retried_never_a_whole_dag(name: str) -> None:
+def test_only_pods_are_retried_never_a_whole_dag_or_the_copy_of_a_report(name: str) -> None:
     spec = _template(name)["spec"]
     assert "retryStrategy" not in spec
     for template in spec["templates"]:
         is_pod = "container" in template or "resource" in template
-        assert ("retryStrategy" in with_defaults(template, spec)) == is_pod
+        is_retried = is_pod and template["name"] != "publish-report"
+        assert ("retryStrategy" in with_defaults(template, spec)) == is_retried
 
 
 def test_pod_that_awaits_a_further_workflow_may_do_so_for_as_long_as_a_workflow_runs() -> None:
@@ -198,6 +202,7 @@ def test_no_step_gets_a_secret_that_it_does_not_use(name: str) -> None:
         "generate": storage | {"huggingface", "imagekiln-c2pa"},
         "aggregate": storage,
         "report": {"imagekiln-webhook"},
+        "publish-report": storage,
         "further-one": set[str](),
     }
     for step, pod in _pods(name).items():
@@ -235,16 +240,28 @@ def _template(profile: str) -> dict[str, Any]:
     return build_workflow_template(load_profile(profile), NAMESPACE)
 
 
-@pytest.mark.parametrize(
-    ("settings", "archived"),
-    [({}, True), ({"report_artifact": False}, None), ({"archive_logs": False}, None)],
-)
-def test_logs_are_archived_where_reports_are(
-    settings: dict[str, bool], archived: bool | None
-) -> None:
-    profile = load_profile("gpu").model_copy(update=settings)
+@pytest.mark.parametrize("archived", [False, True])
+def test_logs_are_archived_only_where_the_profile_says_so(archived: bool) -> None:
+    profile = load_profile("gpu").model_copy(update={"archive_logs": archived})
     template = cast("dict[str, Any]", build_workflow_template(profile, "images"))
-    assert template["spec"].get("archiveLogs") is archived
+    assert template["spec"]["archiveLogs"] is archived
+
+
+def test_artifact_store_decides_about_the_exit_handler_alone() -> None:
+    """Argo fails a pod whose artifact cannot be stored, and mounts the store's Secret into it."""
+    template = cast("dict[str, Any]", build_workflow_template(load_profile("gpu"), "images"))
+    parts = template["spec"]["templates"]
+    storing = [part["name"] for part in parts if part.get("outputs", {}).get("artifacts")]
+    assert storing == ["publish-report"]
+    publishing = next(part for part in parts if part["name"] == "publish-report")
+    assert "retryStrategy" not in publishing
+    assert publishing["timeout"] == "2m"
+
+
+def test_profile_without_reports_in_argo_publishes_none() -> None:
+    profile = load_profile("gpu").model_copy(update={"report_artifact": False})
+    template = cast("dict[str, Any]", build_workflow_template(profile, "images"))
+    assert "publish-report" not in json.dumps(template)
 
 
 def test_nodes_can_be_drained_unless_the_profile_says_otherwise() -> None:
@@ -260,6 +277,46 @@ def test_nodes_can_be_drained_unless_the_profile_says_otherwise() -> None:
 def test_exit_handler_cannot_fail_the_workflow() -> None:
     template = cast("dict[str, Any]", build_workflow_template(load_profile("gpu"), "images"))
     templates = {part["name"]: part for part in template["spec"]["templates"]}
-    (task,) = templates[template["spec"]["onExit"]]["dag"]["tasks"]
-    assert task["continueOn"] == {"failed": True, "error": True}
-    assert templates[task["template"]]["timeout"] == "15m"  # also of a pod that finds no node
+    tasks = templates[template["spec"]["onExit"]]["dag"]["tasks"]
+    assert [task["name"] for task in tasks] == ["report", "publish-report"]
+    for task in tasks:
+        assert task["continueOn"] == {"failed": True, "error": True}
+        assert templates[task["template"]]["timeout"], "it also ends a pod that finds no node"
+
+
+def own_template(tmp_path: Path, text: str) -> dict[str, Any]:
+    path = tmp_path / "own.yaml"
+    path.write_text(f"description: Ours\n{text}")
+    return {
+        part["name"]: part
+        for part in cast("Any", build_workflow_template(load_profile(str(path)), NAMESPACE))[
+            "spec"
+        ]["templates"]
+    }
+
+
+def test_kueue_admits_the_pods_with_gpus_and_no_others(tmp_path: Path) -> None:
+    text = "queue: {name: research, priority_class: nightly}\n"
+    labels = {
+        name: part.get("metadata", {}).get("labels", {})
+        for name, part in own_template(tmp_path, text).items()
+    }
+    queued = {name for name in labels if "kueue.x-k8s.io/queue-name" in labels[name]}
+    assert queued == {"generate"}
+    assert labels["generate"]["kueue.x-k8s.io/queue-name"] == "research"
+    assert labels["generate"]["kueue.x-k8s.io/priority-class"] == "nightly"
+
+
+def test_time_in_a_queue_is_no_time_of_the_shard(tmp_path: Path) -> None:
+    generate = own_template(tmp_path, "queue: {name: research}\ngenerate: {hours: 2}\n")["generate"]
+    assert generate["activeDeadlineSeconds"] == 7200, "counted from when a node accepts the pod"
+    assert "timeout" not in generate, "counted from when Argo creates the pod"
+    assert "maxDuration" not in generate["retryStrategy"]["backoff"]
+
+
+def test_teams_share_a_semaphore_or_a_mutex_of_another_namespace(tmp_path: Path) -> None:
+    text = "sharing: {semaphore: gpu, mutex: images, namespace: platform}\n"
+    parts = own_template(tmp_path, text)
+    (semaphore,) = parts["generate"]["synchronization"]["semaphores"]
+    (mutex,) = parts["shards"]["synchronization"]["mutexes"]
+    assert semaphore["namespace"] == mutex["namespace"] == "platform"

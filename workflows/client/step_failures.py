@@ -1,0 +1,62 @@
+"""Steps that failed after their last attempt, and which of them is the cause of a failed run."""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from imagekiln.workflows.client.stages import step_order
+
+EXIT_CODE_PATTERN = re.compile(r"exit code (\d+)")
+# What Argo writes before the message that a pod left: `main: Error (exit code 75): `.
+CONTAINER_PREFIX = re.compile(r"^(?:main|wait|init|supervisor): \w+ \(exit code \d+\): ")
+MAX_NUMBERS = 5  # shards that a cause names
+
+
+@dataclass(frozen=True, slots=True)
+class StepFailure:
+    """A step that failed after its last attempt, with the message of that attempt's pod."""
+
+    step: str
+    shard: int | None
+    attempts: int
+    message: str
+
+    @property
+    def exit_code(self) -> int | None:
+        """The pod's exit code, where Argo's message names one."""
+        match = EXIT_CODE_PATTERN.search(self.message)
+        return int(match[1]) if match else None
+
+    @property
+    def reason(self) -> str:
+        """The message in a line, without what Argo puts before it."""
+        lines = CONTAINER_PREFIX.sub("", self.message.strip()).splitlines()
+        return lines[0] if lines else "no message"
+
+
+def failure_cause(failures: Sequence[StepFailure]) -> str | None:
+    """The cause of a failed run in one line: the commonest reason of the first step that failed.
+
+    What fails after it, such as aggregate for want of images, follows from it.
+    """
+    if not failures:
+        return None
+    first = min(failures, key=lambda failure: step_order(failure.step)).step
+    reasons = Counter(failure.reason for failure in failures if failure.step == first)
+    ((reason, _),) = reasons.most_common(1)
+    same = [failure for failure in failures if (failure.step, failure.reason) == (first, reason)]
+    return f"{_subject(same)}: {reason}"
+
+
+def _subject(failures: Sequence[StepFailure]) -> str:
+    """What failed, such as `generate of shards 3 and 7`."""
+    step = failures[0].step
+    shards = sorted(failure.shard for failure in failures if failure.shard is not None)
+    if not shards:
+        return step
+    if len(shards) == 1:
+        return f"{step} of shard {shards[0]}"
+    if len(shards) > MAX_NUMBERS:
+        return f"{step} of {len(shards)} shards"
+    return f"{step} of shards {', '.join(map(str, shards[:-1]))} and {shards[-1]}"

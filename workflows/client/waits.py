@@ -1,0 +1,104 @@
+"""What the pods of a workflow wait for, in words, and by the messages of Argo and Kubernetes."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from imagekiln.workflows.client.nodes import PodAttempt
+from imagekiln.workflows.objects import Json
+
+# By a pattern of the message: the cause in words. The first that matches counts.
+CAUSES = (
+    (re.compile(r"Waiting for .+ lock"), "other batches hold the semaphore or mutex"),
+    (re.compile(r"exceeded quota"), "the quota is used up"),
+    (re.compile(r"TriggeredScaleUp|Nominated"), "a node is being added"),
+    (re.compile(r"Insufficient [\w.-]+/|cannot allocate all claims"), "no GPU is free"),
+    (re.compile(r"Insufficient \w"), "no node has room"),
+    (
+        re.compile(r"FailedMount|FailedAttachVolume|[Pp]ersistent[Vv]olume|volume node affinity"),
+        "a volume is not ready",
+    ),
+    (re.compile(r"didn't match Pod's|untolerated taint"), "no node fits the profile"),
+    (
+        re.compile(
+            r"ErrImagePull|ImagePullBackOff|InvalidImageName|ErrImageNeverPull|ImageInspect"
+        ),
+        "the image cannot be pulled",
+    ),
+    (re.compile(r"Pulling"), "the image is being pulled"),
+    (re.compile(r"CreateContainerConfigError"), "a Secret or ConfigMap is missing"),
+    (re.compile(r"FailedCreatePodSandBox|FailedScheduling"), "Kubernetes cannot start it"),
+)
+UNSAID = ("", "ContainerCreating", "PodInitializing")  # messages that explain nothing
+STARTING = "it is being started"
+RETRY_PAUSE = "the next attempt comes after a pause"
+
+
+@dataclass(frozen=True, slots=True)
+class StepWait:
+    """Pods of one step that wait for the same. `message` is Argo's or Kubernetes' own, of one."""
+
+    step: str
+    pods: int
+    cause: str
+    message: str
+    pod: str | None = None
+
+
+def find_waits(attempts: Sequence[PodAttempt]) -> tuple[StepWait, ...]:
+    """What pods wait for, that of most pods first. `attempts` has the latest one at each pod."""
+    groups: dict[tuple[str, str], StepWait] = {}
+    for attempt in attempts:
+        if not attempt.is_waiting:
+            continue
+        wait = _to_wait(attempt)
+        key = (wait.step, wait.cause)
+        first = groups.get(key)
+        groups[key] = replace(first, pods=first.pods + 1) if first else wait
+    return tuple(sorted(groups.values(), key=lambda wait: -wait.pods))
+
+
+def _to_wait(attempt: PodAttempt) -> StepWait:
+    if attempt.next_attempt is None:
+        cause = find_cause(attempt.message)
+        return StepWait(attempt.step, 1, cause, attempt.message, attempt.pod)
+    parts = filter(None, (attempt.next_attempt, f"the last one ended with {attempt.message}"))
+    return StepWait(attempt.step, 1, RETRY_PAUSE, "; ".join(parts))
+
+
+def find_cause(message: str) -> str:
+    """A message of Argo or Kubernetes in words; the message itself where it matches nothing."""
+    if message in UNSAID:
+        return STARTING
+    for pattern, cause in CAUSES:
+        if pattern.search(message):
+            return cause
+    return message
+
+
+def needs_events(wait: StepWait) -> bool:
+    """Whether only the events of its pod say what is waited for."""
+    return wait.pod is not None and wait.message in UNSAID
+
+
+def explain_wait(wait: StepWait, events: Sequence[Json]) -> StepWait:
+    """A wait with the latest event of its pod, a warning first, in place of no message."""
+    if not events:
+        return wait
+    warnings = [event for event in events if event.get("type") == "Warning"]
+    latest = max(warnings or events, key=_event_time)
+    message = f"{latest.get('reason', '')}: {latest.get('message', '')}"
+    return replace(wait, cause=find_cause(message), message=message)
+
+
+def _event_time(event: Json) -> str:
+    """When an event came last, in UTC as Kubernetes writes it, which sorts as text."""
+    series = cast("Json", event.get("series") or {})
+    times = (
+        series.get("lastObservedTime"),
+        event.get("lastTimestamp"),
+        event.get("eventTime"),
+        event.get("firstTimestamp"),
+    )
+    return str(next(filter(None, times), ""))
