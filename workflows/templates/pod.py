@@ -50,6 +50,7 @@ WEBHOOK_SECRETS = {
     "IMAGEKILN_WEBHOOK": ("imagekiln-webhook", "url"),
     "IMAGEKILN_WEBHOOK_WHEN": ("imagekiln-webhook", "when"),
     "IMAGEKILN_WEBHOOK_BODY": ("imagekiln-webhook", "body"),
+    "IMAGEKILN_WEBHOOK_AUTHORIZATION": ("imagekiln-webhook", "authorization"),
 }
 SIGNING_SECRETS = {
     "IMAGEKILN_C2PA_CERTIFICATE": ("imagekiln-c2pa", "certificate"),

@@ -54,6 +54,7 @@ WORKFLOW_OUTPUTS = ("run", "images", "ok")
 GLOBAL_OUTPUTS = (*WORKFLOW_OUTPUTS, "job_name", "figures")
 # Where a step ends before it writes them: metrics of a step that failed have values, too.
 DEFAULT_OUTPUTS = {"images": "0", "job_name": UNKNOWN_JOB, "figures": "{}"}
+REPORT_NODE = "onExit.publish-report"  # that has the report: its name after the workflow's
 # By variable: the workflow's parameter, which reaches the pod as base64.
 ENCODED_PARAMETERS = {
     "IMAGEKILN_JOB": "job",
@@ -175,6 +176,11 @@ def publish_step(profile: Profile) -> Container:
 def report_step(profile: Profile) -> Container:
     """Report how the workflow ended. Where planning failed, the run stays Argo's variable."""
     failures = f"sprig.trunc({MAX_FAILURES_CHARS}, workflow.failures)"
+    outputs = {
+        f"IMAGEKILN_{name.upper()}": f"{{{{workflow.outputs.parameters.{name}}}}}"
+        for name in GLOBAL_OUTPUTS
+    }
+    report_node = {"IMAGEKILN_REPORT_NODE": REPORT_NODE} if profile.report_artifact else {}
     step = StepCommand(
         "report",
         ["outcome", "--outputs", OUTPUTS_FOLDER],
@@ -183,12 +189,10 @@ def report_step(profile: Profile) -> Container:
             "IMAGEKILN_WORKFLOW": "{{workflow.namespace}}/{{workflow.name}}",
             "IMAGEKILN_STATUS": "{{workflow.status}}",
             "IMAGEKILN_FAILURES": f"{{{{=sprig.b64enc({failures})}}}}",
-            "IMAGEKILN_RUN": ENDED_RUN,
-            "IMAGEKILN_IMAGES": "{{workflow.outputs.parameters.images}}",
-            "IMAGEKILN_JOB_NAME": "{{workflow.outputs.parameters.job_name}}",
-            "IMAGEKILN_FIGURES": "{{workflow.outputs.parameters.figures}}",
             "IMAGEKILN_LABELS": "{{workflow.labels.json}}",
             "IMAGEKILN_CREATED_AT": "{{workflow.creationTimestamp.s}}",
+            **outputs,
+            **report_node,
         },
         outputs=[_local_parameter(name) for name in run_outputs()],
         secrets=WEBHOOK_SECRETS,

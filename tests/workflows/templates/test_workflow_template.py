@@ -215,6 +215,17 @@ def test_pod_with_a_gpu_knows_its_node_for_the_message_of_a_gpu_that_fails(name:
     assert node in containers(_pods(name)["generate"])["main"]["env"]
 
 
+def test_notification_links_to_the_node_that_has_the_report() -> None:
+    templates = {template["name"]: template for template in _template("gpu")["spec"]["templates"]}
+    variables = templates["report"]["container"]["env"]
+    environment = {variable["name"]: variable.get("value") for variable in variables}
+    place, _, task = environment["IMAGEKILN_REPORT_NODE"].rpartition(".")
+    dag = templates[{"": "main", "onExit": "finish"}[place]]["dag"]
+    (template,) = [node["template"] for node in dag["tasks"] if node["name"] == task]
+    artifacts = templates[template]["outputs"]["artifacts"]
+    assert [artifact["name"] for artifact in artifacts] == ["report"]
+
+
 def test_no_text_of_a_user_is_pasted_into_a_command() -> None:
     allowed = {"{{inputs.parameters.run}}", "{{inputs.parameters.shard}}"}
     for name in ("gpu", "cached-claim", "gpu-4"):
