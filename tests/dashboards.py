@@ -339,7 +339,7 @@ def draw_series(
 ) -> None:
     """Draw a series, on those before it where the panel stacks them."""
     finite = [(at, value) for at, value in points if math.isfinite(value)]
-    times = [datetime.fromtimestamp(at, UTC) for at, _ in finite]
+    times = [at / DAY for at, _ in finite]  # as matplotlib counts
     values = [value for _, value in finite]
     if "stacking" not in custom:
         axes.plot(times, values, color=color, lw=1, label=label)
@@ -359,8 +359,8 @@ def style(axes: Axes, unit: str, span: float, series: int) -> None:
     axes.spines[:].set_visible(False)
     axes.grid(color="#2c3235", lw=0.5)
     axes.tick_params(colors=MUTED, labelsize=6.5, length=0, pad=2)
-    axes.xaxis.set_major_formatter(dates.DateFormatter("%H:%M" if span < DAY else "%m-%d"))
-    axes.xaxis.set_major_locator(dates.AutoDateLocator(maxticks=6))
+    axes.xaxis.set_major_formatter(dates.DateFormatter("%H:%M" if span < DAY else "%m-%d"))  # type: ignore[no-untyped-call]
+    axes.xaxis.set_major_locator(dates.AutoDateLocator(maxticks=6))  # type: ignore[no-untyped-call]
     axes.yaxis.set_major_formatter(lambda value, _: format_value(value, unit))
     axes.set_ylim(bottom=min(0, axes.get_ylim()[0]))
     axes.margins(x=0)

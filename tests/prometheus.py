@@ -93,7 +93,7 @@ class Target:
         return {"targets": [self.address], "labels": labels}
 
 
-def plain_config(targets: Mapping[str, Sequence[Target]]) -> dict[str, object]:
+def plain_config(targets: Mapping[str, Sequence[Target]]) -> dict[str, Any]:
     """The plain configuration, with these targets by job name in place of a cluster's pods."""
     config = yaml.safe_load((PLAIN / "prometheus.yaml").read_text(encoding="utf-8"))
     for scrape in config["scrape_configs"]:

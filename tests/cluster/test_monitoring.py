@@ -82,7 +82,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         )
         interval = f"{MINUTE // 2}s"
         config["global"] = {"scrape_interval": interval, "evaluation_interval": interval}
-        for scrape in config["scrape_configs"]:  # type: ignore[attr-defined]
+        for scrape in config["scrape_configs"]:
             scrape.pop("scrape_interval", None)
         with prometheus(folder, config) as server:
             state.server = server
